@@ -473,6 +473,59 @@ def _held(found: Document) -> str:
     return "holds" if found["holds"] else "**does not hold**"
 
 
+def quality(results: Path) -> str:
+    """Changes whose truth is known before the quality gate, and its price of noise against measured steps."""
+    document, parts, seen = load(results / "quality.json"), [], []
+    judged = {True: "passed", False: "refused", None: "undecided"}
+    rules = {
+        "broken": ("Broken changes", "none is kept as `identical` or `equivalent`"),
+        "honest": ("Honest changes", "at least 17 of 20 are kept as `identical` or `equivalent`"),
+    }
+    for key, (title, rule) in rules.items():
+        found = _latest(document, key)
+        seen.append(found.get("environment", {}))
+        rows = [
+            [
+                f"`{row['case']}`",
+                row["workload"],
+                row["level"] or "refused",
+                judged[row["trained_passed"]] if row["trained_detail"] else "",
+                f"{row['seconds']:.1f}",
+                row["trained_detail"] if row["trained_passed"] is False else row["detail"],
+            ]
+            for row in found.get("cases", [])
+        ]
+        count = f"{found['kept']} of {found['of']} are kept as `identical` or `equivalent`." if found else MISSING
+        head = ["change", "workload", "probes", "trainings", "seconds", "reason"]
+        parts.append(f"## {title}\n\nRule: {rule}. {count}" + (f"\n\n{table(head, rows)}" if rows else ""))
+    priced = _latest(document, "price")
+    seen.append(priced.get("environment", {}))
+    rows = [
+        [
+            f"{pair['gradient_error']:.2f}",
+            number(pair["predicted"]),
+            number(pair["measured"]),
+            pair["measured"]["seeds"],
+        ]
+        for pair in priced.get("pairs", [])
+    ]
+    head = ["error of the gradient", "steps predicted", "steps measured", "seeds"]
+    parts.append(
+        "## Price of noise\n\nSteps with noise of a known size over steps without it, to the same losses. The "
+        "prediction is an upper bound where noise dominates.\n\n" + (table(head, rows) if rows else MISSING)
+    )
+    intro = (
+        "Small workloads of several kinds, each change probed as in a search. What probes pass is trained from two "
+        "seeds and judged as at the end of a run.\n\nReproduce: `python -m benchmarks.truth.quality_cases`."
+    )
+    return "\n\n".join([intro, *parts, machine(*seen)])
+
+
+def _latest(document: Document, part: str) -> Document:
+    found = document.get(part, {})
+    return found.get("latest") or found.get("first") or {}
+
+
 def coverage(results: Path) -> str:
     """Simulations with known truth: the headline, loaders that deliver in bunches, processes that are unequal."""
     headline = load(results / "headline_coverage.json")
@@ -524,6 +577,7 @@ PAGES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "other-tools.md": ("Compared with other tools", peers),
     "reported-cases.md": ("Reported cases", reported_cases),
     "placebos.md": ("Placebos and error rates", truth),
+    "quality.md": ("Quality of broken and honest changes", quality),
     "coverage.md": ("Coverage of intervals", coverage),
     "compare.md": ("Placebos under `autoopt compare`", asks),
     "predictions.md": ("Predictions and ceilings", prediction),

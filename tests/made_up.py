@@ -6,8 +6,10 @@ import numpy as np
 
 from autoopt.records import Curve, CurvePoint, Estimate, Noise, Objective, Quality
 from autoopt.records.messages import Startup, TrainingRun
-from autoopt.search.accept.evidence import Evidence
+from autoopt.search.accept.evidence import Evidence, Judgement, RequiredRuns
+from autoopt.search.accept.gate import judge, required_runs
 from autoopt.search.compare.comparison import Comparison, Decision, LossPath, Side
+from autoopt.strategy import Risk
 
 OBJECTIVE = Objective(metric="accuracy", mode="max", target=0.9, target_source="user", tolerance=0.005, min_gain=0.01)
 NOISE = Noise(seed_noise=0.004)
@@ -87,3 +89,15 @@ def run(seed: int, to: float | None = 100.0, best: float = 0.93, evaluated: int 
 def evidence(candidate: tuple[TrainingRun, ...] = (), baseline: tuple[TrainingRun, ...] | None = None, **fields):
     runs = tuple(run(seed) for seed in range(3)) if baseline is None else baseline
     return Evidence(baseline_runs=runs, candidate_runs=candidate, **{"deterministic": True, "level": SAME, **fields})
+
+
+def judge_as(risk: Risk, comparison: Comparison, evidence: Evidence, objective: Objective, noise: Noise) -> Judgement:
+    """The verdict on a candidate of that class."""
+    return judge(comparison, evidence.model_copy(update={"risk": risk}), objective, noise)
+
+
+def required_as(
+    risk: Risk, comparison: Comparison, evidence: Evidence, objective: Objective, noise: Noise
+) -> RequiredRuns:
+    """The trainings that the verdict on it still wants."""
+    return required_runs(comparison, evidence.model_copy(update={"risk": risk}), objective, noise)

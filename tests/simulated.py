@@ -19,10 +19,10 @@ from autoopt.records import Curve, CurvePoint, Environment, JsonDict, Plan, Verd
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import Probe, TrainingRun
 from autoopt.registry import Registry, Source
-from autoopt.search.accept.gate import Gate
-from autoopt.search.accept.interleaved import TrainedPair, no_further
+from autoopt.search.accept.evidence import TrainedPair
+from autoopt.search.accept.gathering import Gate
 from autoopt.search.accept.probes import Probes
-from autoopt.search.accept.trainings import Trainings
+from autoopt.search.accept.trainings import Trainings, no_further
 from autoopt.search.budget_allocation import BudgetAllocation, TimeLimits
 from autoopt.search.outcome import Outcome
 from autoopt.search.planner import Choice
@@ -74,7 +74,7 @@ def fake_probe(behaviour: Behaviour, *, out: str, steps: int, **_: Any) -> JsonD
     """A probe of a plan whose true quality is known (``Behaviour.quality``), with its arrays in the file."""
     rng = np.random.default_rng(7)
     gradients, weights = 1.0 + rng.normal(size=(32, 40)), np.cumsum(0.01 * rng.normal(size=(steps + 1, 40)), axis=0)
-    error = {"identical": 0.0, "equivalent": 0.05, "undecided": 0.05, "another": 2.0}[behaviour.quality]
+    error = {"identical": 0.0, "equivalent": 0.05, "noisy": 0.4, "undecided": 0.05, "another": 2.0}[behaviour.quality]
     bias = 0.4 if behaviour.quality == "undecided" else 0.0
     changed = gradients + error * np.random.default_rng(8).normal(size=gradients.shape)
     changed += bias * (-1.0) ** np.arange(40)

@@ -73,6 +73,26 @@ def test_a_plan_that_was_trained_in_vain_gives_way_to_what_is_sure(tmp_path: Pat
     assert tried == {(), ("doubtful", "sure"), ("sure",)}, "the part that is in doubt is not trained alone as well"
 
 
+@pytest.mark.parametrize(("speed", "verdict"), [(1.08, Verdict.NO_GAIN), (1.6, Verdict.KEPT)])
+def test_what_rounding_costs_is_taken_off_before_anything_is_proved(
+    tmp_path: Path, speed: float, verdict: Verdict
+) -> None:
+    """Noise of 0.4 of the spread costs up to 16 % more steps."""
+
+    def behave(plan: Plan, behaviour: Behaviour) -> Behaviour:
+        return replace(behaviour, quality="noisy" if "rounding" in plan.names() else "identical", process_sd=0.002)
+
+    strategies = [strategy("rounding", risk=Risk.NUMERIC)]
+    world = World(tmp_path, *strategies, speed=product({"rounding": speed}), behave=behave, budget=1200.0)
+    outcome = world.go()
+    assert verdicts(outcome)["rounding"] == [verdict]
+    assert bool(outcome.state.comparisons) is (verdict is Verdict.KEPT), "no pair of processes is spent on the other"
+    trial = next(trial for trial in outcome.state.trials if trial.strategy == "rounding")
+    assert trial.quality is not None
+    assert trial.quality.step_penalty is not None
+    assert trial.quality.step_penalty.value == pytest.approx(1.16, abs=0.03)
+
+
 class OtherSamples(Strategy):
     """Makes samples otherwise: nearly the same pixels, by fewer of them."""
 

@@ -22,7 +22,7 @@ from autoopt.records.facts import WorkloadFacts
 from autoopt.registry import Registry
 from autoopt.running.baseline_spec import baseline_spec
 from autoopt.script.sayable import unsayable
-from autoopt.search.accept.loss_paths import ROUNDING
+from autoopt.search.accept.losses import ROUNDING
 from autoopt.search.accept.probes import SECONDS, STEPS
 from autoopt.search.budget_allocation import TimeLimits
 from autoopt.search.compare.comparison import Comparison, Rule

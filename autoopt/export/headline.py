@@ -11,8 +11,7 @@ from autoopt.benchmark.target import parts
 from autoopt.errors import TrialFailed
 from autoopt.records import Estimate, Objective, Record, Result
 from autoopt.records.messages import TrainingRun
-from autoopt.search.accept.interleaved import Process, Turns, ratio_of_pairs
-from autoopt.search.accept.trainings import PATIENCE
+from autoopt.search.accept.trainings import PATIENCE, Process, Turns, ratio_of_pairs
 from autoopt.search.trial_runner import CONFIRMED, TrialRunner
 
 AGAIN_SEEDS = 2000

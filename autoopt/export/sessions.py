@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from autoopt.errors import DocumentError
 from autoopt.records import Estimate, Result
 from autoopt.records.sessions import Session, Sessions
-from autoopt.search.accept.interleaved import next_session
+from autoopt.search.accept.trainings import next_session
 
 FILE = "sessions.json"
 SAME = timedelta(hours=1)

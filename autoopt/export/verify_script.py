@@ -16,7 +16,7 @@ from autoopt.records import Estimate, Result
 from autoopt.records.headline import AGREEMENT
 from autoopt.script.command import Build, parse
 from autoopt.script.whole_run import WholeRun, whole_run
-from autoopt.search.accept.interleaved import ratio_of_pairs
+from autoopt.search.accept.trainings import ratio_of_pairs
 from autoopt.trial.protocol import ScriptSpec
 
 UNTOUCHED, PATCHED = "untouched", "patched"

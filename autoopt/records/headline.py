@@ -21,11 +21,12 @@ class Headline(Record):
     """The final plan against the baseline, as one record.
 
     ``kind``: ``to_target``, each side with its own seconds and steps to the target; ``same_steps``, both over as many
-    steps; ``per_step``, the seconds of one step. ``value``: ``baseline_seconds`` over ``best_seconds``, which are
-    geometric means over pairs of trainings. ``low``, ``high``: None with one pair of trainings, which is a point.
-    ``n``: pairs of trainings; of a modelled record the repeats of the blocks it rests on. ``step_ratio``: of the
-    seconds a step, start and evaluations included; ``steps_ratio``: of the steps that each side needed, None where both
-    take the same. Their product is ``value``. An estimate of one pair has its value as both ends, and no confidence.
+    steps, and the plan over those more that its rounding is charged as; ``per_step``, the seconds of one step.
+    ``value``: ``baseline_seconds`` over ``best_seconds``, which are geometric means over pairs of trainings. ``low``,
+    ``high``: None with one pair of trainings, which is a point. ``n``: pairs of trainings; of a modelled record the
+    repeats of the blocks it rests on. ``step_ratio``: of the seconds a step, start and evaluations included;
+    ``steps_ratio``: of the steps that each side needed or is charged, None where both take the same. Their product is
+    ``value``. An estimate of one pair has its value as both ends, and no confidence.
     ``source``: ``trained`` from start to end, or ``modelled`` from measured parts.
 
     ``baseline_steps``, ``best_steps``: of these seconds; 1 of ``per_step``. ``planned``: they are those of the planned
@@ -84,7 +85,10 @@ class Headline(Record):
             return "a step"
         if self.planned:
             return "over the planned run"
-        return "to target" if self.kind == "to_target" else "for the same steps"
+        if self.kind == "to_target":
+            return "to target"
+        charged = (self.best_steps or 0.0) > 1.005 * (self.baseline_steps or self.best_steps or 0.0)
+        return "for the same steps and those that rounding costs" if charged else "for the same steps"
 
     def doubts(self, *, control_failed: bool) -> tuple[str, ...]:
         """Why it is not verified end to end, a clause each; empty where it is.

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 from autoopt.benchmark.contents import PLAIN, leaves
 from autoopt.benchmark.distributed.group import mean_losses
 from autoopt.benchmark.fingerprint import Array, digests, has_fractions, sample_keys, without_draws
-from autoopt.benchmark.probe import LEAST_STEPS, Asked, Recorder, kept_state
+from autoopt.benchmark.probe import BEFORE_END, LAST, LEAST_STEPS, WINDOW, Asked, Recorder, kept_state
 from autoopt.benchmark.seeding import mix, seed_everything
 from autoopt.records import JsonDict
 from autoopt.records.messages import EpochRead, samples_read
@@ -36,6 +36,7 @@ class StepData(Watcher):
         digests: of each step's data; ``orders``: of their whole numbers alone.
         epochs: what each pass over the training loaders has read so far.
         given: a training loader has given a batch.
+        steps: of the present pass; the first step of all comes before this begins.
     """
 
     def __init__(self, training: Any) -> None:
@@ -44,7 +45,7 @@ class StepData(Watcher):
         self.digests: list[str] = []
         self.orders: list[str] = []
         self.epochs: list[EpochRead] = []
-        self.given = False
+        self.given, self.steps = False, 1
         self._labels, self._own_loss, self._unhashed = True, False, ""
         self._keys: list[set[int]] = [set()]
         self._taken: list[tuple[str, str]] = []
@@ -74,6 +75,7 @@ class StepData(Watcher):
     def loader_opened(self, loader: Any) -> None:
         if self._roles.of(loader) and self._keys[-1]:
             self._keys.append(set())
+            self.steps = 0
 
     def batch_given(self, loader: Any, batch: Any, training: bool) -> None:
         if training:
@@ -130,6 +132,7 @@ class StepData(Watcher):
 
     def step_ended(self) -> None:
         """Takes the digests of the step that has ended."""
+        self.steps += 1
         self.digests.append("".join(whole for whole, _ in self._taken))
         self.orders.append("".join(order for _, order in self._taken))
         self._labels = self._labels and (self.given or self._own_loss)
@@ -180,7 +183,8 @@ class ScriptRecorder(Recorder, Watcher):
     """The record of one process that probes its plan, from joint to joint; made in the thread that trains.
 
     Batches are the script's own: none are handed to it. Reading on is training here, and its evaluations on the way are
-    looked at, whichever there are.
+    looked at, whichever there are. Two windows of it are written down, each from the weights of the start with an
+    optimizer that is new: the steps across the end of an epoch, and the last ones of a whole short training.
 
     Args:
         training: the ``ScriptTraining``, which stands at the end of its first step.
@@ -192,7 +196,10 @@ class ScriptRecorder(Recorder, Watcher):
         self._rounds = gradients or _ROUNDS
         self.session, self.joints = training.session, training.script.joints
         self.data = StepData(training)
-        self._points = self._taken = 0
+        self._points = self._taken = self._until = self._left = 0
+        self._steps, self._window = 1, ""
+        self._held: HeldWeights | None = None
+        self._aside: Any = None
         self._metrics: tuple[float | None, ...] = ()
         self._evaluation = ""
         self._kept: Any = None
@@ -202,12 +209,14 @@ class ScriptRecorder(Recorder, Watcher):
         self._hook = register_optimizer_step_pre_hook(self._before_step)
 
     def run(self, asked: Asked) -> None:
-        seconds = asked.seconds
+        seconds, self._until = asked.seconds, asked.until
         self._gradients_at(asked.weights)
+        began = perf_counter()
         self._train(asked.steps, seconds)
+        each = (perf_counter() - began) / max(len(self.rates), 1)
         self._hook.remove()
         if not self.session.over:
-            self._read_on(seconds, seconds if asked.reading is None else asked.reading, asked.samples)
+            self._read_on(seconds, seconds if asked.reading is None else asked.reading, asked.samples, each)
         self.data.put_together(self.training.group)
         self.training.do(self._finish)
 
@@ -221,6 +230,8 @@ class ScriptRecorder(Recorder, Watcher):
             "metrics": self._metrics,
             "evaluation_digest": self._evaluation,
             "unseen": data.unseen,
+            "trained": self._until if "end" in self.windows else 0,
+            "until": self._until,
         }
 
     # what the joints tell
@@ -228,6 +239,12 @@ class ScriptRecorder(Recorder, Watcher):
     def forward(self, model: nn.Module, args: Any, kwargs: Any, training: bool) -> None:
         if training and self._plain is not None:
             self._plain.enter_context(_without_draws_within(model))
+        if training and self._aside is not None:
+            self._put(self._aside)
+            self._aside = None
+        if not training and self._left and self._held is not None and self._aside is None:
+            self._aside = copy.deepcopy(self.training.model.state_dict())  # an evaluation within a window
+            self._held.put()
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         """Takes the step's gradient; one that a closure computes within the step (Lightning's do), when it first has.
@@ -281,7 +298,7 @@ class ScriptRecorder(Recorder, Watcher):
         def each(done: int, elapsed: float) -> None:
             assert self._plain is not None
             self._plain.close()
-            self.data.step_ended()
+            self._step_ended()
             if self._gradient is not None:
                 found[(done - 1) % len(states)].append(self._gradient)
             self._gradient = None
@@ -316,7 +333,7 @@ class ScriptRecorder(Recorder, Watcher):
         self._gradient = None
 
         def each(done: int, elapsed: float) -> None:
-            self.data.step_ended()
+            self._step_ended()
             if self._gradient is None:
                 self.skipped.append(done - 1)
             self._gradient = None
@@ -334,24 +351,37 @@ class ScriptRecorder(Recorder, Watcher):
         fewest = min(map(len, ranks))
         self.losses = list(mean_losses([losses[:fewest] for losses in ranks]))
 
-    def _read_on(self, seconds: float, usual: float, samples: int) -> None:
-        """Trains on for the sake of its batches alone, into the third epoch where there is time.
+    def _step_ended(self) -> None:
+        self.data.step_ended()
+        self._steps += 1
 
-        The last of the kept weights are held meanwhile, so that an evaluation on the way is one of them.
+    def _read_on(self, seconds: float, usual: float, samples: int, step_seconds: float) -> None:
+        """Trains on for the sake of its batches and rates, into the third epoch where there is time.
+
+        The last of the kept weights are held meanwhile, so that an evaluation on the way is one of them. To the end of
+        a short training it goes on where that fits.
         """
-        held = HeldWeights(self.training, self._kept) if self._kept is not None else None
+        held = self._held = HeldWeights(self.training, self._kept) if self._kept is not None else None
         if held is not None:
             self.training.do(held.put)
             self.joints.watchers.append(held)
+        fits = (self._until - self._steps) * step_seconds <= seconds
 
         def each(done: int, elapsed: float) -> None:
-            self.data.step_ended()
-            if held is not None:
+            self._step_ended()
+            self.rates.append(float(self.training.optimizer.param_groups[0]["lr"]))
+            if self._left:
+                self.record(self._window)
+                self._left -= 1
+            begun = not self._left and self._begin_window()
+            if held is not None and not self._left and not begun:
                 held.put()
 
         def enough(done: int, elapsed: float) -> bool:
-            read = self.data.samples * self.training.group.size
-            late = perf_counter() - began > (usual if read >= samples else seconds)
+            read, spent = self.data.samples * self.training.group.size, perf_counter() - began
+            if self._left or (fits and self._steps < self._until):
+                return spent > 2 * seconds
+            late = spent > (usual if read >= samples else seconds)
             return late or done >= _MOST_READ or self.data.epoch >= 3 or not self.data.given
 
         began = perf_counter()
@@ -359,6 +389,25 @@ class ScriptRecorder(Recorder, Watcher):
         if held is not None:
             self.joints.watchers.remove(held)
             self._metrics, self._evaluation = (held.metric_at(goal),), held.hashed.hexdigest()
+
+    def _begin_window(self) -> bool:
+        """Begins a window where one is due: both plans come there alike, however many steps they trained before."""
+        left = (self.training.lengths.per_epoch or 0) - self.data.steps
+        if self._steps == self._until - LAST:
+            window, steps = "end", LAST
+        elif 0 < left <= BEFORE_END < self.data.steps and "epoch" not in self.windows:
+            window, steps = "epoch", WINDOW
+        else:
+            return False
+        seed_everything(mix("window", 0))  # also where none can be: the next epoch's order may be drawn by it
+        if self.training.setup.step or self.training.group.size > 1:  # a step that is replayed as a whole
+            return False
+        self._put(self._origin)
+        for optimizer in self.training.optimizers:
+            optimizer.state.clear()
+        self._window, self._left = window, steps
+        self.record(window)
+        return True
 
     def _finish(self) -> None:
         """Once the script trains no further: updates from drawn gradients, where both plans began.

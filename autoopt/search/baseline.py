@@ -12,7 +12,7 @@ from autoopt.options import Options
 from autoopt.records import Change, Environment, JsonDict, Objective, Plan, Sites
 from autoopt.records.facts import WorkloadFacts
 from autoopt.search.aa_control import AAControl
-from autoopt.search.accept.memory_margin import memory_limit
+from autoopt.search.accept.evidence import memory_limit
 from autoopt.search.budget_allocation import NOISE_AT_MOST, TimeLimits
 from autoopt.search.compare.comparison import Comparison, Decision, PairOfProcesses, Rule
 from autoopt.search.compare.noise import control, doubts, noise_of

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from autoopt.records.messages import Startup
-from autoopt.search.accept.late import PAST
+from autoopt.search.accept.metric import PAST
 
 BASELINE_TO_TARGET = 0.15
 BASELINE_ALONE = 0.08

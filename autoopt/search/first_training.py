@@ -15,8 +15,7 @@ from autoopt.records import JsonDict, Objective, Plan
 from autoopt.records.messages import TrainingRun
 from autoopt.script.metric import chosen, direction_of, name_of, why_chosen
 from autoopt.search.aa_control import AAControl
-from autoopt.search.accept.late import PAST
-from autoopt.search.accept.time_to_target import parts_to
+from autoopt.search.accept.metric import PAST, parts_to
 from autoopt.search.accept.trainings import PATIENCE
 from autoopt.search.at_once import of_plans
 from autoopt.search.budget_allocation import BASELINE_TO_TARGET, BudgetAllocation

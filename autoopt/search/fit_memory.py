@@ -16,7 +16,7 @@ from autoopt.errors import Interrupted, TrialFailed, WorkloadError
 from autoopt.events import TrialEnded, TrialStarted
 from autoopt.records import Change, Plan, Record, Trial, Verdict
 from autoopt.records.messages import Block
-from autoopt.search.accept.memory_margin import near_limit
+from autoopt.search.accept.evidence import near_limit
 from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan, plugin_error, unwanted
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState, changes_text

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from math import exp, inf, isfinite
+from math import exp, inf, isfinite, log, log1p
 
 from autoopt.records import Change, Plan, Quality, Round, Trial, Verdict
-from autoopt.search.accept.quality import FEWEST_SEEDS
+from autoopt.search.accept.evidence import FEWEST_SEEDS
 from autoopt.search.budget_allocation import TRIAL
 from autoopt.search.candidate import Candidate
 from autoopt.search.first_training import train_first
@@ -88,12 +88,14 @@ class Costs:
     def worth(self, screened: Screened) -> float:
         """Log speedup to be expected for a second of deciding it; what ends the run, its training, is a part of that.
 
-        Where only trainings tell its quality, they end the run as well, and may not show it.
+        The steps that its rounding costs are taken off, as far as it was probed. Where only trainings tell its quality,
+        they end the run as well, and may not show it.
         """
         speedup, candidate = max(exp(screened.gain), 1.0), screened.candidate
+        gain = screened.gain - log(self.context.gate.price(candidate.plan, self.state.incumbent))
         if takes_trainings(self.context, self.state, candidate.changes):
-            return TRAINS_AS_WELL * screened.gain / (self.pairs(screened) + self.trainings(candidate.plan, speedup))
-        return screened.gain / (self.pairs(screened) + self.context.allocation.verification(1, speedup))
+            return TRAINS_AS_WELL * gain / (self.pairs(screened) + self.trainings(candidate.plan, speedup))
+        return gain / (self.pairs(screened) + self.context.allocation.verification(1, speedup))
 
     def deadline(self, gain: float = 1.0) -> float:
         """Until when may be searched, on the run's clock.
@@ -268,8 +270,8 @@ def _proven(context: RunContext, state: SearchState, changes: tuple[Change, ...]
 
 
 def refused(state: SearchState, screened: Screened, quality: Quality, told: str = "") -> None:
-    """Writes the quality that was found into the trial of a look; certainly another training ends it."""
-    verdict = Verdict.QUALITY_LOST if quality.passed is False else Verdict.INCONCLUSIVE
+    """Writes the quality that was found into the trial of a look; another training ends it, and a price too high."""
+    verdict = {True: Verdict.NO_GAIN, False: Verdict.QUALITY_LOST, None: Verdict.INCONCLUSIVE}[quality.passed]
     reason = "; ".join(text for text in (screened.trial.reason, quality.detail, told) if text)
     for index, known in enumerate(state.trials):
         if known.id == screened.trial.id:
@@ -326,7 +328,15 @@ class Proofs:
         context, state, costs = self.context, self.state, self._costs
         quality = quality_first(context, state, screened)
         if quality is None or quality.passed is True or context.gate.accept_undecided:
-            return True
+            price = context.gate.price(screened.candidate.plan, state.incumbent)
+            net = screened.gain + screened.error - log(price)
+            if quality is not None and net < log1p(context.min_gain) < log(price):
+                refused(state, screened, quality, f"{price - 1:.1%} more steps are more than a step saves")
+                return False
+            if price == 1.0 or not waiting or costs.worth(screened) >= costs.worth(waiting[0]):
+                return True
+            waiting[:] = costs.in_order([screened, *waiting])  # with its price it is worth less than what comes next
+            return False
         others = [one for one in waiting if not takes_trainings(context, state, one.candidate.changes)]
         changes = screened.candidate.changes
         in_vain = any(all(change in whole.candidate.changes for change in changes) for whole in unproven)

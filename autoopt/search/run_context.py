@@ -10,7 +10,7 @@ import numpy as np
 
 from autoopt.events import Announcer, Noted, Phase, PhaseStarted, TrialProgress, Warned
 from autoopt.records import Estimate, JsonDict, Plan, Record
-from autoopt.search.accept.gate import Gate
+from autoopt.search.accept.gathering import Gate
 from autoopt.search.budget_allocation import BudgetAllocation
 from autoopt.search.compare.arm import Start
 from autoopt.search.compare.comparison import Comparison, Rule

@@ -11,7 +11,7 @@ from scipy.stats import t as student
 
 from autoopt.records import Estimate, Noise, Trial, Verdict
 from autoopt.search.accept.evidence import Judgement
-from autoopt.search.accept.judge import NOT_TESTED
+from autoopt.search.accept.gate import NOT_TESTED
 from autoopt.search.accept.time_to_target import same_steps_ratio
 from autoopt.search.candidate import Candidate
 from autoopt.search.compare.comparison import Comparison, Decision

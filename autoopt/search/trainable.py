@@ -8,7 +8,7 @@ from math import ceil, inf
 
 from autoopt.events import TrialEnded
 from autoopt.records import Change, Verdict
-from autoopt.search.accept.quality import FEWEST_SEEDS
+from autoopt.search.accept.evidence import FEWEST_SEEDS
 from autoopt.search.budget_allocation import BudgetAllocation
 from autoopt.search.candidate import candidate_of, conversation, skip
 from autoopt.search.first_training import train_first

@@ -14,8 +14,9 @@ from autoopt.records import JsonDict, Plan, Sites
 from autoopt.records.messages import TrainingRun
 from autoopt.registry import Registry
 from autoopt.script.execute import runs_here
-from autoopt.search.accept.interleaved import TrainedPair, Turns
-from autoopt.search.accept.loss_paths import ROUNDING
+from autoopt.search.accept.evidence import TrainedPair
+from autoopt.search.accept.losses import ROUNDING
+from autoopt.search.accept.trainings import Turns
 from autoopt.search.budget_allocation import START_SECONDS, TimeLimits
 from autoopt.search.compare.arm import Arm, TrialArm
 from autoopt.search.compare.script_arm import ScriptArm

@@ -11,13 +11,17 @@ from autoopt.errors import TrialFailed
 from autoopt.records import Change, Estimate, Headline, Plan, Quality, Record, Speedup, Verdict
 from autoopt.records.messages import TrainingRun
 from autoopt.search.aa_control import AAControl
-from autoopt.search.accept.evidence import Evidence
-from autoopt.search.accept.headline import Trained, detail_of, headline_of, seconds_of
-from autoopt.search.accept.interleaved import TrainedPair
-from autoopt.search.accept.judge import judge_runs
-from autoopt.search.accept.late import PAST
-from autoopt.search.accept.memory_margin import lost_margin, near_limit
-from autoopt.search.accept.time_to_target import by_whole_run, parts_to, same_steps_ratio
+from autoopt.search.accept.evidence import Evidence, TrainedPair, lost_margin, near_limit
+from autoopt.search.accept.gate import judge_runs
+from autoopt.search.accept.metric import PAST, parts_to
+from autoopt.search.accept.time_to_target import (
+    Trained,
+    by_whole_run,
+    detail_of,
+    headline_of,
+    same_steps_ratio,
+    seconds_of,
+)
 from autoopt.search.at_once import of_plans
 from autoopt.search.compare.comparison import Comparison, Decision, Side
 from autoopt.search.first_training import train_beside, train_first
@@ -131,7 +135,7 @@ def _check(context: RunContext, state: SearchState, end: float, doubted: bool) -
             break
         pairs.append(pair)
         seen = _evidence(context, state, pairs, level)
-        quality = judge_runs(seen, state.objective, state.noise, otherwise=trains_otherwise)
+        quality = judge_runs(seen, state.objective, state.noise)
     if quality is not None and quality.passed is False:
         return _not_passed(quality, level, pairs), quality.detail
     if doubted and not pairs and not exact(context, state) and quality is not None:
@@ -250,9 +254,8 @@ def _headline(
         comparison,
         _evidence(context, state, pairs),
         state.objective,
-        level=quality.level if quality is not None else None,
-        otherwise=_trains_otherwise(context, state),
-        process_sd=state.noise.process_sd,
+        quality,
+        state.noise.process_sd,
     )
 
 
@@ -268,8 +271,8 @@ def _verification(
     pairs: list[TrainedPair],
 ) -> Verification:
     """The figures of the end: those of the trainings where there are any, else modelled."""
-    objective, level = state.objective, quality.level if quality is not None else None
-    trained = Trained.of(pairs, objective, level=level, otherwise=_trains_otherwise(context, state))
+    objective = state.objective
+    trained = Trained.of(pairs, _evidence(context, state, pairs), objective, quality)
     headline = _headline(context, state, comparison, quality, pairs)
     ratio = trained.ratio(state.noise.process_sd) if trained is not None else None
     seconds = seconds_of(headline, trained)

@@ -100,7 +100,7 @@ class Behaviour:
     fails: TrialFailed | None = None
     fails_at: int = 0
     process_sd: float | None = None
-    quality: Literal["identical", "equivalent", "undecided", "another"] = "identical"
+    quality: Literal["identical", "equivalent", "noisy", "undecided", "another"] = "identical"
     young: float = 1.0
     young_steps: int = 0
     loader: LoaderModel | None = None

@@ -14,7 +14,7 @@ from autoopt.benchmark.target import Parts, parts
 from autoopt.errors import TrialFailed
 from autoopt.records import Objective, Plan
 from autoopt.registry import Registry, load_strategies
-from autoopt.search.accept.loss_paths import common, same_on_average, same_within_tolerance
+from autoopt.search.accept.losses import common, same_on_average, same_within_tolerance
 from autoopt.search.compare.comparison import Comparison, Decision, Rule
 from autoopt.search.compare.contest import compare
 from autoopt.search.state import SearchState

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autoopt.search.accept.interleaved import next_session, ratio_of_pairs
+from autoopt.search.accept.trainings import next_session, ratio_of_pairs
 from benchmarks.documents import RESULTS, environment, save
 
 Array = NDArray[np.float64]

@@ -1,7 +1,7 @@
 """What the quality gate makes of changes whose truth is known, and what its price of noise is worth.
 
     python -m benchmarks.truth.quality_cases                    # broken and honest changes, and the price
-    python -m benchmarks.truth.quality_cases --only broken      # or honest, price, simulated
+    python -m benchmarks.truth.quality_cases --only broken      # or honest, price
     python -m benchmarks.truth.quality_cases --case bf16_gan    # one of them, printed alone
 
 Each change is judged as a search judges it (``Gate.quality``); what its probes pass is trained from two seeds beside
@@ -30,8 +30,8 @@ from autoopt.records.messages import Ready, TrainingRun
 from autoopt.registry import Registry, Source
 from autoopt.search.accept.evidence import Evidence
 from autoopt.search.accept.fidelity import gradient_fidelity
-from autoopt.search.accept.gate import Gate
-from autoopt.search.accept.judge import judge_runs
+from autoopt.search.accept.gate import judge_runs
+from autoopt.search.accept.gathering import Gate
 from autoopt.search.accept.probes import Probes
 from autoopt.search.accept.trainings import Trainings
 from autoopt.trial.protocol import TrialSpec

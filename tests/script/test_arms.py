@@ -18,7 +18,7 @@ from autoopt.script.execute import run_with_plan
 from autoopt.script.metric import name_of
 from autoopt.script.sayable import unsayable
 from autoopt.script.view import LINKED_FROM, open_view
-from autoopt.search.accept.interleaved import Turns
+from autoopt.search.accept.trainings import Turns
 from autoopt.search.compare.arm import TrialArm
 from autoopt.search.compare.side_statistics import SideStatistics
 from autoopt.setup import Setup

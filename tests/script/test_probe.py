@@ -50,6 +50,8 @@ class Prober:
         words: str = "100000",
         gradients: int = 12,
         reading: float | None = None,
+        until: int = 0,
+        seconds: float = 0.3,
         **script: object,
     ) -> ProbeResult:
         self._count += 1
@@ -58,11 +60,12 @@ class Prober:
             arguments = {
                 "out": str(out),
                 "steps": 24,
-                "seconds": 0.3,
+                "seconds": seconds,
                 "weights": self.weights,
                 "batches": "",
                 "gradients": gradients,
                 "reading": reading,
+                "until": until,
             }
             found = process.call("autoopt.benchmark.tasks:probe", timeout=120.0, **arguments)
         return ProbeResult(Probe.model_validate(found), Arrays.read(out))
@@ -120,6 +123,36 @@ def test_levels_of_a_script_are_decided_by_its_probes(prober: Prober, folder: Pa
         other = level(Risk.NUMERIC, before, prober("plain.py", sites, patched=patched))
         assert other.passed is False, (new, other.detail)
         assert told in other.detail
+
+
+SECOND = "    for x, y in loader:\n"
+BREAKS = {
+    "momentum is forgotten": SECOND.replace("    for", "    optimizer.state.clear()\n    for"),
+    "statistics are frozen": SECOND + "        model[1].momentum = 0.1 * (step < 100)\n",
+    "steps are left out": SECOND + "        if step > 150:\n            x = x * 0.0\n",
+    "the rate falls": SECOND + "        if step > 150:\n            optimizer.param_groups[0]['lr'] = 0.01\n",
+}
+
+
+@pytest.mark.slow
+def test_breaks_at_the_end_of_an_epoch_or_of_a_short_training_are_in_its_windows(prober: Prober, folder: Path) -> None:
+    text = (folder / "plain.py").read_text()
+    text = text.replace("nn.ReLU()", "nn.BatchNorm1d(32), nn.ReLU()").replace("lr=0.1", "lr=0.05, momentum=0.9")
+    (folder / "plain.py").write_text(text)
+    sites = prober.sites("plain.py")
+    prober.weights = prober.kept_weights("plain.py", sites)
+    before, again = (prober("plain.py", sites, until=200, reading=0.5, seconds=4.0) for _ in range(2))
+    assert set(before.arrays.windows) == {"epoch", "end"}
+    assert before.probe.trained == 200
+    same = level(Risk.EXACT, before, again)
+    assert (same.level, same.passed) == ("identical", True), same.detail
+    assert "the steps across the end of an epoch; the last steps of a training of 200" in same.rests_on
+    for told, lines in BREAKS.items():
+        patched = {str(folder / "plain.py"): text.replace(SECOND, lines)}
+        broken = prober("plain.py", sites, until=200, reading=0.5, seconds=4.0, patched=patched)
+        for risk in (Risk.EXACT, Risk.NUMERIC):
+            found = level(risk, before, broken)
+            assert found.passed is not True, f"{told}: {found.detail}"
 
 
 CLOSURE = """\

@@ -8,11 +8,11 @@ import torch
 from autoopt.records import Estimate, Noise, Objective, Quality, Verdict
 from autoopt.records.messages import TrainingRun
 from autoopt.search.accept.evidence import Evidence
-from autoopt.search.accept.judge import judge, required_runs
-from autoopt.search.accept.quality import seed_noise
+from autoopt.search.accept.metric import seed_noise
 from autoopt.search.compare.comparison import Comparison, Decision, LossPath, Side
 from autoopt.setup import Setup
 from autoopt.strategy import Risk
+from made_up import judge_as, required_as
 from workloads import breakers, breaking_trainer
 
 OBJECTIVE = Objective(metric="accuracy", mode="max", target=0.82, target_source="user", tolerance=0.005, min_gain=0.01)
@@ -63,13 +63,13 @@ def verdict(risk: Risk, setup: Setup, baseline: tuple[TrainingRun, ...], jitter:
     noise = Noise(seed_noise=seed_noise(baseline, "max"))
     evidence = Evidence(baseline_runs=baseline, deterministic=True, planned_steps=256, level=LEVEL)
     for _ in range(5):
-        wanted = required_runs(risk, comparison, evidence, OBJECTIVE, noise)
+        wanted = required_as(risk, comparison, evidence, OBJECTIVE, noise)
         have = len(evidence.candidate_runs)
-        if not wanted or wanted.candidate_seeds <= have or wanted.candidate_seeds > len(baseline):
+        if not wanted or wanted.seeds <= have or wanted.seeds > len(baseline):
             break
-        fresh = tuple(run(setup, seed, jitter) for seed in range(have, wanted.candidate_seeds))
+        fresh = tuple(run(setup, seed, jitter) for seed in range(have, wanted.seeds))
         evidence = evidence.model_copy(update={"candidate_runs": (*evidence.candidate_runs, *fresh)})
-    return judge(risk, comparison, evidence, OBJECTIVE, noise)
+    return judge_as(risk, comparison, evidence, OBJECTIVE, noise)
 
 
 @pytest.mark.parametrize("breaker", breakers.BREAKERS, ids=lambda breaker: breaker.name)

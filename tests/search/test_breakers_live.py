@@ -10,10 +10,10 @@ import pytest
 from autoopt.records import Change, Estimate, Noise, Objective, Plan, Quality, Verdict
 from autoopt.records.messages import Block, Startup, TrainingRun
 from autoopt.search.accept.evidence import Evidence
-from autoopt.search.accept.judge import judge, required_runs
 from autoopt.search.compare.comparison import Comparison, Decision, LossPath, Side
 from autoopt.trial.parent import Launcher
 from autoopt.trial.protocol import TrialSpec
+from made_up import judge_as, required_as
 from workloads.breakers import BREAKERS
 
 pytestmark = pytest.mark.slow
@@ -92,14 +92,14 @@ def test_breaker_in_a_real_trial(breaker, trials) -> None:
     )
     evidence = Evidence(deterministic=True, planned_steps=256, level=LEVEL)
     for _ in range(4):
-        wanted = required_runs(risk, comparison, evidence, OBJECTIVE, Noise())
-        if not wanted or wanted.candidate_seeds > 3:
+        wanted = required_as(risk, comparison, evidence, OBJECTIVE, Noise())
+        if not wanted or wanted.seeds > 3:
             break
         evidence = evidence.model_copy(
             update={
-                "baseline_runs": tuple(trials.train(Plan(), seed) for seed in range(wanted.baseline_seeds)),
-                "candidate_runs": tuple(trials.train(plan, seed) for seed in range(wanted.candidate_seeds)),
+                "baseline_runs": tuple(trials.train(Plan(), seed) for seed in range(wanted.seeds)),
+                "candidate_runs": tuple(trials.train(plan, seed) for seed in range(wanted.seeds)),
             }
         )
-    found = judge(risk, comparison, evidence, OBJECTIVE, Noise())
+    found = judge_as(risk, comparison, evidence, OBJECTIVE, Noise())
     assert found.verdict is (Verdict.QUALITY_LOST if breaker else Verdict.KEPT), found.reason

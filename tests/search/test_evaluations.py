@@ -8,9 +8,10 @@ import pytest
 
 from autoopt.records import RunParts, Verdict
 from autoopt.records.evaluating import EvaluationPair, HeldEvaluations
-from autoopt.search.accept.evaluations import EvaluationRatios, rule_on_evaluations
+from autoopt.search.accept.evidence import EvaluationRatios
 from autoopt.search.accept.time_to_target import by_whole_run, same_steps
 from autoopt.search.compare.comparison import Comparison, Decision
+from autoopt.search.evaluations import rule_on_evaluations
 from autoopt.setup import Setup
 from made_up import OBJECTIVE, comparison, evidence
 

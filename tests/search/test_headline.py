@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from autoopt.records import Estimate, Headline, Noise, Plan, Verdict
-from autoopt.search.accept.evidence import Evidence
-from autoopt.search.accept.headline import headline_of, seconds_of
-from autoopt.search.accept.interleaved import TrainedPair
+from autoopt.search.accept.evidence import Evidence, TrainedPair
+from autoopt.search.accept.time_to_target import headline_of, seconds_of
 from autoopt.testing.fakes import Behaviour
-from made_up import OBJECTIVE, comparison, run
+from made_up import OBJECTIVE, SAME, comparison, run
 from simulated import STEPS, World, product, strategy
 
 
@@ -31,8 +30,7 @@ def found(pairs: list[TrainedPair], level: str = "equivalent", speed: float = 1.
         blocks.model_copy(update={"incumbent": faster}),
         Evidence(baseline_runs=tuple(pair.baseline for pair in pairs)),
         OBJECTIVE.model_copy(update=objective),
-        level=level,
-        otherwise=False,
+        SAME.model_copy(update={"level": level}),
         process_sd=0.02,
     )
     assert headline is not None
@@ -114,8 +112,7 @@ def test_without_trainings_it_is_modelled_and_to_target_only_where_the_steps_are
             comparison(),
             Evidence(baseline_runs=(run(0),)),
             OBJECTIVE,
-            level=level,
-            otherwise=False,
+            SAME.model_copy(update={"level": level}),
             process_sd=None,
         )
         assert headline is not None
@@ -124,7 +121,7 @@ def test_without_trainings_it_is_modelled_and_to_target_only_where_the_steps_are
     assert (modelled("identical").kind, modelled("identical").source) == ("to_target", "modelled")
     assert modelled("equivalent").kind == "same_steps"
     assert modelled("identical").doubts(control_failed=False)
-    nothing = headline_of([], comparison(), Evidence(), OBJECTIVE, level="identical", otherwise=False, process_sd=None)
+    nothing = headline_of([], comparison(), Evidence(), OBJECTIVE, SAME, process_sd=None)
     assert nothing is not None
     assert nothing.kind == "per_step"
 
@@ -181,3 +178,31 @@ def test_the_figures_of_the_first_screen_are_of_one_run(tmp_path: Path, fixed: f
     kept = next(trial for trial in outcome.state.trials if trial.verdict is Verdict.KEPT)
     assert kept.planned_steps == 20 * STEPS
     assert kept.time_to_target.value > 1.5
+
+
+def test_steps_that_rounding_costs_are_charged_over_equal_steps_and_never_twice() -> None:
+    """Without a target both train as many steps; with one each side's own steps hold the price already."""
+    price = SAME.model_copy(
+        update={"level": "equivalent", "step_penalty": Estimate(value=1.1, low=1.05, high=1.15, n=32)}
+    )
+    equal = [pair(100.0, 100.0, 1.5)] * 2
+    known = Evidence(baseline_runs=tuple(one.baseline for one in equal))
+    free, paid = (
+        headline_of(equal, comparison(), known, OBJECTIVE.model_copy(update={"target": None}), quality, 0.02)
+        for quality in (SAME, price)
+    )
+    assert free is not None
+    assert paid is not None
+    assert free.steps_ratio is None
+    assert paid.steps_ratio is not None
+    assert paid.steps_ratio.value == pytest.approx(1 / 1.1)
+    assert paid.value == pytest.approx(free.value / 1.1, rel=0.05)
+    assert paid.of_what == "for the same steps and those that rounding costs"
+    reached = headline_of(equal, comparison(), known, OBJECTIVE, price, 0.02)
+    assert reached is not None
+    assert reached.value == pytest.approx(1.5, rel=0.05)
+    modelled = [headline_of([], comparison(), known, OBJECTIVE, quality, None) for quality in (SAME, price)]
+    assert modelled[0] is not None
+    assert modelled[1] is not None
+    assert modelled[1].value < modelled[0].value
+    assert modelled[1].best_steps == pytest.approx(1.1 * (modelled[1].baseline_steps or 0.0))

@@ -14,7 +14,7 @@ from autoopt.errors import TrialFailed
 from autoopt.records import Curve
 from autoopt.records.messages import TrainingRun
 from autoopt.registry import Registry
-from autoopt.search.accept.interleaved import Turns, next_session, ratio_of_pairs
+from autoopt.search.accept.trainings import Turns, next_session, ratio_of_pairs
 from autoopt.trial.protocol import TrialSpec
 
 

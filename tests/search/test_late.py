@@ -14,15 +14,33 @@ from autoopt.records import Change, Curve, CurvePoint, Noise, Objective, Plan, Q
 from autoopt.records.messages import Moved, TrainingRun
 from autoopt.registry import Registry, Source
 from autoopt.search.accept.evidence import Evidence
-from autoopt.search.accept.judge import judge_runs
-from autoopt.search.accept.late import PAST, fell_after_target, stood_still
-from autoopt.search.accept.quality import seed_noise
+from autoopt.search.accept.gate import judge_runs
+from autoopt.search.accept.losses import stood_still
+from autoopt.search.accept.metric import PAST, fell_after_target, seed_noise
+from autoopt.strategy import Risk
 from autoopt.trial.protocol import TrialSpec
-from workloads import breakers, later_breakers
+from benchmarks.truth import quality_changes
+from benchmarks.truth.quality_changes import FrozenLater, bf16, hooked
+from workloads import breakers
 
 OBJECTIVE = Objective(metric="accuracy", mode="max", target=0.82, target_source="user", tolerance=0.005, min_gain=0.01)
 LEVEL = Quality(method="probe", level="equivalent", passed=True, detail="what a probe overlooks")
-CHANGES = (later_breakers.LATER, later_breakers.KICKED, *later_breakers.HONEST)
+
+
+def kick(optimizer: torch.optim.Optimizer, step: int) -> None:
+    """Throws the weights about from the 193rd step on, at which the baseline has long reached its target."""
+    for group in optimizer.param_groups if step > 192 else ():
+        group["lr"] = 10.0
+
+
+CHANGES = (
+    quality_changes.Change(
+        "layers_frozen_later", breakers.build, lambda s: s.with_model(lambda m: FrozenLater(m, 64)), Risk.NUMERIC
+    ),
+    quality_changes.Change("kicked_later", breakers.build, hooked(kick), Risk.NUMERIC),
+    quality_changes.Change("lower_precision", breakers.build, bf16, Risk.NUMERIC),
+    quality_changes.Change("fewer_threads", breakers.build, lambda s: s.with_flags(threads=1), Risk.EXACT),
+)
 REGISTRY = Registry([Source(breaker, "test") for breaker in CHANGES])
 
 

@@ -9,25 +9,52 @@ import numpy as np
 import pytest
 import torch
 
+from autoopt import records
 from autoopt.benchmark.probe import LEAST_STEPS
 from autoopt.benchmark.run import RunUnderWay
 from autoopt.benchmark.tasks import probe
 from autoopt.benchmark.trial_context import TrialContext
-from autoopt.records import Change, Objective, Plan
+from autoopt.records import Objective, Plan
 from autoopt.records.messages import EpochOrder, EpochRead, Probe, samples_read
 from autoopt.registry import Registry, Source
-from autoopt.search.accept import changed
+from autoopt.search.accept import levels
 from autoopt.search.accept.fidelity import Arrays
 from autoopt.search.accept.levels import ProbeResult, level_of
 from autoopt.search.accept.probes import FEWEST_GRADIENTS
 from autoopt.strategy import Risk
 from autoopt.trial.protocol import TrialSpec
-from workloads import breakers, later_breakers
+from benchmarks.truth.quality_changes import Change, Remembering, bf16, drop, hooked, reading, without_decay
+from workloads import breakers
 
 OBJECTIVE = Objective(metric="accuracy", mode="max", target=0.82, target_source="user", tolerance=0.005, min_gain=0.01)
 STEPS = 40
-ALL = (*breakers.BREAKERS, *later_breakers.PROBED, *later_breakers.HONEST, later_breakers.FROZEN, later_breakers.PIECES)
+
+
+class NoisyEvaluation(torch.nn.Sequential):
+    def forward(self, x):
+        found = super().forward(x)
+        return found if self.training else found + 2.0 * torch.randn_like(found)
+
+
+def skip_tenth(optimizer: torch.optim.Optimizer, step: int) -> None:
+    if step % 10 == 0:
+        drop(optimizer)
+
+
+LATER_SUBSET = Change("later_subset", breakers.build, reading(lambda i, n, c: i // 8 if n >= c else i), Risk.EXACT)
+SKIPPING = Change("skipping", breakers.build, hooked(skip_tenth), Risk.NUMERIC)
+UNDECAYED = Change("undecayed", breakers.build, lambda s: s.with_optimizer(without_decay), Risk.NUMERIC)
+NOISY = Change("noisy", breakers.build, lambda s: s.with_model(lambda m: NoisyEvaluation(*m)), Risk.NUMERIC)
+FROZEN = Change("frozen", breakers.build_augmented, lambda s: s.with_dataset(Remembering), Risk.EXACT)
+ROUNDED = Change("bf16", breakers.build, bf16, Risk.NUMERIC)
+THREADS = Change("threads", breakers.build, lambda s: s.with_flags(threads=1), Risk.EXACT)
+PIECES = Change("pieces", breakers.build, lambda s: s.with_batch(size=16, accumulation=2), Risk.NUMERIC)
+ALL = (*breakers.BREAKERS, LATER_SUBSET, SKIPPING, UNDECAYED, NOISY, FROZEN, ROUNDED, THREADS, PIECES)
 REGISTRY = Registry([Source(breaker, "test") for breaker in ALL])
+
+
+def plan_of(*names: str) -> Plan:
+    return Plan(changes=tuple(records.Change(strategy=name) for name in names))
 
 
 def live(plan: Plan, build: str = "build") -> TrialContext:
@@ -66,7 +93,7 @@ class Probes:
         return ProbeResult(Probe.model_validate(document), Arrays.read(path))
 
     def level(self, breaker, risk=None):
-        after = self.of(Plan(changes=(Change(strategy=breaker.name),)))
+        after = self.of(plan_of(breaker.name))
         return level_of(risk or breaker.risk, self.before, after, OBJECTIVE, planned_steps=256)
 
 
@@ -82,7 +109,7 @@ def test_the_baseline_keeps_three_sets_of_weights(probes) -> None:
 
 
 def test_the_same_plan_is_identical(probes) -> None:
-    found = level_of(later_breakers.HONEST[1].risk, probes.before, probes.of(Plan()), OBJECTIVE)
+    found = level_of(Risk.EXACT, probes.before, probes.of(Plan()), OBJECTIVE)
     assert (found.passed, found.level) == (True, "identical"), found.detail
     assert found.gradient_error == 0.0
 
@@ -92,7 +119,7 @@ def test_batches_that_tell_nothing_are_never_called_identical(probes) -> None:
         ProbeResult(each.probe.model_copy(update={"unseen": "Molecule"}), each.arrays)
         for each in (probes.before, probes.of(Plan()))
     ]
-    found = level_of(later_breakers.HONEST[1].risk, *blind, OBJECTIVE)
+    found = level_of(Risk.EXACT, *blind, OBJECTIVE)
     assert found.level != "identical"
     assert "the samples' order could not be checked (Molecule not seen)" in found.detail
 
@@ -100,10 +127,10 @@ def test_batches_that_tell_nothing_are_never_called_identical(probes) -> None:
 @pytest.mark.parametrize("steps", [STEPS - 7, STEPS - 16])
 def test_a_probe_of_fewer_steps_is_of_the_same_batches(steps: int, probes) -> None:
     """A candidate whose steps took longer under the probe (it compiles) trains fewer of them and reads on earlier."""
-    found = level_of(later_breakers.HONEST[1].risk, probes.before, probes.of(Plan(), steps), OBJECTIVE)
+    found = level_of(Risk.EXACT, probes.before, probes.of(Plan(), steps), OBJECTIVE)
     assert (found.passed, found.level) == (True, "identical"), found.detail
-    later = probes.of(Plan(changes=(Change(strategy="subset_of_later_epochs"),)), steps)
-    assert level_of(later_breakers.HONEST[1].risk, probes.before, later, OBJECTIVE).passed is False
+    later = probes.of(plan_of("later_subset"), steps)
+    assert level_of(Risk.EXACT, probes.before, later, OBJECTIVE).passed is False
 
 
 def test_a_candidate_reads_on_as_far_as_the_incumbent_did_and_no_further(tmp_path: Path) -> None:
@@ -124,19 +151,17 @@ def test_a_candidate_reads_on_as_far_as_the_incumbent_did_and_no_further(tmp_pat
 
 
 def test_a_batch_in_pieces_is_the_same_batch(probes) -> None:
-    found = probes.level(later_breakers.PIECES)
+    found = probes.level(PIECES)
     assert (found.passed, found.level) == (True, "identical"), found.detail
 
 
 @pytest.mark.parametrize(
     ("breaker", "words"),
     [
-        (later_breakers.PROBED[0], "another batch than the incumbent's at step 9"),
-        (later_breakers.PROBED[1], "another batch than the incumbent's at a batch after the probe's training"),
-        (later_breakers.PROBED[2], "is not updated in step 9"),
-        (later_breakers.PROBED[3], "another update from the same gradients"),
-        (later_breakers.PROBED[4], "accuracy"),
-        (later_breakers.PROBED[5], "accuracy"),
+        (LATER_SUBSET, "another batch than the incumbent's at a batch after the probe's training"),
+        (SKIPPING, "is not updated in step 9"),
+        (UNDECAYED, "another update from the same gradients"),
+        (NOISY, "accuracy"),
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
@@ -147,31 +172,30 @@ def test_a_breaker_that_losses_do_not_show(breaker, words: str, probes) -> None:
     assert words in found.detail
 
 
-SHOWN = [*later_breakers.PROBED[:4], *(b for b in breakers.BREAKERS if b.risk.value == "numeric")]
+SHOWN = [LATER_SUBSET, SKIPPING, UNDECAYED, *(b for b in breakers.BREAKERS if b.risk.value == "numeric")]
 
 
 @pytest.mark.slow
 def test_a_probe_of_slow_steps_finds_the_same_breakers_by_fewer_batches(probes) -> None:
     def slow(*names: str) -> ProbeResult:
-        plan = Plan(changes=tuple(Change(strategy=name) for name in names))
-        return probes.of(plan, LEAST_STEPS, gradients=FEWEST_GRADIENTS)
+        return probes.of(plan_of(*names), LEAST_STEPS, gradients=FEWEST_GRADIENTS)
 
     before = slow()
     assert [len(found) for found in before.arrays.gradients] == [FEWEST_GRADIENTS] * 3
     for breaker in SHOWN:
         if breaker.name != "fewer_evaluated":
             assert level_of(breaker.risk, before, slow(breaker.name), OBJECTIVE).passed is False, breaker.name
-    found = level_of(later_breakers.HONEST[1].risk, before, slow(later_breakers.HONEST[1].name), OBJECTIVE)
+    found = level_of(Risk.EXACT, before, slow("threads"), OBJECTIVE)
     assert (found.passed, found.level) == (True, "identical"), found.detail
 
 
 def test_augmentation_that_freezes_after_the_first_epoch_is_lost(tmp_path: Path) -> None:
     probes = Probes(tmp_path, "build_augmented")
-    frozen = probes.of(Plan(changes=(Change(strategy="frozen_augmentation"),)))
-    found = level_of(later_breakers.FROZEN.risk, probes.before, frozen, OBJECTIVE, deterministic=False)
+    frozen = probes.of(plan_of("frozen"))
+    found = level_of(Risk.EXACT, probes.before, frozen, OBJECTIVE, deterministic=False)
     assert found.passed is False, found.detail
     assert "frozen draws" in found.detail
-    honest = level_of(later_breakers.FROZEN.risk, probes.before, probes.of(Plan()), OBJECTIVE, deterministic=False)
+    honest = level_of(Risk.EXACT, probes.before, probes.of(Plan()), OBJECTIVE, deterministic=False)
     assert honest.passed is not False, honest.detail
 
 
@@ -187,7 +211,7 @@ def test_a_breaker_of_gradients_is_never_equivalent(breaker, probes) -> None:
 
 @pytest.mark.parametrize(
     ("breaker", "level"),
-    [(later_breakers.HONEST[0], "equivalent"), (later_breakers.HONEST[1], "identical")],
+    [(ROUNDED, "equivalent"), (THREADS, "identical")],
     ids=["bf16", "threads"],
 )
 def test_an_honest_change_has_its_level(breaker, level: str, probes) -> None:
@@ -223,7 +247,7 @@ def test_without_kept_weights_gradients_are_compared_at_those_of_the_probes_own_
 
     before = probed(Plan())
     assert (len(before.probe.kept), before.probe.points, before.probe.own_steps) == (3, 3, STEPS)
-    after = probed(Plan(changes=(Change(strategy=later_breakers.HONEST[0].name),)), before.probe.kept)
+    after = probed(plan_of("bf16"), before.probe.kept)
     assert after.probe.kept == ()
     found = level_of(Risk.NUMERIC, before, after, OBJECTIVE, planned_steps=256)
     assert (found.passed, found.level) == (True, "equivalent"), found.detail
@@ -274,7 +298,7 @@ def drawn(rng: np.random.Generator, samples: int, kinds: int, frozen: float = 0.
 
 def other_data(one: list[EpochRead], other: list[EpochRead]) -> str:
     before, after = (Probe.model_construct(steps=0, orders=(), rolled=(), epochs=tuple(e)) for e in (one, other))
-    return changed.other_data(before, after, False)
+    return levels.other_data(before, after, False)
 
 
 @pytest.mark.parametrize(("samples", "kinds"), [(300, 2), (1600, 2), (1600, 4), (5000, 50)])
@@ -298,8 +322,8 @@ def test_rounding_may_move_what_an_unfinished_model_gets_right(metrics: tuple[fl
     usual = Probe(file="", steps=1, metrics=(0.01581, 0.83301, 0.96600), evaluated_samples=256)
     other = usual.model_copy(update={"metrics": metrics})
     objective = OBJECTIVE.model_copy(update={"target": None, "tolerance": 0.005})
-    assert bool(changed.other_evaluation(usual, other, objective, changed.FLIPPED)) is lost
-    assert changed.other_evaluation(usual, other, objective, 0), "what is exact moves nothing"
+    assert bool(levels.other_evaluation(usual, other, objective, levels.FLIPPED)) is lost
+    assert levels.other_evaluation(usual, other, objective, 0), "what is exact moves nothing"
 
 
 def test_metrics_of_the_same_weights_on_other_data_say_nothing() -> None:
@@ -307,7 +331,7 @@ def test_metrics_of_the_same_weights_on_other_data_say_nothing() -> None:
     usual = Probe(file="", steps=1, metrics=(0.8,), evaluation_digest="a")
     for digest, lost in (("a", True), ("b", False)):
         other = usual.model_copy(update={"metrics": (0.7,), "evaluation_digest": digest})
-        assert bool(changed.other_evaluation(usual, other, OBJECTIVE, 0)) is lost
+        assert bool(levels.other_evaluation(usual, other, OBJECTIVE, 0)) is lost
 
 
 @pytest.mark.parametrize(
@@ -332,6 +356,6 @@ def test_static_checks_have_their_sentences(before, after, words: str, probes) -
             fields = {"order": EpochOrder(**dict(zip(EpochOrder.model_fields, fields["order"], strict=True)))}
         return ProbeResult(Probe(file="", steps=1, **fields), replace(probes.before.arrays, draws=None, updates=None))
 
-    found = changed.another_training(Risk.NUMERIC, told(before), told(after), OBJECTIVE, True)
+    found = levels.another_training(Risk.NUMERIC, told(before), told(after), OBJECTIVE, True)
     assert words in found
     assert bool(found) is bool(words)

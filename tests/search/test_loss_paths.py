@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autoopt.search.accept.loss_paths import (
+from autoopt.search.accept.losses import (
     PATH_TOLERANCE,
     common,
     same_on_average,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autoopt.records import Environment
-from autoopt.search.accept.memory_margin import lost_margin, memory_limit, near_limit
+from autoopt.search.accept.evidence import lost_margin, memory_limit, near_limit
 from autoopt.search.compare.comparison import Side
 
 LIMIT = 1000

@@ -9,7 +9,7 @@ import pytest
 
 from autoopt.records import Change, Curve, CurvePoint, Objective, Plan
 from autoopt.records.messages import TrainingRun
-from autoopt.search.accept.interleaved import TrainedPair
+from autoopt.search.accept.evidence import TrainedPair
 from autoopt.search.accept.trainings import Trainings
 from autoopt.search.model_scaling import common_step, model_scaling, scaling_of
 

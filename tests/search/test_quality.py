@@ -7,8 +7,15 @@ import pytest
 from scipy.stats import t as student
 
 from autoopt.records import Curve, CurvePoint, Estimate, Noise
-from autoopt.search.accept.judge import judge_runs
-from autoopt.search.accept.quality import MetricDifference, fewer_evaluated, metric_difference, metric_quality
+from autoopt.search.accept.gate import judge_runs
+from autoopt.search.accept.metric import (
+    FurtherSteps,
+    MetricDifference,
+    fewer_evaluated,
+    metric_difference,
+    metric_quality,
+)
+from autoopt.search.accept.trainings import SCATTER, ratio_of_pairs
 from made_up import NOISE, OBJECTIVE, evidence, run
 
 
@@ -73,6 +80,19 @@ def test_a_loss_that_would_have_been_seen_is_seen_with_its_power(seeds: int, sca
     assert np.mean([seen(margin).proved for _ in range(4000)]) <= 0.05
 
 
+@pytest.mark.parametrize(("seeds", "allowed"), [(2, 1.5), (3, 1.3), (4, None)])
+def test_further_steps_as_many_as_it_names_are_noticed_with_its_power(seeds: int, allowed: float | None) -> None:
+    rng = np.random.default_rng(11)
+
+    def seen(ratio: float) -> FurtherSteps:
+        return FurtherSteps(ratio_of_pairs(np.log(ratio) + SCATTER * rng.standard_normal(seeds)))
+
+    named = float(np.median([seen(1.0).detectable(allowed) for _ in range(500)]))
+    drawn = [seen(named).ratio for _ in range(2000)]
+    noticed = [one.low > 1.0 if allowed is None else one.high >= allowed for one in drawn]
+    assert np.mean(noticed) == pytest.approx(0.8, abs=0.07)
+
+
 def test_more_frequent_evaluations_are_quality_lost() -> None:
     one = run(0, to=None, best=0.88)
     often = run(0, to=None, best=0.89)
@@ -80,10 +100,10 @@ def test_more_frequent_evaluations_are_quality_lost() -> None:
     often = often.model_copy(update={"curve": Curve(seed=0, points=tuple(points))})
     lost = fewer_evaluated([(one, often)])
     assert lost == "evaluated every 10 steps where the baseline was evaluated every 20"
-    assert fewer_evaluated([(often, one)]) is None
+    assert fewer_evaluated([(often, one)]) == ""
     cut_off = (*one.curve.points[:2], one.curve.points[1].model_copy(update={"step": 44}))
-    assert fewer_evaluated([(one, one.model_copy(update={"curve": Curve(seed=0, points=cut_off)}))]) is None
+    assert fewer_evaluated([(one, one.model_copy(update={"curve": Curve(seed=0, points=cut_off)}))]) == ""
     twice_the_batch = often.model_copy(update={"samples": 2 * often.samples})
-    assert fewer_evaluated([(one, twice_the_batch)]) is None
+    assert fewer_evaluated([(one, twice_the_batch)]) == ""
     judged = judge_runs(evidence((often, often.model_copy(update={"seed": 1}))), OBJECTIVE, NOISE)
     assert judged.passed is False

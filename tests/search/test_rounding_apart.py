@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from autoopt.records import Quality, Verdict
-from autoopt.search.accept.judge import judge, may_be_rounding
+from autoopt.search.accept.gate import may_be_rounding
 from autoopt.search.compare.comparison import LossPath
 from autoopt.strategy import Risk
-from made_up import NOISE, OBJECTIVE, comparison, evidence
+from made_up import NOISE, OBJECTIVE, comparison, evidence, judge_as
 
 
 def unstable(step: int, apart: float) -> float:
@@ -27,10 +27,10 @@ def test_losses_that_part_as_they_do_from_a_rounding_of_the_weights_are_the_same
     found = comparison(before.losses, after.losses)
     probed = Quality(method="probe", level=level, passed=True if level == "equivalent" else None, detail="probed")
     known = evidence(level=probed)
-    assert may_be_rounding(Risk.NUMERIC, found, known) == (24 if level == "equivalent" else 0)
-    assert may_be_rounding(Risk.EXACT, found, known) == 0
-    assert judge(Risk.NUMERIC, found, known, OBJECTIVE, NOISE).verdict is Verdict.QUALITY_LOST
-    judged = judge(Risk.NUMERIC, found, known.model_copy(update={"rounded": own}), OBJECTIVE, NOISE)
+    assert may_be_rounding(found, known) == (24 if level == "equivalent" else 0)
+    assert may_be_rounding(found, known.model_copy(update={"risk": Risk.EXACT})) == 0
+    assert judge_as(Risk.NUMERIC, found, known, OBJECTIVE, NOISE).verdict is Verdict.QUALITY_LOST
+    judged = judge_as(Risk.NUMERIC, found, known.model_copy(update={"rounded": own}), OBJECTIVE, NOISE)
     assert judged.verdict is (Verdict.KEPT if level == "equivalent" else Verdict.INCONCLUSIVE)
 
 
@@ -40,5 +40,5 @@ def test_losses_that_part_sooner_or_further_than_by_a_rounding_are_another_train
     far = tuple(loss + (8.0 if step > 10 else 0.0) for step, loss in enumerate(before.losses))
     for after in (early.losses, far):
         known = evidence(level=probed, rounded=own)
-        judged = judge(Risk.NUMERIC, comparison(before.losses, after), known, OBJECTIVE, NOISE)
+        judged = judge_as(Risk.NUMERIC, comparison(before.losses, after), known, OBJECTIVE, NOISE)
         assert judged.verdict is Verdict.QUALITY_LOST

@@ -7,9 +7,9 @@ import pytest
 
 from autoopt.records import Objective, Verdict
 from autoopt.search.accept.evidence import Judgement
-from autoopt.search.accept.judge import NOT_TESTED
+from autoopt.search.accept.gate import ENOUGH_SEEDS, MOST_SEEDS, NOT_TESTED, more_seeds_help, time_verdict
+from autoopt.search.accept.metric import missed_target
 from autoopt.search.accept.time_to_target import TrainedRatio
-from autoopt.search.accept.trained import ENOUGH_SEEDS, MOST_SEEDS, _timed, missed_target, more_seeds_help
 from made_up import run
 
 OBJECTIVE = Objective(metric="accuracy", mode="max", target=0.9, target_source="user", tolerance=0.005, min_gain=0.01)
@@ -27,7 +27,7 @@ def sought(rng: np.random.Generator, true: float, spread: float, alpha: float = 
     ratios = true + shared + np.sqrt(2) * spread * rng.standard_normal(MOST_SEEDS)
     for seeds in range(2, MOST_SEEDS + 1):
         ratio = TrainedRatio(tuple(ratios[:seeds]), 1.96 * THROUGHPUT_ERROR)
-        verdict, _ = _timed(ratio, WORTH, alpha)
+        verdict, _ = time_verdict(ratio, WORTH, alpha)
         if not more_seeds_help(_judged(verdict, ratio), seeds, OBJECTIVE):
             return verdict
     return verdict
@@ -54,14 +54,14 @@ def test_a_true_gain_is_not_called_none() -> None:
 
 def test_a_point_below_the_gain_worth_having_is_no_verdict() -> None:
     """Two seeds that differ by a fifth, around 1: nothing is known yet."""
-    verdict, _ = _timed(TrainedRatio((0.1, -0.12), 0.02), WORTH, 0.05)
+    verdict, _ = time_verdict(TrainedRatio((0.1, -0.12), 0.02), WORTH, 0.05)
     assert verdict is Verdict.INCONCLUSIVE
 
 
 def test_the_errors_that_the_run_may_still_make_narrow_what_is_kept() -> None:
     ratio = TrainedRatio((0.34, 0.30, 0.36), 0.02)
-    assert _timed(ratio, WORTH, 0.05)[0] is Verdict.KEPT
-    assert _timed(ratio, WORTH, 1e-6)[0] is Verdict.INCONCLUSIVE
+    assert time_verdict(ratio, WORTH, 0.05)[0] is Verdict.KEPT
+    assert time_verdict(ratio, WORTH, 1e-6)[0] is Verdict.INCONCLUSIVE
 
 
 def test_seeds_that_do_not_look_worth_it_end_early() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from autoopt.records import Quality
-from autoopt.search.accept.whole_runs import SEEN_BY_PROBES, judge_whole_runs
+from autoopt.search.accept.losses import SEEN_BY_PROBES, judge_whole_runs
 from made_up import evidence, run
 
 STEPS = 800

@@ -1,16 +1,38 @@
-"""Evidence that the judge decides on, beside the comparison of throughput."""
+"""Evidence that the gate decides on: trainings and facts beside the comparison of throughput, and its judgement."""
 
 from __future__ import annotations
 
-from autoopt.records import Estimate, Quality, Record, RunParts, Verdict
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from autoopt.records import Environment, Estimate, Quality, Record, RunParts, Verdict
 from autoopt.records.messages import TrainingRun
-from autoopt.search.accept.interleaved import TrainedPair
-from autoopt.search.compare.comparison import LossPath, SideFailure
+from autoopt.search.compare.comparison import LossPath, Side, SideFailure
+from autoopt.setup import Setup
+from autoopt.strategy import Risk
+
+Pairs = Sequence[tuple[TrainingRun, TrainingRun]]
+
+FEWEST_SEEDS = 2
+"""One seed never gives a verdict on the metric."""
+
+MARGIN = 0.05
+"""Share of the device's memory that must stay free: longer batches, fragmentation and evaluation want it."""
+
+
+class TrainedPair(Record):
+    """Both trainings from one seed. ``interleaved``: in turns; False where they did not fit into memory together."""
+
+    baseline: TrainingRun
+    best: TrainingRun
+    interleaved: bool = True
 
 
 class Evidence(Record):
     """Trainings and facts for the quality gate. Runs are paired by their ``seed``.
 
+    ``risk``: the class of the candidate's riskiest change.
     ``incumbent_runs``: of what the candidate was compared with, where it takes other steps than the
     baseline (a kept change of class ``training``); empty: the baseline's runs stand for it.
     ``in_turns``: trainings of the incumbent and the candidate beside each other, whose own seconds tell them apart.
@@ -28,6 +50,7 @@ class Evidence(Record):
     ``alpha_accept``: the level that the run's error budget leaves for keeping a change of training.
     """
 
+    risk: Risk = Risk.NUMERIC
     baseline_runs: tuple[TrainingRun, ...] = ()
     incumbent_runs: tuple[TrainingRun, ...] = ()
     candidate_runs: tuple[TrainingRun, ...] = ()
@@ -59,19 +82,17 @@ def _pairs(before: tuple[TrainingRun, ...], after: tuple[TrainingRun, ...]) -> l
 
 
 class RequiredRuns(Record):
-    """Trainings that the judge still wants: of each plan, from the first ``seeds`` seeds of the run.
+    """Trainings that the gate still wants of each plan; false where none is.
 
-    They train until the target is reached or the run's limit. All ``seeds`` are totals; 0: nothing more is wanted.
-    ``needed_seeds``: those that it is thought to take in the end, without the time for which the next tell nothing.
+    ``seeds``: from so many in all. ``planned``: those that it is thought to take in the end, without the time for which
+    the next tell nothing.
     """
 
-    baseline_seeds: int = 0
-    candidate_seeds: int = 0
-    needed_seeds: int = 0
-    why: str = ""
+    seeds: int = 0
+    planned: int = 0
 
     def __bool__(self) -> bool:
-        return bool(self.candidate_seeds or self.baseline_seeds)
+        return bool(self.seeds)
 
 
 class Judgement(Record):
@@ -85,3 +106,78 @@ class Judgement(Record):
     quality: Quality
     time_to_target: Estimate | None = None
     planned_steps: int | None = None
+
+
+@dataclass
+class EvaluationRatios:
+    """Measured ratios: seconds of an evaluation under a setup over one under another, by the evaluation's options."""
+
+    _known: dict[str, float] = field(default_factory=lambda: {_key(Setup()): 1.0})
+
+    def measured(self, setup: Setup, over: Setup, ratio: float) -> None:
+        """Notes what was measured.
+
+        Args:
+            setup, over: of the two evaluations.
+            ratio: seconds of the first over those of the second.
+        """
+        self._known[_key(setup)] = ratio * self._known.get(_key(over), 1.0)
+
+    def ratio(self, setup: Setup, over: Setup) -> float | None:
+        """Of an evaluation under one setup over one under another; None where it was not measured."""
+        one, other = _key(setup), _key(over)
+        if one == other:
+            return 1.0
+        known = self._known
+        return known[one] / known[other] if one in known and other in known else None
+
+
+def _key(setup: Setup) -> str:
+    return json.dumps(dict(setup.evaluation), sort_keys=True, default=str)
+
+
+def near_limit(peak: int | None, limit: int | None, retries: int = 0, allocated: int | None = None) -> str:
+    """Why a plan leaves too little memory free, as a sentence; empty where it does not, or where it is not known.
+
+    What an allocator keeps beyond what tensors hold it gives back before it fails: that counts once it had to.
+
+    Args:
+        peak: most bytes that were taken from the device.
+        limit: bytes that there are.
+        retries: how often the allocator had to free its cache and try again.
+        allocated: of the peak, what tensors held at once; None where only the peak is known.
+    """
+    kept = "" if allocated is None or peak is None else f" (tensors held {allocated / 2**20:,.0f} MiB at once)"
+    if retries:
+        return f"the device's memory ran out {retries} times, and the allocator freed its cache to go on{kept}"
+    used = peak if allocated is None else allocated
+    if used is None or not limit or used <= (1 - MARGIN) * limit:
+        return ""
+    return f"{used / 2**20:,.0f} MiB are {used / limit:.0%} of the memory there is; {MARGIN:.0%} must stay free"
+
+
+def memory_limit(environment: Environment) -> int | None:
+    """Bytes that a training may take; None on a CPU that nobody limited, where the peak is that of the process."""
+    free = environment.device == "cpu" and environment.device_memory_bytes == environment.ram_bytes
+    return None if free else environment.device_memory_bytes
+
+
+def lost_margin(before: Side, after: Side, limit: int | None, trained: tuple[TrainingRun, ...] = ()) -> str:
+    """Why a candidate leaves too little memory where the incumbent does not do so already; empty where it does not.
+
+    Args:
+        before, after: incumbent and candidate in their comparison.
+        limit: bytes that there are; None where it is not known.
+        trained: trainings of the candidate.
+    """
+    retries = after.allocation_retries if not before.allocation_retries else 0
+    peak = _most([after.peak_memory_bytes, *(run.peak_memory_bytes for run in trained)])
+    held = _most([after.allocated_memory_bytes, *(run.allocated_memory_bytes for run in trained)])
+    one, other = (peak, before.peak_memory_bytes) if held is None else (held, before.allocated_memory_bytes)
+    if one is not None and other is not None and one <= other:
+        peak = held = None  # no worse than it was
+    return near_limit(peak, limit, retries, held)
+
+
+def _most(values: Iterable[int | None]) -> int | None:
+    return max((value for value in values if value is not None), default=None)

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 from autoopt.records import JsonDict, Plan
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import Block, Probe, samples_read
-from autoopt.search.accept.changed import ProbeResult
 from autoopt.search.accept.fidelity import Arrays
+from autoopt.search.accept.levels import ProbeResult
 from autoopt.search.accept.trainings import Steps
 from autoopt.search.compare.comparison import LossPath
 from autoopt.search.trial_runner import PROBE

@@ -1,4 +1,4 @@
-"""The speedup of the time to target, put together from trained steps and interleaved seconds."""
+"""The speedup of the time to target, put together from trained steps and interleaved seconds; and the headline."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import exp, log
+from statistics import fmean
 from typing import Any
 
-from autoopt.benchmark.target import Parts, parts, time_ratio
-from autoopt.records import Estimate, Objective
-from autoopt.records.messages import TrainingRun
-from autoopt.search.accept.evidence import Evidence
+from autoopt.benchmark.target import Parts, mean_seconds, time_ratio
+from autoopt.records import Estimate, Headline, Objective, Quality
+from autoopt.records.headline import AGREEMENT, HeadlineKind, HeadlineSource, differ
+from autoopt.search.accept.evidence import Evidence, Pairs, TrainedPair
+from autoopt.search.accept.metric import parts_to
+from autoopt.search.accept.trainings import ratio_of_pairs
 from autoopt.search.compare.comparison import Comparison, Decision, Side
 from autoopt.search.compare.statistics import BetweenProcess, TwoLevel
+
+Timed = tuple[Parts, Parts]
 
 
 def step_times(comparison: Comparison) -> tuple[float, float] | None:
@@ -29,9 +35,18 @@ def step_times(comparison: Comparison) -> tuple[float, float] | None:
     return before.per_step / before.rate, after.per_step / (before.rate * comparison.estimate.value)
 
 
-def parts_to(run: TrainingRun, objective: Objective, step_seconds: float | None = None) -> Parts | None:
-    """The parts of a run to the objective's target; None where it did not reach it."""
-    return parts(run, objective.target, objective.mode, step_seconds)
+def price_of(quality: Quality | None) -> float:
+    """The factor on a plan's steps that its rounding costs; 1 where nothing is charged."""
+    return 1.0 if quality is None or quality.step_penalty is None else max(quality.step_penalty.value, 1.0)
+
+
+def less_penalty(comparison: Comparison, quality: Quality | None) -> Comparison:
+    """The comparison with the speedup that is left where the steps that rounding costs are charged to it."""
+    speed, penalty = comparison.estimate, quality.step_penalty if quality is not None else None
+    if speed is None or penalty is None:
+        return comparison
+    net = {"value": speed.value / penalty.value, "low": speed.low / penalty.high, "high": speed.high / penalty.low}
+    return comparison.model_copy(update={"estimate": speed.model_copy(update=net)})
 
 
 SEEDS = BetweenProcess(sd=0.1, dof=3.0, most=1.0)
@@ -88,7 +103,7 @@ def trained_ratio(comparison: Comparison, evidence: Evidence, objective: Objecti
 
 
 def _log_ratios(
-    pairs: Sequence[tuple[TrainingRun, TrainingRun]],
+    pairs: Pairs,
     step_seconds: tuple[float | None, float | None],
     evidence: Evidence,
     objective: Objective,
@@ -250,3 +265,233 @@ def _stretch(reached: Parts, evidence: Evidence, objective: Objective) -> float:
 def _fixed(side: Side) -> float:
     """Seconds that a run pays once. The dearest process of the side: the first one to compile found nothing cached."""
     return max(side.fixed_seconds, default=0.0)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Trainings of baseline and plan that came to one end, as parts: each side's own seconds and steps.
+
+    ``kind``: what that end is; ``target_missed``: no training of either side reached the target.
+    """
+
+    kind: HeadlineKind
+    timed: tuple[Timed, ...]
+    target_missed: bool = False
+
+    @staticmethod
+    def of(
+        pairs: Sequence[TrainedPair], evidence: Evidence, objective: Objective, quality: Quality | None
+    ) -> Trained | None:
+        """None where no pair can be compared.
+
+        Args:
+            evidence: with the class of the plan: one that takes other steps compares at equal ends alone.
+            quality: of the plan's training. Of ``identical`` ones the steps are set equal: they are the same, and met
+                the target at another evaluation by chance alone. Over equal steps those that rounding costs are added.
+        """
+        if objective.target is None:
+            otherwise = evidence.risk.trains_otherwise
+            alike = [pair for pair in pairs if not otherwise or pair.baseline.steps == pair.best.steps]
+            whole = tuple(
+                (old, new.planned(price_of(quality) * new.steps)) for old, new in _over_equal_steps(alike, objective)
+            )
+            return Trained("same_steps", whole) if whole else None
+        reached = [(parts_to(pair.baseline, objective), parts_to(pair.best, objective)) for pair in pairs]
+        both = [(old, new) for old, new in reached if old is not None and new is not None]
+        if both:
+            if quality is not None and quality.level == "identical":
+                mean = [(old.steps + new.steps) / 2 for old, new in both]
+                both = [(old.planned(steps), new.planned(steps)) for (old, new), steps in zip(both, mean, strict=True)]
+            return Trained("to_target", tuple(both))
+        short = _over_equal_steps(pairs, objective)
+        missed = all(old is None and new is None for old, new in reached)
+        return Trained("per_step", short, target_missed=missed) if short else None
+
+    def over(self, steps: int, quality: Quality | None) -> Trained:
+        """The same over the steps of the planned run, of which the fixed cost is paid once all the same."""
+        more = price_of(quality) * steps
+        return Trained("same_steps", tuple((old.planned(steps), new.planned(more)) for old, new in self.timed))
+
+    def ratio(self, process_sd: float | None) -> Estimate:
+        """Of whole trainings; with one pair the interval is the guess of their scatter alone."""
+        return ratio_of_pairs([log(old.seconds / new.seconds) for old, new in self.timed], process_sd)
+
+    def blocks(self, comparison: Comparison) -> Estimate | None:
+        """The same ratio with the seconds of a step from interleaved blocks, all else as it was trained."""
+        times, steps = step_times(comparison), comparison.estimate
+        if times is None or steps is None:
+            return None
+        told = [(replace(old, step_seconds=times[0]), replace(new, step_seconds=times[1])) for old, new in self.timed]
+        value = exp(fmean(log(old.seconds / new.seconds) for old, new in told))
+        low, high = value * steps.low / steps.value, value * steps.high / steps.value
+        return Estimate(value=value, low=low, high=high, n=steps.n, confidence=steps.confidence)
+
+    def headline(
+        self,
+        pairs: Sequence[TrainedPair],
+        comparison: Comparison,
+        process_sd: float | None,
+        source: HeadlineSource = "trained",
+    ) -> Headline:
+        """One record of these trainings.
+
+        Args:
+            pairs: all that were trained.
+            comparison: of blocks of steps, to hold it against.
+            source: ``modelled`` over the planned run, which is of another length than was trained.
+        """
+        n, equal = len(self.timed), all(old.steps == new.steps for old, new in self.timed)
+        seconds = [_mean([parts[side].seconds for parts in self.timed]) for side in (0, 1)]
+        steps = [_mean([parts[side].steps for parts in self.timed]) for side in (0, 1)]
+        if self.kind == "per_step":
+            seconds, steps = [took / count for took, count in zip(seconds, steps, strict=True)], [1.0, 1.0]
+        per_step = [log(old.seconds / old.steps * new.steps / new.seconds) for old, new in self.timed]
+        counts = [log(old.steps / new.steps) for old, new in self.timed]
+        ratio, blocks = self.ratio(process_sd), self.blocks(comparison)
+        return Headline(
+            kind=self.kind,
+            value=seconds[0] / seconds[1],
+            low=ratio.low if n > 1 else None,
+            high=ratio.high if n > 1 else None,
+            n=n,
+            step_ratio=_point_or(ratio_of_pairs(per_step, process_sd)),
+            steps_ratio=None if equal else _point_or(ratio_of_pairs(counts, process_sd)),
+            baseline_seconds=seconds[0],
+            best_seconds=seconds[1],
+            source=source,
+            baseline_steps=steps[0],
+            best_steps=steps[1],
+            planned=source == "modelled",
+            pairs=len(pairs),
+            interleaved=all(pair.interleaved for pair in pairs),
+            target_missed=self.target_missed,
+            blocks=blocks,
+            agrees=None if blocks is None else differ(ratio.value, blocks.value) <= AGREEMENT,
+        )
+
+
+def headline_of(
+    pairs: Sequence[TrainedPair],
+    comparison: Comparison,
+    evidence: Evidence,
+    objective: Objective,
+    quality: Quality | None,
+    process_sd: float | None,
+) -> Headline | None:
+    """The headline: of the trainings where there are any, else modelled; None where nothing was measured.
+
+    What is paid once may not pay on the way to a target that a short baseline set, and pay over the planned run. That
+    run is then put together from the trainings' own parts, and called modelled.
+
+    Args:
+        pairs: trainings of the baseline and the final plan.
+        comparison: of the two in interleaved blocks.
+        evidence: with the class of the plan, the trainings of the baseline, and the planned steps.
+        quality: see :meth:`Trained.of`.
+        process_sd: see :func:`autoopt.search.accept.trainings.ratio_of_pairs`.
+    """
+    trained = Trained.of(pairs, evidence, objective, quality)
+    if trained is None:
+        return _modelled(comparison, evidence, objective, quality)
+    found = trained.headline(pairs, comparison, process_sd)
+    steps, otherwise = evidence.planned_steps, evidence.risk.trains_otherwise
+    stands_for_more = objective.target_source != "user" and not otherwise and steps is not None
+    if found.value <= 1.0 and stands_for_more and steps is not None and steps > (found.baseline_steps or 0.0):
+        planned = trained.over(steps, quality).headline(pairs, comparison, process_sd, "modelled")
+        if planned.value > 1.0:
+            return planned
+    return found
+
+
+def _modelled(
+    comparison: Comparison, evidence: Evidence, objective: Objective, quality: Quality | None
+) -> Headline | None:
+    """From blocks of steps and what each side pays once; of a step alone where no length of a run is known.
+
+    A run is taken to the target that was trained to, and over the planned run where that alone pays for the start.
+    """
+    times, speed, net = step_times(comparison), comparison.estimate, less_penalty(comparison, quality)
+    if times is None or speed is None:
+        return None
+    found = None
+    if not evidence.risk.trains_otherwise:
+        found = same_steps(net, evidence, objective, planned=False)
+        if found is None or found.ratio is None or found.ratio.low <= 1.0:
+            found = same_steps(net, evidence, objective)
+    if found is None or found.ratio is None:
+        kind: HeadlineKind = "per_step"
+        ratio, seconds, steps, planned = speed, times[0], 1.0, False
+    else:
+        identical = quality is not None and quality.level == "identical"
+        ratio, seconds, steps = found.ratio, found.before.seconds, found.before.steps
+        planned = bool(found.planned_steps)
+        kind = "to_target" if objective.has_target and identical and not planned else "same_steps"
+    price = price_of(quality) if kind == "same_steps" else 1.0
+    return Headline(
+        kind=kind,
+        value=ratio.value,
+        low=ratio.low,
+        high=ratio.high,
+        n=ratio.n,
+        step_ratio=ratio.model_copy(update={name: getattr(ratio, name) * price for name in ("value", "low", "high")}),
+        steps_ratio=None if price == 1.0 else Estimate(value=1 / price, low=1 / price, high=1 / price, n=ratio.n),
+        baseline_seconds=seconds,
+        best_seconds=seconds / ratio.value,
+        source="modelled",
+        baseline_steps=steps,
+        best_steps=steps * price,
+        planned=planned,
+    )
+
+
+def seconds_of(headline: Headline | None, trained: Trained | None) -> tuple[Estimate | None, Estimate | None]:
+    """Seconds of baseline and plan in a run: those of the headline; None of both where only a step is known.
+
+    Of several pairs each side has the interval of its own trainings. Modelled seconds of the baseline are a point, and
+    those of the plan have the interval of the ratio.
+    """
+    if headline is None or headline.kind == "per_step":
+        return None, None
+    if headline.source == "trained" and trained is not None and headline.n > 1:
+        own = [mean_seconds([parts[side].seconds for parts in trained.timed]) for side in (0, 1)]
+        return own[0], own[1]
+    before, after = headline.baseline_seconds, headline.best_seconds
+    low, high = (before / bound if bound else after for bound in (headline.high, headline.low))
+    return (
+        Estimate(value=before, low=before, high=before, n=headline.n, confidence=None),
+        Estimate(value=after, low=low, high=high, n=headline.n, confidence=headline.low and headline.confidence),
+    )
+
+
+def detail_of(pairs: Sequence[TrainedPair], objective: Objective, trained: Trained | None) -> str:
+    """Seconds of each pair of trainings, in words."""
+    if trained is None:
+        return "no training of both; the time is modelled from its measured parts"
+    seen = ", ".join(f"{old.seconds:.1f} s to {new.seconds:.1f} s" for old, new in trained.timed)
+    ends = {"to_target": _goal(objective, pairs), "same_steps": "the same number of steps"}
+    far = ends.get(trained.kind, "as many steps as both came to, short of the target")
+    return f"trained to {far} from start to end, baseline to final plan by seed: {seen}"
+
+
+def _goal(objective: Objective, pairs: Sequence[TrainedPair]) -> str:
+    past = bool(pairs) and all(pair.best.past for pair in pairs)
+    return f"{objective.metric} and some way beyond it" if past else str(objective.metric)
+
+
+def _over_equal_steps(pairs: Sequence[TrainedPair], objective: Objective) -> tuple[Timed, ...]:
+    """Parts of both sides over as many steps as the shorter training of each pair has."""
+    whole = objective.model_copy(update={"target": None})
+    known = [(parts_to(pair.baseline, whole), parts_to(pair.best, whole)) for pair in pairs]
+    both = [(old, new, min(old.steps, new.steps)) for old, new in known if old is not None and new is not None]
+    return tuple((old.planned(steps), new.planned(steps)) for old, new, steps in both)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return exp(fmean(log(value) for value in values))
+
+
+def _point_or(ratio: Estimate) -> Estimate:
+    """The ratio; of one pair without an interval."""
+    if ratio.n > 1:
+        return ratio
+    return Estimate(value=ratio.value, low=ratio.value, high=ratio.value, n=1, confidence=None)

@@ -91,7 +91,8 @@ def _basis(result: Result) -> Phrase:
         text = text + say(" It rests on {}.", name(quality.rests_on, LONGEST_SENTENCES))
     if quality.step_penalty is not None and quality.step_penalty.value > 1.005:
         price = number(quality.step_penalty.value, units.ratio, "/quality/step_penalty/value")
-        text = text + say(" Rounding is charged as {} as many steps.", price)
+        what = "Its way to the target" if quality.level == "trained" else "Rounding"
+        text = text + say(" " + what + " is charged as {} as many steps.", price)
     if quality.would_miss:
         text = text + say(" It would not have shown {}.", name(quality.would_miss, LONGEST_SENTENCES))
     return text
