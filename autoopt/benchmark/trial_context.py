@@ -17,6 +17,7 @@ from autoopt.benchmark.distributed.unused import unused_parameters
 from autoopt.benchmark.disturbing import disturb
 from autoopt.benchmark.facts import workload_facts
 from autoopt.benchmark.losses import takes_probabilities
+from autoopt.benchmark.same_draws import same_draws
 from autoopt.benchmark.seeding import seed_everything
 from autoopt.benchmark.switching import Switching
 from autoopt.benchmark.training import Training
@@ -41,6 +42,7 @@ class Spec(Protocol):
     memory_limit_bytes: int | None
     target: float | None
     disturbed: float
+    same_draws: bool
 
     @property
     def rank(self) -> Place | None: ...
@@ -95,6 +97,8 @@ class TrialContext:
     def _build(self, given: Workload | None = None) -> Workload:
         """The user's workload, from their seed on."""
         began = perf_counter()
+        if self.spec.same_draws:
+            same_draws()
         seed_everything(self.seed)
         if given is not None:
             workload = validation.check(given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from autoopt.comparing.refusals import unbelieved
 from autoopt.records import Estimate
 from autoopt.records.comparing import Answer, Compared
 from autoopt.search.compare.comparison import Comparison
@@ -25,7 +26,7 @@ def _answer(
 ) -> tuple[Answer, str]:
     if failure is not None:
         return "failed", f"the candidate failed: {failure}"
-    if refusal is not None:
+    if refusal:
         return "refused", f"the candidate's speed is not believed: {refusal}"
     speed = document.throughput
     if speed is None:
@@ -35,12 +36,23 @@ def _answer(
     if control is not None and not control.low <= 1.0 <= control.high:
         again = f"the baseline against itself reads {shown(control)}: this machine cannot tell just now"
         return "undecided", f"{reason}; but {again}"
+    if answer not in ("faster", "not_slower", "no_difference"):
+        return answer, reason
+    if document.learning.level == "undecided":
+        return "undecided", f"{reason}; but that it trains the same is not shown: {document.learning.detail}"
+    if answer == "no_difference":
+        return answer, reason
     least = 1.0 - (document.requirement.margin if document.requirement and answer == "not_slower" else 0.0)
-    if answer in ("faster", "not_slower") and document.whole is not None and document.whole < least:
+    doubt = unbelieved(speed, document.learning, least)
+    if doubt is not None:
+        return (
+            ("refused", f"the candidate's speed is not believed: {doubt[1]}")
+            if doubt[0]
+            else ("undecided", f"{reason}; but {doubt[1]}")
+        )
+    if document.whole is not None and document.whole < least:
         seldom = f"all of its seconds together {document.whole:.2f}x: what is rare and long counts"
         return "undecided", f"{reason}; but {seldom}"
-    if answer in ("faster", "not_slower", "no_difference") and document.learning.level == "undecided":
-        return "undecided", f"{reason}; but that it trains the same is not shown: {document.learning.detail}"
     return answer, reason
 
 

@@ -2,64 +2,31 @@
 
 from __future__ import annotations
 
-from autoopt.comparing.learning import Judge
-from autoopt.comparing.watched import SideSeconds
+from collections.abc import Sequence
+
+from autoopt.comparing.learning import DRIFTED, SAME
+from autoopt.records import Estimate
+from autoopt.records.account import Row
 from autoopt.records.comparing import Learning
 from autoopt.search.compare.comparison import Comparison
 
-_COUNTED, _OUTSIDE, _CEILING = 0.02, 1.5, 0.8
-"""How far counts, the two ratios, and a step and its ceiling may lie apart by error of measurement. The count of the
-trainings is exact; in blocks, an epoch's last and smaller batch may fall into one side's alone."""
 
+def unbelieved(speed: Estimate, learning: Learning, least: float) -> tuple[bool, str] | None:
+    """Whether a candidate is refused that looks faster than ``least``, or left undecided, and a sentence; else None.
 
-def refusal(found: Comparison | None, learning: Learning, judge: Judge | None, ceiling: float | None) -> str | None:
-    """A sentence where the candidate is refused.
-
-    Args:
-        found: the throughput of both.
-        learning: the level of quality.
-        judge: which trained both.
-        ceiling: seconds that a step's operations take at the best of the machine's measured peaks, where known.
+    A side that leaves out a share of its steps, or does other work in them, moves its weights at least that share
+    apart. What would have to be left out for the claim to be false is the share ``1 - least / low``.
     """
-    if judge is not None and judge.evaluating.tampered:
-        return judge.evaluating.tampered
-    if found is None or found.estimate is None or judge is None:
+    apart, share = learning.measured_apart, 1.0 - least / speed.low
+    exact = learning.level == "identical"
+    if apart is None:
+        return False, "its measured steps cannot be checked: the baseline's moved no weight"
+    told = f"the steps that it was measured in moved the weights {apart:.2g} of the way apart from the baseline's"
+    if apart <= (learning.again or 0.0) * 2 or apart <= (SAME if exact else share / 2):
         return None
-    if learning.level != "undecided":
-        counted = _counted(found, judge)
-        if counted:
-            return counted
-    step = step_seconds(found, "candidate")
-    if ceiling is not None and step is not None and step < _CEILING * ceiling:
-        return (
-            f"a step takes {1e3 * step:.3g} ms, and the baseline's operations take {1e3 * ceiling:.3g} ms at "
-            "the highest rate that this machine was measured to reach"
-        )
-    outside = judge.ratio()
-    if outside is not None and found.estimate.low > _OUTSIDE * max(outside, 1.0):
-        return (
-            f"its blocks say {found.estimate.value:.2f}x, the same steps in trainings whose weights were checked "
-            f"at most {outside:.2f}x"
-        )
-    return None
-
-
-def _counted(found: Comparison, judge: Judge) -> str:
-    """A sentence where the candidate counts other samples than those that led to the same weights."""
-    one, two = judge.trained["baseline"].samples, judge.trained["candidate"].samples
-    if one and two and one[0] != two[0]:
-        return f"it counts {two[0]} samples where the baseline came to the same weights with {one[0]}"
-    before, after, rate = (
-        found.incumbent.per_step,
-        found.candidate.per_step,
-        found.candidate.rate,
-    )
-    if not before or not after:
-        return ""
-    steps = found.candidate.seconds * (rate or 0.0) / after
-    if abs(after / before - 1) > max(_COUNTED, 2 / steps if steps else 0.0):
-        return f"it counts {after:g} samples a step where {before:g} lead to the same weights"
-    return ""
+    if apart >= max(1.0 - least / speed.value, SAME if exact else DRIFTED):
+        return True, f"{told}: left out steps would explain its speed"
+    return False, f"{told}, more than in its training from a seed of the judge's"
 
 
 def changed_sources(name: str, before: dict[str, str], now: dict[str, str]) -> str:
@@ -68,19 +35,22 @@ def changed_sources(name: str, before: dict[str, str], now: dict[str, str]) -> s
     return f"the {name}'s {files[0]} was changed while it was compared" if files else ""
 
 
-def whole_ratio(watches: dict[str, SideSeconds]) -> float | None:
-    """Candidate over baseline of all samples over all seconds: what is rare and long counts in it."""
-    one, two = watches["baseline"].rate, watches["candidate"].rate
-    return two / one if one and two else None
+def whole_ratio(rows: Sequence[Row]) -> float | None:
+    """Candidate over baseline of all steps over all seconds: what is rare and long counts in it."""
+    rates = []
+    for name in ("baseline/", "candidate/"):
+        own = [row for row in rows if row.process.startswith(name)]
+        seconds = sum(row.seconds for row in own)
+        rates.append(sum(row.steps for row in own) / seconds if seconds else 0.0)
+    return rates[1] / rates[0] if all(rates) else None
 
 
 def step_seconds(found: Comparison, name: str) -> float | None:
     """Seconds of a step; the candidate's follows from the baseline's and the paired ratio."""
     one = found.incumbent
-    each = one.per_step if name == "baseline" else found.candidate.per_step
-    if not one.rate or not each or found.estimate is None:
+    if not one.steps_per_second or found.estimate is None:
         return None
-    return each / (one.rate * (1.0 if name == "baseline" else found.estimate.value))
+    return 1.0 / (one.steps_per_second * (1.0 if name == "baseline" else found.estimate.value))
 
 
 def rate_of(found: Comparison | None, name: str) -> float | None:

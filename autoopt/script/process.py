@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from time import perf_counter
 
+from autoopt.benchmark.same_draws import same_draws
 from autoopt.benchmark.seeding import mix, seed_everything
 from autoopt.records import Sites
 from autoopt.registry import Registry, load_strategies
@@ -16,7 +17,6 @@ from autoopt.script.planned import planned_steps
 from autoopt.script.recording import Recording
 from autoopt.script.refusals import refuse_processes
 from autoopt.script.run_parts import ImportClock
-from autoopt.script.same_draws import same_draws
 from autoopt.script.seeds import draw_anew
 from autoopt.script.session import Session
 from autoopt.trial.protocol import TrialSpec
@@ -58,7 +58,7 @@ class Script:
         if stops:
             place = spec.rank
             refuse_processes(1 if place is None else place.size)
-            if self.command.same_draws:
+            if spec.same_draws:
                 same_draws()
             own = () if place is None or place.rank == 0 else (place.rank,)  # each process draws its own
             seed_everything(mix(spec.seed, *own) if own else spec.seed)  # the script's own seeds come after

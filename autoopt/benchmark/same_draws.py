@@ -1,7 +1,7 @@
 """Random samples that are the same in two processes: what is drawn for a batch follows from the batch alone.
 
 Augmentation draws from the generators of whichever process reads a sample, so that its draws change with the number of
-workers. For a probe, which compares two plans and times nothing, they are made to depend on the indices instead.
+workers. Where two plans are compared sample by sample, they are made to depend on the indices instead.
 """
 
 from __future__ import annotations
