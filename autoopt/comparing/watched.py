@@ -51,16 +51,20 @@ class Pair:
         self.seen: dict[str, dict[tuple[int, int], list[float | None]]] = {}
         self.blocks = 0
         self.start: int | None = None
+        self._lengths: tuple[int, int] | None = None
 
     def lengths(self, seconds: float, least: int, ramp_seconds: float) -> tuple[int, int]:
-        """Steps of the ramp and of the block, whole cycles of both processes; the baseline's step decides."""
+        """Steps of each ramp and of each block, whole cycles of both processes; the baseline's step decides."""
+        if self._lengths is not None:
+            return self._lengths
         if self.step_seconds is None:
             self.step_seconds = self.arms.get("incumbent", next(iter(self.arms.values()))).step_seconds
         step = self.step_seconds
         cycle = lcm(*(arm.cycle for arm in self.arms.values()))
         most = max(min(least, int(2 * seconds / step)), ceil(seconds / step), 1)
         ramp = ceil(ramp_seconds / step) if step <= seconds else 0
-        return cycle * ceil(max(ramp, int(cycle > 1)) / cycle), cycle * ceil(most / cycle)
+        self._lengths = cycle * ceil(max(ramp, int(cycle > 1)) / cycle), cycle * ceil(most / cycle)
+        return self._lengths
 
     def apart(self) -> tuple[float, float]:
         """Squares: how far blocks moved the weights of both processes apart, and how far those of the first.

@@ -41,11 +41,12 @@ def rule_of(ask: int, seconds: float) -> Rule:
 def one_ledger(kind: str, seed: int, asks: int = ASKS) -> list[int]:
     """The asks of one ledger that were called faster: one session, whose control is measured by its first ask."""
     rng = np.random.default_rng([seed, 3])
-    machine = machine_of(kind, seed, float(rng.choice(SPREAD)))
-    noise = control(machine.start, Plan(), rule_of(1, 120.0), clock=machine.clock, pairs=CONTROL_PAIRS, rng=rng)[0]
-    kept = []
+    spread, kept = float(rng.choice(SPREAD)), []
+    noise = None
     for number in range(1, asks + 1):
-        rule = rule_of(number, 120.0)
+        machine, rule = machine_of(kind, seed * 1000 + number, spread), rule_of(number, 120.0)
+        if noise is None:
+            noise = control(machine.start, Plan(), rule, clock=machine.clock, pairs=CONTROL_PAIRS, rng=rng)[0]
         found = compare(machine.start, Plan(), Plan(), rule, clock=machine.clock, noise=noise, rng=rng)
         noise = learned(noise, found)
         if found.decision is Decision.ACCEPT:
