@@ -14,10 +14,9 @@ from typing import Any
 
 import autoopt
 from autoopt.comparing import session as sessions
-from autoopt.comparing.answer import answer_of
+from autoopt.comparing.answer import answer_of, changed_sources, rate_of, step_seconds, whole_ratio
 from autoopt.comparing.ledger import answered, enter
 from autoopt.comparing.measuring import Comparing
-from autoopt.comparing.refusals import changed_sources, rate_of, step_seconds, whole_ratio
 from autoopt.comparing.sides import Side, check_alike, side, workload_of
 from autoopt.options import Options
 from autoopt.records.comparing import Compared, ComparedSide, Requirement

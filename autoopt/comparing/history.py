@@ -16,9 +16,8 @@ from pathlib import Path
 
 from autoopt.comparing.bisection import Blame, Told, bisect
 from autoopt.comparing.measuring import Comparing
-from autoopt.comparing.revisions import commit_of, git
 from autoopt.comparing.session import KnownBaseline
-from autoopt.comparing.sides import Side, side
+from autoopt.comparing.sides import Side, commit_of, git, side
 from autoopt.errors import EnvironmentLacks, TrialFailed, UsageError, WorkloadError
 from autoopt.options import Options
 from autoopt.records.comparing import Requirement

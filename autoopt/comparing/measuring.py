@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from autoopt.comparing.learning import PATIENCE, Judge
-from autoopt.comparing.refusals import step_seconds
-from autoopt.comparing.rounding import Rounding
+from autoopt.comparing.answer import step_seconds
+from autoopt.comparing.learning import PATIENCE, Judge, Rounding
 from autoopt.comparing.session import KnownBaseline, fingerprint_of
 from autoopt.comparing.sides import Side, check_files
 from autoopt.comparing.watched import Pairs, WatchedArm, WatchedScriptArm, apart

@@ -14,9 +14,8 @@ import torch
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from autoopt.benchmark.trial_context import TrialContext
-from autoopt.comparing.learning import DRIFTED, IDENTICAL, SAME, Judge
-from autoopt.comparing.refusals import changed_sources, unbelieved, whole_ratio
-from autoopt.comparing.rounding import Rounding
+from autoopt.comparing.answer import changed_sources, unbelieved, whole_ratio
+from autoopt.comparing.learning import DRIFTED, IDENTICAL, SAME, Judge, Rounding
 from autoopt.errors import TrialFailed
 from autoopt.records import Estimate, JsonDict, Objective, Plan
 from autoopt.records.account import Row
