@@ -84,7 +84,9 @@ def compare_sides(
             known = None
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="autoopt-compare-")))
         launcher = stack.enter_context(Launcher())
-        comparing = Comparing(sides, options, registry, launcher, folder, seed, entry, requirement, clock, say, known)
+        comparing = Comparing(
+            sides, options, registry, launcher, folder, seed, entry, requirement, clock, say, known, session is None
+        )
         found = comparing.run(began + options.budget_seconds)
         changed = [changed_sources(name, records[name].sources, sides[name].sources) for name in sides]
         tampered = next(filter(None, changed), "")

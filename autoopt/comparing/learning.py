@@ -72,6 +72,7 @@ class Judge:
         facts: of the baseline.
         rounding: tells rounding from another training; None leaves what is not identical undecided.
         script: both are scripts.
+        evaluates: their weights are evaluated as well.
         deadline: on the clock; who does not answer until then has hung, but for :data:`PATIENCE` seconds.
 
     Attributes:
@@ -90,6 +91,7 @@ class Judge:
         facts: WorkloadFacts | None = None,
         rounding: Rounding | None = None,
         script: bool = False,
+        evaluates: bool = True,
         deadline: float | None = None,
     ) -> None:
         self._runners, self._plans, self._folder, self._clock = runners, plans, folder, clock
@@ -97,7 +99,7 @@ class Judge:
         planned = facts.max_steps if facts is not None else None
         self.evaluating = Evaluating(
             runners, plans, metric=facts.metric if facts else None, seconds=seconds / 3,
-            script=script, evaluates=facts is None or facts.has_evaluate,
+            script=script, evaluates=facts is None or facts.has_evaluate, wanted=evaluates,
         )  # fmt: skip
         self._most = max(min(MOST_STEPS, planned // 2 - 1), 1) if planned else MOST_STEPS
         self.steps = min(LEAST_STEPS, self._most)

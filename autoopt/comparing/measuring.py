@@ -50,6 +50,7 @@ class Comparing:
         entry: of the ledger; its alpha is the comparison's.
         requirement: what must hold.
         known: the baseline as earlier asks have measured it; None: it is measured now.
+        evaluates: both sides' weights are evaluated as well.
         say: progress, a line at a time.
 
     Attributes:
@@ -70,8 +71,9 @@ class Comparing:
         clock: Callable[[], float],
         say: Say,
         known: KnownBaseline | None = None,
+        evaluates: bool = True,
     ) -> None:
-        self.known = known
+        self.known, self.evaluates = known, evaluates
         self.sides, self.clock, self.say, self.folder = sides, clock, say, folder
         self.options, self.registry = options, registry
         self.plans: dict[str, Plan] = {name: each.plan for name, each in sides.items()}
@@ -117,7 +119,7 @@ class Comparing:
         except AutooptError as error:  # the candidate's build cannot be imported or built: its own failure
             self.failure = error.message
             return None
-        self.pairs.samples_per_step = self.judge.samples_per_step
+        self.pairs.samples_per_step = self.judge.samples_per_step or 0.0
         return self._speed(noise)
 
     def speed(self, deadline: float) -> Comparison:
@@ -243,7 +245,7 @@ class Comparing:
         script = self.sides["baseline"].command is not None
         return Judge(
             self.runners, self.plans, self.folder, self.clock, seconds,
-            facts=facts, rounding=rounding, script=script, deadline=self.deadline,
+            facts=facts, rounding=rounding, script=script, deadline=self.deadline, evaluates=self.evaluates,
         )  # fmt: skip
 
     def _patience(self) -> float:

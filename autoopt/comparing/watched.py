@@ -88,7 +88,8 @@ class Pairs:
     """The pairs of processes of a comparison.
 
     ``starts``: seconds of each side's starts. ``step_seconds``: of the baseline, once known; ``samples_per_step``: its
-    own, which both sides' steps are counted by; None where samples cannot be counted. ``tampered``: why a frozen
+    own, which both sides' steps are counted by; 0 where samples cannot be counted; None: each side's count is believed,
+    since both are the user's. ``tampered``: why a frozen
     process is not what it was; empty where all are.
     """
 
@@ -208,7 +209,7 @@ class WatchedArm(TrialArm):
         spent = self._clock() - began
         self.pair.blocks += 1
         each = self._pairs.samples_per_step
-        counted = {"steps": steps, "samples": None if each is None else round(steps * each)}
+        counted = {"steps": steps, "samples": block.samples if each is None else round(steps * each) or None}
         return block.model_copy(update={"seconds": spent, "late_seconds": 0.0, **counted})
 
     def freeze(self) -> None:
