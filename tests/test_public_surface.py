@@ -105,7 +105,7 @@ OPTIONS = {
     | {"--strategies", "--metric", "--baseline-python", "--candidate-python"},
     "judge": {"--baseline", "--candidate", "--seconds", "--session", "--ledger", "--head", "--metric", "--device"}
     | {"--strategies", "--quiet", "--no-quiet"},
-    "bisect": SEARCH | {"--good", "--bad", "--lock", "--budget", "--metric", "--device", "--strategies"},
+    "bisect": SEARCH | {"--good", "--bad", "--lock", "--quality", "--budget", "--metric", "--device", "--strategies"},
     "latency": SEARCH
     | {"--p95", "--max-drop", "--clients", "--checkpoint", "--batch", "--lengths", "--student", "--budget", "--device"}
     | {"--seed", "--price", "--out", "--open", "--no-open"},

@@ -26,6 +26,7 @@ from autoopt.errors import UsageError
     metavar="GOOD.txt BAD.txt",
     help="Instead: two locks (name==version lines); which package made it slower.",
 )
+@click.option("--quality", is_flag=True, help="Which one trains worse, by the loss of short trainings; not slower.")
 @optimize_options(
     "budget",
     "metric",
@@ -41,6 +42,7 @@ def bisect_command(
     good: str | None,
     bad: str | None,
     lock: tuple[Path, Path] | None,
+    quality: bool,
     **given: Any,
 ) -> int:
     """Finds the commit, or the package, that made a training slower.
@@ -59,11 +61,14 @@ def bisect_command(
 
     spec = spec_of(workload, words)
     begin_server()
-    from autoopt.comparing.history import blamed, commits, packages
+    from autoopt.comparing.history import Bisecting, commits, packages
 
     history = packages(*lock) if lock is not None else nullcontext(commits(str(good), bad or "HEAD"))
     with stdout_kept(), history as places:
-        found = blamed(places, spec, options, say=(lambda text: None) if options.quiet else say)
+        quiet = (lambda text: None) if options.quiet else say
+        found = Bisecting(places, spec, options, quality=quality, say=quiet).run()
+    word = "worse" if quality else "slower"
+    ratio = f"{exp(-found.loss):.4f} times the loss" if quality else f"{exp(found.loss):.3f}x the speed"
     steps = [
         {"step": place.name, "probability": round(each, 4)}
         for place, each in zip(places[1:], found.probabilities, strict=False)
@@ -72,15 +77,15 @@ def bisect_command(
     if options.json:
         document = {
             "schema_version": 1, "step": likely[0]["step"] if found.place else None, "sure": found.sure,
-            "speed": exp(found.loss), "comparisons": len(found.asked), "steps": steps,
+            "loss" if quality else "speed": exp(-found.loss if quality else found.loss), "comparisons": len(found.asked), "steps": steps,
         }  # fmt: skip
         write_json(document)
         return 0
     if found.place is None:
-        write_line(f"nothing made it slower: the bad end runs at {exp(found.loss):.3f}x of the good end's speed")
+        write_line(f"nothing made it {word}: the bad end has {ratio} of the good end")
     else:
-        sure = "made it slower" if found.sure else "is the likeliest to have made it slower"
-        write_line(f"{likely[0]['step']} {sure}: {exp(found.loss):.3f}x, {len(found.asked)} comparisons")
+        sure = f"made it {word}" if found.sure else f"is the likeliest to have made it {word}"
+        write_line(f"{likely[0]['step']} {sure}: {ratio}, {len(found.asked)} comparisons")
         for step in likely:
             write_line(f"  {step['probability']:6.1%}  {step['step']}")
     return 0

@@ -96,7 +96,8 @@ class Evaluating:
             return
         if self.pinned is not None and judge.call(f"{_TASKS}:pin", timeout=_TIMEOUT)["digest"] != self.pinned:
             self.tampered = TAMPERED
-        answer = judge.call(f"{_TASKS}:evaluate", timeout=_TIMEOUT, weights=[baseline, candidate])
+        weights = [baseline, candidate]
+        answer = judge.call(f"{_TASKS}:evaluate", timeout=_TIMEOUT, weights=weights, losses=not self._evaluates)
         for name, found in zip(("baseline", "candidate"), answer["found"], strict=True):
             self.metrics[name] = found["metrics"] if found["fits"] else None
             self.losses[name] = found["losses"] if found["fits"] else []

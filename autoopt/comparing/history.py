@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import secrets
 import site
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from math import inf
+from math import exp, log, sqrt
 from pathlib import Path
 
 from autoopt.comparing.bisection import Blame, Told, bisect
@@ -31,6 +34,8 @@ Say = Callable[[str], None]
 
 _SHARE = 8
 """Comparisons that fit into the time at least."""
+_SEEDS, _LEAST_ERROR = 3, 1e-3
+"""Seeds of which both places train; the log of a loss ratio below which two trainings are the same but for rounding."""
 
 
 @dataclass(frozen=True)
@@ -114,55 +119,87 @@ def _environment(folder: Path, requirements: list[str]) -> str:
     return str(python)
 
 
-def blamed(places: list[Place], workload: str, options: Options, *, say: Say) -> Blame:
-    """Bisects a history.
+class Bisecting:
+    """Comparisons of places with the good end.
 
     Args:
         places: the good one first.
         workload: the command or the function that is run at each.
         options: the budget is that of all comparisons.
-
-    Raises:
-        WorkloadError: the good or the bad end cannot be run.
+        quality: asks which place trains worse, not slower.
+        say: progress, a line at a time.
     """
-    registry, began = registry_of(options), time.monotonic()
-    known: KnownBaseline | None = None
-    with contextlib.ExitStack() as stack:
-        launcher = stack.enter_context(Launcher())
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="autoopt-bisect-")))
-        good = stack.enter_context(side(places[0].given, workload, places[0].python))
-        if good.command is not None:
-            stack.enter_context(alone_in(str(Path.cwd())))
-        asked = 0
-        share = options.model_copy(update={"budget_seconds": options.budget_seconds / _SHARE})
 
-        def measure(place: int, margin: float) -> Told | None:
-            nonlocal known, asked
-            asked += 1
-            with side(places[place].given, workload, places[place].python) as other:
-                sides: dict[str, Side] = {"baseline": good, "candidate": other}
-                comparing = Comparing(
-                    sides, share, registry, launcher, folder / str(asked), asked, None,
-                    Requirement(kind="not-slower", margin=margin), time.monotonic, lambda text: None, known,
-                )  # fmt: skip
-                try:
-                    found = comparing.speed(time.monotonic() + share.budget_seconds)
-                except TrialFailed as failure:
-                    found, comparing.failure = None, failure.reason
-            if comparing.failure is not None or found is None or not found.pairs:
-                if place == len(places) - 1:
-                    raise WorkloadError(f"{places[place].name} cannot be compared: {comparing.failure or 'no time'}")
-                say(f"{places[place].name}: skipped: {comparing.failure or 'no time'}")
-                return None
-            latest = comparing.known or known
-            noise, known = latest.noise if latest is not None else None, comparing.known
-            values, errors = ([getattr(pair, name) for pair in found.pairs] for name in ("log_ratio", "standard_error"))
-            level = TwoLevel(values, errors, between_process_of(noise))
-            if found.estimate is not None:
-                say(f"{places[place].name}: {found.estimate.value:.3f}x in {len(values)} pairs of processes")
-            return Told(place, level.value, level.error)
+    def __init__(self, places: list[Place], workload: str, options: Options, *, quality: bool, say: Say) -> None:
+        self._places, self._workload, self._quality, self._say = places, workload, quality, say
+        self._began, self._options, self._registry = time.monotonic(), options, registry_of(options)
+        self._share = options.model_copy(update={"budget_seconds": options.budget_seconds / _SHARE})
+        self._known: KnownBaseline | None = None
+        self._asked = 0
 
-        def more() -> bool:
-            return time.monotonic() - began < (options.budget_seconds or inf)
+    def run(self) -> Blame:
+        """The place that is to blame.
 
-        return bisect(len(places) - 1, measure, more)
+        Raises:
+            WorkloadError: the good or the bad end cannot be run.
+        """
+        good = self._places[0]
+        with (
+            Launcher() as launcher,
+            tempfile.TemporaryDirectory(prefix="autoopt-bisect-") as folder,
+            side(good.given, self._workload, good.python) as baseline,
+            alone_in(os.getcwd()) if baseline.command is not None else contextlib.nullcontext(),
+        ):
+
+            def measure(place: int, margin: float) -> Told | None:
+                with side(self._places[place].given, self._workload, self._places[place].python) as other:
+                    try:
+                        return self._told(place, margin, {"baseline": baseline, "candidate": other}, launcher, folder)
+                    except TrialFailed as failure:
+                        if failure.where == "baseline":
+                            raise WorkloadError(f"{good.name} fails: {failure.reason}") from None
+                        return self._skipped(place, failure.reason)
+
+            return bisect(len(self._places) - 1, measure, self._more)
+
+    def _more(self) -> bool:
+        return time.monotonic() - self._began < self._options.budget_seconds
+
+    def _told(self, place: int, margin: float, sides: dict[str, Side], launcher: Launcher, folder: str) -> Told | None:
+        self._asked += 1
+        comparings = [
+            Comparing(
+                sides, self._share, self._registry, launcher, Path(folder, f"{self._asked}-{number}"),
+                secrets.randbelow(2**31), None, Requirement(kind="not-slower", margin=margin), time.monotonic,
+                lambda text: None, self._known,
+            )
+            for number in range(_SEEDS if self._quality else 1)
+        ]  # fmt: skip
+        deadline = time.monotonic() + self._share.budget_seconds
+        if self._quality:
+            return self._worse(place, [each.losses(deadline) for each in comparings])
+        (comparing,) = comparings
+        found = comparing.speed(deadline)
+        if comparing.failure is not None or not found.pairs:
+            return self._skipped(place, comparing.failure or "no time for a pair of processes")
+        latest = comparing.known or self._known
+        noise, self._known = latest.noise if latest is not None else None, comparing.known
+        values, errors = ([getattr(pair, name) for pair in found.pairs] for name in ("log_ratio", "standard_error"))
+        level = TwoLevel(values, errors, between_process_of(noise))
+        self._say(f"{self._places[place].name}: {exp(level.value):.3f}x in {level.n} pairs of processes")
+        return Told(place, level.value, level.error)
+
+    def _worse(self, place: int, losses: list[tuple[float | None, float | None]]) -> Told | None:
+        """By the losses of short trainings from some seeds, on the same batches."""
+        logs = [log(one / two) for one, two in losses if one and two and one > 0 and two > 0]
+        if len(logs) < _SEEDS:
+            return self._skipped(place, "its weights do not fit the good end's model, or show no loss above 0")
+        value, scatter = statistics.fmean(logs), statistics.stdev(logs)
+        self._say(f"{self._places[place].name}: {exp(-value):.4f} times the loss")
+        return Told(place, value, max(scatter / sqrt(_SEEDS), _LEAST_ERROR))
+
+    def _skipped(self, place: int, why: str) -> None:
+        name = self._places[place].name
+        if place == len(self._places) - 1:
+            raise WorkloadError(f"{name} cannot be compared: {why}", hint="--bad names a step that runs")
+        self._say(f"{name}: skipped: {why}")

@@ -138,6 +138,19 @@ class Judge:
         drawn = learning.level == "undecided" and (learning.start_apart or 0.0) <= SAME < (learning.apart or 0.0)
         return self._drawn_alike(learning) if drawn and (learning.again or 0.0) <= SAME else learning
 
+    def losses(self) -> tuple[float | None, float | None]:
+        """The loss of both sides' weights on the same batches, after one training of each.
+
+        Raises:
+            TrialFailed: a side failed; ``where`` names it.
+        """
+        self.fix_baseline()
+        self._trained_once("candidate")
+        one, two = (str(self.trained[name].weights[0]) for name in ("baseline", "candidate"))
+        with self._runners["baseline"].trial(self._plans["baseline"], "judge") as judge:
+            self.evaluating.candidate(judge, one, two)
+        return self.evaluating.loss("baseline"), self.evaluating.loss("candidate")
+
     def _apart(self, judge: AnyTrial) -> Learning:
         """How far both sides' latest weights, and those at the start, lie apart."""
         one, two = self.trained["baseline"], self.trained["candidate"]

@@ -105,9 +105,7 @@ class Comparing:
             self.judge = self._judge(facts)
             self.judge.again = self.again
             self.judge.fix_baseline()
-            if self.sides["candidate"].command is not None:
-                with self._first_run("candidate"):
-                    pass
+            self._run_candidate()
             self.learning = self.judge.learning()
         except TrialFailed as failure:
             if failure.where == "baseline":
@@ -131,10 +129,19 @@ class Comparing:
         self.deadline = deadline
         self._describe()
         noise = self.known.noise if self.known else self._control()
-        if self.sides["candidate"].command is not None:
-            with self._first_run("candidate"):
-                pass
+        self._run_candidate()
         return self._speed(noise)
+
+    def losses(self, deadline: float) -> tuple[float | None, float | None]:
+        """The losses of both sides' weights after a short training of each, by the baseline, on the same batches.
+
+        Raises:
+            TrialFailed: the candidate cannot be run.
+        """
+        self.deadline = deadline
+        facts = self._describe().model_copy(update={"has_evaluate": False})
+        self._run_candidate()
+        return self._judge(facts).losses()
 
     def _speed(self, noise: Noise) -> Comparison:
         self.say("comparing in pairs of processes")
@@ -226,6 +233,21 @@ class Comparing:
             if each.root is not None:
                 check_files(process.call("autoopt.comparing.tasks:imported", timeout=120.0)["files"], each)
             yield process
+
+    def _run_candidate(self) -> None:
+        """A script's first run as the candidate.
+
+        Raises:
+            TrialFailed: it cannot be run, whatever of it is the reason.
+            UsageError: as of :meth:`_first_run`.
+        """
+        if self.sides["candidate"].command is None:
+            return
+        try:
+            with self._first_run("candidate"):
+                pass
+        except WorkloadError as error:
+            raise TrialFailed("error", error.message, detail=error.detail, where="candidate") from None
 
     def _judge(self, facts: WorkloadFacts) -> Judge:
         rounding = Rounding(

@@ -73,14 +73,15 @@ def _distance(left: Any, right: Any) -> float | None:
     return math.sqrt(sum(squares))
 
 
-def evaluate(live: TrialContext, weights: list[str]) -> JsonDict:
+def evaluate(live: TrialContext, weights: list[str], losses: bool = False) -> JsonDict:
     """Metrics or losses of others' weights, by this workload: ``{"found": [{"fits", "metrics", "losses"}, ...]}``.
 
-    ``metrics``: by its own evaluation; empty where it has none, and then ``losses``: of the same training batches.
+    ``metrics``: by its own evaluation. Empty where it has none, or ``losses`` are asked for, which are those of the same
+    training batches.
     """
     training = live.training
     model = getattr(training.model, "_orig_mod", training.model)
-    batches = [] if training.evaluation is not None else [training.next() for _ in range(LOSSES)]
+    batches = [] if training.evaluation is not None and not losses else [training.next() for _ in range(LOSSES)]
     found: list[JsonDict] = []
     for path in weights:
         try:

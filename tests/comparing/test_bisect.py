@@ -175,3 +175,19 @@ def test_a_commit_is_found_live(git: Git, capsys: pytest.CaptureFixture[str]) ->
     assert document["step"].endswith("step 4"), document
     assert document["sure"]
     assert document["speed"] < 0.7
+
+
+@pytest.mark.slow
+def test_a_commit_that_made_it_worse_is_found_live(git: Git, capsys: pytest.CaptureFixture[str]) -> None:
+    """Four commits, of which the second trains a hundredth as fast."""
+    for number in range(5):
+        rate = "lr=0.1" if number < 2 else "lr=0.001"
+        Path("job.py").write_text(JOB.replace("0.02", "0.0").replace("lr=0.1", rate) + f"number = {number}\n")
+        git("add", "job.py")
+        git("commit", "-qm", f"step {number}")
+    words = ["--good", "HEAD~4", "--budget", "4m", "--json", "--quiet", "--quality", "--", "job.py:build"]
+    assert main(["bisect", *words]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["step"].endswith("step 2"), document
+    assert document["sure"]
+    assert document["loss"] > 1.02
