@@ -77,8 +77,9 @@ def bisect_command(
     if options.json:
         document = {
             "schema_version": 1, "step": likely[0]["step"] if found.place else None, "sure": found.sure,
-            "loss" if quality else "speed": exp(-found.loss if quality else found.loss), "comparisons": len(found.asked), "steps": steps,
+            "comparisons": len(found.asked), "steps": steps,
         }  # fmt: skip
+        document["loss" if quality else "speed"] = exp(-found.loss if quality else found.loss)
         write_json(document)
         return 0
     if found.place is None:

@@ -76,8 +76,8 @@ def _distance(left: Any, right: Any) -> float | None:
 def evaluate(live: TrialContext, weights: list[str], losses: bool = False) -> JsonDict:
     """Metrics or losses of others' weights, by this workload: ``{"found": [{"fits", "metrics", "losses"}, ...]}``.
 
-    ``metrics``: by its own evaluation. Empty where it has none, or ``losses`` are asked for, which are those of the same
-    training batches.
+    ``metrics``: by its own evaluation. Empty where it has none, or ``losses`` are asked for: of the same training
+    batches.
     """
     training = live.training
     model = getattr(training.model, "_orig_mod", training.model)
