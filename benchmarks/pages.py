@@ -350,6 +350,14 @@ def asks(results: Path) -> str:
         [f"simulated, {kind} noise", found["ledgers"] * found["asks_each"], found["keeps"]]
         for kind, found in document.get("simulated", {}).items()
     ]
+    gains = [
+        [f"{row['gain']:.0%}", kind, row["ask"], f"{row['found']} of {row['asks']}", row["in_a_minute"],
+         MISSING if row["median_seconds"] is None else row["median_seconds"]]
+        for kind, found in document.get("power", {}).items()
+        for row in found["rows"]
+    ]  # fmt: skip
+    heads = ["true gain", "noise", "ask of the ledger", "found", "in a minute", "median seconds"]
+    power = f"\n\nTrue gains, simulated:\n\n{table(heads, gains)}" if gains else ""
     live = document.get("live", {}).get("asks", [])
     rows += [["commits on a real machine", len(live), sum(one["answer"] == "faster" for one in live)]] if live else []
     two = document.get("revisions") or {}
@@ -360,10 +368,51 @@ def asks(results: Path) -> str:
         "Placebo changes, asked again and again under one `--ledger`. The last column counts false answers; at most "
         "5 % of ledgers may hold one.\n\nReproduce: `python -m benchmarks.asks --help`.\n\n"
         + table(["placebo changes", "asks", "answered faster"], rows)
+        + power
         + real
         + "\n\n"
         + machine(*(one["environment"] for one in document.get("simulated", {}).values()))
     )
+
+
+def judge_loop(results: Path) -> str:
+    found = load(results / "asks.json").get("loop") or {}
+    rows = []
+    for number, each in enumerate(found.get("asks", []), 1):
+        left = f"{each['error']['left']:.2g}" if "error" in each else MISSING
+        measured = [_interval(each.get("speedup")), each.get("quality", MISSING), each.get("seconds", MISSING), left]
+        rows.append([number, each["edit"], each["kind"], each["verdict"], *measured])
+    heads = ["ask", "edit", "in truth", "verdict", "speedup", "quality", "seconds", "error left"]
+    return (
+        "Ten edits of one script by a scripted agent, each judged by `autoopt judge --baseline HEAD --seconds "
+        f"{found.get('seconds_each', 60):g}` and committed where the verdict is `keep`: three true gains, five that do "
+        "nothing, two cheats. The session measures the baseline again after each commit.\n\n"
+        "Reproduce: `python -m benchmarks.asks --loop 60`.\n\n"
+        f"{table(heads, rows)}\n\n{machine(found.get('environment', {}))}\n"
+    )
+
+
+def _interval(speedup: list[float] | None) -> str:
+    return MISSING if not speedup else f"{speedup[0]:.2f}× [{speedup[1]:.2f}, {speedup[2]:.2f}]"
+
+
+def bisection(results: Path) -> str:
+    document, rows, machines = load(results / "bisection.json"), [], []
+    for history in ("commits", "packages"):
+        for kind, found in document.get(history, {}).items():
+            planted = found["rows"]
+            blamed = [row for row in planted if row["sure"]]
+            right = sum(row["found"] == row["place"] for row in blamed)
+            asked = sum(row["comparisons"] for row in planted) / len(planted)
+            seconds = sorted(row["seconds"] for row in planted)[len(planted) // 2]
+            machines.append(found["environment"])
+            rows.append([history, kind, len(planted), right, len(blamed) - right, f"{asked:.1f}", seconds])
+    heads = ["history", "noise", "regressions", "right blame", "false blame", "comparisons", "median seconds"]
+    return (
+        "Regressions of 5 to 30 % planted into histories of 32 commits or 12 packages, in simulated time. A step is "
+        "blamed from a probability of 95 % on.\n\nReproduce: `python -m benchmarks.bisection --simulated 20`.\n\n"
+        + table(heads, rows) + "\n\n" + machine(*machines) + "\n"
+    )  # fmt: skip
 
 
 def distributed(results: Path) -> str:
@@ -580,6 +629,8 @@ PAGES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "quality.md": ("Quality of broken and honest changes", quality),
     "coverage.md": ("Coverage of intervals", coverage),
     "compare.md": ("Placebos under `autoopt compare`", asks),
+    "judge-loop.md": ("A loop of ten edits", judge_loop),
+    "bisection.md": ("Planted regressions, found", bisection),
     "predictions.md": ("Predictions and ceilings", prediction),
     "attention.md": ("Attention", attention),
     "latency.md": ("Serving latency", latency),

@@ -103,10 +103,13 @@ OPTIONS = {
     "compare": SEARCH
     | {"--baseline", "--candidate", "--require", "--ledger", "--html", "--markdown", "--budget", "--device"}
     | {"--strategies", "--metric", "--baseline-python", "--candidate-python"},
+    "judge": {"--baseline", "--candidate", "--seconds", "--session", "--ledger", "--head", "--metric", "--device"}
+    | {"--strategies", "--quiet", "--no-quiet"},
+    "bisect": SEARCH | {"--good", "--bad", "--lock", "--quality", "--budget", "--metric", "--device", "--strategies"},
     "latency": SEARCH
     | {"--p95", "--max-drop", "--clients", "--checkpoint", "--batch", "--lengths", "--student", "--budget", "--device"}
     | {"--seed", "--price", "--out", "--open", "--no-open"},
-    "mcp": {"--workspace"},
+    "mcp": {"--workspace", "--install"},
     "strategies": {"--strategies", "--json", "--no-json"},
     "doctor": {"--device", "--json", "--no-json"},
 }

@@ -12,6 +12,7 @@ from autoopt.benchmark import affinity
 from autoopt.benchmark.device import Device, open_device
 from autoopt.benchmark.distributed.group import Group, Place, device_of, join, keep_to_cores, variables
 from autoopt.benchmark.live import LiveTraining
+from autoopt.benchmark.same_draws import same_draws
 from autoopt.benchmark.seeding import disturb, seed_everything
 from autoopt.benchmark.switching import Switching
 from autoopt.benchmark.training import Training
@@ -36,6 +37,7 @@ class Spec(Protocol):
     memory_limit_bytes: int | None
     target: float | None
     disturbed: float
+    same_draws: bool
 
     @property
     def rank(self) -> Place | None: ...
@@ -105,6 +107,8 @@ class TrialContext:
     def _build(self, given: Workload | None = None) -> Workload:
         """The user's workload, from their seed on."""
         began = perf_counter()
+        if self.spec.same_draws:
+            same_draws()
         seed_everything(self.seed)
         if given is not None:
             workload = validation.check(given)

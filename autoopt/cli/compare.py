@@ -39,7 +39,7 @@ TODAY = "."
     "--ledger",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="For who asks often: all asks in this file share one error of 5 %.",
+    help="All asks in this file share one error of 5 %; needed by --require.",
 )
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Also write a page.")
 @click.option("--markdown", type=click.Path(path_type=Path), metavar="FILE", help="Also write a table for a comment.")
@@ -83,13 +83,18 @@ def compare_command(
 
     \b
       autoopt compare --baseline main -- python train.py --epochs 10
-      autoopt compare --baseline main --candidate HEAD --require faster my_module:build
+      autoopt compare --baseline main --candidate HEAD --require faster --ledger ~/asks.jsonl my_module:build
 
     Both run in turns. Time is taken outside of the candidate's process; weights are compared after trainings from a
     seed that neither side knew. Exit code 0 without --require, whatever the answer; undecided never meets --require.
     """
     options = read_options({**given, "budget": given["budget"] or BUDGET})
     wanted = _requirement(require) if require is not None else None
+    if wanted is not None and ledger is None:
+        raise UsageError(
+            f"--require {require} needs --ledger FILE, which counts all asks: who asks often passes by chance",
+            hint="name a file that outlives the job and that candidates cannot write, such as --ledger ~/asks.jsonl",
+        )
     from autoopt.script.command import read
 
     chosen = read(workload, words) if workload is not None else None

@@ -21,6 +21,8 @@ COMMANDS = (
     "train",
     "verify",
     "compare",
+    "judge",
+    "bisect",
     "latency",
     "mcp",
     "strategies",

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import autoopt
-from autoopt.comparing.answer import answer_of
+from autoopt.comparing import session as sessions
+from autoopt.comparing.answer import answer_of, changed_sources, rate_of, step_seconds, whole_ratio
 from autoopt.comparing.ledger import answered, enter
 from autoopt.comparing.measuring import Comparing
-from autoopt.comparing.refusals import changed_sources, rate_of, refusal, step_seconds, whole_ratio
 from autoopt.comparing.sides import Side, check_alike, side, workload_of
 from autoopt.options import Options
 from autoopt.records.comparing import Compared, ComparedSide, Requirement
@@ -39,6 +39,8 @@ def compare_sides(
     *,
     requirement: Requirement | None = None,
     ledger: Path | None = None,
+    session: Path | None = None,
+    head: str | None = None,
     pythons: tuple[str | None, str | None] = (None, None),
     say: Say = lambda text: None,
     clock: Callable[[], float] = time.monotonic,
@@ -51,6 +53,8 @@ def compare_sides(
         options: budget, device and further strategies.
         requirement: what must hold; without one the comparison goes on until its interval is narrow.
         ledger: the file that divides one alpha over all asks.
+        session: the file by which an ask knows the baseline, and the ledger's head, from those before it.
+        head: of the ledger, as the last answer told it; None: the session's.
         pythons: interpreters of the two sides of a script, where they are not that of the command.
         say: progress, a line at a time.
 
@@ -71,10 +75,16 @@ def compare_sides(
         records = {name: _record(each) for name, each in sides.items()}
         seed = secrets.randbelow(2**31)  # neither side can have known it
         names = (_name(records["baseline"]), _name(records["candidate"]))
-        entry = enter(ledger, baseline=names[0], candidate=names[1]) if ledger else None
+        before = sessions.read(session) if session else sessions.Session()
+        entry = enter(ledger, baseline=names[0], candidate=names[1], after=head or before.head) if ledger else None
+        known = before.baseline
+        if known is not None and known.fingerprint != sessions.fingerprint_of(sides["baseline"], options.device):
+            known = None
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="autoopt-compare-")))
         launcher = stack.enter_context(Launcher())
-        comparing = Comparing(sides, options, registry, launcher, folder, seed, entry, requirement, clock, say)
+        comparing = Comparing(
+            sides, options, registry, launcher, folder, seed, entry, requirement, clock, say, known, session is None
+        )
         found = comparing.run(began + options.budget_seconds)
         changed = [changed_sources(name, records[name].sources, sides[name].sources) for name in sides]
         tampered = next(filter(None, changed), "")
@@ -89,21 +99,27 @@ def compare_sides(
         answer="undecided",
         reason="",
         throughput=found.estimate if found else None,
-        whole=whole_ratio(comparing.watches),
+        whole=whole_ratio(found.rows) if found else None,
         control=comparing.control,
         planned_run=comparing.planned_run(found),
         planned_steps=comparing.facts.max_steps if comparing.facts else None,
         pairs=found.ratios if found else (),
+        decision=found.decision if found else None,
+        reused=known is not None,
         **_metric(comparing),
         learning=comparing.learning,
         requirement=requirement,
         ledger=entry.model_copy(update={"e_value": found.e_value if found else None}) if entry else None,
         warnings=tuple(comparing.warnings),
     )
-    refused = tampered or refusal(found, comparing.learning, comparing.judge, comparing.ceiling)
-    found_out = answer_of(document, found, comparing.failure, refused)
+    evaluated = comparing.judge.evaluating.tampered if comparing.judge else ""
+    found_out = answer_of(document, found, comparing.failure, tampered or comparing.pairs.tampered or evaluated)
     if ledger is not None and found_out.ledger is not None:
-        answered(ledger, found_out.ledger, found_out.answer)
+        entry = answered(ledger, found_out.ledger, found_out.answer)
+        found_out = found_out.model_copy(update={"ledger": entry})
+    if session is not None:
+        head = found_out.ledger.head if found_out.ledger else before.head
+        sessions.write(session, sessions.Session(baseline=comparing.known, head=head))
     return found_out
 
 

@@ -30,6 +30,7 @@ class Evaluating:
         seconds: that are waited for a script's evaluation.
         script: the baseline is one.
         evaluates: a function has an evaluation.
+        wanted: somebody asks; else nothing is done.
 
     Attributes:
         metrics: of each side, by name; None where its weights do not fit the baseline's model.
@@ -48,7 +49,9 @@ class Evaluating:
         seconds: float = 0.0,
         script: bool = False,
         evaluates: bool = True,
+        wanted: bool = True,
     ) -> None:
+        self._wanted = wanted
         self._runners, self._plans, self._seconds = runners, plans, seconds
         self._script, self._evaluates = script, evaluates
         self._pattern: str | None = None
@@ -63,7 +66,7 @@ class Evaluating:
 
     def pin(self) -> None:
         """A function's evaluation, before the candidate runs; twice, since not every one reads the same again."""
-        if self._script or not self._evaluates:
+        if self._script or not self._evaluates or not self._wanted:
             return
         digests: set[str | None] = set()
         for _ in range(2):
@@ -73,7 +76,7 @@ class Evaluating:
 
     def baseline(self, weights: str) -> None:
         """A script's evaluation of its own weights, before the candidate runs."""
-        if not self._script:
+        if not self._script or not self._wanted:
             return
         found = self._held(weights, "baseline")
         self.metric = found.get("metric") or self.metric
@@ -86,12 +89,15 @@ class Evaluating:
             judge: a fresh process of the baseline.
             baseline, candidate: files of weights.
         """
+        if not self._wanted:
+            return
         if self._script:
             self._of_script(baseline, candidate)
             return
         if self.pinned is not None and judge.call(f"{_TASKS}:pin", timeout=_TIMEOUT)["digest"] != self.pinned:
             self.tampered = TAMPERED
-        answer = judge.call(f"{_TASKS}:evaluate", timeout=_TIMEOUT, weights=[baseline, candidate])
+        weights = [baseline, candidate]
+        answer = judge.call(f"{_TASKS}:evaluate", timeout=_TIMEOUT, weights=weights, losses=not self._evaluates)
         for name, found in zip(("baseline", "candidate"), answer["found"], strict=True):
             self.metrics[name] = found["metrics"] if found["fits"] else None
             self.losses[name] = found["losses"] if found["fits"] else []

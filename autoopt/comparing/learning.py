@@ -1,9 +1,9 @@
 """Whether the candidate trains as the baseline does, judged by weights: the candidate's own word is not asked.
 
-Each side trains the same number of steps in fresh processes, from a seed that was drawn after both sides were fixed,
-and hands over its weights. The judge's own process, made from the baseline, compares and evaluates them. Where
-weights differ by more than they would alone, gradients at the baseline's weights and the optimizers' updates tell
-whether it is rounding (``autoopt.comparing.rounding``).
+Each side trains the same number of steps in a fresh process, from a seed that was drawn after both sides were fixed,
+and hands over its weights. The judge's own process, made from the baseline, compares and evaluates them. Where weights
+differ by more than they would alone, both train once more with the same random samples, and gradients at the baseline's
+weights and the optimizers' updates tell whether it is rounding.
 """
 
 from __future__ import annotations
@@ -15,12 +15,17 @@ from pathlib import Path
 
 from autoopt.benchmark.contents import added
 from autoopt.comparing.evaluating import Evaluating
-from autoopt.comparing.rounding import Rounding
 from autoopt.errors import TrialFailed
-from autoopt.records import JsonDict, Plan
+from autoopt.records import JsonDict, Objective, Plan, Quality
 from autoopt.records.comparing import Learning
 from autoopt.records.facts import WorkloadFacts
-from autoopt.search.trial_runner import TrialRunner
+from autoopt.records.messages import Probe, samples_read
+from autoopt.search.accept.fidelity import Arrays
+from autoopt.search.accept.levels import ProbeResult, level_of
+from autoopt.search.accept.probes import CANDIDATE, PROBE_TIMEOUT, Asks
+from autoopt.search.trial_runner import PROBE, TrialRunner
+from autoopt.strategy import Risk
+from autoopt.trial.remote.launcher import AnyTrial
 
 PATIENCE = 60.0
 """Seconds that an answer is waited for at least, however little of the budget is left."""
@@ -44,14 +49,12 @@ _TASKS = "autoopt.comparing.tasks"
 
 @dataclass
 class Trained:
-    """A side's trainings. ``seconds``: of the second stretch, on the judge's clock; ``samples``: that it counted.
+    """A side's trainings. ``samples``: that it counted in each; ``weights``: of each at its end.
 
-    ``first``, ``middle``: weights of the first training before it and after the first stretch; ``weights``: of each
-    after both.
+    ``first``, ``middle``: weights of the first training before it and in its middle.
     """
 
     weights: list[Path] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
     samples: list[int | None] = field(default_factory=list)
     first: Path | None = None
     middle: Path | None = None
@@ -69,10 +72,12 @@ class Judge:
         facts: of the baseline.
         rounding: tells rounding from another training; None leaves what is not identical undecided.
         script: both are scripts.
+        evaluates: their weights are evaluated as well.
         deadline: on the clock; who does not answer until then has hung, but for :data:`PATIENCE` seconds.
 
     Attributes:
         evaluating: the baseline's evaluation of both sides' weights.
+        again: how far the baseline is known to lie from itself; None: it trains twice for it.
     """
 
     def __init__(
@@ -86,6 +91,7 @@ class Judge:
         facts: WorkloadFacts | None = None,
         rounding: Rounding | None = None,
         script: bool = False,
+        evaluates: bool = True,
         deadline: float | None = None,
     ) -> None:
         self._runners, self._plans, self._folder, self._clock = runners, plans, folder, clock
@@ -93,11 +99,12 @@ class Judge:
         planned = facts.max_steps if facts is not None else None
         self.evaluating = Evaluating(
             runners, plans, metric=facts.metric if facts else None, seconds=seconds / 3,
-            script=script, evaluates=facts is None or facts.has_evaluate,
+            script=script, evaluates=facts is None or facts.has_evaluate, wanted=evaluates,
         )  # fmt: skip
         self._most = max(min(MOST_STEPS, planned // 2 - 1), 1) if planned else MOST_STEPS
         self.steps = min(LEAST_STEPS, self._most)
         self.trained = {"baseline": Trained(), "candidate": Trained()}
+        self.again: float | None = None
 
     def fix_baseline(self) -> None:
         """Pins the baseline before any line of the candidate has run: its evaluation, and its first training.
@@ -120,17 +127,54 @@ class Judge:
         """
         if not self.trained["baseline"].weights:
             self.fix_baseline()
-        for name in ("candidate", "candidate", "baseline"):
+        for name in ("candidate", *(("baseline",) if self.again is None else ())):
             self._trained_once(name)
         one, two = self.trained["baseline"], self.trained["candidate"]
-        end = str(one.weights[0])
-        pairs = [[end, str(other)] for other in (one.weights[1], *two.weights)] + [[str(one.first), str(two.first)]]
         with self._runners["baseline"].trial(self._plans["baseline"], "judge") as judge:
-            arguments: JsonDict = {"first": str(one.first), "last": end, "pairs": pairs}
-            again, *found, start = judge.call(f"{_TASKS}:apart", timeout=300.0, **arguments)["apart"]
-            self.evaluating.candidate(judge, end, str(two.weights[0]))
-        learning = Learning(steps=2 * self.steps, again=again, start_apart=start, evaluation=self.evaluating.pinned)
-        return self._level(learning, found)
+            learning = self._apart(judge)
+            self.again = learning.again
+            self.evaluating.candidate(judge, str(one.weights[0]), str(two.weights[0]))
+        learning = self._level(learning.model_copy(update={"evaluation": self.evaluating.pinned}))
+        drawn = learning.level == "undecided" and (learning.start_apart or 0.0) <= SAME < (learning.apart or 0.0)
+        return self._drawn_alike(learning) if drawn and (learning.again or 0.0) <= SAME else learning
+
+    def losses(self) -> tuple[float | None, float | None]:
+        """The loss of both sides' weights on the same batches, after one training of each.
+
+        Raises:
+            TrialFailed: a side failed; ``where`` names it.
+        """
+        self.fix_baseline()
+        self._trained_once("candidate")
+        one, two = (str(self.trained[name].weights[0]) for name in ("baseline", "candidate"))
+        with self._runners["baseline"].trial(self._plans["baseline"], "judge") as judge:
+            self.evaluating.candidate(judge, one, two)
+        return self.evaluating.loss("baseline"), self.evaluating.loss("candidate")
+
+    def _apart(self, judge: AnyTrial) -> Learning:
+        """How far both sides' latest weights, and those at the start, lie apart."""
+        one, two = self.trained["baseline"], self.trained["candidate"]
+        end = str(one.weights[-1])
+        pairs = [[end, str(two.weights[-1])], [str(one.first), str(two.first)], [end, str(one.weights[0])]]
+        arguments: JsonDict = {"first": str(one.first), "last": end, "pairs": pairs}
+        found, start, again = judge.call(f"{_TASKS}:apart", timeout=300.0, **arguments)["apart"]
+        again = again if self.again is None else self.again
+        return Learning(steps=2 * self.steps, apart=found, again=again, start_apart=start)
+
+    def _drawn_alike(self, before: Learning) -> Learning:
+        """The level where both sides draw the same random samples; they go on so where it is shown by that."""
+        for runner in self._runners.values():
+            runner.draw_alike(True)
+        for name in ("baseline", "candidate"):
+            self._trained_once(name)
+        with self._runners["baseline"].trial(self._plans["baseline"], "judge") as judge:
+            found = self._level(self._apart(judge).model_copy(update={"evaluation": before.evaluation}))
+        if found.level == "undecided":
+            for runner in self._runners.values():
+                runner.draw_alike(False)
+            return before
+        detail = f"{found.detail}; what is drawn at random for a sample is another draw, and was made the same for this"
+        return found.model_copy(update={"level": "equivalent", "detail": detail})
 
     def _trained_once(self, name: str) -> None:
         try:
@@ -138,13 +182,11 @@ class Judge:
         except TrialFailed as failure:
             raise _of(name, failure) from None
 
-    def _level(self, learning: Learning, found: list[float | None]) -> Learning:
-        steps, again = learning.steps, learning.again
-        if again is None or any(each is None for each in found):
+    def _level(self, learning: Learning) -> Learning:
+        steps, again, apart = learning.steps, learning.again, learning.apart
+        if again is None or apart is None:
             detail = "its weights do not fit the baseline's model: only trainings to the target could tell"
             return learning.model_copy(update={"detail": detail})
-        apart = max(each for each in found if each is not None)
-        learning = learning.model_copy(update={"apart": apart})
         if again > SAME:
             detail = f"the baseline does not repeat itself: {again:.2g} of its way apart after {steps} steps"
             return learning.model_copy(update={"detail": detail})
@@ -200,9 +242,7 @@ class Judge:
                 step(self.steps - ahead)
             if not number:
                 trained.middle = keep(self._folder / f"{name}-middle.pt")
-            began = self._clock()
             step(self.steps)
-            trained.seconds.append(self._clock() - began)
             keep(out)
         if not losses:
             raise TrialFailed("error", "no loss was captured")
@@ -215,20 +255,70 @@ class Judge:
         left = math.inf if self._deadline is None else self._deadline - self._clock()
         return max(min(left, 20 * self._seconds), PATIENCE)
 
-    def ratio(self) -> float | None:
-        """The most that these trainings let the candidate be faster, step for step; None where they are too short.
-
-        The baseline's slowest over the candidate's quickest: other programs disturb trainings that alternate.
-        """
-        one, two = self.trained["baseline"].seconds, self.trained["candidate"].seconds
-        if not one or not two or min(*one, *two) < _SHORTEST:
-            return None
-        return max(one) / min(two)
-
-
-_SHORTEST = 0.1
-"""Seconds of training below which asking and answering would be what is compared."""
+    @property
+    def samples_per_step(self) -> float | None:
+        """Of the baseline, by its own count; None where its samples cannot be counted."""
+        samples = self.trained["baseline"].samples
+        return samples[0] / (2 * self.steps) if samples and samples[0] else None
 
 
 def _of(name: str, failure: TrialFailed) -> TrialFailed:
     return TrialFailed(failure.kind, failure.message, detail=failure.detail, where=name)
+
+
+class Rounding:
+    """Probes both sides at the baseline's weights.
+
+    Args:
+        runners: of baseline and candidate.
+        plans: theirs.
+        folder: for the probes' arrays.
+        objective: how far a metric may lie off.
+        deterministic: the dataset gives the same sample twice; where it does not, the baseline's batches are handed on.
+        epsilon: rounding of the baseline's arithmetic.
+        steps, seconds: of each probe at most; see ``autoopt.benchmark.probe``.
+    """
+
+    def __init__(
+        self,
+        runners: dict[str, Asks],
+        plans: dict[str, Plan],
+        folder: Path,
+        objective: Objective,
+        *,
+        deterministic: bool | None,
+        epsilon: float,
+        steps: int,
+        seconds: float,
+    ) -> None:
+        self._runners, self._plans, self._folder, self._objective = runners, plans, folder, objective
+        self._deterministic, self._epsilon = deterministic, epsilon
+        self._steps, self._seconds = steps, seconds
+
+    def judged(self, weights: list[str]) -> Quality:
+        """The quality that the probes of both sides tell, at these files of weights, start to end of a training."""
+        try:
+            before = self._probe("baseline", self._steps, self._seconds, weights)
+            limit, read = CANDIDATE * self._seconds, samples_read(before.probe.epochs)
+            after = self._probe("candidate", before.probe.steps, limit, weights, read)
+        except TrialFailed as failure:
+            return Quality(method="not_tested", level="undecided", detail=f"the probe failed: {failure.reason}")
+        # the class is of a strategy's change; what two sides differ by is not known, and gradients tell
+        return level_of(
+            Risk.NUMERIC,
+            before,
+            after,
+            self._objective,
+            deterministic=self._deterministic,
+            epsilon=self._epsilon,
+        )
+
+    def _probe(self, name: str, steps: int, seconds: float, weights: list[str], samples: int = 0) -> ProbeResult:
+        out = self._folder / f"probe-{name}.npz"
+        batches = str(self._folder / "batches.pt") if self._deterministic is False else ""
+        found = self._runners[name].ask(
+            self._plans[name], PROBE, timeout=PROBE_TIMEOUT, label=f"probe-{name}",
+            out=str(out), steps=steps, seconds=seconds, weights=weights, batches=batches,
+            reading=self._seconds, samples=samples,
+        )  # fmt: skip
+        return ProbeResult(Probe.model_validate(found), Arrays.read(out))

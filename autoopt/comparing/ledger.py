@@ -6,21 +6,35 @@ placebo is ever called faster is at most alpha, however the asks depend on one a
 An ask counts from when it begins, also where it is broken off. A comparison's confidence sequence at level ``1 - a``
 leaves out "no faster" when its mixture's e-value reaches ``1 / a``: this is online testing with e-values, for the
 family-wise error.
+
+Each line holds a digest of itself and the line before it. Whoever keeps the last of them, the head, notices when the
+file was deleted, cut, changed or put back to an older copy.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import hashlib
 import json
 import math
 import os
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TextIO
 
 from autoopt.errors import DocumentError, EnvironmentLacks
+from autoopt.records import JsonDict
 from autoopt.records.comparing import LedgerEntry
 
 TOTAL = 0.05
+
+
+class LedgerLostError(DocumentError):
+    """The ledger is not the one that the last answer was written to."""
+
+
 _SUM = 2.109742801236892
 """Of 1 / (n log(n)**2) over n from 2 on."""
 
@@ -31,63 +45,91 @@ def share(ask: int) -> float:
     return 1.0 / (_SUM * n * math.log(n) ** 2)
 
 
-def enter(path: Path, *, baseline: str, candidate: str, total: float = TOTAL) -> LedgerEntry:
+def enter(path: Path, *, baseline: str, candidate: str, total: float = TOTAL, after: str | None = None) -> LedgerEntry:
     """Writes an ask into the ledger, before anything is measured.
 
     Args:
         path: the file; made where it is missing.
         baseline, candidate: what is compared, for people who read it.
         total: the alpha of a new ledger; an old one keeps its own.
+        after: the head that the last answer told; None: not checked.
 
     Raises:
         DocumentError: it is no ledger, or is damaged.
+        LedgerLostError: its head is another one.
         EnvironmentLacks: it cannot be written.
     """
+    with _locked(path) as file:
+        lines = _lines(file.read(), path)
+        head = lines[-1]["head"] if lines else ""
+        if after is not None and head != after:
+            raise LedgerLostError(
+                f"{path} does not go on from the last answer's head {after}: it was deleted, cut or put back",
+                hint="bring the file back, or begin another session; its asks would not be counted",
+            )
+        asks = [line for line in lines if "ask" in line]
+        alpha, ask = asks[0]["total"] if asks else total, len(asks) + 1
+        spent = sum(share(n) for n in range(1, ask + 1))
+        entry = LedgerEntry(ask=ask, alpha=alpha * share(ask), total=alpha, left=alpha * max(0.0, 1.0 - spent))
+        told = {"ask": ask, "total": alpha, "alpha": entry.alpha, "baseline": baseline, "candidate": candidate}
+        return entry.model_copy(update={"head": _append(file, told, head)})
+
+
+def answered(path: Path, entry: LedgerEntry, answer: str) -> LedgerEntry:
+    """Writes what came of an ask below it, for people who read the file; nothing is counted by it.
+
+    Returns:
+        the entry with the ledger's head.
+
+    Raises:
+        DocumentError, EnvironmentLacks: it is no ledger any more, or cannot be written.
+    """
+    told = {"answered": entry.ask, "answer": answer, "e_value": entry.e_value, "needed": entry.needed}
+    with _locked(path) as file:
+        lines = _lines(file.read(), path)
+        return entry.model_copy(update={"head": _append(file, told, lines[-1]["head"] if lines else "")})
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[TextIO]:
     try:
         with path.open("a+", encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)
-            asks = _asks(file.read(), path)
-            alpha = asks[0]["total"] if asks else total
-            ask = len(asks) + 1
-            spent = sum(share(n) for n in range(1, ask + 1))
-            entry = LedgerEntry(ask=ask, alpha=alpha * share(ask), total=alpha, left=alpha * max(0.0, 1.0 - spent))
-            told = {"ask": ask, "total": alpha, "alpha": entry.alpha, "baseline": baseline, "candidate": candidate}
-            file.write(json.dumps({**told, "at": datetime.now(UTC).isoformat(timespec="seconds")}) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-            return entry
+            yield file
     except OSError as error:
         raise EnvironmentLacks(f"cannot write the ledger {path}: {error.strerror or error}") from None
 
 
-def answered(path: Path, entry: LedgerEntry, answer: str) -> None:
-    """Writes what came of an ask below it, for people who read the file; nothing is counted by it.
-
-    Raises:
-        EnvironmentLacks: it cannot be written any more.
-    """
-    told = {"answered": entry.ask, "answer": answer, "e_value": entry.e_value, "needed": entry.needed}
-    try:
-        with path.open("a", encoding="utf-8") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            file.write(json.dumps({**told, "at": datetime.now(UTC).isoformat(timespec="seconds")}) + "\n")
-    except OSError as error:
-        raise EnvironmentLacks(f"cannot write the ledger {path}: {error.strerror or error}") from None
+def _append(file: TextIO, told: JsonDict, head: str) -> str:
+    line = {**told, "at": datetime.now(UTC).isoformat(timespec="seconds")}
+    digest = _digest(line, head)
+    file.write(json.dumps({**line, "head": digest}) + "\n")
+    file.flush()
+    os.fsync(file.fileno())
+    return digest
 
 
-def _asks(text: str, path: Path) -> list[dict[str, float]]:
-    asks: list[dict[str, float]] = []
-    for number, line in enumerate(text.splitlines(), 1):
+def _digest(line: JsonDict, head: str) -> str:
+    return hashlib.sha256((head + json.dumps(line, sort_keys=True)).encode()).hexdigest()[:16]
+
+
+def _lines(text: str, path: Path) -> list[JsonDict]:
+    """All lines: an ask (numbered from 1) or an answer to one before it."""
+    lines: list[JsonDict] = []
+    asks, head = 0, ""
+    for number, words in enumerate(text.splitlines(), 1):
         try:
-            ask = json.loads(line)
-            if 1 <= ask.get("answered", 0) <= len(asks):
-                continue
-            if ask["ask"] != len(asks) + 1 or not 0 < ask["total"] < 1:
+            line = json.loads(words)
+            found = line.pop("head")
+            asks += "ask" in line
+            fits = line["ask"] == asks and 0 < line["total"] < 1 if "ask" in line else 1 <= line["answered"] <= asks
+            if not fits or found != _digest(line, head):
                 raise ValueError
         except (ValueError, KeyError, TypeError, AttributeError):
             raise DocumentError(
                 f"{path} is no ledger, or is damaged in line {number}", hint="its asks cannot be counted: begin another"
             ) from None
-        asks.append(ask)
-    return asks
+        head = found
+        lines.append({**line, "head": head})
+    return lines

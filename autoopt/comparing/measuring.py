@@ -9,14 +9,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from autoopt.comparing.learning import PATIENCE, Judge
-from autoopt.comparing.refusals import step_seconds
-from autoopt.comparing.rounding import Rounding
+from autoopt.comparing.answer import step_seconds
+from autoopt.comparing.learning import PATIENCE, Judge, Rounding
+from autoopt.comparing.session import KnownBaseline, fingerprint_of
 from autoopt.comparing.sides import Side, check_files
-from autoopt.comparing.watched import SideSeconds, WatchedArm, WatchedScriptArm
+from autoopt.comparing.watched import Pairs, WatchedArm, WatchedScriptArm, apart
 from autoopt.errors import AutooptError, TrialFailed, UsageError, WorkloadError
 from autoopt.options import Options
-from autoopt.records import Environment, Estimate, Objective, Plan, Sites
+from autoopt.records import Environment, Estimate, Noise, Objective, Plan, Sites
+from autoopt.records.account import Row
 from autoopt.records.comparing import Learning, LedgerEntry, Requirement
 from autoopt.records.facts import WorkloadFacts
 from autoopt.registry import Registry
@@ -27,7 +28,7 @@ from autoopt.search.accept.probes import SECONDS, STEPS
 from autoopt.search.budget_allocation import TimeLimits
 from autoopt.search.compare.comparison import Comparison, Rule
 from autoopt.search.compare.contest import compare
-from autoopt.search.compare.noise import control, doubts
+from autoopt.search.compare.noise import control, doubts, learned
 from autoopt.search.trial_runner import SITES, WATCH_SECONDS, TrialRunner
 from autoopt.trial.parent import Launcher
 from autoopt.trial.protocol import TrialSpec
@@ -48,11 +49,13 @@ class Comparing:
         sides: ``baseline`` and ``candidate``.
         entry: of the ledger; its alpha is the comparison's.
         requirement: what must hold.
+        known: the baseline as earlier asks have measured it; None: it is measured now.
+        evaluates: both sides' weights are evaluated as well.
         say: progress, a line at a time.
 
     Attributes:
         failure: why the candidate failed, where it did.
-        ceiling: seconds of a step at the machine's measured peaks; None where not known, or not asked.
+        pairs: of both sides, as they were watched.
     """
 
     def __init__(
@@ -67,7 +70,10 @@ class Comparing:
         requirement: Requirement | None,
         clock: Callable[[], float],
         say: Say,
+        known: KnownBaseline | None = None,
+        evaluates: bool = True,
     ) -> None:
+        self.known, self.evaluates = known, evaluates
         self.sides, self.clock, self.say, self.folder = sides, clock, say, folder
         self.options, self.registry = options, registry
         self.plans: dict[str, Plan] = {name: each.plan for name, each in sides.items()}
@@ -78,7 +84,7 @@ class Comparing:
             for name, each in sides.items()
         }
         self.deadline = clock() + self.budget
-        self.watches = {"baseline": SideSeconds(), "candidate": SideSeconds()}
+        self.pairs = Pairs(known.step_seconds if known else None)
         self.facts: WorkloadFacts | None = None
         self.environment: Environment | None = None
         self.learning = Learning()
@@ -86,19 +92,20 @@ class Comparing:
         self.failure: str | None = None
         self.warnings: list[str] = []
         self.judge: Judge | None = None
-        self.ceiling: float | None = None
+        self.again: float | None = None
+        self.controlled: tuple[Row, ...] = ()
 
     def run(self, deadline: float) -> Comparison | None:
         """The throughput of both; None where the candidate failed before it could be measured."""
         self.deadline = deadline
         facts = self._describe()
+        noise = self.known.noise if self.known else self._control()
         self.say("training both sides for their weights")
         try:
             self.judge = self._judge(facts)
+            self.judge.again = self.again
             self.judge.fix_baseline()
-            if self.sides["candidate"].command is not None:
-                with self._first_run("candidate"):
-                    pass
+            self._run_candidate()
             self.learning = self.judge.learning()
         except TrialFailed as failure:
             if failure.where == "baseline":
@@ -110,14 +117,35 @@ class Comparing:
         except AutooptError as error:  # the candidate's build cannot be imported or built: its own failure
             self.failure = error.message
             return None
-        noise, controlled = control(
-            self._start("baseline"), self.plans["baseline"], self._rule(_CONTROL * self.budget), clock=self.clock,
-            pairs=2, deadline=self.clock() + _CONTROL * self.budget,
-        )  # fmt: skip
-        self.control = noise.aa_ratio
-        self.warnings += doubts(noise, controlled, self.environment)
-        self.watches = {name: SideSeconds(starts=watch.starts) for name, watch in self.watches.items()}
+        self.pairs.samples_per_step = self.judge.samples_per_step or 0.0
+        return self._speed(noise)
+
+    def speed(self, deadline: float) -> Comparison:
+        """The throughput of both alone: whether they train the same is not asked.
+
+        Raises:
+            TrialFailed: the candidate cannot be run.
+        """
+        self.deadline = deadline
+        self._describe()
+        noise = self.known.noise if self.known else self._control()
+        self._run_candidate()
+        return self._speed(noise)
+
+    def losses(self, deadline: float) -> tuple[float | None, float | None]:
+        """The losses of both sides' weights after a short training of each, by the baseline, on the same batches.
+
+        Raises:
+            TrialFailed: the candidate cannot be run.
+        """
+        self.deadline = deadline
+        facts = self._describe().model_copy(update={"has_evaluate": False})
+        self._run_candidate()
+        return self._judge(facts).losses()
+
+    def _speed(self, noise: Noise) -> Comparison:
         self.say("comparing in pairs of processes")
+        deadline = self.deadline
         found = compare(
             self._start(), self.plans["baseline"], self.plans["candidate"], self._rule(deadline - self.clock()),
             clock=self.clock, deadline=deadline, noise=noise, on_progress=lambda note, estimate: self.say(note),
@@ -125,11 +153,52 @@ class Comparing:
         if found.failure is not None and found.failure.side == "incumbent":
             raise WorkloadError(f"the baseline fails: {found.failure.reason}", detail=found.failure.detail)
         self.failure = found.failure.reason if found.failure else None
-        if found.estimate is not None and found.estimate.low > 1.0:
-            self.ceiling = self._ceiling()
+        measured = apart(self.pairs.all)
+        self.learning = self.learning.model_copy(update={"measured_apart": measured})
+        self._remember(noise, found)
         return found
 
+    def _remember(self, noise: Noise, found: Comparison) -> None:
+        """What later asks may use again of the baseline, with what this one adds; nothing where it has drifted."""
+        now, rows = step_seconds(found, "baseline"), tuple(row for row in found.rows if row.process.startswith("b"))
+        if now is None or self.facts is None or self.environment is None:
+            return
+        if self.known is not None and self.known.drifted(now):
+            self.known = None
+            return
+        script = self.runners["baseline"].base.script
+        self.known = KnownBaseline(
+            fingerprint=fingerprint_of(self.sides["baseline"], self.options.device),
+            facts=self.facts,
+            environment=self.environment,
+            sites=script.sites if script is not None else None,
+            noise=learned(noise, found),
+            rows=(*(self.known.rows if self.known else self.controlled), *rows),
+            again=self.again,
+            step_seconds=now,
+        )
+
+    def _control(self) -> Noise:
+        """The baseline against itself: the noise of the machine, and whether it repeats its own steps."""
+        self.say("comparing the baseline with itself")
+        noise, controlled = control(
+            self._start("baseline"), self.plans["baseline"], self._rule(_CONTROL * self.budget), clock=self.clock,
+            pairs=2, deadline=self.clock() + _CONTROL * self.budget,
+        )  # fmt: skip
+        if controlled.failure is not None:
+            raise WorkloadError(f"the baseline fails: {controlled.failure.reason}", detail=controlled.failure.detail)
+        self.again, self.controlled = apart(self.pairs.all), controlled.rows
+        self.control = noise.aa_ratio
+        self.warnings += doubts(noise, controlled, self.environment)
+        self.pairs.all.clear()
+        return noise
+
     def _describe(self) -> WorkloadFacts:
+        if self.known is not None:
+            self.environment, self.facts, self.again = self.known.environment, self.known.facts, self.known.again
+            self.control = self.known.noise.aa_ratio
+            self.runners["baseline"].knows(self.known.sites)
+            return self.facts
         try:
             with self._first_run("baseline") as process:
                 found = process.call("autoopt.benchmark.tasks:environment", timeout=120.0)
@@ -165,6 +234,21 @@ class Comparing:
                 check_files(process.call("autoopt.comparing.tasks:imported", timeout=120.0)["files"], each)
             yield process
 
+    def _run_candidate(self) -> None:
+        """A script's first run as the candidate.
+
+        Raises:
+            TrialFailed: it cannot be run, whatever of it is the reason.
+            UsageError: as of :meth:`_first_run`.
+        """
+        if self.sides["candidate"].command is None:
+            return
+        try:
+            with self._first_run("candidate"):
+                pass
+        except WorkloadError as error:
+            raise TrialFailed("error", error.message, detail=error.detail, where="candidate") from None
+
     def _judge(self, facts: WorkloadFacts) -> Judge:
         rounding = Rounding(
             dict(self.runners),
@@ -183,37 +267,27 @@ class Comparing:
         script = self.sides["baseline"].command is not None
         return Judge(
             self.runners, self.plans, self.folder, self.clock, seconds,
-            facts=facts, rounding=rounding, script=script, deadline=self.deadline,
+            facts=facts, rounding=rounding, script=script, deadline=self.deadline, evaluates=self.evaluates,
         )  # fmt: skip
 
     def _patience(self) -> float:
         """Seconds after which who does not answer has hung: to the end of the budget, and a little in any case."""
         return max(self.deadline - self.clock(), PATIENCE)
 
-    def _ceiling(self) -> float | None:
-        """Seconds that a step's operations take at the best of this machine's measured peaks; None where not known."""
-        try:
-            with self.runners["baseline"].trial(self.plans["baseline"], "ceiling") as process:
-                flops = process.call("autoopt.benchmark.tasks:flops", timeout=120.0).get("flops_per_step")
-                peaks = process.call("autoopt.simplify.tasks:measure_peaks", timeout=120.0)
-        except TrialFailed:
-            return None
-        known = [value for name, value in peaks.items() if name.startswith("matmul_") and value]
-        return flops / max(known) if flops and known else None
-
     def _start(self, only: str | None = None) -> Callable[[Plan, str], WatchedArm]:
         def start(plan: Plan, label: str) -> WatchedArm:
             name = only or NAMES[label]
             runner, patience = self.runners[name], self._patience()
             runner.limits = TimeLimits(start=patience, ready=patience)
+            pair = self.pairs.joined(label)
             given: Any = {
-                "clock": self.clock, "began": self.clock(), "watch": self.watches[name],
-                "ready_seconds": patience, "warm_up_seconds": patience,
+                "clock": self.clock, "began": self.clock(), "side": name, "label": label, "pair": pair,
+                "pairs": self.pairs, "ready_seconds": patience, "warm_up_seconds": patience,
             }  # fmt: skip
             arm = (
-                WatchedArm(runner.launch(plan, label), plan, **given)
+                WatchedArm(runner.launch(plan, label, pair.seed), plan, **given)
                 if self.sides[name].command is None
-                else WatchedScriptArm(lambda: runner.launch(plan, label), plan, **given)
+                else WatchedScriptArm(lambda: runner.launch(plan, label, pair.seed), plan, **given)
             )
             arm.process = f"{name}/{Path(runner.latest_log or label).stem}"
             return arm
@@ -228,7 +302,7 @@ class Comparing:
 
     def start_seconds(self, name: str) -> float | None:
         """Median over its processes, by the clock of this one."""
-        starts = self.watches[name].starts
+        starts = self.pairs.starts[name]
         return statistics.median(starts) if starts else None
 
     def planned_run(self, found: Comparison | None) -> Estimate | None:

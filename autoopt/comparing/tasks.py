@@ -20,6 +20,8 @@ from autoopt.records import JsonDict
 from autoopt.script.held import LOSSES
 
 _PINNED = 512
+_SAMPLED = 1024
+"""Entries of the weights: as many as keep the answer below a hundredth of the shortest block."""
 
 
 def keep(live: Any, out: str) -> JsonDict:
@@ -28,6 +30,23 @@ def keep(live: Any, out: str) -> JsonDict:
     weights = {name: value.detach().to("cpu", copy=True) for name, value in model.state_dict().items()}
     torch.save(weights, out)
     return {"steps": live.training.steps}
+
+
+def sampled(live: Any, seed: int) -> JsonDict:
+    """Some entries of every floating tensor of the model, drawn by the seed: ``{"values": [...]}``, None: not finite.
+
+    The same entries for models of the same shapes.
+    """
+    model = getattr(live.training.model, "_orig_mod", live.training.model)
+    weights = [value for value in model.state_dict().values() if value.is_floating_point() and value.numel()]
+    each = max(_SAMPLED // max(len(weights), 1), 1)
+    drawn = torch.Generator().manual_seed(seed)
+    found = []
+    for value in weights:
+        place = [torch.randint(size, (each,), generator=drawn).to(value.device) for size in value.shape]
+        found.append(value.detach()[tuple(place)].reshape(-1).double())
+    values = torch.cat(found).tolist() if found else []
+    return {"values": [value if math.isfinite(value) else None for value in values]}
 
 
 def apart(live: Any, first: str, last: str, pairs: list[list[str]]) -> JsonDict:
@@ -54,14 +73,15 @@ def _distance(left: Any, right: Any) -> float | None:
     return math.sqrt(sum(squares))
 
 
-def evaluate(live: TrialContext, weights: list[str]) -> JsonDict:
+def evaluate(live: TrialContext, weights: list[str], losses: bool = False) -> JsonDict:
     """Metrics or losses of others' weights, by this workload: ``{"found": [{"fits", "metrics", "losses"}, ...]}``.
 
-    ``metrics``: by its own evaluation; empty where it has none, and then ``losses``: of the same training batches.
+    ``metrics``: by its own evaluation. Empty where it has none, or ``losses`` are asked for: of the same training
+    batches.
     """
     training = live.training
     model = getattr(training.model, "_orig_mod", training.model)
-    batches = [] if training.evaluation is not None else [training.next() for _ in range(LOSSES)]
+    batches = [] if training.evaluation is not None and not losses else [training.next() for _ in range(LOSSES)]
     found: list[JsonDict] = []
     for path in weights:
         try:

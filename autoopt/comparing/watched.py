@@ -1,56 +1,139 @@
-"""Arms whose time is taken by the judging process: their own clock and account of time are not asked."""
+"""Arms that the judging process watches: time on its clock, steps that the weights show, and nothing on their word.
+
+Both processes of a pair begin from one seed and train blocks of the same steps. Each block ends with entries of the
+weights in the judge's hands, so that work which is put off is in the block's seconds, and work which is left out, or is
+other work, shows beside the other process's weights at the same step.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+import secrets
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import ceil, inf, lcm, sqrt
 from typing import Any
 
-from autoopt.benchmark.contents import added
+import numpy as np
+
+from autoopt.errors import TrialFailed
 from autoopt.records import Plan
 from autoopt.records.messages import Block, Startup
 from autoopt.search.compare.arm import TrialArm, TrialProcess
 from autoopt.search.compare.script_arm import ScriptArm
+from autoopt.trial.tree import Standing
 
 Clock = Callable[[], float]
+
+STEPS = "autoopt.benchmark.tasks:probe_losses"
+SAMPLED = "autoopt.comparing.tasks:sampled"
 
 _ASKED = 3
 
 
+class Pair:
+    """Two processes that train the same steps.
+
+    Args:
+        step_seconds: of the baseline; None: as its process shows when it is warm.
+
+    Attributes:
+        seed: of both, which neither process before them can have known.
+        entries: draws the entries of the weights; told to a process at its first block's end.
+        start: the step from which blocks begin, in every run of a script.
+        seen: of each process, its weights' entries by run and step.
+    """
+
+    def __init__(self, step_seconds: float | None = None) -> None:
+        self.seed, self.entries = secrets.randbelow(2**31), secrets.randbelow(2**31)
+        self.step_seconds = step_seconds
+        self.arms: dict[str, WatchedArm] = {}
+        self.seen: dict[str, dict[tuple[int, int], list[float | None]]] = {}
+        self.blocks = 0
+        self.start: int | None = None
+        self._lengths: tuple[int, int] | None = None
+
+    def lengths(self, seconds: float, least: int, ramp_seconds: float) -> tuple[int, int]:
+        """Steps of each ramp and of each block, whole cycles of both processes; the baseline's step decides."""
+        if self._lengths is not None:
+            return self._lengths
+        if self.step_seconds is None:
+            self.step_seconds = self.arms.get("incumbent", next(iter(self.arms.values()))).step_seconds
+        step = self.step_seconds
+        cycle = lcm(*(arm.cycle for arm in self.arms.values()))
+        most = max(min(least, int(2 * seconds / step)), ceil(seconds / step), 1)
+        ramp = ceil(ramp_seconds / step) if step <= seconds else 0
+        self._lengths = cycle * ceil(max(ramp, int(cycle > 1)) / cycle), cycle * ceil(most / cycle)
+        return self._lengths
+
+    def apart(self) -> tuple[float, float]:
+        """Squares: how far blocks moved the weights of both processes apart, and how far those of the first.
+
+        Infinitely where a measured block of one has no counterpart in the other.
+        """
+        one, two = (self.seen.get(name, {}) for name in ("incumbent", "candidate"))
+        off = moved = 0.0
+        shared = sorted(one.keys() & two.keys())
+        steps = [(before, now) for before, now in itertools.pairwise(shared) if before[0] == now[0]]
+        for before, now in steps:
+            left, right = (np.array(seen[now], float) - np.array(seen[before], float) for seen in (one, two))
+            if left.shape != right.shape or not np.isfinite(right - left).all():
+                return inf, max(moved, 1.0)
+            off, moved = off + float(((right - left) ** 2).sum()), moved + float((left**2).sum())
+        return (off, moved) if 2 * len(steps) >= self.blocks else (inf, max(moved, 1.0))
+
+
 @dataclass
-class SideSeconds:
-    """One side as the judging process saw it: seconds of its starts; samples (None where they cannot be counted), steps
-    and seconds of all its blocks."""
+class Pairs:
+    """The pairs of processes of a comparison.
 
-    starts: list[float] = field(default_factory=list)
-    samples: int | None = 0
-    steps: int = 0
-    seconds: float = 0.0
+    ``starts``: seconds of each side's starts. ``step_seconds``: of the baseline, once known; ``samples_per_step``: its
+    own, which both sides' steps are counted by; 0 where samples cannot be counted; None: each side's count is believed,
+    since both are the user's. ``tampered``: why a frozen
+    process is not what it was; empty where all are.
+    """
 
-    @property
-    def rate(self) -> float | None:
-        """Samples, or steps where those are the unit, per second over all blocks together, however long any took."""
-        count = self.steps if self.samples is None else self.samples
-        return count / self.seconds if count and self.seconds else None
+    step_seconds: float | None = None
+    samples_per_step: float | None = None
+    all: list[Pair] = field(default_factory=list)
+    starts: dict[str, list[float]] = field(default_factory=lambda: {"baseline": [], "candidate": []})
+    tampered: str = ""
+
+    def joined(self, label: str) -> Pair:
+        """The pair that a further process belongs to."""
+        if self.all and self.step_seconds is None:
+            self.step_seconds = self.all[-1].step_seconds
+        if not self.all or label in self.all[-1].arms:
+            self.all.append(Pair(self.step_seconds))
+        return self.all[-1]
+
+
+def apart(pairs: Sequence[Pair]) -> float | None:
+    """How far apart the measured steps moved the weights of both sides, over how far they moved them.
+
+    None where no step moved anything. A side that leaves out a share of its steps is at least that share apart.
+    """
+    squares = [pair.apart() for pair in pairs if pair.blocks]
+    off, moved = (sum(each) for each in zip(*squares, strict=True)) if squares else (0.0, 0.0)
+    return None if not moved else sqrt(off / moved) if off < inf else 1.0
 
 
 class WatchedArm(TrialArm):
     """Seconds of blocks and of the start are those between question and answer on ``clock``.
 
     The ramp after a thaw is a question of its own, so that all of the measured block lies between two looks at the
-    clock; the answer itself takes a fraction of a millisecond of some tenths of a second, on both sides alike.
-    Nothing is taken out: a script's evaluations and checkpoints within a block are a part of its seconds.
+    clock. Nothing is taken out: a script's evaluations and checkpoints within a block are a part of its seconds.
 
     Args:
         process: a started trial.
         plan: what it trains with.
         clock: of the judging process.
         began: on that clock, when its start was asked for.
-        watch: what is seen goes there.
+        side: ``baseline`` or ``candidate``.
+        label: its place in the pair.
+        pair, pairs: that it belongs to.
         limits: of the arm, see ``TrialArm``.
     """
-
-    own_ramp = False
 
     def __init__(
         self,
@@ -59,39 +142,88 @@ class WatchedArm(TrialArm):
         *,
         clock: Clock,
         began: float,
-        watch: SideSeconds | None = None,
+        side: str,
+        label: str,
+        pair: Pair,
+        pairs: Pairs,
         **limits: Any,
     ) -> None:
         super().__init__(process, plan, **limits)
-        self._clock, self._began = clock, began
-        self.watch = watch or SideSeconds()
+        self._clock, self._began, self._side, self._label = clock, began, side, label
+        self.pair, self._pairs = pair, pairs
+        self.cycle, self.run, self.position, self.aligned = 1, 0, 0, False
+        self._standing: Standing = {}
+        pair.arms[label] = self
+
+    @property
+    def step_seconds(self) -> float:
+        """Of the quickest of some steps once it is warm: what a step takes where nothing disturbs it."""
+        return self._step_seconds
 
     def warm_up(self, max_seconds: float) -> Startup:
         startup = super().warm_up(max_seconds)
-        self._step_seconds = self._one_step()
-        spent = self._clock() - self._began - (startup.warmup_steps + _ASKED) * self._step_seconds
-        self.watch.starts.append(max(spent, 0.0))
-        return startup.model_copy(update={"fixed_seconds": self.watch.starts[-1]})
-
-    def _one_step(self) -> float:
-        """The quickest of some: what a step takes where nothing disturbs it."""
+        self.cycle = startup.cycle
         seconds = []
         for _ in range(_ASKED):
             began = self._clock()
-            super().block(0.0, 1, 0.0)
+            self._trained(1)
             seconds.append(self._clock() - began)
-        return min(seconds)
+        self._step_seconds = max(min(seconds), 1e-9)
+        spent = self._clock() - self._began - (startup.warmup_steps + _ASKED) * self._step_seconds
+        self._pairs.starts[self._side].append(max(spent, 0.0))
+        return startup.model_copy(update={"fixed_seconds": self._pairs.starts[self._side][-1]})
+
+    def _trained(self, steps: int) -> Block:
+        timeout = self._patience * steps * self._step_seconds + 60.0
+        block = Block.model_validate(self._process.call(STEPS, timeout=timeout, steps=steps))
+        self.position = block.first_step + block.steps
+        return block
+
+    def _align(self) -> None:
+        """Trains to the step from which both processes of the pair are measured."""
+        if self.pair.start is None:
+            positions = [arm.position for arm in self.pair.arms.values()]
+            # one that is alone cannot know how far the other one warms up
+            self.pair.start = max(positions) if len(positions) > 1 else 2 * self.position
+        if self.run:
+            self._trained(1)
+        if self.position < self.pair.start:
+            self._trained(self.pair.start - self.position)
+        self.aligned = True
+        self._sample()
+
+    def _sample(self) -> None:
+        """Takes entries of the weights, as they are now."""
+        found = self._process.call(SAMPLED, timeout=self._patience + 60.0, seed=self.pair.entries)
+        self.pair.seen.setdefault(self._label, {})[self.run, self.position] = found["values"]
 
     def block(self, seconds: float, min_steps: int, ramp_seconds: float, cycle: int = 1) -> Block:
-        if ramp_seconds or cycle > 1:
-            super().block(ramp_seconds, cycle, 0.0, cycle)
+        if not self.aligned:
+            self._align()
+        ramp, steps = self.pair.lengths(seconds, min_steps, ramp_seconds)
+        if ramp:
+            self._trained(ramp)
         began = self._clock()
-        block = super().block(seconds, min_steps, 0.0, cycle)
+        block = self._trained(steps)
+        self._sample()
         spent = self._clock() - began
-        self.watch.samples = added(self.watch.samples, block.samples)
-        self.watch.steps += block.steps
-        self.watch.seconds += spent
-        return block.model_copy(update={"seconds": spent, "late_seconds": 0.0})
+        self.pair.blocks += 1
+        each = self._pairs.samples_per_step
+        counted = {"steps": steps, "samples": block.samples if each is None else round(steps * each) or None}
+        return block.model_copy(update={"seconds": spent, "late_seconds": 0.0, **counted})
+
+    def freeze(self) -> None:
+        super().freeze()
+        standing = getattr(self._process, "standing", None)
+        self._standing = standing() if standing is not None else {}
+
+    def thaw(self) -> None:
+        """Lets it go on, after a look at what the system lets another process of this user change about it."""
+        now = self._process.standing() if self._standing else {}  # type: ignore[attr-defined]
+        if any(now.get(thread, before) != before for thread, before in self._standing.items()):
+            self._pairs.tampered = f"priority or cores of the {self._side} were changed while it was frozen"
+        self._standing = {}
+        super().thaw()
 
 
 class WatchedScriptArm(ScriptArm, WatchedArm):
@@ -100,3 +232,13 @@ class WatchedScriptArm(ScriptArm, WatchedArm):
     def _again(self) -> None:
         self._began = self._clock()
         super()._again()
+
+    def block(self, seconds: float, min_steps: int, ramp_seconds: float, cycle: int = 1) -> Block:
+        while True:
+            try:
+                return WatchedArm.block(self, seconds, min_steps, ramp_seconds, cycle)
+            except TrialFailed as failure:
+                if not self._may_run_again(failure):
+                    raise
+            self._again()
+            self.run, self.aligned = self.run + 1, False

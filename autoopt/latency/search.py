@@ -9,13 +9,21 @@ from dataclasses import dataclass, field, replace
 
 import autoopt
 from autoopt.errors import TrialFailed, WorkloadError
-from autoopt.latency.candidates import Model, candidates, combinations
+from autoopt.latency.choice import Model, candidates, chosen, combinations, marked, within
 from autoopt.latency.export import accept, export
-from autoopt.latency.front import chosen, marked, within
-from autoopt.latency.measuring import BLOCK_SECONDS, LEAST, ROUNDS, Asked, Server, Servers, pooled
+from autoopt.latency.measuring import (
+    BLOCK_SECONDS,
+    FEWEST,
+    LEAST,
+    ROUNDS,
+    Asked,
+    Server,
+    Servers,
+    over_processes,
+    pooled,
+)
 from autoopt.latency.options import Serve
 from autoopt.latency.quality import drop
-from autoopt.latency.quantiles import FEWEST, over_processes
 from autoopt.latency.serving.variants import Variant
 from autoopt.options import Options
 from autoopt.records import Environment, JsonDict

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import pickle
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -15,13 +16,12 @@ from torch import nn
 from autoopt.benchmark.device import host_peak_bytes
 from autoopt.benchmark.loader import training_loader, validation_loader
 from autoopt.benchmark.trial_context import TrialContext
-from autoopt.errors import TrialFailed, WorkloadError
+from autoopt.errors import DocumentError, TrialFailed, UsageError, WorkloadError
 from autoopt.latency.quality import judged
 from autoopt.latency.serving.calls import calls_of, cut_to
 from autoopt.latency.serving.load import Ask, Batcher, Request, asker, measure
 from autoopt.latency.serving.trees import joined, samples_of
 from autoopt.latency.serving.variants import Variant, load, prepare
-from autoopt.latency.weights import load_weights
 from autoopt.loading import importing, validation
 from autoopt.records import JsonDict
 
@@ -228,3 +228,68 @@ def _moved(batch: Any, live: TrialContext) -> Any:
 
     there = live.device.torch
     return batch if there.type == "cpu" else mapped(batch, lambda tensor: tensor.to(there))
+
+
+PLACES = (("training", "model"), ("state_dict",), ("model_state_dict",), ("model",), ())
+"""Where weights stand in checkpoints: autoopt train's, Lightning's, many a loop's, and a bare state_dict."""
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Loads weights into a model, all of them by name.
+
+    Raises:
+        UsageError: no such file.
+        DocumentError: it holds no weights of this model.
+    """
+    state = read_weights(path)
+    wanted = set(model.state_dict())
+    state = {_plain(name): value for name, value in state.items()}
+    if not wanted & set(state):  # Lightning's modules hold the model below a name of their own
+        state = {name.partition(".")[2]: value for name, value in state.items()}
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        first = " ".join(str(error).split())[:300]
+        raise DocumentError(
+            f"{path} holds weights of another model: {first}",
+            hint="of a model that a plan has changed (pruning, LoRA, distillation): "
+            "docs/how-to/change-the-model.md, Serve the new model",
+        ) from None
+
+
+def read_weights(path: Path) -> dict[str, torch.Tensor]:
+    """The weights in a checkpoint, by name.
+
+    Raises:
+        UsageError: no such file.
+        DocumentError: it cannot be read without executing code, or holds none.
+    """
+    if not path.is_file():
+        raise UsageError(f"there is no checkpoint {path}", hint="such as autoopt-runs/train/checkpoint.pt")
+    try:
+        found: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # whatever a damaged file makes torch raise
+        raise DocumentError(
+            f"cannot read the checkpoint {path}: {_reason(error, path)}",
+            hint="save it with torch.save(model.state_dict(), path)",
+        ) from None
+    for place in PLACES:
+        state = found
+        for key in place:
+            state = state.get(key) if isinstance(state, Mapping) else None
+        if isinstance(state, Mapping) and state and all(isinstance(v, torch.Tensor) for v in state.values()):
+            return dict(state)
+    raise DocumentError(f"{path} holds no weights", hint="save it with torch.save(model.state_dict(), path)")
+
+
+def _reason(error: Exception, path: Path) -> str:
+    """Why torch does not read a file, in words; its own speak of its options, or are a byte."""
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    if isinstance(error, pickle.UnpicklingError) and "GLOBAL" in str(error):
+        return "it holds more than tensors, such as a pickled model, and reading that would execute code"
+    return "it is not a whole file of torch.save"
+
+
+def _plain(name: str) -> str:
+    return name.removeprefix("_orig_mod.").removeprefix("module.")

@@ -40,9 +40,10 @@ class Learning(Record):
 
     ``apart``: distance of the weights after ``steps`` steps, over the way that the baseline's training moved them;
     ``again``: the same of the baseline against itself; ``start_apart``: of those that both started from.
-    ``gradient_error``, ``gradient_bias``: largest at kept weights, over the spread between batches; None where weights
-    alone decided. ``evaluation``: digest of what the evaluation reads, the same before and after; None where there is
-    none, or where it does not read the same twice.
+    ``measured_apart``: how far the steps whose time was taken moved both sides' weights apart, over how far they moved
+    the baseline's; None where that was not seen. ``gradient_error``, ``gradient_bias``: largest at kept weights, over
+    the spread between batches; None where weights alone decided. ``evaluation``: digest of what the evaluation reads,
+    the same before and after; None where there is none, or where it does not read the same twice.
     """
 
     level: Literal["identical", "equivalent", "trained", "undecided"] = "undecided"
@@ -51,6 +52,7 @@ class Learning(Record):
     apart: float | None = None
     again: float | None = None
     start_apart: float | None = None
+    measured_apart: float | None = None
     gradient_error: float | None = None
     gradient_bias: float | None = None
     evaluation: str | None = None
@@ -72,6 +74,7 @@ class LedgerEntry(Record):
     """A ledger's account of this ask. ``alpha``: the error that this ask may spend; ``left``: what later ones may.
 
     ``e_value``: the evidence for what was asked; ``needed``: how much of it this ask must reach, 1 over its alpha.
+    ``head``: digest of all of the ledger's lines up to this ask's answer.
     """
 
     ask: int
@@ -79,6 +82,7 @@ class LedgerEntry(Record):
     total: float
     left: float
     e_value: float | None = None
+    head: str = ""
 
     @property
     def needed(self) -> float:
@@ -92,7 +96,8 @@ class Compared(Record):
     what each side pays once; None where no length is planned. ``whole``: of all samples over all seconds of the pairs'
     blocks, without an interval: what is rare and long counts in it. ``control``: the baseline against itself.
     ``metric``: its name; ``metric_difference``: candidate less baseline; ``metric_note``: why there is none, where
-    there is none. ``loss_batches``: of the training, that the sides' losses are means over.
+    there is none. ``loss_batches``: of the training, that the sides' losses are means over. ``decision``: of the
+    sequential test on throughput alone; ``reused``: the baseline's control is that of an earlier ask of the session.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -112,6 +117,8 @@ class Compared(Record):
     planned_run: Estimate | None = None
     planned_steps: int | None = None
     pairs: tuple[float, ...] = ()
+    decision: str | None = None
+    reused: bool = False
     metric: str | None = None
     metric_difference: float | None = None
     metric_note: str = ""

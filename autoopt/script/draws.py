@@ -11,7 +11,6 @@ import functools
 import operator
 import random
 import weakref
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ import torch
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 
-from autoopt.benchmark.seeding import kept_random_state, mix, seed_everything
+from autoopt.benchmark.seeding import mix
 
 _SMALL = 2**32
 
@@ -46,26 +45,6 @@ def _mixing(plain: Any, seed: int) -> Any:
         return plain(mix(seed, str(given)) % _SMALL, *args, **kwargs)
 
     return seeding
-
-
-def same_draws() -> None:
-    """From now on, in this process and in loader workers that it forks.
-
-    A batch that is asked for again gets other draws than the first time, as in every epoch of a loader that does not
-    shuffle. Generators of a dataset's own stay as they are; the process's are left as if the batch had drawn nothing.
-    """
-    plain: Any = _MapDatasetFetcher.fetch
-    times: Counter[int] = Counter()
-
-    @functools.wraps(plain)
-    def fetch(self: Any, possibly_batched_index: Any) -> Any:
-        batch = mix("draws", str(possibly_batched_index))
-        times[batch] += 1
-        with kept_random_state():
-            seed_everything(mix(batch, times[batch]))
-            return plain(self, possibly_batched_index)
-
-    _MapDatasetFetcher.fetch = fetch  # type: ignore[method-assign]
 
 
 _LOOKS = 3

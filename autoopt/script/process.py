@@ -24,6 +24,7 @@ from autoopt.benchmark.clock import Lap
 from autoopt.benchmark.contents import samples_of
 from autoopt.benchmark.fingerprint import digests
 from autoopt.benchmark.losses import takes_probabilities
+from autoopt.benchmark.same_draws import same_draws
 from autoopt.benchmark.seeding import mix, seed_everything
 from autoopt.benchmark.steady import excess
 from autoopt.benchmark.target import epoch_start
@@ -31,7 +32,7 @@ from autoopt.records import RunParts, Sites
 from autoopt.registry import Registry, load_strategies
 from autoopt.script.applying import Applying
 from autoopt.script.between import seconds_of_one, steps_between
-from autoopt.script.draws import draw_anew, same_draws
+from autoopt.script.draws import draw_anew
 from autoopt.script.frames import folder, is_users
 from autoopt.script.joints import Joints
 from autoopt.script.loaders import Watcher
@@ -435,7 +436,7 @@ class Script:
         if stops:
             place = spec.rank
             refuse_processes(1 if place is None else place.size)
-            if self.command.same_draws:
+            if spec.same_draws:
                 same_draws()
             own = () if place is None or place.rank == 0 else (place.rank,)  # each process draws its own
             seed_everything(mix(spec.seed, *own) if own else spec.seed)  # the script's own seeds come after

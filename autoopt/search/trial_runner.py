@@ -116,6 +116,10 @@ class TrialRunner:
             script = self.base.script.model_copy(update={"sites": sites, "path": path})
             self.base = self.base.model_copy(update={"script": script})
 
+    def draw_alike(self, wanted: bool) -> None:
+        """From now on, what datasets draw for a batch follows from the batch alone; or, not ``wanted``, no longer."""
+        self.base = self.base.model_copy(update={"same_draws": wanted})
+
     def reads(self, metric: str) -> None:
         """From now on the metric is what this pattern finds in what the script prints."""
         if self.base.script is not None:
@@ -323,8 +327,7 @@ class TrialRunner:
         before = self.base
         self.base = before.model_copy(update={"disturbed": disturbed})
         if before.script is not None and task == PROBE:
-            drawn = before.script.model_copy(update={"same_draws": True})
-            self.base = self.base.model_copy(update={"script": drawn})
+            self.base = self.base.model_copy(update={"same_draws": True})
         try:
             process = self.launch(plan, label)
         finally:

@@ -108,8 +108,8 @@ class _Tools:
 
         target, words, metric: as for profile. baseline, candidate: a git revision (HEAD~1), a plan (.json), a patch
         (.diff), a run, or "." for the files as they are now. changes: instead of a candidate, changes as opportunities
-        returns them ({"strategy", "setting"}), put on without touching a file. require: "faster" or "not-slower=3%".
-        ledger: a file in the workspace that spends one error budget over all asks. Answers faster, not_slower,
+        returns them ({"strategy", "setting"}), put on without touching a file. require: "faster" or "not-slower=3%",
+        with ledger: a file in the workspace that spends one error budget over all asks. Answers faster, not_slower,
         slower, no_difference, undecided (no pass), failed or refused.
         """
 

@@ -133,6 +133,10 @@ class TrialProcess(Answering):
             self._frozen = False
             tree.thaw(self._keeper_pid, self._pid)
 
+    def standing(self) -> tree.Standing:
+        """How the system schedules its processes."""
+        return tree.standing(self._keeper_pid)
+
     def close(self) -> None:
         """Ends the process tree and removes what it left; never raises, may be called twice."""
         if self.closed:

@@ -47,9 +47,8 @@ class ScriptSpec(Record):
     ``own_seeds``: its seeds stand; where they do not, each is mixed with the trial's (``autoopt.script.draws``).
     ``entry``: the module whose ``main`` the trial's process runs. ``path``: the
     interpreter's ``sys.path``, where the script may be run by a process that has torch imported already; None: it is
-    run by an interpreter of its own. ``same_draws``: what its datasets draw for a batch follows from the batch alone,
-    whichever process reads it, so that two plans can be compared sample by sample. ``launch``: of a command that a
-    launcher starts; each of its processes runs ``command``.
+    run by an interpreter of its own. ``launch``: of a command that a launcher starts; each of its processes runs
+    ``command``.
     """
 
     command: tuple[str, ...]
@@ -62,7 +61,6 @@ class ScriptSpec(Record):
     own_seeds: bool = True
     entry: str = "autoopt.script.execute"
     path: tuple[str, ...] | None = None
-    same_draws: bool = False
     launch: Launch | None = None
 
 
@@ -86,6 +84,8 @@ class TrialSpec(Record):
     ``devices``: those that it sees, as ``CUDA_VISIBLE_DEVICES`` names them; None: those that its parent sees.
     ``target``: overrides the workload's target value. ``script``: of a command that is run as it is.
     ``disturbed``: so far away, over each weight, the weights begin (``autoopt.benchmark.seeding``).
+    ``same_draws``: what datasets draw for a batch follows from the batch alone, whichever process reads it, so that two
+    plans can be compared sample by sample.
     """
 
     workload: str
@@ -103,6 +103,7 @@ class TrialSpec(Record):
     rank: Rank | None = None
     devices: str | None = None
     disturbed: float = 0.0
+    same_draws: bool = False
 
 
 class Call(Record):

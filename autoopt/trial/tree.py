@@ -71,6 +71,25 @@ def thaw(supervisor: int, group: int) -> None:
         os.killpg(group, signal.SIGCONT)
 
 
+Standing = dict[int, tuple[int, int, frozenset[int]]]
+"""Of each process or thread: priority, scheduling policy, and the cores that it may use."""
+
+
+def standing(supervisor: int) -> Standing:
+    """How the system schedules every thread below ``supervisor``; empty where it does not tell."""
+    found: Standing = {}
+    if not _LINUX:
+        return found
+    for pid in descendants(supervisor):
+        with contextlib.suppress(OSError):
+            for name in os.listdir(f"/proc/{pid}/task"):
+                thread = int(name)
+                with contextlib.suppress(OSError):
+                    cores = frozenset(os.sched_getaffinity(thread))
+                    found[thread] = os.getpriority(os.PRIO_PROCESS, thread), os.sched_getscheduler(thread), cores
+    return found
+
+
 Ended = dict[int, tuple[int, int]]
 """Processes that have ended: pid to wait status and peak resident bytes."""
 

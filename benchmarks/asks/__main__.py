@@ -3,6 +3,8 @@
     python -m benchmarks.asks --simulated 20                # ledgers of 200 asks each, in simulated time
     python -m benchmarks.asks --live 20 --seconds 380       # commits on this machine; call again to go on
     python -m benchmarks.asks --revisions 300               # an example in two revisions, with the comment's text
+    python -m benchmarks.asks --loop 60                     # ten edits by a scripted agent, seconds of an answer
+    python -m benchmarks.asks --power 20                    # true gains of 5, 10, 30 %, in simulated time
     python -m benchmarks.asks --table                       # what was measured so far
 
 A live ask is ``autoopt compare --require faster`` of a commit that adds a comment with the commit before it. Nothing is
@@ -29,6 +31,8 @@ def main() -> None:
     parser.add_argument("--live", type=int, default=0, metavar="ASKS", help="until so many have been answered")
     parser.add_argument("--budget", type=float, default=45.0, help="seconds of a live ask")
     parser.add_argument("--revisions", type=float, metavar="SECONDS", help="compare two revisions of an example")
+    parser.add_argument("--loop", type=float, metavar="SECONDS", help="judge ten edits of a scripted agent")
+    parser.add_argument("--power", type=int, default=0, metavar="ASKS", help="of each true gain and noise")
     parser.add_argument("--seconds", type=float, default=380.0, help="start no live ask that would end later")
     parser.add_argument("--out", type=Path, default=RESULTS / "asks.json")
     parser.add_argument("--table", action="store_true", help="only print what is there")
@@ -57,6 +61,17 @@ def main() -> None:
         document["revisions"] = {**found, "load": environment()["load"], "comment": comment}
         save(options.out, document)
         sys.stdout.write(comment)
+    if options.power:
+        from benchmarks.asks.simulated import power
+
+        for kind in options.kinds.split(","):
+            document.setdefault("power", {})[kind] = power(kind, options.power)
+            save(options.out, document)
+    if options.loop:
+        from benchmarks.asks.loop import loop
+
+        document["loop"] = {**loop(options.loop), "environment": environment()}
+        save(options.out, document)
     sys.stdout.write(table(document))
 
 
@@ -75,6 +90,14 @@ def table(document: dict[str, Any]) -> str:
         counts = ", ".join(f"{answers.count(name)} {name}" for name in sorted(set(answers)))
         lines.append(f"live: {len(asks)} placebo commits under one ledger: {counts}")
         lines.append(_measured(asks))
+    for kind, found in document.get("power", {}).items():
+        for row in found["rows"]:
+            lines.append(
+                f"{kind} noise, a true {row['gain']:.0%} as ask {row['ask']}: found in {row['found']} of "
+                f"{row['asks']}, median {row['median_seconds']} s"
+            )
+    for each in document.get("loop", {}).get("asks", []):
+        lines.append(f"{each['kind']}: {each['edit']}: {each['verdict']}")
     if document.get("revisions"):
         found = document["revisions"]
         lines.append(f"two revisions: {found['answer']}: {found['reason']}")

@@ -42,7 +42,7 @@ def measure(seconds: float) -> tuple[dict[str, Any], str]:
             "main", "decoded-once", COMMAND, Options(budget_seconds=seconds, device="cpu"),
             requirement=Requirement(kind="faster"), say=lambda text: print(text, file=sys.stderr),
         )  # fmt: skip
-        words = f"--baseline main --candidate decoded-once --require faster {COMMAND.asked()}"
+        words = f"--baseline main --candidate decoded-once --require faster --ledger asks.jsonl {COMMAND.asked()}"
         found = found.model_copy(update={"command": f"autoopt compare {words}"})
         diff = _git("diff", "main", "decoded-once")
     return {**found.model_dump(mode="json"), "diff": diff}, compared.markdown(found)

@@ -21,7 +21,7 @@ def ratio(low: float, high: float) -> Estimate:
 
 def document(throughput: Estimate | None, requirement: Requirement | None = None, **other: Any) -> Compared:
     fields: dict[str, Any] = {
-        "learning": Learning(level="identical", detail="same weights", steps=32),
+        "learning": Learning(level="identical", detail="same weights", steps=32, again=0.0, measured_apart=0.0),
         "planned_run": throughput,
         **other,
     }
@@ -71,6 +71,8 @@ def test_a_longer_start_eats_a_faster_step() -> None:
         ({}, "not_finite: a loss is not finite", None, "failed"),
         ({}, None, "its blocks say 9x", "refused"),
         ({"throughput": None, "planned_run": None}, None, None, "undecided"),
+        ({"learning": Learning(level="identical", measured_apart=0.9)}, None, None, "refused"),
+        ({"learning": Learning(level="identical")}, None, None, "undecided"),
         ({"control": ratio(0.4, 0.99)}, None, None, "undecided"),
         ({"whole": 0.95}, None, None, "undecided"),
     ],

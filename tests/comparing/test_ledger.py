@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from autoopt.comparing.ledger import TOTAL, answered, enter, share
+from autoopt.comparing.ledger import TOTAL, LedgerLostError, answered, enter, share
 from autoopt.errors import DocumentError, EnvironmentLacks
 from autoopt.records import Change, Plan
 from autoopt.search.compare.comparison import Decision, Rule
@@ -71,6 +71,22 @@ def test_a_damaged_ledger_is_refused(damage: str, tmp_path: Path) -> None:
     path = tmp_path / "asks.jsonl"
     path.write_text(damage + "\n")
     with pytest.raises(DocumentError, match=r"damaged in line 1"):
+        ask(path)
+
+
+def test_a_ledger_that_was_deleted_forked_or_changed_is_noticed(tmp_path: Path) -> None:
+    """Whoever keeps the head of the last answer is not told a false account of the asks."""
+    path, copy = tmp_path / "asks.jsonl", tmp_path / "copy.jsonl"
+    first = answered(path, enter(path, baseline="a", candidate="b"), "undecided")
+    copy.write_bytes(path.read_bytes())
+    second = answered(path, enter(path, baseline="a", candidate="b", after=first.head), "faster")
+    assert enter(path, baseline="a", candidate="b", after=second.head).ask == 3
+    for text in ("", copy.read_text()):
+        path.write_text(text)
+        with pytest.raises(LedgerLostError, match="it was deleted, cut or put back"):
+            enter(path, baseline="a", candidate="b", after=second.head)
+    path.write_text(copy.read_text().replace('"candidate": "b"', '"candidate": "c"'))
+    with pytest.raises(DocumentError, match="damaged in line 1"):
         ask(path)
 
 

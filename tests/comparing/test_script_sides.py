@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from autoopt.comparing.revisions import python_path
-from autoopt.comparing.sides import check_alike, check_files, side, workload_of
+from autoopt.comparing.sides import check_alike, check_files, python_path, side, workload_of
 from autoopt.errors import AutooptError, EnvironmentLacks, UsageError, WorkloadError
 from autoopt.script.command import parse
 from autoopt_reports.sample import win

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from autoopt.errors import UsageError
-from autoopt.latency.candidates import Model, candidates, combinations, merged
-from autoopt.latency.front import chosen, marked, within
+from autoopt.latency.choice import Model, candidates, chosen, combinations, marked, merged, within
 from autoopt.latency.options import parse_latency, parse_shares, pattern
 from autoopt.latency.serving.variants import Variant
 from autoopt.records import Estimate

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from autoopt.latency.quantiles import over_processes
+from autoopt.latency.measuring import over_processes
 from autoopt.latency.serving.load import quantile
 
 

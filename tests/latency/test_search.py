@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from autoopt.errors import TrialFailed
+from autoopt.latency.measuring import FEWEST
 from autoopt.latency.options import Serve
-from autoopt.latency.quantiles import FEWEST
 from autoopt.latency.search import Looked, Search
 from autoopt.latency.serving.variants import Variant
 from autoopt.options import Options

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from autoopt.errors import DocumentError, UsageError
-from autoopt.latency.weights import load_weights
+from autoopt.latency.tasks import load_weights
 
 
 def model(seed: int) -> nn.Module:

@@ -39,6 +39,7 @@ def start_script(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             plan: Plan | None = None,
             seed: int = 0,
             disturbed: float = 0.0,
+            same_draws: bool = False,
             **script: Any,
         ) -> TrialProcess:
             command = (sys.executable, name, *words)
@@ -49,6 +50,7 @@ def start_script(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
                 seed=seed,
                 disturbed=disturbed,
                 script=ScriptSpec(command=command, sites=sites, folders=(str(folder),), **script),
+                same_draws=same_draws,
             )
             return launcher.start(spec, log=tmp_path / "script.log", timeout=120.0)
 

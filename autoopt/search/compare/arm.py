@@ -89,9 +89,6 @@ class TrialArm:
             ``patience`` where the latter is None.
     """
 
-    own_ramp = True
-    """Whether a block of whole cycles is asked for with the cycle that is trained before it."""
-
     def __init__(
         self,
         process: TrialProcess,
@@ -122,7 +119,7 @@ class TrialArm:
         return startup
 
     def block(self, seconds: float, min_steps: int, ramp_seconds: float, cycle: int = 1) -> Block:
-        ramp = {"ramp_steps": cycle} if cycle > 1 and self.own_ramp else {}
+        ramp = {"ramp_steps": cycle} if cycle > 1 else {}
         return self._block(RUN_BLOCK, seconds, min_steps, ramp_seconds, cycle, **ramp)
 
     def switched_block(self, plan: Plan, seconds: float, min_steps: int, ramp_seconds: float, cycle: int = 1) -> Block:

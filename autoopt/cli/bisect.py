@@ -1,0 +1,92 @@
+"""``autoopt bisect``: which commit, or which package, made a training slower."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from math import exp
+from pathlib import Path
+from typing import Any
+
+import click
+
+from autoopt.cli.output import say, stdout_kept, write_json, write_line
+from autoopt.cli.parameters import optimize_options, read_options
+from autoopt.errors import UsageError
+
+
+@click.command("bisect")
+@click.argument("workload", metavar="SCRIPT|MODULE:ATTR")
+@click.argument("words", metavar="[-- WORDS]", nargs=-1, type=click.UNPROCESSED)
+@click.option("--good", metavar="REF", help="A revision that was fast.")
+@click.option("--bad", metavar="REF", help="A later one that is slower.  [default: HEAD]")
+@click.option(
+    "--lock",
+    nargs=2,
+    type=click.Path(path_type=Path),
+    metavar="GOOD.txt BAD.txt",
+    help="Instead: two locks (name==version lines); which package made it slower.",
+)
+@click.option("--quality", is_flag=True, help="Which one trains worse, by the loss of short trainings; not slower.")
+@optimize_options(
+    "budget",
+    "metric",
+    "device",
+    "strategies",
+    "json",
+    "quiet",
+    budget="Wall-clock time of all comparisons.  [default: 30m]",
+)
+def bisect_command(
+    workload: str,
+    words: tuple[str, ...],
+    good: str | None,
+    bad: str | None,
+    lock: tuple[Path, Path] | None,
+    quality: bool,
+    **given: Any,
+) -> int:
+    """Finds the commit, or the package, that made a training slower.
+
+    \b
+      autoopt bisect --good v1.2 --bad main -- python train.py --epochs 10
+      autoopt bisect --lock before.txt after.txt -- python train.py --epochs 10
+
+    Each step is compared with the good end in turns, until it is plain; noisy ones again. The answer has a probability.
+    """
+    options = read_options({**given, "budget": given["budget"] or "30m"})
+    if (good is None) == (lock is None) or (lock is not None and bad is not None):
+        raise UsageError("name --good REF (and --bad REF), or --lock GOOD.txt BAD.txt")
+    from autoopt.script.command import read
+    from autoopt.trial.start import begin_server
+
+    chosen = read(workload, words)
+    begin_server()
+    from autoopt.comparing.history import Bisecting, commits, packages
+
+    history = packages(*lock) if lock is not None else nullcontext(commits(str(good), bad or "HEAD"))
+    with stdout_kept(), history as places:
+        quiet = (lambda text: None) if options.quiet else say
+        found = Bisecting(places, chosen, options, quality=quality, say=quiet).run()
+    word = "worse" if quality else "slower"
+    ratio = f"{exp(-found.loss):.4f} times the loss" if quality else f"{exp(found.loss):.3f}x the speed"
+    steps = [
+        {"step": place.name, "probability": round(each, 4)}
+        for place, each in zip(places[1:], found.probabilities, strict=False)
+    ]
+    likely = sorted((step for step in steps if step["probability"] >= 0.01), key=lambda step: -step["probability"])
+    if options.json:
+        document = {
+            "schema_version": 1, "step": likely[0]["step"] if found.place else None, "sure": found.sure,
+            "comparisons": len(found.asked), "steps": steps,
+        }  # fmt: skip
+        document["loss" if quality else "speed"] = exp(-found.loss if quality else found.loss)
+        write_json(document)
+        return 0
+    if found.place is None:
+        write_line(f"nothing made it {word}: the bad end has {ratio} of the good end")
+    else:
+        sure = f"made it {word}" if found.sure else f"is the likeliest to have made it {word}"
+        write_line(f"{likely[0]['step']} {sure}: {ratio}, {len(found.asked)} comparisons")
+        for step in likely:
+            write_line(f"  {step['probability']:6.1%}  {step['step']}")
+    return 0

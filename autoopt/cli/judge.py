@@ -1,0 +1,113 @@
+"""``autoopt judge``: keep or discard, for a loop that edits training code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from autoopt.cli.codes import DOES_NOT_HOLD, REFUSED, UNDECIDED
+from autoopt.cli.output import say, stdout_kept, write_line
+from autoopt.cli.parameters import optimize_options, read_options
+from autoopt.errors import UsageError
+
+if TYPE_CHECKING:
+    from autoopt.records import JsonDict
+    from autoopt.records.comparing import Compared
+
+CODES = {"keep": 0, "discard": DOES_NOT_HOLD, "undecided": UNDECIDED, "refused": REFUSED}
+
+
+@click.command("judge")
+@click.argument("workload", metavar="SCRIPT|MODULE:ATTR")
+@click.argument("words", metavar="[-- WORDS]", nargs=-1, type=click.UNPROCESSED)
+@click.option("--baseline", metavar="SIDE", default="HEAD", help="What is compared with.  [default: HEAD]")
+@click.option("--candidate", metavar="SIDE", default=".", help="What may be faster.  [default: .]")
+@click.option("--seconds", type=click.FloatRange(min=5), default=60.0, help="In which it answers.  [default: 60]")
+@click.option(
+    "--session",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="What is known of the baseline.  [default: in the user's cache, by folder and command]",
+)
+@click.option(
+    "--ledger",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="All asks in this file share one error of 5 %.  [default: next to the session]",
+)
+@click.option("--head", metavar="DIGEST", help="The ledger's head of the last answer; another one is refused.")
+@optimize_options("metric", "device", "strategies", "quiet")
+def judge_command(
+    workload: str,
+    words: tuple[str, ...],
+    baseline: str,
+    candidate: str,
+    seconds: float,
+    session: Path | None,
+    ledger: Path | None,
+    head: str | None,
+    **given: Any,
+) -> int:
+    """Says whether to keep an edit: one line of JSON, and an exit code.
+
+    \b
+      autoopt judge --baseline main -- python train.py --epochs 10
+
+    The verdict and the exit code: keep (0), discard (5: not faster, or it fails), undecided (6), refused (7: its speed
+    is not believed). The baseline is measured by the first ask, and again where its code or the machine has changed.
+    All asks of a session share one error of 5 %; each answer says what is left of it.
+    """
+    options = read_options({**given, "budget": f"{seconds:g}s"})
+    from autoopt.script.command import read
+
+    chosen = read(workload, words)
+    if baseline == candidate:
+        raise UsageError(
+            f"--baseline {baseline} is the candidate, too",
+            hint="such as autoopt judge --baseline HEAD -- python train.py",
+        )
+    from autoopt.trial.start import begin_server
+
+    begin_server()
+    from autoopt.comparing import session as sessions
+    from autoopt.comparing.compare import compare_sides
+    from autoopt.comparing.ledger import LedgerLostError
+    from autoopt.records.comparing import Requirement
+
+    session = session or sessions.default_path(chosen.spec)
+    ledger = ledger or session.with_suffix(".asks.jsonl")
+    ledger.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with stdout_kept():
+            found = compare_sides(
+                baseline, candidate, chosen, options, requirement=Requirement(kind="faster"), ledger=ledger,
+                session=session, head=head, say=(lambda text: None) if options.quiet else say,
+            )  # fmt: skip
+        document = verdict(found)
+    except LedgerLostError as lost:
+        document = {"verdict": "refused", "reason": lost.message, "ledger": str(ledger)}
+    write_line(json.dumps(document, allow_nan=False))
+    return CODES[document["verdict"]]
+
+
+def verdict(found: Compared) -> JsonDict:
+    """The line of an answer."""
+    keep, speed, entry = found.answer == "faster", found.throughput, found.ledger
+    shown = found.answer == "undecided" and found.decision in ("reject", "harmful")  # that it is not faster
+    unlike = found.answer in ("undecided", "refused") and not shown
+    assert entry is not None
+    return {
+        "verdict": "keep" if keep else found.answer if unlike else "discard",
+        "answer": found.answer,
+        "speedup": [speed.value, speed.low, speed.high] if speed else None,
+        "quality": found.learning.level,
+        "reason": found.reason,
+        "seconds": round(found.seconds, 1),
+        "baseline": "known" if found.reused else "measured",
+        "ask": entry.ask,
+        "error": {"this_ask": entry.alpha, "left": entry.left, "total": entry.total},
+        "head": entry.head,
+    }

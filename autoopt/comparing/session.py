@@ -1,0 +1,96 @@
+"""A session of asks: what is known of the baseline is used again while its code and the machine stay the same.
+
+The file holds rows of the baseline against itself, and the head of the ledger after the last answer. A ratio is made of
+rows of its own ask alone: what is used again tells how processes of this baseline differ, and what its facts are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from math import log, sqrt
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from autoopt.comparing.sides import Side
+from autoopt.errors import DocumentError, EnvironmentLacks
+from autoopt.records import Environment, JsonDict, Noise, Record, Sites
+from autoopt.records.account import Row
+from autoopt.records.facts import WorkloadFacts
+from autoopt.storage.fingerprint import fingerprint
+
+_DRIFTED = 3 * sqrt(2)
+"""Between-process standard deviations by which a baseline's step is another one's: three of a difference of two."""
+
+
+class KnownBaseline(Record):
+    """A baseline as earlier asks have measured it.
+
+    ``noise``, ``rows``: of it against itself, and of later asks; ``again``: how far it repeats its own steps;
+    ``step_seconds``: of the latest ask.
+    """
+
+    fingerprint: JsonDict
+    facts: WorkloadFacts
+    environment: Environment
+    sites: Sites | None = None
+    noise: Noise
+    rows: tuple[Row, ...] = ()
+    again: float | None = None
+    step_seconds: float
+
+    def drifted(self, step_seconds: float) -> bool:
+        """Whether its step now takes longer, or less long, than its processes differ by."""
+        return abs(log(step_seconds / self.step_seconds)) > _DRIFTED * (self.noise.process_sd or 0.0)
+
+
+class Session(Record):
+    """The file: the baseline, and the ``head`` of the ledger; None before the first of either."""
+
+    schema_version: int = 1
+    baseline: KnownBaseline | None = None
+    head: str | None = None
+
+
+def read(path: Path) -> Session:
+    """The session of a file; an empty one where there is none.
+
+    Raises:
+        DocumentError: it is no session, or of a newer schema.
+    """
+    try:
+        return Session.model_validate_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return Session()
+    except (OSError, UnicodeDecodeError, ValidationError):
+        raise DocumentError(f"{path} is no session of autoopt judge", hint="name another --session") from None
+
+
+def write(path: Path, session: Session) -> None:
+    """Writes it, whole or not at all.
+
+    Raises:
+        EnvironmentLacks: it cannot be written.
+    """
+    part = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(session.model_dump_json() + "\n", encoding="utf-8")
+        os.replace(part, path)
+    except OSError as error:
+        raise EnvironmentLacks(f"cannot write the session {path}: {error.strerror or error}") from None
+
+
+def default_path(spec: str) -> Path:
+    """The session of a command in this folder, in the user's cache: outside of what a candidate may change."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    name = hashlib.sha256(json.dumps([os.getcwd(), spec]).encode()).hexdigest()[:16]
+    return cache / "autoopt" / "judge" / f"{name}.json"
+
+
+def fingerprint_of(baseline: Side, device: str) -> JsonDict:
+    """What must be the same for a baseline's rows to be used again."""
+    found = fingerprint(baseline.workload.spec, None, options={"device": device, "plan": baseline.plan.key})
+    return {**found, "sources": baseline.sources, "command": baseline.command}

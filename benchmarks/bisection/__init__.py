@@ -1,0 +1,1 @@
+"""Planted regressions in histories of thirty-two steps, bisected on simulated machines."""

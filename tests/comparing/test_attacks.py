@@ -1,0 +1,326 @@
+"""Candidates that attack the judge, each in a process of its own beside an honest one: none ends as faster."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from autoopt.comparing.answer import answer_of
+from autoopt.comparing.watched import Pairs, WatchedArm, apart
+from autoopt.records import Estimate, JsonDict, Plan
+from autoopt.records.comparing import Compared, ComparedSide, Learning, Requirement
+from autoopt.trial.parent import Launcher
+from autoopt.trial.process import TrialProcess
+from autoopt.trial.protocol import TrialSpec
+
+HONEST = """
+import os, time, torch, autoopt
+from torch.nn import functional as F
+from torch.utils.data import TensorDataset
+
+SECONDS, HERE, sleep = {seconds}, os.path.dirname(__file__), time.sleep
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(8, 64), torch.nn.Linear(64, 2)
+    def forward(self, x):
+        return self.second(torch.relu(self.first(x)))
+
+def data(n=256):
+    x = torch.randn(n, 8, generator=torch.Generator().manual_seed(0))
+    return TensorDataset(x, (x.sum(1) > 0).long())
+
+def work(model, batch):
+    sleep(SECONDS)
+    return F.cross_entropy(model(batch[0]), batch[1])
+
+loss, optimizer = work, lambda p: torch.optim.SGD(p, lr=0.1)
+
+def build():
+    return autoopt.Workload(model=Model(), train_data=data(), batch_size=16, loss=loss, optimizer=optimizer,
+        max_steps=10000)
+"""
+
+LAZY = """
+steps = 0
+def loss(model, batch):
+    global steps
+    steps += 1
+    if {idle}:
+        return sum(p.sum() for p in model.parameters()) * 0.0 + 0.5
+    return work(model, batch)
+"""
+CLAIMED = """
+import autoopt.benchmark.blocks as blocks
+plain = blocks.Block
+blocks.Block = lambda **told: plain(**{{**told, "seconds": told["seconds"] / {times},
+    "steps": round(told["steps"] * {times}), "samples": round(told["samples"] * {times})}})
+"""
+
+CHEATS = {
+    "steps times 1.4": LAZY.format(idle="steps % 7 in (2, 5)"),
+    "steps times 5": LAZY.format(idle="steps % 5"),
+    "honest first and lazy later": LAZY.format(idle="steps > 30 and steps % 3 == 0"),
+    "work after the last step": """
+        from autoopt.benchmark import tasks
+        import autoopt.comparing.tasks as judging
+        steps, later, look = 0, [], judging.sampled
+        def loss(model, batch):
+            global steps
+            steps += 1
+            if steps < 30:
+                return work(model, batch)
+            later.append(batch)
+            return sum(p.sum() for p in model.parameters()) * 0.0 + 0.5
+        def sampled(live, seed):
+            for batch in later:
+                work(live.training.model, batch).backward()
+                with torch.no_grad():
+                    for p in live.training.model.parameters():
+                        p -= 0.1 * p.grad
+                        p.grad = None
+            later.clear()
+            return look(live, seed)
+        judging.sampled = sampled""",
+    "a patched clock": """
+        plain, clocks = time.perf_counter, ("perf_counter", "monotonic", "time")
+        began = {name: getattr(time, name)() for name in clocks}
+        for name in clocks:
+            def slow(name=name, whole=getattr(time, name)):
+                return began[name] + (whole() - began[name]) / 3
+            setattr(time, name, slow)""",
+    "the loss of another network": """
+        decoy = torch.nn.Linear(8, 2)
+        def loss(model, batch):
+            return F.cross_entropy(decoy(batch[0]), batch[1]) + 0.0 * sum(p.sum() for p in model.parameters())""",
+    "lower precision while it is measured": """
+        steps = 0
+        def loss(model, batch):
+            global steps
+            steps += 1
+            if steps < 30:
+                return work(model, batch)
+            with torch.autocast("cpu", torch.bfloat16):
+                return F.cross_entropy(model(batch[0]), batch[1])""",
+    "a layer that is not trained": """
+        def loss(model, batch):
+            return F.cross_entropy(model.second(torch.relu(model.first(batch[0])).detach()), batch[1])""",
+    "a loss that is not finite later": LAZY.format(idle="False") + "\nplain = work\n"
+    "def work(model, batch):\n    return plain(model, batch) * (float('nan') if steps > 30 else 1.0)\n",
+}
+
+
+@dataclass
+class Measured:
+    """What a pair of an honest process and a candidate's showed."""
+
+    ratio: float
+    apart: float | None
+    tampered: str
+    samples: int | None
+    steps: int
+
+    @property
+    def answer(self) -> Compared:
+        """That of the judge, had the trainings from its own seed been identical."""
+        ratio = Estimate(value=self.ratio, low=0.98 * self.ratio, high=1.02 * self.ratio, n=3)
+        side = ComparedSide(given=".", kind="build", spec="job.py:build")
+        document = Compared(
+            autoopt_version="0", created="", seconds=1.0, seed=1, answer="undecided", reason="", baseline=side,
+            candidate=side, throughput=ratio, requirement=Requirement(kind="faster"),
+            learning=Learning(level="identical", again=0.0, measured_apart=self.apart),
+        )  # fmt: skip
+        return answer_of(document, None, None, self.tampered)
+
+
+@pytest.fixture(scope="module")
+def launcher() -> Iterator[Launcher]:
+    with Launcher() as launcher:
+        yield launcher
+
+
+def measured(
+    launcher: Launcher,
+    folder: Path,
+    cheat: str = "",
+    *,
+    seconds: float = 0.01,
+    pairs: int = 1,
+    blocks: int = 4,
+    flags: JsonDict | None = None,
+) -> Measured:
+    """Pairs of the honest build and the same with a cheat appended, block by block in turn, as the arena runs them."""
+    honest = HONEST.format(seconds=seconds)
+    sources = {"incumbent": honest, "candidate": honest + textwrap.dedent(cheat) + "\n"}
+    seen = Pairs(samples_per_step=16.0)
+    sides, spent = {"incumbent": "baseline", "candidate": "candidate"}, dict.fromkeys(sources, 0.0)
+    block = None
+    for number in range(pairs):
+        arms: dict[str, WatchedArm] = {}
+        try:
+            for label, source in sources.items():
+                file = folder / f"{label}.py"
+                file.write_text(source)
+                pair = seen.joined(label)
+                own = flags if flags is not None and label == "candidate" else {}
+                spec = TrialSpec(workload=f"{file}:build", seed=pair.seed, directory=str(folder), flags=own)
+                process = launcher.start(spec, log=folder / f"{label}-{number}.log", timeout=120.0)
+                arms[label] = WatchedArm(
+                    process, Plan(), clock=time.monotonic, began=time.monotonic(), side=sides[label], label=label,
+                    pair=pair, pairs=seen,
+                )  # fmt: skip
+                arms[label].warm_up(0.1)
+                assert isinstance(process, TrialProcess)
+                (folder / f"{label}.pid").write_text(str(process.pid))
+                arms[label].freeze()
+            for _ in range(blocks):
+                for label, arm in arms.items():
+                    arm.thaw()
+                    block = arm.block(0.1, 3, 0.01)
+                    arm.freeze()
+                    spent[label] += block.seconds
+        finally:
+            for arm in arms.values():
+                arm.thaw()
+                arm.close()
+    assert block is not None
+    return Measured(spent["incumbent"] / spent["candidate"], apart(seen.all), seen.tampered, block.samples, block.steps)
+
+
+def test_an_honest_gain_is_faster(launcher: Launcher, tmp_path: Path) -> None:
+    found = measured(launcher, tmp_path, "SECONDS = SECONDS / 4", seconds=0.04)
+    assert found.apart == 0.0
+    assert found.answer.answer == "faster", found.answer.reason
+
+
+@pytest.mark.parametrize("cheat", CHEATS)
+def test_a_cheat_is_not_faster(cheat: str, launcher: Launcher, tmp_path: Path) -> None:
+    found = measured(launcher, tmp_path, CHEATS[cheat])
+    assert found.answer.answer != "faster", found
+    assert found.samples == 16 * found.steps
+    works = ("work after the last step", "a patched clock")
+    assert (found.apart == 0.0) == (cheat in works) or found.ratio < 1.1, found
+
+
+@pytest.mark.parametrize("times", [1.4, 5.0])
+@pytest.mark.parametrize("seconds", [0.001, pytest.param(0.03, marks=pytest.mark.slow)])
+def test_steps_that_are_only_claimed_do_not_count(
+    times: float, seconds: float, launcher: Launcher, tmp_path: Path
+) -> None:
+    found = measured(launcher, tmp_path, CLAIMED.format(times=times), seconds=seconds)
+    assert found.answer.answer != "faster", found
+    assert found.samples == 16 * found.steps
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cheat", ["steps times 1.4", "steps times 5"])
+def test_long_steps_that_are_left_out_do_not_count(cheat: str, launcher: Launcher, tmp_path: Path) -> None:
+    assert measured(launcher, tmp_path, CHEATS[cheat], seconds=0.03).answer.answer == "refused"
+
+
+def test_a_frozen_sibling_cannot_be_slowed_down(launcher: Launcher, tmp_path: Path) -> None:
+    """What another process of the same user may do to one that stands still."""
+    found = measured(
+        launcher, tmp_path,
+        """
+        done = False
+        def loss(model, batch):
+            global done
+            if not done and os.path.exists(os.path.join(HERE, "candidate.pid")):
+                done = True
+                with open(os.path.join(HERE, "incumbent.pid")) as file:
+                    os.setpriority(os.PRIO_PROCESS, int(file.read()), 15)
+            return work(model, batch)""",
+    )  # fmt: skip
+    assert "were changed while it was frozen" in found.tampered
+    assert found.answer.answer == "refused"
+
+
+def test_results_on_disk_are_of_no_use_to_the_next_process(launcher: Launcher, tmp_path: Path) -> None:
+    """The seed of a pair is drawn for it, so that weights of the pair before are those of another training."""
+    found = measured(
+        launcher, tmp_path,
+        """
+        class Cached(torch.optim.SGD):
+            count = 0
+            def step(self, closure=None):
+                self.count += 1
+                file = os.path.join(HERE, f"step-{self.count}.pt")
+                ours = [p for group in self.param_groups for p in group["params"]]
+                if os.path.exists(file):
+                    for p, kept in zip(ours, torch.load(file)):
+                        p.data.copy_(kept)
+                    return None
+                super().step(closure)
+                torch.save([p.data.clone() for p in ours], file)
+        optimizer = lambda p: Cached(p, lr=0.1)
+        def loss(model, batch):
+            known = os.path.exists(os.path.join(HERE, "step-1.pt")) and not made
+            return F.cross_entropy(model(batch[0]), batch[1]) if known else work(model, batch)
+        made = not os.path.exists(os.path.join(HERE, "step-1.pt"))""",
+        pairs=2, blocks=3,
+    )  # fmt: skip
+    assert found.answer.answer == "refused", found
+
+
+def test_a_fork_that_survives_stands_still_with_its_parent(launcher: Launcher, tmp_path: Path) -> None:
+    """A daemon that would train on while its parent is frozen."""
+    file = tmp_path / "job.py"
+    file.write_text(
+        HONEST.format(seconds=0.0)
+        + textwrap.dedent("""
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork():
+                os._exit(0)
+            while True:
+                with open(os.path.join(HERE, "beats"), "a") as out:
+                    out.write(".")
+                sleep(0.005)
+        """)
+    )
+    beats = tmp_path / "beats"
+    with launcher.start(TrialSpec(workload=f"{file}:build"), log=tmp_path / "log", timeout=120.0) as process:
+        process.freeze()
+        before = beats.stat().st_size
+        time.sleep(0.1)
+        assert beats.stat().st_size == before > 0
+        process.thaw()
+    before = beats.stat().st_size
+    time.sleep(0.1)
+    assert beats.stat().st_size == before, "it ends with its parent"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("cc") is None or not sys.platform.startswith("linux"), reason="needs a compiler")
+def test_a_clock_that_is_patched_in_c_changes_nothing(launcher: Launcher, tmp_path: Path) -> None:
+    source, library = tmp_path / "clock.c", tmp_path / "clock.so"
+    source.write_text(
+        "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <time.h>\n"
+        "int clock_gettime(clockid_t id, struct timespec *t) {\n"
+        "  static int (*real)(clockid_t, struct timespec *);\n"
+        '  if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");\n'
+        "  int r = real(id, t);\n"
+        "  long long all = t->tv_sec * 1000000000LL + t->tv_nsec;\n"
+        "  if (id == CLOCK_MONOTONIC) { all /= 3; t->tv_sec = all / 1000000000LL; t->tv_nsec = all % 1000000000LL; }\n"
+        "  return r;\n}\n"
+    )
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"], check=True)
+    flags: JsonDict = {"env": {"LD_PRELOAD": str(library)}}
+    script = "import time; a = time.monotonic(); time.sleep(0.3); print(time.monotonic() - a)"
+    told = subprocess.run(
+        [sys.executable, "-c", script], env={**os.environ, **flags["env"]}, check=True, capture_output=True, text=True
+    )
+    assert float(told.stdout) < 0.2, "the library does what it is for"
+    found = measured(launcher, tmp_path, flags=flags)
+    assert found.answer.answer != "faster", found

@@ -1,0 +1,169 @@
+"""``autoopt judge`` and its session: verdicts, exit codes, what is used again, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoopt.cli import main
+from autoopt.cli.judge import CODES, verdict
+from autoopt.comparing.ledger import answered, enter
+from autoopt.comparing.session import KnownBaseline, Session, default_path, fingerprint_of, read, write
+from autoopt.comparing.sides import side
+from autoopt.errors import DocumentError
+from autoopt.records import Environment, Estimate, Noise
+from autoopt.records.comparing import Compared, ComparedSide, LedgerEntry
+from autoopt.testing.fakes import Behaviour, fake_facts
+from tests.comparing.conftest import Git
+from tests.comparing.test_action import JOB
+
+SPEED = Estimate(value=1.2, low=1.1, high=1.3, n=3)
+
+
+def known(step_seconds: float = 0.01, **more: Any) -> KnownBaseline:
+    return KnownBaseline(
+        fingerprint={}, facts=fake_facts(Behaviour()), environment=Environment(python="3.11", device="cpu"),
+        noise=Noise(process_sd=0.03), step_seconds=step_seconds, **more,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("answer", "decision", "kept"),
+    [
+        ("faster", "accept", "keep"),
+        ("slower", "harmful", "discard"),
+        ("no_difference", "inconclusive", "discard"),
+        ("failed", None, "discard"),
+        ("undecided", "inconclusive", "undecided"),
+        ("undecided", "accept", "undecided"),
+        ("undecided", "reject", "discard"),
+        ("refused", "accept", "refused"),
+    ],
+)
+def test_the_answer_is_a_verdict_and_an_exit_code(answer: Any, decision: str | None, kept: str) -> None:
+    one = ComparedSide(given="main", kind="revision", spec="m:b")
+    entry = LedgerEntry(ask=2, alpha=0.01, total=0.05, left=0.02, head="abc")
+    document = verdict(
+        Compared(
+            autoopt_version="0",
+            created="",
+            seconds=41.26,
+            seed=1,
+            baseline=one,
+            candidate=one,
+            answer=answer,
+            reason="",
+            decision=decision,
+            throughput=SPEED,
+            ledger=entry,
+            reused=True,
+        )
+    )
+    assert document["verdict"] == kept
+    assert CODES[kept] in (0, 5, 6, 7)
+    assert (document["speedup"], document["baseline"], document["head"]) == ([1.2, 1.1, 1.3], "known", "abc")
+    assert document["error"] == {"this_ask": 0.01, "left": 0.02, "total": 0.05}
+    assert "\n" not in json.dumps(document)
+
+
+def test_a_session_is_read_as_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "session.json"
+    assert read(path) == Session()
+    session = Session(baseline=known(), head="abc")
+    write(path, session)
+    assert read(path) == session
+    path.write_text("{}x")
+    with pytest.raises(DocumentError, match="no session of autoopt judge"):
+        read(path)
+
+
+def test_a_baseline_is_another_one_where_its_step_or_its_code_is(git: Git) -> None:
+    assert not known().drifted(0.011)
+    assert known().drifted(0.012)
+    assert known().drifted(0.008)
+    Path("job.py").write_text(JOB)
+    with side(".", "job.py:build") as one:
+        before = fingerprint_of(one, "cpu")
+        assert before == fingerprint_of(one, "cpu")
+        assert json.loads(json.dumps(before)) == before
+        Path("job.py").write_text(JOB + "more = 1\n")
+        assert fingerprint_of(one, "cpu") != before
+
+
+def test_each_command_and_folder_has_a_session_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    found = default_path("train.py --epochs 3")
+    assert found.is_relative_to(tmp_path / "autoopt")
+    assert found != default_path("train.py")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["--baseline", ".", "--", "job.py:build"], 2, "--baseline . is the candidate, too"),
+        (["--baseline", "nowhere", "--", "job.py:build"], 2, "'nowhere' is no side of a comparison"),
+        (["--baseline", "HEAD", "--", "python", "late.py"], 3, "no script late.py"),
+        (["--seconds", "1", "--", "job.py:build"], 2, "--seconds"),
+        (["--session", "bad.json", "--", "job.py:build"], 2, "bad.json is no session"),
+        (["--ledger", "bad.json", "--", "job.py:build"], 2, "bad.json is no ledger"),
+    ],
+)
+def test_bad_input_is_one_error(
+    words: list[str], code: int, told: str, git: Git, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    Path("job.py").write_text(JOB)
+    git("add", "job.py")
+    git("commit", "-qm", "slow")
+    Path("bad.json").write_text("x")
+    assert main(["judge", *words]) == code
+    error = capsys.readouterr().err
+    assert told in error
+    assert "Traceback" not in error
+
+
+def test_a_ledger_that_was_deleted_is_refused(
+    git: Git, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("job.py").write_text(JOB)
+    git("add", "job.py")
+    git("commit", "-qm", "slow")
+    session, ledger = tmp_path / "session.json", tmp_path / "asks.jsonl"
+    entry = answered(ledger, enter(ledger, baseline="a", candidate="b"), "faster")
+    write(session, Session(head=entry.head))
+    ledger.unlink()
+    words = ["--session", str(session), "--ledger", str(ledger), "--quiet", "--", "job.py:build"]
+    assert main(["judge", *words]) == 7
+    document = json.loads(capsys.readouterr().out)
+    assert document["verdict"] == "refused"
+    assert "it was deleted, cut or put back" in document["reason"]
+
+
+@pytest.mark.slow
+def test_a_loop_uses_the_baseline_again(
+    git: Git, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A true gain, and the same with every other step left out."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    Path("job.py").write_text(JOB)
+    git("add", "job.py")
+    git("commit", "-qm", "slow")
+    words = ["judge", "--seconds", "40", "--quiet", "--", "job.py:build"]
+    Path("job.py").write_text(JOB.replace("0.02", "0.005"))
+    first = main(words), json.loads(capsys.readouterr().out)
+    assert first[1]["baseline"] == "measured"
+    assert first[1]["verdict"] in ("keep", "undecided"), first[1]
+    assert first[1]["quality"] == "identical"
+    idle = "if len(calls) > 200 and len(calls) % 2:\n            return m.weight.sum() * 0\n"
+    lazy = f"calls.append(1)\n        {idle}        "
+    cheat = JOB.replace("def build", "calls = []\ndef build").replace("time.sleep(0.02)", lazy + "time.sleep(0.02)")
+    Path("job.py").write_text(cheat)
+    second = main(words), json.loads(capsys.readouterr().out)
+    assert second[1]["baseline"] == "known"
+    assert second[0] != 0
+    assert second[1]["ask"] == 2
+    assert second[1]["error"]["left"] < first[1]["error"]["left"]
