@@ -41,7 +41,7 @@ class Data:
 
 
 class Net(nn.Module):
-    def __init__(self, width=24):
+    def __init__(self, width=12):
         super().__init__()
         layers, channels = [], 3
         for wider in (width, 2 * width, 3 * width, 4 * width):
@@ -49,7 +49,7 @@ class Net(nn.Module):
             layers += [nn.MaxPool2d(2)]
             channels = wider
         self.features = nn.Sequential(*layers)
-        self.head = nn.Linear(channels, 10)
+        self.head = nn.Linear(channels, 4)
 
     def forward(self, images):
         return self.head(self.features(images).amax((2, 3)))
@@ -84,8 +84,8 @@ def main():
     parser.add_argument("--data", default="data")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=25)
-    parser.add_argument("--target", type=float, default=0.8)
-    parser.add_argument("--width", type=int, default=24)
+    parser.add_argument("--target", type=float, default=0.85)
+    parser.add_argument("--width", type=int, default=12)
     parser.add_argument("--wait", type=float, default=0.0, help="placebo: seconds of a device for a sample")
     args = parser.parse_args()
     torch.manual_seed(args.seed)
