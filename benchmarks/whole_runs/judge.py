@@ -114,7 +114,8 @@ def whole_run(
         programs.
     """
     before, began = cpu_times(with_children=False), time.monotonic()
-    process = subprocess.Popen(
+    lines, first = [], None
+    with subprocess.Popen(
         command,
         cwd=folder,
         env=variables,
@@ -124,21 +125,19 @@ def whole_run(
         text=True,
         errors="replace",
         start_new_session=True,
-    )
-    assert process.stdout is not None
-    timer = threading.Timer(limit, end, [process])
-    timer.start()
-    lines, first = [], None
-    try:
-        for line in process.stdout:
-            lines.append(line)
-            if first is None and case.first is not None and re.search(case.first, line):
-                first = time.monotonic() - began
-        code = process.wait()
-    finally:
-        late = not timer.is_alive()
-        timer.cancel()
-        end(process)
+    ) as process:
+        timer = threading.Timer(limit, end, [process])
+        timer.start()
+        try:
+            for line in process.stdout or ():
+                lines.append(line)
+                if first is None and case.first is not None and re.search(case.first, line):
+                    first = time.monotonic() - began
+            code = process.wait()
+        finally:
+            late = not timer.is_alive()
+            timer.cancel()
+            end(process)
     seconds, after = time.monotonic() - began, cpu_times(with_children=False)
     output = "".join(lines)
     counted = re.findall(case.samples, output) if case.samples is not None else []

@@ -22,12 +22,18 @@ class Judged:
     """A case with the first searches of the last revision that searched it, and their first judgement.
 
     Before any search the judgement is the expert's alone. Runs with further words are trials, and on no page.
+
+    Args:
+        machine: whose rows count; by default the one with most of them.
     """
 
     def __init__(self, case: Case, document: Row, machine: str | None = None) -> None:
+        every = [machine_of(row) for key in ("searches", "judgements") for row in document.get(key, [])]
+        here = machine or max(every, key=every.count, default="")
+
         def mine(key: str, **more: Any) -> list[Row]:
             rows = rows_of(document.get(key, []), case=case.name, **more)
-            return [row for row in rows if machine is None or machine_of(row) == machine]
+            return [row for row in rows if machine_of(row) == here]
 
         self.case = case
         own = mine("searches", tool=AUTOOPT)
@@ -36,11 +42,11 @@ class Judged:
         alone = [row for row in judgements if row["patched"] == "none"]
         self.row = alone[-1] if alone and not own else None
         if own:
-            revision, here = own[-1]["revision"], machine_of(own[-1])
-            rows = [row for row in mine("searches", revision=revision) if machine_of(row) == here]
+            revision = own[-1]["revision"]
+            rows = mine("searches", revision=revision)
             self.searches = {row.get("tool", AUTOOPT): row for row in reversed(rows)}
-            same = [row for row in judgements if row["revision"] == revision and row["patched"] == "search"]
-            self.row = next((row for row in same if machine_of(row) == here), None)
+            same = (row for row in judgements if row["revision"] == revision and row["patched"] == "search")
+            self.row = next(same, None)
         self.figures = figures_of(case, self.searches, self.row) if self.row else {"sides": {}, "claim_holds": None}
 
     @property
