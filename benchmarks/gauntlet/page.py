@@ -17,7 +17,8 @@ log(expert). *Algorithmic* is the part of a speedup that comes from fewer sample
 that comes from fewer seconds a sample. The placebo twin offers no gain, so a tool must keep nothing there. "-" is not
 measured.
 
-Rules: `benchmarks/gauntlet/RULES.md`. Reproduce: `make gauntlet CASE=jpegs`.
+Rules: `benchmarks/gauntlet/RULES.md`. Reproduce: `make gauntlet CASE=jpegs`, under 15 minutes. The result of your
+machine joins the table of machines; commit `benchmarks/results/gauntlet.json` to share it.
 """
 
 

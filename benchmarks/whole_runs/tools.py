@@ -266,11 +266,14 @@ def by_optuna(work: Work, known: Path) -> Record:
     """Optuna's TPE over the settings that autoopt's search lists for this script; its objective is whole runs."""
     import optuna
 
+    from autoopt.options import DEFAULT_RISKS
     from autoopt.records.reading import read_result
+    from autoopt.registry import load_strategies
 
+    registry = load_strategies()
     knobs: dict[str, list[Changes]] = {}
     for trial in read_result(known).trials:
-        if trial.verdict == "not_applicable" or trial.reason.startswith("risk class"):
+        if trial.verdict == "not_applicable" or registry[trial.strategy].risk not in DEFAULT_RISKS:
             continue
         change = {"strategy": trial.strategy, "setting": dict(trial.setting)}
         changes = [*({"strategy": c.strategy, "setting": dict(c.setting)} for c in trial.companions), change]
