@@ -116,12 +116,12 @@ def _sentences(folder: Path, rng: Generator) -> None:
         (folder / f"{split}.tsv").write_text("".join(lines), encoding="utf-8")
 
 
-def _tokens(folder: Path, rng: Generator, vocabulary: int = 20000) -> None:
+def _tokens(folder: Path, rng: Generator, vocabulary: int = 8000) -> None:
     """Sequences of 64 tokens, frequent ones first, where four of five follow from the token before."""
     often = 1 / np.arange(1, vocabulary + 1) ** 1.1
     often /= often.sum()
     follower = rng.choice(vocabulary, vocabulary, p=often)
-    for split, count in zip(SPLITS, (6000, 400), strict=True):
+    for split, count in zip(SPLITS, (2000, 200), strict=True):
         tokens = rng.choice(vocabulary, (count, 64), p=often)
         follows = rng.random((count, 64)) < 0.8
         for place in range(1, 64):

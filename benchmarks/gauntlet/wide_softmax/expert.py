@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, TensorDataset
 
-VOCABULARY, MASK = 20000, 20000
+VOCABULARY, MASK = 8000, 8000
 
 
 def loader_of(folder, split, sampler):
@@ -61,7 +61,7 @@ def main():
     parser.add_argument("--data", default="data")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=15)
-    parser.add_argument("--target", type=float, default=5.5)
+    parser.add_argument("--target", type=float, default=6.0)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--wait", type=float, default=0.0, help="placebo: seconds of a device for a sample")
     args = parser.parse_args()

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
-VOCABULARY, MASK = 20000, 20000
+VOCABULARY, MASK = 8000, 8000
 
 
 class Data(Dataset):
@@ -62,7 +62,7 @@ def main():
     parser.add_argument("--data", default="data")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=15)
-    parser.add_argument("--target", type=float, default=5.5)
+    parser.add_argument("--target", type=float, default=6.0)
     args = parser.parse_args()
     torch.manual_seed(args.seed)
     train_loader = DataLoader(Data(args.data, "train"), batch_size=16, shuffle=True)
