@@ -5,6 +5,7 @@ SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
 BUDGET ?= 5m
+CASE   ?= jpegs
 NOW    := $(shell date +%Y%m%d-%H%M%S)
 OUT    ?= autoopt-runs/demo-$(NOW)
 PYTEST ?= -q
@@ -13,7 +14,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PAID   := pyproject.toml constraints.txt
 
-.PHONY: help venv install install-dev browser demo test test-all test-gpu check lint typecheck imports plain format mutation gallery faults docs wheel site clean
+.PHONY: help venv install install-dev browser demo test test-all test-gpu check lint typecheck imports plain format mutation gallery gauntlet faults docs wheel site clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -88,7 +89,11 @@ gallery: install-dev browser ## optimize every example and keep the reports, wit
 	  runs="$$runs $$out"; \
 	done; $(BIN)/python -m autoopt_reports.gallery $$runs --out docs/gallery --screenshots
 
-docs: install-dev ## generated pages: docs/reference/strategies.md and docs/measurements/
+gauntlet: install-dev ## one case against an expert, in under 15 minutes (CASE=jpegs); its result is in benchmarks/results
+	$(BIN)/python -m benchmarks.gauntlet run $(CASE)
+	$(BIN)/python -m benchmarks.pages
+
+docs: install-dev ## generated pages: docs/reference/strategies.md, docs/peers.md and docs/measurements/
 	$(BIN)/python -m autoopt.testing.method_cards > docs/reference/strategies.md.new
 	mv docs/reference/strategies.md.new docs/reference/strategies.md
 	$(BIN)/python -m benchmarks.pages

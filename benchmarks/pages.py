@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.documents import RESULTS, load
+from benchmarks.gauntlet import page as gauntlet_page
+from benchmarks.peers import page as peers_page
 from benchmarks.truth import headline_coverage
 from benchmarks.whole_runs import page as whole_runs_page
 
@@ -164,42 +166,18 @@ def oracle(results: Path) -> str:
     return "\n".join(parts)
 
 
-def peers(results: Path) -> str:
-    from benchmarks.peers.judge import SOURCES, interval, verdict
+def gauntlet(results: Path) -> str:
+    """Whole runs to a target, beside experts, placebos and other tools."""
+    document = load(results / "gauntlet.json")
+    places = [row["environment"] for row in document.get("judgements", [])]
+    return f"{gauntlet_page.render(document)}\n{machine(*places)}"
 
+
+def peers(results: Path) -> str:
+    """Other people's scripts, beside other tools."""
     document = load(results / "peers.json")
-    scripts = document.get("workloads", [])
-    rows = [[one["name"], *(verdict(one, rival)[0] for rival in SOURCES)] for one in scripts]
-    means = []
-    for rival in SOURCES:
-        both = [(verdict(one, "autoopt")[1], verdict(one, rival)[1]) for one in scripts]
-        gaps = [ours - theirs for ours, theirs in both if ours is not None and theirs is not None]
-        if rival != "autoopt":
-            found = interval(gaps)
-            means.append([rival, len(gaps), speedup({**found, "n": None} if found and found["n"] > 1 else found)])
-    origin = [
-        [
-            one["name"],
-            f"{one['source'][0] or 'this repository'} {one['source'][1][:7]}",
-            f"`{' '.join(one['command'])}`",
-        ]
-        for one in scripts
-    ]
-    return (
-        "Seconds of the untouched script over seconds of the tool's result, for the same steps, in fresh processes, "
-        'timed by neither tool; above 1 is faster. Each search had four minutes. "No change" counts as 1; a result '
-        "with other losses counts as 1, too. autoopt was fixed after its first searches on six of these scripts, so "
-        "they are no sample of unseen ones.\n\n"
-        "Reproduce: `python -m benchmarks.peers fetch`, then `search`, `judge` and `collect` for a script.\n\n"
-        + table(["script", *SOURCES], rows)
-        + "\n\n## autoopt over each tool\n\nGeometric mean over the scripts on which both have a figure, with its 95 % "
-        "interval; below 1 the other tool's result is faster.\n\n"
-        + table(["tool", "scripts", "autoopt / tool"], means)
-        + "\n\n## The scripts\n\n"
-        + table(["script", "source", "command"], origin)
-        + "\n\n"
-        + machine(*(one["judged"].get("environment") or {} for one in scripts))
-    )
+    places = [row["environment"] for row in document.get("judgements", [])]
+    return f"{peers_page.render(document)}\n{machine(*places)}"
 
 
 def prediction(results: Path) -> str:
@@ -620,32 +598,33 @@ def coverage(results: Path) -> str:
 
 
 PAGES: dict[str, tuple[str, Callable[[Path], str]]] = {
-    "whole-runs.md": ("Whole runs", whole_runs),
-    "examples.md": ("The examples, from search to training", adoption),
-    "exhaustive-search.md": ("Compared with an exhaustive search", oracle),
-    "other-tools.md": ("Compared with other tools", peers),
-    "reported-cases.md": ("Reported cases", reported_cases),
-    "placebos.md": ("Placebos and error rates", truth),
-    "quality.md": ("Quality of broken and honest changes", quality),
-    "coverage.md": ("Coverage of intervals", coverage),
-    "compare.md": ("Placebos under `autoopt compare`", asks),
-    "judge-loop.md": ("A loop of ten edits", judge_loop),
-    "bisection.md": ("Planted regressions, found", bisection),
-    "predictions.md": ("Predictions and ceilings", prediction),
-    "attention.md": ("Attention", attention),
-    "latency.md": ("Serving latency", latency),
-    "tuning.md": ("Learning-rate search", tuning),
-    "model-changes.md": ("Changes of the model", model_changes),
-    "distributed.md": ("Several processes", distributed),
-    "gpu.md": ("GPU cases", gpu),
-    "simulated-gpu.md": ("GPU cases, simulated", simulated_gpu),
+    "measurements/whole-runs.md": ("Whole runs", whole_runs),
+    "measurements/gauntlet.md": ("The gauntlet", gauntlet),
+    "peers.md": ("Compared with other tools", peers),
+    "measurements/examples.md": ("The examples, from search to training", adoption),
+    "measurements/exhaustive-search.md": ("Compared with an exhaustive search", oracle),
+    "measurements/reported-cases.md": ("Reported cases", reported_cases),
+    "measurements/placebos.md": ("Placebos and error rates", truth),
+    "measurements/quality.md": ("Quality of broken and honest changes", quality),
+    "measurements/coverage.md": ("Coverage of intervals", coverage),
+    "measurements/compare.md": ("Placebos under `autoopt compare`", asks),
+    "measurements/judge-loop.md": ("A loop of ten edits", judge_loop),
+    "measurements/bisection.md": ("Planted regressions, found", bisection),
+    "measurements/predictions.md": ("Predictions and ceilings", prediction),
+    "measurements/attention.md": ("Attention", attention),
+    "measurements/latency.md": ("Serving latency", latency),
+    "measurements/tuning.md": ("Learning-rate search", tuning),
+    "measurements/model-changes.md": ("Changes of the model", model_changes),
+    "measurements/distributed.md": ("Several processes", distributed),
+    "measurements/gpu.md": ("GPU cases", gpu),
+    "measurements/simulated-gpu.md": ("GPU cases, simulated", simulated_gpu),
 }
 
 
 def rendered(results: Path, readme: str) -> dict[str, str]:
     """Every page by its path below the repository, and the README with its table."""
     pages = {
-        f"docs/measurements/{name}": f"# {title}\n\nMade by `python -m benchmarks.pages`; do not edit.\n\n"
+        f"docs/{name}": f"# {title}\n\nMade by `python -m benchmarks.pages`; do not edit.\n\n"
         + make(results).rstrip()
         + "\n"
         for name, (title, make) in PAGES.items()

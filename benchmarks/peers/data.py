@@ -7,7 +7,6 @@ import struct
 from pathlib import Path
 
 import numpy as np
-from sklearn.datasets import load_digits
 
 WORDS, SENTENCE = 3000, 24
 """Words of the made-up language, and words of a line."""
@@ -15,6 +14,8 @@ WORDS, SENTENCE = 3000, 24
 
 def mnist(folder: Path, train: int = 12_000, test: int = 2_000) -> None:
     """Handwritten digits at 28 by 28, shifted at random, in MNIST's own files below ``folder``/MNIST/raw."""
+    from sklearn.datasets import load_digits
+
     random = np.random.default_rng(0)
     digits = load_digits()
     raw = folder / "MNIST" / "raw"
@@ -74,18 +75,19 @@ def characters(folder: Path) -> None:
     (folder / "meta.pkl").write_bytes(pickle.dumps(meta))
 
 
-def pictures(folder: Path, number: int = 1500, classes: int = 5) -> None:
-    """JPEG photographs, cut from two that scikit-learn brings, one folder a class."""
+def pictures(folder: Path, train: int = 480, val: int = 80, classes: int = 5) -> None:
+    """JPEG photographs, cut from two that scikit-learn brings, in ``train`` and ``val``, one folder a class."""
     from PIL import Image
     from sklearn.datasets import load_sample_images
 
     random = np.random.default_rng(0)
     photographs = load_sample_images().images
-    for place in range(number):
-        label = place % classes
-        source = photographs[place % len(photographs)]
-        y, x = random.integers(source.shape[0] - 300), random.integers(source.shape[1] - 300)
-        tinted = np.clip(source[y : y + 300, x : x + 300] * (0.5 + 0.15 * label), 0, 255).astype(np.uint8)
-        target = folder / f"class{label}"
-        target.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(tinted).save(target / f"{place:05d}.jpg", quality=85)
+    for split, number in (("train", train), ("val", val)):
+        for place in range(number):
+            label = place % classes
+            source = photographs[place % len(photographs)]
+            y, x = random.integers(source.shape[0] - 300), random.integers(source.shape[1] - 300)
+            tinted = np.clip(source[y : y + 300, x : x + 300] * (0.5 + 0.15 * label), 0, 255).astype(np.uint8)
+            target = folder / split / f"class{label}"
+            target.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(tinted).save(target / f"{place:05d}.jpg", quality=85)

@@ -1,4 +1,4 @@
-"""Scripts at their revisions, brought to a folder that git ignores; git's own names of content are checked."""
+"""Scripts at their revisions, brought to the cache; git's own names of content are checked."""
 
 from __future__ import annotations
 
@@ -6,63 +6,77 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.peers.workloads import OURS, Workload
+from benchmarks.whole_runs.cases import Case, CaseError
+from benchmarks.whole_runs.data import cache
 
 HERE = Path(__file__).resolve().parent
-SCRATCH = HERE.parents[1] / "autoopt-runs" / "peers"
-"""Everything that is fetched, made and measured."""
+SCRATCH = cache() / "peers"
 SITE = SCRATCH / "site"
 """Packages of the scripts' own that this environment lacks."""
 MIRROR = "PEERS_MIRROR"
 """Names a folder with git directories, OWNER+NAME/repo, to read instead of GitHub."""
 TORCHVISION = "torchvision==0.28.0"  # the one that is made for torch 2.13
+OURS = ("", "")
+"""A script in ``wrappers/``, where the repository cannot be had."""
 
 
-class UnfetchedError(RuntimeError):
-    """A script could not be had as it is named."""
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a script is from.
+
+    Attributes:
+        source: repository and revision.
+        blob: git's name of the script's content at the revision.
+        prepare: puts data where the script looks for them, given the root of its files.
+        stand_in: what its data are here.
+        beside: files and folders of the repository that it needs; none: all of the working directory.
+    """
+
+    source: tuple[str, str]
+    blob: str
+    prepare: Callable[[Path], None]
+    stand_in: str
+    beside: tuple[str, ...] = ()
 
 
-def folder_of(workload: Workload) -> Path:
-    """The working directory of the untouched script."""
-    return SCRATCH / "scripts" / workload.name / workload.folder
-
-
-def fetch(workload: Workload) -> Path:
+def fetch(case: Case, origin: Origin) -> None:
     """Brings a script with its data, once.
 
     Raises:
-        UnfetchedError: the revision cannot be had, or the script in it is another one.
+        CaseError: the revision cannot be had, or the script in it is another one.
     """
-    root = SCRATCH / "scripts" / workload.name
-    if not (root / ".complete").exists():
-        shutil.rmtree(root, ignore_errors=True)
-        root.mkdir(parents=True)
-        if workload.source == OURS:
-            shutil.copy(HERE / "wrappers" / workload.script, root)
+    root = case.folder
+    if not root.exists():
+        part = root.with_suffix(".part")
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        if origin.source == OURS:
+            shutil.copy(HERE / "wrappers" / case.script, part)
         else:
-            _unpack(workload, root)
-        workload.prepare(root)
-        (root / ".complete").touch()
-    if "torchvision" in workload.needs:
+            _unpack(case, origin, part)
+        origin.prepare(part)
+        part.rename(root)
+    if str(SITE) in case.variables.get("PYTHONPATH", ""):
         _torchvision()
-    return root / workload.folder
 
 
-def _unpack(workload: Workload, root: Path) -> None:
-    name, revision = workload.source
+def _unpack(case: Case, origin: Origin, root: Path) -> None:
+    name, revision = origin.source
     repository = _repository(name, revision)
-    script = str(Path(workload.folder, workload.script))
-    for wanted, of in ((revision, f"{revision}^{{commit}}"), (workload.blob, f"{revision}:{script}")):
+    script = str(Path(case.below, case.script))
+    for wanted, of in ((revision, f"{revision}^{{commit}}"), (origin.blob, f"{revision}:{script}")):
         found = _git(repository, "rev-parse", of).decode().strip()
         if found != wanted:
-            raise UnfetchedError(f"{name}: {of} is {found}, and should be {wanted}")
-    paths = workload.beside or (workload.folder,)
+            raise CaseError(f"{name}: {of} is {found}, and should be {wanted}")
+    paths = origin.beside or (case.below,)
     archive = _git(repository, "archive", revision, *(() if paths == (".",) else paths))
     subprocess.run(["tar", "-x", "-C", root], input=archive, check=True)
-    if _git(repository, "hash-object", str(root / script)).decode().strip() != workload.blob:
-        raise UnfetchedError(f"{name}: {script} was changed on its way")
+    if _git(repository, "hash-object", str(root / script)).decode().strip() != origin.blob:
+        raise CaseError(f"{name}: {script} was changed on its way")
 
 
 def _repository(name: str, revision: str) -> Path:
@@ -80,7 +94,7 @@ def _repository(name: str, revision: str) -> Path:
 def _git(repository: Path, *words: str) -> bytes:
     done = subprocess.run(["git", "-C", repository, *words], capture_output=True, check=False)
     if done.returncode:
-        raise UnfetchedError(f"git {' '.join(words)}: {done.stderr.decode().strip()}")
+        raise CaseError(f"git {' '.join(words)}: {done.stderr.decode().strip()}")
     return done.stdout
 
 

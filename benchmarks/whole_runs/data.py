@@ -6,7 +6,7 @@ import os
 import pickle
 import sqlite3
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -22,19 +22,16 @@ def cache() -> Path:
     return Path(os.environ.get("WHOLE_RUNS_CACHE") or Path(tempfile.gettempdir()) / "autoopt-whole-runs")
 
 
-def prepared(case: str) -> Path:
+def prepared(case: str, makers: Mapping[str, Callable[[Path, Generator], None]], version: str) -> Path:
     """The folder with the data of a case, made if it is not there; empty for cases that need no files."""
-    folder = cache() / "data" / f"{case}-{VERSION}"
+    folder = cache() / "data" / f"{case}-{version}"
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         part = Path(tempfile.mkdtemp(dir=folder.parent))
-        MAKERS.get(case, _nothing)(part, np.random.default_rng(0))
+        if case in makers:
+            makers[case](part, np.random.default_rng(0))
         part.rename(folder)
     return folder
-
-
-def _nothing(folder: Path, rng: Generator) -> None:
-    """For cases that draw their data themselves."""
 
 
 def _graphs(folder: Path, rng: Generator, count: int = 2400) -> None:

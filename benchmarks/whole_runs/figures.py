@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import operator
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from scipy.stats import t as student
@@ -16,16 +17,38 @@ CLAIM_MARGIN = 0.10
 """A claim holds where it lies within this share of what whole runs show; asked for by the benchmark's goal."""
 
 Estimate = dict[str, Any]
+Run = dict[str, Any]
 
 
-def logarithms(runs: Sequence[dict[str, Any]], side: str) -> list[float]:
-    """log(untouched / side) of each round in which both came to their end."""
-    seconds: dict[int, dict[str, float]] = {}
+def logarithms(
+    runs: Sequence[Run], side: str, of: Callable[[Run], float | None] = operator.itemgetter("seconds")
+) -> list[float]:
+    """log(untouched / side) of each round in which both came to their end and have the quantity."""
+    found: dict[int, dict[str, float]] = {}
     for run in runs:
-        if run.get("error") is None:
-            seconds.setdefault(run["round"], {})[run["side"]] = run["seconds"]
-    both = (found for found in seconds.values() if UNTOUCHED in found and side in found)
-    return [math.log(found[UNTOUCHED] / found[side]) for found in both]
+        value = of(run) if run.get("error") is None else None
+        if value is not None:
+            found.setdefault(run["round"], {})[run["side"]] = value
+    both = (one for one in found.values() if UNTOUCHED in one and side in one)
+    return [math.log(one[UNTOUCHED] / one[side]) for one in both]
+
+
+def without_start(run: Run) -> float | None:
+    """Seconds after the first step."""
+    first = run.get("first_seconds")
+    return None if first is None else float(run["seconds"] - first)
+
+
+def seconds_a_sample(run: Run) -> float | None:
+    """What exact and numeric changes make less."""
+    samples = run.get("samples")
+    return None if not samples else float(run["seconds"] / samples)
+
+
+def samples_needed(run: Run) -> float | None:
+    """What algorithmic changes make less, where a run ends at its target."""
+    samples = run.get("samples")
+    return None if not samples else float(samples)
 
 
 def ratio(logs: Sequence[float]) -> Estimate | None:
@@ -61,7 +84,7 @@ def score(patched: Sequence[float], expert: Sequence[float]) -> Estimate | None:
     return _estimate(p / e, (b - math.sqrt(root)) / a, (b + math.sqrt(root)) / a, number)
 
 
-def quality(case: Case, runs: Sequence[dict[str, Any]], side: str) -> dict[str, Any] | None:
+def quality(case: Case, runs: Sequence[Run], side: str) -> dict[str, Any] | None:
     """The mean over the rounds of how much worse a side's metric is, and whether that is within the tolerance."""
     metrics: dict[int, dict[str, float]] = {}
     for run in runs:
@@ -81,29 +104,42 @@ def claim_holds(claimed: float | None, shown: Estimate | None) -> bool | None:
     return abs(claimed / shown["value"] - 1) <= CLAIM_MARGIN
 
 
-def summary(case: Case, runs: Sequence[dict[str, Any]], claim: dict[str, Any] | None, empty: bool) -> dict[str, Any]:
+def summary(
+    case: Case, runs: Sequence[Run], claim: dict[str, Any] | None = None, empty: Collection[str] = ()
+) -> dict[str, Any]:
     """All figures of a judgement.
 
     Args:
         claim: what the search's result says of the whole run; None without a search.
-        empty: whether the patch holds nothing, so that the patched script is the untouched one and its score is 0.
+        empty: sides that are the untouched script, as nothing was found: they are not run, and their score is 0.
     """
     expert = logarithms(runs, EXPERT)
-    patched = [0.0] * len(expert) if empty else logarithms(runs, PATCHED)
-    failed = {run["side"]: run["error"] for run in runs if run.get("error") is not None}
-    sides = [side for side in (PATCHED, EXPERT) if any(run["side"] == side for run in runs)]
-    good = {side: quality(case, runs, side) for side in sides}
-    lost = [side for side, found in good.items() if found is not None and not found["within"]]
-    shown = ratio(patched)
-    faults = [*(f"{side}: {error}" for side, error in failed.items()), *(f"{side}: metric lost" for side in lost)]
-    return {
-        "speedup": {PATCHED: shown, EXPERT: ratio(expert)},
-        "quality": good,
-        "score": None if faults else score(patched, expert),
-        "no_score": "; ".join(faults) or None,
-        "claim": claim,
-        "claim_holds": claim_holds(claim["value"] if claim else None, shown),
-    }
+    rounds = len({run["round"] for run in runs if run["side"] == UNTOUCHED and run.get("error") is None})
+    faults = {side: _fault(case, runs, side) for side in {run["side"] for run in runs}}
+    common = [f"{side}: {faults[side]}" for side in (UNTOUCHED, EXPERT) if faults.get(side)]
+    sides = {}
+    for side in sorted({*faults, *empty} - {UNTOUCHED}):
+        logs = [0.0] * rounds if side in empty else logarithms(runs, side)
+        own = [f"{side}: {faults[side]}"] if side not in (UNTOUCHED, EXPERT) and faults.get(side) else []
+        sides[side] = {
+            "speedup": ratio(logs),
+            "without_start": ratio(logarithms(runs, side, without_start)),
+            "exact": ratio(logarithms(runs, side, seconds_a_sample)),
+            "algorithmic": ratio(logarithms(runs, side, samples_needed)),
+            "quality": quality(case, runs, side),
+            "score": None if common or own else score(logs, expert),
+            "no_score": "; ".join([*own, *common]) or None,
+            "logs": None if common or own else logs,
+        }
+    shown = sides.get(PATCHED, {}).get("speedup")
+    return {"sides": sides, "claim": claim, "claim_holds": claim_holds(claim["value"] if claim else None, shown)}
+
+
+def _fault(case: Case, runs: Sequence[Run], side: str) -> str | None:
+    error = next((run["error"] for run in runs if run["side"] == side and run.get("error") is not None), None)
+    found = quality(case, runs, side)
+    lost = "metric lost" if case.target is None else "target missed"
+    return error or (lost if found is not None and not found["within"] else None)
 
 
 def _quantile(number: int) -> float:

@@ -4,43 +4,56 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
+import signal
 import subprocess
-import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from autoopt.benchmark.cputime import cpu_times, foreign_seconds
-from benchmarks.whole_runs.cases import Case, CaseError
-from benchmarks.whole_runs.figures import EXPERT, PATCHED, UNTOUCHED
+from benchmarks.whole_runs.cases import Case
+from benchmarks.whole_runs.figures import EXPERT, UNTOUCHED
 
 LIMIT = 900.0
-"""Seconds of one run; the longest takes 40 on two free cores, and this many only where something hangs."""
+"""Seconds of one run; the longest takes 60 on two free cores, and this many only where something hangs."""
 
 Run = dict[str, Any]
 
 
-def sides_of(case: Case, patched: Path | None) -> dict[str, Path]:
-    """The script of each side; the patched one is the ``train.py`` of a folder.
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A script to run.
 
-    Raises:
-        CaseError: the folder has no such script.
+    Attributes:
+        tree: the folder that it lies in, or lies below.
+        script: its path in the tree.
+        alone: whether it is run without the other files of the tree.
+        variables: of the environment, which a tool asks for.
     """
-    sides = {UNTOUCHED: case.folder / "train.py", EXPERT: case.folder / "expert.py"}
-    if patched is not None:
-        if not (patched / "train.py").is_file():
-            raise CaseError(f"no patched script: {patched} holds no train.py (give `none` to judge the expert alone)")
-        sides[PATCHED] = patched / "train.py"
-    return sides
+
+    tree: Path
+    script: str
+    alone: bool = False
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+def fixed_sides(case: Case) -> dict[str, Side]:
+    """The untouched script, and the expert's where there is one."""
+    alone = not case.below
+    sides = {UNTOUCHED: Side(case.folder, case.script, alone)}
+    return sides if case.expert is None else {**sides, EXPERT: Side(case.folder, case.expert, alone)}
 
 
 def rounds(
     case: Case,
-    sides: dict[str, Path],
+    sides: Mapping[str, Side],
     data: Path,
     number: int,
     keep: Callable[[list[Run]], None],
@@ -49,7 +62,8 @@ def rounds(
 ) -> list[Run]:
     """Runs every side once a round; ``keep`` gets all runs after each.
 
-    All sides of a round get the same seed, drawn for it. A run that fails ends the judging: its record has ``error``.
+    All sides of a round get the same seed, drawn for it. A side that fails is not run again: its record has ``error``.
+    Without the untouched script or the expert's, there is nothing to compare with, and the judging ends.
 
     Args:
         words: further words of the command, the same for every side.
@@ -57,55 +71,93 @@ def rounds(
     """
     draw = rng or random.SystemRandom()
     runs: list[Run] = []
-    with copies(sides) as folders:
+    left = sorted(sides)
+    with copies(case, sides) as trees:
         for index in range(number):
             seed = draw.randrange(1, 2**31)
-            for side in draw.sample(sorted(sides), len(sides)):
-                command = [sys.executable, folders[side].name, "--data", str(data), "--seed", str(seed), *words]
-                found = whole_run(case, command, folders[side].parent)
+            for side in draw.sample(left, len(left)):
+                script = sides[side].script
+                command = case.command(script, data, seed, words)
+                variables = {**case.environment(trees[side]), **sides[side].variables}
+                found = whole_run(case, command, trees[side] / case.below, variables)
                 runs.append({"round": index, "side": side, "seed": seed, **found})
                 keep(runs)
                 if found["error"] is not None:
-                    return runs
+                    left = [name for name in left if name != side]
+                    if side in (UNTOUCHED, EXPERT):
+                        return runs
     return runs
 
 
 @contextmanager
-def copies(sides: dict[str, Path]) -> Iterator[dict[str, Path]]:
-    """Each side's script in a folder of its own, with the other files of the patched tree beside it."""
+def copies(case: Case, sides: Mapping[str, Side]) -> Iterator[dict[str, Path]]:
+    """A copy of each side's files in a folder of its own."""
     with tempfile.TemporaryDirectory(prefix="whole-runs-") as place:
         found = {}
-        for side, script in sides.items():
-            folder = Path(place) / side
-            folder.mkdir()
-            if side == PATCHED:
-                shutil.copytree(script.parent, folder, dirs_exist_ok=True)
+        for name, side in sides.items():
+            found[name] = Path(place) / name
+            if side.alone:
+                found[name].mkdir()
+                shutil.copy(side.tree / side.script, found[name])
             else:
-                shutil.copy(script, folder)
-            found[side] = folder / script.name
+                shutil.copytree(side.tree, found[name])
         yield found
 
 
-def whole_run(case: Case, command: Sequence[str], folder: Path) -> Run:
-    """One process from start to end: its seconds, metric, its own CPU seconds and those of other programs."""
-    variables = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+def whole_run(
+    case: Case, command: Sequence[str], folder: Path, variables: Mapping[str, str], limit: float = LIMIT
+) -> Run:
+    """One process from start to end.
+
+    Returns:
+        Its seconds and those until its first step, its metric and samples, its own CPU seconds and those of other
+        programs.
+    """
     before, began = cpu_times(with_children=False), time.monotonic()
-    try:
-        done = subprocess.run(
-            command, cwd=folder, env=variables, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT
-        )
-    except subprocess.TimeoutExpired:
-        return {"seconds": None, "metric": None, "error": f"not at its end after {LIMIT:.0f} s"}
+    lines, first = [], None
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        env=variables,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as process:
+        timer = threading.Timer(limit, end, [process])
+        timer.start()
+        try:
+            for line in process.stdout or ():
+                lines.append(line)
+                if first is None and case.first is not None and re.search(case.first, line):
+                    first = time.monotonic() - began
+            code = process.wait()
+        finally:
+            late = not timer.is_alive()
+            timer.cancel()
+            end(process)
     seconds, after = time.monotonic() - began, cpu_times(with_children=False)
+    output = "".join(lines)
+    counted = re.findall(case.samples, output) if case.samples is not None else []
+    metric = case.read(output)
     record = {
         "seconds": seconds,
+        "first_seconds": first,
+        "samples": int(counted[-1]) if counted else None,
         "cpu_seconds": after.own - before.own,
         "other_cpu_seconds": foreign_seconds(before, after),
-        "metric": None,
+        "metric": None if code else metric,
     }
-    if done.returncode != 0:
-        last = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
-        return {**record, "error": f"ended with {done.returncode}: {last}"}
-    metric = case.read(done.stdout + done.stderr)
-    error = None if metric is not None else f"printed no {case.metric!r}"
-    return {**record, "metric": metric, "error": error}
+    if late:
+        return {**record, "seconds": None, "error": f"not at its end after {limit:.0f} s"}
+    if code != 0:
+        return {**record, "error": f"ended with {code}: {(output.strip() or 'no output').splitlines()[-1]}"}
+    return {**record, "error": None if metric is not None else f"printed no {case.metric!r}"}
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """Ends a process with everything that it started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)

@@ -1,65 +1,100 @@
-"""docs/measurements/whole-runs.md, made from benchmarks/results/whole_runs.json and the experts' notes alone."""
+"""Tables and pages of a suite, made from its results document and the experts' notes alone."""
 
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from benchmarks.whole_runs.cases import CASES, Case
+from benchmarks.whole_runs.cases import WHOLE_RUNS, Case, Suite
+from benchmarks.whole_runs.command import AUTOOPT, changes_nothing, figures_of, machine_of, rows_of
+from benchmarks.whole_runs.figures import EXPERT, PATCHED, ratio
 
 HEAD = """Each script is searched once. Then whole runs of the untouched, the patched and the expert's script are
 timed from process start to end, interleaved in random order, with fresh seeds shared by the three. Ratios are
 untouched seconds over the side's seconds, above 1 is faster; brackets are 95 % intervals over the rounds.
 Score: log(patched) / log(expert). "-" is not measured.
 """
+Row = dict[str, Any]
 
 
-def render(document: dict[str, Any]) -> str:
-    """The page: table, cases and tolerances, patches in full, the experts' edits, the machine."""
-    rows = [_row(case, *_latest(document, case.name)) for case in CASES.values()]
+class Judged:
+    """A case with the first searches of the last revision that searched it, and their first judgement.
+
+    Before any search the judgement is the expert's alone. Runs with further words are trials, and on no page.
+
+    Args:
+        machine: whose rows count; by default the one with most of them.
+    """
+
+    def __init__(self, case: Case, document: Row, machine: str | None = None) -> None:
+        every = [machine_of(row) for key in ("searches", "judgements") for row in document.get(key, [])]
+        here = machine or max(every, key=every.count, default="")
+
+        def mine(key: str, **more: Any) -> list[Row]:
+            rows = rows_of(document.get(key, []), case=case.name, **more)
+            return [row for row in rows if machine_of(row) == here]
+
+        self.case = case
+        own = mine("searches", tool=AUTOOPT)
+        judgements = [row for row in mine("judgements") if not row["words"]]
+        self.searches: dict[str, Row] = {}
+        alone = [row for row in judgements if row["patched"] == "none"]
+        self.row = alone[-1] if alone and not own else None
+        if own:
+            revision = own[-1]["revision"]
+            rows = mine("searches", revision=revision)
+            self.searches = {row.get("tool", AUTOOPT): row for row in reversed(rows)}
+            same = (row for row in judgements if row["revision"] == revision and row["patched"] == "search")
+            self.row = next(same, None)
+        self.figures = figures_of(case, self.searches, self.row) if self.row else {"sides": {}, "claim_holds": None}
+
+    @property
+    def search(self) -> Row | None:
+        return self.searches.get(AUTOOPT)
+
+    @property
+    def revision(self) -> str:
+        return str((self.row or self.search or {"revision": "-"})["revision"])
+
+    def side(self, name: str) -> Row:
+        """The figures of a side; those of one that was not judged are None."""
+        return self.figures["sides"].get(name) or dict.fromkeys(
+            ("speedup", "without_start", "exact", "algorithmic", "score", "no_score", "logs")
+        )
+
+
+def render(document: Row) -> str:
+    """The page of whole runs: table, cases and tolerances, patches in full, the experts' edits."""
+    cases = [Judged(case, document) for case in WHOLE_RUNS.cases.values()]
     head = ["script", "revision", "claim", "patched", "expert", "score", "claim within 10 %", "other CPU"]
-    tolerances = [[c.name, c.metric, f"{c.tolerance:g} worse", c.reason] for c in CASES.values()]
-    parts = [
-        HEAD,
-        _table(head, rows),
-        _totals(document),
-        "## Metrics and tolerances\n",
-        _table(["script", "metric", "tolerance", "reason"], tolerances),
-        *(_case(case, *_latest(document, case.name)) for case in CASES.values()),
-    ]
-    return "\n".join(parts)
+    tolerances = [[c.name, c.metric, f"{c.tolerance:g} worse", c.reason] for c in WHOLE_RUNS.cases.values()]
+    return "\n".join(
+        [
+            HEAD,
+            table(head, [_row(one) for one in cases]),
+            _totals(cases),
+            "## Metrics and tolerances\n",
+            table(["script", "metric", "tolerance", "reason"], tolerances),
+            *(details(one) for one in cases),
+        ]
+    )
 
 
-def short_rows(document: dict[str, Any]) -> list[list[str]]:
+def short_rows(document: Row) -> list[list[str]]:
     """Cases that were judged: script, speedup of the patch, that of the expert's edit, changes of the patch."""
     rows = []
-    for case in CASES.values():
-        search, judged = _latest(document, case.name)
-        if search is None or judged is None:
+    for case in WHOLE_RUNS.cases.values():
+        one = Judged(case, document)
+        if one.search is None or one.row is None:
             continue
-        speedup = judged["figures"]["speedup"]
-        made = [f"`{change['strategy']}`" for change in search["changes"] if change["how"] == "patched"]
-        rows.append([case.name, figure(speedup["patched"]), figure(speedup["expert"]), ", ".join(made) or "nothing"])
+        made = [f"`{change['strategy']}`" for change in one.search["changes"] if change["how"] == "patched"]
+        speedups = [figure(one.side(side)["speedup"]) for side in (PATCHED, EXPERT)]
+        rows.append([case.name, *speedups, ", ".join(made) or "nothing"])
     return rows
 
 
-def _latest(document: dict[str, Any], name: str) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-    """The first search by the last revision that searched the case, and the first judgement of it.
-
-    Before any search the judgement is the expert's alone. Runs with further words are trials, and on no page.
-    """
-    searches = [row for row in document.get("searches", []) if row["case"] == name]
-    judgements = [row for row in document.get("judgements", []) if row["case"] == name and not row["words"]]
-    if not searches:
-        alone = [row for row in judgements if row["patched"] == "none"]
-        return None, alone[-1] if alone else None
-    revision = searches[-1]["revision"]
-    search = next(row for row in searches if row["revision"] == revision)
-    same = [row for row in judgements if row["revision"] == revision and row["patched"] == "search"]
-    return search, same[0] if same else None
-
-
-def figure(estimate: dict[str, Any] | None, unit: str = "×") -> str:
+def figure(estimate: Row | None, unit: str = "×") -> str:
     """A figure with its interval, or the count where it has none."""
     if estimate is None:
         return "-"
@@ -69,33 +104,30 @@ def figure(estimate: dict[str, Any] | None, unit: str = "×") -> str:
     return f"{value} [{estimate['low']:.2f}, {estimate['high']:.2f}]"
 
 
-def _row(case: Case, search: dict[str, Any] | None, judged: dict[str, Any] | None) -> list[str]:
-    figures = judged["figures"] if judged else {"speedup": {"patched": None, "expert": None}, "score": None}
-    claim = search["claim"] if search else None
+def _row(one: Judged) -> list[str]:
+    claim = one.search["claim"] if one.search else None
     claimed = "-" if not claim or claim["value"] is None else f"{claim['value']:.2f}× {claim['kind']}"
-    holds = {True: "yes", False: "no", None: "-"}[figures.get("claim_holds")]
-    others = [run["other_cpu_seconds"] / run["seconds"] for run in judged["runs"] if _timed(run)] if judged else []
-    score = figures.get("no_score") or figure(figures["score"], "")
+    holds = {True: "yes", False: "no", None: "-"}[one.figures["claim_holds"]]
+    others = [run["other_cpu_seconds"] / run["seconds"] for run in one.row["runs"] if _timed(run)] if one.row else []
     return [
-        case.name,
-        f"`{(judged or search or {'revision': '-'})['revision']}`",
+        one.case.name,
+        f"`{one.revision}`",
         claimed,
-        figure(figures["speedup"]["patched"]),
-        figure(figures["speedup"]["expert"]),
-        score,
+        figure(one.side(PATCHED)["speedup"]),
+        figure(one.side(EXPERT)["speedup"]),
+        one.side(PATCHED)["no_score"] or figure(one.side(PATCHED)["score"], ""),
         holds,
         f"{max(others):.1f} cores at most" if others else "-",
     ]
 
 
-def _timed(run: dict[str, Any]) -> bool:
+def _timed(run: Row) -> bool:
     return bool(run["seconds"]) and run.get("other_cpu_seconds") is not None
 
 
-def _totals(document: dict[str, Any]) -> str:
-    judged = [found for name in CASES if (found := _latest(document, name)[1])]
-    scores = [one["figures"]["score"]["value"] for one in judged if one["figures"]["score"]]
-    claims = [one["figures"]["claim_holds"] for one in judged if one["figures"]["claim_holds"] is not None]
+def _totals(cases: Iterable[Judged]) -> str:
+    scores = [one.side(PATCHED)["score"]["value"] for one in cases if one.side(PATCHED)["score"]]
+    claims = [one.figures["claim_holds"] for one in cases if one.figures["claim_holds"] is not None]
     if not scores:
         return "No search has been judged yet.\n"
     below = sum(score < 0 for score in scores)
@@ -105,20 +137,73 @@ def _totals(document: dict[str, Any]) -> str:
     )
 
 
-def _case(case: Case, search: dict[str, Any] | None, judged: dict[str, Any] | None) -> str:
-    notes = (case.folder / "EXPERT.md").read_text(encoding="utf-8").strip()
-    parts = [f"## {case.name}\n"]
-    if search:
-        patch = search["patch"].strip()
-        parts.append(f"Searched for {search['budget']}, ended with {search['exit_code']}.\n")
+def details(one: Judged) -> str:
+    """A case's patch in full, and the expert's edits."""
+    parts = [f"## {one.case.name}\n"]
+    if one.search:
+        patch = one.search["patch"].strip()
+        parts.append(f"Searched for {one.search['budget']}, ended with {one.search['exit_code']}.\n")
         parts.append(f"```diff\n{patch}\n```\n" if patch else "The patch is empty.\n")
-        unsaid = [change for change in search["changes"] if change["how"] != "patched"]
+        unsaid = [change for change in one.search["changes"] if change["how"] != "patched"]
         parts += [f"* `{change['strategy']}`: {change['how']}: {change['reason']}" for change in unsaid]
-    if judged and judged["note"]:
-        parts.append(f"Note: {judged['note']}\n")
-    return "\n".join([*parts, "An expert's edits:\n", notes, ""])
+    if one.row and one.row["note"]:
+        parts.append(f"Note: {one.row['note']}\n")
+    if one.case.expert is not None:
+        notes = (one.case.folder / "EXPERT.md").read_text(encoding="utf-8").strip()
+        parts += ["An expert's edits:\n", notes, ""]
+    return "\n".join(parts)
 
 
-def _table(head: list[str], rows: list[list[str]]) -> str:
+WORDS = {
+    "nothing": "no change",
+    "stopped": "no result in time",
+    "cannot": "cannot",
+    "failed": "broke",
+}
+
+
+def outcome(one: Judged, tool: str, what: str = "speedup") -> str:
+    """A tool's result on a case in a cell."""
+    side = one.side(PATCHED if tool == AUTOOPT else tool)
+    search = one.searches.get(tool)
+    if search is None or one.row is None:
+        return "-"
+    if search["refused"]:
+        return "its patch does not apply"
+    if changes_nothing(search):
+        return WORDS.get(search.get("status", "nothing"), "no change")
+    if side["no_score"] and side["logs"] is None:
+        lost = any(word in side["no_score"] for word in ("metric lost", "target missed"))
+        return f"{side['no_score'].split(': ')[-1]} ({figure(side['speedup'])})" if lost else "its result does not run"
+    return figure(side[what])
+
+
+def logarithm(one: Judged, tool: str) -> float | None:
+    """What counts of a tool's result on a case in a mean: 0 where it has none that counts, None where it cannot run."""
+    search = one.searches.get(tool)
+    if search is None or one.row is None or search.get("status") == "cannot":
+        return None
+    logs = one.side(PATCHED if tool == AUTOOPT else tool)["logs"]
+    return statistics.fmean(logs) if logs else 0.0
+
+
+def ahead(cases: Sequence[Judged], rivals: Sequence[str]) -> list[list[str]]:
+    """The geometric mean over the cases of autoopt's speedup over each rival's, with its interval, in rows."""
+    rows = []
+    for rival in rivals:
+        both = [(logarithm(one, AUTOOPT), logarithm(one, rival)) for one in cases]
+        gaps = [ours - theirs for ours, theirs in both if ours is not None and theirs is not None]
+        rows.append([rival, str(len(gaps)), figure(ratio(gaps))])
+    return rows
+
+
+def machines(suite: Suite, document: Row, row: Callable[[Judged], list[str]]) -> list[list[str]]:
+    """A row for each machine and case that was judged on it."""
+    seen = sorted({machine_of(one) for one in document.get("judgements", [])})
+    every = [(name, Judged(case, document, name)) for name in seen for case in suite.cases.values()]
+    return [[name, one.case.name, f"`{one.revision}`", *row(one)] for name, one in every if one.row and one.searches]
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks import pages
+from benchmarks.gauntlet import page as gauntlet_page
 from benchmarks.whole_runs import page as whole_runs_page
 
 README = f"before\n{pages.README_MARKS[0]}\nold\n{pages.README_MARKS[1]}\nafter\n"
@@ -21,7 +22,7 @@ def test_every_page_is_what_the_results_hold() -> None:
 
 def test_without_results_no_page_has_a_figure(tmp_path: Path) -> None:
     found = pages.rendered(tmp_path, README)
-    assert set(found) == {f"docs/measurements/{name}" for name in pages.PAGES} | {"README.md"}
+    assert set(found) == {f"docs/{name}" for name in pages.PAGES} | {"README.md"}
     for name, text in found.items():
         assert "×" not in text, name
         assert "old" not in text.split()
@@ -31,16 +32,53 @@ def test_without_results_no_page_has_a_figure(tmp_path: Path) -> None:
     assert "No case has been run on a GPU" in found["docs/measurements/gpu.md"]
 
 
+def runs(**seconds: float) -> list[dict[str, Any]]:
+    """Two rounds of these sides."""
+    one = {"metric": 1.0, "other_cpu_seconds": 0.0, "error": None, "first_seconds": 2.0, "samples": 100}
+    return [{**one, "round": index, "side": side, "seconds": s} for side, s in seconds.items() for index in (0, 1)]
+
+
+def searched(case: str, **more: Any) -> dict[str, Any]:
+    found = {"case": case, "revision": "0123456", "changes": [], "claim": None, "patch": "--- a", "refused": None}
+    return {**found, "environment": MACHINE, **more}
+
+
+def judged(case: str, **more: Any) -> dict[str, Any]:
+    row = {"case": case, "revision": "0123456", "words": [], "patched": "search", "note": "", "environment": MACHINE}
+    return {**row, **more}
+
+
 def test_whole_runs_fill_the_readme(tmp_path: Path) -> None:
-    estimate = {"value": 1.5, "low": 1.4, "high": 1.6, "n": 5}
     changes = [{"strategy": "cache", "how": "patched"}, {"strategy": "allocator", "how": "by hand"}]
-    searched = {"case": "vae", "revision": "0123456", "changes": changes}
-    figures = {"speedup": {"patched": estimate, "expert": {**estimate, "value": 2.0}}, "score": None}
-    judged = {"case": "vae", "revision": "0123456", "words": [], "patched": "search", "figures": figures, "runs": []}
-    other = {**judged, "case": "ppo", "patched": "none"}
-    rows = whole_runs_page.short_rows({"searches": [searched], "judgements": [judged, other]})
-    assert rows == [["vae", "1.50× [1.40, 1.60]", "2.00× [1.40, 1.60]", "`cache`"]]
-    assert "| vae | 1.50× [1.40, 1.60] |" in pages.table(["script"] * 4, rows)
+    row = judged("vae", runs=runs(untouched=30.0, patched=20.0, expert=15.0))
+    other = {**row, "case": "ppo", "patched": "none"}
+    document = {"searches": [searched("vae", changes=changes)], "judgements": [row, other]}
+    rows = whole_runs_page.short_rows(document)
+    assert rows == [["vae", "1.50× [1.50, 1.50]", "2.00× [2.00, 2.00]", "`cache`"]]
+    assert "| vae | 1.50× [1.50, 1.50] |" in pages.table(["script"] * 4, rows)
+
+
+def test_the_gauntlet_shows_scores_rivals_placebos_and_machines() -> None:
+    laptop = {**MACHINE, "cpu": "a laptop's CPU", "cores": 8}
+    rows = [
+        judged("jpegs", runs=runs(untouched=40.0, patched=20.0, expert=10.0, optuna=40.0), tools=["autoopt", "optuna"]),
+        judged("jpegs", runs=runs(untouched=40.0, patched=10.0, expert=10.0), environment=laptop),
+    ]
+    searches = [
+        searched("jpegs"),
+        searched("jpegs", environment=laptop),
+        searched("jpegs", tool="optuna"),
+        searched("jpegs-placebo"),
+        searched("airbench-placebo", patch=""),
+    ]
+    lines = gauntlet_page.render({"searches": searches, "judgements": rows}).splitlines()
+    first = next(line for line in lines if line.startswith("| jpegs |"))
+    assert "| 2.00× [2.00, 2.00] | 0.50 [0.50, 0.50] | 4.00× [4.00, 4.00] |" in first
+    assert first.endswith("**kept a change** |")
+    assert next(line for line in lines if line.startswith("| airbench |")).endswith("kept nothing |")
+    assert "| optuna | 1 | 2.00× (n=1, no interval) |" in lines
+    assert "| 2 cores of a CPU | jpegs | `0123456` | 0.50 [0.50, 0.50] |" in "\n".join(lines)
+    assert "| 8 cores of a laptop's CPU | jpegs | `0123456` | 1.00 [1.00, 1.00] |" in "\n".join(lines)
 
 
 def test_a_case_on_a_device_is_shown_and_a_toy_is_not(tmp_path: Path) -> None:

@@ -1,10 +1,8 @@
-"""The comparison with the rivals: what is pinned, what is judged, and what the page then says."""
+"""Other people's scripts and the tools: what is pinned, what a tool leaves behind, and what the page then says."""
 
 from __future__ import annotations
 
 import json
-import math
-import os
 import re
 import struct
 import subprocess
@@ -14,45 +12,30 @@ from typing import Any
 
 import pytest
 
-from benchmarks.peers import data, judge, rivals
-from benchmarks.peers.fetching import UnfetchedError, fetch
-from benchmarks.peers.workloads import OURS, WORKLOADS
-
-SCRIPT = """
-import torch
-from torch import nn
-torch.manual_seed(0)
-model = nn.Linear(4, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-other = torch.optim.SGD(model.parameters(), lr=0.0)
-for epoch in range(100):
-    model.train()
-    for _ in range(3):
-        optimizer.zero_grad()
-        loss = model(torch.ones(2, 4)).pow(2).mean()
-        loss.backward()
-        optimizer.step()
-        other.step()
-    model.eval()
-print("to the end")
-"""
+from benchmarks.peers import data, page
+from benchmarks.peers.fetching import OURS, fetch
+from benchmarks.peers.scripts import ORIGINS, PEERS
+from benchmarks.whole_runs import tools
+from benchmarks.whole_runs.cases import Case, CaseError
+from benchmarks.whole_runs.tools import PUT_ON, RIVALS, TOOLS
 
 
 def test_every_script_is_named_by_a_revision_and_by_its_content() -> None:
-    for workload in WORKLOADS.values():
-        if workload.source != OURS:
-            assert re.fullmatch(r"[0-9a-f]{40}", workload.source[1]), workload.name
-            assert re.fullmatch(r"[0-9a-f]{40}", workload.blob), workload.name
-        if workload.metric:
-            assert re.compile(workload.metric).groups == 1, workload.name
+    for name, case in PEERS.cases.items():
+        origin = ORIGINS[name]
+        if origin.source != OURS:
+            assert re.fullmatch(r"[0-9a-f]{40}", origin.source[1]), name
+            assert re.fullmatch(r"[0-9a-f]{40}", origin.blob), name
+        assert re.compile(case.metric).groups == 1, name
 
 
 def test_a_repository_without_the_revision_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     subprocess.run(["git", "init", "--quiet", "--bare", tmp_path / "karpathy+nanoGPT" / "repo"], check=True)
     monkeypatch.setenv("PEERS_MIRROR", str(tmp_path))
-    monkeypatch.setattr("benchmarks.peers.fetching.SCRATCH", tmp_path / "scratch")
-    with pytest.raises(UnfetchedError, match=WORKLOADS["nanogpt"].source[1]):
-        fetch(WORKLOADS["nanogpt"])
+    one = Case("nanogpt", "", "", False, 0.0, "", home=tmp_path / "scratch", below=".", script="train.py")
+    with pytest.raises(CaseError, match=ORIGINS["nanogpt"].source[1]):
+        fetch(one, ORIGINS["nanogpt"])
+    assert not one.folder.exists()
 
 
 def test_digits_come_in_the_form_of_mnist(tmp_path: Path) -> None:
@@ -62,103 +45,121 @@ def test_digits_come_in_the_form_of_mnist(tmp_path: Path) -> None:
     assert len(images) == 16 + 7 * 28 * 28
 
 
-def test_the_clock_counts_the_first_optimizer_and_ends_the_process(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(SCRIPT, encoding="utf-8")
-    out = tmp_path / "clock.json"
-    told = {"PEERS_CLOCK": str(out), "PEERS_STEPS": "5", "PEERS_SCRIPT": "train.py", "PYTHONPATH": str(judge.CLOCK)}
-    done = subprocess.run(
-        [sys.executable, "train.py"],
-        cwd=tmp_path,
-        env={**os.environ, **told},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    noted = json.loads(out.read_text(encoding="utf-8"))
-    assert [len(noted[key]) for key in ("times", "aside", "losses")] == [5, 5, 5]
-    assert noted["losses"] == sorted(noted["losses"], reverse=True)
-    assert noted["aside"][2] == 0.0 < noted["aside"][3], "what lies between eval() and train() is set aside"
-    assert "to the end" not in done.stdout
+def work_of(folder: Path) -> tools.Work:
+    """A tool's work on a script that prints its metric."""
+    (folder / "case").mkdir()
+    (folder / "case" / "train.py").write_text("print('final metric: 1')\n", encoding="utf-8")
+    case = Case("case", "final metric", "metric", True, 0.0, "", home=folder)
+    work = tools.Work(case, folder, 1, 1.0, folder / "work")
+    work.copy(work.tree)
+    return work
 
 
-def run(index: int, side: str, seconds: float, loss: float = 1.0, **more: Any) -> dict[str, Any]:
-    return {"round": index, "side": side, "seconds": seconds, "loss": loss, "first_losses": [loss], **more}
-
-
-def test_a_ratio_is_taken_round_by_round() -> None:
-    runs = [run(0, "untouched", 4.0), run(0, "x", 2.0), run(1, "x", 4.0), run(1, "untouched", 8.0)]
-    found = judge.ratio(runs, "x")
-    assert found is not None
-    assert (found["value"], found["n"]) == (pytest.approx(2.0), 2)
-    assert found["low"] == pytest.approx(2.0)
-    assert judge.ratio([run(0, "untouched", 4.0)], "x") is None
-
-
-def test_an_interval_holds_its_mean_and_a_single_pair_has_none() -> None:
-    found = judge.interval([math.log(1.0), math.log(1.5), math.log(1.2)])
-    assert found is not None
-    assert found["low"] < found["value"] < found["high"]
-    assert judge.interval([0.1]) == {"value": pytest.approx(math.exp(0.1)), "low": None, "high": None, "n": 1}
+TOOL = """
+import json, pathlib, sys, time
+assert sys.argv[1:3] == {words}, sys.argv
+assert sys.argv[-5:] == ["train.py", "--data", {data!r}, "--seed", "1"], sys.argv
+{does}
+"""
+REPORT = (
+    "pathlib.Path('../runs/a').mkdir(parents=True); pathlib.Path('../runs/a/autopilot_report.json').write_text({!r})"
+)
 
 
 @pytest.mark.parametrize(
-    ("loss", "good"),
-    [(1.04, True), (1.2, True), (1.3, False), (math.nan, False)],
-    ids=["near", "in range", "off", "nan"],
+    ("tool", "does", "status", "left"),
+    [
+        ("train-doctor", "print('no proven win')", "nothing", {}),
+        ("train-doctor", "raise SystemExit(1)", "failed", {}),
+        ("train-doctor", "print('ended before its first measured step'); raise SystemExit(1)", "cannot", {}),
+        (
+            "train-doctor",
+            "pathlib.Path('.train-doctor').mkdir(); pathlib.Path('.train-doctor/a.patch').write_text('--- a')",
+            "result",
+            {"patch": "--- a"},
+        ),
+        ("fournex", "pass", "failed", {}),
+        ("fournex", REPORT.format(json.dumps({"improved": False, "winner": None})), "nothing", {}),
+        (
+            "fournex",
+            REPORT.format(json.dumps({"improved": True, "winner": {"env_vars": {"FRX_NUM_WORKERS": "2"}}})),
+            "result",
+            {"variables": {"FRX_NUM_WORKERS": "2"}},
+        ),
+    ],
 )
-def test_losses_decide_whether_a_result_counts(loss: float, good: bool) -> None:
-    runs = [run(0, "untouched", 1.0, 1.0), run(1, "untouched", 1.0, 1.2), run(0, "x", 0.5, loss)]
-    assert judge.as_good(runs, "x") is good
+def test_what_a_tool_leaves_is_read(
+    tool: str, does: str, status: str, left: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = work_of(tmp_path)
+    words = {"train-doctor": ["fix", "--no-card"], "fournex": ["tune", "--safe"]}[tool]
+    command = tmp_path / {"train-doctor": "train-doctor", "fournex": "frx"}[tool]
+    text = TOOL.format(words=words, data=str(tmp_path), does=does)
+    command.write_text(f"#!{sys.executable}\n{text}", encoding="utf-8")
+    command.chmod(0o755)
+    monkeypatch.setattr(tools, "installed", lambda _: tmp_path)
+    found = TOOLS[tool](work)
+    assert found["status"] == status, found
+    assert {key: found[key] for key in left} == left
 
 
-def workload(rival: str, status: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
-    outcome = {"status": status, "seconds": 9.0, "said": "a | b", "load": 0.5, "more": {}, "version": "1"}
-    return {
-        "name": "one",
-        "kind": "kind",
-        "source": ["a/b", "0" * 40],
-        "command": ["train.py"],
-        "stand_in": "none",
-        "steps": [1, 10],
-        "judged": {"runs": runs},
-        "rivals": dict.fromkeys(judge.SOURCES) | {rival: outcome},
-    }
+def test_a_tool_is_interrupted_after_its_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tools, "GRACE", -0.5)
+    work = work_of(tmp_path)
+    code, stopped, _ = work.run([sys.executable, "-c", "import time; time.sleep(60)"], {})
+    assert stopped
+    assert code != 0
 
 
-def test_a_loss_is_told_as_plainly_as_a_win() -> None:
-    slow = [run(0, "untouched", 4.0), run(0, "tips", 8.0), run(1, "untouched", 4.0), run(1, "tips", 8.0)]
-    cell, counted = judge.verdict(workload("tips", "result", slow), "tips")
-    assert cell.startswith("0.50×")
-    assert counted == pytest.approx(math.log(0.5))
+def test_loadtunes_settings_become_changes() -> None:
+    knobs = {"num_workers": 2, "persistent_workers": 1, "prefetch_factor": None, "num_threads": 1}
+    assert tools.loadtunes_plan({**knobs, "amp": False, "compile": False}) == [
+        {"strategy": "workers", "setting": {"num_workers": 2, "persistent_workers": True}},
+        {"strategy": "threads", "setting": {"threads": 1}},
+    ]
+
+
+def test_of_two_settings_of_a_strategy_the_last_one_stays() -> None:
+    first, second, other = ({"strategy": name, "setting": {"n": n}} for name, n in (("a", 1), ("a", 2), ("b", 1)))
+    assert tools.once([first, other, second]) == [second, other]
+
+
+def test_every_rival_is_a_tool() -> None:
+    assert {"autoopt", *RIVALS} == {*TOOLS, *PUT_ON}
+
+
+def document(
+    tool: str, status: str, seconds: float | None, metric: float = 1.0, patch: str = "--- a"
+) -> dict[str, Any]:
+    """One script that autoopt makes twice as fast, and a tool's result beside it."""
+    searches = [
+        {"case": "vae", "tool": name, "revision": "abc", "status": state, "patch": text, "refused": None}
+        | {"claim": None, "changes": []}
+        for name, state, text in (("autoopt", "result", "--- a"), (tool, status, patch))
+    ]
+    runs = []
+    for side, took, value in (("untouched", 20.0, 1.0), ("patched", 10.0, 1.0), (tool, seconds, metric)):
+        if took is not None:
+            one = {"side": side, "seconds": took, "first_seconds": 4.0, "metric": value, "error": None}
+            runs += [{**one, "round": index} for index in range(2)]
+    row = {"case": "vae", "revision": "abc", "patched": "search", "tools": ["autoopt", tool], "words": [], "runs": runs}
+    return {"searches": searches, "judgements": [row]}
 
 
 @pytest.mark.parametrize(
-    ("status", "cell", "counted"),
-    [("cannot", "cannot", None), ("nothing", "no change", 0.0), ("stopped", "no result in time", 0.0)],
+    ("found", "cell", "ahead"),
+    [
+        (document("tips", "result", 40.0), "0.50× [0.50, 0.50]", "4.00×"),
+        (document("tips", "result", 5.0, metric=9.0), "metric lost (4.00× [4.00, 4.00])", "2.00×"),
+        (document("tips", "nothing", None, patch=""), "no change", "2.00×"),
+        (document("tips", "stopped", None, patch=""), "no result in time", "2.00×"),
+        (document("tips", "cannot", None, patch=""), "cannot", "-"),
+    ],
+    ids=["a loss is told as a win", "another metric", "nothing", "stopped", "cannot"],
 )
-def test_a_tool_without_a_result_is_said_to_be_so(status: str, cell: str, counted: float | None) -> None:
-    assert judge.verdict(workload("tips", status, []), "tips") == (cell, counted)
-
-
-def test_a_faster_result_with_other_losses_does_not_count() -> None:
-    runs = [run(0, "untouched", 4.0, 1.0), run(0, "tips", 1.0, 9.0)]
-    cell, counted = judge.verdict(workload("tips", "result", runs), "tips")
-    assert cell.startswith("other losses")
-    assert counted == 0.0
-
-
-def test_every_tool_is_in_the_table() -> None:
-    assert set(judge.SOURCES) == set(rivals.RIVALS)
-
-
-def test_a_second_search_keeps_what_the_first_had_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = iter([rivals.Outcome("failed", 5.0, "broke"), rivals.Outcome("nothing", 7.0, "no gain")])
-    monkeypatch.setattr(rivals, "SCRATCH", tmp_path)
-    monkeypatch.setattr(rivals, "copy_of", lambda *_: tmp_path)
-    monkeypatch.setitem(rivals.RIVALS, "tips", lambda *_: next(found))
-    vae = WORKLOADS["vae"]
-    assert rivals.search(vae, "tips", 10.0).status == "failed"
-    assert rivals.search(vae, "tips", 10.0).status == "failed"
-    assert rivals.search(vae, "tips", 10.0, again=True).status == "nothing"
-    told = json.loads((rivals.place(vae, "tips") / "outcome.json").read_text(encoding="utf-8"))
-    assert [one["status"] for one in told["earlier"]] == ["failed"]
+def test_a_result_is_told_as_it_is(found: dict[str, Any], cell: str, ahead: str) -> None:
+    text = page.render(found)
+    row = next(line for line in text.splitlines() if line.startswith("| vae |"))
+    assert f"| vae | 2.00× [2.00, 2.00] | - | {cell} |" in row
+    mean = next(line for line in text.splitlines() if line.startswith("| tips |"))
+    assert mean.split(" | ")[2].startswith(ahead)

@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 from autoopt.script.metric import direction_of
-from benchmarks.whole_runs import __main__ as command
-from benchmarks.whole_runs import figures, judge, page, search
-from benchmarks.whole_runs.cases import CASES, Case, CaseError, case_of, check_frozen, frozen, hashes
-from benchmarks.whole_runs.data import prepared
+from benchmarks.gauntlet.cases import GAUNTLET, PLACEBO
+from benchmarks.whole_runs import cases, command, figures, judge, page, tools
+from benchmarks.whole_runs.cases import WHOLE_RUNS, Case, CaseError, Suite, hashes
 
 SCRIPT = """
 import argparse
@@ -30,6 +29,7 @@ print("final metric: 0.1")
 print(f"final metric: {0.5 + seed % 7}")
 """
 CASE = Case("made_up", "final metric", "metric", True, 0.01, "a test")
+CASES = WHOLE_RUNS.cases
 
 
 def runs(**seconds: list[float | None]) -> list[dict[str, Any]]:
@@ -125,17 +125,43 @@ def test_claim_holds_within_a_tenth(claimed: float | None, shown: float | None, 
 
 def test_a_lost_metric_and_a_failed_side_have_no_score() -> None:
     good = runs(untouched=[20.0, 20.0], patched=[15.0, 15.0], expert=[10.0, 10.0])
-    assert figures.summary(CASE, good, None, False)["score"]["value"] == pytest.approx(math.log(4 / 3) / math.log(2))
+    assert patched(good)["score"]["value"] == pytest.approx(math.log(4 / 3) / math.log(2))
     lost = [{**run, "metric": 0.8} if run["side"] == "patched" else run for run in good]
-    assert figures.summary(CASE, lost, None, False)["no_score"] == "patched: metric lost"
-    failed = runs(untouched=[20.0], patched=[None], expert=[10.0])
-    found = figures.summary(CASE, failed, None, False)
-    assert (found["score"], found["no_score"]) == (None, "patched: ended with 1: boom")
+    assert patched(lost)["no_score"] == "patched: metric lost"
+    failed = patched(runs(untouched=[20.0], patched=[None], expert=[10.0]))
+    assert (failed["score"], failed["no_score"]) == (None, "patched: ended with 1: boom")
+
+
+def patched(judged: list[dict[str, Any]], case: Case = CASE) -> dict[str, Any]:
+    """The figures of the patched side."""
+    found: dict[str, Any] = figures.summary(case, judged)["sides"]["patched"]
+    return found
+
+
+def test_a_run_that_misses_the_target_has_lost() -> None:
+    case = Case("made_up", "final metric", "metric", True, 0.0, "a test", target=0.85)
+    judged = runs(untouched=[20.0, 20.0], patched=[15.0, 15.0], expert=[10.0, 10.0])
+    assert patched(judged, case)["no_score"] is None
+    missed = [{**run, "metric": 0.84} if (run["side"], run["round"]) == ("patched", 1) else run for run in judged]
+    assert patched(missed, case)["no_score"] == "patched: target missed"
+    missed = [{**run, "metric": 0.84} if (run["side"], run["round"]) == ("untouched", 1) else run for run in judged]
+    assert patched(missed, case)["no_score"] == "untouched: target missed"
+
+
+def test_a_speedup_is_split_into_samples_and_seconds_a_sample() -> None:
+    judged = runs(untouched=[24.0, 24.0], patched=[8.0, 8.0], expert=[6.0, 6.0])
+    needed = {"untouched": 3000, "patched": 1500, "expert": 1000}
+    judged = [{**run, "samples": needed[run["side"]], "first_seconds": 4.0} for run in judged]
+    found = patched(judged)
+    assert found["algorithmic"]["value"] == pytest.approx(2.0)
+    assert found["exact"]["value"] == pytest.approx(1.5)
+    assert found["without_start"]["value"] == pytest.approx(5.0)
 
 
 def test_an_empty_patch_scores_zero_and_shows_one() -> None:
-    found = figures.summary(CASE, runs(untouched=[20.0, 21.0], expert=[10.0, 10.0]), {"value": 1.5}, True)
-    assert (found["score"]["value"], found["speedup"]["patched"]["value"], found["claim_holds"]) == (0.0, 1.0, False)
+    found = figures.summary(CASE, runs(untouched=[20.0, 21.0], expert=[10.0, 10.0]), {"value": 1.5}, ["patched"])
+    side = found["sides"]["patched"]
+    assert (side["score"]["value"], side["speedup"]["value"], found["claim_holds"]) == (0.0, 1.0, False)
 
 
 @pytest.mark.parametrize(("higher", "worse"), [(True, 0.1), (False, -0.1)])
@@ -153,17 +179,17 @@ def test_only_a_worse_metric_counts(higher: bool, worse: float) -> None:
     ],
 )
 def test_claim_is_the_headline_first(result: dict[str, Any], claim: float | None) -> None:
-    assert search.claim_of(result)["value"] == claim
+    assert tools.claim_of(result)["value"] == claim
 
 
-def made_up(folder: Path, patched: str | None = SCRIPT) -> dict[str, Path]:
+def made_up(folder: Path, patched: str | None = SCRIPT) -> dict[str, judge.Side]:
     """The sides of a case of small scripts."""
     sides = {}
     for side, text in (("untouched", SCRIPT), ("expert", SCRIPT), ("patched", patched)):
         if text is not None:
             (folder / side).mkdir()
-            sides[side] = folder / side / "train.py"
-            sides[side].write_text(text, encoding="utf-8")
+            (folder / side / "train.py").write_text(text, encoding="utf-8")
+            sides[side] = judge.Side(folder / side, "train.py")
     return sides
 
 
@@ -179,25 +205,38 @@ def test_a_round_shares_its_seed_and_leaves_the_scripts_folders_alone(tmp_path: 
         assert all(run["seconds"] > 0 and run["other_cpu_seconds"] >= 0 for run in mine)
         assert mine[0]["metric"] == pytest.approx(0.5 + mine[0]["seed"] % 7)  # the last one printed
     assert found[0]["seed"] != found[3]["seed"]
-    assert not any((script.parent / "written").exists() for script in sides.values())
+    assert not any((side.tree / "written").exists() for side in sides.values())
 
 
 @pytest.mark.parametrize(
     ("script", "error"),
     [("raise SystemExit('no data')", "ended with 1: no data"), ("print('done')", "printed no 'final metric'")],
 )
-def test_a_patched_script_that_fails_ends_the_judging(tmp_path: Path, script: str, error: str) -> None:
+def test_a_patched_script_that_fails_is_not_run_again(tmp_path: Path, script: str, error: str) -> None:
     found = judge.rounds(CASE, made_up(tmp_path, script), tmp_path, 3, lambda runs: None, rng=random.Random(0))
-    assert (found[-1]["side"], found[-1]["error"]) == ("patched", error)
-    assert found[-1]["round"] == 0
+    assert [(run["round"], run["error"]) for run in found if run["side"] == "patched"] == [(0, error)]
+    assert len([run for run in found if run["side"] == "expert"]) == 3
+
+
+def test_the_end_of_the_start_and_the_samples_are_read(tmp_path: Path) -> None:
+    script = "print('first step: 1')\nprint('samples seen: 12')\nprint('final metric: 2')"
+    (tmp_path / "train.py").write_text(script, encoding="utf-8")
+    case = Case("made_up", "final metric", "", True, 0.0, "", first="^first step", samples=r"samples seen: (\d+)")
+    found = judge.whole_run(case, case.command("train.py", tmp_path, 1), tmp_path, case.environment(tmp_path))
+    assert (found["samples"], found["metric"], found["error"]) == (12, 2.0, None)
+    assert 0 < found["first_seconds"] <= found["seconds"]
 
 
 @pytest.fixture
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Results in a file of the test's own, by a revision of its own."""
-    monkeypatch.setattr(command, "RESULTS", tmp_path / "whole_runs.json")
+    """Results in a folder of the test's own, by a revision of its own."""
+    monkeypatch.setattr(cases, "RESULTS", tmp_path)
     monkeypatch.setattr(command, "revision", lambda: "abc")
     return tmp_path / "whole_runs.json"
+
+
+def run(*words: str) -> int:
+    return command.main(WHOLE_RUNS, None, list(words))
 
 
 @pytest.mark.parametrize(
@@ -207,12 +246,15 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["judge", "ppo"], "no patch: ppo was not searched by abc"),
         (["judge", "ppo", "--patched", "/nowhere"], "no patched script: /nowhere holds no train.py"),
         (["search", "nothing"], "unknown case 'nothing'"),
+        (["search", "ppo", "--tools", "magic"], "unknown tool 'magic'; there are: autoopt, "),
+        (["search", "ppo", "--tools", "tips"], "tips changes ppo where autoopt's search finds sites"),
     ],
 )
 def test_bad_input_is_one_clear_error(
-    words: list[str], said: str, results: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], said: str, results: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert command.main(words) == 2
+    monkeypatch.setenv("WHOLE_RUNS_CACHE", str(results.parent / "cache"))
+    assert run(*words) == 2
     assert capsys.readouterr().err.startswith(f"error: {said}")
     assert not results.exists()
 
@@ -220,41 +262,63 @@ def test_bad_input_is_one_clear_error(
 def test_nothing_is_repeated_by_the_same_revision_unless_asked(
     results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    nothing = {"exit_code": 0, "seconds": 1.0, "claim": None, "changes": [], "patch": "", "refused": None}
+    nothing = {"seconds": 1.0, "claim": None, "changes": [], "patch": "", "refused": None, "folder": ""}
     monkeypatch.setattr(command, "searched", lambda *_, **__: nothing)
-    monkeypatch.setattr(command, "check_frozen", lambda _: None)
-    assert command.main(["search", "ppo"]) == 0
-    assert command.main(["search", "ppo"]) == 2
+    assert run("search", "ppo") == 0
+    assert run("search", "ppo") == 2
     assert "the first one counts" in capsys.readouterr().err
-    assert command.main(["search", "ppo", "--again"]) == 0
-    assert [row["again"] for row in json.loads(results.read_text(encoding="utf-8"))["searches"]] == [False, True]
-    with pytest.raises(CaseError, match="searches have run"):
-        command.freeze()
+    assert run("search", "ppo", "--tools", "tips") == 0  # another tool's first
+    assert run("search", "ppo", "--again") == 0
+    rows = json.loads(results.read_text(encoding="utf-8"))["searches"]
+    assert [(row["tool"], row["again"]) for row in rows] == [("autoopt", False), ("tips", False), ("autoopt", True)]
+    assert run("freeze") == 2
+    assert "searches have run" in capsys.readouterr().err
+
+
+def test_first_searches_alone_are_judged(
+    results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree = results.parent / "work" / "patched"
+    tree.mkdir(parents=True)
+    (tree / "train.py").write_text(SCRIPT, encoding="utf-8")
+    found = {"seconds": 1.0, "claim": None, "changes": [], "refused": None, "folder": str(tree.parent)}
+    patches = iter(["--- a", "", "--- b"])
+    monkeypatch.setattr(command, "searched", lambda *_, **__: {**found, "patch": next(patches)})
+    judged: list[list[str]] = []
+
+    def rounds(case: Case, sides: dict[str, judge.Side], data: Path, number: int, keep: Any, words: Any) -> None:
+        judged.append(sorted(sides))
+        assert sides["patched"].tree == tree
+        keep(runs(untouched=[20.0, 20.0], expert=[10.0, 10.0], patched=[10.0, 10.0]))
+
+    monkeypatch.setattr(command, "rounds", rounds)
+    assert [run("search", "ppo", "--tools", tool) for tool in ("autoopt", "tips")] == [0, 0]
+    assert run("search", "ppo", "--again") == 0
+    assert run("judge", "ppo") == 0
+    assert judged == [["expert", "patched", "untouched"]]  # tips changed nothing: its side is not run
+    sides = json.loads(capsys.readouterr().out.splitlines()[-1])["sides"]
+    assert sides["tips"]["speedup"]["value"] == 1.0
+    assert sides["patched"]["score"]["value"] == pytest.approx(1.0)
+    assert run("judge", "ppo") == 2
 
 
 def test_the_patch_of_a_run_is_put_on_a_copy(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("a = 1\n", encoding="utf-8")
-    patch = tmp_path / "patch.diff"
-    patch.write_text("--- a/train.py\n+++ b/train.py\n@@ -1 +1 @@\n-a = 1\n+a = 2\n", encoding="utf-8")
-    assert search.put_on(tmp_path, tmp_path) is None
+    patch = "--- a/train.py\n+++ b/train.py\n@@ -1 +1 @@\n-a = 1\n+a = 2\n"
+    assert tools.put_on(patch, tmp_path) is None
     assert (tmp_path / "train.py").read_text(encoding="utf-8") == "a = 2\n"
-    assert "patch does not apply" in str(search.put_on(tmp_path, tmp_path))
+    assert "patch does not apply" in str(tools.put_on(patch, tmp_path))
 
 
 def test_the_page_shows_patches_in_full_and_what_was_not_measured() -> None:
     empty = page.render({"searches": [], "judgements": []})
     assert "No search has been judged yet." in empty
     assert "| ppo | `-` | - | - | - | - | - | - |" in empty
-    figures_ = figures.summary(
-        CASES["ppo"],
-        runs(untouched=[20.0, 20.0], patched=[15.0, 15.0], expert=[10.0, 10.0]),
-        {"kind": "same_steps", "value": 1.9},
-        False,
-    )
-    searched = {"case": "ppo", "revision": "abc", "claim": figures_["claim"], "patch": "--- a\n+++ b\n", "changes": []}
-    searched |= {"budget": "4m", "exit_code": 0}
-    row = {"case": "ppo", "revision": "abc", "patched": "search", "note": "", "words": [], "figures": figures_}
-    row["runs"] = runs(untouched=[20.0], patched=[15.0], expert=[10.0])
+    claim = {"kind": "same_steps", "value": 1.9}
+    searched = {"case": "ppo", "revision": "abc", "claim": claim, "patch": "--- a\n+++ b\n", "changes": []}
+    searched |= {"budget": "4m", "exit_code": 0, "refused": None}
+    row = {"case": "ppo", "revision": "abc", "patched": "search", "note": "", "words": []}
+    row["runs"] = runs(untouched=[20.0, 20.0], patched=[15.0, 15.0], expert=[10.0, 10.0])
     text = page.render({"searches": [searched], "judgements": [row]})
     assert "1.90× same_steps | 1.33× [1.33, 1.33] | 2.00× [2.00, 2.00] | 0.42 [0.42, 0.42] | no |" in text
     assert "```diff\n--- a\n+++ b\n```" in text
@@ -262,23 +326,39 @@ def test_the_page_shows_patches_in_full_and_what_was_not_measured() -> None:
 
 
 def test_scripts_are_the_frozen_ones() -> None:
-    assert set(frozen()["cases"]) == set(CASES)
-    for case in CASES.values():
-        check_frozen(case)
+    for suite in (WHOLE_RUNS, GAUNTLET):
+        assert set(suite.frozen()["cases"]) == set(suite.cases)
+        for case in suite.cases.values():
+            suite.check_frozen(case)
 
 
-def test_an_edited_script_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    case = case_of("ppo")
-    edited = {**hashes(case), "train.py": "0" * 64}
-    monkeypatch.setattr("benchmarks.whole_runs.cases.frozen", lambda: {"date": "2026-01-01", "cases": {"ppo": edited}})
-    with pytest.raises(CaseError, match=r"ppo: train.py changed since it was frozen on 2026-01-01"):
-        check_frozen(case)
-    monkeypatch.setattr("benchmarks.whole_runs.cases.frozen", dict)
+def test_an_edited_script_is_refused(tmp_path: Path) -> None:
+    case = CASES["ppo"]
+    suite = Suite("made_up", {"ppo": case}, tmp_path)
     with pytest.raises(CaseError, match="ppo is not frozen"):
-        check_frozen(case)
+        suite.check_frozen(case)
+    edited = {"date": "2026-01-01", "cases": {"ppo": {**hashes(case), "train.py": "0" * 64}}}
+    suite.freeze.write_text(json.dumps(edited), encoding="utf-8")
+    with pytest.raises(CaseError, match=r"ppo: train.py changed since it was frozen on 2026-01-01"):
+        suite.check_frozen(case)
+    suite.freeze.write_text(json.dumps({**edited, "cases": {"ppo": hashes(case)}}), encoding="utf-8")
+    suite.check_frozen(case)
+    (tmp_path / "RULES.md").write_text("other rules", encoding="utf-8")
+    with pytest.raises(CaseError, match=r"RULES.md changed"):
+        suite.check_frozen(case)
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.name)
+def test_a_placebo_is_the_experts_script_for_a_fixed_length() -> None:
+    for name, case in GAUNTLET.cases.items():
+        if name.endswith(PLACEBO):
+            assert GAUNTLET.cases[name.removesuffix(PLACEBO)].folder == case.folder
+            assert (case.script, case.expert, case.target) == ("expert.py", None, None)
+            text = (case.folder / "expert.py").read_text(encoding="utf-8")
+            assert all(f'"{word}"' in text for word in case.words if word.startswith("--"))
+            assert list(judge.fixed_sides(case)) == ["untouched"]
+
+
+@pytest.mark.parametrize("case", [*CASES.values(), *GAUNTLET.cases.values()], ids=lambda case: case.name)
 def test_the_watched_metric_has_the_direction_of_the_judged_one(case: Case) -> None:
     assert direction_of(case.watched) == direction_of(case.metric) == ("max" if case.higher else "min")
 
@@ -302,8 +382,8 @@ def short(case: Case, script: str, folder: Path, data: Path, length: int) -> tup
 
 
 def check_same(name: str, folder: Path) -> None:
-    case = case_of(name)
-    data = prepared(name)
+    case = CASES[name]
+    data = command.data_of(WHOLE_RUNS, case)
     metric, losses = short(case, "train.py", folder, data, case.length[1])
     other, its = short(case, "expert.py", folder, data, case.length[1])
     assert abs(case.worse(metric, other)) <= case.tolerance

@@ -1,8 +1,11 @@
 """A small convolution net on handwritten digits, trained by accelerate's own loop, in the way of its documentation."""
 
+import sys
+
 import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
+from accelerate.utils import set_seed
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
@@ -31,6 +34,7 @@ class Digits(Dataset):
 
 
 def training_function():
+    set_seed(int(sys.argv[1]))
     accelerator = Accelerator()
     train_dataloader = DataLoader(Digits(True), shuffle=True, batch_size=32)
     eval_dataloader = DataLoader(Digits(False), batch_size=64)
@@ -43,7 +47,7 @@ def training_function():
     model, optimizer, train_dataloader, eval_dataloader = accelerator.prepare(
         model, optimizer, train_dataloader, eval_dataloader
     )
-    for epoch in range(10):
+    for epoch in range(30):
         model.train()
         for pictures, labels in train_dataloader:
             optimizer.zero_grad()

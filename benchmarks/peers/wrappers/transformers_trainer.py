@@ -1,6 +1,7 @@
 """A small GPT-2 from a configuration, trained by transformers' Trainer, in the way of its documentation."""
 
 import os
+import sys
 
 import torch
 from torch.utils.data import Dataset
@@ -33,7 +34,8 @@ def main():
     training_args = TrainingArguments(
         output_dir="out",
         per_device_train_batch_size=16,
-        num_train_epochs=3,
+        num_train_epochs=1,
+        seed=int(sys.argv[1]),
         learning_rate=5e-4,
         logging_steps=50,
         save_strategy="no",

@@ -1,0 +1,83 @@
+"""docs/measurements/gauntlet.md, made from benchmarks/results/gauntlet.json and the experts' notes alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.gauntlet.cases import GAUNTLET, PLACEBO
+from benchmarks.whole_runs.command import AUTOOPT, changes_nothing
+from benchmarks.whole_runs.figures import EXPERT, PATCHED
+from benchmarks.whole_runs.page import Judged, ahead, figure, machines, outcome, table
+from benchmarks.whole_runs.tools import RIVALS
+
+HEAD = """Each case is a script as people write it, and the same training as an expert rewrites it. Whole runs to the
+same target are timed from process start to process end, interleaved, with fresh seeds. Ratios are untouched seconds
+over the side's seconds, above 1 is faster; brackets are 95 % intervals over the rounds. Score: log(patched) /
+log(expert). *Algorithmic* is the part of a speedup that comes from fewer samples until the target, *exact* the part
+that comes from fewer seconds a sample. The placebo twin offers no gain, so a tool must keep nothing there. "-" is not
+measured.
+
+Rules: `benchmarks/gauntlet/RULES.md`. Reproduce: `make gauntlet CASE=jpegs`, under 15 minutes. The result of your
+machine joins the table of machines; commit `benchmarks/results/gauntlet.json` to share it.
+"""
+
+
+def render(document: dict[str, Any]) -> str:
+    """The page: scores, rivals, machines, the experts' edits."""
+    every = {name: Judged(case, document) for name, case in GAUNTLET.cases.items()}
+    cases = [one for name, one in every.items() if not name.endswith(PLACEBO)]
+    head = ["case", "revision", "autoopt", "score", "expert", "expert, exact", "expert, algorithmic", "placebo"]
+    targets = [[one.case.name, f"{one.case.metric} {one.case.target:g}", one.case.reason] for one in cases]
+    started = [
+        [one.case.name, *(figure(one.side(side)["without_start"]) for side in (PATCHED, EXPERT))] for one in cases
+    ]
+    compared = [[one.case.name, *(outcome(one, tool) for tool in (AUTOOPT, *RIVALS))] for one in cases]
+    return "\n".join(
+        [
+            HEAD,
+            table(head, [_row(one, every[one.case.name + PLACEBO]) for one in cases]),
+            _totals(cases),
+            "## Other tools in the same rounds\n",
+            table(["case", AUTOOPT, *RIVALS], compared),
+            "Geometric mean of autoopt's speedup over each tool's, with its 95 % interval:\n",
+            table(["tool", "cases", "autoopt / tool"], ahead(cases, RIVALS)),
+            "## Without the start\n\nThe same runs, timed from their first step on.\n",
+            table(["case", AUTOOPT, "expert"], started),
+            "## Machines\n",
+            table(["machine", "case", "revision", "score", "autoopt", "expert"], machines(GAUNTLET, document, _score)),
+            "## Cases and targets\n",
+            table(["case", "target", "what it is"], targets),
+            *(f"### {one.case.name}\n\n{_notes(one)}\n" for one in cases),
+        ]
+    )
+
+
+def _row(one: Judged, twin: Judged) -> list[str]:
+    expert, score = one.side(EXPERT), _score(one)
+    return [
+        one.case.name,
+        f"`{one.revision}`",
+        score[1],
+        score[0],
+        score[2],
+        figure(expert["exact"]),
+        figure(expert["algorithmic"]),
+        "-" if twin.search is None else "kept nothing" if changes_nothing(twin.search) else "**kept a change**",
+    ]
+
+
+def _score(one: Judged) -> list[str]:
+    """Score, speedup of the patch, speedup of the expert's edit."""
+    side = one.side(PATCHED)
+    return [side["no_score"] or figure(side["score"], ""), *(figure(one.side(s)["speedup"]) for s in (PATCHED, EXPERT))]
+
+
+def _totals(cases: list[Judged]) -> str:
+    scores = [one.side(PATCHED)["score"]["value"] for one in cases if one.side(PATCHED)["score"]]
+    if not scores:
+        return "No search has been judged yet.\n"
+    return f"{sum(score >= 0.9 for score in scores)} of {len(scores)} judged cases score 0.9 or more.\n"
+
+
+def _notes(one: Judged) -> str:
+    return (one.case.folder / "EXPERT.md").read_text(encoding="utf-8").strip()
