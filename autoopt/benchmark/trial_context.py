@@ -24,6 +24,8 @@ from autoopt.registry import Registry
 from autoopt.setup import Setup
 from autoopt.workload import Workload
 
+Emit = Callable[[JsonDict], None]
+
 
 class Spec(Protocol):
     """The orders of a trial: ``autoopt.trial.protocol.TrialSpec``."""
@@ -39,9 +41,6 @@ class Spec(Protocol):
 
     @property
     def rank(self) -> Place | None: ...
-
-
-Emit = Callable[[JsonDict], None]
 
 
 class TrialContext:

@@ -22,6 +22,9 @@ from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFe
 from autoopt.benchmark.seeding import kept_random_state, mix, seed_everything
 
 _SMALL = 2**32
+_LOOKS = 3
+"""Batches of an epoch after which it is known from which generators a dataset draws; the others are left alone."""
+_States = list[Any]
 
 
 def draw_anew(seed: int) -> None:
@@ -66,12 +69,6 @@ def same_draws() -> None:
             return plain(self, possibly_batched_index)
 
     _MapDatasetFetcher.fetch = fetch  # type: ignore[method-assign]
-
-
-_LOOKS = 3
-"""Batches of an epoch after which it is known from which generators a dataset draws; the others are left alone."""
-
-_States = list[Any]
 
 
 def own_draws(seed: int) -> None:
