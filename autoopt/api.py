@@ -20,6 +20,7 @@ from autoopt.loading.notebook import cells_of, module_source
 from autoopt.options import Options, make_options
 from autoopt.records import Plan, Result
 from autoopt.registry import instance_spec, load_strategies
+from autoopt.running.checks import check_command
 from autoopt.running.optimize import optimize_run, resume_run
 from autoopt.running.profile import profile_run
 from autoopt.script.command import parse
@@ -63,9 +64,11 @@ def optimize(
     written = _from_notebook(workload, chosen)
     spec = workload if isinstance(workload, str) else written[0] if written else _import_string(workload)
     chosen = written[1] if written else chosen
+    checked = parse(spec)
+    check_command(checked, chosen)
     inline = cells_of(vars(sys.modules["__main__"])) is not None
     with following(chosen.log) as trackers, _progress(shown=inline) as view:
-        result = optimize_run(parse(spec), chosen, listeners=[*listeners, *trackers, *view])
+        result = optimize_run(checked, chosen, listeners=[*listeners, *trackers, *view])
         if report and result.reproduce.run_directory:
             trackers.report = _report(result, Path(result.reproduce.run_directory))
     if inline and trackers.report is not None:

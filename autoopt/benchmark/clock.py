@@ -29,6 +29,10 @@ BETWEEN = frozenset({"data", "copy", "evaluate"})
 _AHEAD = 4
 _FOLD_EVERY = 256
 """Steps between readings of the events that the device has passed, so that a run of days does not keep them all."""
+_FOLLOWING = 2
+"""CUDA graphs of what was compiled are warmed up and recorded in the steps after."""
+_SLOW = 2.0
+"""A step that was not so many times a usual one has paid for nothing."""
 
 
 @dataclass
@@ -229,12 +233,6 @@ def recording() -> bool:
 
 def clock_for(device: Device) -> StageClock:
     return EventClock(device) if device.timed_by_events else StageClock()
-
-
-_FOLLOWING = 2
-"""CUDA graphs of what was compiled are warmed up and recorded in the steps after."""
-_SLOW = 2.0
-"""A step that was not so many times a usual one has paid for nothing."""
 
 
 class DeferredCost:

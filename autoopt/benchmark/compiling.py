@@ -11,6 +11,10 @@ from torch import nn
 
 from autoopt.setup import Compile
 
+STORM = 8
+"""Compilations of one function after which torch gives up on it (``torch._dynamo.config.recompile_limit``)."""
+AGAIN = "torch.compile compiled again and again"
+
 
 def compile_model(model: nn.Module, compile_: Compile) -> None:
     """Compiles in place: names, parameters and state dict stay as they are."""
@@ -86,11 +90,6 @@ def compilations() -> int:
     """Graphs that this process has compiled so far."""
     counters = _dynamo("counters")
     return 0 if counters is None else int(counters["stats"]["unique_graphs"])
-
-
-STORM = 8
-"""Compilations of one function after which torch gives up on it (``torch._dynamo.config.recompile_limit``)."""
-AGAIN = "torch.compile compiled again and again"
 
 
 def trouble() -> str | None:

@@ -29,6 +29,9 @@ PLAIN = (
 
 _NO_DATA = (type, ModuleType, weakref.ref, nn.Module, torch.Generator)
 """Things that an object holds to work with; they are no part of what it holds of the data."""
+MASKS = ("attention_mask", "padding_mask", "mask")
+LEAST_WIDTH = 8
+"""Rows of fewer ids than this are no sequences."""
 
 
 def leaves(batch: Any) -> Iterator[Leaf]:
@@ -227,11 +230,6 @@ def sizes_of(loader: DataLoader[Any]) -> Sizes | None:
     except (TypeError, NotImplementedError):
         return None
     return Sizes(sampler.batch_size, whole, rest)
-
-
-MASKS = ("attention_mask", "padding_mask", "mask")
-LEAST_WIDTH = 8
-"""Rows of fewer ids than this are no sequences."""
 
 
 def padding_share(batches: Iterable[Any]) -> float | None:

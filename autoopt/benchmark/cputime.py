@@ -13,6 +13,7 @@ import psutil
 
 _LISTED = os.path.exists(f"/proc/self/task/{os.getpid()}/children")
 """Whether the kernel lists the children of a process; looking through all processes takes far longer."""
+_TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
 def children(pid: int) -> list[int]:
@@ -44,8 +45,6 @@ try:
     import resource
 except ImportError:  # Windows has none
     resource = None  # type: ignore[assignment]
-
-_TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
 @dataclass(frozen=True)

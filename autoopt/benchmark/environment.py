@@ -30,6 +30,7 @@ _PACKAGES = ("numpy", "torchvision", "triton", "lightning", "transformers", "acc
 _TRITON = ("pytorch-triton", "pytorch-triton-rocm", "triton-rocm", "triton-windows")
 """Other names under which triton is distributed."""
 _CGROUP = Path("/sys/fs/cgroup")
+Reading = dict[str, float]
 
 
 def environment(device: str | torch.device) -> Environment:
@@ -156,9 +157,6 @@ def _versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
-
-
-Reading = dict[str, float]
 
 
 class Monitor:

@@ -31,6 +31,7 @@ from autoopt.workload import Workload
 
 _HANDFUL = 4
 _PATIENCE = 2.0
+_NOT_PLAIN = object()
 
 
 class Samples:
@@ -324,9 +325,6 @@ def _optimizer_facts(training: LiveTraining) -> OptimizerFacts:
 def plain_options(options: Mapping[str, Any]) -> JsonDict:
     """Those options that a document can hold: numbers, texts, None and lists of numbers."""
     return {key: plain for key, value in options.items() if (plain := _plain(value)) is not _NOT_PLAIN}
-
-
-_NOT_PLAIN = object()
 
 
 def _plain(value: Any) -> Any:

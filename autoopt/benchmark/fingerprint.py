@@ -27,6 +27,7 @@ LEAST_PER_TENSOR = 16
 _WHOLE = 1 << 16
 _STRIDED = 1 << 14
 _PER_SAMPLE = 64
+_APART = object()
 
 
 def digest(batch: Any, *, whole_numbers: bool = False) -> str:
@@ -73,9 +74,6 @@ def _joined(group: list[Any]) -> list[Leaf]:
     columns = [(path, [one[place][1] for one in found]) for place, (path, _) in enumerate(found[0])]
     joined = [(path, _join(parts)) for path, parts in columns]
     return [] if any(part is _APART for _, part in joined) else joined
-
-
-_APART = object()
 
 
 def _join(parts: list[Any]) -> Any:

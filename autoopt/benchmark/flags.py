@@ -16,6 +16,18 @@ from autoopt.setup import Setup
 
 M_MMAP_MAX, M_TRIM_THRESHOLD = -4, -1
 """Parameters of glibc's ``mallopt`` (malloc.h)."""
+_KNOWN = {
+    "threads",
+    "interop_threads",
+    "cudnn_benchmark",
+    "affinity",
+    "multiprocessing_sharing_strategy",
+    "keep_freed_memory",
+    "env",
+    "leave_out",
+}
+_FP32 = {"highest": "ieee", "high": "tf32", "medium": "tf32"}
+"""The same precisions in torch's newer words (``torch.backends.cuda.matmul.fp32_precision``)."""
 
 
 def keep_freed_memory() -> None:
@@ -30,18 +42,6 @@ def keep_freed_memory() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None or not (mallopt(M_MMAP_MAX, 0) and mallopt(M_TRIM_THRESHOLD, -1)):
         raise RuntimeError("freed memory can be kept with glibc's malloc alone")
-
-
-_KNOWN = {
-    "threads",
-    "interop_threads",
-    "cudnn_benchmark",
-    "affinity",
-    "multiprocessing_sharing_strategy",
-    "keep_freed_memory",
-    "env",
-    "leave_out",
-}
 
 
 def apply_flags(setup: Setup) -> None:
@@ -75,10 +75,6 @@ def apply_flags(setup: Setup) -> None:
         torch.multiprocessing.set_sharing_strategy(flags["multiprocessing_sharing_strategy"])  # type: ignore[no-untyped-call]
     if setup.precision.matmul is not None:
         torch.set_float32_matmul_precision(setup.precision.matmul)
-
-
-_FP32 = {"highest": "ieee", "high": "tf32", "medium": "tf32"}
-"""The same precisions in torch's newer words (``torch.backends.cuda.matmul.fp32_precision``)."""
 
 
 @contextmanager

@@ -25,6 +25,22 @@ from autoopt.errors import WorkloadError
 from autoopt.setup import Setup, Transform
 from autoopt.workload import Workload
 
+OPTIONS = (
+    "num_workers",
+    "pin_memory",
+    "prefetch_factor",
+    "persistent_workers",
+    "multiprocessing_context",
+    "timeout",
+    "worker_init_fn",
+    "collate_fn",
+    "drop_last",
+    "in_order",
+    "pin_memory_device",
+)
+"""Options that ``Setup.with_loader`` may set. The batch size has a method of its own, and so has the dataset."""
+_OF_VALIDATION = ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "multiprocessing_context")
+
 
 class Generators:
     """The generators of one loader, at a known state at the start of every epoch.
@@ -119,24 +135,6 @@ def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
         and one["numpy"][2:] == other["numpy"][2:]
         and bool((one["numpy"][1] == other["numpy"][1]).all())
     )
-
-
-OPTIONS = (
-    "num_workers",
-    "pin_memory",
-    "prefetch_factor",
-    "persistent_workers",
-    "multiprocessing_context",
-    "timeout",
-    "worker_init_fn",
-    "collate_fn",
-    "drop_last",
-    "in_order",
-    "pin_memory_device",
-)
-"""Options that ``Setup.with_loader`` may set. The batch size has a method of its own, and so has the dataset."""
-
-_OF_VALIDATION = ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "multiprocessing_context")
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ _OUTPUT_NAMES = {
     *("input", "inputs", "output", "outputs", "out", "logit", "logits", "scores"),
     *("pred", "preds", "prediction", "predictions", "y_pred", "y_hat", "yhat"),
 }
+Recorded = torch.Tensor | float
 
 
 def is_criterion(loss: Any) -> bool:
@@ -138,9 +139,6 @@ def transformed_loss(given: Any, transforms: Iterable[Callable[[Loss], Loss]], d
     for transform in transforms:
         loss = transform(loss)
     return loss
-
-
-Recorded = torch.Tensor | float
 
 
 class LossRecorder:

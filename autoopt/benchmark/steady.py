@@ -29,6 +29,17 @@ _SLOW = 1.5
 """Steps at the start that take so many times the lasting level are warm-up still."""
 _EQUAL = 0.10
 """Levels that differ by less than this are one level."""
+WAITS = 0.02
+"""Share of the seconds that training waits for data, from which on the loader's workers set the cycle. Below it their
+bunches cost less than a block can show."""
+REPEATS = 3
+"""Times that a cycle must have been seen."""
+EXPLAINED = 0.5
+"""Autocorrelation from which on steps repeat: more than half of their variance comes back after so many steps."""
+SURE = 3.0
+"""Standard errors of an autocorrelation of independent steps that it must exceed besides: chance repeats few steps."""
+LONGEST = 256
+"""Steps: what repeats more rarely is a part of the scatter between blocks."""
 
 
 @dataclass(frozen=True)
@@ -120,19 +131,6 @@ def excess(times: Sequence[float]) -> float:
         return 0.0
     steady = find_steady(times) or Steady(len(times) // 2, statistics.median(times[len(times) // 2 :]))
     return warmup_excess(times, steady)
-
-
-WAITS = 0.02
-"""Share of the seconds that training waits for data, from which on the loader's workers set the cycle. Below it their
-bunches cost less than a block can show."""
-REPEATS = 3
-"""Times that a cycle must have been seen."""
-EXPLAINED = 0.5
-"""Autocorrelation from which on steps repeat: more than half of their variance comes back after so many steps."""
-SURE = 3.0
-"""Standard errors of an autocorrelation of independent steps that it must exceed besides: chance repeats few steps."""
-LONGEST = 256
-"""Steps: what repeats more rarely is a part of the scatter between blocks."""
 
 
 def cycle_of(times: Sequence[float], workers: int, waiting: float) -> int:

@@ -24,6 +24,15 @@ from autoopt.setup import Setup, Transform
 
 ROOM = 4
 """Times the bytes of the state that must be free for it to be kept where it is: what runs beside it needs room, too."""
+PARTS = frozenset({"precision", "transfer", "flags", "loss", "optimizer", "model"})
+"""Parts of a setup that can be switched; of the model how its tensors lie in memory alone. Not those of the loader (its
+workers live), of the batch (another training), and of whole steps (a recorded graph has one way to step)."""
+SCRIPT_PARTS = PARTS - {"transfer", "loss"}
+"""Those of a script, whose own lines compute the loss and move its batches."""
+FLAGS = frozenset({"threads"})
+"""Switches of the process among them. Not ``cudnn_benchmark``: torch looks up by its shape how a convolution is run, so
+that one that was met before keeps what was chosen then. Not ``affinity``: threads that live keep their cores.
+Not ``keep_freed_memory``: memory that was taken from the system stays."""
 
 
 class KeptState:
@@ -159,17 +168,6 @@ def _follow(optimizer: Any) -> None:
         for name, value in state.items():
             if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
                 state[name] = torch.empty_like(parameter, dtype=value.dtype, device=value.device).copy_(value)
-
-
-PARTS = frozenset({"precision", "transfer", "flags", "loss", "optimizer", "model"})
-"""Parts of a setup that can be switched; of the model how its tensors lie in memory alone. Not those of the loader (its
-workers live), of the batch (another training), and of whole steps (a recorded graph has one way to step)."""
-SCRIPT_PARTS = PARTS - {"transfer", "loss"}
-"""Those of a script, whose own lines compute the loss and move its batches."""
-FLAGS = frozenset({"threads"})
-"""Switches of the process among them. Not ``cudnn_benchmark``: torch looks up by its shape how a convolution is run, so
-that one that was met before keeps what was chosen then. Not ``affinity``: threads that live keep their cores.
-Not ``keep_freed_memory``: memory that was taken from the system stays."""
 
 
 def unswitchable(before: Setup, after: Setup, switched: frozenset[str] = PARTS) -> str:

@@ -19,6 +19,12 @@ from scipy.optimize import isotonic_regression
 from autoopt.records import Curve, Estimate, RunPart, RunParts, WholeRun
 from autoopt.records.messages import TrainingRun
 
+Mode = Literal["max", "min"]
+Array = NDArray[np.float64]
+_DRAWS = 4000
+_SEED_SD = 0.1
+_SEED_DOF = 3.0
+
 
 def whole_run_seconds(parts: RunParts, steps: float | None = None) -> WholeRun:
     """A whole run: start + steps + later epochs' starts + evaluations + checkpoints + end.
@@ -79,14 +85,6 @@ def epoch_start(openings: Sequence[float], loader: Any, usual: float) -> float |
 def _times(steps: float, every: float | None) -> int:
     """How often something comes in so many steps; the last time at their end."""
     return math.ceil(steps / every - 1e-9) if every else 0
-
-
-Mode = Literal["max", "min"]
-Array = NDArray[np.float64]
-
-_DRAWS = 4000
-_SEED_SD = 0.1
-_SEED_DOF = 3.0
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,9 @@ from autoopt.errors import EnvironmentLacks
 from autoopt.records import JsonDict
 
 _RENAMED = {"fwdbwd": "forward_backward", "cuda_runtime": "runtime", "cuda_driver": "runtime"}
+_TAG = re.compile(r"<[^>]+>")
+_LISTED = 10
+"""Operators, and kernels, that are listed."""
 
 
 def write_trace(
@@ -94,11 +97,6 @@ def _read(path: Path) -> JsonDict:
 def _write(path: Path, document: JsonDict) -> None:
     with gzip.open(path, "wt", encoding="utf-8", compresslevel=6) as file:
         json.dump(document, file)
-
-
-_TAG = re.compile(r"<[^>]+>")
-_LISTED = 10
-"""Operators, and kernels, that are listed."""
 
 
 def read_profile(path: Path | str) -> JsonDict:

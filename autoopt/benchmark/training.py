@@ -105,6 +105,7 @@ class Training:
         apply_flags(setup)
         self.clock: StageClock = clock_for(self.device)
         self.deferred_cost = deferred_cost_for(self.device.torch, compiles=setup.compile is not None)
+        self.stretch = Stretch(LossRecorder(self.device.kind == "cpu"))
         self.steps = 0
         self.samples: int | None = 0
         self.users_optimizer: Any = None

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 
 Move = Callable[[Any], Any]
+END = object()
+"""In place of a batch where there is no further one."""
 
 
 def mover(device: torch.device, *, non_blocking: bool = False) -> Move | None:
@@ -60,10 +62,6 @@ def mapped(batch: Any, change: Callable[[torch.Tensor], torch.Tensor], whole: Mo
         fields = {f.name: mapped(getattr(batch, f.name), change, whole) for f in dataclasses.fields(batch) if f.init}
         return dataclasses.replace(batch, **fields)
     return batch
-
-
-END = object()
-"""In place of a batch where there is no further one."""
 
 
 class CopyAhead:

@@ -25,6 +25,8 @@ from autoopt.registry import Registry
 from autoopt.setup import Setup
 from autoopt.workload import Workload
 
+Emit = Callable[[JsonDict], None]
+
 
 class Spec(Protocol):
     """The orders of a trial: ``autoopt.trial.protocol.TrialSpec``."""
@@ -41,9 +43,6 @@ class Spec(Protocol):
 
     @property
     def rank(self) -> Place | None: ...
-
-
-Emit = Callable[[JsonDict], None]
 
 
 class TrialContext:

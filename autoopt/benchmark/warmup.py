@@ -17,6 +17,14 @@ from autoopt.benchmark.target import epoch_start
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.records.messages import Block, Startup
 
+_LEAST_SECONDS = 0.5
+_LEAST_GROUPS = 4
+_LEAST_SLOW, _STEADY_SECONDS, _ALIKE = 2, 1.0, 1.2
+"""Steady steps fill so many groups; where they are slow, fewer that last for so long and are alike to that factor: what
+a process's first steps pay, lazy imports, pages, kernels that are looked for, is paid within two or three of them or
+within parts of a second."""
+_PART_SECONDS = 0.25
+
 
 @dataclass(frozen=True)
 class Ramp:
@@ -83,15 +91,6 @@ def _ramp(training: LiveTraining, ramp: Ramp) -> float:
         return 0.0
     lap, _ = training.run_until(lambda done, elapsed: elapsed >= ramp.seconds and done >= ramp.steps)
     return training.deferred_cost.settled(lap)[1]
-
-
-_LEAST_SECONDS = 0.5
-_LEAST_GROUPS = 4
-_LEAST_SLOW, _STEADY_SECONDS, _ALIKE = 2, 1.0, 1.2
-"""Steady steps fill so many groups; where they are slow, fewer that last for so long and are alike to that factor: what
-a process's first steps pay, lazy imports, pages, kernels that are looked for, is paid within two or three of them or
-within parts of a second."""
-_PART_SECONDS = 0.25
 
 
 def warm_up(live: TrialContext, max_seconds: float) -> Startup:

@@ -20,7 +20,6 @@ from autoopt.options import Options
 from autoopt.records import Plan, PlanDocument, Result, StopReason
 from autoopt.registry import Registry
 from autoopt.running.baseline_spec import baseline_spec, registry_of
-from autoopt.running.checks import check_command
 from autoopt.running.document import result_of
 from autoopt.running.executor import launcher_of
 from autoopt.running.saved_options import fingerprint_of, options_document, options_of
@@ -44,12 +43,11 @@ from autoopt.trial.remote.launcher import RemoteLauncher
 
 
 def optimize_run(workload: Build | Script, options: Options, *, listeners: Sequence[Listener] = ()) -> Result:
-    """One run, from an empty directory to result.json, plan.json and optimized_train.py.
+    """One run that was checked (``running.checks``), from an empty directory to its documents.
 
     Raises:
         AutooptError: nothing was written but the journal and the logs.
     """
-    check_command(workload, options)
     registry = registry_of(options)
     directory = RunDirectory.create(workload.spec, options.out)
     try:

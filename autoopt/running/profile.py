@@ -14,7 +14,6 @@ from autoopt.profilers import profile_with
 from autoopt.records import Change, Plan, Prediction, Profile, Profiled, Reproduce
 from autoopt.registry import Registry
 from autoopt.running.baseline_spec import baseline_spec, registry_of
-from autoopt.running.checks import check_command
 from autoopt.running.document import located, near, now
 from autoopt.script.command import Build, Script
 from autoopt.search.planner import Choice
@@ -32,7 +31,7 @@ def profile_run(
     on_profiled: Callable[[Profiled], None] = lambda found: None,
     announce: Listener = lambda event: None,
 ) -> Profile:
-    """Benchmark and simplify only; writes profile.json and a trace, nothing is tried.
+    """Benchmark and simplify only, once checked (``running.checks``); writes profile.json and a trace.
 
     Args:
         tools: profilers to run afterwards (``autoopt.profilers.TOOLS``), each told to ``on_profiled``.
@@ -41,7 +40,6 @@ def profile_run(
     Raises:
         AutooptError: the workload cannot be built, or fails.
     """
-    check_command(workload, options)
     registry = registry_of(options)
     directory = RunDirectory.create(workload.spec, options.out)
     try:

@@ -7,6 +7,12 @@ from autoopt.simplify.costly import forced_advice, mistakes
 
 _OFTEN = 0.5
 """Times a training step from which on a wait is worth a word."""
+_WANTED: tuple[tuple[SiteKind, str, str], ...] = (
+    ("loader_training", "a DataLoader that training batches come from", "workers, pinning, prefetch and caches"),
+    ("model", "the line that makes the model", "a patch for changes of the model (they can still be measured)"),
+    ("loss", "a backward pass", "any change that must be shown to leave the losses as they are"),
+    ("evaluation", "an evaluation of the model without gradients", "a target, and changes that need one"),
+)
 
 
 def advice_of(sites: Sites) -> tuple[Advice, ...]:
@@ -37,14 +43,6 @@ def _waits(sites: Sites) -> tuple[Advice, ...]:
         for site in sites.of("device_wait")
         if site.options.get("device") != "cpu" and (site.per_step or 0.0) >= _OFTEN
     )
-
-
-_WANTED: tuple[tuple[SiteKind, str, str], ...] = (
-    ("loader_training", "a DataLoader that training batches come from", "workers, pinning, prefetch and caches"),
-    ("model", "the line that makes the model", "a patch for changes of the model (they can still be measured)"),
-    ("loss", "a backward pass", "any change that must be shown to leave the losses as they are"),
-    ("evaluation", "an evaluation of the model without gradients", "a target, and changes that need one"),
-)
 
 
 def not_found(sites: Sites) -> tuple[NotFound, ...]:

@@ -37,6 +37,9 @@ from autoopt.script.sayable import unsayable
 from autoopt.setup import Distributed, Setup
 from autoopt.simplify.costly import CALLS
 
+_ALONE = re.compile(r"\s*[\w.]+\(\s*\)\s*(#.*)?")
+_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
 
 class UnblockedMoves(Watcher):
     """Where the script moves what its training loader gave, it is moved as by ``x.to(device, non_blocking=True)``.
@@ -66,9 +69,6 @@ class UnblockedMoves(Watcher):
             return plain(tensor, *args, **kwargs)
 
         return moved
-
-
-_ALONE = re.compile(r"\s*[\w.]+\(\s*\)\s*(#.*)?")
 
 
 def stands_alone(file: str, line: int) -> bool:
@@ -115,9 +115,6 @@ def _without(call: Callable[..., Any], places: set[tuple[str, int]]) -> Callable
         return call(*args, **kwargs)
 
     return called
-
-
-_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def _makes(site: Site, found: Found) -> bool:

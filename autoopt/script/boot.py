@@ -25,6 +25,17 @@ from autoopt.trial.protocol import TrialSpec
 
 VARIABLE = "AUTOOPT_SCRIPT"
 PATH_WAS_UNSET = "AUTOOPT_SCRIPT_PATH_WAS_UNSET"
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_CHANGES = frozenset({"open", "os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.truncate", "os.symlink", "os.link"})
+_FIRST = {"os.rename": slice(2), "os.link": slice(1, 2), "os.symlink": slice(1, 2)}
+"""Which arguments of an event name what is changed; the first one of all others."""
+_READ_BY_TORCH = re.compile(
+    r"(?!PYTORCH_NVML_BASED_CUDA_CHECK)"  # Lightning sets it; it is set wherever torch is imported for others
+    r"((OMP|GOMP|KMP|MKL|OPENBLAS|BLIS|VECLIB|NUMEXPR|DNNL|ONEDNN|GLOO|LD)_|cores$"
+    r"|CUDA|CUDNN|CUBLAS|NCCL|NVIDIA|HIP|ROC|MIOPEN|PYTORCH|TORCH|TRITON|ATEN|C10|MALLOC|JEMALLOC|PYTHON)"
+)
+"""Names that torch and the libraries below it may read as they are imported: a script that sets another (of tokenizers,
+of trackers, of its own) before torch comes may be run where torch is imported already."""
 
 
 class Orders(Record):
@@ -40,13 +51,6 @@ class Orders(Record):
     writable: tuple[str, ...] | None = None
     tell_imports: bool = False
     began: float | None = None
-
-
-_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-_CHANGES = frozenset({"open", "os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.truncate", "os.symlink", "os.link"})
-
-_FIRST = {"os.rename": slice(2), "os.link": slice(1, 2), "os.symlink": slice(1, 2)}
-"""Which arguments of an event name what is changed; the first one of all others."""
 
 
 def guard(writable: Iterable[str]) -> None:
@@ -220,15 +224,6 @@ class ScriptProcess:
             self._server.found(None, error)
         else:
             self._script.session.end(error)
-
-
-_READ_BY_TORCH = re.compile(
-    r"(?!PYTORCH_NVML_BASED_CUDA_CHECK)"  # Lightning sets it; it is set wherever torch is imported for others
-    r"((OMP|GOMP|KMP|MKL|OPENBLAS|BLIS|VECLIB|NUMEXPR|DNNL|ONEDNN|GLOO|LD)_|cores$"
-    r"|CUDA|CUDNN|CUBLAS|NCCL|NVIDIA|HIP|ROC|MIOPEN|PYTORCH|TORCH|TRITON|ATEN|C10|MALLOC|JEMALLOC|PYTHON)"
-)
-"""Names that torch and the libraries below it may read as they are imported: a script that sets another (of tokenizers,
-of trackers, of its own) before torch comes may be run where torch is imported already."""
 
 
 def _settings() -> dict[str, Any]:

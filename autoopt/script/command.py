@@ -38,6 +38,9 @@ _OF_THE_PLACE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_
 _GONE = ("TORCHELASTIC_ERROR_FILE", "TMPDIR", "PYTHONPATH", "_", "SHLVL", "PWD", "OLDPWD")
 """Variables that a launcher sets and that hold for its own run alone."""
 _HINT = "such as: autoopt optimize -- torchrun --standalone --nproc-per-node 2 train.py"
+_DEAF = {"-I", "-E", "-S", "-Im", "-Em", "-Sm"}
+_LAUNCHERS = ("deepspeed", "mpirun", "srun")
+_EXAMPLE = "such as: autoopt optimize train.py --budget 1h -- --epochs 10"
 
 
 def is_launcher(words: Sequence[str]) -> bool:
@@ -140,11 +143,6 @@ def _variables(process: dict[str, Any]) -> dict[str, str]:
     if "TORCHELASTIC_USE_AGENT_STORE" in found:
         found["TORCHELASTIC_USE_AGENT_STORE"] = "False"
     return found
-
-
-_DEAF = {"-I", "-E", "-S", "-Im", "-Em", "-Sm"}
-_LAUNCHERS = ("deepspeed", "mpirun", "srun")
-_EXAMPLE = "such as: autoopt optimize train.py --budget 1h -- --epochs 10"
 
 
 @dataclass(frozen=True)

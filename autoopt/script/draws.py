@@ -21,6 +21,9 @@ from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFe
 from autoopt.benchmark.seeding import mix
 
 _SMALL = 2**32
+_LOOKS = 3
+"""Batches of an epoch after which it is known from which generators a dataset draws; the others are left alone."""
+_States = list[Any]
 
 
 def draw_anew(seed: int) -> None:
@@ -45,12 +48,6 @@ def _mixing(plain: Any, seed: int) -> Any:
         return plain(mix(seed, str(given)) % _SMALL, *args, **kwargs)
 
     return seeding
-
-
-_LOOKS = 3
-"""Batches of an epoch after which it is known from which generators a dataset draws; the others are left alone."""
-
-_States = list[Any]
 
 
 def own_draws(seed: int) -> None:

@@ -30,6 +30,16 @@ from autoopt.trial.failures import failure_of
 from autoopt.trial.protocol import Rank, ScriptSpec, TrialSpec
 from autoopt.trial.supervisor import supervise
 
+_LOOK_SECONDS = 0.01
+OFFLINE = {
+    "WANDB_MODE": "offline",
+    "WANDB_SILENT": "true",
+    "NEPTUNE_MODE": "offline",
+    "CLEARML_OFFLINE_MODE": "1",
+    "COMET_MODE": "disabled",
+}
+"""Trackers that would tell the world of a training that is only a measurement."""
+
 
 def runs_here(command: Sequence[str]) -> bool:
     """Whether a command names a script or a module for this very interpreter, and gives it no options of its own."""
@@ -88,17 +98,6 @@ def _main(words: Sequence[str]) -> None:
     main.__file__, main.__loader__, main.__builtins__ = file, loader, __builtins__  # type: ignore[attr-defined]
     sys.modules["__main__"] = main
     exec(loader.source_to_code(loader.get_data(file), file), main.__dict__)
-
-
-_LOOK_SECONDS = 0.01
-OFFLINE = {
-    "WANDB_MODE": "offline",
-    "WANDB_SILENT": "true",
-    "NEPTUNE_MODE": "offline",
-    "CLEARML_OFFLINE_MODE": "1",
-    "COMET_MODE": "disabled",
-}
-"""Trackers that would tell the world of a training that is only a measurement."""
 
 
 def main(trial: int, supervisor: int, log: int) -> NoReturn:

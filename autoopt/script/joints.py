@@ -24,6 +24,10 @@ from autoopt.script.session import Session
 
 _TURNS = 2
 """Turns that must be seen before an order counts as one."""
+_MOST_UNHELD = 200
+_MOST_ROOTLESS = 20
+SETTLED = 3
+"""Training steps after which every root model has been called, as a rule; from then on no other call is looked at."""
 
 
 def period_of(order: Sequence[int]) -> tuple[int, ...]:
@@ -87,12 +91,6 @@ class Passes:
         """Passes in a turn of so many optimizers' steps, of turns that came to their end; None where none did."""
         turns = len(self._at_steps) // steps
         return self._at_steps[turns * steps - 1] / turns if turns else None
-
-
-_MOST_UNHELD = 200
-_MOST_ROOTLESS = 20
-SETTLED = 3
-"""Training steps after which every root model has been called, as a rule; from then on no other call is looked at."""
 
 
 class Joints:

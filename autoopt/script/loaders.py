@@ -20,6 +20,10 @@ from autoopt.benchmark.contents import samples_of
 from autoopt.script.frames import maker_place
 from autoopt.script.session import Session
 
+_Given = tuple[int, Any, int | None]
+"""A batch that no training call has taken yet: identity of its iterator, its loader (None where that is known to
+train), samples (None where they cannot be counted)."""
+
 
 class Watcher:
     """Who is told what the joints see, besides the session; does nothing but for what a subclass says."""
@@ -35,11 +39,6 @@ class Watcher:
     def backward(self, loss: Any) -> None: ...
     def stepped(self, optimizer: Optimizer) -> None: ...
     def saved(self) -> None: ...
-
-
-_Given = tuple[int, Any, int | None]
-"""A batch that no training call has taken yet: identity of its iterator, its loader (None where that is known to
-train), samples (None where they cannot be counted)."""
 
 
 class Roles:

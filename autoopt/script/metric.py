@@ -26,6 +26,24 @@ _TRACKERS = (
 
 
 _LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
+LEAST_EVALUATIONS = 2
+"""Evaluations that must have printed the same line: in one alone, a counter looks like anything else, unless its words
+name held-out data."""
+ROUNDED = 5e-3
+"""Relative difference up to which two numbers are one, of which somebody prints fewer digits."""
+_FIGURE = re.compile(r"(?<![\w.@])[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
+_WRITTEN = r"([-+]?[0-9]+\.?[0-9]*(?:[eE][-+]?[0-9]+)?)"
+_QUALITY = re.compile(
+    r"loss|err|perplexity|ppl|bpc|mse|mae|rmse|nll|wer|cer|fid|acc|top-?[15]|f1|auc|bleu|rouge|iou|precision|recall|psnr"
+    r"|ssim|score|r2",
+    re.I,
+)
+_HELD_OUT = re.compile(r"\b(val|valid|validation|test|testing|eval|evaluation|dev|held)", re.I)
+_TRAINED = re.compile(r"\btrain", re.I)
+_LOSS = re.compile(r"loss|perplexity|ppl|bpc|nll|entropy", re.I)
+_BEST_SO_FAR = re.compile(r"\b(best|max|highest|lowest)", re.I)
+_PROGRESS = re.compile(r"it/s|s/it|\d%\|")
+_UNIT = re.compile(r"\s*(?:[a-z]?s|sec|seconds|min|h|/)(?![a-z])", re.I)
 
 
 def name_of(metric: str) -> str:
@@ -191,28 +209,6 @@ class _Overheard:
 
     def __iter__(self) -> Any:
         return iter(self._stream)
-
-
-LEAST_EVALUATIONS = 2
-"""Evaluations that must have printed the same line: in one alone, a counter looks like anything else, unless its words
-name held-out data."""
-
-ROUNDED = 5e-3
-"""Relative difference up to which two numbers are one, of which somebody prints fewer digits."""
-
-_FIGURE = re.compile(r"(?<![\w.@])[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
-_WRITTEN = r"([-+]?[0-9]+\.?[0-9]*(?:[eE][-+]?[0-9]+)?)"
-_QUALITY = re.compile(
-    r"loss|err|perplexity|ppl|bpc|mse|mae|rmse|nll|wer|cer|fid|acc|top-?[15]|f1|auc|bleu|rouge|iou|precision|recall|psnr"
-    r"|ssim|score|r2",
-    re.I,
-)
-_HELD_OUT = re.compile(r"\b(val|valid|validation|test|testing|eval|evaluation|dev|held)", re.I)
-_TRAINED = re.compile(r"\btrain", re.I)
-_LOSS = re.compile(r"loss|perplexity|ppl|bpc|nll|entropy", re.I)
-_BEST_SO_FAR = re.compile(r"\b(best|max|highest|lowest)", re.I)
-_PROGRESS = re.compile(r"it/s|s/it|\d%\|")
-_UNIT = re.compile(r"\s*(?:[a-z]?s|sec|seconds|min|h|/)(?![a-z])", re.I)
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,19 @@ _LOADER_OPTIONS = (
     "drop_last",
     "timeout",
 )
+_LONGEST = 60
+"""Characters of an expression that are shown."""
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.Module)
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_Parents = dict[ast.AST, ast.AST]
+WAITS = ("item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__")
+TRAINERS = {
+    "transformers.training_args": ("TrainingArguments", "__post_init__"),
+    "lightning.pytorch.trainer.trainer": ("Trainer", "__init__"),
+    "pytorch_lightning.trainer.trainer": ("Trainer", "__init__"),
+    "accelerate.accelerator": ("Accelerator", "__init__"),
+}
+"""Classes whose arguments decide how a library's own loop trains, by module, and what of each runs as one is made."""
 
 
 @dataclass
@@ -134,14 +147,6 @@ def site_of(seen: Seen, steps: float) -> Site:
         per_step=seen.count / steps if counted else None,
         seconds_per_step=seen.seconds / steps if seen.kind == "forced" else None,
     )
-
-
-_LONGEST = 60
-"""Characters of an expression that are shown."""
-
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.Module)
-_LOOPS = (ast.For, ast.AsyncFor, ast.While)
-_Parents = dict[ast.AST, ast.AST]
 
 
 def origin_of(places: tuple[Place, ...]) -> JsonDict:
@@ -223,16 +228,6 @@ def _names(node: ast.AST) -> set[str]:
 
 def _is_own(node: ast.Attribute) -> bool:
     return isinstance(node.value, ast.Name) and node.value.id == "self"
-
-
-WAITS = ("item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__")
-TRAINERS = {
-    "transformers.training_args": ("TrainingArguments", "__post_init__"),
-    "lightning.pytorch.trainer.trainer": ("Trainer", "__init__"),
-    "pytorch_lightning.trainer.trainer": ("Trainer", "__init__"),
-    "accelerate.accelerator": ("Accelerator", "__init__"),
-}
-"""Classes whose arguments decide how a library's own loop trains, by module, and what of each runs as one is made."""
 
 
 class Observer(Watcher):

@@ -28,6 +28,11 @@ from autoopt.records.messages import EpochRead, samples_read
 from autoopt.script.held import HeldWeights
 from autoopt.script.loaders import Watcher
 
+_ROUNDS = 8
+"""Batches at each set of weights, where nobody says how many. Never fewer than asked, however long they take: both
+plans must come to the same batches."""
+_MOST_READ = 1024
+
 
 class StepData(Watcher):
     """The data of one process's steps, from joint to joint.
@@ -171,12 +176,6 @@ def _same_numbers(one: torch.Tensor, other: torch.Tensor) -> bool:
     if one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr():
         return True
     return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)
-
-
-_ROUNDS = 8
-"""Batches at each set of weights, where nobody says how many. Never fewer than asked, however long they take: both
-plans must come to the same batches."""
-_MOST_READ = 1024
 
 
 class ScriptRecorder(Recorder, Watcher):

@@ -42,6 +42,15 @@ from autoopt.script.refusals import refuse_processes
 from autoopt.script.session import Session
 from autoopt.trial.protocol import TrialSpec
 
+_Rest = Literal["stepped", "dropped"]
+_TRAINERS = frozenset(
+    (
+        "transformers.trainer.Trainer",
+        "lightning.pytorch.trainer.trainer.Trainer",
+        "pytorch_lightning.trainer.trainer.Trainer",
+    )
+)
+
 
 @dataclass
 class ModelCall:
@@ -127,16 +136,6 @@ def scalar_of(output: Any) -> torch.Tensor:
         return scalars[0].reshape(())
     means = [leaf.float().mean() for leaf in found]
     return torch.stack(means).sum() if len(means) > 1 else means[0]
-
-
-_Rest = Literal["stepped", "dropped"]
-_TRAINERS = frozenset(
-    (
-        "transformers.trainer.Trainer",
-        "lightning.pytorch.trainer.trainer.Trainer",
-        "pytorch_lightning.trainer.trainer.Trainer",
-    )
-)
 
 
 def planned_steps(batches_per_step: int) -> int | None:

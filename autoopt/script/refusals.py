@@ -13,6 +13,8 @@ _HINT = (
     "let torchrun start them, as in: autoopt optimize -- torchrun --standalone --nproc-per-node 2 train.py; "
     "else name a command that trains in one process, or describe the run with build()"
 )
+ENDED = "script ended"
+"""Where a trial failed whose script has come to its end."""
 
 
 def refuse_processes(size: int = 1) -> None:
@@ -76,10 +78,6 @@ def shared_out() -> WorkloadError:
 
 def _refuse(*_: Any, **__: Any) -> None:
     raise WorkloadError("the script trains in several processes, which it starts itself", hint=_HINT)
-
-
-ENDED = "script ended"
-"""Where a trial failed whose script has come to its end."""
 
 
 class ScriptEnded(TrialFailed):

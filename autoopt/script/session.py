@@ -23,6 +23,8 @@ from autoopt.script.between import Between, Goal, Interruption
 from autoopt.script.metric import told_again
 from autoopt.script.refusals import ScriptEnded, of_training
 
+_INLINE = 3
+
 
 class PlainSteps:
     """The plain steps since the last that was split, or since something happened between two of them.
@@ -113,9 +115,6 @@ class PlainSteps:
         for each in (opened, arrived, ends):
             each.clear()
         return steps, between
-
-
-_INLINE = 3
 
 
 class Session:

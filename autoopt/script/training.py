@@ -45,6 +45,8 @@ from autoopt.trial.protocol import Rank
 from autoopt.workload import Target, Workload
 
 _BLOCK = "autoopt.Block"
+T = TypeVar("T")
+ADAPTER = "script"
 
 
 class ScriptRanks(Ranks):
@@ -101,11 +103,6 @@ def _plain(value: Any) -> Any:
 
 def _value(text: bytes) -> Any:
     return json.loads(text, object_hook=lambda found: Block.model_validate(found[_BLOCK]) if _BLOCK in found else found)
-
-
-T = TypeVar("T")
-
-ADAPTER = "script"
 
 
 class Models(nn.Module):

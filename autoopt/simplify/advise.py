@@ -48,6 +48,8 @@ _TINY = 200
 _CADENCE = 0.2
 CACHE = 0.2
 """Of a step: samples whose preparation takes less are not worth a cache."""
+_TRACED = 0.5
+"""Seconds of samples under a tracer."""
 
 
 def sync_advice(functions: Iterable[Function], seen: WatchedStep) -> list[Advice]:
@@ -372,10 +374,6 @@ def merged(found: Iterable[Advice]) -> list[Advice]:
     for item in found:
         kept.setdefault((item.title, item.file, item.line), item)
     return sorted(kept.values(), key=lambda item: -(item.share or 0.0))
-
-
-_TRACED = 0.5
-"""Seconds of samples under a tracer."""
 
 
 def advise_training(

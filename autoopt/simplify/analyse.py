@@ -24,6 +24,9 @@ from autoopt.simplify.pipeline import COMPUTE, DEFAULT_PREFETCH, Pipeline
 from autoopt.simplify.stage_profile import Description, StageProfile
 from autoopt.simplify.stage_timings import StageTimings, Timing
 
+ORDER = ("storage", "preparation", "collate", "pin", "copy")
+_EXPOSED = {"copy": "copy", "forward": "forward", "backward": "backward", "optimizer": "optimizer", "host": "other"}
+
 
 def with_watched(timings: StageTimings, run: RunParts | None) -> StageTimings:
     """The timings with evaluations and checkpoints as a script was seen to make them: they stand in its own loop."""
@@ -87,10 +90,6 @@ def run_parts(facts: WorkloadFacts, startup: Startup, block: Block, timings: Sta
 def whole_run(parts: RunParts) -> WholeRun | None:
     """The planned run from its parts; None where its length is not known."""
     return whole_run_seconds(parts) if parts.steps and parts.step_seconds is not None else None
-
-
-ORDER = ("storage", "preparation", "collate", "pin", "copy")
-_EXPOSED = {"copy": "copy", "forward": "forward", "backward": "backward", "optimizer": "optimizer", "host": "other"}
 
 
 def analyse(

@@ -24,6 +24,11 @@ from autoopt.benchmark.live import LiveTraining
 from autoopt.benchmark.seeding import random_state, set_random_state
 from autoopt.records import JsonDict
 
+_HALF = 0.5
+"""A device with more of its memory taken is not asked for twice the batch."""
+_SECONDS = 120.0
+"""Reading a batch may take this long before it counts as hung."""
+
 
 class ChildFailed(Exception):  # noqa: N818
     """The forked measurement raised, died or took too long; the message says which."""
@@ -149,12 +154,6 @@ def _optimizer_state(optimizer: torch.optim.Optimizer, aside: Callable[[torch.Te
 
 def _tensors(model: nn.Module) -> list[torch.Tensor]:
     return [*model.parameters(), *model.buffers()]
-
-
-_HALF = 0.5
-"""A device with more of its memory taken is not asked for twice the batch."""
-_SECONDS = 120.0
-"""Reading a batch may take this long before it counts as hung."""
 
 
 class Fetch:

@@ -12,6 +12,24 @@ PRODUCT = 1024
 USEFUL_CONCURRENCY = 32
 _OWN = ("preparation", "storage")
 """Ceilings that follow from the workload's own seconds, and from no peak."""
+_CLASS = {
+    "storage": "storage",
+    "preparation": "preparation",
+    "collate": "preparation",
+    "pin": "transfer",
+    "copy": "transfer",
+    "optimizer": "optimizer",
+    "host": "host",
+    "evaluate": "interruption",
+    "checkpoint": "interruption",
+    "epoch": "interruption",
+}
+WITHIN_REACH = 1.25
+"""A step this near its ceiling has no bottleneck: peaks are the best of many calls, no step is made of such alone."""
+_LEAST_EXPLAINED = 0.1
+"""Share of the measured step that the graph's own must make for one of its stages to be called the bottleneck."""
+_FULL_MEMORY = 0.95
+_DISPATCHES = 6
 
 
 def stage_ceilings(timings: StageTimings, peaks: Peaks) -> dict[str, float]:
@@ -159,26 +177,6 @@ def fused_ceiling(found: tuple[Operator, ...], peaks: Peaks, precisions: tuple[s
     if rate is None or not found:
         return None
     return sum(operator.flops or 0.0 for operator in found) / rate
-
-
-_CLASS = {
-    "storage": "storage",
-    "preparation": "preparation",
-    "collate": "preparation",
-    "pin": "transfer",
-    "copy": "transfer",
-    "optimizer": "optimizer",
-    "host": "host",
-    "evaluate": "interruption",
-    "checkpoint": "interruption",
-    "epoch": "interruption",
-}
-WITHIN_REACH = 1.25
-"""A step this near its ceiling has no bottleneck: peaks are the best of many calls, no step is made of such alone."""
-_LEAST_EXPLAINED = 0.1
-"""Share of the measured step that the graph's own must make for one of its stages to be called the bottleneck."""
-_FULL_MEMORY = 0.95
-_DISPATCHES = 6
 
 
 def bottleneck(pipeline: Pipeline, reach: float | None = None) -> str | None:

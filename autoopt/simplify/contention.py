@@ -36,11 +36,22 @@ from autoopt.simplify.drift import TENSORS, ReferenceSpeed
 from autoopt.simplify.microbenchmarks import summary
 from autoopt.simplify.stage_timings import InputTimings, Overlap
 
-LEAST = 20
+FEWEST_TURNS = 20
 """Turns below which a mean says nothing; what is so long that fewer fit the time_limit warms its own caches."""
-MOST = 2000
+MOST_TURNS = 2000
 _HIGHEST = 10.0
 _SHORTEST_SLEEP = 5e-5
+_ROUNDS = 4
+_DECISIVE = 3
+"""Combinations that are measured however long a step takes."""
+_LEAST = 0.02
+_WINDOW, _LONGEST = 0.05, 0.15
+_COUNTED = 10
+_PREFETCH = 2
+_FEWEST_STEPS, _MOST_STEPS = 4, 200
+"""Steps of a combination that is run, once its queue has settled."""
+_SEQUENCE = 64
+"""Micro-batches whose indices are drawn beforehand, and read again and again."""
 
 
 def cache_effects_of(
@@ -65,11 +76,11 @@ def cache_effects_of(
     wait = min(sample.wait_seconds or 0.0, loader.seconds / samples)
     pause = loader.seconds * training.lengths.accumulation
     found: JsonDict = {}
-    if LEAST * (2 * loader.seconds + step_seconds) < time_limit:
+    if FEWEST_TURNS * (2 * loader.seconds + step_seconds) < time_limit:
         found |= in_child(
             lambda: {"cold_ratio": cold_batches(training, batches, time_limit / 2)}, timeout=10 * time_limit + 20.0
         )
-    if LEAST * (pause + 2 * step_seconds) < time_limit:
+    if FEWEST_TURNS * (pause + 2 * step_seconds) < time_limit:
         idle = pause_like(wait, loader.seconds / samples - wait, samples * training.lengths.accumulation)
         ratio = _ratio(lambda: training.whole_step(batches), idle, time_limit / 2, time.perf_counter)
         found |= {"wakeup_ratio": ratio, "pause_seconds": pause}
@@ -126,7 +137,7 @@ def _ratio(
     again: list[float] = []
     call()
     end = now() + time_limit
-    while len(after) < 2 or (len(after) < MOST and now() < end):
+    while len(after) < 2 or (len(after) < MOST_TURNS and now() < end):
         other()
         for seconds in (after, again):
             start = clock()
@@ -134,19 +145,6 @@ def _ratio(
             seconds.append(clock() - start)
     usual = statistics.median(again)
     return min(_HIGHEST, max(1.0, statistics.fmean(after) / usual)) if usual > 0 else 1.0
-
-
-_ROUNDS = 4
-_DECISIVE = 3
-"""Combinations that are measured however long a step takes."""
-_LEAST = 0.02
-_WINDOW, _LONGEST = 0.05, 0.15
-_COUNTED = 10
-_PREFETCH = 2
-_FEWEST_STEPS, _MOST_STEPS = 4, 200
-"""Steps of a combination that is run, once its queue has settled."""
-_SEQUENCE = 64
-"""Micro-batches whose indices are drawn beforehand, and read again and again."""
 
 
 def measure_contention(

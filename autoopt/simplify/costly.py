@@ -23,6 +23,36 @@ LEAST = 0.03
 _SMALL = 64
 """Samples of a batch below which an evaluation's time is mostly what each batch costs once."""
 _INPUT = ("storage", "preparation", "collate")
+Line = tuple[str, int]
+CALLS = (
+    ("gc", "collect", "gc.collect"),
+    ("torch.cuda", "empty_cache", "torch.cuda.empty_cache"),
+    ("torch.cuda", "synchronize", "torch.cuda.synchronize"),
+    ("builtins", "print", "print"),
+)
+"""Module, attribute and name of each."""
+LEAST_SHARE = 0.01
+"""Of a step: what takes less is not worth a person's time."""
+_TOLD = {
+    "gc.collect": (
+        "Garbage is collected by force in every step",
+        "take the line out, or `if step % 100 == 0: gc.collect(1)`; `gc.freeze()` before the loop makes each one short",
+    ),
+    "torch.cuda.empty_cache": (
+        "The allocator's cache is emptied in every step",
+        "take the line out: what it gives back is asked for again in the next step, and each time the device waits",
+    ),
+    "torch.cuda.synchronize": (
+        "The host waits for the device in every step",
+        "take the line out, or do it where something is timed alone: work is issued while the device computes",
+    ),
+    "print": (
+        "Something is printed in every step",
+        "print every so many steps, `if step % 100 == 0:`, or keep the values and print them at each evaluation",
+    ),
+}
+Found = dict[tuple[str, Line], list[float]]
+"""Seconds of each call, by its name and the user's line that makes it."""
 
 
 @dataclass(frozen=True)
@@ -192,40 +222,6 @@ def _time(seconds: float) -> str:
     if seconds >= 1:
         return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:.0f} s"
     return f"{1e3 * seconds:.3g} ms"
-
-
-Line = tuple[str, int]
-
-CALLS = (
-    ("gc", "collect", "gc.collect"),
-    ("torch.cuda", "empty_cache", "torch.cuda.empty_cache"),
-    ("torch.cuda", "synchronize", "torch.cuda.synchronize"),
-    ("builtins", "print", "print"),
-)
-"""Module, attribute and name of each."""
-LEAST_SHARE = 0.01
-"""Of a step: what takes less is not worth a person's time."""
-_TOLD = {
-    "gc.collect": (
-        "Garbage is collected by force in every step",
-        "take the line out, or `if step % 100 == 0: gc.collect(1)`; `gc.freeze()` before the loop makes each one short",
-    ),
-    "torch.cuda.empty_cache": (
-        "The allocator's cache is emptied in every step",
-        "take the line out: what it gives back is asked for again in the next step, and each time the device waits",
-    ),
-    "torch.cuda.synchronize": (
-        "The host waits for the device in every step",
-        "take the line out, or do it where something is timed alone: work is issued while the device computes",
-    ),
-    "print": (
-        "Something is printed in every step",
-        "print every so many steps, `if step % 100 == 0:`, or keep the values and print them at each evaluation",
-    ),
-}
-
-Found = dict[tuple[str, Line], list[float]]
-"""Seconds of each call, by its name and the user's line that makes it."""
 
 
 @contextmanager

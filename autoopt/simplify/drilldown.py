@@ -31,6 +31,8 @@ from autoopt.simplify.stage_timings import InputTimings, Timing
 
 _WORTH = 0.3
 """Of what is above it: a part that explains less ends the chain."""
+_CHUNK_SECONDS = 2e-3
+_STATS = Path("/proc/thread-self/schedstat")
 
 
 @dataclass(frozen=True)
@@ -362,10 +364,6 @@ def open_evaluation(training: LiveTraining, seconds: float, time_limit: float) -
     return profile_lines(lambda: training.evaluation.on(training.model, batches), time_limit, most=5).chain(
         "wall", seconds
     )
-
-
-_CHUNK_SECONDS = 2e-3
-_STATS = Path("/proc/thread-self/schedstat")
 
 
 class Clock:

@@ -31,6 +31,41 @@ from autoopt.simplify.stage_timings import Timing
 STEADY = 0.02
 SHORTEST = 5e-4
 MOST = 1000
+Kind = Literal["matmul", "elementwise", "memory", "other"]
+_VIEWS = frozenset(
+    """
+    view _unsafe_view reshape _reshape_alias transpose t permute expand as_strided slice select squeeze unsqueeze
+    detach alias split split_with_sizes unbind narrow diagonal view_as empty empty_like empty_strided new_empty
+    new_empty_strided is_same_size lift_fresh chunk swapaxes movedim unfold
+    """.split()  # noqa: SIM905
+)
+_MEMORY = frozenset(
+    """
+    copy_ clone _to_copy contiguous cat stack index index_select gather scatter scatter_ embedding fill_ zero_
+    zeros zeros_like ones ones_like full full_like arange index_put_ index_put embedding_dense_backward
+    constant_pad_nd repeat roll _pin_memory
+    """.split()  # noqa: SIM905
+)
+_LIBRARY = (
+    "rnn",
+    "lstm",
+    "gru",
+    "fft",
+    "linalg",
+    "ctc_loss",
+    "grid_sampler",
+    "embedding_bag",
+    "sort",
+    "topk",
+    "unique",
+)
+"""Parts of the names of operators that are one kernel of a library, which nothing fuses with what stands beside it."""
+_STEPS, _WINDOW = 3, 0.5
+"""Steps that are profiled; no further one is begun after so many seconds."""
+_EVALUATED = 3
+_ISSUED = 5
+_TURN = 0.03
+"""Seconds of steps with one number of threads before it is the other's turn."""
 
 
 @dataclass(frozen=True)
@@ -202,41 +237,6 @@ def _once(
     return (time.perf_counter() - wall) / at_once, (time.thread_time() - cpu) / at_once
 
 
-Kind = Literal["matmul", "elementwise", "memory", "other"]
-
-_VIEWS = frozenset(
-    """
-    view _unsafe_view reshape _reshape_alias transpose t permute expand as_strided slice select squeeze unsqueeze
-    detach alias split split_with_sizes unbind narrow diagonal view_as empty empty_like empty_strided new_empty
-    new_empty_strided is_same_size lift_fresh chunk swapaxes movedim unfold
-    """.split()  # noqa: SIM905
-)
-_MEMORY = frozenset(
-    """
-    copy_ clone _to_copy contiguous cat stack index index_select gather scatter scatter_ embedding fill_ zero_
-    zeros zeros_like ones ones_like full full_like arange index_put_ index_put embedding_dense_backward
-    constant_pad_nd repeat roll _pin_memory
-    """.split()  # noqa: SIM905
-)
-
-
-_LIBRARY = (
-    "rnn",
-    "lstm",
-    "gru",
-    "fft",
-    "linalg",
-    "ctc_loss",
-    "grid_sampler",
-    "embedding_bag",
-    "sort",
-    "topk",
-    "unique",
-)
-"""Parts of the names of operators that are one kernel of a library, which nothing fuses with what stands beside it."""
-
-_STEPS, _WINDOW = 3, 0.5
-"""Steps that are profiled; no further one is begun after so many seconds."""
 """Of a profile."""
 
 
@@ -346,12 +346,6 @@ def operators(run: Callable[[], Any], *, cuda: bool = False) -> tuple[tuple[Oper
         for name, count in counter.counts.items()
     ]
     return tuple(sorted(found, key=lambda operator: -operator.seconds)), counter.launches
-
-
-_EVALUATED = 3
-_ISSUED = 5
-_TURN = 0.03
-"""Seconds of steps with one number of threads before it is the other's turn."""
 
 
 def compute(training: LiveTraining, batches: list[Any], time_limit: float) -> JsonDict:

@@ -22,6 +22,24 @@ _TINY = 1e-12
 _AHEAD = 2
 _SLOWEST = 0.02
 """Least speed over the speed alone, however many compete."""
+INPUT = ("storage", "preparation", "collate")
+LINK = ("pin", "copy")
+COMPUTE = ("forward", "backward", "optimizer")
+STEP = (*INPUT, *LINK, *COMPUTE, "communication", "host")
+INTERRUPTIONS = ("evaluate", "checkpoint", "epoch")
+BETWEEN = (*INTERRUPTIONS, "start")
+"""What a run consists of besides steps; of its start no stage of a step can take the place."""
+DEFAULT_PREFETCH = 2
+ONE_DRAW = 0.05
+_FURTHEST = 2.0
+"""So many times a tried step may be off its simulation; beyond that one of them was disturbed."""
+SHARED = ("storage", "preparation", "collate", "pin", "copy", "forward", "backward")
+"""Stages of which each process has its share of the batch."""
+ON_HOST = ("preparation", "collate")
+HIDDEN = 0.05
+"""Of the seconds of messages: where no more is exposed all of them are hidden, and more might be."""
+FARTHEST = 8
+"""Processes up to which is told, or twice as many as were measured: beyond that a machine has another link."""
 
 
 @dataclass(frozen=True)
@@ -251,18 +269,6 @@ def period(demand: Demand) -> float:
     return _Flow(demand).period()
 
 
-INPUT = ("storage", "preparation", "collate")
-LINK = ("pin", "copy")
-COMPUTE = ("forward", "backward", "optimizer")
-STEP = (*INPUT, *LINK, *COMPUTE, "communication", "host")
-INTERRUPTIONS = ("evaluate", "checkpoint", "epoch")
-BETWEEN = (*INTERRUPTIONS, "start")
-"""What a run consists of besides steps; of its start no stage of a step can take the place."""
-DEFAULT_PREFETCH = 2
-ONE_DRAW = 0.05
-_FURTHEST = 2.0
-"""So many times a tried step may be off its simulation; beyond that one of them was disturbed."""
-
 _period = lru_cache(maxsize=4096)(period)
 
 
@@ -477,15 +483,6 @@ def _lane(stage: Stage, known: Simulation) -> str:
     if stage.resource is Resource.DEVICE:
         return "device"
     return "process" if stage.resource is not Resource.LINK or known.blocking_copy else "link"
-
-
-SHARED = ("storage", "preparation", "collate", "pin", "copy", "forward", "backward")
-"""Stages of which each process has its share of the batch."""
-ON_HOST = ("preparation", "collate")
-HIDDEN = 0.05
-"""Of the seconds of messages: where no more is exposed all of them are hidden, and more might be."""
-FARTHEST = 8
-"""Processes up to which is told, or twice as many as were measured: beyond that a machine has another link."""
 
 
 def forecasts(round_: Round, sent: Communication, *, own_batch: bool, cores: int | None) -> tuple[ScalingForecast, ...]:

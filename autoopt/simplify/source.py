@@ -43,6 +43,9 @@ _LIBRARIES = tuple(
 _WORTH = 0.3
 _DEEPEST = 6
 _FEWEST_RUNS = 2
+Line = tuple[str, int]
+_OF_ITS_OWN = tuple(str(Path(torch.__file__).parent / name) for name in ("optim", "nn", "amp", "distributed"))
+"""Parts of torch that ask for values of their own accord: an optimizer's count of steps, the norm of gradients."""
 
 
 @lru_cache(maxsize=4096)
@@ -309,13 +312,6 @@ class _Tracer:
                 self.open[frame] = (frame.f_lineno, now, cpu)
             self.clock.leave()
         return self.step
-
-
-Line = tuple[str, int]
-
-
-_OF_ITS_OWN = tuple(str(Path(torch.__file__).parent / name) for name in ("optim", "nn", "amp", "distributed"))
-"""Parts of torch that ask for values of their own accord: an optimizer's count of steps, the norm of gradients."""
 
 
 @dataclass

@@ -26,6 +26,17 @@ _NUMBER = struct.Struct("=q")
 _END, _AT = 0, _NUMBER.size
 _SHIFT = 40
 """A lap ends before step 2**40."""
+T = TypeVar("T")
+Enough = Callable[[int, float], bool]
+PATIENCE = timedelta(minutes=30)
+"""A collective that takes longer has failed; who watches the processes gives up far sooner."""
+AHEAD = {"cpu": 1}
+"""Steps that a rank may be ahead of the first: on a CPU it waits in each backward, on a device its host runs on."""
+_FURTHEST_AHEAD = 8
+_LOOK_SECONDS = 2e-5
+_messages: Any = None
+_alone: Any = None
+Losses = Sequence[float | None]
 
 
 class Board:
@@ -65,17 +76,6 @@ class Board:
     def _read(self, place: int, lap: int) -> int | None:
         value: int = _NUMBER.unpack_from(self._memory, place)[0]
         return value & ((1 << _SHIFT) - 1) if value >> _SHIFT == lap else None
-
-
-T = TypeVar("T")
-Enough = Callable[[int, float], bool]
-
-PATIENCE = timedelta(minutes=30)
-"""A collective that takes longer has failed; who watches the processes gives up far sooner."""
-AHEAD = {"cpu": 1}
-"""Steps that a rank may be ahead of the first: on a CPU it waits in each backward, on a device its host runs on."""
-_FURTHEST_AHEAD = 8
-_LOOK_SECONDS = 2e-5
 
 
 class Place(Protocol):
@@ -195,9 +195,6 @@ class Ranks(Group):
         dist.barrier(group=messages())
 
 
-_messages: Any = None
-
-
 def messages() -> Any:
     """The group over which processes tell each other what is no tensor: on the host, whatever the device."""
     global _messages
@@ -206,9 +203,6 @@ def messages() -> Any:
             dist.new_group(backend="gloo", timeout=PATIENCE) if dist.get_backend() != "gloo" else dist.group.WORLD
         )
     return _messages
-
-
-_alone: Any = None
 
 
 def alone() -> Any:
@@ -298,9 +292,6 @@ def cores_of(cores: tuple[int, ...], rank: int, size: int) -> tuple[int, ...]:
     """A rank's own cores, neighbours together; none where there are fewer cores than ranks."""
     each = len(cores) // size
     return cores[rank * each : (rank + 1) * each]
-
-
-Losses = Sequence[float | None]
 
 
 def mean_losses(ranks: Sequence[Losses]) -> tuple[float | None, ...]:

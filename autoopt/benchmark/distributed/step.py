@@ -22,6 +22,13 @@ from autoopt.errors import TrialFailed, WorkloadError
 from autoopt.records.distributed import Communication, Spread
 
 Weights = list[tuple[float, int]]
+Way = Callable[[], contextlib.AbstractContextManager[None]]
+"""Entered for some steps: how they are taken."""
+FIRST_BUCKET, BUCKET = 2**20, 25 * 2**20
+"""Torch begins with a small bucket, so that sending starts early."""
+_LEAST, _TURN = 5, 3
+_MESSAGES = 0.35
+"""Of the time, for messages alone; the rest is for steps with and without them, in turns."""
 
 
 class SharedStep(TrainingStep):
@@ -156,13 +163,6 @@ def by_itself(step: SharedStep, training: Any) -> Iterator[None]:
 
 SIZES = tuple(4**power for power in range(6, 14))
 """Bytes, from 4 KiB to 64 MiB; each is timed as far as the time goes."""
-Way = Callable[[], contextlib.AbstractContextManager[None]]
-"""Entered for some steps: how they are taken."""
-FIRST_BUCKET, BUCKET = 2**20, 25 * 2**20
-"""Torch begins with a small bucket, so that sending starts early."""
-_LEAST, _TURN = 5, 3
-_MESSAGES = 0.35
-"""Of the time, for messages alone; the rest is for steps with and without them, in turns."""
 
 
 def measure_communication(training: Any, batches: list[Any], seconds: float) -> Communication:
