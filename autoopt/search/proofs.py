@@ -46,13 +46,10 @@ class Costs:
 
     def pairs(self, *members: Screened) -> float:
         """Seconds of the pairs of processes that would prove them together, if they are as good as they looked."""
+        context, state = self.context, self.state
         gain = sum(member.gain + HOPE * member.error for member in members)
-        changes = {change.strategy: change for member in members for change in member.candidate.changes}
-        plan = self.state.incumbent
-        for change in changes.values():
-            plan = plan.with_change(change)
-        pair = self.context.pair_seconds(self.state, self.state.incumbent, plan)
-        return pairs_to_prove(gain, self.state.noise, self.context.min_gain) * pair
+        starts = state.dearer_start(state.incumbent) + max(state.dearer_start(one.candidate.plan) for one in members)
+        return pairs_to_prove(gain, state.noise, context.min_gain) * (context.allocation.pair + starts)
 
     def probes(self) -> float:
         """Seconds of the probes that tell its quality: its own, and the incumbent's where there is none yet."""

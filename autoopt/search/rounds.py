@@ -128,8 +128,8 @@ class Rounds:
         return self._costs.in_order(found)
 
     def _look_again(self, screening: Screening) -> bool:
-        """Looks once more at the likelier half of what may be a gain that can be proved. False where there is none."""
-        likely = self._costs.likely(screening.found, self._left())
+        """Looks once more at the likelier half of what may be a gain that can be proved then. False without any."""
+        likely = self._costs.likely(screening.found, self._left() - screening.each)
         return screening.again(likely[: (len(likely) + 1) // 2])
 
     def _screen(self, screening: Screening, unseen: list[Proposal], round_: Round) -> list[Proposal]:
