@@ -71,7 +71,7 @@ def compare_switched(
     comparison of the same two goes on.
     """
     seen = [look.seconds / len(look.pairs) for look in (*state.looks, *state.ablations) if look.mode == SWITCHED]
-    each, start = fmean([seconds_of_look(context.allocation), *seen]), context.allocation.start_seconds
+    each, start = fmean([seconds_of_look(context.allocation, state), *seen]), context.allocation.start_seconds
     in_time = max(int(((deadline - context.now()) / FEWEST_PAIRS - start) / each), 0)
     base, chosen = switchable_from(context, shared, switchable_from(context, shared, others)[1][:in_time])
     if not chosen or context.stopping():

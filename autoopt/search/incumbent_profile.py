@@ -183,7 +183,8 @@ def _round(context: RunContext, state: SearchState, seen: StageProfile, index: i
     context.announce(RoundMeasured(at=context.now(), round=round_))
     disturbed = reason_to_doubt(seen, _usual_step(state))
     if disturbed:
-        told = f"round {index}: {disturbed}; its predictions exclude nothing: measure again on a quiet machine"
+        believed = "its predictions exclude only what they expect to be slower"
+        told = f"round {index}: {disturbed}; {believed}: measure again on a quiet machine"
         context.warn(state, told)
     return round_, Pipeline(pipeline.round, doubtful=bool(disturbed)) if pipeline is not None else None
 

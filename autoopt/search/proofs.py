@@ -19,7 +19,16 @@ from autoopt.search.first_training import train_first
 from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan
 from autoopt.search.proof import Proof
 from autoopt.search.run_context import RunContext
-from autoopt.search.screened import FEWEST_PAIRS, HOPE, Screened, alone_or_together, chance, pairs_to_prove, provable
+from autoopt.search.screened import (
+    FEWEST_PAIRS,
+    HOPE,
+    Promise,
+    Screened,
+    alone_or_together,
+    chance,
+    pairs_to_prove,
+    provable,
+)
 from autoopt.search.screening import Screening
 from autoopt.search.state import SearchState
 from autoopt.search.trainable import OTHER_SAMPLES, other_samples, takes_trainings
@@ -44,7 +53,7 @@ class Costs:
     context: RunContext
     state: SearchState
 
-    def pairs(self, *members: Screened) -> float:
+    def pairs(self, *members: Promise) -> float:
         """Seconds of the pairs of processes that would prove them together, if they are as good as they looked."""
         context, state = self.context, self.state
         gain = sum(member.gain + HOPE * member.error for member in members)
@@ -116,7 +125,7 @@ class Costs:
         """
         members = alone_or_together(screened for screened in found if screened.plain)
         if not members:
-            return self.deadline() - self.context.allocation.comparison - self.probes()
+            return self.context.allocation.budget - self.context.allocation.comparison - self.probes()
         together = self.context.allocation.look if len(members) > 1 else 0.0
         exact = all(member.candidate.strategy.risk is Risk.EXACT for member in members)
         needed = together + self.pairs(*members) + (0.0 if exact else self.probes())

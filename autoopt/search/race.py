@@ -172,8 +172,8 @@ def _undisturbed(blocks: Sequence[Block]) -> list[float]:
     return [block.seconds / max(block.steps, 1) for block in kept]
 
 
-SECONDS, STEPS = 4.0, SETTLING_STEPS + 2 * MIN_BLOCKS
-"""Seconds of a look in a process that is alive, as thought beforehand; where steps are slow, so many of them."""
+SECONDS = 4.0
+"""Of a look in a process that is alive, at least, as thought beforehand."""
 
 
 class Visit(Record):
@@ -190,9 +190,12 @@ def switchable_parts(runner: TrialRunner) -> frozenset[str]:
     return PARTS if script is None else SCRIPT_PARTS
 
 
-def seconds_of_look(allocation: BudgetAllocation) -> float:
-    """Seconds of a look in a process that is alive, as thought beforehand."""
-    return max(SECONDS, STEPS * allocation.step_seconds)
+def seconds_of_look(allocation: BudgetAllocation, state: SearchState) -> float:
+    """Seconds of a look in a process that is alive, as thought beforehand: of a ramp and a block of both, each a cycle
+    of the loader, as often as counts."""
+    startup = state.aa.side.startup
+    steps = SETTLING_STEPS + 4 * MIN_BLOCKS * (startup.cycle if startup is not None else 1)
+    return max(SECONDS, steps * allocation.step_seconds)
 
 
 def switchable(registry: Registry, incumbent: Plan, plan: Plan, parts: frozenset[str] = PARTS) -> bool:
@@ -269,12 +272,12 @@ class SwitchedLooks:
     @property
     def each(self) -> float:
         """Seconds of a look in a visit, as thought beforehand and as seen so far."""
-        return fmean([seconds_of_look(self._context.allocation), *self._spent])
+        return fmean([seconds_of_look(self._context.allocation, self._state), *self._spent])
 
     def able(self, proposal: Proposal) -> bool:
-        """Whether a process can take on its first setting."""
+        """Whether a process can take on its first setting, sooner than one of its own would show it."""
         strategy = proposal.strategy
-        if not strategy.switchable:
+        if not strategy.switchable or self.each > self._context.allocation.look:
             return False
         plan = plan_of(self._context, self._state, strategy, self._case, proposal.setting)
         return plan is not None and self.possible(plan)

@@ -18,7 +18,7 @@ from autoopt.search.recollection import confirmed
 from autoopt.search.run_context import RunContext
 from autoopt.search.screened import Screened
 from autoopt.search.screening import Screening
-from autoopt.search.stack import look_at_stacks
+from autoopt.search.stack import look_at_predicted, look_at_stacks
 from autoopt.search.state import SearchState
 from autoopt.search.trainable import lookable, search_settings, seconds_of_trainings
 from autoopt.simplify.pipeline import Pipeline
@@ -78,7 +78,8 @@ class Rounds:
         context, state = self.context, self.state
         registry = context.runner.registry
         case = state.case(registry, pipeline, self._left())
-        threshold = 0.0 if pipeline is not None and pipeline.doubtful else self.threshold
+        # of a disturbed profile only what it expects to be slower is believed
+        threshold = 1.0 if pipeline is not None and pipeline.doubtful else self.threshold
         plan = build_queue(registry, case, context.choice, threshold, state.untrainable)
         plan = replace(plan, proposals=tuple(sorted(plan.proposals, key=self._beyond_source)))
         for skipped in plan.skipped:
@@ -105,16 +106,18 @@ class Rounds:
         case = state.case(context.runner.registry, pipeline, self._left())
         unseen = lookable(context, state, proposals)
         with closing(Screening(context, state, case, self._costs.latest)) as screening:
-            known = confirmed(context, state, screening)
+            known = confirmed(context, state, screening) or look_at_predicted(screening, unseen, self._costs)
             while not context.stopping():
                 before = len(unseen)
                 if not known:
                     unseen = self._screen(screening, unseen, round_)
-                known = False
                 screening.close()
                 if self._proofs.in_order(self._taken(screening, plain=True), screening, round_):
                     self._no_time(unseen)
                     return True
+                if known:
+                    known = False
+                    continue
                 if not (0 < len(unseen) < before) and not self._look_again(screening):
                     break
             self._no_time(unseen)

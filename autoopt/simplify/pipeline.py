@@ -279,7 +279,8 @@ class Pipeline:
 
     Args:
         round: with its stages.
-        doubtful: the machine was disturbed while they were measured: predictions order candidates, and exclude none.
+        doubtful: the machine was disturbed while they were measured: predictions order candidates, and exclude
+            none but what they expect to be slower.
     """
 
     def __init__(self, round: Round, *, doubtful: bool = False) -> None:
