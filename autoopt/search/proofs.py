@@ -19,16 +19,7 @@ from autoopt.search.first_training import train_first
 from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan
 from autoopt.search.proof import Proof
 from autoopt.search.run_context import RunContext
-from autoopt.search.screened import (
-    FEWEST_PAIRS,
-    HOPE,
-    Promise,
-    Screened,
-    alone_or_together,
-    chance,
-    pairs_to_prove,
-    provable,
-)
+from autoopt.search.screened import FEWEST_PAIRS, HOPE, Screened, alone_or_together, chance, pairs_to_prove, provable
 from autoopt.search.screening import Screening
 from autoopt.search.state import SearchState
 from autoopt.search.trainable import OTHER_SAMPLES, other_samples, takes_trainings
@@ -53,7 +44,7 @@ class Costs:
     context: RunContext
     state: SearchState
 
-    def pairs(self, *members: Promise) -> float:
+    def pairs(self, *members: Screened) -> float:
         """Seconds of the pairs of processes that would prove them together, if they are as good as they looked."""
         context, state = self.context, self.state
         gain = sum(member.gain + HOPE * member.error for member in members)

@@ -18,7 +18,7 @@ from autoopt.search.recollection import confirmed
 from autoopt.search.run_context import RunContext
 from autoopt.search.screened import Screened
 from autoopt.search.screening import Screening
-from autoopt.search.stack import look_at_predicted, look_at_stacks
+from autoopt.search.stack import look_at_stacks
 from autoopt.search.state import SearchState
 from autoopt.search.trainable import lookable, search_settings, seconds_of_trainings
 from autoopt.simplify.pipeline import Pipeline
@@ -106,7 +106,7 @@ class Rounds:
         case = state.case(context.runner.registry, pipeline, self._left())
         unseen = lookable(context, state, proposals)
         with closing(Screening(context, state, case, self._costs.latest)) as screening:
-            known = confirmed(context, state, screening) or look_at_predicted(screening, unseen, self._costs)
+            known = confirmed(context, state, screening)
             while not context.stopping():
                 before = len(unseen)
                 if not known:

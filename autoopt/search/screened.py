@@ -35,19 +35,20 @@ LARGE = 1.3
 
 
 @dataclass(frozen=True)
-class Promise:
-    """A candidate with a gain that is predicted, or was seen.
+class Screened:
+    """A candidate that was looked at.
 
     Args:
-        gain: log of the speedup, of the time to the target where that is known, fixed cost included.
-        error: standard error of the gain, how processes of one program differ included.
+        gain: log of the speedup that was seen, of the time to the target where that is known, fixed cost included.
         looks: the pairs of processes that it was seen in.
+        error: standard error of the gain, how processes of one program differ included.
     """
 
     candidate: Candidate
+    trial: Trial
     gain: float
-    error: float
-    looks: tuple[Comparison, ...] = ()
+    looks: tuple[Comparison, ...]
+    error: float = 0.0
 
     def bar(self, candidates: int) -> float:
         """Standard errors that tell a gain from chance, where so many candidates were looked at."""
@@ -58,16 +59,9 @@ class Promise:
         """Whether the gain stands out of its own noise."""
         return self.gain > PLAIN * self.error
 
-    def rivals(self, other: Promise) -> bool:
+    def rivals(self, other: Screened) -> bool:
         """Whether only one of both is of use: settings of one strategy, or ways to deliver batches faster."""
         return rival_strategies(self.candidate.strategy, other.candidate.strategy)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Screened(Promise):
-    """A candidate that was looked at, with the trial of its look."""
-
-    trial: Trial
 
 
 def alone_or_together(found: Iterable[Screened]) -> list[Screened]:

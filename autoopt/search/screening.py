@@ -25,7 +25,7 @@ from autoopt.search.planner import PLUGIN_ERRORS, Proposal, candidate_plan, fitt
 from autoopt.search.proof import announce_start, trial_of
 from autoopt.search.race import Race, SwitchedLooks
 from autoopt.search.run_context import RunContext
-from autoopt.search.screened import LookRuling, Promise, Screened, outstanding
+from autoopt.search.screened import LookRuling, Screened, outstanding
 from autoopt.search.state import SearchState
 from autoopt.search.trainable import takes_trainings
 from autoopt.strategy import Case
@@ -194,7 +194,7 @@ class Screening:
         context.announce(TrialEnded(at=context.now(), trial=trial))
         if gain is None:
             return None
-        screened = Screened(candidate, gain, self._says.error((seen,)), (seen,), trial=trial)
+        screened = Screened(candidate, trial, gain, (seen,), self._says.error((seen,)))
         if trial.verdict is Verdict.INCONCLUSIVE:
             self.found.append(screened)
         return screened
@@ -241,7 +241,7 @@ class Screening:
         state.looks.append(seen)
         return state.with_fixed_costs(seen)
 
-    def trains(self, screened: Promise) -> bool:
+    def trains(self, screened: Screened) -> bool:
         """Whether only trainings tell its quality."""
         return takes_trainings(self.context, self.state, screened.candidate.changes)
 

@@ -1,59 +1,23 @@
-"""The stack: changes that did well alone, or that are predicted to, together."""
+"""The stack: changes that did well alone, together."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from math import exp, log, log1p, sqrt
-from typing import TypeVar
+from math import exp, log1p, sqrt
 
-from autoopt.records import Change, EstimateKind
+from autoopt.records import Change
 from autoopt.registry import Registry
-from autoopt.search.candidate import Candidate, candidate_of
-from autoopt.search.planner import PLUGIN_ERRORS, Proposal, candidate_plan
+from autoopt.search.candidate import Candidate
+from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan
 from autoopt.search.proofs import Costs
-from autoopt.search.screened import INPUT, USUAL_SD, Promise, Screened
+from autoopt.search.screened import INPUT, Screened
 from autoopt.search.screening import Screening
 from autoopt.search.state import Part, SearchState
 from autoopt.strategy import Case
 
-Promised = TypeVar("Promised", bound=Promise)
-
 ON_TOP, MOST = 1.15, 4.0
 """What a change of other stages may bring on top of a stack, from which it is looked at with it, and at most."""
-
-
-def look_at_predicted(screening: Screening, proposals: Sequence[Proposal], costs: Costs) -> bool:
-    """Looks at all that is predicted to be a gain, together, before anything is looked at alone. True where it stands
-    out: then its proof comes first, and what it does not need is taken out of it afterwards.
-
-    Of rivals the one that promises most is taken. What trains otherwise, and what only trainings tell of, is left out.
-    """
-    context, state, case = screening.context, screening.state, screening.case
-    hoped = [
-        proposal
-        for proposal in proposals
-        if (predicted := proposal.predicted) is not None
-        and predicted.kind is not EstimateKind.BOUND
-        and predicted.value > 1 + context.min_gain
-    ]
-    if len(hoped) < 2 or state.rounds[1:]:
-        return False
-    promises = []
-    for proposal in sorted(hoped, key=_predicted_gain, reverse=True):
-        candidate = candidate_of(context, state, proposal.strategy, case, proposal.setting)
-        if candidate is not None:
-            state.forget(candidate.changes)
-            promises.append(Promise(candidate, _predicted_gain(proposal), USUAL_SD))
-    members = _without_rivals(_sure(screening, promises), case, context.runner.registry)
-    if len(members) < 2 or _late(screening, costs, members):
-        return False
-    seen = _look(screening, members)
-    return seen is not None and seen.plain
-
-
-def _predicted_gain(proposal: Proposal) -> float:
-    return log(proposal.predicted.value) if proposal.predicted is not None else 0.0
 
 
 def look_at_stacks(screening: Screening, costs: Costs) -> bool:
@@ -74,7 +38,7 @@ def look_at_stacks(screening: Screening, costs: Costs) -> bool:
     return len(members) > 1 or bool(extra)
 
 
-def _late(screening: Screening, costs: Costs, members: Sequence[Promise]) -> bool:
+def _late(screening: Screening, costs: Costs, members: Sequence[Screened]) -> bool:
     """Whether a look at several together would leave no time to prove them."""
     context, hoped = screening.context, exp(sum(member.gain for member in members))
     needed = screening.each + costs.pairs(*members) + costs.probes()
@@ -126,7 +90,7 @@ def _on_top(screened: Screened, shorter: float) -> float:
     return 1.0 / max(1.0 - (1.0 - 1.0 / alone) * shorter, 1.0 / MOST)
 
 
-def _sure(screening: Screening, found: Iterable[Promised]) -> list[Promised]:
+def _sure(screening: Screening, found: Iterable[Screened]) -> list[Screened]:
     """Those whose quality is told without trainings."""
     return [s for s in found if not screening.trains(s)]
 
@@ -145,16 +109,16 @@ def _by_gain(screening: Screening, costs: Costs) -> list[Screened]:
     return sorted(decidable, key=lambda screened: -screened.gain)
 
 
-def _without_rivals(screened: Iterable[Promised], case: Case, registry: Registry) -> list[Promised]:
+def _without_rivals(screened: Iterable[Screened], case: Case, registry: Registry) -> list[Screened]:
     """The best of those that shorten the same input stages or exclude one another, and all others; one a strategy."""
-    taken: list[Promised] = []
+    taken: list[Screened] = []
     for one in screened:
         if not any(one.rivals(other) or _exclude(one, other, case, registry) for other in taken):
             taken.append(one)
     return taken
 
 
-def _exclude(one: Promise, other: Promise, case: Case, registry: Registry) -> bool:
+def _exclude(one: Screened, other: Screened, case: Case, registry: Registry) -> bool:
     """Whether one of two would not be tried once the other was kept, as its strategy says."""
     pairs = ((one, other), (other, one))
     return any(not _applies_beside(this.candidate, that.candidate, case, registry) for this, that in pairs)
@@ -168,12 +132,12 @@ def _applies_beside(candidate: Candidate, other: Candidate, case: Case, registry
         return False
 
 
-def _look(screening: Screening, members: Sequence[Promise]) -> Screened | None:
+def _look(screening: Screening, members: Sequence[Screened]) -> Screened | None:
     candidate = stacked(screening.state, screening.context.runner.registry, members)
     return screening.look(candidate) if candidate is not None else None
 
 
-def stacked(state: SearchState, registry: Registry, members: Sequence[Promise]) -> Candidate | None:
+def stacked(state: SearchState, registry: Registry, members: Sequence[Screened]) -> Candidate | None:
     """The members' changes together, those of the better one where two set the same or exclude each other.
 
     None where they clash, or where nothing of the others is left.
@@ -196,7 +160,7 @@ def stacked(state: SearchState, registry: Registry, members: Sequence[Promise]) 
     )
 
 
-def _parts(state: SearchState, members: Sequence[Promise]) -> dict[str, Part]:
+def _parts(state: SearchState, members: Sequence[Screened]) -> dict[str, Part]:
     """The gain seen of each change; one that came with another has its share of what both showed."""
     looked_at, parts = len({trial.strategy for trial in state.trials}), dict[str, Part]()
     for member in members:

@@ -11,7 +11,6 @@ import pytest
 
 from autoopt.records import Estimate, EstimateKind, Verdict
 from autoopt.search.budget_allocation import BudgetAllocation
-from autoopt.search.outcome import Outcome
 from autoopt.search.proofs import Costs
 from autoopt.search.screened import Screened, outstanding
 from autoopt.strategy import Strategy
@@ -23,7 +22,7 @@ from simulated import World, product, strategy
 def seen(name: str, gain: float, error: float = 0.05, stage: str = "forward") -> Screened:
     candidate: Any = SimpleNamespace(strategy=SimpleNamespace(name=name, stages=(stage,)), stacked=False)
     trial: Any = SimpleNamespace(id=1)
-    return Screened(candidate, log(gain), error, (comparison(),), trial=trial)
+    return Screened(candidate, trial, log(gain), (comparison(),), error)
 
 
 def predicted(value: float, kind: EstimateKind = EstimateKind.SIMULATED) -> Estimate:
@@ -48,43 +47,26 @@ def test_rivals_promise_nothing_more_than_the_best_of_them() -> None:
     assert outstanding([best, seen("amp", 1.9)], []) is None
 
 
-def world(tmp_path: Path, speeds: dict[str, float], promised: dict[str, float], budget: float = 900.0) -> World:
-    """Strategies of true speeds that predict others."""
-
-    def told(name: str) -> Strategy:
-        known = predicted(promised[name]) if name in promised else None
-        return strategy(name, predict=lambda self, case, setting: known)
-
-    noise = NoiseModel("normal", process_sd=0.01)
-    return World(tmp_path, *map(told, speeds), speed=product(speeds), noise=noise, budget=budget)
-
-
-def looks_of(outcome: Outcome) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
-    return [(look.incumbent.plan.names(), look.candidate.plan.names()) for look in outcome.state.looks]
-
-
 def test_it_is_kept_before_the_rest_has_a_look_and_the_rest_is_found_on_it(tmp_path: Path) -> None:
     speeds = {"idle": 1.0, "huge": 3.0, "small": 1.15, "late": 1.2}
-    outcome = world(tmp_path, speeds, {"idle": 1.005, "huge": 3.1, "small": 1.005, "late": 1.005}).go()
+
+    def told(name: str) -> Strategy:
+        return strategy(name, predict=lambda self, case, setting: predicted(speeds[name] * 1.02))
+
+    made = World(
+        tmp_path,
+        *map(told, speeds),
+        speed=product(speeds),
+        noise=NoiseModel("normal", process_sd=0.01),
+        budget=900.0,
+    )
+    outcome = made.go()
     assert set(outcome.best.plan.names()) == {"huge", "small", "late"}
-    looks = looks_of(outcome)
+    looks = [(look.incumbent.plan.names(), look.candidate.plan.names()) for look in outcome.state.looks]
     assert looks.index(((), ("huge",))) == len([one for one in looks if one[0] == ()]) - 1
+    assert (("huge",), ("huge", "late")) in looks
     kept = [trial.strategy for trial in outcome.state.trials if trial.verdict is Verdict.KEPT]
     assert kept[0] == "huge"
-
-
-def test_what_is_predicted_is_looked_at_together_first_and_loses_what_it_does_not_need(tmp_path: Path) -> None:
-    speeds = {"idle": 1.0, "large": 1.5, "silent": 1.3, "good": 1.3}
-    outcome = world(tmp_path, speeds, {"idle": 1.2, "large": 1.4, "good": 1.3}).go()
-    assert set(looks_of(outcome)[0][1]) == {"idle", "large", "good"}
-    assert set(outcome.best.plan.names()) == {"large", "silent", "good"}
-
-
-def test_predictions_that_together_do_not_hold_leave_the_search_as_it_was(tmp_path: Path) -> None:
-    speeds = {"harmful": 0.5, "large": 1.5, "good": 1.3}
-    outcome = world(tmp_path, speeds, {"harmful": 1.6, "large": 1.4, "good": 1.3}).go()
-    assert set(looks_of(outcome)[0][1]) == set(speeds)
-    assert set(outcome.best.plan.names()) == {"large", "good"}
 
 
 def test_the_way_back_is_kept_for_what_may_bring_more_than_is_to_be_expected(monkeypatch: pytest.MonkeyPatch) -> None:
