@@ -116,7 +116,10 @@ class Costs:
         """
         members = alone_or_together(screened for screened in found if screened.plain)
         if not members:
-            return self.context.allocation.budget - self.context.allocation.comparison - self.probes()
+            needed = self.context.allocation.comparison + self.probes()
+            usual = self.deadline() - needed
+            # what nothing was found for is no use of the time that is kept back for its end
+            return usual if self.state.found or self.context.now() < usual else self.context.allocation.budget - needed
         together = self.context.allocation.look if len(members) > 1 else 0.0
         exact = all(member.candidate.strategy.risk is Risk.EXACT for member in members)
         needed = together + self.pairs(*members) + (0.0 if exact else self.probes())

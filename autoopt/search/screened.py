@@ -9,7 +9,7 @@ from math import hypot, inf, log, log1p, sqrt
 from scipy.stats import norm
 from scipy.stats import t as student
 
-from autoopt.records import Estimate, Noise, Trial, Verdict
+from autoopt.records import Estimate, EstimateKind, Noise, Trial, Verdict
 from autoopt.search.accept.evidence import Judgement
 from autoopt.search.accept.gate import NOT_TESTED
 from autoopt.search.accept.time_to_target import same_steps_ratio
@@ -62,6 +62,22 @@ class Screened:
     def rivals(self, other: Screened) -> bool:
         """Whether only one of both is of use: settings of one strategy, or ways to deliver batches faster."""
         return rival_strategies(self.candidate.strategy, other.candidate.strategy)
+
+
+def posterior(predicted: Estimate | None, gain: float, error: float) -> tuple[float, float]:
+    """What a look says of a log gain together with what was known before it: its mean and standard error.
+
+    A prediction errs by half of itself, and by :data:`USUAL_SD` at least. A bound says that there is no more; nothing
+    known, that a gain is rarely larger than :data:`UNKNOWN_SD`.
+    """
+    mean, spread = 0.0, UNKNOWN_SD
+    if predicted is not None and predicted.kind is EstimateKind.BOUND:
+        spread = min(UNKNOWN_SD, max(log(max(predicted.value, 1.0)), 1e-3))
+    elif predicted is not None:
+        mean = log(predicted.value)
+        spread = max(abs(mean) / 2, USUAL_SD)
+    weight = spread**2 / (spread**2 + error**2)
+    return mean + weight * (gain - mean), sqrt(weight) * error
 
 
 def alone_or_together(found: Iterable[Screened]) -> list[Screened]:
@@ -171,7 +187,9 @@ BLOCK_ERROR = 0.02
 HOPE = 1.5
 """A gain may well be so many standard errors larger than its looks showed."""
 USUAL_SD = 0.1
-"""How the log gains of changes scatter around none, about: what one look shows is half chance."""
+"""How the log gains of changes scatter around none, or around their prediction, about."""
+UNKNOWN_SD = 0.3
+"""The same of changes of which nothing is predicted: some double the speed."""
 ALPHA = 0.05
 
 
@@ -212,7 +230,5 @@ def _least(noise: Noise, pairs: int) -> float:
 
 
 def chance(screened: Screened, least: float) -> float:
-    """The chance that a candidate truly has a log gain of ``least``, by its looks and what changes bring usually."""
-    variance = screened.error**2
-    shrunk = USUAL_SD**2 / (USUAL_SD**2 + variance)
-    return float(norm.sf((least - shrunk * screened.gain) / max(sqrt(shrunk * variance), 1e-9)))
+    """The chance that a candidate truly has a log gain of ``least``, by its looks and what was known before."""
+    return float(norm.sf((least - screened.gain) / max(screened.error, 1e-9)))

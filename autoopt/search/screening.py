@@ -25,7 +25,7 @@ from autoopt.search.planner import PLUGIN_ERRORS, Proposal, candidate_plan, fitt
 from autoopt.search.proof import announce_start, trial_of
 from autoopt.search.race import Race, SwitchedLooks
 from autoopt.search.run_context import RunContext
-from autoopt.search.screened import LookRuling, Screened, outstanding
+from autoopt.search.screened import LookRuling, Screened, outstanding, posterior
 from autoopt.search.state import SearchState
 from autoopt.search.trainable import takes_trainings
 from autoopt.strategy import Case
@@ -194,7 +194,8 @@ class Screening:
         context.announce(TrialEnded(at=context.now(), trial=trial))
         if gain is None:
             return None
-        screened = Screened(candidate, trial, gain, (seen,), self._says.error((seen,)))
+        mean, error = posterior(candidate.predicted, gain, self._says.error((seen,)))
+        screened = Screened(candidate, trial, mean, (seen,), error)
         if trial.verdict is Verdict.INCONCLUSIVE:
             self.found.append(screened)
         return screened
@@ -271,14 +272,15 @@ class Screening:
             self._revise(screened, self._says.ruling(screened.candidate, seen))
             return
         looks = (*screened.looks, seen)
-        mean = (screened.gain * len(screened.looks) + gain) / len(looks)
+        seen_gain = fmean(self._says.gain(screened.candidate, look) or 0.0 for look in looks)
+        mean, error = posterior(screened.candidate.predicted, seen_gain, self._says.error(looks))
         ruling = self._says.ruling(screened.candidate, self._says.joined(looks))
-        told = f"screened at {exp(mean):.2f}x in {len(looks)} looks of seconds; no claim is made"
+        told = f"screened at {exp(seen_gain):.2f}x in {len(looks)} looks of seconds; no claim is made"
         reason = told if ruling.verdict is Verdict.INCONCLUSIVE else ruling.reason
         ruling = ruling.model_copy(update={"reason": reason})
         trial = self._revise(screened, ruling, throughput=self._says.joined(looks).estimate)
         if trial.verdict is Verdict.INCONCLUSIVE:
-            self.found.append(replace(screened, gain=mean, looks=looks, trial=trial, error=self._says.error(looks)))
+            self.found.append(replace(screened, gain=mean, looks=looks, trial=trial, error=error))
 
     def _revise(self, screened: Screened, ruling: Judgement, **more: Any) -> Trial:
         """Its trial as further looks have it."""
