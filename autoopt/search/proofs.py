@@ -109,10 +109,11 @@ class Costs:
     def latest(self, found: Iterable[Screened]) -> float:
         """Until when may be looked at more, on the run's clock: the best of what stands out is still to be proved.
 
-        That is the most that goes together: a look at it comes first. Where nothing stands out, what may yet do so has
-        the time of a short comparison.
+        That is the most that goes together: where that was not looked at, a look at it comes first. Where nothing
+        stands out, what may yet do so has the time of a short comparison.
         """
-        members = alone_or_together(screened for screened in found if screened.plain)
+        plain = [screened for screened in found if screened.plain]
+        members = alone_or_together([s for s in plain if s.candidate.stacked] or plain)
         if not members:
             return self.deadline() - self.context.allocation.comparison - self.probes()
         together = self.context.allocation.look if len(members) > 1 else 0.0
