@@ -113,7 +113,8 @@ class Costs:
         stands out, what may yet do so has the time of a short comparison.
         """
         plain = [screened for screened in found if screened.plain]
-        members = alone_or_together([s for s in plain if s.candidate.stacked] or plain)
+        stacks = sorted((s for s in plain if s.candidate.stacked), key=lambda s: s.gain)
+        members = stacks[-1:] or alone_or_together(plain)
         if not members:
             return self.deadline() - self.context.allocation.comparison - self.probes()
         together = self.context.allocation.look if len(members) > 1 else 0.0
