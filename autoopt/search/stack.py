@@ -38,10 +38,14 @@ def look_at_stacks(screening: Screening, costs: Costs) -> None:
 
 
 def _late(screening: Screening, costs: Costs, members: Sequence[Screened]) -> bool:
-    """Whether a look at several together would leave no time to prove them."""
+    """Whether a look at several together would leave no time to prove them; until something is kept, to the very end.
+
+    What is larger takes fewer pairs of processes, so that it may be proved where its best part could not be.
+    """
     context, hoped = screening.context, exp(sum(member.gain for member in members))
     needed = screening.each + costs.pairs(*members) + costs.probes()
-    return context.stopping() or context.now() + needed > costs.deadline(hoped)
+    end = costs.deadline(hoped) if screening.state.found else context.allocation.budget
+    return context.stopping() or context.now() + needed > end
 
 
 def _further(
