@@ -111,10 +111,12 @@ class Costs:
     def latest(self, found: Iterable[Screened]) -> float:
         """Until when may be looked at more, on the run's clock: the best of what stands out is still to be proved.
 
-        That is the most that goes together: a look at it comes first. Where nothing stands out, what may yet do so has
-        the time of a short comparison.
+        That is the most that goes together: where that was not looked at, a look at it comes first. Where nothing
+        stands out, what may yet do so has the time of a short comparison.
         """
-        members = alone_or_together(screened for screened in found if screened.plain)
+        plain = [screened for screened in found if screened.plain]
+        stacks = sorted((s for s in plain if s.candidate.stacked), key=lambda s: s.gain)
+        members = stacks[-1:] or alone_or_together(plain)
         if not members:
             needed = self.context.allocation.comparison + self.probes()
             usual = self.deadline() - needed
@@ -313,9 +315,20 @@ class Proofs:
         return any(self._prove(screened, 0, round_) for screened in later)
 
     def _left_for(self, screened: Screened) -> float:
-        """Seconds for its proof; what is trained to be kept is verified by that, and has all but the way back."""
-        last = self._trained_by.get(screened.trial.id, self._costs.deadline(exp(screened.gain)))
-        return last - self.context.now()
+        """Seconds for its proof. What is trained to be kept is verified by that, and has all but the way back.
+
+        Where nothing was kept and a proof does not fit before what ends the run, it may take that time, too: nothing
+        else would be verified in it.
+        """
+        context, now = self.context, self.context.now()
+        if screened.trial.id in self._trained_by:
+            return self._trained_by[screened.trial.id] - now
+        left = self._costs.deadline(exp(screened.gain)) - now
+        if not screened.plain or self.state.found or self._costs.pairs(screened) <= left:
+            return left
+        probes = context.gate.probes
+        due = 0.0 if probes is None or probes.has(screened.candidate.plan) else self._costs.probes()
+        return max(left, context.allocation.budget - now - due)
 
     def _learns_as_well(
         self, screened: Screened, screening: Screening, waiting: list[Screened], unproven: list[Screened]

@@ -20,8 +20,8 @@ ON_TOP, MOST = 1.15, 4.0
 """What a change of other stages may bring on top of a stack, from which it is looked at with it, and at most."""
 
 
-def look_at_stacks(screening: Screening, costs: Costs) -> bool:
-    """Looks at what did well together, and one by one where that is less than it should be. False where nothing was.
+def look_at_stacks(screening: Screening, costs: Costs) -> None:
+    """Looks at what did well together, as far as that can still be proved.
 
     What is sure comes first: a change that only trainings tell of must not keep it out. Where such a change promises
     more for a second than the sure ones together, it is looked at on top of them.
@@ -35,14 +35,17 @@ def look_at_stacks(screening: Screening, costs: Costs) -> bool:
         _look(screening, members)
     if extra and not _late(screening, costs, [*members, extra[0]]):
         _look(screening, [*members, extra[0]])
-    return len(members) > 1 or bool(extra)
 
 
 def _late(screening: Screening, costs: Costs, members: Sequence[Screened]) -> bool:
-    """Whether a look at several together would leave no time to prove them."""
+    """Whether a look at several together would leave no time to prove them; until something is kept, to the very end.
+
+    What is larger takes fewer pairs of processes, so that it may be proved where its best part could not be.
+    """
     context, hoped = screening.context, exp(sum(member.gain for member in members))
     needed = screening.each + costs.pairs(*members) + costs.probes()
-    return context.stopping() or context.now() + needed > costs.deadline(hoped)
+    end = costs.deadline(hoped) if screening.state.found else context.allocation.budget
+    return context.stopping() or context.now() + needed > end
 
 
 def _further(

@@ -44,7 +44,7 @@ RULES: dict[str, dict[str, Any]] = {
     "looks in one process": {"race.SwitchedLooks.possible": _gives(False)},
     "fresh incumbent once it has aged": {"race.Race._aged": _gives(False)},
     "what compiles costs more": {"screening.Screening._compiles_anew": _gives(False)},
-    "stacks": {"rounds.look_at_stacks": _gives(False)},
+    "stacks": {"rounds.look_at_stacks": _gives(None)},
     "on top of a stack: rivals, complements": {"stack._further": _gives([])},
     "complements of a stack": {"stack._complements": _gives([])},
     "stacks after the screening's time": {"stack._late": lambda screening, costs: screening.over},
