@@ -195,7 +195,7 @@ class ScriptRecorder(Recorder, Watcher):
         self._rounds = gradients or _ROUNDS
         self.session, self.joints = training.session, training.script.joints
         self.data = StepData(training)
-        self._points = self._taken = self._until = self._left = 0
+        self._points = self._taken = self._until = self._left = self._crossed = 0
         self._steps, self._window = 1, ""
         self._held: HeldWeights | None = None
         self._aside: Any = None
@@ -231,6 +231,7 @@ class ScriptRecorder(Recorder, Watcher):
             "unseen": data.unseen,
             "trained": self._until if "end" in self.windows else 0,
             "until": self._until,
+            "crossed": self._crossed,
         }
 
     # what the joints tell
@@ -390,7 +391,7 @@ class ScriptRecorder(Recorder, Watcher):
             self._metrics, self._evaluation = (held.metric_at(goal),), held.hashed.hexdigest()
 
     def _begin_window(self) -> bool:
-        """Begins a window where one is due: both plans come there alike, however many steps they trained before."""
+        """Begins a window where one is due, at the draws that the script has come to."""
         left = (self.training.lengths.per_epoch or 0) - self.data.steps
         if self._steps == self._until - LAST:
             window, steps = "end", LAST
@@ -398,13 +399,13 @@ class ScriptRecorder(Recorder, Watcher):
             window, steps = "epoch", WINDOW
         else:
             return False
-        seed_everything(mix("window", 0))  # also where none can be: the next epoch's order may be drawn by it
         if self.training.setup.step or self.training.group.size > 1:  # a step that is replayed as a whole
             return False
         self._put(self._origin)
         for optimizer in self.training.optimizers:
             optimizer.state.clear()
         self._window, self._left = window, steps
+        self._crossed = self._steps if window == "epoch" else self._crossed
         self.record(window)
         return True
 
