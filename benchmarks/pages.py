@@ -518,7 +518,7 @@ def quality(results: Path) -> str:
                 row["level"] or "refused",
                 judged[row["trained_passed"]] if row["trained_detail"] else "",
                 f"{row['seconds']:.1f}",
-                row["trained_detail"] if row["trained_passed"] is False else row["detail"],
+                (row["trained_detail"] if row["trained_passed"] is False else row["detail"]).partition(";")[0],
             ]
             for row in found.get("cases", [])
         ]
