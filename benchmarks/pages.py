@@ -518,7 +518,7 @@ def quality(results: Path) -> str:
                 row["level"] or "refused",
                 judged[row["trained_passed"]] if row["trained_detail"] else "",
                 f"{row['seconds']:.1f}",
-                row["trained_detail"] if row["trained_passed"] is False else row["detail"],
+                (row["trained_detail"] if row["trained_passed"] is False else row["detail"]).partition(";")[0],
             ]
             for row in found.get("cases", [])
         ]
@@ -529,6 +529,7 @@ def quality(results: Path) -> str:
     seen.append(priced.get("environment", {}))
     rows = [
         [
+            pair["workload"],
             f"{pair['gradient_error']:.2f}",
             number(pair["predicted"]),
             number(pair["measured"]),
@@ -536,10 +537,11 @@ def quality(results: Path) -> str:
         ]
         for pair in priced.get("pairs", [])
     ]
-    head = ["error of the gradient", "steps predicted", "steps measured", "seeds"]
+    head = ["workload", "error of the gradient", "steps predicted", "steps measured", "seeds"]
     parts.append(
         "## Price of noise\n\nSteps with noise of a known size over steps without it, to the same losses. The "
-        "prediction is an upper bound where noise dominates.\n\n" + (table(head, rows) if rows else MISSING)
+        "prediction holds for a learning rate that is no larger than pays.\n\n"
+        + (table(head, rows) if rows else MISSING)
     )
     intro = (
         "Small workloads of several kinds, each change probed as in a search. What probes pass is trained from two "

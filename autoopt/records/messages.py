@@ -157,9 +157,10 @@ class Probe(Record):
     compared. ``unseen``: the part of the batches that no digest could be taken of; empty: none. ``kept``: files of the
     weights that gradients were taken at, where they are those of this very probe's ``own_steps`` first steps.
     ``trained``: steps that were trained in a row, the recorded ones and those after them; ``until``: those it should
-    have been. ``own_metric``: of the recorded steps' own weights. ``rates_ahead``: learning rates to the planned end,
-    by step (by the epoch's negative number, where the scheduler counts these), as it alone gives them. ``order``: of an
-    epoch by the sampler alone.
+    have been. ``crossed``: the step at which a script's window across the end of an epoch begins. ``own_metric``: of
+    the recorded steps' own weights. ``rates_ahead``: learning rates to the planned end, by step (by the epoch's
+    negative number, where the scheduler counts these), as it alone gives them. ``order``: of an epoch by the sampler
+    alone.
     ``dropouts``: shares that dropout layers leave out.
     """
 
@@ -182,6 +183,7 @@ class Probe(Record):
     unseen: str = ""
     trained: int = 0
     until: int = 0
+    crossed: int = 0
     own_metric: float | None = None
     rates_ahead: tuple[tuple[int, float], ...] = ()
     order: EpochOrder | None = None

@@ -195,7 +195,7 @@ class ScriptRecorder(Recorder, Watcher):
         self._rounds = gradients or _ROUNDS
         self.session, self.joints = training.session, training.script.joints
         self.data = StepData(training)
-        self._points = self._taken = self._until = self._left = 0
+        self._points = self._taken = self._until = self._left = self._crossed = 0
         self._steps, self._window = 1, ""
         self._held: HeldWeights | None = None
         self._aside: Any = None
@@ -231,6 +231,7 @@ class ScriptRecorder(Recorder, Watcher):
             "unseen": data.unseen,
             "trained": self._until if "end" in self.windows else 0,
             "until": self._until,
+            "crossed": self._crossed,
         }
 
     # what the joints tell
@@ -364,7 +365,7 @@ class ScriptRecorder(Recorder, Watcher):
         if held is not None:
             self.training.do(held.put)
             self.joints.watchers.append(held)
-        fits = (self._until - self._steps) * step_seconds <= seconds
+        fits = usual > 0 and (self._until - self._steps) * step_seconds <= seconds
 
         def each(done: int, elapsed: float) -> None:
             self._step_ended()
@@ -372,8 +373,9 @@ class ScriptRecorder(Recorder, Watcher):
             if self._left:
                 self.record(self._window)
                 self._left -= 1
-            begun = not self._left and self._begin_window()
-            if held is not None and not self._left and not begun:
+            if usual > 0 and not self._left:  # steps that take long are not spent on windows
+                self._begin_window()
+            if held is not None and not self._left:
                 held.put()
 
         def enough(done: int, elapsed: float) -> bool:
@@ -389,24 +391,23 @@ class ScriptRecorder(Recorder, Watcher):
             self.joints.watchers.remove(held)
             self._metrics, self._evaluation = (held.metric_at(goal),), held.hashed.hexdigest()
 
-    def _begin_window(self) -> bool:
-        """Begins a window where one is due: both plans come there alike, however many steps they trained before."""
+    def _begin_window(self) -> None:
+        """Begins a window where one is due, at the draws that the script has come to."""
         left = (self.training.lengths.per_epoch or 0) - self.data.steps
         if self._steps == self._until - LAST:
             window, steps = "end", LAST
         elif 0 < left <= BEFORE_END < self.data.steps and "epoch" not in self.windows:
             window, steps = "epoch", WINDOW
         else:
-            return False
-        seed_everything(mix("window", 0))  # also where none can be: the next epoch's order may be drawn by it
+            return
         if self.training.setup.step or self.training.group.size > 1:  # a step that is replayed as a whole
-            return False
+            return
         self._put(self._origin)
         for optimizer in self.training.optimizers:
             optimizer.state.clear()
         self._window, self._left = window, steps
+        self._crossed = self._steps if window == "epoch" else self._crossed
         self.record(window)
-        return True
 
     def _finish(self) -> None:
         """Once the script trains no further: updates from drawn gradients, where both plans began.

@@ -35,6 +35,7 @@ from autoopt.search.accept.gathering import Gate
 from autoopt.search.accept.probes import Probes
 from autoopt.search.accept.trainings import Trainings
 from autoopt.trial.protocol import TrialSpec
+from autoopt.workload import Workload
 from benchmarks.documents import RESULTS, environment, load, save
 from benchmarks.truth import quality_changes, quality_nets
 from benchmarks.truth.quality_changes import BROKEN, HONEST, noisy
@@ -180,7 +181,14 @@ def kept(row: dict[str, Any]) -> bool:
     return row["level"] in ("identical", "equivalent") and row["passed"] is True and row["trained_passed"] is True
 
 
-PRICED = (0.15, 0.3, 0.5, 0.8, 1.2)
+PRICED = (
+    (quality_nets.tabular_16, 0.3),
+    (quality_nets.tabular_16, 0.8),
+    (quality_nets.tabular_4, 0.15),
+    (quality_nets.tabular_4, 0.3),
+    (quality_nets.tabular_4, 0.5),
+)
+"""Workloads, and noise over the length of a gradient."""
 PRICE_SEEDS = 8
 PRICE_STEPS = 500
 AT_LOSS = 0.5
@@ -189,19 +197,20 @@ AT_LOSS = 0.5
 
 def price(progress: Callable[[str], None]) -> list[dict[str, Any]]:
     """Extra steps that noise of a known size costs: as predicted from its probes, and as measured over eight seeds."""
-    plain = _losses(0.0)
+    plain = {build: _losses(build, 0.0) for build, _ in PRICED}
     rows = []
-    for size in PRICED:
-        case = quality_changes.Change("noisy", quality_nets.tabular_16, noisy(size), quality_changes.NUMERIC)
+    for build, size in PRICED:
+        case = quality_changes.Change("noisy", build, noisy(size), quality_changes.NUMERIC)
         with tempfile.TemporaryDirectory() as folder:
-            one = Judged("tabular_16", (case,), Path(folder))
+            one = Judged(build.__name__, (case,), Path(folder))
             before, after = one.gate.probes.pair(Plan(), Plan(changes=(Change(strategy="noisy"),)), one.facts)  # type: ignore[union-attr]
         pairs = zip(before.arrays.gradients, after.arrays.gradients, strict=True)
         found = [gradient_fidelity(before.arrays, left, right, quality_nets.STEPS) for left, right in pairs]
         worst = max(found, key=lambda point: point.penalty.value)
-        ratio, low, high = _steps_ratio(plain, _losses(size))
+        ratio, low, high = _steps_ratio(plain[build], _losses(build, size))
         rows.append(
             {
+                "workload": build.__name__,
                 "noise": size,
                 "gradient_error": worst.error,
                 "predicted": worst.penalty.model_dump(mode="json"),
@@ -209,14 +218,16 @@ def price(progress: Callable[[str], None]) -> list[dict[str, Any]]:
             }
         )
         told = f"{worst.penalty.value:.3f} [{worst.penalty.low:.3f}, {worst.penalty.high:.3f}]"
-        progress(f"error {worst.error:.2f}: predicted {told}, measured {ratio:.3f} [{low:.3f}, {high:.3f}]")
+        progress(
+            f"{build.__name__}, error {worst.error:.2f}: predicted {told}, measured {ratio:.3f} [{low:.3f}, {high:.3f}]"
+        )
     return rows
 
 
-def _losses(size: float) -> Any:
+def _losses(build: Callable[[], Workload], size: float) -> Any:
     """Losses of trainings from eight seeds, (seeds, steps)."""
-    case = quality_changes.Change("noisy", quality_nets.tabular_16, noisy(size), quality_changes.NUMERIC)
-    here = Here("tabular_16", Registry([Source(case, "benchmark")]))
+    case = quality_changes.Change("noisy", build, noisy(size), quality_changes.NUMERIC)
+    here = Here(build.__name__, Registry([Source(case, "benchmark")]))
     plan = Plan(changes=(Change(strategy="noisy"),)) if size else Plan()
 
     def run(live: TrialContext) -> list[float]:

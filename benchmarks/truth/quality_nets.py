@@ -233,8 +233,14 @@ def tabular() -> Workload:
     return _workload(model, rows, 64, ADAM)
 
 
+def tabular_4() -> Workload:
+    """Batches of four at a large learning rate: noise sets the speed."""
+    model = nn.Sequential(nn.Linear(24, 64), nn.ReLU(), nn.Linear(64, CLASSES))
+    return _workload(model, rows, 4, partial(torch.optim.SGD, lr=0.1))
+
+
 def tabular_16() -> Workload:
-    """Small batches and plain descent: steps whose noise outweighs their mean."""
+    """Small batches and plain descent at a small learning rate, which averages noise out."""
     model = nn.Sequential(nn.Linear(24, 64), nn.ReLU(), nn.Linear(64, CLASSES))
     return _workload(model, rows, 16, partial(torch.optim.SGD, lr=0.03))
 

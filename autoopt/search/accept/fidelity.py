@@ -274,23 +274,22 @@ def gradient_fidelity(arrays: Arrays, before: Array, after: Array, steps: int = 
         worst=worst,
         worst_name=name,
         bias_bound=sqrt(drift.high / reference) if drift.high else 0.0,
-        penalty=_penalty((scale * np.square(difference)).sum(axis=1), lengths, float(spread.sum())),
+        penalty=_penalty((scale * np.square(difference)).sum(axis=1), float(spread.sum())),
         batches=count,
         wanted=_batches_wanted(drift, mean, floor),
     )
 
 
-def _penalty(squares: Array, lengths: Array, spread: float) -> Estimate:
-    """The factor on the steps that an error costs: 1 + e^2 where noise dominates, and less where it does not.
+def _penalty(squares: Array, spread: float) -> Estimate:
+    """The factor on the steps that an error costs: nothing at a small learning rate, 1 + e^2 where noise dominates.
 
     Args:
-        squares, lengths: squared length of the difference, and of the gradient, by batch.
+        squares: squared length of the difference, by batch.
         spread: squared, between batches.
     """
     n, square = len(squares), float(squares.mean())
     reach = float(student.ppf(CONFIDENCE, max(n - 1, 1))) * float(squares.std(ddof=1)) / sqrt(n)
-    least = square / max(float(lengths.mean()), spread)
-    return Estimate(value=1 + square / spread, low=1 + least, high=1 + (square + reach) / spread, n=n)
+    return Estimate(value=1 + square / spread, low=1.0, high=1 + (square + reach) / spread, n=n)
 
 
 def _batches_wanted(drift: MeanSquare, mean: MeanSquare, floor: float) -> int | None:

@@ -67,7 +67,8 @@ class ProbeResult:
 
     def same_windows(self, other: ProbeResult) -> tuple[str, ...]:
         """Windows that both began at the same weights, with the same batches: the later one if both trained as far."""
-        return ("start", "epoch") if self.probe.trained == other.probe.trained else ("start",)
+        one, two = self.probe, other.probe
+        return ("start", "epoch") if (one.trained, one.crossed) == (two.trained, two.crossed) else ("start",)
 
 
 def level_of(
@@ -201,7 +202,8 @@ class _Found:
         return "; ".join(missed)
 
     def _both(self) -> set[str]:
-        return self._before.arrays.windows.keys() & self._after.arrays.windows.keys()
+        both = self._before.arrays.windows.keys() & self._after.arrays.windows.keys()
+        return both & {"end", *self._before.same_windows(self._after)}
 
     def _crossed(self) -> bool:
         """Whether the recorded steps themselves go beyond an epoch."""
@@ -244,8 +246,9 @@ def _identical(
     if not same_to_rounding(paths, epsilon).passed or not exact:
         return ""  # losses of a short probe hide what half precision does to each gradient
     apart = weight_difference(before.arrays, after.arrays)
-    windows = parted_across_epochs(before.arrays, after.arrays) if before.probe.trained == after.probe.trained else 0.0
-    buffers = buffers_apart(before.arrays, after.arrays, before.same_windows(after))
+    same = before.same_windows(after)
+    windows = parted_across_epochs(before.arrays, after.arrays) if "epoch" in same else 0.0
+    buffers = buffers_apart(before.arrays, after.arrays, same)
     if not len(apart) or max(float(apart.max()), windows) > MOVED or (buffers and buffers[0] > _ROUNDING_BUFFERS):
         return ""
     held = ", weights and buffers" if buffers else " and weights"
@@ -278,7 +281,7 @@ def _doubt(before: ProbeResult, after: ProbeResult, points: list[GradientFidelit
     at_once = parted_at_once(before.arrays, after.arrays, error)
     if at_once is not None:
         return f"weights part by {at_once[1]:.2g} of a step in step {at_once[0]}, and hardly before"
-    if before.probe.trained == after.probe.trained:
+    if "epoch" in before.same_windows(after):
         parted = parted_across_epochs(before.arrays, after.arrays)
         if parted > MOVED + PARTED * error * sqrt(_epoch_steps(before)):
             return f"weights part by {parted:.2g} of a step across the end of an epoch, from the same start"
@@ -386,7 +389,8 @@ def _other_updates(before: ProbeResult, after: ProbeResult) -> str:
     for window, weights in before.arrays.windows.items():
         others = after.arrays.windows.get(window)
         still = None
-        if others is not None and not allowed and before.probe.trained == after.probe.trained:
+        same = before.probe.trained == after.probe.trained and (window == "end" or window in before.same_windows(after))
+        if others is not None and not allowed and same:
             still = standing_still(weights, others, before.arrays)
         if still and window == "end":
             return f"{still[1]} is not updated in step {before.probe.until - len(weights) + 1 + still[0]}"
