@@ -191,6 +191,7 @@ class Comparing:
         self.control = noise.aa_ratio
         self.warnings += doubts(noise, controlled, self.environment)
         self.pairs.all.clear()
+        self.pairs.spent.clear()
         return noise
 
     def _describe(self) -> WorkloadFacts:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from autoopt.benchmark.disturbing import disturb
 from autoopt.benchmark.evaluation import evaluating
 from autoopt.benchmark.fingerprint import digest
 from autoopt.benchmark.seeding import mix, seed_everything
@@ -20,6 +21,8 @@ from autoopt.records import JsonDict
 from autoopt.script.held import LOSSES
 
 _PINNED = 512
+_MOVED = 0.01
+"""Over each weight: no training minds it, and gradients there differ by far more than rounding."""
 _SAMPLED = 1024
 """Entries of the weights: as many as keep the answer below a hundredth of the shortest block."""
 
@@ -47,6 +50,12 @@ def sampled(live: Any, seed: int) -> JsonDict:
         found.append(value.detach()[tuple(place)].reshape(-1).double())
     values = torch.cat(found).tolist() if found else []
     return {"values": [value if math.isfinite(value) else None for value in values]}
+
+
+def moved_away(live: Any, seed: int) -> JsonDict:
+    """Changes the weights a little, by a draw of the seed: what was prepared before is of other weights."""
+    disturb(getattr(live.training.model, "_orig_mod", live.training.model), _MOVED, seed, 0)
+    return {}
 
 
 def apart(live: Any, first: str, last: str, pairs: list[list[str]]) -> JsonDict:
