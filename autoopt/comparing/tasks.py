@@ -12,17 +12,16 @@ from typing import Any
 
 import torch
 
-from autoopt.benchmark.disturbing import disturb
 from autoopt.benchmark.evaluation import evaluating
 from autoopt.benchmark.fingerprint import digest
-from autoopt.benchmark.seeding import mix, seed_everything
+from autoopt.benchmark.seeding import disturb, mix, seed_everything
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.records import JsonDict
 from autoopt.script.held import LOSSES
 
 _PINNED = 512
 _MOVED = 0.01
-"""Over each weight: no training minds it, and gradients there differ by far more than rounding."""
+"""Of each weight: no training minds it, and gradients there differ by far more than rounding."""
 _SAMPLED = 1024
 """Entries of the weights: as many as keep the answer below a hundredth of the shortest block."""
 
@@ -54,7 +53,7 @@ def sampled(live: Any, seed: int) -> JsonDict:
 
 def moved_away(live: Any, seed: int) -> JsonDict:
     """Changes the weights a little, by a draw of the seed: what was prepared before is of other weights."""
-    disturb(getattr(live.training.model, "_orig_mod", live.training.model), _MOVED, seed, 0)
+    disturb(live.training.model, _MOVED, seed, 0)
     return {}
 
 
