@@ -320,7 +320,9 @@ def test_results_on_disk_are_of_no_use_to_the_next_process(launcher: Launcher, t
         made = not os.path.exists(os.path.join(HERE, "step-1.pt"))""",
         pairs=2, blocks=3,
     )  # fmt: skip
-    assert found.answer.answer == "refused", found
+    assert found.apart is not None
+    assert found.apart > 0.1
+    assert found.answer.answer != "faster", found
 
 
 def test_a_fork_that_survives_stands_still_with_its_parent(launcher: Launcher, tmp_path: Path) -> None:
