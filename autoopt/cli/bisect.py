@@ -69,15 +69,13 @@ def bisect_command(
         found = Bisecting(places, chosen, options, quality=quality, say=quiet).run()
     word = "worse" if quality else "slower"
     ratio = f"{exp(-found.loss):.4f} times the loss" if quality else f"{exp(found.loss):.3f}x the speed"
-    steps = [
-        {"step": place.name, "probability": round(each, 4)}
-        for place, each in zip(places[1:], found.probabilities, strict=False)
-    ]
-    likely = sorted((step for step in steps if step["probability"] >= 0.01), key=lambda step: -step["probability"])
+    steps = list(zip((place.name for place in places[1:]), found.probabilities, strict=False))
+    likely = sorted((step for step in steps if step[1] >= 0.01), key=lambda step: -step[1])
     if options.json:
         document = {
-            "schema_version": 1, "step": likely[0]["step"] if found.place else None, "sure": found.sure,
-            "comparisons": len(found.asked), "steps": steps,
+            "schema_version": 1, "step": likely[0][0] if found.place else None, "sure": found.sure,
+            "comparisons": len(found.asked),
+            "steps": [{"step": name, "probability": round(each, 4)} for name, each in steps],
         }  # fmt: skip
         document["loss" if quality else "speed"] = exp(-found.loss if quality else found.loss)
         write_json(document)
@@ -86,7 +84,7 @@ def bisect_command(
         write_line(f"nothing made it {word}: the bad end has {ratio} of the good end")
     else:
         sure = f"made it {word}" if found.sure else f"is the likeliest to have made it {word}"
-        write_line(f"{likely[0]['step']} {sure}: {ratio}, {len(found.asked)} comparisons")
-        for step in likely:
-            write_line(f"  {step['probability']:6.1%}  {step['step']}")
+        write_line(f"{likely[0][0]} {sure}: {ratio}, {len(found.asked)} comparisons")
+        for name, each in likely:
+            write_line(f"  {each:6.1%}  {name}")
     return 0

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from math import sqrt
 
 from autoopt.comparing.learning import DRIFTED, SAME
 from autoopt.records import Estimate
-from autoopt.records.account import Row
 from autoopt.records.comparing import Answer, Compared, Learning
 from autoopt.search.compare.comparison import Comparison
 
@@ -53,8 +52,8 @@ def _answer(
             if doubt[0]
             else ("undecided", f"{reason}; but {doubt[1]}")
         )
-    if document.whole is not None and document.whole < least:
-        seldom = f"all of its seconds together {document.whole:.2f}x: what is rare and long counts"
+    if document.whole is not None and document.whole < sqrt(least * max(speed.low, least)):
+        seldom = f"all of its seconds together {document.whole:.2f}x: what is rare, or outside of blocks, counts"
         return "undecided", f"{reason}; but {seldom}"
     return answer, reason
 
@@ -103,16 +102,6 @@ def changed_sources(name: str, before: dict[str, str], now: dict[str, str]) -> s
     """A sentence where a side's files are not those that were fixed before the seed was drawn; empty where they are."""
     files = sorted(file for file in {*before, *now} if before.get(file) != now.get(file))
     return f"the {name}'s {files[0]} was changed while it was compared" if files else ""
-
-
-def whole_ratio(rows: Sequence[Row]) -> float | None:
-    """Candidate over baseline of all steps over all seconds: what is rare and long counts in it."""
-    rates = []
-    for name in ("baseline/", "candidate/"):
-        own = [row for row in rows if row.process.startswith(name)]
-        seconds = sum(row.seconds for row in own)
-        rates.append(sum(row.steps for row in own) / seconds if seconds else 0.0)
-    return rates[1] / rates[0] if all(rates) else None
 
 
 def step_seconds(found: Comparison, name: str) -> float | None:

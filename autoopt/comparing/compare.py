@@ -13,7 +13,7 @@ from typing import Any
 
 import autoopt
 from autoopt.comparing import session as sessions
-from autoopt.comparing.answer import answer_of, changed_sources, rate_of, step_seconds, whole_ratio
+from autoopt.comparing.answer import answer_of, changed_sources, rate_of, step_seconds
 from autoopt.comparing.ledger import answered, enter
 from autoopt.comparing.measuring import Comparing
 from autoopt.comparing.sides import Side, check_alike, side, workload_of
@@ -99,7 +99,7 @@ def compare_sides(
         answer="undecided",
         reason="",
         throughput=found.estimate if found else None,
-        whole=whole_ratio(found.rows) if found else None,
+        whole=comparing.pairs.whole,
         control=comparing.control,
         planned_run=comparing.planned_run(found),
         planned_steps=comparing.facts.max_steps if comparing.facts else None,

@@ -17,7 +17,6 @@ from autoopt.comparing.watched import Pairs, WatchedArm, WatchedScriptArm, apart
 from autoopt.errors import AutooptError, TrialFailed, UsageError, WorkloadError
 from autoopt.options import Options
 from autoopt.records import Environment, Estimate, Noise, Objective, Plan, Sites
-from autoopt.records.account import Row
 from autoopt.records.comparing import Learning, LedgerEntry, Requirement
 from autoopt.records.facts import WorkloadFacts
 from autoopt.registry import Registry
@@ -93,7 +92,6 @@ class Comparing:
         self.warnings: list[str] = []
         self.judge: Judge | None = None
         self.again: float | None = None
-        self.controlled: tuple[Row, ...] = ()
 
     def run(self, deadline: float) -> Comparison | None:
         """The throughput of both; None where the candidate failed before it could be measured."""
@@ -160,23 +158,12 @@ class Comparing:
 
     def _remember(self, noise: Noise, found: Comparison) -> None:
         """What later asks may use again of the baseline, with what this one adds; nothing where it has drifted."""
-        now, rows = step_seconds(found, "baseline"), tuple(row for row in found.rows if row.process.startswith("b"))
-        if now is None or self.facts is None or self.environment is None:
+        now = step_seconds(found, "baseline")
+        if now is None or self.known is None:
             return
-        if self.known is not None and self.known.drifted(now):
-            self.known = None
-            return
-        script = self.runners["baseline"].base.script
-        self.known = KnownBaseline(
-            fingerprint=fingerprint_of(self.sides["baseline"], self.options.device),
-            facts=self.facts,
-            environment=self.environment,
-            sites=script.sites if script is not None else None,
-            noise=learned(noise, found),
-            rows=(*(self.known.rows if self.known else self.controlled), *rows),
-            again=self.again,
-            step_seconds=now,
-        )
+        rows = tuple(row for row in found.rows if row.process.startswith("baseline/"))
+        more = {"noise": learned(noise, found), "rows": (*self.known.rows, *rows), "step_seconds": now}
+        self.known = None if self.known.drifted(now) else self.known.model_copy(update=more)
 
     def _control(self) -> Noise:
         """The baseline against itself: the noise of the machine, and whether it repeats its own steps."""
@@ -187,10 +174,22 @@ class Comparing:
         )  # fmt: skip
         if controlled.failure is not None:
             raise WorkloadError(f"the baseline fails: {controlled.failure.reason}", detail=controlled.failure.detail)
-        self.again, self.controlled = apart(self.pairs.all), controlled.rows
-        self.control = noise.aa_ratio
+        self.again, self.control = apart(self.pairs.all), noise.aa_ratio
         self.warnings += doubts(noise, controlled, self.environment)
         self.pairs.all.clear()
+        self.pairs.spent.clear()
+        script, rate = self.runners["baseline"].base.script, controlled.incumbent.steps_per_second
+        if self.facts is not None and self.environment is not None and rate:
+            self.known = KnownBaseline(
+                fingerprint=fingerprint_of(self.sides["baseline"], self.options.device),
+                facts=self.facts,
+                environment=self.environment,
+                sites=script.sites if script is not None else None,
+                noise=noise,
+                rows=controlled.rows,
+                again=self.again,
+                step_seconds=1.0 / rate,
+            )
         return noise
 
     def _describe(self) -> WorkloadFacts:

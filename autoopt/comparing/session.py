@@ -93,4 +93,4 @@ def default_path(spec: str) -> Path:
 def fingerprint_of(baseline: Side, device: str) -> JsonDict:
     """What must be the same for a baseline's rows to be used again."""
     found = fingerprint(baseline.workload.spec, None, options={"device": device, "plan": baseline.plan.key})
-    return {**found, "sources": baseline.sources, "command": baseline.command}
+    return {**found, "sources": baseline.sources, "command": list(baseline.command or ())}

@@ -14,12 +14,14 @@ import torch
 
 from autoopt.benchmark.evaluation import evaluating
 from autoopt.benchmark.fingerprint import digest
-from autoopt.benchmark.seeding import mix, seed_everything
+from autoopt.benchmark.seeding import disturb, mix, seed_everything
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.records import JsonDict
 from autoopt.script.held import LOSSES
 
 _PINNED = 512
+_MOVED = 0.01
+"""Of each weight: no training minds it, and gradients there differ by far more than rounding."""
 _SAMPLED = 1024
 """Entries of the weights: as many as keep the answer below a hundredth of the shortest block."""
 
@@ -47,6 +49,12 @@ def sampled(live: Any, seed: int) -> JsonDict:
         found.append(value.detach()[tuple(place)].reshape(-1).double())
     values = torch.cat(found).tolist() if found else []
     return {"values": [value if math.isfinite(value) else None for value in values]}
+
+
+def moved_away(live: Any, seed: int) -> JsonDict:
+    """Changes the weights a little, by a draw of the seed: what was prepared before is of other weights."""
+    disturb(live.training.model, _MOVED, seed, 0)
+    return {}
 
 
 def apart(live: Any, first: str, last: str, pairs: list[list[str]]) -> JsonDict:

@@ -27,6 +27,7 @@ Clock = Callable[[], float]
 
 STEPS = "autoopt.benchmark.tasks:probe_losses"
 SAMPLED = "autoopt.comparing.tasks:sampled"
+MOVED_AWAY = "autoopt.comparing.tasks:moved_away"
 
 _ASKED = 3
 
@@ -39,7 +40,8 @@ class Pair:
 
     Attributes:
         seed: of both, which neither process before them can have known.
-        entries: draws the entries of the weights; told to a process at its first block's end.
+        entries: draws the entries of the weights, and how the weights are changed before the first block; no process
+            is told it before.
         start: the step from which blocks begin, in every run of a script.
         seen: of each process, its weights' entries by run and step.
     """
@@ -89,15 +91,27 @@ class Pairs:
 
     ``starts``: seconds of each side's starts. ``step_seconds``: of the baseline, once known; ``samples_per_step``: its
     own, which both sides' steps are counted by; 0 where samples cannot be counted; None: each side's count is believed,
-    since both are the user's. ``tampered``: why a frozen
-    process is not what it was; empty where all are.
+    since both are the user's. ``spent``: steps and seconds of each side, those before each block included.
+    ``tampered``: why a frozen process is not what it was; empty where all are.
     """
 
     step_seconds: float | None = None
     samples_per_step: float | None = None
     all: list[Pair] = field(default_factory=list)
     starts: dict[str, list[float]] = field(default_factory=lambda: {"baseline": [], "candidate": []})
+    spent: dict[str, tuple[int, float]] = field(default_factory=dict)
     tampered: str = ""
+
+    def trained(self, side: str, steps: int, seconds: float) -> None:
+        """Books steps that a side was asked for."""
+        before = self.spent.get(side, (0, 0.0))
+        self.spent[side] = before[0] + steps, before[1] + seconds
+
+    @property
+    def whole(self) -> float | None:
+        """Candidate over baseline of all steps over all seconds: what is rare, or done before a block, counts in it."""
+        rates = [steps / seconds for steps, seconds in map(self.spent.get, ("baseline", "candidate"), [(0, 1.0)] * 2)]
+        return rates[1] / rates[0] if all(rates) else None
 
     def joined(self, label: str) -> Pair:
         """The pair that a further process belongs to."""
@@ -189,6 +203,7 @@ class WatchedArm(TrialArm):
             self._trained(1)
         if self.position < self.pair.start:
             self._trained(self.pair.start - self.position)
+        self._process.call(MOVED_AWAY, timeout=self._patience + 60.0, seed=self.pair.entries)
         self.aligned = True
         self._sample()
 
@@ -201,16 +216,18 @@ class WatchedArm(TrialArm):
         if not self.aligned:
             self._align()
         ramp, steps = self.pair.lengths(seconds, min_steps, ramp_seconds)
+        whole = began = self._clock()
         if ramp:
             self._trained(ramp)
-        began = self._clock()
+            began = self._clock()
         block = self._trained(steps)
         self._sample()
-        spent = self._clock() - began
+        ended = self._clock()
         self.pair.blocks += 1
+        self._pairs.trained(self._side, ramp + steps, ended - whole)
         each = self._pairs.samples_per_step
         counted = {"steps": steps, "samples": block.samples if each is None else round(steps * each) or None}
-        return block.model_copy(update={"seconds": spent, "late_seconds": 0.0, **counted})
+        return block.model_copy(update={"seconds": ended - began, "late_seconds": 0.0, **counted})
 
     def freeze(self) -> None:
         super().freeze()

@@ -93,8 +93,9 @@ class Compared(Record):
     """Candidate against baseline. Ratios are speedups: above 1 the candidate is faster.
 
     ``throughput``: of a step's samples, from paired blocks. ``planned_run``: of the run that the workload plans, with
-    what each side pays once; None where no length is planned. ``whole``: of all samples over all seconds of the pairs'
-    blocks, without an interval: what is rare and long counts in it. ``control``: the baseline against itself.
+    what each side pays once; None where no length is planned. ``whole``: of all steps over all seconds of the pairs,
+    those between blocks included, without an interval: what is rare and long counts in it.
+    ``control``: the baseline against itself.
     ``metric``: its name; ``metric_difference``: candidate less baseline; ``metric_note``: why there is none, where
     there is none. ``loss_batches``: of the training, that the sides' losses are means over. ``decision``: of the
     sequential test on throughput alone; ``reused``: the baseline's control is that of an earlier ask of the session.

@@ -42,7 +42,8 @@ def summary(found: Compared) -> Iterator[str]:
 def _ledger(ledger: LedgerEntry) -> str:
     reached = "none was reached" if ledger.e_value is None else f"{ledger.e_value:.3g} was reached"
     needs = f"may err with {ledger.alpha:.2g}, so an e-value of {ledger.needed:.3g} is needed and {reached}"
-    return f"{needs}; {ledger.left:.2g} of {ledger.total:g} is left for all later asks"
+    head = f"; head {ledger.head}" if ledger.head else ""
+    return f"{needs}; {ledger.left:.2g} of {ledger.total:g} is left for all later asks{head}"
 
 
 def rows(found: Compared) -> list[tuple[str, str, str, str]]:

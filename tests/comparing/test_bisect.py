@@ -53,13 +53,13 @@ def test_noisy_steps_are_asked_again_and_plain_ones_are_not() -> None:
     assert bisect(32, plain, lambda: True).place == 20
     assert bisect(32, small, lambda: True).place in range(18, 23)
     assert len(plain.asked) == 1 + 5
-    assert len(small.asked) > 1 + 5
+    assert len(small.asked) > 2 + 5
 
 
 def test_without_a_loss_nothing_is_blamed() -> None:
     found = bisect(32, Noisy(33, 0.0, 3), lambda: True)
     assert (found.place, found.sure, found.probabilities) == (None, False, ())
-    assert len(found.asked) <= 2
+    assert len(found.asked) <= 4
 
 
 def test_steps_that_cannot_be_run_are_skipped() -> None:

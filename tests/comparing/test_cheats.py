@@ -14,11 +14,11 @@ import torch
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from autoopt.benchmark.trial_context import TrialContext
-from autoopt.comparing.answer import changed_sources, unbelieved, whole_ratio
+from autoopt.comparing.answer import changed_sources, unbelieved
 from autoopt.comparing.learning import DRIFTED, IDENTICAL, SAME, Judge, Rounding
+from autoopt.comparing.watched import Pairs
 from autoopt.errors import TrialFailed
 from autoopt.records import Estimate, JsonDict, Objective, Plan
-from autoopt.records.account import Row
 from autoopt.records.comparing import Learning
 from autoopt.registry import Registry
 from autoopt.script.held import LOSSES
@@ -283,12 +283,11 @@ def test_without_an_evaluation_the_loss_of_the_same_batches_is_told(tmp_path: Pa
 
 def test_rare_and_long_work_counts() -> None:
     """Most blocks are quicker, and now and then one pays for all of them."""
-
-    def row(process: str, seconds: float) -> Row:
-        return Row(plan="", process=process, round=1, start=0.0, steps=40, samples=640, seconds=seconds)
-
-    assert whole_ratio([row("baseline/1", 10.0), row("candidate/2", 11.0)]) == pytest.approx(0.909, abs=1e-3)
-    assert whole_ratio([]) is None
+    pairs = Pairs()
+    assert pairs.whole is None
+    for side, seconds in (("baseline", 4.0), ("baseline", 6.0), ("candidate", 11.0)):
+        pairs.trained(side, 40 if side == "candidate" else 20, seconds)
+    assert pairs.whole == pytest.approx(0.909, abs=1e-3)
 
 
 def test_a_loss_that_is_not_finite_is_a_failure(tmp_path: Path) -> None:

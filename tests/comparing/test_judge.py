@@ -16,6 +16,7 @@ from autoopt.comparing.sides import side
 from autoopt.errors import DocumentError
 from autoopt.records import Environment, Estimate, Noise
 from autoopt.records.comparing import Compared, ComparedSide, LedgerEntry
+from autoopt.script.command import Build
 from autoopt.testing.fakes import Behaviour, fake_facts
 from tests.comparing.conftest import Git
 from tests.comparing.test_action import JOB
@@ -85,7 +86,7 @@ def test_a_baseline_is_another_one_where_its_step_or_its_code_is(git: Git) -> No
     assert known().drifted(0.012)
     assert known().drifted(0.008)
     Path("job.py").write_text(JOB)
-    with side(".", "job.py:build") as one:
+    with side(".", Build("job.py:build")) as one:
         before = fingerprint_of(one, "cpu")
         assert before == fingerprint_of(one, "cpu")
         assert json.loads(json.dumps(before)) == before
