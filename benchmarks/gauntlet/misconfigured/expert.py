@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, TensorDataset
 
 
 def spectra_of(folder, split):
@@ -43,14 +43,19 @@ def optimizer_of(net):
     return torch.optim.Adam(net.parameters(), lr=5e-4, fused=True)
 
 
-def evaluate(net, data, wait):
+def evaluate(net, loader, wait):
     net.eval()
-    time.sleep(wait * len(data))
-    spectra, labels = data.tensors
+    right = count = 0
     with torch.no_grad():
-        right = (net(spectra).argmax(1) == labels).sum().item()
+        for spectra, labels in loader:
+            time.sleep(wait * len(labels))
+            right, count = right + (net(spectra).argmax(1) == labels).sum().item(), count + len(labels)
     net.train()
-    return right / len(data)
+    return right / count
+
+
+def loader_of(data, sampler, size):
+    return DataLoader(data, sampler=BatchSampler(sampler(data), size, drop_last=False), batch_size=None)
 
 
 def main():
@@ -63,9 +68,8 @@ def main():
     parser.add_argument("--wait", type=float, default=0.0, help="placebo: seconds of a device for a sample")
     args = parser.parse_args()
     torch.manual_seed(args.seed)
-    train, test = spectra_of(args.data, "train"), spectra_of(args.data, "test")
-    order = BatchSampler(RandomSampler(train), 32, drop_last=False)
-    train_loader = DataLoader(train, sampler=order, batch_size=None)
+    train_loader = loader_of(spectra_of(args.data, "train"), RandomSampler, 32)
+    test_loader = loader_of(spectra_of(args.data, "test"), SequentialSampler, 400)
     net = Net(args.width)
     optimizer = optimizer_of(net)
     seen = 0
@@ -79,7 +83,7 @@ def main():
             if seen == 0:
                 print(f"first step: loss {loss.item():.4f}", flush=True)
             seen += len(batch[1])
-        accuracy = evaluate(net, test, args.wait)
+        accuracy = evaluate(net, test_loader, args.wait)
         print(f"epoch {epoch} test accuracy: {accuracy:.4f}", flush=True)
         if accuracy >= args.target:
             break

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, TensorDataset
 
 
 def fetched(folder, split):
@@ -45,14 +45,19 @@ def optimizer_of(net):
     return torch.optim.Adam(net.parameters(), lr=1e-3, fused=True)
 
 
-def evaluate(net, data, wait):
+def evaluate(net, loader, wait):
     net.eval()
-    time.sleep(wait * len(data))
-    rows, labels = data.tensors
+    right = count = 0
     with torch.no_grad():
-        right = (net(rows).argmax(1) == labels).sum().item()
+        for rows, labels in loader:
+            time.sleep(wait * len(labels))
+            right, count = right + (net(rows).argmax(1) == labels).sum().item(), count + len(labels)
     net.train()
-    return right / len(data)
+    return right / count
+
+
+def loader_of(data, sampler, size):
+    return DataLoader(data, sampler=BatchSampler(sampler(data), size, drop_last=False), batch_size=None)
 
 
 def main():
@@ -64,9 +69,8 @@ def main():
     parser.add_argument("--wait", type=float, default=0.0, help="placebo: seconds of a device for a sample")
     args = parser.parse_args()
     torch.manual_seed(args.seed)
-    train, test = fetched(args.data, "train"), fetched(args.data, "test")
-    order = BatchSampler(RandomSampler(train), 32, drop_last=False)
-    train_loader = DataLoader(train, sampler=order, batch_size=None)
+    train_loader = loader_of(fetched(args.data, "train"), RandomSampler, 32)
+    test_loader = loader_of(fetched(args.data, "test"), SequentialSampler, 160)
     net = Net()
     optimizer = optimizer_of(net)
     seen = 0
@@ -80,7 +84,7 @@ def main():
             if seen == 0:
                 print(f"first step: loss {loss.item():.4f}", flush=True)
             seen += len(batch[1])
-        accuracy = evaluate(net, test, args.wait)
+        accuracy = evaluate(net, test_loader, args.wait)
         print(f"epoch {epoch} test accuracy: {accuracy:.4f}", flush=True)
         if accuracy >= args.target:
             break
