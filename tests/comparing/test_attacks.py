@@ -61,7 +61,7 @@ def loss(model, batch):
     return work(model, batch)
 """
 CLAIMED = """
-import autoopt.benchmark.blocks as blocks
+import autoopt.benchmark.warmup as blocks
 plain = blocks.Block
 blocks.Block = lambda **told: plain(**{{**told, "seconds": told["seconds"] / {times},
     "steps": round(told["steps"] * {times}), "samples": round(told["samples"] * {times})}})
