@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import torch
-
 from autoopt.errors import TrialFailed, WorkloadError
 
 _HINT = (
@@ -25,6 +23,8 @@ def refuse_processes(size: int = 1) -> None:
     Args:
         size: processes that a launcher has started it in.
     """
+    import torch  # here: the thread that waits for the script to import torch has these errors, too
+
     for module, name in ((torch.multiprocessing, "spawn"), (torch.multiprocessing, "start_processes")):
         plain = getattr(module, name, None)
         if plain is not None:
