@@ -52,7 +52,7 @@ def documents() -> dict[str, Any]:
     estimate = Estimate(value=1.1, low=1.05, high=1.15, n=3)
     comparison = Comparison(decision=Decision.ACCEPT, estimate=estimate)
     threads = next(c for c in CHANGES if (c.workload, c.strategy) == ("digits", "threads"))
-    refused = next(c for c in CHANGES if (c.workload, c.strategy) == ("digits", "cache"))
+    refused = next(c for c in CHANGES if (c.workload, c.strategy) == ("digits", "prepared_samples"))
     found = {
         "plant:preparation": {"timings": timings().model_dump(mode="json"), "block": block().model_dump(mode="json"),
                               "peaks": Peaks().model_dump(mode="json")},

@@ -90,6 +90,15 @@ class Edits:
             raise NoHonestEditError(f"{where} decides another argument, too, which gets another value")
         self.replaced[node], self.owners[node] = new, on_behalf
 
+    def replace_statement(self, spot: Spot, text: str) -> None:
+        """Puts another statement in the place of one; what stands above it stays."""
+        lines = text.splitlines()
+        indent = " " * self.source.lines(spot.statement).start.column
+        new = cst.parse_statement(
+            "\n".join(line.removeprefix(indent) for line in lines), self.source.tree.config_for_parsing
+        )
+        self.replaced[spot.statement] = new.with_changes(leading_lines=spot.statement.leading_lines)
+
     def insert(self, spot: Spot, lines: Sequence[str], *, below: bool, apart: bool = False) -> None:
         """Adds lines above or below a statement; lines that are there already are not added twice.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 
 import libcst as cst
@@ -80,6 +81,8 @@ class Placing:
             "model": self._model,
             "start": self._start,
             "left_out": self._left_out,
+            "function": self._function,
+            "call": self._called,
         }
         places[edit.at](edit)
         if unclipped(self.sites, self.edits, self.files):
@@ -343,6 +346,8 @@ class Placing:
             source, spot, name, below = self._name_of(site)
             torch_name = self._imported(source, edit.imports).get("torch", "torch")
             lines = [line.replace("{model}", name).replace("{torch}", torch_name) for line in edit.lines]
+            for part in edit.parts:
+                self._import_part(source, part)
             self.edits(source.name).insert(spot, lines, below=below)
 
     def _name_of(self, site: Site) -> tuple[Source, Spot, str, bool]:
@@ -397,6 +402,41 @@ class Placing:
             self.touched = self.touched or site
         if self.touched is None:
             raise NoHonestEditError("the script was not seen to make these calls: " + ", ".join(edit.lines))
+
+    def _function(self, edit: Edit) -> None:
+        """Puts edited statements of a function in the place of its own."""
+        file, name = edit.lines
+        source, edits = self.edits(file).source, self.edits(file)
+        module, _, edited = edit.parts[0].partition(":")
+        try:
+            found = getattr(import_module(module), edited)(source.tree.code, name, **edit.arguments)
+        except Exception as reason:  # the file is another one than that which was looked at
+            raise NoHonestEditError(f"{name} in {file}: {reason}") from None
+        for first, _, text in found:
+            spot = source.statement(first)
+            if text:
+                edits.replace_statement(spot, text)
+                self.touched = self._at(source, spot)
+            else:
+                edits.remove(spot)
+
+    def _called(self, edit: Edit) -> None:
+        """Puts another expression in the place of a call."""
+        file, line, name, text = edit.lines
+        source = self.edits(file).source
+        calls = [call for call in source.all_of(cst.Call) if source.called(call) == name]
+        ranges = [source.lines(call) for call in calls]
+        there = [c for c, r in zip(calls, ranges, strict=True) if r.start.line <= int(line) <= r.end.line]
+        if len(there) != 1:
+            raise NoHonestEditError(f"{file}:{line} has {len(there)} calls of {name} on its lines")
+        for part in edit.parts:
+            self._import_part(source, part)
+        arguments = ", ".join(
+            source.code(argument.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for argument in there[0].args
+        )
+        text = text.replace("{call}", source.code(there[0])).replace("{arguments}", arguments)
+        self.edits(file).replace(there[0], text)
+        self.touched = self._at(source, source.line_of(there[0]))
 
     def _entry(self) -> str | None:
         """The file that the command begins with, as the sites name it."""

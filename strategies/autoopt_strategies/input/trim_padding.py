@@ -43,7 +43,8 @@ class TrimPadding(Strategy):
             return Applies.no("the model computes with the padding: without it the loss is another")
         if left_of(found) > 1.0 - LEAST_SAVING:
             return Applies.no("batches are as wide as their longest sequence already")
-        if any(case.plan.setting(name) is not None for name in ("device_dataset", "cuda_graphs")):
+        kept = case.plan.setting("prepared_samples") or {}
+        if kept.get("form") == "rows" or case.plan.setting("cuda_graphs") is not None:
             return Applies.no("batches of one width are on the device, or part of a recorded step")
         return Applies.yes()
 
