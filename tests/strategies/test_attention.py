@@ -279,7 +279,7 @@ def test_the_edited_source_is_what_a_person_would_write() -> None:
         "att = att.masked_fill(self.mask[:, :, :T, :T] == 0, -1e10)",
         "att = self.attn_drop(F.softmax(att, dim=-1))",
         "y = (att @ v).transpose(1, 2).contiguous().view(B, T, C)",
-    ][0 if text.count("att = (q @ k") == 1 else 1 :]
+    ]
     ast.parse(after)
 
 
@@ -308,13 +308,23 @@ class Attention(nn.Module):
         return weights @ v
 
 
+loader = torch.utils.data.DataLoader([])
 model = Attention()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loss = model(None).sum()
+loss.backward()
+optimizer.step()
 """
 
 
 def test_a_patch_edits_the_statements_of_the_function(tmp_path: Path) -> None:
-    sites = sites_in(tmp_path, SCRIPT, model=("Attention", "Attention()"), optimizer=("SGD", "torch.optim.SGD("))
+    sites = sites_in(
+        tmp_path,
+        SCRIPT,
+        loader_training=("DataLoader", "torch.utils.data.DataLoader("),
+        model=("Attention", "Attention()"),
+        optimizer=("SGD", "torch.optim.SGD("),
+    )
     function = {"file": "train.py", "module": "__main__", "function": "Attention.forward"}
     setting = {"functions": [{**function, "scale": "default", "mask": "causal"}]}
     found = placed(sites, Plan(changes=(Change(strategy="flash_attention", setting=setting),)), REGISTRY, "cpu")

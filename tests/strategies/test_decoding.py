@@ -17,8 +17,8 @@ from autoopt.export.script_patch import placed
 from autoopt.records import Change, Plan
 from autoopt.testing.strategies import sample_case
 from autoopt_strategies.input import decoders
-from autoopt_strategies.input.decoding import LIBRARIES, Decoded
-from autoopt_strategies.input.images import jpeg_size
+from autoopt_strategies.input.decoding import Decoded
+from autoopt_strategies.input.images import LIBRARIES, jpeg_size
 from scripted import REGISTRY, changed_lines, sites_in
 from tests.strategies.stand_ins import opencv, torchvision_io
 
@@ -342,6 +342,11 @@ class Photos(Dataset):
 
 
 loader = DataLoader(Photos([]), batch_size=2)
+model = torch.nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loss = model(None).sum()
+loss.backward()
+optimizer.step()
 """
 
 
@@ -355,7 +360,8 @@ loader = DataLoader(Photos([]), batch_size=2)
 def test_a_patch_changes_the_line_that_opens_the_image(
     setting: dict[str, Any], line: str, names: str, tmp_path: Path
 ) -> None:
-    sites = sites_in(tmp_path, SCRIPT, loader_training=("DataLoader", "DataLoader("))
+    made = {"model": ("Linear", "torch.nn.Linear("), "optimizer": ("SGD", "torch.optim.SGD(")}
+    sites = sites_in(tmp_path, SCRIPT, loader_training=("DataLoader", "DataLoader("), **made)
     number = SCRIPT[: SCRIPT.index("Image.open")].count("\n") + 1
     calls = [{"file": "train.py", "line": number, "name": "open"}]
     change = Change(strategy="decoding", setting={**setting, "calls": calls})

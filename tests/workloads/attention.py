@@ -139,7 +139,7 @@ OTHER = {
     SoftMask: "leaves them a share",
     Capped: "tanh, which is not understood",
     Pooling: "runs over dimension 1|not understood",
-    LinearAttention: "not understood",
+    LinearAttention: "come from q",
     Gate: "not understood",
     UsesSdpa: "not understood",
 }

@@ -19,6 +19,8 @@ WORDS = {"bucket_view": "gradient_as_bucket_view", "static_graph": "static_graph
 class DdpOptions(Strategy):
     """Sends gradients between processes in another way.
 
+    No run and no benchmark has kept it so far.
+
     What it does: ``bucket_view`` lets gradients lie in the buckets that are sent, ``static_graph`` says that the graph
         never changes, ``bucket_megabytes`` is how much is sent at once, ``compression`` sends bfloat16,
         ``quiet_accumulation`` sends once a step, not once a micro-batch (``no_sync``). What is kept of one stays beside

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -12,31 +13,21 @@ from typing import Any
 from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, Settings, kept, tried_gain
 from autoopt_strategies.input.batches import Wrapper, dataset_of
-from autoopt_strategies.input.images import (
-    by_opencv,
-    by_simplejpeg,
-    by_torchvision,
-    decoded,
-    drafted,
-    imdecode_reduced,
-    imread_reduced,
-)
+from autoopt_strategies.input.images import LIBRARIES, decoded, drafted, imdecode_reduced, imread_reduced
 
 LEAST_SAVING = 0.03
-LIBRARIES = {"simplejpeg": by_simplejpeg, "opencv": by_opencv, "torchvision": by_torchvision}
 
 _active = threading.local()
-_plain: dict[tuple[str, str], Callable[..., Any]] = {}
 
 
 @contextmanager
 def replaced(changes: dict[tuple[str, str], Callable[..., Any]]) -> Iterator[None]:
     """While it lasts, calls of these functions in this thread go to ``change(plain, ...)``."""
     for module, name in changes:
-        if (module, name) not in _plain:
-            found = import_module(module)
-            _plain[module, name] = getattr(found, name)
-            setattr(found, name, partial(_called, (module, name)))
+        found = import_module(module)
+        plain = getattr(found, name)
+        if getattr(plain, "func", None) is not _called:
+            setattr(found, name, partial(_called, (module, name), plain))
     before, _active.changes = getattr(_active, "changes", {}), changes
     try:
         yield
@@ -44,12 +35,12 @@ def replaced(changes: dict[tuple[str, str], Callable[..., Any]]) -> Iterator[Non
         _active.changes = before
 
 
-def _called(key: tuple[str, str], *args: Any, **kwargs: Any) -> Any:
+def _called(key: tuple[str, str], plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     changes = getattr(_active, "changes", {})
     if key not in changes:
-        return _plain[key](*args, **kwargs)
+        return plain(*args, **kwargs)
     with replaced({}):
-        return changes[key](_plain[key], *args, **kwargs)
+        return changes[key](plain, *args, **kwargs)
 
 
 class Decoded(Wrapper):
@@ -74,6 +65,18 @@ class Decoded(Wrapper):
             ("cv2", "imread"): lambda _, *a, **k: imread_reduced(*a, **k, shorter=self.shorter),
             ("cv2", "imdecode"): lambda _, *a, **k: imdecode_reduced(*a, **k, shorter=self.shorter),
         }
+
+
+@dataclass(frozen=True)
+class Decode:
+    """``dataset -> dataset`` whose images are decoded otherwise; arguments as of :class:`Decoded`."""
+
+    by: str = ""
+    shorter: int = 0
+    reader: str = "pillow"
+
+    def __call__(self, dataset: Any) -> Decoded:
+        return Decoded(dataset, self.by, self.shorter, self.reader)
 
 
 class Decoding(Strategy):
@@ -132,8 +135,7 @@ class Decoding(Strategy):
             yield {"by": by["by"], "calls": calls}
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
-        options = tuple((name, value) for name, value in setting.items() if name != "calls")
-        return setup.with_dataset(partial(Decoded, **dict(options)))
+        return setup.with_dataset(Decode(**{name: value for name, value in setting.items() if name != "calls"}))
 
     def recipe(self, setting: Setting) -> Recipe:
         shorter, used = setting.get("shorter"), {}

@@ -74,6 +74,9 @@ def ends_whole(data: bytes) -> bool:
     return data.rstrip(b"\0\r\n ").endswith(b"\xff\xd9") if data[:2] == b"\xff\xd8" else data[-8:-4] == b"IEND"
 
 
+LIBRARIES = {"simplejpeg": by_simplejpeg, "opencv": by_opencv, "torchvision": by_torchvision}
+
+
 def imread_reduced(path: Any, flags: int = 1, *, shorter: int) -> Any:
     """``cv2.imread``, which decodes a JPEG file no larger than it needs to be."""
     import cv2

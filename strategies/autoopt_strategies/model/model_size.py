@@ -40,6 +40,8 @@ class Sized:
 class ModelSize(Strategy):
     """Trains a narrower or shallower model, as your own ``build()`` makes it.
 
+    No run and no benchmark has kept it so far.
+
     What it does: whole-number parameters of ``build`` with a default, such as ``width: int = 64``, are halved, then
         quartered where that was kept, or set to three quarters where it missed the target. What saves most
         floating-point work goes first. The model alone is taken; data, loss and optimizer stay.

@@ -72,6 +72,8 @@ def side_by_side(*optimizers: Any) -> Any:
 class Muon(Strategy):
     """Updates hidden weight matrices by Muon, embeddings, heads, norms and biases as before.
 
+    No run and no benchmark has kept it so far.
+
     What it does: ``torch.optim.Muon`` for the weights of linear layers but the last, your optimizer for the rest.
     When it helps: transformers and MLPs trained from scratch by the Adam family: fewer steps to the same loss.
     When it does not: convolutions, whose weights are no matrices; fine-tuning of weights that Adam trained.

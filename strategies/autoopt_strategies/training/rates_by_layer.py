@@ -104,6 +104,8 @@ def _matrices(optimizer: Any) -> Any:
 class RatesByLayer(Strategy):
     """Sizes each layer's step by its weights, together with a batch four times as large.
 
+    No run and no benchmark has kept it so far.
+
     What it does: LARS beside SGD: before the step the gradient of each matrix, weight decay included, is scaled down to
         a share of the weights; the learning rate is never exceeded. LAMB beside the Adam family: after the step the
         update of each matrix gets the size of its weights times the learning rate. Biases and norms stay as they are.

@@ -227,7 +227,7 @@ def _back(found: Found, node: ast.expr, place: int) -> None:
 def _first_of(found: Found, place: int, kind: str, sides: list[tuple[ast.expr, ast.expr]]) -> None:
     """The side of an operator that leads to the product; the other one is a scale, or is added."""
     reasons = []
-    for scores, other in sides:
+    for scores, other in (side for side in sides if not isinstance(side[0], ast.Constant)):
         before = set(found.used), len(found.scales), len(found.added), len(found.kept)
         (found.scales if kind in ("Mult", "Div") else found.added).append((kind, other))
         try:
@@ -538,6 +538,8 @@ def _added(found: Found) -> str:
     text = added.removeprefix("+ ")
     for stays, mask, fill in reversed(found.kept):
         fill_text = ast.unparse(fill)
+        if "finfo" in fill_text:  # of the scores, which are gone
+            fill_text = f"torch.finfo({ast.unparse(found.queries or fill)}.dtype).min"
         if not text:
             where = (ast.unparse(mask), "0.0", fill_text) if stays else (ast.unparse(mask), fill_text, "0.0")
             text = f"torch.where({', '.join(where)})"
