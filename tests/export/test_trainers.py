@@ -17,8 +17,7 @@ import torch
 from autoopt.cli import main
 from autoopt.errors import UsageError
 from autoopt.export import export
-from autoopt.export.snippets import snippets
-from autoopt.export.trainers import trainer_code
+from autoopt.export.targets import snippets, trainer_code
 from autoopt.records import Change, Plan, Result
 from autoopt.registry import load_strategies
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -11,19 +12,59 @@ from pathlib import Path
 import libcst as cst
 
 from autoopt.export.script_patch.editing import DATALOADER_POSITIONS, Edits, given
-from autoopt.export.script_patch.entry import entry_of
-from autoopt.export.script_patch.handed import data_of
-from autoopt.export.script_patch.imports import imports, last_import
+from autoopt.export.script_patch.imports import entry_of, imports, last_import
 from autoopt.export.script_patch.module import Beside, beside
-from autoopt.export.script_patch.naming import held_as, inline_model, named_before, named_there
-from autoopt.export.script_patch.options import ScriptOptions
+from autoopt.export.script_patch.naming import data_of, held_as, inline_model, named_before, named_there
+from autoopt.export.script_patch.options import ConfiguredLine, ScriptOptions, UserFiles
 from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot
-from autoopt.export.script_patch.trainers import made_otherwise, unclipped
-from autoopt.export.script_patch.user_files import ConfiguredLine, UserFiles
 from autoopt.export.script_patch.values import UNSEEN, made_at
 from autoopt.export.text import literal
 from autoopt.records import JsonDict, Place, Site, SiteKind, Sites
 from autoopt.strategy import Edit, Recipe
+
+
+def made_otherwise(source: Source, site: Site, arguments: JsonDict, command: Sequence[str]) -> NoHonestEditError:
+    """The edit for a person to make where a parser makes the object that holds a trainer's arguments.
+
+    Args:
+        source: the file of the site.
+        site: of the object.
+        arguments: that it is to get.
+        command: words of the script's command, which may name the file that is parsed.
+    """
+    files = [word for word in command if word.endswith((".yaml", ".yml", ".json"))]
+    if source.names(site, "parse_args_into_dataclasses"):
+        words = " ".join(f"--{name} {value}" for name, value in arguments.items())
+        told = f"reads it from the command: add {words} to it"
+    elif len(files) == 1 and any(source.names(site, f"parse_{kind}_file") for kind in ("yaml", "json")):
+        lines = ", ".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in arguments.items())
+        told = f"reads it from a file: write {lines} into {files[0]}"
+    else:
+        words = ", ".join(f"{name}={literal(value)}" for name, value in arguments.items())
+        told = f"has no call of {site.call}: give what it makes {words}"
+    return NoHonestEditError(f"{site.file}:{site.line} {told}", by_hand=True)
+
+
+def unclipped(sites: Sites, edits: Callable[[str], Edits], files: Mapping[str, Edits]) -> bool:
+    """Whether edits make Lightning refuse to clip gradients, which a fused optimizer may have scaled.
+
+    Args:
+        sites: of the script.
+        edits: those of a file, read when first asked for.
+        files: those that there are so far.
+    """
+    fused = any("fused" in named for each in files.values() for named in each.arguments.values())
+    for site in sites.of("trainer") if fused else ():
+        source = edits(site.file).source
+        if site.call != "Trainer" or not source.names(site, site.call):
+            continue
+        call = source.call(site, site.call)
+        there, new = given(call), files[site.file].arguments.get(call, {}).get("precision")
+        old = there["precision"].value if "precision" in there else None
+        precision = new[0] if new is not None else old
+        if "gradient_clip_val" in there and precision is not None and "mixed" in source.code(precision):
+            return True
+    return False
 
 
 class Placing:
