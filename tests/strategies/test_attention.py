@@ -183,6 +183,26 @@ def test_a_mask_that_may_be_left_out_stays_so(given: bool) -> None:
         assert is_fused(module, *arguments)
 
 
+class CausalAndPadded(Base):
+    """A triangle beside padding, of which this batch has none."""
+
+    def forward(self, x: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.parts(x)
+        earlier = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
+        mask = earlier & keep[:, None, None, :]
+        return (q @ k.mT / 2.0).masked_fill(~mask, float("-inf")).softmax(-1) @ v
+
+
+def test_padding_that_a_batch_does_not_have_is_kept() -> None:
+    torch.manual_seed(0)
+    module, x, keep = CausalAndPadded(), torch.randn(3, 12, WIDTH), torch.ones(3, 12, dtype=torch.bool)
+    plain = copy.deepcopy(module)
+    found = rewrite(module, x, keep)
+    assert (found["found"], found["causal"]) == (1, 0)
+    keep[1, 5:] = False
+    torch.testing.assert_close(module(x, keep), plain(x, keep), rtol=1e-4, atol=1e-5)
+
+
 class Scaled(Base):
     """Its scale is that of another width: it must be given."""
 

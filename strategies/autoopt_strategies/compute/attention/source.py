@@ -11,6 +11,7 @@ import ast
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 WIDE = 100
 """Columns from which on a call is broken."""
@@ -22,20 +23,6 @@ class Refused(Exception):  # noqa: N818 - reads as the sentence that the user ge
     """This is not attention that can be rewritten, and why."""
 
 
-@dataclass(frozen=True)
-class Variant:
-    """One of the ways to write it, of which the first that computes the same is taken.
-
-    Attributes:
-        scale: ``default`` (one over the root of the width, which the operator takes by itself), ``given`` as it was
-            written, or on the ``queries``, where it is a tensor.
-        mask: ``causal``, a ``bool`` one, a number that is ``added``, or none (empty).
-    """
-
-    scale: str = "default"
-    mask: str = ""
-
-
 @dataclass
 class Found:
     """Attention in a block of statements. ``used``: places in the block of the statements that go."""
@@ -44,10 +31,10 @@ class Found:
     block: list[ast.stmt]
     softmax: ast.Call
     used: set[int] = field(default_factory=set)
-    product: ast.expr | None = None
-    queries: ast.expr | None = None
-    values: ast.expr | None = None
-    result: ast.expr | None = None
+    product: Any = None
+    queries: Any = None
+    values: Any = None
+    result: Any = None
     place: int = 0
     scales: list[tuple[str, ast.expr]] = field(default_factory=list)
     added: list[tuple[str, ast.expr]] = field(default_factory=list)
@@ -79,8 +66,11 @@ def _inner(body: list[ast.stmt]) -> Iterator[ast.stmt]:
                 yield from _inner(inner)
 
 
-def variants(text: str, name: str, causal: frozenset[str]) -> list[Variant]:
-    """Ways to write the attention of a function, the shortest first.
+def variants(text: str, name: str, causal: frozenset[str]) -> list[tuple[str, str]]:
+    """Ways to write the attention of a function, as scale and mask, the shortest first.
+
+    The scale is the operator's ``default``, ``given`` as it was written, or, as a tensor, on the ``queries``. The mask
+    is ``causal``, ``bool``, a number that is ``added``, or none (empty).
 
     Args:
         text: of its file.
@@ -94,11 +84,11 @@ def variants(text: str, name: str, causal: frozenset[str]) -> list[Variant]:
     masks = [""]
     if found.kept or found.added:
         masks = ["causal"] if _is_causal(found, causal) else []
-        if not found.added and all(_hides(fill) or _structural(found, mask) for _, mask, fill in found.kept):
+        if not found.added and all(_hides(fill) or "tri" in _resolved(found, mask) for _, mask, fill in found.kept):
             masks.append("bool")
         masks.append("added")
     scales = ["default", "given", "queries"] if found.scales else ["given"]
-    return [Variant(scale, mask) for mask, scale in itertools.product(masks, scales)]
+    return [(scale, mask) for mask, scale in itertools.product(masks, scales)]
 
 
 def statements(text: str, name: str, scale: str = "default", mask: str = "") -> list[tuple[int, int, str]]:
@@ -115,9 +105,8 @@ def statements(text: str, name: str, scale: str = "default", mask: str = "") -> 
     tree = ast.parse(text)
     found = find(function_of(tree, name))
     statement, result = found.block[found.place], found.result
-    assert result is not None
     indent = " " * statement.col_offset
-    operator, arguments = _call(found, Variant(scale, mask), tree)
+    operator, arguments = _call(found, scale, mask, tree)
     before, after = _around(text, statement, result)
     made = f"{before}{operator}({', '.join(arguments)}){after}"
     columns = max(WIDE, *map(len, text.splitlines()))
@@ -154,7 +143,7 @@ def find(function: ast.FunctionDef) -> Found:
     for block in _blocks(function.body):
         for statement in block:
             for node in _own(statement):
-                if isinstance(node, ast.Call) and _is_softmax(node):
+                if isinstance(node, ast.Call) and _called(node)[0] == "softmax":
                     try:
                         return _around_softmax(Found(function, block, node), block.index(statement))
                     except Refused as reason:
@@ -322,18 +311,13 @@ def _called(node: ast.Call) -> tuple[str, list[ast.expr], dict[str, ast.expr]]:
     """The name of a function of torch, without the mark of writing in place, its arguments, and those by keyword."""
     keywords = {each.arg: each.value for each in node.keywords if each.arg}
     if isinstance(node.func, ast.Attribute):
-        owner = [] if ast.unparse(node.func.value) in MODULES else [node.func.value]
+        owner = [] if ast.unparse(node.func.value) in (*MODULES, "self") else [node.func.value]
         named = [keywords[name] for name in ("input", "mask", "value", "other") if name in keywords]
         return node.func.attr.rstrip("_"), [*owner, *node.args, *named], keywords
     if isinstance(node.func, ast.Call):  # nn.Softmax(dim=-1)(scores)
         inner, _, given = _called(node.func)
-        return inner, list(node.args), given
+        return inner.lower(), list(node.args), given
     return (node.func.id if isinstance(node.func, ast.Name) else ""), list(node.args), keywords
-
-
-def _is_softmax(node: ast.Call) -> bool:
-    name = _called(node)[0].lower()
-    return name == "softmax" and not (isinstance(node.func, ast.Attribute) and node.func.attr == "Softmax")
 
 
 def _operands(node: ast.AST | None) -> tuple[ast.expr, ast.expr, str] | None:
@@ -398,27 +382,30 @@ def _resolved(found: Found, node: ast.expr) -> str:
         texts.append(ast.unparse(current))
         for name in {n.id for n in ast.walk(current) if isinstance(n, ast.Name)} - seen:
             seen.add(name)
-            if any(word in ast.unparse(v) for v in values.get(name, []) for word in ("tri", "ones", "arange", "full")):
+            if any(word in ast.unparse(v) for v in values.get(name, []) for word in ("tri", "ones", "full", "self.")):
                 waiting += values[name]
-    return " ".join(texts)
-
-
-def _structural(found: Found, mask: ast.expr) -> bool:
-    """Whether a mask follows from the sizes alone, so that no place loses all of its scores."""
-    text = _resolved(found, mask)
-    return "tril" in text or "triu" in text
+    return "\n".join(texts)
 
 
 def _is_causal(found: Found, causal: frozenset[str]) -> bool:
-    """Whether the one mask lets each place read those before it, at every length."""
+    """Whether the one mask lets each place read those before it, at every length: a table, or one triangle.
+
+    What it is combined with may be nothing in this batch and something in the next one.
+    """
     masks = [mask for _, mask, _ in found.kept] + [mask for _, mask in found.added]
     if len(masks) != 1 or found.condition:
         return False
-    text = _resolved(found, masks[0])
-    named = {n.attr for n in ast.walk(masks[0]) if isinstance(n, ast.Attribute) and ast.unparse(n.value) == "self"}
-    if named & causal:
-        return True
-    return text.count("tril") + text.count("triu") == 1 and "self." not in text
+    parts = [ast.parse(part, mode="eval").body for part in _resolved(found, masks[0]).split("\n")]
+    nodes = [node for part in parts for node in ast.walk(part)]
+    pairs = [(node.left, node.right) for node in nodes if isinstance(node, ast.BinOp)]
+    calls = [_called(node)[0] for node in nodes if isinstance(node, ast.Call)]
+    if any(not isinstance(one, ast.Constant) and not isinstance(other, ast.Constant) for one, other in pairs):
+        return False
+    if any(("logical_" in name and name != "logical_not") or name in ("where", "mul", "add") for name in calls):
+        return False
+    tables = {node.attr for node in nodes if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self"}
+    triangles = calls.count("tril") + calls.count("triu")
+    return (tables <= causal and not triangles) if tables else triangles == 1
 
 
 def _negated(mask: ast.expr) -> str:
@@ -439,26 +426,23 @@ def _wrapped(node: ast.expr) -> str:
 # the call
 
 
-def _call(found: Found, variant: Variant, tree: ast.Module) -> tuple[str, list[str]]:
+def _call(found: Found, scale: str, mask: str, tree: ast.Module) -> tuple[str, list[str]]:
     """The operator's name in a file, and its arguments."""
     q, k = _queries_and_keys(found)
-    scale = "".join(f" {'*' if kind == 'Mult' else '/'} {_wrapped(each)}" for kind, each in reversed(found.scales))
-    arguments = [_wrapped(q) + scale if variant.scale == "queries" else ast.unparse(q), k, _values(found)]
-    mask = ""
-    if variant.mask == "bool":
-        parts = [_wrapped(mask) if stays else _negated(mask) for stays, mask, _ in found.kept]
-        mask = parts[0] if len(parts) == 1 else " & ".join(f"({part})" for part in parts)
-    elif variant.mask == "added":
-        mask = f"{_added(found)}.to({_wrapped(q)}.dtype)"
-    if mask:
-        arguments.append(f"attn_mask={mask} if {found.condition} else None" if found.condition else f"attn_mask={mask}")
+    times = "".join(f" {'*' if kind == 'Mult' else '/'} {_wrapped(each)}" for kind, each in reversed(found.scales))
+    arguments = [_wrapped(q) + times if scale == "queries" else ast.unparse(q), k, _values(found)]
+    if mask in ("bool", "added"):
+        parts = [_wrapped(each) if stays else _negated(each) for stays, each, _ in found.kept]
+        text = parts[0] if len(parts) == 1 else " & ".join(f"({part})" for part in parts)
+        text = text if mask == "bool" else f"{_added(found)}.to({_wrapped(q)}.dtype)"
+        arguments.append(f"attn_mask={text}" + (f" if {found.condition} else None" if found.condition else ""))
     if found.dropout:
         arguments.append(f"dropout_p={found.dropout}")
-    if variant.mask == "causal":
+    if mask == "causal":
         arguments.append("is_causal=True")
-    if variant.scale == "given":
-        arguments.append(f"scale={scale.removeprefix(' * ') if scale.startswith(' *') else '1.0' + scale}")
-    elif variant.scale == "queries":
+    if scale == "given":
+        arguments.append(f"scale={times.removeprefix(' * ') if times.startswith(' *') else '1.0' + times}")
+    elif scale == "queries":
         arguments.append("scale=1.0")
     return _operator(tree), arguments
 
@@ -477,19 +461,15 @@ def _operator(tree: ast.Module) -> str:
 
 
 def _queries_and_keys(found: Found) -> tuple[ast.expr, str]:
-    operands, one = _operands(found.product), found.queries
-    assert operands is not None
-    assert one is not None
-    _, two, equation = operands
+    _, two, equation = _operands(found.product) or (None, found.product, "")
     if not equation:
-        return one, _transposed(two)
+        return found.queries, _transposed(two)
     left, _, out = equation.partition("->")
     first, _, second = left.partition(",")
     if not out or len(out) != 4 or sorted(first[:-1]) != sorted(out[:-1]) or first[-1] != second[-1]:
         raise Refused(f"the einsum {equation} is no product of queries and keys")
-    return _ordered(one, first, out[:2] + out[2] + first[-1]), ast.unparse(
-        _ordered(two, second, out[:2] + out[3] + first[-1])
-    )
+    keys = _ordered(two, second, out[:2] + out[3] + first[-1])
+    return _ordered(found.queries, first, out[:3] + first[-1]), ast.unparse(keys)
 
 
 def _ordered(node: ast.expr, letters: str, wanted: str) -> ast.expr:
@@ -515,10 +495,7 @@ def _transposed(node: ast.expr) -> str:
 
 def _values(found: Found) -> str:
     """The values."""
-    operands = _operands(found.result)
-    assert operands is not None
-    assert found.values is not None
-    one, _, equation = operands
+    one, _, equation = _operands(found.result) or (None, None, "")
     if not equation:
         return ast.unparse(found.values)
     left, _, out = equation.partition("->")

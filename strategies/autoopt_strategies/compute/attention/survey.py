@@ -139,8 +139,8 @@ def _checked(module: nn.Module, code: CodeType, call: Call) -> dict[str, str]:
     where = {"module": method.__module__, "function": method.__qualname__}
     where["file"] = code.co_filename if file.startswith(os.pardir) else file
     causal = frozenset(name for name, tensor in _tensors(module) if _lets_see_earlier(tensor))
-    for variant in variants(text_of(method), method.__qualname__, causal):
-        wanted = where | {"scale": variant.scale, "mask": variant.mask}
+    for scale, mask in variants(text_of(method), method.__qualname__, causal):
+        wanted = where | {"scale": scale, "mask": mask}
         try:
             rewritten(method, wanted)
             for training in (True, False):
