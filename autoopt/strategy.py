@@ -121,6 +121,12 @@ class Recipe:
     accelerate: JsonDict | None = None
     edits: tuple[Edit, ...] = ()
 
+    @classmethod
+    def noted(cls, code: str, note: str = "", edits: tuple[Edit, ...] = ()) -> Recipe:
+        """The same lines in every way of training, told as a note where a trainer has no argument for them."""
+        words = {"_note": note or code}
+        return cls(pytorch=code, lightning=words, transformers=words, accelerate=words, edits=edits)
+
 
 class PipelineView(Protocol):
     """The pipeline graph as strategies see it (``autoopt.simplify.pipeline.Pipeline``)."""

@@ -138,8 +138,7 @@ class FlashAttention(Strategy):
                 )
                 for each in functions
             )
-        note = {"_note": line}
-        return Recipe(pytorch=line, lightning=note, transformers=note, accelerate=note, edits=edits)
+        return Recipe.noted(line, edits=edits)
 
     def inspect(self, live: Any) -> Setting:
         """Where attention is, whether the rewritten one is equal on a real batch, and what it brings on a copy."""

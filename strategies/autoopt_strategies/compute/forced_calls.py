@@ -76,9 +76,9 @@ class ForcedCalls(Strategy):
 
     def recipe(self, setting: Setting) -> Recipe:
         code = "\n".join(f"# take out: {call}()" for call in setting["calls"])
-        note = {"_note": code.replace("\n", " ")}
+        note = code.replace("\n", " ")
         edits = (Edit("left_out", lines=tuple(setting["calls"])),)
-        return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note, edits=edits)
+        return Recipe.noted(code, note, edits)
 
 
 def _found(case: Case) -> list[Any]:

@@ -54,5 +54,4 @@ class OwnCores(Strategy):
             "cores = sorted(os.sched_getaffinity(0))\neach = len(cores) // size\n"
             "os.sched_setaffinity(0, cores[rank * each : (rank + 1) * each])"
         )
-        note = {"_note": "os.sched_setaffinity in each process, before anything is built"}
-        return Recipe(pytorch=lines, lightning=note, transformers=note, accelerate=note)
+        return Recipe.noted(lines, "os.sched_setaffinity in each process, before anything is built")

@@ -145,8 +145,7 @@ class BatchedTransforms(Strategy):
             f"# take these out of the dataset's transform, and do them to each batch, with v2 or kornia: {names}\n"
             "images = augment(images)  # N x C x H x W, uint8; numbers are drawn for each image"
         )
-        note = {"_note": f"transforms on batches: {names}"}
-        return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note)
+        return Recipe.noted(code, f"transforms on batches: {names}")
 
     def inspect(self, live: Any) -> Setting:
         """The end of the chain that batches can go through, proven, and how the seconds of a batch compare."""

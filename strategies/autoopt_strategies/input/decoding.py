@@ -158,8 +158,7 @@ class Decoding(Strategy):
             if each["name"] in lines
         )
         code = next(iter(lines.values())).format(call="Image.open(path)", arguments="path")
-        note = {"_note": f"in the dataset: image = {code}"}
-        return Recipe(pytorch=f"image = {code}", lightning=note, transformers=note, accelerate=note, edits=edits)
+        return Recipe.noted(f"image = {code}", f"in the dataset: image = {code}", edits=edits)
 
     def inspect(self, live: Any) -> Setting:
         """Who decodes in which lines, which library makes the same samples, and how far images are shrunk anyway."""

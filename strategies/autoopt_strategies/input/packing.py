@@ -147,10 +147,10 @@ class Packing(Strategy):
 
     def recipe(self, setting: Setting) -> Recipe:
         code = "DataLoader(..., collate_fn=DataCollatorWithFlattening())  # transformers: one row, positions begin anew"
-        note = {"_note": "pack sequences: transformers.DataCollatorWithFlattening(), samples without padding"}
+        note = "pack sequences: transformers.DataCollatorWithFlattening(), samples without padding"
         line = "{model}.register_forward_pre_hook(pack, with_kwargs=True)"
         edits = (Edit("model", lines=(line,), parts=("autoopt_strategies.input.packing:pack",)),)
-        return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note, edits=edits)
+        return Recipe.noted(code, note, edits)
 
     def inspect(self, live: Any) -> Setting:
         """Places that are left of a batch, whether loss and gradients are the same, and how the seconds compare."""

@@ -139,8 +139,7 @@ class PreparedSamples(Strategy):
             edits: tuple[Edit, ...] = (Edit("dataset", ('{dataset}.with_format("torch")',)),)
         else:
             code, edits = _CODE[form].format(**{"device": "cpu", **setting}), ()
-        note = {"_note": f"of the dataset, once before training: {code}"}
-        return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note, edits=edits)
+        return Recipe.noted(code, f"of the dataset, once before training: {code}", edits=edits)
 
     def inspect(self, live: Any) -> Setting:
         """What each form finds on real samples, and free space for temporary files."""

@@ -81,10 +81,9 @@ class TrimPadding(Strategy):
             f"longest = -(-int(batch['attention_mask'].sum(1).max()) // {multiple}) * {multiple}  # in collate_fn\n"
             "batch = {name: tensor[:, :longest] for name, tensor in batch.items()}"
         )
-        note = {
-            "_note": f"pad each batch to its longest sequence: DataCollatorWithPadding(pad_to_multiple_of={multiple})"
-        }
-        return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note)
+        return Recipe.noted(
+            code, f"pad each batch to its longest sequence: DataCollatorWithPadding(pad_to_multiple_of={multiple})"
+        )
 
     def inspect(self, live: Any) -> Setting:
         """Widths of a few batches, whether the loss is the same without the padding, and how the seconds compare."""

@@ -76,5 +76,4 @@ class ExpandableSegments(Strategy):
     def recipe(self, setting: Setting) -> Recipe:
         variable, value = configured()
         line = f'os.environ["{variable}"] = "{value}"  # before torch is imported'
-        note = {"_note": f"{variable}={value} in the environment"}
-        return Recipe(pytorch=line, lightning=note, transformers=note, accelerate=note)
+        return Recipe.noted(line, f"{variable}={value} in the environment")

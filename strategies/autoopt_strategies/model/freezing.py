@@ -74,8 +74,7 @@ class Freezing(Strategy):
             f"    if name.startswith({tuple(setting['prefixes'])!r}):\n"
             f"        parameter.requires_grad_(False)"
         )
-        note = {"_note": "freeze, before the optimizer is made: " + ", ".join(setting["prefixes"])}
-        return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note)
+        return Recipe.noted(code, "freeze, before the optimizer is made: " + ", ".join(setting["prefixes"]))
 
     def inspect(self, live: Any) -> Setting:
         """Layers in the order in which the model holds them, with their trained parameters."""

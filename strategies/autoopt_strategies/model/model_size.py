@@ -107,8 +107,7 @@ class ModelSize(Strategy):
     def recipe(self, setting: Setting) -> Recipe:
         arguments = ", ".join(f"{name}={value}" for name, value in setting["arguments"].items())
         code = f"workload.model = {setting['build'].rpartition(':')[2]}({arguments}).model"
-        note = {"_note": f"{code}  # before the optimizer is made"}
-        return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note)
+        return Recipe.noted(code, f"{code}  # before the optimizer is made")
 
     def inspect(self, live: Any) -> Setting:
         """Parameters of ``build`` that are sizes of its model, by asking it for smaller ones."""

@@ -108,8 +108,7 @@ class ProgressiveResizing(Strategy):
             "    images = torch.nn.functional.interpolate(images, size_at(step), mode='area')",
         ]
         code = "\n".join(lines)
-        note = {"_note": code}
-        return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note)
+        return Recipe.noted(code)
 
     def inspect(self, live: Any) -> Setting:
         """The images' height and width, where the loss takes them at the smallest size, too."""

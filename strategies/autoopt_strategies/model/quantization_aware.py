@@ -88,5 +88,4 @@ class QuantizationAware(Strategy):
             'weights = IntxFakeQuantizeConfig(torch.int8, "per_channel")\n'
             'quantize_(model, QATConfig(activation_config=inputs, weight_config=weights, step="prepare"))'
         )
-        note = {"_note": code}
-        return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note)
+        return Recipe.noted(code)

@@ -119,8 +119,7 @@ class Muon(Strategy):
             f"muon = torch.optim.Muon(hidden, lr={setting['factor']:g} * lr, adjust_lr_fn='match_rms_adamw')\n"
             "adamw = torch.optim.AdamW(the_other_parameters, lr=lr)  # step and zero both"
         )
-        note = {"_note": "two optimizers: torch.optim.Muon for hidden linear weights, yours for the rest"}
-        return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note)
+        return Recipe.noted(code, "two optimizers: torch.optim.Muon for hidden linear weights, yours for the rest")
 
     def inspect(self, live: Any) -> Setting:
         """Places of the weights of linear layers but the last, and their share of the parameters."""

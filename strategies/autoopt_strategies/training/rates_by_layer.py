@@ -157,8 +157,7 @@ class RatesByLayer(Strategy):
         code = f"optimizer = Lamb(params, lr={setting['by']:g} * lr)  # such as apex.optimizers.FusedLAMB"
         if setting["rule"] == "lars":
             code = f"optimizer = LARC(optimizer, trust_coefficient={setting['by']:g}, clip=True)  # apex.parallel.LARC"
-        note = {"_note": code}
-        return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note)
+        return Recipe.noted(code)
 
 
 def larger(case: Case) -> list[Change]:
