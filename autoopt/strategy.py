@@ -70,10 +70,14 @@ class Edit:
     the device; ``dataset`` and ``collate`` get one line, an expression in which ``{dataset}`` and ``{collate}`` stand
     for what the loader is given; ``model`` gets ``lines`` below the statement that makes it, in which ``{model}``
     stands for its name there; ``start`` gets ``lines`` below the imports; ``left_out`` takes out the statements that
-    its ``lines`` name, as ``train.py:9 gc.collect``. ``environment``: its ``arguments`` are variables that the command
-    is started with, which are no lines of the script. ``imports``: modules that the lines name; ``{torch}`` stands for
-    what the file calls torch. ``parts``: ``module:name`` of classes and functions that the lines name, printed into a
-    file beside the script.
+    its ``lines`` name, as ``train.py:9 gc.collect``. ``function``: statements of a function are edited; its ``lines``
+    are a file and the function's qualified name, and its one part, called with the file's text, that name and the
+    ``arguments``, gives the first line, the last line and the new text of each, empty where it goes. ``call``: its
+    ``lines`` are a file, a line, the name that is called there, and the expression in the call's place, in which
+    ``{call}`` and ``{arguments}`` stand for what is there. ``environment``: its ``arguments`` are variables that the
+    command is started with, which are no lines of the script. ``imports``: modules that the lines name; ``{torch}``
+    stands for what the file calls torch. ``parts``: ``module:name`` of classes and functions that the lines name,
+    printed into a file beside the script.
     """
 
     at: Literal[
@@ -89,6 +93,8 @@ class Edit:
         "start",
         "environment",
         "left_out",
+        "function",
+        "call",
     ]
     lines: tuple[str, ...] = ()
     arguments: JsonDict = field(default_factory=dict)
@@ -114,6 +120,12 @@ class Recipe:
     transformers: JsonDict | None = None
     accelerate: JsonDict | None = None
     edits: tuple[Edit, ...] = ()
+
+    @classmethod
+    def noted(cls, code: str, note: str = "", edits: tuple[Edit, ...] = ()) -> Recipe:
+        """The same lines in every way of training, told as a note where a trainer has no argument for them."""
+        words = {"_note": note or code}
+        return cls(pytorch=code, lightning=words, transformers=words, accelerate=words, edits=edits)
 
 
 class PipelineView(Protocol):

@@ -67,7 +67,7 @@ def _exported(result: Result, run: Path, target: str, path: Path | None) -> tupl
 
     if path is None:
         return export(result, target, directory=run if run.is_dir() else run.parent)
-    from autoopt.export.trainers import trainer_code
+    from autoopt.export.targets import trainer_code
     from autoopt.registry import load_strategies
 
     code = trainer_code(result, target, load_strategies(result.reproduce.strategies))

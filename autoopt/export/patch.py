@@ -14,8 +14,7 @@ from typing import Any
 import libcst
 
 from autoopt.errors import EnvironmentLacks, UsageError
-from autoopt.export.script_patch.diff import diff_of
-from autoopt.export.script_patch.editing import DATALOADER_POSITIONS, given, with_argument
+from autoopt.export.script_patch.editing import DATALOADER_POSITIONS, diff_of, given, with_argument
 from autoopt.export.text import literal
 from autoopt.records import Change, JsonDict, Plan
 from autoopt.registry import Registry

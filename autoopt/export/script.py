@@ -2,17 +2,297 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-from autoopt.export.draft import Draft, user_import
-from autoopt.export.inline import OURS, Inliner
-from autoopt.export.known import known_of
+from autoopt.export.fold import GIVEN, Code
+from autoopt.export.inline import OURS, Inliner, NotExportable
 from autoopt.export.text import commented, literal
+from autoopt.loading.importing import dotted
 from autoopt.loading.user_build import UserBuild
 from autoopt.records import Plan
 from autoopt.records.facts import WorkloadFacts
 from autoopt.registry import Registry
 from autoopt.setup import Setup
+
+_TRIVIAL_BATCH = (1.0, 0)
+
+
+@dataclass
+class Draft:
+    """One script in the making.
+
+    ``notes``: what could not be exported, a sentence each.
+    """
+
+    spec: str
+    plan: Plan
+    setup: Setup
+    facts: WorkloadFacts | None
+    inliner: Inliner = field(default_factory=Inliner)
+    notes: list[str] = field(default_factory=list)
+
+    def use(self, module: str, *names: str) -> None:
+        """Imports a module, or names from it."""
+        if not names:
+            self.inliner.imports.add((module, None, module))
+        for name in names:
+            self.inliner.imports.add((module, name, name))
+
+    def expressions(self, items: Iterable[Any], what: str) -> list[Code]:
+        """Each transform as Python; one that cannot be printed is noted and left out."""
+        made = []
+        for item in items:
+            try:
+                made.append(Code(self.inliner.expression(item)))
+            except NotExportable as problem:
+                self.notes.append(f"a change of the {what} is missing here: {problem}")
+        return made
+
+    # what the facts decide; None: not known, the script finds out itself
+
+    @property
+    def own_loader(self) -> bool | None:
+        return self.facts.loader.own_loader if self.facts else None
+
+    @property
+    def odd_loader(self) -> bool:
+        """A sampler of the user's own: its random numbers have to be shielded, as in a trial."""
+        loader = self.facts.loader if self.facts else None
+        return bool(loader and (loader.custom_sampler or loader.custom_batch_sampler))
+
+    @property
+    def map_style(self) -> bool:
+        return self.facts.dataset.map_style if self.facts else True
+
+    @property
+    def known_length(self) -> bool:
+        return self.facts is None or self.facts.steps_per_epoch is not None
+
+    @property
+    def criterion(self) -> bool | None:
+        return not self.facts.loss_is_closure if self.facts else None
+
+    @property
+    def has_scheduler(self) -> bool:
+        if self.setup.scheduler:
+            return True
+        return self.facts.optimizer.has_scheduler if self.facts else True
+
+    @property
+    def has_evaluate(self) -> bool:
+        return self.facts.has_evaluate if self.facts else True
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether a step may have several micro-batches."""
+        size = self.setup.batch.accumulation or (self.facts.accumulation if self.facts else None)
+        return size is None or size > 1
+
+    @property
+    def clips(self) -> bool:
+        return self.facts.clip_grad_norm is not None if self.facts else True
+
+    @property
+    def adapted(self) -> str | None:
+        return self.facts.adapter if self.facts else None
+
+    @property
+    def moves_batch(self) -> bool:
+        """Whether the batch differs from the user's, so that steps do too."""
+        return self.setup.batch.size is not None or self.setup.batch.accumulation is not None
+
+    @property
+    def scales_rate(self) -> bool:
+        return (self.setup.batch.learning_rate_factor, self.setup.batch.warmup_steps) != _TRIVIAL_BATCH
+
+    @property
+    def whole_schedule(self) -> bool:
+        """Whether the schedule needs more than ``scheduler.step()``."""
+        return self.scales_rate or (self.has_scheduler and self.moves_batch)
+
+    @property
+    def dtype(self) -> str | None:
+        return self.setup.precision.dtype
+
+
+def user_import(spec: str, taken: Collection[str] = ()) -> tuple[list[str], list[str], str]:
+    """How the script gets at the user's ``build``.
+
+    Args:
+        spec: the import string.
+        taken: names that the script has of its own.
+
+    Returns:
+        Lines before the import, the import's own lines, and the name to call.
+    """
+    where, _, attribute = spec.rpartition(":")
+    first, *rest = attribute.split(".")
+    before = ["sys.path.insert(0, os.getcwd())  # run this where you run your own training"]
+    module = where
+    if where.endswith(".py") or "/" in where or os.sep in where:
+        folder, module = dotted(Path(where))
+        if folder != Path():
+            before.append(f"sys.path.insert(0, {literal(folder.as_posix())})")
+    name = f"your_{first}" if first in taken else first
+    renamed = f" as {name}" if name != first else ""
+    return before, [f"from {module} import {first}{renamed}"], ".".join([name, *rest])
+
+
+_WORKER_OPTIONS = ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout")
+_OF_VALIDATION = ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "multiprocessing_context")
+
+
+def known_of(draft: Draft, build: str = "build") -> dict[str, Any]:
+    """The names that printed code may depend on (``printed.plan``), and those of the training step.
+
+    Args:
+        draft: its inliner gets the definitions of the plan's transforms.
+        build: what gives the user's workload.
+    """
+    plan = {"build": Code(build), "adapted": bool(draft.adapted), **_switches(draft), **_data(draft), **_run(draft)}
+    plan |= _trainer(plan)
+    return {**{f"plan.{name}": value for name, value in plan.items()}, **_step(draft, plan)}
+
+
+def _switches(draft: Draft) -> dict[str, Any]:
+    flags = draft.setup.flags
+    affinity = flags.get("affinity")
+    found: dict[str, Any] = {
+        "affinity": None if affinity is None else Code(f"{{{', '.join(map(str, sorted(affinity)))}}}"),
+        "threads": flags.get("threads"),
+        "interop_threads": flags.get("interop_threads"),
+        "cudnn_benchmark": flags.get("cudnn_benchmark"),
+        "keeps_freed_memory": flags.get("keep_freed_memory"),
+        "sharing_strategy": flags.get("multiprocessing_sharing_strategy"),
+        "matmul": draft.setup.precision.matmul,
+    }
+    return {"sets_switches": any(value is not None for value in found.values()), **found}
+
+
+def _data(draft: Draft) -> dict[str, Any]:
+    setup = draft.setup
+    return {
+        "own_loader": draft.own_loader,
+        "odd_loader": draft.odd_loader,
+        "map_style": draft.map_style,
+        "known_length": draft.known_length,
+        "loader_options": loader_options(draft),
+        "valid_options": loader_options(draft, validation=True),
+        "starts_workers": "worker_init_fn" in setup.loader,
+        "batch_size": setup.batch.size,
+        "moves_batch": draft.moves_batch,
+        "non_blocking": setup.transfer.non_blocking,
+        "prefetch": setup.transfer.prefetch,
+        "dataset": draft.expressions(setup.dataset, "dataset"),
+        "collate": draft.expressions(setup.collate, "collate function"),
+        "sampler": draft.expressions(setup.sampler, "order of samples"),
+    }
+
+
+def _run(draft: Draft) -> dict[str, Any]:
+    setup, known = draft.setup, draft.facts is not None
+    compile_ = setup.compile
+    options = {} if compile_ is None else _compile_options(compile_)
+    return {
+        "accumulation": setup.batch.accumulation,
+        "learning_rate_factor": setup.batch.learning_rate_factor,
+        "warmup_steps": setup.batch.warmup_steps,
+        "loss": draft.expressions(setup.loss, "loss"),
+        "model": draft.expressions(setup.model, "model"),
+        "optimizer": draft.expressions(setup.optimizer, "optimizer"),
+        "scheduler": draft.expressions(setup.scheduler, "scheduler"),
+        "step": draft.expressions(setup.step, "step"),
+        "criterion": draft.criterion,
+        "dtype": Code(f"torch.{draft.dtype}") if draft.dtype else None,
+        "scales_loss": setup.precision.loss_scaling,
+        "clips": draft.clips,
+        "compiles": compile_ is not None,
+        "regional": compile_ is not None and compile_.regional,
+        "compile_options": options,
+        "marks_steps": compile_ is not None and compile_.replays_graphs,
+        "rebuilds": bool(setup.optimizer or setup.model),
+        "changes_model": bool(setup.model) or compile_ is not None,
+        "scales_rate": draft.scales_rate,
+        "has_scheduler": draft.has_scheduler or draft.whole_schedule,
+        "whole_schedule": draft.whole_schedule,
+        "scheduler_known": known or bool(setup.scheduler),
+        "has_evaluate": draft.has_evaluate,
+        "evaluate_known": known,
+        "evaluate_every": setup.cadence.evaluate_every,
+        "checkpoint_every": setup.cadence.checkpoint_every,
+    }
+
+
+def _trainer(plan: dict[str, Any]) -> dict[str, Any]:
+    """Tasks of a Trainer's callback."""
+    optimizer = bool(plan["optimizer"] or plan["scheduler"] or plan["scales_rate"])
+    return {
+        "changes_training_loader": any(
+            plan[name] for name in ("dataset", "loader_options", "batch_size", "collate", "sampler")
+        ),
+        "changes_validation_loader": bool(plan["valid_options"]),
+        "configures": plan["changes_model"] or optimizer,
+        "configures_optimizer": optimizer,
+    }
+
+
+def _compile_options(compile_: Any) -> dict[str, Code]:
+    options = {"mode": compile_.mode, "dynamic": compile_.dynamic, "fullgraph": compile_.fullgraph or None}
+    return {name: Code(literal(value)) for name, value in options.items() if value is not None}
+
+
+def _step(draft: Draft, plan: dict[str, Any]) -> dict[str, Any]:
+    """Names of ``benchmark.training_step``: no clock, no checks, and no more than the plan's steps need."""
+    scaler = GIVEN if plan["scales_loss"] else None
+    autocast = GIVEN if plan["dtype"] is not None else None
+    clip = None if not plan["clips"] else GIVEN if draft.facts is not None else ...
+    plain = scaler is None and clip is None
+    found: dict[str, Any] = dict.fromkeys(("clock", "self.clock", "self.clock.mark", "self._check", "self._latest"))
+    found |= {
+        "fine": False,
+        "self._unchecked": False,
+        "single": not draft.accumulates,
+        "self.forward": Code("self.loss" if autocast is None else "self._under_autocast"),
+        "self.backward": Code("torch.Tensor.backward" if scaler is None else "self._scaled"),
+        "self._plain_update": plain,
+    }
+    for name, value in {"scaler": scaler, "autocast": autocast, "clip": clip}.items():
+        if value is not ...:
+            found |= {name: value, f"self.{name}": value}
+    if not plan["marks_steps"]:
+        found |= {"begin": None, "self.begin": None}
+    unused = {"_accumulate": not draft.accumulates, "_under_autocast": autocast is None, "_scaled": scaler is None}
+    unused |= {"update": plain}
+    unused |= {"make_scheduler": not plan["has_scheduler"]}
+    unused |= {"evaluated": not plan["has_evaluate"], "enough": not plan["has_evaluate"]}
+    unused |= {"configured": not plan["configures"], "on_train_start": not plan["changes_training_loader"]}
+    found |= {f"self.{name}": None for name, is_unused in unused.items() if is_unused}
+    return found if plan["rebuilds"] or plan["optimizer"] else {**found, "names": None}
+
+
+def loader_options(draft: Draft, *, validation: bool = False) -> dict[str, Code]:
+    """The plan's DataLoader options as Python, without those that torch refuses together."""
+    options: dict[str, Any] = dict(draft.setup.loader)
+    if validation:
+        options = {name: value for name, value in options.items() if name in _OF_VALIDATION}
+        options |= draft.setup.evaluation
+    workers = options.get("num_workers")
+    if workers is None and draft.facts is not None:
+        workers = draft.facts.loader.num_workers
+    if not workers:
+        options = {name: value for name, value in options.items() if name not in _WORKER_OPTIONS}
+    made = {}
+    for name, value in options.items():
+        try:
+            made[name] = Code(draft.inliner.expression(value))
+        except NotExportable as problem:
+            note = f"the DataLoader option {name} is missing here: {problem}"
+            draft.notes += [note] if note not in draft.notes else []
+    return made
 
 
 @dataclass(frozen=True)
@@ -60,8 +340,7 @@ def export_script(workload_spec: str, plan: Plan, registry: Registry, *, facts: 
 
 _PRINTED = {
     "autoopt.export.printed.data": ("groups",),
-    "autoopt.export.printed.run": ("train",),
-    "autoopt.export.printed.command": ("arguments", "main"),
+    "autoopt.export.printed.run": ("train", "arguments", "main"),
 }
 """Names that a script is asked for: from outside, and by who runs it."""
 _NAMES = tuple(name for names in _PRINTED.values() for name in names)

@@ -14,7 +14,7 @@ from autoopt.events import Announcer, Listener, RunEnded, RunStarted
 from autoopt.export.script import script
 from autoopt.export.script_patch import patch_of, placed
 from autoopt.export.script_patch.source import Source
-from autoopt.export.snippets import snippets
+from autoopt.export.targets import snippets
 from autoopt.loop import Loop
 from autoopt.options import Options
 from autoopt.records import Plan, PlanDocument, Result, StopReason

@@ -15,7 +15,7 @@ _MADE_BY_LIBRARIES = re.compile(r"(psm_|sem\.mp-|sem\.loky-|torch_\d|__KMP_REGIS
 keep data sets in /dev/shm."""
 
 
-COPIES = "autoopt-files-"
+COPIES = "prepared-files-"
 """Prefix of folders of copied files; the number of the process that made them follows."""
 
 
@@ -44,7 +44,7 @@ def sweep(before: set[str], root: Path = ROOT) -> list[str]:
 
 
 def remove_copies(pid: int, root: Path = ROOT) -> None:
-    """Removes the copies of files that a process, which has ended, made for itself (strategy ``ram_disk``)."""
+    """Removes the copies of files that a process, which has ended, made for itself (strategy ``prepared_samples``)."""
     for folder in root.glob(f"{COPIES}{pid}-*"):
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from autoopt.export import export
-from autoopt.export.trainers import trainer_code
+from autoopt.export.targets import trainer_code
 from autoopt.records import Plan, Result
 from autoopt.records.reading import read_result
 from autoopt.registry import load_strategies

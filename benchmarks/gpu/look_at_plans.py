@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.gpu.look import ROOT, Found, Look, failed, trials
 
-PREDICTED = ("cuda_graphs", "fused_optimizer", "device_dataset", "matmul_precision", "amp", "compile")
+PREDICTED = ("cuda_graphs", "fused_optimizer", "prepared_samples", "matmul_precision", "amp", "compile")
 
 
 def predictions(look: Look) -> Found:
@@ -109,7 +109,7 @@ def _setting(start: Callable[..., Any], changes: list[tuple[str, Found]], name: 
     with start("gpt2", *changes) as process:
         found = process.call("autoopt.benchmark.tasks:inspect", timeout=180.0, strategies=[name])[name]
     if name == "flash_attention":
-        return {key: found[key] for key in ("modules", "forwards", "cache")}
+        return {"functions": found["functions"]}
     if "path" not in found:
         raise LookupError(found.get("reason") or "no head was found whose logits go into the loss")
     return {"path": found["path"], "rows": 2048, "multiple": 64}

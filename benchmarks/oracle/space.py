@@ -19,19 +19,18 @@ Point = dict[str, str]
 """A choice for each knob; a knob that is left out stays as it is."""
 
 ASKED = {
-    "samples": ("batch_fetch", "cache", "device_dataset"),
+    "samples": ("prepared_samples",),
     "layout": ("channels_last",),
     "optimizer": ("fused_optimizer",),
     "attention": ("flash_attention",),
 }
 """Knobs whose settings the strategies know themselves: what they refuse cannot be done. The others have a grid."""
-WHOLE = ("device_dataset",)
-"""These leave the loader's workers nothing to do."""
+WHOLE = "rows"
+"""Samples in this form leave the loader's workers nothing to do."""
 
 TRAINING = "takes other steps than the baseline: a reading of seconds cannot judge it; left out for every contestant"
 NAMED = {
     "compile": "its cost was measured instead, see `compile`",
-    "threaded_loading": "for samples that wait for storage; none of the examples' do",
     "checkpointing": "computes more to save memory, of which there is enough",
     "accumulation": "splits a batch that fits",
     "optimizer_in_backward": "saves memory, of which there is enough",
@@ -84,7 +83,7 @@ def _settings(registry: Registry, case: Case, name: str) -> list[dict[str, Any]]
 
 
 def _label(strategy: str, setting: dict[str, Any]) -> str:
-    told = [str(setting[key]) for key in ("implementation",) if key in setting]
+    told = [str(setting[key]) for key in ("implementation", "form") if key in setting]
     return " ".join([strategy, *told])
 
 
@@ -115,7 +114,7 @@ def strategies_of(space: Knobs) -> tuple[str, ...]:
 def wanted(name: str, chosen: Point, space: Knobs) -> bool:
     """Whether a knob means anything beside what was chosen before it."""
     samples = space.get("samples", {}).get(chosen.get("samples", AS_IS), [])
-    return not (name == "workers" and any(change["strategy"] in WHOLE for change in samples))
+    return not (name == "workers" and any(change["setting"].get("form") == WHOLE for change in samples))
 
 
 def lattice(space: Knobs) -> Iterator[Point]:
@@ -143,4 +142,4 @@ def told(plan: Plan) -> str:
     return ", ".join(parts) or "untouched"
 
 
-_TOLD = ("num_workers", "threads", "dtype", "precision", "implementation", "mode", "size")
+_TOLD = ("form", "num_workers", "threads", "dtype", "precision", "implementation", "mode", "size")

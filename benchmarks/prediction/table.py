@@ -112,7 +112,7 @@ def _simulated(round_: Round) -> dict[str, Any]:
 
 def _steps_seen(workload: str, done: dict[str, Any]) -> list[float]:
     """The step under each change of the same work: a larger batch is more work, and a cache less."""
-    other = ("batch_size", "cache", "device_dataset")
+    other = ("batch_size", "prepared_samples")
     same = [c for c in CHANGES if c.workload == workload and "comparison" in done.get(c.name, {})]
     documents = [done[change.name]["comparison"] for change in same if change.strategy not in other]
     sides = [Comparison.model_validate(document).candidate for document in documents]

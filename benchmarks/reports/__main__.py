@@ -57,11 +57,10 @@ def answer(report: Report) -> dict[str, Any]:
 
 def case_of(runner: TrialRunner, report: Report) -> Case:
     """The workload as a strategy is told of it, without a pipeline: what it found on real samples decides."""
-    names = [report.strategy, *(["cache"] if report.strategy == "memory_map" else [])]
     with runner.trial(Plan(), "describe") as process:
         facts = WorkloadFacts.model_validate(process.call("autoopt.benchmark.tasks:facts", timeout=120.0))
         machine = Environment.model_validate(process.call("autoopt.benchmark.tasks:environment", timeout=60.0))
-        inspected = process.call("autoopt.benchmark.tasks:inspect", timeout=120.0, strategies=names)
+        inspected = process.call("autoopt.benchmark.tasks:inspect", timeout=120.0, strategies=[report.strategy])
     known = facts.model_copy(update={"inspected": inspected})
     return Case(workload=known, environment=machine, objective=objective_of(known, Options()), planned_steps=100_000)
 

@@ -25,15 +25,15 @@ from benchmarks.oracle.state import State  # noqa: E402
 
 WORKERS = {"strategy": "workers", "setting": {"num_workers": 1, "prefetch_factor": 2, "persistent_workers": True}}
 THREAD = {"strategy": "threads", "setting": {"threads": 1}}
-WHOLE = {"strategy": "device_dataset", "setting": {"device": "cpu"}}
+WHOLE = {"strategy": "prepared_samples", "setting": {"form": "rows", "where": "memory"}}
 AMP = {"strategy": "amp", "setting": {"dtype": "bfloat16"}}
 KNOBS: space.Knobs = {
-    "samples": {space.AS_IS: [], "device_dataset": [WHOLE]},
+    "samples": {space.AS_IS: [], "prepared_samples rows": [WHOLE]},
     "workers": {space.AS_IS: [], "1": [WORKERS]},
     "threads": {space.AS_IS: [], "1": [THREAD]},
     "precision": {space.AS_IS: [], "amp bfloat16": [AMP]},
 }
-FACTORS = {"workers": 1.2, "threads": 0.8, "device_dataset": 1.1, "amp": 1.5}
+FACTORS = {"workers": 1.2, "threads": 0.8, "prepared_samples": 1.1, "amp": 1.5}
 SETUP = {"knobs": KNOBS, "left_out": {"compile": "measured"}, "points": 12, "reading_seconds": 2.0, "target": 0.9,
          "metric": "accuracy", "deterministic": True, "steps": 100.0, "evaluation_seconds": 1.0, "evaluate_every": 50.0,
          "compile": {"mode": "default"},
@@ -119,7 +119,7 @@ def test_the_lattice_is_every_combination_that_means_something_once() -> None:
     points = list(space.lattice(KNOBS))
     assert len(points) == 2 * 2 * 2 + 2 * 2  # workers have nothing to do where the data lies on the device whole
     assert len({rivals.key(point) for point in points}) == len(points)
-    assert not any(point["samples"] == "device_dataset" and "workers" in point for point in points)
+    assert not any(point["samples"] == "prepared_samples rows" and "workers" in point for point in points)
     assert dict.fromkeys(KNOBS, space.AS_IS) in points
 
 
@@ -155,7 +155,7 @@ def test_a_torn_line_is_dropped_and_the_rest_is_read_back(tmp_path: Path) -> Non
 
 
 def evaluate(point: space.Point) -> dict[str, Any]:
-    weights = {"device_dataset": -3.0, "1": -1.0, "amp bfloat16": -2.0}
+    weights = {"prepared_samples rows": -3.0, "1": -1.0, "amp bfloat16": -2.0}
     value = 10.0 + sum(weights.get(choice, 0.0) for choice in point.values())
     return {"value": value, "seconds": 1.0}
 
@@ -168,7 +168,7 @@ def test_a_rival_finds_the_best_point_of_a_small_space_in_slices(sampler: str) -
         seen += [study.turn(evaluate) for _ in range(12)]
     assert all(space.wanted("workers", record["point"], KNOBS) or "workers" not in record["point"] for record in seen)
     assert len({rivals.key(record["point"]) for record in seen}) > 4
-    assert rivals.best(seen) == {"samples": "device_dataset", "threads": "1", "precision": "amp bfloat16"}
+    assert rivals.best(seen) == {"samples": "prepared_samples rows", "threads": "1", "precision": "amp bfloat16"}
 
 
 def test_a_point_that_fails_is_never_the_choice() -> None:
@@ -203,7 +203,7 @@ def test_the_whole_race_in_one_go(tmp_path: Path, registry: Registry, monkeypatc
     spent = sum(record["seconds"] for record in one.of("lattice"))
     budget = float(asked[0][asked[0].index("--budget") + 1].removesuffix("s"))
     assert budget <= max(0.25 * spent, 20)
-    assert asked[0][asked[0].index("--only") + 1] == "device_dataset,workers,threads,amp"
+    assert asked[0][asked[0].index("--only") + 1] == "prepared_samples,workers,threads,amp"
     assert len(one.of("lattice")) == 12
     assert len(one.of("again")) == one.top * race.AGAIN_ROUNDS
 

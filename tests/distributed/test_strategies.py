@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from autoopt.records import Change, Plan
+from autoopt.records import Change, Plan, Verdict
 from autoopt.records.messages import Block, TrainingRun
 from autoopt.registry import load_strategies
+from autoopt.setup import Setup
 from autoopt.strategy import Strategy
 from autoopt.testing.method_cards import builtin
-from autoopt.testing.strategies import example_of
+from autoopt.testing.strategies import example_of, sample_case
 from tests.distributed.conftest import TWO, Start
 
 TASKS = "autoopt.benchmark.tasks"
@@ -33,8 +39,7 @@ def with_two(strategy: Strategy) -> Plan:
 
 def test_there_is_one_here_for_each_that_says_so() -> None:
     assert {strategy.name for strategy in HERE} == {
-        *("ddp", "static_graph", "bucket_view", "bucket_size", "own_cores"),
-        *("quiet_accumulation", "sharded_optimizer"),
+        *("ddp", "ddp_options", "own_cores", "sharded_optimizer"),
     }
 
 
@@ -42,6 +47,39 @@ def test_there_is_one_here_for_each_that_says_so() -> None:
 def test_its_losses_are_those_of_one_process(start: Start, strategy: Strategy) -> None:
     allowed = max(example_of(strategy).losses or 0.0, 1e-4)
     assert losses(start, with_two(strategy)) == pytest.approx(losses(start, Plan()), rel=allowed)
+
+
+OPTIONS = ({"static_graph": True}, {"bucket_megabytes": 5.0}, {"bucket_view": True, "quiet_accumulation": True})
+
+
+@pytest.mark.parametrize("setting", OPTIONS, ids="-".join)
+def test_losses_are_the_same_with_every_option(start: Start, setting: dict[str, Any]) -> None:
+    plan = load_strategies().order(TWO.with_change(Change(strategy="ddp_options", setting=setting)))
+    assert losses(start, plan) == pytest.approx(losses(start, Plan()), rel=1e-4)
+
+
+def test_options_are_tried_beside_what_was_kept_of_those_before() -> None:
+    def asked(kept: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
+        setup = Setup().with_distributed(processes=2, find_unused=True)
+        case = replace(sample_case("cuda:0", parameters=50_000_000), setup=setup, processes=2)
+        talk: Any = load_strategies()["ddp_options"].settings(case)
+        tried: list[dict[str, Any]] = []
+        trial: Any = None
+        try:
+            while True:
+                tried.append(talk.send(trial))
+                trial = trial_of(Verdict.KEPT if kept(tried[-1]) else Verdict.NO_GAIN)
+        except StopIteration:
+            return tried
+
+    assert asked(lambda setting: False)[0] == {"bucket_view": True}
+    both = asked(lambda setting: set(setting) <= {"bucket_view", "static_graph"})
+    assert both[1] == {"bucket_view": True, "static_graph": True}
+    assert both[-1] == {"bucket_view": True, "static_graph": True, "compression": "bfloat16"}
+
+
+def trial_of(verdict: Verdict) -> Any:
+    return SimpleNamespace(verdict=verdict)
 
 
 def test_parameters_that_are_shared_out_train_and_evaluate_the_same(start: Start) -> None:
@@ -61,7 +99,7 @@ def test_parameters_that_are_shared_out_train_and_evaluate_the_same(start: Start
 
 def test_all_of_them_train_together(start: Start) -> None:
     plan = TWO
-    for strategy in (each for each in HERE if each.name != "static_graph"):  # not beside ``no_sync``
+    for strategy in HERE:
         plan = plan.with_change(Change(strategy=strategy.name, setting=example_of(strategy).setting))
     assert losses(start, load_strategies().order(plan)) == pytest.approx(losses(start, Plan()), rel=5e-2)
 

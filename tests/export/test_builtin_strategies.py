@@ -110,19 +110,15 @@ def test_a_whole_step_is_recorded_by_the_script_and_runs_as_it_is_on_a_cpu(tmp_p
     assert losses == trial_losses(plan) == trial_losses(Plan())
 
 
-def test_attention_is_rewritten_in_the_script_too(tmp_path: Path) -> None:
-    """The script holds the rewritten forward as data, and the code that gives it to modules; nothing is captured."""
+def test_attention_is_edited_in_the_script_too(tmp_path: Path) -> None:
+    """The script edits the method's source as the trial does; nothing is looked for."""
     found = rewrite(attending_workload.build().model, torch.randn(16, 12, 16))
-    assert found["modules"] == ["blocks.*"]
-    setting = {name: found[name] for name in ("modules", "cache", "forwards")}
+    assert [each["function"] for each in found["functions"]] == ["Attention.forward"]
     others = plan_of("amp", "fused_optimizer").changes
-    plan = REGISTRY.order(Plan(changes=(Change(strategy="flash_attention", setting=setting), *others)))
+    change = Change(strategy="flash_attention", setting={"functions": found["functions"]})
+    plan = REGISTRY.order(Plan(changes=(change, *others)))
     made = printed(plan)
     stands_alone(made)
-    assert "torch.export" not in made.text
-    module = loaded(made.text, tmp_path)
-    rewritten = module.RewriteAttention(("blocks.*",), tuple(found["forwards"]))(attending_workload.build().model)
-    assert [type(block) is attending_workload.Attention for block in rewritten.blocks] == [False, False]
-    losses, _ = script_losses(module, "--seed", str(SEED))
+    losses, _ = script_losses(loaded(made.text, tmp_path), "--seed", str(SEED))
     assert losses == trial_losses(plan)
     assert losses != trial_losses(plan_of("amp", "fused_optimizer"))

@@ -7,8 +7,8 @@ import textwrap
 import pytest
 
 from autoopt.export.fold import GIVEN, Code, fold
-from autoopt.export.known import known_of
 from autoopt.export.printed.plan import PrintedPlan
+from autoopt.export.script import known_of
 
 
 def folded(source: str, **known: object) -> str:
@@ -102,7 +102,7 @@ def test_an_elif_on_what_is_known_is_refused() -> None:
 
 
 def test_every_condition_of_printed_code_is_decided() -> None:
-    from autoopt.export.draft import Draft
+    from autoopt.export.script import Draft
     from autoopt.records import Plan
     from autoopt.setup import Setup
 

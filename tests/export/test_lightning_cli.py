@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from autoopt.cli import main
-from autoopt.export.snippets import snippets
+from autoopt.export.targets import snippets
 from autoopt.records import Change, Plan, Result
 from autoopt.registry import load_strategies
 

@@ -63,7 +63,13 @@ if __name__ == "__main__":
 TUPLES = ("self.values[index], index % 2", "batch")
 DICTS = ('{"x": self.values[index], "y": [index % 2]}', 'batch["x"], batch["y"][0]')
 ADDED = "+from prepared import "
-WHOLE, KEPT = Change(strategy="device_dataset", setting={"device": "cpu"}), Change(strategy="cache", setting={})
+
+
+def prepared(form: str, where: str = "memory", **options: object) -> Change:
+    return Change(strategy="prepared_samples", setting={"form": form, "where": where, **options})
+
+
+WHOLE, KEPT = prepared("rows"), prepared("samples")
 NONE = Change(strategy="workers", setting={"num_workers": 0})
 
 
@@ -124,10 +130,15 @@ TABLE = {
         ),
         edits={LOADER: WITH_WORKERS},
     ),
+    "samples in a file": Row(
+        (prepared("samples", "disk"),),
+        (f"{ADDED}MappedSamples", *loader(LOADER.replace("train_set", "MappedSamples(train_set)"))),
+        length=140,
+    ),
     "rows of tuples": Row((WHOLE,), (f"{ADDED}Rows, collate_whole", *ROWS_OF)),
     "rows of dicts": Row((WHOLE,), (f"{ADDED}Rows, collate_whole", *ROWS_OF), DICTS),
     "rows by their index": Row(
-        (Change(strategy="batch_fetch", setting={"index": "array"}),),
+        (prepared("batches", "dataset", index="array"),),
         (
             f"{ADDED}IndexedBatches, collate_whole",
             *loader(
@@ -139,7 +150,7 @@ TABLE = {
         ),
     ),
     "read by threads": Row(
-        (Change(strategy="threaded_loading", setting={"threads": 2}),),
+        (prepared("threads", "dataset", threads=2),),
         (
             f"{ADDED}ThreadedSamples",
             *loader("ThreadedSamples(train_set, threads=2), batch_size=7, shuffle=True"),
@@ -161,7 +172,7 @@ TABLE = {
         },
     ),
     "kept before the random transforms": Row(
-        (Change(strategy="cache", setting={"prefix": 1, "workers": 0}),),
+        (prepared("heads", first=1),),
         (f"{ADDED}KeptHeads", *loader(LOADER.replace("train_set", "KeptHeads(train_set, first=1)"))),
         edits={"transform = None": "transform = Chain()", "class Rows1": CHAIN},
         length=110,
@@ -318,3 +329,17 @@ def test_what_cannot_be_wrapped_stays_with_the_plan(tmp_path: Path, edits: dict[
     found = placed(sites, Plan(changes=(KEPT,)), REGISTRY, "cpu")
     assert (found.changes[0].how, found.texts) == ("plan only", {})
     assert reason in found.changes[0].reason
+
+
+def test_a_hook_of_the_model_comes_from_the_file_beside_the_script(tmp_path: Path) -> None:
+    change = Change(strategy="packing", setting={"multiple": 8})
+    found = put(tmp_path, TABLE["samples kept"].script, (change,))
+    assert [each.how for each in found.changes] == ["patched"]
+    assert changed_lines(found.patch.diff.split("--- /dev/null")[0]) == [
+        f"{ADDED}pack",
+        "+    model.register_forward_pre_hook(pack, with_kwargs=True)",
+    ]
+    module = found.texts["prepared.py"]
+    assert module.count("\n") < 80
+    assert "autoopt" not in module
+    compile(module, "prepared.py", "exec")

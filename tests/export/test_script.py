@@ -16,7 +16,7 @@ from autoopt.benchmark.facts import workload_facts
 from autoopt.benchmark.seeding import seed_everything
 from autoopt.benchmark.training import Training
 from autoopt.export.script import export_script, script
-from autoopt.export.snippets import snippets
+from autoopt.export.targets import snippets
 from autoopt.loading import importing, validation
 from autoopt.records import Change, Plan
 from autoopt.records.facts import WorkloadFacts

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from autoopt.export.script_patch.diff import diff_of
+from autoopt.export.script_patch.editing import diff_of
 from autoopt.export.script_patch.placing import Placing
 from autoopt.export.script_patch.source import NoHonestEditError
 from autoopt.records import Site, Sites

@@ -19,14 +19,10 @@ MODEL = ("DistributedDataParallel", "DistributedDataParallel(")
 
 
 def test_arguments_go_into_the_scripts_own_call(tmp_path: Path) -> None:
-    changes = (
-        Change(strategy="bucket_view", setting={"enabled": True}),
-        Change(strategy="static_graph", setting={"enabled": True}),
-        Change(strategy="bucket_size", setting={"megabytes": 50.0}),
-    )
+    setting = {"bucket_view": True, "static_graph": True, "bucket_megabytes": 50.0}
     sites = sites_in(tmp_path, WRAPPED, model=MODEL)
-    after, patch = patched(tmp_path, WRAPPED, *changes, sites=sites)
-    assert [change.how for change in patch.changes] == ["patched"] * 3
+    after, patch = patched(tmp_path, WRAPPED, Change(strategy="ddp_options", setting=setting), sites=sites)
+    assert [change.how for change in patch.changes] == ["patched"]
     call = " ".join(after.partition("DistributedDataParallel(")[2].partition(")")[0].split())
     wanted = ("find_unused_parameters=False", "gradient_as_bucket_view=True", "static_graph=True", "bucket_cap_mb=50.0")
     assert all(argument in call for argument in wanted)
@@ -35,7 +31,7 @@ def test_arguments_go_into_the_scripts_own_call(tmp_path: Path) -> None:
 
 def test_gradients_in_fewer_bytes_are_a_hook_below_the_call(tmp_path: Path) -> None:
     sites = sites_in(tmp_path, WRAPPED, model=MODEL)
-    compressed = Change(strategy="gradient_compression", setting={"dtype": "bfloat16"})
+    compressed = Change(strategy="ddp_options", setting={"compression": "bfloat16"})
     _, patch = patched(tmp_path, WRAPPED, compressed, sites=sites)
     added = [line for line in changed_lines(patch.diff) if line.startswith("+")]
     assert any("model.register_comm_hook(None, " in line for line in added)

@@ -10,7 +10,7 @@ import pytest
 
 from autoopt.errors import UsageError
 from autoopt.export import export
-from autoopt.export.snippets import snippets
+from autoopt.export.targets import snippets
 from autoopt.records import Change, Plan, Result
 from autoopt.registry import load_strategies
 

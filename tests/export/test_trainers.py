@@ -17,15 +17,16 @@ import torch
 from autoopt.cli import main
 from autoopt.errors import UsageError
 from autoopt.export import export
-from autoopt.export.snippets import snippets
-from autoopt.export.trainers import trainer_code
+from autoopt.export.targets import snippets, trainer_code
 from autoopt.records import Change, Plan, Result
 from autoopt.registry import load_strategies
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 EXAMPLES = Path(__file__).parents[2] / "examples"
+KEPT = Change(strategy="prepared_samples", setting={"form": "samples", "where": "memory"})
+INDEXED = Change(strategy="prepared_samples", setting={"form": "batches", "where": "dataset", "index": "list"})
 CHANGES = (
-    Change(strategy="cache", setting={"prefix": None, "workers": 0}),  # its own helpers are copied as well
+    KEPT,  # its own helpers are copied as well
     Change(strategy="workers", setting={"num_workers": 1, "persistent_workers": True}),
     Change(strategy="channels_last", setting={}),
     Change(strategy="fused_optimizer", setting={"implementation": "fused"}),
@@ -136,9 +137,8 @@ def test_transformers_trains_with_the_function(tmp_path: Path, monkeypatch: pyte
     transformers = pytest.importorskip("transformers")
     monkeypatch.chdir(tmp_path)
     threads = Change(strategy="threads", setting={"threads": 1})
-    cache = Change(strategy="cache", setting={})
     batch = Change(strategy="batch_size", setting={"size": 64, "learning_rate_factor": 2.0, "warmup_steps": 0})
-    module = written(tmp_path, "transformers", (threads, cache, batch))
+    module = written(tmp_path, "transformers", (threads, KEPT, batch))
     example = loaded(EXAMPLES / "hf_text.py")
     trainer = example.build()
     trainer.train_dataset.places = trainer.train_dataset.places[:128]
@@ -166,7 +166,7 @@ def test_transformers_trains_with_the_function(tmp_path: Path, monkeypatch: pyte
     ("target", "change"),
     [
         ("lightning", Change(strategy="device_prefetch", setting={"prefetch": 2})),
-        ("transformers", Change(strategy="batch_fetch", setting={"index": "list"})),
+        ("transformers", INDEXED),
     ],
 )
 def test_what_code_cannot_do_whole_is_left_out_and_said(target: str, change: Change) -> None:

@@ -53,7 +53,7 @@ class On:
 
 OTHERWISE = {
     "workers": On(setting={"num_workers": 2, "prefetch_factor": 2, "persistent_workers": True}),
-    "device_dataset": On(setting={"device": "DEVICE"}),
+    "prepared_samples": On(setting={"form": "rows", "where": "device", "device": "DEVICE"}),
     "pin_memory": On(setting={"pin_memory": True, "non_blocking": True}, cuda=True),
     "device_prefetch": On(cuda=True),
     "amp": On(LOOSE),
@@ -87,7 +87,7 @@ def setting_of(name: str) -> dict[str, Any]:
     own = how(name).setting
     if name == "flash_attention":
         found = rewrite(Sequences(), torch.randn(16, 12, 16))
-        return {each: found[each] for each in ("modules", "cache", "forwards")}
+        return {"functions": found["functions"]}
     return example_of(REGISTRY[name]).setting if own is None else own
 
 

@@ -204,7 +204,7 @@ def test_patched_files_are_read_in_place_of_the_users(start_script: StartScript,
 def test_a_file_that_a_patch_adds_is_imported_by_the_patched_script(
     start_script: StartScript, sites: Sites, folder: Path
 ) -> None:
-    found = placed(sites, plan("device_dataset", device="cpu"), load_strategies(), "cpu")
+    found = placed(sites, plan("prepared_samples", form="rows", where="memory"), load_strategies(), "cpu")
     assert set(found.texts) == {"plain.py", "prepared_data.py"}, "there is a prepared.py already"
     patched = {str(folder / name): text for name, text in found.texts.items()}
     with start_script("plain.py", "100000", sites=sites, patched=patched) as process:

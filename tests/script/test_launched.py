@@ -249,7 +249,7 @@ def test_a_plan_is_put_on_in_each_process(start: Start) -> None:
     before = first.call(f"{TASKS}:facts", timeout=60)
     assert (before["processes"], before["name"]) == (2, "Sequential")
     assert before["wrapped"]["gradient_as_bucket_view"] is False
-    changes = {"amp": {"dtype": "bfloat16"}, "bucket_view": {"enabled": True}, "bucket_size": {"megabytes": 0.25}}
+    changes = {"amp": {"dtype": "bfloat16"}, "ddp_options": {"bucket_view": True, "bucket_megabytes": 0.25}}
     plan = Plan(changes=tuple(Change(strategy=name, setting=setting) for name, setting in changes.items()))
     group = start(plan=plan, sites=sites)
     wrapped = group.call(f"{TASKS}:facts", timeout=60)["wrapped"]

@@ -105,7 +105,7 @@ def test_a_strategy_of_the_loader_says_where_a_script_without_one_gets_its_batch
     queue = build_queue(REGISTRY, case, Choice(), 1.01)
     told = {skipped.strategy.name: skipped.reason for skipped in queue.skipped}
     wanted = f"the script has no DataLoader: its batches come from get_batch() ({SCRIPTS / 'get_batch.py'}:{line + 2})"
-    for name in ("workers", "cache", "torch_format", "threaded_loading", "memory_map", "pin_memory"):
+    for name in ("workers", "prepared_samples", "pin_memory"):
         assert told[name] == wanted, name
     assert not any("Dataset" in reason for name, reason in told.items())
     assert unsayable(REGISTRY.fold(Plan(changes=(Change(strategy="workers", setting={"num_workers": 2}),))), sites)

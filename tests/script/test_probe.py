@@ -19,7 +19,7 @@ from tests.script.conftest import StartScript, sites_of
 OBJECTIVE = Objective(metric=None, mode="min", target=None, target_source="baseline", tolerance=0.005, min_gain=0.01)
 SITES = Sites(command=("python", "train.py"), cwd="/")
 UNCHANGED = Plan()
-ON_DEVICE = Plan(changes=(Change(strategy="device_dataset", setting={"device": "cpu"}),))
+ON_DEVICE = Plan(changes=(Change(strategy="prepared_samples", setting={"form": "rows", "where": "memory"}),))
 BFLOAT16 = Plan(changes=(Change(strategy="amp", setting={"dtype": "bfloat16"}),))
 WORKERS = Plan(changes=(Change(strategy="workers", setting={"num_workers": 1, "prefetch_factor": 2}),))
 

@@ -18,24 +18,23 @@ from autoopt.testing.strategies import sample_case
 from simulated import World, product, strategy
 
 REGISTRY = load_strategies()
-WORKERS = Change(strategy="workers", setting={"num_workers": 2})
-ON_DEVICE = Change(strategy="device_dataset", setting={"device": "cpu"})
+TRIMMED, PACKED = (Change(strategy=name, setting={"multiple": 8}) for name in ("trim_padding", "packing"))
 
 
 def test_one_takes_the_place_of_what_it_excludes() -> None:
     threads = Change(strategy="threads", setting={"threads": 1})
-    plan = candidate_plan(REGISTRY, Plan(changes=(WORKERS, threads)), (ON_DEVICE,))
-    assert plan.names() == ("device_dataset", "threads")
-    assert candidate_plan(REGISTRY, Plan(changes=(ON_DEVICE,)), (WORKERS,)).names() == ("workers",)
+    plan = candidate_plan(REGISTRY, Plan(changes=(TRIMMED, threads)), (PACKED,))
+    assert plan.names() == ("packing", "threads")
+    assert candidate_plan(REGISTRY, Plan(changes=(PACKED,)), (TRIMMED,)).names() == ("trim_padding",)
 
 
 def test_what_it_excludes_is_not_tried_on_it() -> None:
-    case = dataclasses.replace(sample_case(), plan=Plan(changes=(ON_DEVICE,)))
+    case = dataclasses.replace(sample_case(), plan=Plan(changes=(PACKED,)))
     skipped = {item.strategy.name: item.reason for item in build_queue(REGISTRY, case, Choice(), 1.01).skipped}
-    assert skipped["workers"] == "it brings nothing beside device_dataset"
-    on_workers = dataclasses.replace(sample_case(), plan=Plan(changes=(WORKERS,)))
-    skipped = {item.strategy.name: item.reason for item in build_queue(REGISTRY, on_workers, Choice(), 1.01).skipped}
-    assert "brings nothing beside" not in skipped.get("device_dataset", "")
+    assert skipped["trim_padding"] == "it brings nothing beside packing"
+    on_trimmed = dataclasses.replace(sample_case(), plan=Plan(changes=(TRIMMED,)))
+    skipped = {item.strategy.name: item.reason for item in build_queue(REGISTRY, on_trimmed, Choice(), 1.01).skipped}
+    assert "brings nothing beside" not in skipped.get("packing", "")
 
 
 def test_a_stack_holds_the_better_of_two_that_exclude_each_other(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pytest
@@ -10,9 +9,6 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from autoopt_strategies.compute.attention.forward import RewriteAttention
-from autoopt_strategies.compute.attention.prove import NoDropout
-from autoopt_strategies.compute.attention.survey import survey_training
 from autoopt_strategies.compute.flash_attention import switch_attention
 
 # What a model computes with is seen at the dispatcher: a flag that nothing reads would be no switch.
@@ -118,39 +114,3 @@ def test_a_real_model_of_timm_is_switched() -> None:
     assert switch_attention(model) == 2
     assert fused(model, x=image)
     torch.testing.assert_close(model(image), before, rtol=1e-4, atol=1e-5)
-
-
-def decoder(name: str) -> nn.Module:
-    """A small model of transformers that offers no choice."""
-    import transformers
-
-    torch.manual_seed(0)
-    if name == "bloom":
-        return transformers.BloomForCausalLM(
-            transformers.BloomConfig(vocab_size=50, hidden_size=16, n_layer=2, n_head=2)
-        )
-    size = {"n_embd": 16, "n_layer": 2, "n_head": 2, "rotary_dim": 4, "n_positions": 32}
-    return transformers.GPTJForCausalLM(transformers.GPTJConfig(vocab_size=50, bos_token_id=0, eos_token_id=0, **size))
-
-
-@pytest.mark.parametrize("name", ["bloom", "gptj"])
-def test_a_model_of_transformers_that_offers_no_choice_is_captured(name: str) -> None:
-    """Its attention returns the probabilities and gets a cache: neither is read in training."""
-    pytest.importorskip("transformers")
-    model = decoder(name)
-    assert switch_attention(model) == 0
-    plain = copy.deepcopy(model)
-    batch = {**words(), "labels": words()["input_ids"]}
-
-    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
-        found: torch.Tensor = model(**batch).loss
-        return found
-
-    found = survey_training(model, loss, batch, switch_attention)
-    assert (found["found"], found["cache"], found["refused"]) == (2, False, {})
-    RewriteAttention(tuple(found["modules"]), tuple(found["forwards"]), found["cache"])(model)
-    with NoDropout():
-        expected, got = loss(plain.train(), batch), loss(model.train(), batch)
-    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
-    asked = model.eval()(**words(), output_attentions=True).attentions
-    assert asked is None or all(weights is not None for weights in asked)

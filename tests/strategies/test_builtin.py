@@ -79,7 +79,7 @@ def fold(*names: str) -> Setup:
 
 @pytest.mark.parametrize("pair", PAIRS, ids="+".join)
 def test_any_two_fold_into_one_setup(pair: tuple[str, str]) -> None:
-    assert fold(*pair) not in (Setup(), fold(pair[0]), fold(pair[1])) or "threads" in pair or "device_dataset" in pair
+    assert fold(*pair) not in (Setup(), fold(pair[0]), fold(pair[1])) or "threads" in pair
 
 
 @pytest.mark.parametrize("first", TRAINING)
@@ -156,11 +156,10 @@ def test_more_and_fewer_workers_are_tried_as_predicted(now: int, speeds: dict[st
 
 def test_samples_that_are_prepared_are_tried_without_workers() -> None:
     loader = sample_facts().loader.model_copy(update={"num_workers": 4})
-    for name, setting in (("cache", {"prefix": None}), ("batch_fetch", {"index": "tensor"})):
-        strategy = REGISTRY[name]
-        none = Change(strategy="workers", setting={"num_workers": 0})
-        assert strategy.companions(sample_case(loader=loader), setting) == [none]
-        assert strategy.companions(sample_case(), setting) == []
+    strategy, none = REGISTRY["prepared_samples"], Change(strategy="workers", setting={"num_workers": 0})
+    for form in ("samples", "rows", "batches"):
+        assert strategy.companions(sample_case(loader=loader), {"form": form}) == [none]
+        assert strategy.companions(sample_case(), {"form": form}) == []
 
 
 def test_compiling_cannot_pay_in_a_run_of_a_minute() -> None:
@@ -191,18 +190,6 @@ def test_a_device_that_multiplies_no_faster_gets_no_mixed_precision() -> None:
     peaks = case.environment.peaks.model_copy(update={"matmul_bf16_flops_per_second": 4e13})
     slow = dataclasses.replace(case, environment=case.environment.model_copy(update={"peaks": peaks}))
     assert "no faster" in REGISTRY["amp"].applies(slow).reason
-
-
-def test_data_too_large_for_memory_is_not_cached() -> None:
-    case = sample_case(available_ram_bytes=1 << 29, inspected={"cache": {"deterministic": True}})
-    assert "free memory" in REGISTRY["cache"].applies(case).reason
-
-
-def test_a_cache_that_takes_the_search_s_time_to_fill_is_not_tried() -> None:
-    found = {"cache": {"deterministic": True, "sample_seconds": 0.01}}  # 500 s in one process, 62 s in eight
-    assert REGISTRY["cache"].applies(sample_case(inspected=found))
-    short = dataclasses.replace(sample_case(inspected=found), seconds_left=200.0)
-    assert REGISTRY["cache"].applies(short).reason == "reading them takes 62 s of 200 s left for the search"
 
 
 def test_the_page_of_strategies_is_made_of_their_cards() -> None:

@@ -13,8 +13,7 @@ from torch import nn
 from autoopt.records import Change, Plan
 from autoopt.registry import load_strategies
 from autoopt.testing.strategies import sample_case, sample_facts
-from autoopt_strategies.training.lamb import ScaleUpdates
-from autoopt_strategies.training.lars import ScaleGradients
+from autoopt_strategies.training.rates_by_layer import ScaleGradients, ScaleUpdates
 
 REGISTRY = load_strategies()
 
@@ -85,9 +84,10 @@ def test_weights_of_zero_and_parameters_without_gradients_stay_finite(change: An
 
 def test_they_come_with_a_batch_four_times_as_large() -> None:
     sgd = sample_facts().optimizer.model_copy(update={"type": "SGD"})
-    for name, case in (("lamb", sample_case()), ("lars", sample_case(optimizer=sgd))):
-        strategy = REGISTRY[name]
+    strategy = REGISTRY["rates_by_layer"]
+    for rule, case in (("lamb", sample_case()), ("lars", sample_case(optimizer=sgd))):
         assert strategy.applies(case)
+        assert {setting["rule"] for setting in strategy.settings(case)} == {rule}
         (companion,) = strategy.companions(case, {})
         assert companion.strategy == "batch_size"
         assert companion.setting["size"] == 256
@@ -98,5 +98,6 @@ def test_they_come_with_a_batch_four_times_as_large() -> None:
         there = Plan(changes=(Change(strategy="batch_size", setting=companion.setting),))
         assert strategy.companions(dataclasses.replace(case, plan=there), {}) == []
     few = sample_case(train_samples=64 * 16)
-    assert "4 times as large" in REGISTRY["lamb"].applies(few).reason
-    assert "SGD" in REGISTRY["lars"].applies(sample_case()).reason
+    assert "4 times as large" in REGISTRY["rates_by_layer"].applies(few).reason
+    other = sample_facts().optimizer.model_copy(update={"type": "Adagrad"})
+    assert "neither SGD" in REGISTRY["rates_by_layer"].applies(sample_case(optimizer=other)).reason

@@ -13,7 +13,7 @@ from torch import nn
 from autoopt.registry import load_strategies
 from autoopt.testing.strategies import sample_case
 from autoopt_strategies.training.muon import UpdateMatrices, hidden_matrices
-from autoopt_strategies.training.one_cycle import Cycle
+from autoopt_strategies.training.schedule import Cycle
 
 ADAMW = partial(torch.optim.AdamW, lr=0.01)
 
@@ -71,7 +71,7 @@ def test_one_cycle_leaves_the_momentum_of_two_kinds_of_optimizers() -> None:
     """Muon's groups have no betas, by which one cycle moves the momentum of those of the Adam family."""
     model = net()
     made = UpdateMatrices((1, 3))(ADAMW)(model.parameters())
-    scheduler = Cycle(2.0)(None)(made, 10)
+    scheduler = Cycle(peak=2.0)(None)(made, 10)
     made.step()
     scheduler.step()
     assert made.param_groups[1]["betas"] == (0.9, 0.999)

@@ -14,8 +14,7 @@ from autoopt.simplify.pipeline import Pipeline
 from autoopt.strategy import Case
 from autoopt.testing.strategies import sample_case
 from autoopt_strategies.compute.fused_optimizer import on_copies, rebuilt, update_ratio, update_ratios
-from autoopt_strategies.input.batch_fetch import seconds_ratio
-from autoopt_strategies.input.cacheable import probe as probe_cache
+from autoopt_strategies.input import probes
 
 REGISTRY = load_strategies()
 RATIO = 0.6
@@ -103,14 +102,14 @@ def test_copies_are_updated_alike_by_every_implementation() -> None:
 
 def test_a_sample_from_the_cache_costs_what_it_was_seen_to_cost() -> None:
     def predicted(hit: float) -> float:
-        case = sample_case(inspected={"cache": {"deterministic": True, "hit": hit}})
-        found = predict(REGISTRY["cache"], case, {"prefix": None, "workers": 0})
+        case = sample_case(inspected={"prepared_samples": {"kept": {"deterministic": True, "hit": hit}}})
+        found = predict(REGISTRY["prepared_samples"], case, {"form": "samples", "where": "memory"})
         assert found is not None
         return found.value
 
     assert predicted(0.05) > predicted(0.5) > predicted(1.0)
     data = torch.utils.data.TensorDataset(torch.ones(20, 3))
-    found = probe_cache(data)
+    found = probes.kept(data)
     assert found["deterministic"]
     assert 0.0 < found["hit"] <= 1.0
 
@@ -123,5 +122,7 @@ def test_one_index_is_timed_at_the_size_of_the_batch() -> None:
             seen.append(index)
             return super().__getitem__(index)
 
-    assert 0.0 < seconds_ratio(Counting(torch.ones(20, 3)), "tensor", 5, turns=1) <= 1.0
-    assert next(index for index in seen if isinstance(index, torch.Tensor)).shape == (5,)
+    found = probes.batches(Counting(torch.ones(20, 3)), 5)
+    assert found["index"] == "tensor"
+    assert 0.0 < found["ratio"] <= 1.0
+    assert [index for index in seen if isinstance(index, torch.Tensor)][-1].shape == (5,)

@@ -56,36 +56,36 @@ class Base(nn.Module):
     def parts(self, x: torch.Tensor) -> Any:
         return (layer(x).view(*x.shape[:2], 4, 4).transpose(1, 2) for layer in (self.q, self.k, self.v))
 
-    def scores(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        q, k, v = self.parts(x)
-        return q @ k.transpose(-2, -1) / 2.0, v
-
 
 class OverQueries(Base):
     """Slots compete for keys: the softmax runs over the queries."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        scores, v = self.scores(x)
+        q, k, v = self.parts(x)
+        scores = q @ k.transpose(-2, -1) / 2.0
         return scores.softmax(-2) @ v
 
 
 class GivesWeights(Base):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        scores, v = self.scores(x)
+        q, k, v = self.parts(x)
+        scores = q @ k.transpose(-2, -1) / 2.0
         weights = scores.softmax(-1)
         return weights @ v, weights
 
 
 class UsesWeights(Base):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        scores, v = self.scores(x)
+        q, k, v = self.parts(x)
+        scores = q @ k.transpose(-2, -1) / 2.0
         weights = scores.softmax(-1)
         return weights @ v + weights.mean()
 
 
 class KeepsScores(Base):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        scores, v = self.scores(x)
+        q, k, v = self.parts(x)
+        scores = q @ k.transpose(-2, -1) / 2.0
         self.last = scores
         return scores.softmax(-1) @ v
 
@@ -94,7 +94,8 @@ class SoftMask(Base):
     """Masked scores become 0, which leaves them a share."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        scores, v = self.scores(x)
+        q, k, v = self.parts(x)
+        scores = q @ k.transpose(-2, -1) / 2.0
         future = torch.ones(x.shape[1], x.shape[1]).triu(1) == 1
         return scores.masked_fill(future, 0.0).softmax(-1) @ v
 
@@ -103,7 +104,8 @@ class Capped(Base):
     """Scores pass through tanh, as in Gemma 2."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        scores, v = self.scores(x)
+        q, k, v = self.parts(x)
+        scores = q @ k.transpose(-2, -1) / 2.0
         return (5 * torch.tanh(scores / 5)).softmax(-1) @ v
 
 
@@ -123,12 +125,6 @@ class Gate(Base):
         return self.q(x).softmax(-1) * self.v(x)
 
 
-class DecidesByValue(Base):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        scores, v = self.scores(x)
-        return scores.softmax(-1) @ v if x.sum() > -1e9 else v
-
-
 class UsesSdpa(Base):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         q, k, v = self.parts(x)
@@ -137,16 +133,15 @@ class UsesSdpa(Base):
 
 OTHER = {
     OverQueries: "runs over dimension -2",
-    GivesWeights: "returned to the caller",
+    GivesWeights: "used a second time",
     UsesWeights: "used a second time",
-    KeepsScores: "keeps 'last'|second time",
+    KeepsScores: "second time",
     SoftMask: "leaves them a share",
     Capped: "tanh, which is not understood",
-    Pooling: "dimension 1",
-    LinearAttention: "not over a product",
-    Gate: "not over a product",
-    DecidesByValue: "cannot be captured",
-    UsesSdpa: "uses scaled_dot_product_attention already|not over a product",
+    Pooling: "runs over dimension 1|not understood",
+    LinearAttention: "come from q",
+    Gate: "not understood",
+    UsesSdpa: "not understood",
 }
 
 
@@ -154,7 +149,8 @@ class Window(Base):
     """A window that is wider than the batch is long: causal at that length alone."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        scores, v = self.scores(x)
+        q, k, v = self.parts(x)
+        scores = q @ k.transpose(-2, -1) / 2.0
         keep = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril().triu(-20)
         return scores.masked_fill(~keep, float("-inf")).softmax(-1) @ v
 
@@ -163,18 +159,7 @@ class Padding(Base):
     """Keys that are padding get the lowest number; a sample of padding alone averages over all."""
 
     def forward(self, x: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
-        scores, v = self.scores(x)
+        q, k, v = self.parts(x)
+        scores = q @ k.transpose(-2, -1) / 2.0
         scores = scores.masked_fill(~keep[:, None, None, :], torch.finfo(scores.dtype).min)
         return scores.softmax(-1) @ v
-
-
-class TwoMembers(nn.Module):
-    """Attention spread over two modules: the probabilities are returned to a caller that drops them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner, self.out, self.norm = GivesWeights(), nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        mixed, _ = self.inner(self.norm(x))
-        return x + self.out(mixed.transpose(1, 2).flatten(2))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoopt.export.script_patch.diff import diff_of
+from autoopt.export.script_patch.editing import diff_of
 from autoopt.export.script_patch.placing import Placing
 from autoopt.export.script_patch.precision import place_precision
 from autoopt.export.script_patch.source import NoHonestEditError, Source

@@ -1,7 +1,8 @@
-"""Edits of a concrete syntax tree: arguments of calls, lines around statements, statements put under ``with``."""
+"""Edits of a concrete syntax tree: arguments of calls, lines around statements, statements under ``with``; diffs."""
 
 from __future__ import annotations
 
+import difflib
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,8 +10,38 @@ from typing import Any
 
 import libcst as cst
 
-from autoopt.export.script_patch.layout import USUAL, broken
 from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot, Statement, Suite
+
+USUAL = 88
+"""Columns that a line may have where no line of the file is longer."""
+
+
+def broken(call: cst.Call, indent: str, columns: int) -> cst.Call:
+    """A call whose arguments share a line, broken: the arguments on a line of their own, or on one each.
+
+    Args:
+        call: with one argument at least.
+        indent: of one level, in this file.
+        columns: left for all arguments on a line of their own.
+    """
+    inside = cst.ParenthesizedWhitespace(indent=True, last_line=cst.SimpleWhitespace(indent))
+    outside = cst.ParenthesizedWhitespace(indent=True)
+    *others, last = call.args
+    if len(cst.Module([]).code_for_node(call.with_changes(func=cst.Name("f")))) - len("f()") <= columns:
+        arguments = [*others, last.with_changes(comma=cst.MaybeSentinel.DEFAULT, whitespace_after_arg=outside)]
+    else:
+        arguments = [one.with_changes(comma=cst.Comma(whitespace_after=inside)) for one in others]
+        comma = cst.Comma(whitespace_after=outside)
+        arguments.append(last.with_changes(comma=comma, whitespace_after_arg=cst.SimpleWhitespace("")))
+    return call.with_changes(whitespace_before_args=inside, args=arguments)
+
+
+def diff_of(before: str | None, after: str, name: str) -> str:
+    """The unified diff of one file; empty where nothing changed. ``before``: None where the file is added."""
+    old, new = (before or "").splitlines(keepends=True), after.splitlines(keepends=True)
+    lines = difflib.unified_diff(old, new, "/dev/null" if before is None else f"a/{name}", f"b/{name}")
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
 
 DATALOADER_POSITIONS = (
     "dataset",
@@ -89,6 +120,15 @@ class Edits:
             where = f"{self.source.name}:{self.source.lines(node).start.line}"
             raise NoHonestEditError(f"{where} decides another argument, too, which gets another value")
         self.replaced[node], self.owners[node] = new, on_behalf
+
+    def replace_statement(self, spot: Spot, text: str) -> None:
+        """Puts another statement in the place of one; what stands above it stays."""
+        lines = text.splitlines()
+        indent = " " * self.source.lines(spot.statement).start.column
+        new = cst.parse_statement(
+            "\n".join(line.removeprefix(indent) for line in lines), self.source.tree.config_for_parsing
+        )
+        self.replaced[spot.statement] = new.with_changes(leading_lines=spot.statement.leading_lines)
 
     def insert(self, spot: Spot, lines: Sequence[str], *, below: bool, apart: bool = False) -> None:
         """Adds lines above or below a statement; lines that are there already are not added twice.

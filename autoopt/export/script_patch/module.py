@@ -10,7 +10,7 @@ from pathlib import Path
 import libcst as cst
 
 from autoopt.export.inline import Inliner, NotExportable, import_lines
-from autoopt.export.script_patch.entry import entry_of
+from autoopt.export.script_patch.imports import entry_of
 from autoopt.export.script_patch.source import NoHonestEditError
 from autoopt.records import Sites
 

@@ -3,26 +3,68 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 
 import libcst as cst
 
 from autoopt.export.script_patch.editing import DATALOADER_POSITIONS, Edits, given
-from autoopt.export.script_patch.entry import entry_of
-from autoopt.export.script_patch.handed import data_of
-from autoopt.export.script_patch.imports import imports, last_import
+from autoopt.export.script_patch.imports import entry_of, imports, last_import
 from autoopt.export.script_patch.module import Beside, beside
-from autoopt.export.script_patch.naming import held_as, inline_model, named_before, named_there
-from autoopt.export.script_patch.options import ScriptOptions
+from autoopt.export.script_patch.naming import data_of, held_as, inline_model, named_before, named_there
+from autoopt.export.script_patch.options import ConfiguredLine, ScriptOptions, UserFiles
 from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot
-from autoopt.export.script_patch.trainers import made_otherwise, unclipped
-from autoopt.export.script_patch.user_files import ConfiguredLine, UserFiles
 from autoopt.export.script_patch.values import UNSEEN, made_at
 from autoopt.export.text import literal
 from autoopt.records import JsonDict, Place, Site, SiteKind, Sites
 from autoopt.strategy import Edit, Recipe
+
+
+def made_otherwise(source: Source, site: Site, arguments: JsonDict, command: Sequence[str]) -> NoHonestEditError:
+    """The edit for a person to make where a parser makes the object that holds a trainer's arguments.
+
+    Args:
+        source: the file of the site.
+        site: of the object.
+        arguments: that it is to get.
+        command: words of the script's command, which may name the file that is parsed.
+    """
+    files = [word for word in command if word.endswith((".yaml", ".yml", ".json"))]
+    if source.names(site, "parse_args_into_dataclasses"):
+        words = " ".join(f"--{name} {value}" for name, value in arguments.items())
+        told = f"reads it from the command: add {words} to it"
+    elif len(files) == 1 and any(source.names(site, f"parse_{kind}_file") for kind in ("yaml", "json")):
+        lines = ", ".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in arguments.items())
+        told = f"reads it from a file: write {lines} into {files[0]}"
+    else:
+        words = ", ".join(f"{name}={literal(value)}" for name, value in arguments.items())
+        told = f"has no call of {site.call}: give what it makes {words}"
+    return NoHonestEditError(f"{site.file}:{site.line} {told}", by_hand=True)
+
+
+def unclipped(sites: Sites, edits: Callable[[str], Edits], files: Mapping[str, Edits]) -> bool:
+    """Whether edits make Lightning refuse to clip gradients, which a fused optimizer may have scaled.
+
+    Args:
+        sites: of the script.
+        edits: those of a file, read when first asked for.
+        files: those that there are so far.
+    """
+    fused = any("fused" in named for each in files.values() for named in each.arguments.values())
+    for site in sites.of("trainer") if fused else ():
+        source = edits(site.file).source
+        if site.call != "Trainer" or not source.names(site, site.call):
+            continue
+        call = source.call(site, site.call)
+        there, new = given(call), files[site.file].arguments.get(call, {}).get("precision")
+        old = there["precision"].value if "precision" in there else None
+        precision = new[0] if new is not None else old
+        if "gradient_clip_val" in there and precision is not None and "mixed" in source.code(precision):
+            return True
+    return False
 
 
 class Placing:
@@ -80,6 +122,8 @@ class Placing:
             "model": self._model,
             "start": self._start,
             "left_out": self._left_out,
+            "function": self._function,
+            "call": self._called,
         }
         places[edit.at](edit)
         if unclipped(self.sites, self.edits, self.files):
@@ -343,6 +387,8 @@ class Placing:
             source, spot, name, below = self._name_of(site)
             torch_name = self._imported(source, edit.imports).get("torch", "torch")
             lines = [line.replace("{model}", name).replace("{torch}", torch_name) for line in edit.lines]
+            for part in edit.parts:
+                self._import_part(source, part)
             self.edits(source.name).insert(spot, lines, below=below)
 
     def _name_of(self, site: Site) -> tuple[Source, Spot, str, bool]:
@@ -397,6 +443,41 @@ class Placing:
             self.touched = self.touched or site
         if self.touched is None:
             raise NoHonestEditError("the script was not seen to make these calls: " + ", ".join(edit.lines))
+
+    def _function(self, edit: Edit) -> None:
+        """Puts edited statements of a function in the place of its own."""
+        file, name = edit.lines
+        source, edits = self.edits(file).source, self.edits(file)
+        module, _, edited = edit.parts[0].partition(":")
+        try:
+            found = getattr(import_module(module), edited)(source.tree.code, name, **edit.arguments)
+        except Exception as reason:  # the file is another one than that which was looked at
+            raise NoHonestEditError(f"{name} in {file}: {reason}") from None
+        for first, _, text in found:
+            spot = source.statement(first)
+            if text:
+                edits.replace_statement(spot, text)
+                self.touched = self._at(source, spot)
+            else:
+                edits.remove(spot)
+
+    def _called(self, edit: Edit) -> None:
+        """Puts another expression in the place of a call."""
+        file, line, name, text = edit.lines
+        source = self.edits(file).source
+        calls = [call for call in source.all_of(cst.Call) if source.called(call) == name]
+        ranges = [source.lines(call) for call in calls]
+        there = [c for c, r in zip(calls, ranges, strict=True) if r.start.line <= int(line) <= r.end.line]
+        if len(there) != 1:
+            raise NoHonestEditError(f"{file}:{line} has {len(there)} calls of {name} on its lines")
+        for part in edit.parts:
+            self._import_part(source, part)
+        arguments = ", ".join(
+            source.code(argument.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for argument in there[0].args
+        )
+        text = text.replace("{call}", source.code(there[0])).replace("{arguments}", arguments)
+        self.edits(file).replace(there[0], text)
+        self.touched = self._at(source, source.line_of(there[0]))
 
     def _entry(self) -> str | None:
         """The file that the command begins with, as the sites name it."""

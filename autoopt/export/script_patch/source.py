@@ -184,6 +184,20 @@ class Source:
             raise self._shares(node)
         return spot
 
+    def statement(self, line: int) -> Spot:
+        """The statement that begins on a line.
+
+        Raises:
+            NoHonestEditError: there is none.
+        """
+        statements = (
+            node for node in self._nodes if isinstance(node, cst.SimpleStatementLine | cst.BaseCompoundStatement)
+        )
+        found = next((node for node in statements if self.lines(node).start.line == line), None)
+        if found is None:
+            raise NoHonestEditError(f"no statement begins at {self.name}:{line}")
+        return self.line_of(found)
+
     def line_of(self, node: cst.CSTNode) -> Spot:
         """The same, where statements that share its line do not matter.
 

@@ -3,17 +3,301 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import libcst as cst
 
-from autoopt.export.script_patch.elsewhere import made_elsewhere
-from autoopt.export.script_patch.following import followed
-from autoopt.export.script_patch.options import Option, ScriptOptions, is_parsed, of_machine
+from autoopt.export.script_patch.editing import given
+from autoopt.export.script_patch.options import ConfiguredLine, Option, ScriptOptions, UserFiles, is_parsed, of_machine
 from autoopt.export.script_patch.source import NoHonestEditError, Source
-from autoopt.export.script_patch.user_files import ConfiguredLine
 
-_LITERALS = (cst.Integer, cst.Float, cst.SimpleString, cst.UnaryOperation)
+
+def followed(source: Source, value: cst.BaseExpression) -> cst.BaseExpression | None:
+    """The one expression in the same file that makes what a value is; None where none does.
+
+    Raises:
+        NoHonestEditError: more than one place decides it.
+    """
+    if isinstance(value, cst.Name):
+        return _assigned(source, value)
+    if isinstance(value, cst.Attribute) and isinstance(value.value, cst.Name):
+        if value.value.value == "self":
+            return _own(source, value)
+        return _field(source, value)
+    if isinstance(value, cst.Attribute) and source.code(value.value) == "self.hparams":
+        return _hyperparameter(source, value)
+    if isinstance(value, cst.Subscript) and isinstance(value.value, cst.Name):
+        return _entry(source, value)
+    return None
+
+
+def _assigned(source: Source, name: cst.Name) -> cst.BaseExpression | None:
+    scope: cst.CSTNode = source.scope(name)
+    found = source.assignments(name.value, scope)
+    if not found and isinstance(scope, cst.FunctionDef) and _parameter(scope, name.value) is not None:
+        if not _changed_otherwise(source, name.value):
+            return _handed_in(source, scope, name.value)
+    elif not found:
+        found = source.assignments(name.value, source.tree)
+    if not found and is_imported(source, name.value):
+        return None
+    if len(found) != 1 or found[0].value is None or _changed_otherwise(source, name.value):
+        raise _several(source, name)
+    return found[0].value
+
+
+def _several(source: Source, value: cst.BaseExpression) -> NoHonestEditError:
+    line = source.lines(value).start.line
+    return NoHonestEditError(
+        f"{source.name}:{line} takes it from {source.code(value)}, which is not set in one place of the file"
+    )
+
+
+def _parameter(function: cst.FunctionDef, name: str) -> cst.Param | None:
+    every = function.params
+    named = (*every.params, *every.kwonly_params, *every.posonly_params)
+    return next((parameter for parameter in named if parameter.name.value == name), None)
+
+
+def _changed_otherwise(source: Source, name: str) -> bool:
+    """Whether something else sets the name: ``+=``, ``exec`` of a configuration."""
+    added = any(source.code(node.target) == name for node in source.all_of(cst.AugAssign))
+    return added or any(source.called(call) == "exec" for call in source.all_of(cst.Call))
+
+
+def _handed_in(source: Source, function: cst.FunctionDef, name: str) -> cst.BaseExpression:
+    """The argument that the function's only call gives the parameter, else the parameter's default."""
+    positions = [parameter.name.value for parameter in (*function.params.posonly_params, *function.params.params)]
+    owner = source.class_of(function)
+    called = owner.name.value if owner is not None and function.name.value == "__init__" else function.name.value
+    calls = [call for call in source.all_of(cst.Call) if source.called(call) == called]
+    if len(calls) != 1 or any(argument.star for argument in calls[0].args):
+        raise NoHonestEditError(f"{source.name} calls {called}, whose {name} it is, in {len(calls)} places")
+    there = given(calls[0], positions[1:] if owner is not None else positions).get(name)
+    if there is not None:
+        return there.value
+    parameter = _parameter(function, name)
+    assert parameter is not None
+    if parameter.default is None:
+        raise _several(source, parameter.name)
+    return parameter.default
+
+
+def _own(source: Source, value: cst.Attribute) -> cst.BaseExpression | None:
+    """The value under a name of the object itself, where one assignment keeps it there."""
+    asked = source.code(value)
+    found = [
+        node.value for node in source.all_of(cst.Assign) if any(source.code(t.target) == asked for t in node.targets)
+    ]
+    return found[0] if len(found) == 1 and not _changed_otherwise(source, asked) else None
+
+
+def _field(source: Source, value: cst.Attribute) -> cst.BaseExpression | None:
+    """The value that a class of the file gives a field of this name, where nothing else is seen to set it."""
+    name = value.attr.value
+    found = [
+        (part.value, owner)
+        for owner in source.all_of(cst.ClassDef)
+        for statement in owner.body.body
+        if isinstance(statement, cst.SimpleStatementLine)
+        for part in statement.body
+        if isinstance(part, (cst.AnnAssign, cst.Assign)) and name in _targets(source, part)
+    ]
+    if len(found) != 1:
+        return None
+    kept, owner = found[0]
+    set_elsewhere = any(
+        isinstance(target.target, cst.Attribute) and target.target.attr.value == name
+        for node in source.all_of(cst.Assign)
+        for target in node.targets
+    )
+    made = [call for call in source.all_of(cst.Call) if source.called(call) == owner.name.value]
+    if set_elsewhere or any(call.args for call in made):
+        return None
+    return kept
+
+
+def _hyperparameter(source: Source, value: cst.Attribute) -> cst.BaseExpression | None:
+    """A value under Lightning's ``self.hparams``: a parameter of the class, where its constructor saves them all."""
+    function = source.scope(value)
+    owner = source.class_of(function) if isinstance(function, cst.FunctionDef) else None
+    parts = owner.body.body if owner is not None else ()
+    init = next((part for part in parts if isinstance(part, cst.FunctionDef) and part.name.value == "__init__"), None)
+    name, asked = value.attr.value, source.code(value)
+    if owner is None or init is None or _parameter(init, name) is None or _changed_otherwise(source, asked):
+        return None
+    saved = [call for call in source.all_of(cst.Call, init) if source.code(call.func) == "self.save_hyperparameters"]
+    made = any(source.called(call) == owner.name.value for call in source.all_of(cst.Call))
+    if len(saved) != 1 or any(argument.keyword is None for argument in saved[0].args) or not made:
+        return None
+    return _handed_in(source, init, name)
+
+
+def _targets(source: Source, part: cst.AnnAssign | cst.Assign) -> list[str]:
+    targets = [part.target] if isinstance(part, cst.AnnAssign) else [one.target for one in part.targets]
+    return [source.code(target) for target in targets]
+
+
+def _entry(source: Source, value: cst.Subscript) -> cst.BaseExpression | None:
+    """The entry of a dict that the file writes down once and does not change."""
+    assert isinstance(value.value, cst.Name)
+    name, asked = value.value.value, source.code(value)
+    kept = source.assignments(name, source.tree)
+    changed = any(source.code(t.target) == asked for node in source.all_of(cst.Assign) for t in node.targets)
+    updated = any(source.code(call.func) == f"{name}.update" for call in source.all_of(cst.Call))
+    if len(kept) != 1 or changed or updated or not isinstance(kept[0].value, cst.Dict):
+        return None
+    key = value.slice[0].slice
+    for element in kept[0].value.elements:
+        if isinstance(element, cst.DictElement) and isinstance(key, cst.Index) and element.key.deep_equals(key.value):
+            return element.value
+    return None
+
+
+_MOST_NAMED = 3
+_READ = ("loader", "add_argument")
+"""Calls whose arguments of this name set nothing that is kept under it."""
+
+Setter = tuple[Source, cst.BaseExpression]
+
+
+def made_elsewhere(
+    source: Source, value: cst.BaseExpression, files: UserFiles, command: Sequence[str], text: str, seen: object
+) -> Setter | ConfiguredLine:
+    """The one literal in the user's files that is the value which was seen to arrive.
+
+    Args:
+        source: the file in which ``value`` stands.
+        value: a name that is imported, an attribute or an entry of some configuration, or anything that is computed.
+        files: of the user.
+        command: words of the script's command, which may set it.
+        text: what it is to become.
+        seen: what arrived.
+
+    Raises:
+        NoHonestEditError: nothing or several lines of code set it, or a file that configures the script does; a person
+            can, at the lines that are named.
+    """
+    code, line = source.code(value), source.lines(value).start.line
+    name = _last_name(value)
+    if name is None:
+        raise NoHonestEditError(f"{source.name}:{line} computes it: {code}; write {text} in its place", by_hand=True)
+    for word in command:
+        key = word.partition("=")[0]
+        last = key.rpartition(".")[2].lstrip("-+~").replace("-", "_")
+        if last == name and (word.startswith("-") or "=" in word):
+            raise NoHonestEditError(f"the command gives {key}: change it there", by_hand=True)
+    setters = list(_setters(source, value, name, files, seen))
+    lines = [each for each in files.configured(name, command) if _is_seen(each.written, seen)]
+    changed = isinstance(value, cst.Subscript) and any(other is source for other, _ in setters)  # a dict, later on
+    if len(setters) == 1 and not lines and not changed and _literal(setters[0]) is not None:
+        return setters[0]
+    if len(lines) == 1 and not setters and lines[0].named:
+        return lines[0]
+    places = [f"{other.name}:{other.lines(node).start.line}" for other, node in setters] + [
+        each.place for each in lines
+    ]
+    told = f"{source.name}:{line} takes it from {code}"
+    if not places:
+        raise NoHonestEditError(f"{told}, which no one line was seen to set; write {text} in its place", by_hand=True)
+    if len(places) == 1:
+        raise NoHonestEditError(f"{told}, which is set in {places[0]}; write {text} there", by_hand=True)
+    more = f" and {len(places) - _MOST_NAMED} more" if len(places) > _MOST_NAMED else ""
+    named = ", ".join(places[:_MOST_NAMED]) + more
+    raise NoHonestEditError(f"{told}, which {named} may set; write {text} there, or in its place", by_hand=True)
+
+
+def is_imported(source: Source, name: str) -> bool:
+    """Whether a file may have a name from another."""
+    for statement in source.all_of(cst.ImportFrom):
+        if isinstance(statement.names, cst.ImportStar) or any(
+            (alias.evaluated_alias or alias.evaluated_name) == name for alias in statement.names
+        ):
+            return True
+    return False
+
+
+def _last_name(value: cst.BaseExpression) -> str | None:
+    """The name under which a value is kept; None of what is no name, attribute or entry."""
+    if isinstance(value, cst.Name):
+        return value.value
+    if isinstance(value, cst.Attribute):
+        return value.attr.value
+    if isinstance(value, cst.Subscript) and len(value.slice) == 1 and isinstance(value.slice[0].slice, cst.Index):
+        key = value.slice[0].slice.value
+        found = key.evaluated_value if isinstance(key, cst.SimpleString) else None
+        return found if isinstance(found, str) else None
+    return None
+
+
+def _setters(source: Source, value: cst.BaseExpression, name: str, files: UserFiles, seen: object) -> Iterator[Setter]:
+    """Lines of code that keep something under this name, but for those that keep another value than arrived."""
+    for other in files.with_text(name):
+        for node in _kept(other, name, constants_alone=isinstance(value, cst.Name)):
+            if other is source and node is value:
+                continue
+            literal = _literal((other, node))
+            if literal is None or _is_seen(literal, seen):
+                yield other, node
+
+
+def _kept(source: Source, name: str, *, constants_alone: bool) -> list[cst.BaseExpression]:
+    found: list[cst.BaseExpression] = []
+    assignments: list[cst.Assign | cst.AnnAssign] = [*source.all_of(cst.Assign), *source.all_of(cst.AnnAssign)]
+    for assignment in assignments:
+        targets = (
+            [assignment.target]
+            if isinstance(assignment, cst.AnnAssign)
+            else [each.target for each in assignment.targets]
+        )
+        if assignment.value is not None and any(_keeps(source, each, name, constants_alone) for each in targets):
+            found.append(assignment.value)
+    if not constants_alone:
+        found += [given for given in _given(source, name) if _is_plain(given)]
+    return sorted(found, key=lambda node: source.lines(node).start.line)
+
+
+def _given(source: Source, name: str) -> Iterator[cst.BaseExpression]:
+    """Values that calls and dicts give under this name."""
+    for call in source.all_of(cst.Call):
+        if not source.called(call).lower().endswith(_READ):
+            yield from (each.value for each in call.args if each.keyword is not None and each.keyword.value == name)
+    for element in source.all_of(cst.DictElement):
+        if isinstance(element.key, cst.SimpleString) and element.key.evaluated_value == name:
+            yield element.value
+
+
+def _keeps(source: Source, target: cst.BaseExpression, name: str, constants_alone: bool) -> bool:
+    if isinstance(target, cst.Name):  # a constant of a module, or a field of a class; no function's own variable
+        return target.value == name and isinstance(source.scope(target), cst.Module)
+    if isinstance(target, cst.Attribute):
+        return not constants_alone and target.attr.value == name
+    return not constants_alone and isinstance(target, cst.Subscript) and _last_name(target) == name
+
+
+def _is_plain(value: cst.BaseExpression | None) -> bool:
+    if isinstance(value, cst.UnaryOperation):
+        return isinstance(value.expression, (cst.Integer, cst.Float))
+    named = isinstance(value, cst.Name) and value.value in ("True", "False", "None")
+    return named or isinstance(value, (cst.Integer, cst.Float, cst.SimpleString))
+
+
+def _literal(setter: Setter) -> str | None:
+    source, node = setter
+    return source.code(node) if _is_plain(node) else None
+
+
+def _is_seen(written: str, seen: object) -> bool:
+    """Whether what is written is the value that arrived; YAML and JSON write some of Python's otherwise."""
+    words = {"true": True, "false": False, "null": None, "~": None}
+    try:
+        value: object = words[written] if written in words else ast.literal_eval(written)
+    except (ValueError, SyntaxError):
+        return False
+    return type(value) is type(seen) and value == seen
+
+
 UNSEEN = object()
 """In the place of a value that the live object was not asked for."""
 
@@ -58,7 +342,7 @@ def _made_at(
     on_the_way: tuple[cst.BaseExpression, ...],
 ) -> Made:
     name, line = source.code(value), source.lines(value).start.line
-    if _is_plain(source, value):
+    if _is_plain(value):
         if on_the_way and seen is not UNSEEN and seen != ast.literal_eval(name):
             raise NoHonestEditError(f"{source.name}:{line} is not what arrives: {seen!r} does")
         return Made(source, value)
@@ -83,12 +367,6 @@ def _made_at(
     return Made(source, value, f"{words} no longer decides what {name} was: {text} stands in its place")
 
 
-def _is_plain(source: Source, value: cst.BaseExpression | None) -> bool:
-    if isinstance(value, cst.UnaryOperation):
-        return isinstance(value.expression, _LITERALS)
-    return value is not None and (isinstance(value, _LITERALS) or source.code(value) in ("True", "False", "None"))
-
-
 def _default(source: Source, value: cst.BaseExpression, options: ScriptOptions, text: str, seen: object) -> Made | None:
     """The plain default of the one option that an argument is as it stands; None where it has none."""
     option = _itself(source, value, options, text)
@@ -96,7 +374,7 @@ def _default(source: Source, value: cst.BaseExpression, options: ScriptOptions, 
         return None
     option.not_given(options.command)
     default = option.default
-    if default is None or not _is_plain(option.source, default):
+    if default is None or not _is_plain(default):
         return None
     if seen is not UNSEEN and seen != _value(option, default, source.code(value)):
         where = f"{option.source.name}:{option.source.lines(option.call).start.line}"

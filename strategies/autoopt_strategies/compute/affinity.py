@@ -51,8 +51,7 @@ class Affinity(Strategy):
 
     def recipe(self, setting: Setting) -> Recipe:
         code = f"os.sched_setaffinity(0, {set(setting['affinity'])})  # after the imports, before threads and workers"
-        note = {"_note": code}
-        return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note)
+        return Recipe.noted(code)
 
     def inspect(self, live: Any) -> Setting:
         """Cores before the workload was imported, those that it lost, and those of the GPU's NUMA node."""

@@ -71,6 +71,6 @@ class ChannelsLast(Strategy):
 
     def recipe(self, setting: Setting) -> Recipe:
         line = "model = model.to(memory_format=torch.channels_last)"
-        note = {"_note": line + " before training"}
+        note = line + " before training"
         edits = (Edit("model", ("{model}.to(memory_format={torch}.channels_last)",), imports=("torch",)),)
-        return Recipe(pytorch=line, lightning=note, transformers=note, accelerate=note, edits=edits)
+        return Recipe.noted(line, note, edits)

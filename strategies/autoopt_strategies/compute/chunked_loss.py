@@ -72,8 +72,9 @@ class ChunkedLoss(Strategy):
             f"for rows in hidden.split({setting['rows']}):  # instead of F.cross_entropy(head(hidden), labels)\n"
             "    loss = loss + checkpoint(lambda rows: F.cross_entropy(head(rows), ..., reduction='sum'), rows)"
         )
-        note = {"_note": "head and loss in chunks, as optimized_train.py does, or Liger's fused linear cross-entropy"}
-        return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note)
+        return Recipe.noted(
+            code, "head and loss in chunks, as optimized_train.py does, or Liger's fused linear cross-entropy"
+        )
 
     def inspect(self, live: Any) -> Setting:
         """The head whose logits go into a cross-entropy, and what chunks take over the whole, tried on copies."""

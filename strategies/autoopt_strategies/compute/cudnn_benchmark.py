@@ -11,6 +11,8 @@ MOST = 0.5
 class CudnnBenchmark(Strategy):
     """Lets cuDNN try its algorithms out for each shape of convolution.
 
+    No run and no benchmark has kept it so far.
+
     What it does: ``torch.backends.cudnn.benchmark = True``.
     When it helps: convolutions whose shapes stay the same from step to step.
     When it does not: shapes that change, each of which is searched anew; no convolutions; the CPU.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
-from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, at_most, compute_gain, operator_share, tried_gain
 
 SCORES = ("softmax", "masked_fill", "bmm", "baddbmm", "where")
@@ -50,48 +50,27 @@ def is_eager(module: Any) -> bool:
 def transforms(setting: Setting) -> list[Callable[[Any], Any]]:
     """``model -> model`` of a setting, in their order."""
     found: list[Callable[[Any], Any]] = [SwitchAttention()] if setting.get("switch") else []
-    if setting.get("modules"):
+    if setting.get("functions"):
         from autoopt_strategies.compute.attention.forward import RewriteAttention
 
-        cache = bool(setting.get("cache", True))
-        found.append(RewriteAttention(tuple(setting["modules"]), tuple(setting["forwards"]), cache))
+        found.append(RewriteAttention(tuple(setting["functions"])))
     return found
 
 
-MASKLESS = [
-    ["input", ""],
-    ["module", "qkv", [{"node": 0}]],
-    ["call", "aten.split.Tensor", [{"node": 1}, 16, 2]],
-    *(["call", "getitem", [{"node": 2}, place]] for place in range(3)),
-    ["call", "attention", [{"node": 3}, {"node": 4}, {"node": 5}], {"dict": {"scale": 0.25}}],
-    ["output", "", [{"node": 6}]],
-]
-ANY = [["input", ""], ["output", "", [True]]]
 EXAMPLE = {
-    "modules": ["blocks.*.attention"],
-    "cache": True,
-    "forwards": [
-        {
-            "call": {"x": {"shape": [2, 12, 16], "dtype": "float32"}},
-            "sizes": {"training": ANY, "evaluation": ANY},
-            "attributes": {"training": {}, "evaluation": {}},
-            "autocast": ["bfloat16"],
-            "any_float": True,
-            "training": MASKLESS,
-            "evaluation": MASKLESS,
-        }
-    ],
+    "functions": [
+        {"file": "model.py", "module": "model", "function": "Attention.forward", "scale": "default", "mask": "causal"}
+    ]
 }
 
 
 class FlashAttention(Strategy):
     """Computes attention by ``torch.nn.functional.scaled_dot_product_attention``.
 
-    What it does: switches models that offer the choice (transformers, timm); captures the forward of other
-        modules in which a softmax of scores runs (``torch.export``, on a real batch), finds ``softmax(Q K^T) V`` in
-        the graph and rewrites it: matmul, bmm, baddbmm or einsum, scale, bias, masks, causal masks, dropout. Each
-        is proven equal on a copy, forward and gradients, in both modes and under autocast, before it is offered.
-        Calls of another kind (other flags, sizes that were ruled out) run the forward as it was written.
+    What it does: switches models that offer the choice (transformers, timm). Elsewhere it edits the source of the
+        function in which a softmax of scores runs: ``softmax(Q K^T) V``, with scale, bias, masks and dropout, becomes
+        one call. Each edit is checked on a copy: outputs and gradients, in both modes, at two lengths and under
+        autocast. A patch holds the edited lines; a library's own function is edited in the process alone.
     When it helps: long sequences; memory, since the scores are never stored.
     When it does not: short sequences; attention that is a small part of the step. Together with mixed
         precision on a CPU it may cost (facts differ by machine), so both are also tried apart.
@@ -108,7 +87,7 @@ class FlashAttention(Strategy):
 
     def applies(self, case: Case) -> Applies:
         found = case.inspected(self.name)
-        if found.get("modules") or found.get("switch"):
+        if found.get("functions") or found.get("switch"):
             return Applies.yes()
         if found.get("error"):
             return Applies.no(f"looking for attention failed: {found['error']}")
@@ -133,8 +112,8 @@ class FlashAttention(Strategy):
         setting: Setting = {}
         if found.get("switch"):
             setting["switch"] = True
-        if found.get("modules"):
-            setting |= {name: found[name] for name in ("modules", "cache", "forwards")}
+        if found.get("functions"):
+            setting["functions"] = found["functions"]
         return [setting]
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
@@ -143,13 +122,23 @@ class FlashAttention(Strategy):
         return setup
 
     def recipe(self, setting: Setting) -> Recipe:
+        edits: tuple[Edit, ...] = ()
         if setting.get("switch"):
             line = 'model.set_attn_implementation("sdpa")  # timm: attention.fused_attn = True'
         else:
-            where = ", ".join(setting.get("modules", []))
+            functions = setting.get("functions", [])
+            where = ", ".join(each["function"] for each in functions)
             line = f"y = F.scaled_dot_product_attention(q, k, v, is_causal=...)  # in {where}, for softmax(q @ k.T) @ v"
-        note = {"_note": line}
-        return Recipe(pytorch=line, lightning=note, transformers=note, accelerate=note)
+            edits = tuple(
+                Edit(
+                    "function",
+                    lines=(each["file"], each["function"]),
+                    arguments={"scale": each["scale"], "mask": each["mask"]},
+                    parts=("autoopt_strategies.compute.attention.source:statements",),
+                )
+                for each in functions
+            )
+        return Recipe.noted(line, edits=edits)
 
     def inspect(self, live: Any) -> Setting:
         """Where attention is, whether the rewritten one is equal on a real batch, and what it brings on a copy."""

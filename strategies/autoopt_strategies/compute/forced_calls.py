@@ -21,6 +21,8 @@ _COLLECT = {"kind": "forced", "call": "gc.collect", "file": "train.py", "line": 
 class ForcedCalls(Strategy):
     """Leaves out calls that a script makes in every step, and that are no part of training.
 
+    No run and no benchmark has kept it so far.
+
     What it does: ``gc.collect()``, ``torch.cuda.empty_cache()`` and ``torch.cuda.synchronize()`` do nothing at the
         lines that call them in each step; the patch takes these lines out.
     When it helps: a collection visits every object that lives, in each step; what an emptied cache gives
@@ -74,9 +76,9 @@ class ForcedCalls(Strategy):
 
     def recipe(self, setting: Setting) -> Recipe:
         code = "\n".join(f"# take out: {call}()" for call in setting["calls"])
-        note = {"_note": code.replace("\n", " ")}
+        note = code.replace("\n", " ")
         edits = (Edit("left_out", lines=tuple(setting["calls"])),)
-        return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note, edits=edits)
+        return Recipe.noted(code, note, edits)
 
 
 def _found(case: Case) -> list[Any]:

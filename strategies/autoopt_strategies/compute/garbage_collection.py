@@ -96,8 +96,7 @@ class GarbageCollection(Strategy):
             "gc.collect(); gc.freeze(); gc.set_threshold(200_000, 50, 50)  # before the first step\n"
             f"if step % {setting['every']} == 0:\n    gc.collect(1)"
         )
-        note = {"_note": code.replace("\n", " ")}
-        return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note)
+        return Recipe.noted(code, code.replace("\n", " "))
 
     def inspect(self, live: Any) -> Setting:
         """Shares of the collector in reading samples, and in forward and backward passes of copies."""

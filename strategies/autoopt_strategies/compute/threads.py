@@ -58,8 +58,7 @@ class Threads(Strategy):
         if setting.get("affinity"):
             lines.append(f"os.sched_setaffinity(0, {setting['affinity']})")
         lines.append(f"torch.set_num_threads({setting['threads']})")
-        note = {"_note": "; ".join(lines) + ", before training starts"}
-        return Recipe(pytorch="\n".join(lines), lightning=note, transformers=note, accelerate=note)
+        return Recipe.noted("\n".join(lines), "; ".join(lines) + ", before training starts")
 
     def inspect(self, live: Any) -> Setting:
         """Cores of each NUMA node, where there is more than one."""

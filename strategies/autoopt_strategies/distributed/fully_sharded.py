@@ -12,6 +12,8 @@ FULL = 0.6
 class FullyShardedParameters(Strategy):
     """Shares parameters, gradients and states out between devices, layer by layer.
 
+    No run and no benchmark has kept it so far.
+
     What it does: ``fully_shard`` on each repeated block and on the model; a block's parameters are gathered before it
         runs. With ``dtype`` they travel and compute as bfloat16.
     When it helps: a model whose states do not fit on one device, or leave room for too small a batch.

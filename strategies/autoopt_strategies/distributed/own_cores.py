@@ -10,6 +10,8 @@ from autoopt_strategies.distributed.common import described, processes
 class OwnCores(Strategy):
     """Binds each process, with its loader workers, to cores of its own.
 
+    No run and no benchmark has kept it so far.
+
     What it does: the cores are dealt out in runs of neighbours, by ``os.sched_setaffinity``, before anything is built.
     When it helps: many cores or several sockets, on which processes and their workers push each other about.
     When it does not: fewer cores than processes; ranks that need cores at different times.
@@ -52,5 +54,4 @@ class OwnCores(Strategy):
             "cores = sorted(os.sched_getaffinity(0))\neach = len(cores) // size\n"
             "os.sched_setaffinity(0, cores[rank * each : (rank + 1) * each])"
         )
-        note = {"_note": "os.sched_setaffinity in each process, before anything is built"}
-        return Recipe(pytorch=lines, lightning=note, transformers=note, accelerate=note)
+        return Recipe.noted(lines, "os.sched_setaffinity in each process, before anything is built")

@@ -12,6 +12,8 @@ STATELESS = ("SGD",)
 class ShardedOptimizer(Strategy):
     """Shares the optimizer's states out between the processes.
 
+    No run and no benchmark has kept it so far.
+
     What it does: ``ZeroRedundancyOptimizer`` over your optimizer: each process updates its share and sends it.
     When it helps: states that take much memory (Adam's are twice the parameters), and an update that takes long.
     When it does not: optimizers without states; a slow link, over which parameters travel now as well.

@@ -8,10 +8,9 @@ from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, tried_gain
-from autoopt_strategies.input.batch_fetch import no_whole_batches
 from autoopt_strategies.input.batches import dataset_of, split
-from autoopt_strategies.input.cacheable import chain_of
-from autoopt_strategies.input.decoding import sample_of, spread
+from autoopt_strategies.input.prepared_samples import no_whole_batches
+from autoopt_strategies.input.probes import chain_of, sample_of, spread
 from autoopt_strategies.input.transforms import Untransformed, applied, ending, proven
 
 LEAST_SAVING = 0.03
@@ -104,8 +103,7 @@ class BatchedTransforms(Strategy):
     title = "transforms on whole batches"
     stages = frozenset({"preparation", "collate"})
     risk = Risk.NUMERIC
-    after = frozenset({"cache", "memory_map"})
-    excludes = frozenset({"batch_fetch"})
+    after = frozenset({"prepared_samples"})
     example = Example(
         {"prefix": 0, "operations": [{"op": "scale"}], "where": "collate"},
         inspected={"prefix": 0, "operations": [{"op": "scale"}], "ratio": 0.3},
@@ -114,13 +112,13 @@ class BatchedTransforms(Strategy):
     def applies(self, case: Case) -> Applies:
         found, refused = case.inspected(self.name), no_whole_batches(case)
         if refused:
-            return refused
+            return Applies.no(refused)
         if "ratio" not in found:
             return Applies.no(found.get("reason") or "no chain of torchvision's transforms is known")
         if found["ratio"] > 1.0 - LEAST_SAVING:
             return Applies.no(f"a batch takes {found['ratio']:.2f} of its seconds so (tried)")
-        kept = case.plan.setting("cache") or case.plan.setting("memory_map")
-        if kept is not None and kept.get("prefix") is None:
+        kept = case.plan.setting("prepared_samples")
+        if kept is not None and kept["form"] in ("samples", "rows", "batches"):
             return Applies.no("the transformed samples are kept")
         return Applies.yes()
 
@@ -147,8 +145,7 @@ class BatchedTransforms(Strategy):
             f"# take these out of the dataset's transform, and do them to each batch, with v2 or kornia: {names}\n"
             "images = augment(images)  # N x C x H x W, uint8; numbers are drawn for each image"
         )
-        note = {"_note": f"transforms on batches: {names}"}
-        return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note)
+        return Recipe.noted(code, f"transforms on batches: {names}")
 
     def inspect(self, live: Any) -> Setting:
         """The end of the chain that batches can go through, proven, and how the seconds of a batch compare."""

@@ -9,6 +9,8 @@ from autoopt_strategies.common import Setting, Settings, at_most, gain, kept
 class DevicePrefetch(Strategy):
     """Copies batches ahead on a side stream.
 
+    No run and no benchmark has kept it so far.
+
     What it does: keeps one or two batches on the device before they are needed.
     When it helps: the copy is seen in the step although batches are pinned.
     When it does not: on the CPU; where the copy is short against the step; where the loader is what is slow.

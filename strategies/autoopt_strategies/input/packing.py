@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, tried_gain
 
 LEAST_SAVING = 0.1
@@ -31,11 +31,11 @@ class PackSequences:
     always: bool = False
 
     def __call__(self, model: Any) -> Any:
-        model.register_forward_pre_hook(partial(packed_call, self.multiple, self.always), with_kwargs=True)
+        model.register_forward_pre_hook(partial(pack, multiple=self.multiple, always=self.always), with_kwargs=True)
         return model
 
 
-def packed_call(multiple: int, always: bool, model: Any, args: Any, kwargs: Any) -> Any:
+def pack(model: Any, args: Any, kwargs: Any, multiple: int = 8, always: bool = False) -> Any:
     """The arguments of a model's call with its sequences packed; those of other calls as they are."""
     if not (model.training or always) or args or not packable(kwargs):
         return args, kwargs
@@ -147,8 +147,10 @@ class Packing(Strategy):
 
     def recipe(self, setting: Setting) -> Recipe:
         code = "DataLoader(..., collate_fn=DataCollatorWithFlattening())  # transformers: one row, positions begin anew"
-        note = {"_note": "pack sequences: transformers.DataCollatorWithFlattening(), samples without padding"}
-        return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note)
+        note = "pack sequences: transformers.DataCollatorWithFlattening(), samples without padding"
+        line = "{model}.register_forward_pre_hook(pack, with_kwargs=True)"
+        edits = (Edit("model", lines=(line,), parts=("autoopt_strategies.input.packing:pack",)),)
+        return Recipe.noted(code, note, edits)
 
     def inspect(self, live: Any) -> Setting:
         """Places that are left of a batch, whether loss and gradients are the same, and how the seconds compare."""

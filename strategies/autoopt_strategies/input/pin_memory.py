@@ -9,6 +9,8 @@ from autoopt_strategies.common import Setting, at_most, gain, seconds_of
 class PinMemory(Strategy):
     """Batches in page-locked memory, copied to the device without waiting for the copy.
 
+    No run and no benchmark has kept it so far.
+
     What it does: ``pin_memory=True`` in the DataLoader and ``non_blocking=True`` in the copy.
     When it helps: batches are large, and the copy to a CUDA device is seen in the step.
     When it does not: on the CPU there is no copy; small batches take longer to pin than to copy.

@@ -5,15 +5,22 @@ Torch is imported here, and this module where a training runs; setups name what 
 
 from __future__ import annotations
 
+import copy
+import os
+import shutil
+import tempfile
+import weakref
+from array import array
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Subset, default_collate, default_convert
 
-from autoopt_strategies.input.batches import Collated, Wrapper, as_is, split, transformed
+from autoopt_strategies.input.batches import Collated, Wrapper, as_is, leaves, like, split, transformed
 
 
 class KeptSamples(Wrapper):
@@ -34,24 +41,6 @@ class KeptSamples(Wrapper):
         return self.samples[index]
 
 
-class KeptHeads(Wrapper):
-    """Samples as they are before the random transforms, kept in memory; the other transforms are done each time.
-
-    Args:
-        dataset: its chain of transforms is ``dataset.transform.transforms``.
-        first: how many of the transforms come before the random ones.
-        workers: processes that read it.
-    """
-
-    def __init__(self, dataset: Any, first: int, workers: int = 0) -> None:
-        super().__init__(dataset)
-        head, self.tail = split(dataset, first)
-        self.heads = KeptSamples(head, workers)
-
-    def __getitem__(self, index: Any) -> Any:
-        return transformed(self.heads[index], self.tail)
-
-
 def own(sample: Any) -> Any:
     """The sample with tensors of its own, rather than in the memory that a worker shares."""
     if isinstance(sample, torch.Tensor):
@@ -61,6 +50,163 @@ def own(sample: Any) -> Any:
     if type(sample) in (tuple, list):
         return type(sample)(own(value) for value in sample)
     return sample
+
+
+class MappedSamples(Wrapper):
+    """Samples of a dataset that are the same every time: written once to a file, and read from there.
+
+    Args:
+        dataset: with a length, read by index.
+        workers: processes that read it.
+        folder: of the file; the system's folder for temporary files where None.
+    """
+
+    def __init__(self, dataset: Any, workers: int = 0, folder: str | None = None) -> None:
+        super().__init__(dataset)
+        generator = torch.Generator()  # so that nothing is drawn from torch's own
+        loader = DataLoader(dataset, batch_size=None, num_workers=workers, collate_fn=as_is, generator=generator)
+        self.folder = tempfile.mkdtemp(prefix="samples-", dir=folder)
+        weakref.finalize(self, removed, self.folder, os.getpid())
+        self.starts, self.shapes, self.bytes = array("q", [0]), array("q"), None
+        with open(f"{self.folder}/samples", "wb") as file:
+            for number, sample in enumerate(loader):
+                parts = leaves(sample)
+                kinds = [kind_of(part) for part in parts]
+                if number == 0:
+                    self.sample, self.kinds = like(sample, [0] * len(parts)), kinds
+                if kinds != self.kinds:
+                    raise ValueError(f"sample {number} holds {kinds}, and those before it {self.kinds}")
+                for part in parts:
+                    value = np.asarray(part)
+                    file.write(value.tobytes())
+                    self.starts.append(file.tell())
+                    self.shapes.extend(value.shape)
+
+    def __getitem__(self, index: Any) -> Any:
+        if self.bytes is None:  # each process maps the file itself
+            self.bytes = np.memmap(f"{self.folder}/samples", mode="r")  # type: ignore[assignment]
+        row, parts = range(len(self))[index], []
+        place, axis = row * len(self.kinds), row * sum(axes for _, _, axes in self.kinds)
+        for number, (kind, dtype, axes) in enumerate(self.kinds, place):
+            part = self.bytes[self.starts[number] : self.starts[number + 1]]  # type: ignore[index]
+            parts.append(restored(part.view(dtype).reshape(self.shapes[axis : axis + axes]).copy(), kind))
+            axis += axes
+        return like(self.sample, parts)
+
+    def __getstate__(self) -> Any:
+        return {**self.__dict__, "bytes": None}
+
+    def __setstate__(self, state: Any) -> None:
+        self.__dict__.update(state)
+
+
+MADE = {
+    "Tensor": torch.from_numpy,
+    "ndarray": np.array,
+    "bool": bool,
+    "int": int,
+    "float": float,
+}
+
+
+def kind_of(part: Any) -> tuple[str, str, int]:
+    """What a part of a sample is, the type of its numbers, and how many axes they have."""
+    value = np.asarray(part)
+    if type(part).__name__ in MADE:
+        return type(part).__name__, value.dtype.str, value.ndim
+    if hasattr(part, "tobytes") and hasattr(part, "mode"):
+        return f"image {part.mode}", value.dtype.str, value.ndim
+    raise ValueError(f"a sample holds {type(part).__name__}, which no array can hold")
+
+
+def restored(value: Any, kind: str) -> Any:
+    """A part of a sample as the dataset gave it."""
+    if kind in MADE:
+        made: Any = MADE[kind]
+        return made(value)
+    mode = None if kind.endswith((" RGB", " L", " RGBA")) else kind.split()[1]
+    return import_module("PIL.Image").fromarray(value, mode=mode)
+
+
+def removed(folder: str, owner: int) -> None:
+    """Deletes a folder, in the process that made it."""
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class Heads(Wrapper):
+    """Samples as they are before the random transforms, kept; the other transforms are done each time.
+
+    Args:
+        dataset: its chain of transforms is ``dataset.transform.transforms``.
+        first: how many of the transforms come before the random ones.
+        workers: processes that read it.
+    """
+
+    kept = Wrapper
+
+    def __init__(self, dataset: Any, first: int, workers: int = 0) -> None:
+        super().__init__(dataset)
+        head, self.tail = split(dataset, first)
+        self.heads = self.kept(head, workers)  # type: ignore[call-arg]
+
+    def __getitem__(self, index: Any) -> Any:
+        return transformed(self.heads[index], self.tail)
+
+
+class KeptHeads(Heads):
+    """The same, kept in memory."""
+
+    kept = KeptSamples
+
+
+class MappedHeads(Heads):
+    """The same, written to a file."""
+
+    kept = MappedSamples
+
+
+class FilesInMemory(Wrapper):
+    """A dataset that reads copies of its files in memory.
+
+    Args:
+        dataset: holds the paths of its files.
+        root: the folder that they are in.
+        folder: in memory.
+    """
+
+    def __init__(self, dataset: Any, root: str, folder: str = "/dev/shm") -> None:
+        copies = tempfile.mkdtemp(prefix=f"prepared-files-{os.getpid()}-", dir=folder)
+        weakref.finalize(self, removed, copies, os.getpid())
+        shutil.copytree(root, copies, dirs_exist_ok=True)
+        super().__init__(moved(dataset, root, copies))
+
+
+def moved(value: Any, root: str, target: str, depth: int = 5) -> Any:
+    """A dataset, or what it holds, with paths below ``root`` pointing below ``target``; the rest is the same object."""
+    if isinstance(value, (str, os.PathLike)):
+        path, inside = os.path.abspath(value), root.rstrip(os.sep) + os.sep
+        if (isinstance(value, str) and os.sep not in value) or not (path + os.sep).startswith(inside):
+            return value
+        return type(value)(target + path[len(inside) - 1 :])  # type: ignore[call-arg]
+    if not depth:
+        return value
+    if isinstance(value, dict):
+        made = {key: moved(part, root, target, depth - 1) for key, part in value.items()}
+        return made if any(made[key] is not value[key] for key in value) else value
+    if type(value) in (list, tuple):
+        parts = [moved(part, root, target, depth - 1) for part in value]
+        return type(value)(parts) if any(a is not b for a, b in zip(parts, value, strict=True)) else value
+    if isinstance(value, np.ndarray) and value.dtype.kind in "UO":
+        return np.array(moved(value.tolist(), root, target), dtype=None if value.dtype.kind == "U" else object)
+    if not hasattr(value, "__dict__") or not hasattr(type(value), "__getitem__"):
+        return value
+    held = {name: moved(part, root, target, depth - 1) for name, part in vars(value).items()}
+    if all(held[name] is part for name, part in vars(value).items()):
+        return value
+    other = copy.copy(value)
+    other.__dict__.update(held)
+    return other
 
 
 class Rows(Wrapper):

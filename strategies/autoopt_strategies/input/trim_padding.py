@@ -43,7 +43,8 @@ class TrimPadding(Strategy):
             return Applies.no("the model computes with the padding: without it the loss is another")
         if left_of(found) > 1.0 - LEAST_SAVING:
             return Applies.no("batches are as wide as their longest sequence already")
-        if any(case.plan.setting(name) is not None for name in ("device_dataset", "cuda_graphs")):
+        kept = case.plan.setting("prepared_samples") or {}
+        if kept.get("form") == "rows" or case.plan.setting("cuda_graphs") is not None:
             return Applies.no("batches of one width are on the device, or part of a recorded step")
         return Applies.yes()
 
@@ -80,10 +81,9 @@ class TrimPadding(Strategy):
             f"longest = -(-int(batch['attention_mask'].sum(1).max()) // {multiple}) * {multiple}  # in collate_fn\n"
             "batch = {name: tensor[:, :longest] for name, tensor in batch.items()}"
         )
-        note = {
-            "_note": f"pad each batch to its longest sequence: DataCollatorWithPadding(pad_to_multiple_of={multiple})"
-        }
-        return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note)
+        return Recipe.noted(
+            code, f"pad each batch to its longest sequence: DataCollatorWithPadding(pad_to_multiple_of={multiple})"
+        )
 
     def inspect(self, live: Any) -> Setting:
         """Widths of a few batches, whether the loss is the same without the padding, and how the seconds compare."""

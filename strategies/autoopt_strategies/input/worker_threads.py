@@ -123,10 +123,9 @@ class WorkerThreads(Strategy):
             f"    cv2.setNumThreads({0 if number == 1 else number})\n    threadpoolctl.threadpool_limits({number})\n"
             "DataLoader(..., worker_init_fn=one_thread)"
         )
-        note = {
-            "_note": "worker_init_fn of the DataLoader: " + "; ".join(line.strip() for line in code.split("\n")[1:3])
-        }
-        return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note)
+        return Recipe.noted(
+            code, "worker_init_fn of the DataLoader: " + "; ".join(line.strip() for line in code.split("\n")[1:3])
+        )
 
     def inspect(self, live: Any) -> Setting:
         """How many threads work at a sample."""

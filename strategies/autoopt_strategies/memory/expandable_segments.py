@@ -25,6 +25,8 @@ def configured() -> tuple[str, str]:
 class ExpandableSegments(Strategy):
     """Lets the allocator of CUDA memory extend its segments.
 
+    No run and no benchmark has kept it so far.
+
     What it does: sets ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`` before torch is imported, beside what
         you have set there (or in ``PYTORCH_ALLOC_CONF``) yourself.
     When it helps: sizes change from step to step and fragmentation makes the allocator free and retry;
@@ -74,5 +76,4 @@ class ExpandableSegments(Strategy):
     def recipe(self, setting: Setting) -> Recipe:
         variable, value = configured()
         line = f'os.environ["{variable}"] = "{value}"  # before torch is imported'
-        note = {"_note": f"{variable}={value} in the environment"}
-        return Recipe(pytorch=line, lightning=note, transformers=note, accelerate=note)
+        return Recipe.noted(line, f"{variable}={value} in the environment")

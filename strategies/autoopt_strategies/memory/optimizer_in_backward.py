@@ -58,6 +58,8 @@ def spread(optimizer: Any) -> Any:
 class OptimizerInBackward(Strategy):
     """Updates each parameter during the backward pass, so that no two gradients need to live at once.
 
+    No run and no benchmark has kept it so far.
+
     What it does: a hook on each parameter takes its optimizer step and frees its gradient.
     When it helps: gradients are a good part of the memory (large models, small batches).
     When it does not: memory to spare; accumulation, clipping and gradient scalers need all gradients at

@@ -146,8 +146,7 @@ class Distillation(Strategy):
             f"                log_target=True, reduction='batchmean') * {t:g} ** 2\n"
             f"loss = {1 - weight:g} * loss + {weight:g} * near"
         )
-        note = {"_note": code}
-        return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note)
+        return Recipe.noted(code)
 
     def inspect(self, live: Any) -> Setting:
         """Whether the model that ``build()`` gives reaches the target untrained, and a narrowed copy answers."""

@@ -44,6 +44,8 @@ class InFloat8:
 class Fp8(Strategy):
     """Multiplies in fp8 where the device has units for it.
 
+    No run and no benchmark has kept it so far.
+
     What it does: torchao swaps large linear layers for ones that scale and cast inputs, weights and gradients to fp8
         before each product, twice as fast on such a device as bfloat16; compilation, tried together with it, fuses the
         casts.

@@ -28,6 +28,8 @@ class Freeze:
 class Freezing(Strategy):
     """Trains the later layers alone.
 
+    No run and no benchmark has kept it so far.
+
     What it does: ``requires_grad_(False)`` for the first layers: no gradient, no update and no state of the optimizer.
     When it helps: fine-tuning: what early layers of a pretrained model see is of use for your data as it is.
     When it does not: training from scratch, where their weights are random; the trained metric shows it.
@@ -72,8 +74,7 @@ class Freezing(Strategy):
             f"    if name.startswith({tuple(setting['prefixes'])!r}):\n"
             f"        parameter.requires_grad_(False)"
         )
-        note = {"_note": "freeze, before the optimizer is made: " + ", ".join(setting["prefixes"])}
-        return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note)
+        return Recipe.noted(code, "freeze, before the optimizer is made: " + ", ".join(setting["prefixes"]))
 
     def inspect(self, live: Any) -> Setting:
         """Layers in the order in which the model holds them, with their trained parameters."""

@@ -102,8 +102,7 @@ class Lora(Strategy):
         factor = setting.get("learning_rate_factor", 1.0)
         if factor != 1.0:
             code += f"\nlr = {factor:g} * lr"
-        note = {"_note": code}
-        return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note)
+        return Recipe.noted(code)
 
     def inspect(self, live: Any) -> Setting:
         """Linear layers that can carry adapters: all, then those of attention by their names; the last as head."""

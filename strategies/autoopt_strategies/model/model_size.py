@@ -40,6 +40,8 @@ class Sized:
 class ModelSize(Strategy):
     """Trains a narrower or shallower model, as your own ``build()`` makes it.
 
+    No run and no benchmark has kept it so far.
+
     What it does: whole-number parameters of ``build`` with a default, such as ``width: int = 64``, are halved, then
         quartered where that was kept, or set to three quarters where it missed the target. What saves most
         floating-point work goes first. The model alone is taken; data, loss and optimizer stay.
@@ -105,8 +107,7 @@ class ModelSize(Strategy):
     def recipe(self, setting: Setting) -> Recipe:
         arguments = ", ".join(f"{name}={value}" for name, value in setting["arguments"].items())
         code = f"workload.model = {setting['build'].rpartition(':')[2]}({arguments}).model"
-        note = {"_note": f"{code}  # before the optimizer is made"}
-        return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note)
+        return Recipe.noted(code, f"{code}  # before the optimizer is made")
 
     def inspect(self, live: Any) -> Setting:
         """Parameters of ``build`` that are sizes of its model, by asking it for smaller ones."""

@@ -58,6 +58,8 @@ class Resized:
 class ProgressiveResizing(Strategy):
     """Begins training on smaller images.
 
+    No run and no benchmark has kept it so far.
+
     What it does: the first steps see the batch's images at half and three quarters of their side, the rest as they are;
         evaluation always sees them as they are.
     When it helps: convolution nets that end in a global pooling, trained from scratch: a step at half the side computes
@@ -106,8 +108,7 @@ class ProgressiveResizing(Strategy):
             "    images = torch.nn.functional.interpolate(images, size_at(step), mode='area')",
         ]
         code = "\n".join(lines)
-        note = {"_note": code}
-        return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note)
+        return Recipe.noted(code)
 
     def inspect(self, live: Any) -> Setting:
         """The images' height and width, where the loss takes them at the smallest size, too."""

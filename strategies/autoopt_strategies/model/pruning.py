@@ -96,8 +96,7 @@ class Pruning(Strategy):
             f"    pruning_ratio={setting['ratio']:g}, ignored_layers=[the_last_layer], round_to={ROUND_TO},\n"
             ")\npruner.step()  # before the optimizer is made"
         )
-        note = {"_note": f"torch-pruning, ratio {setting['ratio']:g}, before the optimizer is made"}
-        return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note)
+        return Recipe.noted(code, f"torch-pruning, ratio {setting['ratio']:g}, before the optimizer is made")
 
     def inspect(self, live: Any) -> Setting:
         """How the model is called, and whether a narrowed copy answers."""

@@ -40,6 +40,8 @@ class FakeQuantized:
 class QuantizationAware(Strategy):
     """Trains with the rounding of 8-bit serving, so that less is lost there.
 
+    No run and no benchmark has kept it so far.
+
     What it does: torchao's fake quantization in linear layers: products see rounded weights and inputs, gradients pass
         through as if they were not.
     When it helps: ``autoopt latency`` finds that ``int8_dynamic`` or ``int8_weight_only`` loses more of the metric than
@@ -86,5 +88,4 @@ class QuantizationAware(Strategy):
             'weights = IntxFakeQuantizeConfig(torch.int8, "per_channel")\n'
             'quantize_(model, QATConfig(activation_config=inputs, weight_config=weights, step="prepare"))'
         )
-        note = {"_note": code}
-        return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note)
+        return Recipe.noted(code)

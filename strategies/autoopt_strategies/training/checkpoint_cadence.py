@@ -15,6 +15,8 @@ FAILURE_SECONDS = 24 * 3600.0
 class CheckpointCadence(Strategy):
     """Saves less often: at the interval that loses least to saving and to failures together.
 
+    No run and no benchmark has kept it so far.
+
     What it does: sets the steps between checkpoints by Young's formula.
     When it helps: checkpoints take a good part of the run.
     When it does not: short runs without checkpoints.

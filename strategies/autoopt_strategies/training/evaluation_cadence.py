@@ -11,6 +11,8 @@ LEAST_SHARE = 0.01
 class EvaluationCadence(Strategy):
     """Evaluates less often.
 
+    No run and no benchmark has kept it so far.
+
     What it does: multiplies the steps between evaluations.
     When it helps: evaluation takes a good part of the run.
     When it does not: the target is then noticed later, by half of the interval on average, which is why

@@ -72,6 +72,8 @@ def side_by_side(*optimizers: Any) -> Any:
 class Muon(Strategy):
     """Updates hidden weight matrices by Muon, embeddings, heads, norms and biases as before.
 
+    No run and no benchmark has kept it so far.
+
     What it does: ``torch.optim.Muon`` for the weights of linear layers but the last, your optimizer for the rest.
     When it helps: transformers and MLPs trained from scratch by the Adam family: fewer steps to the same loss.
     When it does not: convolutions, whose weights are no matrices; fine-tuning of weights that Adam trained.
@@ -117,8 +119,7 @@ class Muon(Strategy):
             f"muon = torch.optim.Muon(hidden, lr={setting['factor']:g} * lr, adjust_lr_fn='match_rms_adamw')\n"
             "adamw = torch.optim.AdamW(the_other_parameters, lr=lr)  # step and zero both"
         )
-        note = {"_note": "two optimizers: torch.optim.Muon for hidden linear weights, yours for the rest"}
-        return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note)
+        return Recipe.noted(code, "two optimizers: torch.optim.Muon for hidden linear weights, yours for the rest")
 
     def inspect(self, live: Any) -> Setting:
         """Places of the weights of linear layers but the last, and their share of the parameters."""

@@ -83,8 +83,7 @@ class ValidationLoader(Strategy):
     def recipe(self, setting: Setting) -> Recipe:
         options = ", ".join(f"{name}={value!r}" for name, value in setting.items())
         code = f"valid_loader = DataLoader(valid_data, ..., {options})"
-        note = {"_note": code}
-        return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note)
+        return Recipe.noted(code)
 
     def inspect(self, live: Any) -> Setting:
         """Options of the validation's loader, and the seconds that one of its samples takes."""

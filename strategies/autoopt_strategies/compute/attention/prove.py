@@ -1,8 +1,11 @@
-"""Whether two forwards compute the same: outputs, and gradients of input and parameters."""
+"""Whether two modules compute the same: outputs, and gradients of input and parameters."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import copy
+import inspect
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -12,7 +15,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from autoopt_strategies.compute.attention.capture import Refused, first_line, silent, tensors_of, with_tensors
+from autoopt_strategies.compute.attention.source import Refused
 
 TOLERANCE = {torch.float32: 2e-4, torch.float64: 1e-9, torch.bfloat16: 4e-2, torch.float16: 1e-2}
 """The largest difference that is one to us, in units of the largest number compared."""
@@ -22,10 +25,6 @@ LOWER = 2e-2
 
 COMPARED = ("outputs", "gradients of the input", "gradients of the parameters")
 DROPOUT = (F.dropout, torch.dropout, torch.dropout_, torch.ops.aten.dropout.default, torch.ops.aten.dropout_.default)
-
-
-Places = Sequence[tuple[int, int]]
-"""Where the tensors of a call have their batch dimension: the number of the tensor and the dimension."""
 
 
 class NoDropout(TorchFunctionMode):
@@ -58,68 +57,75 @@ def full_precision() -> Iterator[None]:
             place.fp32_precision = precision
 
 
-def sample_places(module: nn.Module, given: dict[str, Any]) -> Places:
-    """The batch dimension of a call; nothing where no dimension is seen to hold samples that do not touch each other.
+def bound(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by name, defaults included.
 
-    The first and the last place alone must give what they give among the others: along a length, or in a batch that
-    is normalized together, they do not.
+    Raises:
+        Refused: a call with any number of positional arguments.
     """
-    tensors = tensors_of(given)
-    outputs = _forward(module, given) if tensors else []
-    for dimension in range(min(2, tensors[0].dim() - 1) if outputs else 0):
-        size = tensors[0].shape[dimension]
-        places = [
-            (number, dimension)
-            for number, tensor in enumerate(tensors)
-            if tensor.dim() > dimension and tensor.shape[dimension] == size
-        ]
-        if size <= 2 or not all(out.dim() > dimension and out.shape[dimension] == size for out in outputs):
-            continue
-        try:
-            check([_ends(out, dimension) for out in outputs], [*_forward(module, few(given, places))], "samples")
-        except Refused:
-            continue
-        return places
-    return []
+    found = inspect.signature(module.forward).bind(*args, **kwargs)
+    found.apply_defaults()
+    given: dict[str, Any] = {}
+    for name, parameter in inspect.signature(module.forward).parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            given |= found.arguments[name]
+        elif parameter.kind is not parameter.VAR_POSITIONAL:
+            given[name] = found.arguments[name]
+        elif found.arguments[name]:
+            raise Refused("it is called with any number of arguments")
+    return given
 
 
-def few(given: dict[str, Any], places: Places) -> dict[str, Any]:
-    """A call with the first and the last sample alone; all of it where the places do not have one size."""
-    tensors = tensors_of(given)
-    sizes = {tensors[number].shape[dimension] for number, dimension in places}
-    if len(sizes) != 1 or sizes.pop() <= 2:
-        return given
-    for number, dimension in places:
-        tensors[number] = _ends(tensors[number], dimension)
+def tensors_of(given: dict[str, Any]) -> list[torch.Tensor]:
+    """The tensors of a call."""
+    return [leaf for leaf in pytree.tree_leaves(list(given.values())) if isinstance(leaf, torch.Tensor)]
+
+
+def with_tensors(given: dict[str, Any], tensors: list[torch.Tensor]) -> dict[str, Any]:
+    """The same call with other tensors."""
+    rest = iter(tensors)
+    flat, spec = pytree.tree_flatten(list(given.values()))
+    flat = [next(rest) if isinstance(leaf, torch.Tensor) else leaf for leaf in flat]
+    return dict(zip(given, pytree.tree_unflatten(flat, spec), strict=True))
+
+
+def one_smaller(module: nn.Module, given: dict[str, Any]) -> dict[str, Any]:
+    """The call with sizes one smaller wherever the module takes them.
+
+    What holds at one length may hold at that one alone.
+    """
+    tensors = [tensor.detach() for tensor in tensors_of(given)]
+    free = {size for tensor in tensors for size in tensor.shape[: max(1, tensor.dim() - 1)] if size > 3}
+    for size in sorted(free):
+        everywhere = [(place, each) for place, item in enumerate(tensors) for each in range(item.dim())]
+        places = [(place, each) for place, each in everywhere if tensors[place].shape[each] == size]
+        # A length may be equal to a width, which cannot be smaller: all of one size, those of one place, one alone.
+        groups = [places, *([pair for pair in places if pair[1] == each] for each in sorted({x for _, x in places}))]
+        for group in [*groups, *([pair] for pair in places)]:
+            trial = list(tensors)
+            for place, dimension in group:
+                trial[place] = trial[place].narrow(dimension, 0, size - 1)
+            if runs(module, with_tensors(given, trial)):
+                tensors = trial
+                break
     return with_tensors(given, tensors)
 
 
-def _ends(tensor: torch.Tensor, dimension: int) -> torch.Tensor:
-    """The first and the last place of a dimension, in the memory order of the whole."""
-    step = tensor.shape[dimension] - 1
-    return tensor.detach()[(slice(None),) * dimension + (slice(None, None, step),)]
-
-
-def _forward(module: nn.Module, given: dict[str, Any]) -> list[torch.Tensor]:
-    """The tensors that a forward gives, without dropout; none where it fails."""
-    tensors = [tensor.detach().clone() for tensor in tensors_of(given)]
+def runs(module: nn.Module, given: dict[str, Any]) -> bool:
     try:
-        with torch.no_grad(), torch.random.fork_rng(), full_precision(), NoDropout(), silent():
-            torch.manual_seed(0)
-            leaves = pytree.tree_leaves(module(**with_tensors(given, tensors)))
-    except Exception:  # another number of samples may not be taken
-        return []
-    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        with torch.no_grad(), torch.random.fork_rng(), warnings.catch_warnings():
+            module(**given)
+    except Exception:
+        return False
+    return True
 
 
-def compare(
-    one: Callable[..., Any],
-    other: Callable[..., Any],
-    module: nn.Module,
-    given: dict[str, Any],
-    lower: torch.dtype | None = None,
-) -> None:
-    """Compares outputs and gradients of two forwards, called with a module and arguments by name.
+def first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".split("\n")[0][:200]
+
+
+def compare(plain: nn.Module, changed: nn.Module, given: dict[str, Any], lower: torch.dtype | None = None) -> None:
+    """Compares outputs and gradients of a module and its rewritten copy, called with arguments by name.
 
     Args:
         lower: dtype of autocast; none where None.
@@ -130,8 +136,8 @@ def compare(
     device = tensors_of(given)[0].device.type
     autocast = torch.autocast(device, dtype=lower) if lower is not None else nullcontext()
     with full_precision():
-        results = _results(one, module, given, autocast), _results(other, module, given, autocast)
-        exact = results[0] if lower is None else _results(one, module, given, nullcontext())
+        results = _results(plain, given, autocast), _results(changed, given, autocast)
+        exact = results[0] if lower is None else _results(plain, given, nullcontext())
     if results[0][0] != results[1][0]:
         raise Refused("the outputs are not built alike")
     for expected, got, true, what in zip(results[0][1:], results[1][1:], exact[1:], COMPARED, strict=True):
@@ -183,9 +189,7 @@ def _size(tensor: torch.Tensor) -> float:
     return float(tensor.double().nan_to_num(0, 0, 0).abs().max()) if tensor.numel() else 0.0
 
 
-def _results(
-    function: Callable[..., Any], module: nn.Module, given: dict[str, Any], autocast: AbstractContextManager[Any]
-) -> tuple[Any, ...]:
+def _results(module: nn.Module, given: dict[str, Any], autocast: AbstractContextManager[Any]) -> tuple[Any, ...]:
     values = [
         tensor.detach().clone().requires_grad_(tensor.is_floating_point() or tensor.is_complex())
         for tensor in tensors_of(given)
@@ -199,7 +203,7 @@ def _results(
         torch.manual_seed(0)
         try:
             with autocast, NoDropout():
-                found = function(module, **with_tensors(given, reached))
+                found = module(**with_tensors(given, reached))
         except Exception as error:
             raise Refused(f"it cannot be tried on a copy: {first_line(error)}") from None
         flat, spec = pytree.tree_flatten(found)
@@ -214,3 +218,14 @@ def _results(
 def _weights(out: torch.Tensor) -> torch.Tensor:
     """A weight for each number of an output, so that gradients do not cancel."""
     return torch.linspace(-1, 1, out.numel(), device=out.device).view(out.shape).to(out.dtype)
+
+
+def gradients(model: nn.Module, loss: Callable[[Any, Any], Any], batch: Any) -> list[torch.Tensor | None]:
+    """The loss of a batch and the gradients of a copy's parameters, without dropout."""
+    tried = copy.deepcopy(model)
+    with torch.enable_grad(), torch.random.fork_rng(), full_precision():
+        torch.manual_seed(0)
+        with NoDropout():
+            value = loss(tried, batch)
+        parameters = [parameter for parameter in tried.parameters() if parameter.requires_grad]
+        return [value.detach(), *torch.autograd.grad(value, parameters, allow_unused=True)]

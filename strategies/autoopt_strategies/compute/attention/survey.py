@@ -1,43 +1,35 @@
-"""Attention that can be rewritten in a model: found while it runs on a real batch, and proven equal."""
+"""Attention that can be rewritten in a model: found while it runs on a real batch, and checked on copies."""
 
 from __future__ import annotations
 
 import copy
-import re
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
-from autoopt_strategies.compute.attention.capture import Refused, first_line
-from autoopt_strategies.compute.attention.forward import RewriteAttention, without_cache
-from autoopt_strategies.compute.attention.prove import NoDropout, check, full_precision
-from autoopt_strategies.compute.attention.proven import Known
-
-NOTHING: dict[str, Any] = {"modules": [], "forwards": [], "found": 0, "causal": 0, "cache": True}
+from autoopt_strategies.compute.attention.forward import RewriteAttention, rewritten, text_of
+from autoopt_strategies.compute.attention.prove import bound, check, compare, first_line, gradients, one_smaller
+from autoopt_strategies.compute.attention.source import Refused, variants
 
 WHOLE = 1e-2
 """The largest difference of a whole model's loss and gradients that is rounding, in units of the largest number."""
 
-OUTWARDS = 3
-"""Modules further out that are looked at where attention is spread over several."""
-
 SOFTMAX = (F.softmax, torch.softmax, torch.Tensor.softmax, torch.special.softmax)
-NUMBER = r"(?<![^.])\d+(?![^.])"
+TORCH = str(Path(torch.__file__).parent)
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def rewrite(model: nn.Module, *args: Any, **kwargs: Any) -> dict[str, Any]:
-    """Rewrites the hand-written attention of a model in place, as far as it is proven on an example of its input.
-
-    Args:
-        model: on its device.
-        args, kwargs: a call of the model, with a real batch.
+    """Edits the hand-written attention of a model in place, as far as it is checked on a call of the model.
 
     Returns:
         As :func:`survey`.
@@ -48,99 +40,55 @@ def rewrite(model: nn.Module, *args: Any, **kwargs: Any) -> dict[str, Any]:
             model(*args, **kwargs)
 
     found = survey(model, run)
-    if not found["modules"]:
-        return found
-    change = RewriteAttention(tuple(found["modules"]), tuple(found["forwards"]), found["cache"])
-    plain, changed = copy.deepcopy(model), change(copy.deepcopy(model))
-    if not found["cache"]:
-        without_cache(plain)
-    if not same(_outputs(plain, args, kwargs), lambda: _outputs(changed, args, kwargs)):
-        found["refused"][""] = "the rewritten model computes something else"
-        return found | NOTHING
-    change(model)
+    RewriteAttention(tuple(found["functions"]))(model)
     return found
 
 
-def _outputs(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor | None]:
-    """The output of a model, without dropout."""
-    with torch.no_grad(), torch.random.fork_rng(), full_precision(), NoDropout():
-        torch.manual_seed(0)
-        leaves = pytree.tree_leaves(model(*args, **kwargs))
-    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-
-
 def survey(model: nn.Module, run: Callable[[], Any]) -> dict[str, Any]:
-    """The rewrites that a model allows, proven on the real input of one forward pass.
+    """The methods whose attention can be edited, checked on the real input of one forward pass.
 
     Args:
         run: one forward pass of the model on a real batch.
 
     Returns:
-        ``modules`` and ``forwards`` for :class:`RewriteAttention`, ``found`` (how many modules), ``causal`` (in how
-        many of them every mask is causal alone), ``cache`` (False where it must be turned off), and ``refused``:
-        reasons by name.
+        ``functions`` for :class:`RewriteAttention`, each with its ``file``; ``found`` (how many modules), ``causal``
+        (how many of them without a mask of their own), and ``refused``: reasons by the modules' names.
     """
-    configs = without_cache(model)
-    try:
-        return _survey(model, run)
-    finally:
-        for config in configs:
-            config.use_cache = True
-
-
-def _survey(model: nn.Module, run: Callable[[], Any]) -> dict[str, Any]:
-    known = Known()
-    forwards = known.forwards
+    functions: dict[CodeType, dict[str, str]] = {}
+    reasons: dict[CodeType, str] = {}
     refused: dict[str, str] = {}
-    for path, call in attending(model, run).items():
-        if any(inside(path, name) or inside(name, path) for name in forwards):
-            continue
-        reasons: dict[str, str] = {}
-        for name in outwards(path, call):
-            module = model.get_submodule(name)
+    found = causal = 0
+    for path, (code, call) in attending(model, run).items():
+        module = model.get_submodule(path)
+        if code not in functions and code not in reasons:
             try:
-                known.add(name, module, *call[name])
-            except Refused as error:
-                reasons[name] = str(error)
-                if error.outside:
-                    continue
+                functions[code] = _checked(module, code, call)
+            except Refused as reason:
+                reasons[code] = str(reason)
             except Exception as error:  # a model that does not like to be looked at is left alone, too
-                reasons[name] = f"it cannot be looked at: {first_line(error)}"
-            break
-        if name not in forwards:
-            refused[path] = next(iter(reasons.values()))
-    patterns = compressed(model, forwards)
-    return {
-        "modules": list(patterns),
-        "forwards": list(patterns.values()),
-        "found": len(forwards),
-        "causal": sum(known.causal.values()),
-        "cache": not any(re.search("past|cache", name) for forward in forwards.values() for name in forward["call"]),
-        "refused": refused,
-    }
+                reasons[code] = f"it cannot be looked at: {first_line(error)}"
+        if code in functions:
+            found += 1
+            causal += functions[code]["mask"] == "causal"
+        else:
+            refused[path] = reasons[code]
+    return {"functions": list(functions.values()), "found": found, "causal": causal, "refused": refused}
 
 
-def inside(path: str, other: str) -> bool:
-    return path == other or path.startswith(f"{other}.") or other == ""
-
-
-def outwards(path: str, calls: dict[str, Call]) -> list[str]:
-    """The module itself and those that call it, the nearest first."""
-    return sorted((name for name in calls if inside(path, name)), key=len, reverse=True)[: OUTWARDS + 1]
-
-
-def attending(model: nn.Module, run: Callable[[], Any]) -> dict[str, dict[str, Call]]:
-    """Modules in whose own forward a softmax of scores is computed, with their call and the calls around them."""
-    found: dict[str, dict[str, Call]] = {}
+def attending(model: nn.Module, run: Callable[[], Any]) -> dict[str, tuple[CodeType, Call]]:
+    """Modules during whose forward a softmax is computed, the function that computes it, and the module's call."""
+    found: dict[str, tuple[CodeType, Call]] = {}
     with following(model) as stack:
 
         class Watch(TorchFunctionMode):
             def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
                 result = func(*args, **(kwargs or {}))
-                if func in SOFTMAX and result.dim() >= 3 and stack:
-                    own = [name for name, kind, _ in stack if kind is not nn.Softmax]
-                    if own and own[-1] not in found:
-                        found[own[-1]] = {name: call for name, _, call in stack if name in own}
+                own = [each for each in stack if each[1] is not nn.Softmax]
+                if func in SOFTMAX and result.dim() >= 3 and own and own[-1][0] not in found:
+                    frame = sys._getframe(1)
+                    while frame.f_back is not None and frame.f_code.co_filename.startswith(TORCH):
+                        frame = frame.f_back
+                    found[own[-1][0]] = frame.f_code, own[-1][2]
                 return result
 
         with Watch(), torch.compiler.set_stance("force_eager"):
@@ -174,28 +122,71 @@ def following(model: nn.Module) -> Iterator[list[tuple[str, type, Call]]]:
             handle.remove()
 
 
-def compressed(model: nn.Module, forwards: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Names that differ only in numbers as one, where they have the same forward and no other module is named so."""
-    by_pattern: dict[str, list[str]] = {}
-    for name in forwards:
-        by_pattern.setdefault(re.sub(NUMBER, "*", name), []).append(name)
-    alike: dict[str, int] = {}
-    for name, _ in model.named_modules():
-        pattern = re.sub(NUMBER, "*", name)
-        alike[pattern] = alike.get(pattern, 0) + 1
-    found: dict[str, dict[str, Any]] = {}
-    for pattern, names in by_pattern.items():
-        if all(forwards[name] is forwards[names[0]] for name in names) and alike[pattern] == len(names):
-            found[pattern] = forwards[names[0]]
-        else:
-            found |= {name: forwards[name] for name in names}
-    return found
+def _checked(module: nn.Module, code: CodeType, call: Call) -> dict[str, str]:
+    """The variant of a function that computes the same, in both modes, at two lengths and under autocast.
+
+    Raises:
+        Refused: there is none.
+    """
+    if "forward" in vars(module):
+        raise Refused("its forward was replaced from outside")
+    methods = [item for kind in type(module).__mro__ for item in vars(kind).values()]
+    method = next((item for item in methods if getattr(item, "__code__", None) is code), None)
+    if method is None:
+        raise Refused(f"{code.co_qualname} is no method of {type(module).__name__}, or a decorated one")
+    given, twin, reasons = bound(module, *call), _twin(module), []
+    file = os.path.relpath(code.co_filename)
+    where = {"module": method.__module__, "function": method.__qualname__}
+    where["file"] = code.co_filename if file.startswith(os.pardir) else file
+    causal = frozenset(name for name, tensor in _tensors(module) if _lets_see_earlier(tensor))
+    for scale, mask in variants(text_of(method), method.__qualname__, causal):
+        wanted = where | {"scale": scale, "mask": mask}
+        try:
+            rewritten(method, wanted)
+            for training in (True, False):
+                plain = _twin(twin).train(training)
+                changed = RewriteAttention((wanted,))(_twin(twin)).train(training)
+                for each in (given, one_smaller(plain, given)):
+                    compare(plain, changed, each)
+                compare(plain, changed, given, torch.bfloat16)
+        except Refused as reason:
+            reasons.append(reason)
+            continue
+        return wanted
+    raise reasons[0]
+
+
+def _twin(module: nn.Module) -> nn.Module:
+    """A copy without hooks."""
+    try:
+        twin = copy.deepcopy(module)
+    except Exception as error:
+        raise Refused(f"it cannot be copied: {type(error).__name__}") from None
+    for each in twin.modules():
+        each._forward_hooks.clear()
+        each._forward_pre_hooks.clear()
+    return twin
+
+
+def _tensors(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    held = {**vars(module), **dict(module.named_buffers(recurse=False))}
+    return [(name, tensor) for name, tensor in held.items() if isinstance(tensor, torch.Tensor)]
+
+
+def _lets_see_earlier(mask: torch.Tensor) -> bool:
+    """Whether a table, at its whole length, lets each place see those up to its own: true, one or zero there alone."""
+    if mask.dim() < 2 or mask.shape[-1] != mask.shape[-2] or mask.numel() != mask.shape[-1] ** 2 or mask.numel() < 4:
+        return False
+    square = mask.detach().reshape(mask.shape[-2:])
+    earlier = torch.ones_like(square, dtype=torch.bool).tril()
+    below, above = square[earlier], square[~earlier]
+    return bool((below == below[0]).all() and (above == above[0]).all() and below[0] != above[0])
 
 
 def survey_training(
     model: nn.Module, loss: Callable[[Any, Any], Any], batch: Any, switch: Callable[[nn.Module], int]
 ) -> dict[str, Any]:
-    """The changes that a model trained by a loss allows, proven on copies with a real batch.
+    """The changes that a model trained by a loss allows, checked on copies with a real batch.
 
     Args:
         loss: ``loss(model, batch)``.
@@ -211,40 +202,25 @@ def survey_training(
         with torch.no_grad(), torch.random.fork_rng():
             loss(copied, batch)
 
-    expected: list[torch.Tensor | None] = []  # computed where there is something to compare with it
-    found: dict[str, Any] = {"switch": False, "modules": [], "forwards": [], "refused": {}}
+    found: dict[str, Any] = {"switch": False, "refused": {}}
     if switch(copied):
-        expected = gradients(model, loss, batch)
-        found["switch"] = same(expected, lambda: gradients(copied, loss, batch))
+        found["switch"] = _same(model, copied, loss, batch)
         if not found["switch"]:
             found["refused"][""] = "the library's own implementation gives other gradients on a batch"
             copied = copy.deepcopy(model)
-    rewritten = survey(copied, run)
-    refused = found["refused"] | rewritten.pop("refused")
-    RewriteAttention(tuple(rewritten["modules"]), tuple(rewritten["forwards"]), rewritten["cache"])(copied)
-    if rewritten["modules"] and not same(
-        expected or gradients(model, loss, batch), lambda: gradients(copied, loss, batch)
-    ):
+    edits = survey(copied, run)
+    refused = found["refused"] | edits.pop("refused")
+    if edits["functions"] and not _same(model, RewriteAttention(tuple(edits["functions"]))(copied), loss, batch):
         refused[""] = "the rewritten model gives another loss or other gradients on a batch"
-        rewritten |= NOTHING
-    return found | rewritten | {"refused": refused}
+        edits |= {"functions": [], "found": 0, "causal": 0}
+    return found | edits | {"refused": refused}
 
 
-def gradients(model: nn.Module, loss: Callable[[Any, Any], Any], batch: Any) -> list[torch.Tensor | None]:
-    """The loss of a batch and the gradients of a copy's parameters, without dropout."""
-    tried = copy.deepcopy(model)
-    with torch.enable_grad(), torch.random.fork_rng(), full_precision():
-        torch.manual_seed(0)
-        with NoDropout():
-            value = loss(tried, batch)
-        parameters = [parameter for parameter in tried.parameters() if parameter.requires_grad]
-        return [value.detach(), *torch.autograd.grad(value, parameters, allow_unused=True)]
-
-
-def same(expected: list[torch.Tensor | None], got: Callable[[], list[torch.Tensor | None]]) -> bool:
+def _same(model: nn.Module, changed: nn.Module, loss: Callable[[Any, Any], Any], batch: Any) -> bool:
     """Whether the whole model computes the same, as far as rounding lets many layers."""
+    expected = gradients(model, loss, batch)
     try:
-        check(expected, got(), "loss and gradients", share=WHOLE)
+        check(expected, gradients(changed, loss, batch), "loss and gradients", share=WHOLE)
     except Exception:  # a caller that reads what the library's own implementation leaves out
         return False
     return True

@@ -1,4 +1,4 @@
-"""Files that a dataset reads: which they are, and the dataset with its paths pointing to copies of them."""
+"""Files that a dataset reads: which they are, how large, and whether copies of them give the same samples."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from autoopt_strategies.common import Setting
+from autoopt_strategies.input.batches import equal
+from autoopt_strategies.input.probes import sample_of, spread
+
+FOLDER = "/dev/shm"
 DEPTH = 5
 """So many objects within one another are looked through for paths."""
 
@@ -87,41 +92,6 @@ def _within(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
 
 
-def moved(value: Any, root: str, target: str, depth: int = DEPTH) -> Any:
-    """The same object with paths below ``root`` pointing below ``target``; what holds none is given back as it is."""
-    import copy
-
-    if isinstance(value, os.PathLike) or (isinstance(value, str) and os.sep in value):
-        path = os.path.abspath(value)
-        if not _within(path, root):
-            return value
-        other = target + path[len(root.rstrip(os.sep)) :]
-        return other if isinstance(value, str) else type(value)(other)  # type: ignore[call-arg]
-    if not depth or isinstance(value, (str, bytes)):
-        return value
-    if isinstance(value, dict):
-        made: Any = {key: moved(part, root, target, depth - 1) for key, part in value.items()}
-        return made if any(made[key] is not value[key] for key in value) else value
-    if type(value) in (list, tuple):
-        parts = [moved(part, root, target, depth - 1) for part in value]
-        changed = any(one is not other for one, other in zip(parts, value, strict=True))
-        return type(value)(parts) if changed else value
-    if type(value).__name__ == "ndarray" and value.dtype.kind in "UO":
-        import numpy as np
-
-        before = value.tolist()
-        after = moved(before, root, target, depth)
-        return value if after is before else np.array(after, dtype=None if value.dtype.kind == "U" else object)
-    if not _opened_up(value):
-        return value
-    held = {name: moved(part, root, target, depth - 1) for name, part in vars(value).items()}
-    if all(held[name] is part for name, part in vars(value).items()):
-        return value
-    other = copy.copy(value)
-    other.__dict__.update(held)
-    return other
-
-
 def files_below(root: str, most: int = 500_000) -> tuple[int, int] | None:
     """``(files, bytes)`` below a folder; None where there are more files than ``most``."""
     count = size = 0
@@ -131,3 +101,40 @@ def files_below(root: str, most: int = 500_000) -> tuple[int, int] | None:
             return None
         size += sum(os.path.getsize(path) for name in names if os.path.isfile(path := os.path.join(folder, name)))
     return count, size
+
+
+def probe(dataset: Any, folder: str = FOLDER) -> Setting:
+    """``{"root", "bytes", "room": free in memory's file system}``, or ``{"reason": why not}``."""
+    import shutil
+    import tempfile
+
+    from autoopt_strategies.input.prepared import moved
+
+    indices = spread(dataset)
+    if not indices or not os.path.isdir(folder):
+        return {"reason": "samples cannot be read one by one" if not indices else f"there is no {folder}"}
+    with opened_files() as opened:
+        samples = [sample_of(dataset, index) for index in indices]
+    if not opened:
+        return {"reason": "samples are not read from files, or by a library that opens them without Python"}
+    root = root_of(dataset, opened)
+    if root is None or root in ("/", os.path.expanduser("~")):
+        return {"reason": "the dataset names no folder that holds all of its files"}
+    if root.startswith(folder):
+        return {"reason": "the files are in memory already"}
+    below = files_below(root)
+    if below is None:
+        return {"reason": f"{root} holds too many files to be copied"}
+    with tempfile.TemporaryDirectory(dir=folder) as target:
+        for file in set(opened):
+            os.makedirs(os.path.dirname(target + file[len(root) :]), exist_ok=True)
+            shutil.copyfile(file, target + file[len(root) :])
+        other = moved(dataset, root, target)
+        with opened_files() as again:
+            try:
+                same = all(equal(sample_of(other, i), sample) for i, sample in zip(indices, samples, strict=True))
+            except OSError as error:
+                return {"reason": f"samples cannot be read from copies: {type(error).__name__}: {error}"}
+        if not same or not again or not all(file.startswith(target) for file in again):
+            return {"reason": "with paths that point to copies, samples are others, or not read from these"}
+    return {"root": root, "bytes": below[1], "room": shutil.disk_usage(folder).free}

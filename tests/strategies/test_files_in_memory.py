@@ -1,4 +1,4 @@
-"""RAM disk: the files are found, the dataset's paths point to copies, and these go with it."""
+"""Files in memory: they are found, the dataset's paths point to copies, and these go with it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ import pytest
 from torch.utils.data import Dataset, Subset
 
 from autoopt.registry import load_strategies
-from autoopt.testing.strategies import sample_case
+from autoopt.strategy import Case
+from autoopt.testing.strategies import sample_case, sample_facts
 from autoopt.trial.shared import remove_copies
-from autoopt_strategies.input.ram_disk import CopyToMemory, probe
-from autoopt_strategies.input.relocated import moved, opened_files, paths_in, root_of
+from autoopt_strategies.input.files import opened_files, paths_in, probe, root_of
+from autoopt_strategies.input.prepared import FilesInMemory, moved
 
-STRATEGY = load_strategies()["ram_disk"]
+STRATEGY = load_strategies()["prepared_samples"]
 
 
 class Folder(Dataset[Any]):
@@ -73,7 +74,7 @@ def test_the_folder_and_its_size_are_found(root: Path, tmp_path: Path) -> None:
 
 def test_samples_are_read_from_the_copies_which_go_with_the_dataset(root: Path, tmp_path: Path) -> None:
     plain = Opening(root)
-    made = CopyToMemory(str(root), str(tmp_path / "memory"))(plain)
+    made = FilesInMemory(plain, str(root), str(tmp_path / "memory"))
     with opened_files() as opened:
         for index in range(len(plain)):
             assert np.array_equal(made[index][0], np.full(100, int(Path(plain.samples[index][0]).stem)))
@@ -84,12 +85,6 @@ def test_samples_are_read_from_the_copies_which_go_with_the_dataset(root: Path, 
     del made
     gc.collect()
     assert list((tmp_path / "memory").iterdir()) == []
-
-
-def test_a_dataset_that_names_no_file_there_is_left_as_it_is(tmp_path: Path) -> None:
-    data: Any = [1, 2, 3]
-    assert CopyToMemory("/nowhere/at/all", str(tmp_path))(data) is data
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_files_that_cannot_be_watched_or_followed_are_refused(root: Path, tmp_path: Path) -> None:
@@ -136,26 +131,28 @@ def test_without_a_named_folder_the_files_tell_it(root: Path) -> None:
     assert root_of(Listed(), ["/somewhere/else.bin"]) is None
 
 
-def test_it_applies_where_storage_is_waited_for_and_the_files_fit() -> None:
+def test_it_is_offered_where_storage_is_waited_for_and_the_files_fit() -> None:
     found = {"root": "/data", "bytes": 1 << 30, "room": 1 << 40}
-    case = sample_case(inspected={"ram_disk": found})
-    assert STRATEGY.applies(case)
-    estimate = STRATEGY.predict(case, {"root": "/data"})
-    assert estimate is not None
-    full = STRATEGY.applies(sample_case(inspected={"ram_disk": {**found, "bytes": 1 << 39}}))
-    assert "GB of files" in full.reason
-    short = dataclasses.replace(case, seconds_left=10.0)
-    assert "copying takes" in STRATEGY.applies(short).reason
+
+    def told(case: Case, **changed: Any) -> str:
+        inspected = {"prepared_samples": {"kept": {"reason": "random"}, "files": {**found, **changed}}}
+        return STRATEGY.applies(dataclasses.replace(case, workload=sample_facts(inspected=inspected))).reason
+
+    case = sample_case()
+    assert told(case) == ""
+    assert STRATEGY.predict(case, {"form": "files", "where": "memory", "root": "/data"}) is not None
+    assert "GB of files" in told(case, bytes=1 << 39)
+    assert "copying takes" in told(dataclasses.replace(case, seconds_left=10.0))
     assert case.pipeline is not None
     stages = tuple(s.model_copy(update={"seconds": 0.0}) if s.name == "storage" else s for s in case.pipeline.stages)
     warm = type(case.pipeline)(case.pipeline.round.model_copy(update={"stages": stages}))  # type: ignore[call-arg]
-    assert "keeps the files in memory" in STRATEGY.applies(dataclasses.replace(case, pipeline=warm)).reason
+    assert "keeps the files in memory" in told(dataclasses.replace(case, pipeline=warm))
 
 
 def test_copies_that_a_killed_process_has_left_are_found_by_its_number(root: Path, tmp_path: Path) -> None:
     memory = tmp_path / "memory"
-    made = CopyToMemory(str(root), str(memory))(Opening(root))
-    (memory / "autoopt-files-1-other").mkdir()
+    made = FilesInMemory(Opening(root), str(root), str(memory))
+    (memory / "prepared-files-1-other").mkdir()
     remove_copies(os.getpid(), memory)
-    assert [path.name for path in memory.iterdir()] == ["autoopt-files-1-other"]
+    assert [path.name for path in memory.iterdir()] == ["prepared-files-1-other"]
     assert made.root.startswith(str(memory))

@@ -1,0 +1,576 @@
+"""Hand-written attention in the source of a function, and its statements as a person would edit them.
+
+``softmax(Q K^T) V`` is followed through the assignments of a block of statements: from the softmax back through scales,
+masks and casts to the product of queries and keys, and on through dropout to the product with the values. Nothing is
+known of what names hold: that an edit computes the same is checked by running it.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+WIDE = 100
+"""Columns from which on a call is broken."""
+CASTS = ("float", "to", "type_as", "half", "type", "double", "contiguous", "bfloat16")
+MODULES = ("torch", "F", "nn.functional", "torch.nn.functional", "functional")
+
+
+class Refused(Exception):  # noqa: N818 - reads as the sentence that the user gets
+    """This is not attention that can be rewritten, and why."""
+
+
+@dataclass
+class Found:
+    """Attention in a block of statements. ``used``: places in the block of the statements that go."""
+
+    function: ast.FunctionDef
+    block: list[ast.stmt]
+    softmax: ast.Call
+    used: set[int] = field(default_factory=set)
+    product: Any = None
+    queries: Any = None
+    values: Any = None
+    result: Any = None
+    place: int = 0
+    scales: list[tuple[str, ast.expr]] = field(default_factory=list)
+    added: list[tuple[str, ast.expr]] = field(default_factory=list)
+    kept: list[tuple[bool, ast.expr, ast.expr]] = field(default_factory=list)
+    dropout: str = ""
+    condition: str = ""
+
+
+def function_of(tree: ast.Module, name: str) -> ast.FunctionDef:
+    """The function of a qualified name, such as ``Attention.forward``."""
+    body: list[ast.stmt] = tree.body
+    found: ast.stmt | None = None
+    for part in name.replace("<locals>.", "").split("."):
+        named = [node for node in _inner(body) if getattr(node, "name", None) == part]
+        if not named:
+            raise Refused(f"its source has no {name}")
+        found = named[-1]
+        body = getattr(found, "body", [])
+    if not isinstance(found, ast.FunctionDef):
+        raise Refused(f"{name} is no function")
+    return found
+
+
+def _inner(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    for node in body:
+        yield node
+        for inner in (getattr(node, "body", []), getattr(node, "orelse", [])):
+            if isinstance(node, (ast.If, ast.Try, ast.With)):
+                yield from _inner(inner)
+
+
+def variants(text: str, name: str, causal: frozenset[str]) -> list[tuple[str, str]]:
+    """Ways to write the attention of a function, as scale and mask, the shortest first.
+
+    The scale is the operator's ``default``, ``given`` as it was written, or, as a tensor, on the ``queries``. The mask
+    is ``causal``, ``bool``, a number that is ``added``, or none (empty).
+
+    Args:
+        text: of its file.
+        name: of the function.
+        causal: attributes of ``self`` whose tensor lets each place read those before it alone.
+
+    Raises:
+        Refused: it holds none that is understood.
+    """
+    found = find(function_of(ast.parse(text), name))
+    masks = [""]
+    if found.kept or found.added:
+        masks = ["causal"] if _is_causal(found, causal) else []
+        if not found.added and all(_hides(fill) or "tri" in _resolved(found, mask) for _, mask, fill in found.kept):
+            masks.append("bool")
+        masks.append("added")
+    scales = ["default", "given", "queries"] if found.scales else ["given"]
+    return [(scale, mask) for mask, scale in itertools.product(masks, scales)]
+
+
+def statements(text: str, name: str, scale: str = "default", mask: str = "") -> list[tuple[int, int, str]]:
+    """The edited statements of a function: first line, last line, and the text in their place, empty where they go.
+
+    Args:
+        text: of its file.
+        name: of the function, qualified.
+        scale, mask: of the variant.
+
+    Raises:
+        Refused: it holds no attention that can be written so.
+    """
+    tree = ast.parse(text)
+    found = find(function_of(tree, name))
+    statement, result = found.block[found.place], found.result
+    indent = " " * statement.col_offset
+    operator, arguments = _call(found, scale, mask, tree)
+    before, after = _around(text, statement, result)
+    made = f"{before}{operator}({', '.join(arguments)}){after}"
+    columns = max(WIDE, *map(len, text.splitlines()))
+    if len(indent) + max(map(len, made.splitlines())) > columns:
+        inside = [f"{indent}    {', '.join(arguments)}\n"]
+        if len(inside[0]) > columns:
+            inside = [f"{indent}    {each},\n" for each in arguments]
+        made = f"{before}{operator}(\n{''.join(inside)}{indent}){after}"
+    edits = [(statement.lineno, statement.end_lineno or statement.lineno, made)]
+    edits += [(s.lineno, s.end_lineno or s.lineno, "") for s in (found.block[place] for place in sorted(found.used))]
+    edits += _idle(found, edits, made)
+    begins = [s.lineno for s in ast.walk(found.function) if isinstance(s, ast.stmt)]
+    if any(begins.count(first) > 1 for first, _, _ in edits):
+        raise Refused("its statements share lines")
+    return sorted(edits)
+
+
+def edited(text: str, name: str, scale: str = "default", mask: str = "") -> str:
+    """The text of a file with the statements edited."""
+    lines = text.splitlines()
+    for first, last, new in reversed(statements(text, name, scale, mask)):
+        indent = lines[first - 1][: len(lines[first - 1]) - len(lines[first - 1].lstrip())]
+        lines[first - 1 : last] = [indent + new] if new else []
+    return "\n".join(lines) + "\n"
+
+
+def find(function: ast.FunctionDef) -> Found:
+    """The attention in a function.
+
+    Raises:
+        Refused: there is none that is understood.
+    """
+    reasons: list[Refused] = []
+    for block in _blocks(function.body):
+        for statement in block:
+            for node in _own(statement):
+                if isinstance(node, ast.Call) and _called(node)[0] == "softmax":
+                    try:
+                        return _around_softmax(Found(function, block, node), block.index(statement))
+                    except Refused as reason:
+                        reasons.append(reason)
+    raise reasons[0] if reasons else Refused("there is no softmax in its source")
+
+
+def _blocks(body: list[ast.stmt]) -> Iterator[list[ast.stmt]]:
+    yield body
+    for node in body:
+        for inner in (getattr(node, "body", None), getattr(node, "orelse", None)):
+            if inner and not isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                yield from _blocks(inner)
+
+
+def _own(statement: ast.stmt) -> Iterator[ast.AST]:
+    """The nodes of a statement; of one with a block of its own none, since that is looked at itself."""
+    return iter(()) if hasattr(statement, "body") else ast.walk(statement)
+
+
+def _around_softmax(found: Found, place: int) -> Found:
+    _, arguments, keywords = _called(found.softmax)
+    given = keywords.get("dim", arguments[1] if len(arguments) > 1 else None)
+    if given is not None and isinstance(dim := _number(given), int) and dim not in (-1, 2, 3):
+        raise Refused(f"the softmax runs over dimension {dim}, not over the keys at the end")
+    _back(found, arguments[0], place)
+    _on(found, found.softmax, place)
+    return found
+
+
+# from the softmax back to the product
+
+
+def _back(found: Found, node: ast.expr, place: int) -> None:
+    if isinstance(node, ast.Name):
+        place, value = _assigned(found, node.id, place)
+        found.used.add(place)
+        _back(found, value, place)
+        return
+    if (operands := _operands(node)) is not None:
+        found.product, found.queries = node, operands[0]
+        while isinstance(found.queries, ast.BinOp) and isinstance(found.queries.op, (ast.Mult, ast.Div)):
+            found.scales.append((type(found.queries.op).__name__, found.queries.right))
+            found.queries = found.queries.left
+        return
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Mult, ast.Div, ast.Add, ast.Sub)):
+        turned = [(node.left, node.right)]
+        if isinstance(node.op, (ast.Mult, ast.Add)):
+            turned.append((node.right, node.left))
+        _first_of(found, place, type(node.op).__name__, turned)
+        return
+    if not isinstance(node, ast.Call):
+        raise Refused(f"between the product and the softmax stands {ast.unparse(node)}, which is not understood")
+    name, arguments, _ = _called(node)
+    if name == "masked_fill" and len(arguments) == 3:
+        found.kept.append((False, arguments[1], arguments[2]))
+        _back(found, arguments[0], place)
+    elif name == "where" and len(arguments) == 3:
+        _where(found, node, arguments, place)
+    elif name in CASTS:
+        _back(found, arguments[0], place)
+    elif name in ("mul", "div", "add", "sub") and len(arguments) == 2:
+        kind = {"mul": "Mult", "div": "Div", "add": "Add", "sub": "Sub"}[name]
+        _first_of(found, place, kind, [(arguments[0], arguments[1])])
+    else:
+        what = name or ast.unparse(node)
+        raise Refused(f"between the product and the softmax stands {what}, which is not understood")
+
+
+def _first_of(found: Found, place: int, kind: str, sides: list[tuple[ast.expr, ast.expr]]) -> None:
+    """The side of an operator that leads to the product; the other one is a scale, or is added."""
+    reasons = []
+    for scores, other in (side for side in sides if not isinstance(side[0], ast.Constant)):
+        before = set(found.used), len(found.scales), len(found.added), len(found.kept)
+        (found.scales if kind in ("Mult", "Div") else found.added).append((kind, other))
+        try:
+            _back(found, scores, place)
+            return
+        except Refused as reason:
+            reasons.append(reason)
+            found.used = before[0]
+            del found.scales[before[1] :], found.added[before[2] :], found.kept[before[3] :]
+    raise reasons[0]
+
+
+def _where(found: Found, node: ast.Call, arguments: list[ast.expr], place: int) -> None:
+    method = isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) not in MODULES
+    scores, condition, fill = arguments if method else (arguments[1], arguments[0], arguments[2])
+    turned = False
+    if not method and _fill(scores) is not None:
+        scores, fill, turned = fill, scores, True
+    found.kept.append((not turned, condition, fill))
+    _back(found, scores, place)
+
+
+def _assigned(found: Found, name: str, before: int) -> tuple[int, ast.expr]:
+    """The last statement above that gives a name its value, and that value."""
+    for place in range(before - 1, -1, -1):
+        statement = found.block[place]
+        if isinstance(statement, ast.Assign) and [ast.unparse(t) for t in statement.targets] == [name]:
+            return place, statement.value
+        if isinstance(statement, ast.If) and not statement.orelse and len(statement.body) == 1 and not found.condition:
+            inner = statement.body[0]  # if mask is not None: scores = scores + mask
+            if isinstance(inner, ast.Assign) and [ast.unparse(t) for t in inner.targets] == [name]:
+                found.condition = ast.unparse(statement.test)
+                return place, inner.value
+        if isinstance(statement, ast.AugAssign) and ast.unparse(statement.target) == name:
+            return place, ast.BinOp(ast.Name(name, ast.Load()), statement.op, statement.value)
+        call = statement.value if isinstance(statement, ast.Expr) else None
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr.endswith("_"):
+            if ast.unparse(call.func.value) == name:
+                return place, call
+        elif name in _stored(statement):
+            break
+    raise Refused(f"its scores come from {name}, which no statement beside the softmax makes of queries and keys")
+
+
+# from the softmax on to the product with the values
+
+
+def _on(found: Found, node: ast.expr, place: int) -> None:
+    above = {child: parent for parent in ast.walk(found.block[place]) for child in ast.iter_child_nodes(parent)}
+    while True:
+        parent = above.get(node)
+        if isinstance(parent, ast.Attribute) and isinstance(above.get(parent), ast.Call) and parent.attr in CASTS:
+            node = above[parent]  # type: ignore[assignment]
+        elif isinstance(parent, ast.expr) and (operands := _operands(parent)) is not None:
+            one, two, _ = operands
+            if one is not node and two is not node:
+                raise Refused("the probabilities are not multiplied with values along the keys")
+            found.result, found.values, found.place = parent, two if one is node else one, place
+            if one is not node and not isinstance(parent, ast.Call):
+                raise Refused("the probabilities are not multiplied with values along the keys")
+            return
+        elif isinstance(parent, ast.Call) and parent.args and parent.args[0] is node and (drop := _dropout(parent)):
+            found.dropout, node = drop, parent
+        elif isinstance(parent, ast.Assign) and len(parent.targets) == 1 and isinstance(parent.targets[0], ast.Name):
+            found.used.add(place)
+            place, node = _only_read(found, parent.targets[0].id, place)
+            above = {child: each for each in ast.walk(found.block[place]) for child in ast.iter_child_nodes(each)}
+        elif isinstance(parent, (ast.Return, ast.Tuple)):
+            raise Refused("the probabilities are returned to the caller")
+        else:
+            what = ast.unparse(parent) if parent is not None else "nothing"
+            raise Refused(f"between the softmax and the values stands {what}, which is not understood")
+
+
+def _only_read(found: Found, name: str, after: int) -> tuple[int, ast.expr]:
+    """The one place at which a name is read before it gets another value."""
+    read: list[tuple[int, ast.expr]] = []
+    for place in range(after + 1, len(found.block)):
+        nodes = [n for n in ast.walk(found.block[place]) if isinstance(n, ast.Name) and n.id == name]
+        read += [(place, node) for node in nodes if isinstance(node.ctx, ast.Load)]
+        if any(isinstance(node.ctx, ast.Store) for node in nodes):
+            break
+    if len(read) != 1:
+        raise Refused("the probabilities are used a second time, so they have to be computed")
+    return read[0]
+
+
+# expressions
+
+
+def _called(node: ast.Call) -> tuple[str, list[ast.expr], dict[str, ast.expr]]:
+    """The name of a function of torch, without the mark of writing in place, its arguments, and those by keyword."""
+    keywords = {each.arg: each.value for each in node.keywords if each.arg}
+    if isinstance(node.func, ast.Attribute):
+        owner = [] if ast.unparse(node.func.value) in (*MODULES, "self") else [node.func.value]
+        named = [keywords[name] for name in ("input", "mask", "value", "other") if name in keywords]
+        return node.func.attr.rstrip("_"), [*owner, *node.args, *named], keywords
+    if isinstance(node.func, ast.Call):  # nn.Softmax(dim=-1)(scores)
+        inner, _, given = _called(node.func)
+        return inner.lower(), list(node.args), given
+    return (node.func.id if isinstance(node.func, ast.Name) else ""), list(node.args), keywords
+
+
+def _operands(node: ast.AST | None) -> tuple[ast.expr, ast.expr, str] | None:
+    """Both operands of a product, and its equation where it is an einsum; None where it is no product."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
+        return node.left, node.right, ""
+    if not isinstance(node, ast.Call):
+        return None
+    name, arguments, _ = _called(node)
+    if name in ("matmul", "bmm") and len(arguments) == 2:
+        return arguments[0], arguments[1], ""
+    if name == "einsum" and len(arguments) == 3 and isinstance(arguments[0], ast.Constant):
+        return arguments[1], arguments[2], str(arguments[0].value).replace(" ", "")
+    return None
+
+
+def _dropout(node: ast.Call) -> str:
+    """The rate of dropout in a call, as an expression; empty where it is none."""
+    name, _, keywords = _called(node)
+    if name == "dropout" and isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) in MODULES:
+        rate = keywords.get("p", node.args[1] if len(node.args) > 1 else ast.Constant(0.5))
+        mode = keywords.get("training", node.args[2] if len(node.args) > 2 else ast.Constant(True))
+        return f"{ast.unparse(rate)} if {ast.unparse(mode)} else 0.0"
+    owner = ast.unparse(node.func)
+    return f"{owner}.p if self.training else 0.0" if owner.startswith("self.") and "drop" in owner.lower() else ""
+
+
+def _number(node: ast.AST) -> int | float | None:
+    try:
+        found = ast.literal_eval(node)  # type: ignore[arg-type]
+    except (ValueError, TypeError):
+        return None
+    return found if isinstance(found, (int, float)) else None
+
+
+def _fill(node: ast.expr) -> str | None:
+    """A number that masked scores get, as it is written; None where this is none."""
+    text = ast.unparse(node)
+    if (number := _number(node)) is not None:
+        if number > -1e3:
+            raise Refused(f"masked scores become {text}, which leaves them a share")
+        return text
+    low = text.lower()
+    return text if "inf" in low or "finfo" in low or "tensor(-" in low or "full" in low else None
+
+
+def _hides(fill: ast.expr) -> bool:
+    text = ast.unparse(fill).lower()
+    _fill(fill)
+    return "inf" in text and "finfo" not in text
+
+
+def _resolved(found: Found, node: ast.expr) -> str:
+    """An expression with the names of the function in the place of their values, as text."""
+    texts, seen, waiting = [], set(), [node]
+    values: dict[str, list[ast.expr]] = {}
+    for each in ast.walk(found.function):
+        if isinstance(each, ast.Assign) and len(each.targets) == 1 and isinstance(each.targets[0], ast.Name):
+            values.setdefault(each.targets[0].id, []).append(each.value)
+    while waiting:
+        current = waiting.pop()
+        texts.append(ast.unparse(current))
+        for name in {n.id for n in ast.walk(current) if isinstance(n, ast.Name)} - seen:
+            seen.add(name)
+            if any(word in ast.unparse(v) for v in values.get(name, []) for word in ("tri", "ones", "full", "self.")):
+                waiting += values[name]
+    return "\n".join(texts)
+
+
+def _is_causal(found: Found, causal: frozenset[str]) -> bool:
+    """Whether the one mask lets each place read those before it, at every length: a table, or one triangle.
+
+    What it is combined with may be nothing in this batch and something in the next one.
+    """
+    masks = [mask for _, mask, _ in found.kept] + [mask for _, mask in found.added]
+    if len(masks) != 1 or found.condition:
+        return False
+    parts = [ast.parse(part, mode="eval").body for part in _resolved(found, masks[0]).split("\n")]
+    nodes = [node for part in parts for node in ast.walk(part)]
+    pairs = [(node.left, node.right) for node in nodes if isinstance(node, ast.BinOp)]
+    calls = [_called(node)[0] for node in nodes if isinstance(node, ast.Call)]
+    if any(not isinstance(one, ast.Constant) and not isinstance(other, ast.Constant) for one, other in pairs):
+        return False
+    if any(("logical_" in name and name != "logical_not") or name in ("where", "mul", "add") for name in calls):
+        return False
+    tables = {node.attr for node in nodes if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self"}
+    triangles = calls.count("tril") + calls.count("triu")
+    return (tables <= causal and not triangles) if tables else triangles == 1
+
+
+def _negated(mask: ast.expr) -> str:
+    """The places that stay, of a mask of those that go."""
+    if isinstance(mask, ast.UnaryOp) and isinstance(mask.op, (ast.Invert, ast.Not)):
+        return ast.unparse(mask.operand)
+    if isinstance(mask, ast.Compare) and isinstance(mask.ops[0], ast.Eq) and _number(mask.comparators[0]) is not None:
+        return f"{ast.unparse(mask.left)} != {ast.unparse(mask.comparators[0])}"
+    text = ast.unparse(mask)
+    return f"~{text}" if isinstance(mask, (ast.Name, ast.Attribute, ast.Subscript, ast.Call)) else f"~({text})"
+
+
+def _wrapped(node: ast.expr) -> str:
+    text = ast.unparse(node)
+    return f"({text})" if isinstance(node, (ast.BinOp, ast.UnaryOp, ast.Compare, ast.IfExp, ast.BoolOp)) else text
+
+
+# the call
+
+
+def _call(found: Found, scale: str, mask: str, tree: ast.Module) -> tuple[str, list[str]]:
+    """The operator's name in a file, and its arguments."""
+    q, k = _queries_and_keys(found)
+    times = "".join(f" {'*' if kind == 'Mult' else '/'} {_wrapped(each)}" for kind, each in reversed(found.scales))
+    arguments = [_wrapped(q) + times if scale == "queries" else ast.unparse(q), k, _values(found)]
+    if mask in ("bool", "added"):
+        parts = [_wrapped(each) if stays else _negated(each) for stays, each, _ in found.kept]
+        text = parts[0] if len(parts) == 1 else " & ".join(f"({part})" for part in parts)
+        text = text if mask == "bool" else f"{_added(found)}.to({_wrapped(q)}.dtype)"
+        arguments.append(f"attn_mask={text}" + (f" if {found.condition} else None" if found.condition else ""))
+    if found.dropout:
+        arguments.append(f"dropout_p={found.dropout}")
+    if mask == "causal":
+        arguments.append("is_causal=True")
+    if scale == "given":
+        arguments.append(f"scale={times.removeprefix(' * ') if times.startswith(' *') else '1.0' + times}")
+    elif scale == "queries":
+        arguments.append("scale=1.0")
+    return _operator(tree), arguments
+
+
+def _operator(tree: ast.Module) -> str:
+    """What the file calls the operator."""
+    names: dict[str, str] = {}
+    for node in tree.body:
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            above = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+            names |= {f"{above}{each.name}": each.asname or each.name for each in node.names}
+    for module, rest in (("torch.nn.functional", ""), ("torch.nn", "functional."), ("torch", "nn.functional.")):
+        if module in names:
+            return f"{names[module]}.{rest}scaled_dot_product_attention"
+    raise Refused("its file does not import torch")
+
+
+def _queries_and_keys(found: Found) -> tuple[ast.expr, str]:
+    _, two, equation = _operands(found.product) or (None, found.product, "")
+    if not equation:
+        return found.queries, _transposed(two)
+    left, _, out = equation.partition("->")
+    first, _, second = left.partition(",")
+    if not out or len(out) != 4 or sorted(first[:-1]) != sorted(out[:-1]) or first[-1] != second[-1]:
+        raise Refused(f"the einsum {equation} is no product of queries and keys")
+    keys = _ordered(two, second, out[:2] + out[3] + first[-1])
+    return _ordered(found.queries, first, out[:3] + first[-1]), ast.unparse(keys)
+
+
+def _ordered(node: ast.expr, letters: str, wanted: str) -> ast.expr:
+    if sorted(letters) != sorted(wanted):
+        raise Refused("the einsum is over dimensions that queries and keys do not share")
+    if letters == wanted:
+        return node
+    if wanted == letters[0] + letters[2] + letters[1] + letters[3]:
+        return ast.parse(f"{_wrapped(node)}.transpose(1, 2)", mode="eval").body
+    return ast.parse(f"{_wrapped(node)}.permute{tuple(letters.index(each) for each in wanted)}", mode="eval").body
+
+
+def _transposed(node: ast.expr) -> str:
+    """The keys of an expression that has their last two dimensions swapped."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "transpose":
+        given = [_number(each) for each in node.args]
+        if len(given) == 2 and set(given) in ({-2, -1}, {2, 3}, {3, -2}, {2, -1}):
+            return ast.unparse(node.func.value)
+    if isinstance(node, ast.Attribute) and node.attr in ("mT", "T"):
+        return ast.unparse(node.value)
+    return f"{_wrapped(node)}.transpose(-2, -1)"
+
+
+def _values(found: Found) -> str:
+    """The values."""
+    one, _, equation = _operands(found.result) or (None, None, "")
+    if not equation:
+        return ast.unparse(found.values)
+    left, _, out = equation.partition("->")
+    first, _, second = left.partition(",")
+    weights, values = (first, second) if found.values is not one else (second, first)
+    if len(weights) != 4 or len(set(values) - set(weights)) != 1:
+        raise Refused(f"the einsum {equation} is no product with values")
+    wide = (set(values) - set(weights)).pop()
+    if out != weights[:3] + wide:
+        raise Refused("the result of the einsum is in another order than that of queries and values")
+    return ast.unparse(_ordered(found.values, values, weights[:2] + weights[3] + wide))
+
+
+def _added(found: Found) -> str:
+    """A mask of numbers that are added to the scores."""
+    added = " ".join(f"{'-' if kind == 'Sub' else '+'} {_wrapped(each)}" for kind, each in reversed(found.added))
+    text = added.removeprefix("+ ")
+    for stays, mask, fill in reversed(found.kept):
+        fill_text = ast.unparse(fill)
+        if "finfo" in fill_text:  # of the scores, which are gone
+            fill_text = f"torch.finfo({ast.unparse(found.queries or fill)}.dtype).min"
+        if not text:
+            where = (ast.unparse(mask), "0.0", fill_text) if stays else (ast.unparse(mask), fill_text, "0.0")
+            text = f"torch.where({', '.join(where)})"
+        else:
+            gone = f"~{_wrapped(mask)}" if stays else ast.unparse(mask)
+            text = f"({text}).masked_fill({gone}, {fill_text})"
+    return text if text.endswith(")") or text.isidentifier() else f"({text})"
+
+
+def _around(text: str, statement: ast.stmt, node: ast.expr) -> tuple[str, str]:
+    """What stands before and after an expression in its statement."""
+    whole = ast.get_source_segment(text, statement) or ""
+    lines = whole.encode().split(b"\n")
+
+    def place(line: int, column: int) -> int:
+        at = line - statement.lineno
+        return sum(len(each) + 1 for each in lines[:at]) + column - (statement.col_offset if at == 0 else 0)
+
+    start, end = place(node.lineno, node.col_offset), place(node.end_lineno or 0, node.end_col_offset or 0)
+    before, after = whole.encode()[:start].decode(), whole.encode()[end:].decode()
+    if before.endswith("(") and after.startswith(")") and not before[-2:-1].isalnum() and before[-2:-1] not in "_)]":
+        before, after = before[:-1], after[1:]  # (weights @ v).transpose(1, 2)
+    return before, after
+
+
+def _stored(node: ast.AST) -> set[str]:
+    """Names that get a value in a node."""
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+
+
+def _read(node: ast.AST) -> set[str]:
+    """Names whose value is read in a node."""
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+
+
+def _idle(found: Found, edits: list[tuple[int, int, str]], made: str) -> list[tuple[int, int, str]]:
+    """Statements that made what nobody reads any more, such as a mask.
+
+    Raises:
+        Refused: what goes is read elsewhere.
+    """
+    statement = ast.parse("def f():\n " + made)
+    gone = {line for first, last, _ in edits for line in range(first, last + 1)}
+    left = [n for n in ast.walk(found.function) if isinstance(n, ast.Name) and n.lineno not in gone]
+    read, stored = _read(statement), _stored(statement)
+    read |= {n.id for n in left if isinstance(n.ctx, ast.Load)}
+    stored |= {n.id for n in left if isinstance(n.ctx, ast.Store)}
+    removed = {name for place in found.used for name in _stored(found.block[place])}
+    if again := sorted(removed & read - stored):
+        raise Refused(f"{again[0]} is used a second time, so it has to be computed")
+    masks = [*(mask for _, mask, _ in found.kept), *(mask for _, mask in found.added)]
+    unread = {name for mask in masks for name in _read(mask)} - read
+    return [
+        (each.lineno, each.end_lineno or each.lineno, "")
+        for each in found.block
+        if isinstance(each, ast.Assign) and each.lineno not in gone and _stored(each) and _stored(each) <= unread
+    ]

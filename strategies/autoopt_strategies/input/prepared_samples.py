@@ -1,0 +1,323 @@
+"""Prepared samples: what every epoch prepares again is prepared once, or a whole batch at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from autoopt import Applies, Case, Change, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy, Wrap
+from autoopt_strategies.common import PATIENCE, Setting, Settings, after_paying, climb, gain, kept, seconds_of
+from autoopt_strategies.input.batches import collate_whole, dataset_of
+from autoopt_strategies.input.workers import without_workers
+
+PREPARED = "autoopt_strategies.input.prepared"
+"""The module that a patch takes its code from; it imports torch."""
+WRAPPERS = {
+    ("rows", "memory"): "Rows",
+    ("rows", "device"): "Rows",
+    ("samples", "memory"): "KeptSamples",
+    ("samples", "disk"): "MappedSamples",
+    ("heads", "memory"): "KeptHeads",
+    ("heads", "disk"): "MappedHeads",
+    ("files", "memory"): "FilesInMemory",
+    ("batches", "dataset"): "IndexedBatches",
+    ("threads", "dataset"): "ThreadedSamples",
+}
+"""By form, and where samples are: the class around the dataset."""
+FREE = {"memory": 0.5, "disk": 0.8, "rows": 0.25, "files": 0.25}
+"""Share of the room there that samples may take: others need some, and rows exist twice while they are made."""
+LEFT = 0.02
+"""Of a sample's seconds, what reading a kept one takes at the least, where that was not measured."""
+LEAST_WAIT = 0.03
+"""Of a step: files that are waited for less than this are in memory already, where the system keeps what was read."""
+
+
+class PreparedSamples(Strategy):
+    """Prepares once what every epoch prepares again, or reads a whole batch at a time.
+
+    What it does: wraps the dataset. ``form``: ``rows`` (all samples collated once, a batch is rows of tensors),
+        ``samples`` (each as it is), ``heads`` (what the transforms before the first random one make), ``files`` (the
+        encoded files), ``batches`` (the dataset is asked for a whole batch by one index), ``tensors`` (Hugging Face's
+        torch format), ``threads`` (the samples of a batch are read at the same time). ``where``: in ``memory``, on the
+        ``device``, on ``disk`` where they do not fit into memory, or in the ``dataset`` itself, which keeps nothing.
+    When it helps: reading, decoding, Python and collating take the time, and several epochs are planned. Kept samples
+        make workers needless, so that both are tried together.
+    When it does not: augmentation is random from the start, samples are slices of memory already, a single epoch.
+    What it costs: room for the samples, and one reading of the dataset before the first step, charged to the run.
+        Refused where they take too much of the room. It is tried on real samples that they are the same to the bit.
+    Source: https://docs.pytorch.org/docs/stable/data.html (``__getitems__``); Leclerc et al., "FFCV", CVPR 2023;
+        Jordan, "94% on CIFAR-10 in 3.29 seconds on a single GPU", 2024, section 2
+    """
+
+    name = "prepared_samples"
+    title = "samples prepared once"
+    stages = frozenset({"storage", "preparation", "collate", "pin", "copy"})
+    risk = Risk.EXACT
+    after = frozenset({"workers", "pin_memory", "decoding"})
+    example = Example({"form": "samples", "where": "memory"}, inspected={"kept": {"deterministic": True}})
+
+    def applies(self, case: Case) -> Applies:
+        facts = case.workload
+        if not facts.dataset.map_style:
+            return Applies.no(f"{facts.dataset.type} is an IterableDataset, whose samples have no index")
+        if not facts.batch_size:
+            return Applies.no("the loader does not batch, so that training might change a kept sample in place")
+        found = list(_forms(case))
+        if any(isinstance(each, dict) for _, each in found):
+            return Applies.yes()
+        reasons = {reason: form for form, reason in reversed(found) if isinstance(reason, str)}
+        return Applies.no("; ".join(f"{form}: {reason}" for reason, form in reversed(reasons.items())))
+
+    def predict(self, case: Case, setting: Setting) -> Estimate | None:
+        """The stages that are left; less what is paid once, half of it where the first epoch would read as much."""
+        if case.pipeline is None:
+            return None
+        left = _left(case, setting)
+        if left is None:
+            return None
+        beside = {change.strategy: change.setting for change in self.companions(case, setting)}
+        step = gain(
+            case,
+            left,
+            workers=beside.get("workers", {}).get("num_workers"),
+            threads=beside.get("threads", {}).get("threads"),
+        )
+        if step is not None and setting["form"] in ("batches", "tensors"):
+            step = step.as_kind("tried")
+        once = self.once_seconds(case, setting) or 0.0
+        return after_paying(case, step, once, least=once / 2) if once else step
+
+    def once_seconds(self, case: Case, setting: Setting) -> float | None:
+        """All samples read once, by so many processes; unknown before that was measured."""
+        form, count = setting["form"], case.workload.train_samples or 0
+        if form in ("samples", "heads"):
+            return (_found(case, "kept").get("sample_seconds") or 0.0) * count / max(1, setting.get("workers", 0))
+        stages = {"rows": ("storage", "preparation", "collate"), "files": ("storage",)}.get(form, ())
+        if case.pipeline is None:
+            return None
+        return sum(seconds_of(case, stage) for stage in stages) * count / (case.workload.batch_size or 1)
+
+    def settings(self, case: Case) -> Settings:
+        """The form that promises most first, until one is kept."""
+        possible = [each for _, each in _forms(case) if isinstance(each, dict)]
+        promised = {id(each): self.predict(case, each) for each in possible}
+        for setting in sorted(possible, key=lambda each: -getattr(promised[id(each)], "value", 0.0)):
+            if setting["form"] == "threads":
+                most = min(32, case.workload.batch_size or 4)
+                if (yield from climb(4, 2, most, lambda number: {**setting, "threads": number})):  # noqa: B023
+                    return
+            elif kept((yield setting)):
+                return
+
+    def companions(self, case: Case, setting: Setting) -> list[Change]:
+        """No workers beside what is prepared; some beside transforms that are left, to which the bottleneck moves."""
+        if setting["form"] in ("rows", "samples", "batches"):
+            return without_workers(case)
+        if setting["form"] != "heads" or case.loader_option("num_workers"):
+            return []
+        number, cores = max(1, (case.environment.cores or 2) // 2), case.environment.cores or 1
+        workers = {"num_workers": number, "prefetch_factor": 2, "persistent_workers": True}
+        found = [Change(strategy="workers", setting=workers)]
+        if case.device == "cpu" and cores > number:
+            found.append(Change(strategy="threads", setting={"threads": cores - number}))
+        return found
+
+    def apply(self, setup: Setup, setting: Setting) -> Setup:
+        form, where = setting["form"], setting["where"]
+        if form == "tensors":
+            return setup.with_dataset(as_tensors)
+        options = {name: value for name, value in setting.items() if name not in ("form", "where") and value}
+        made = setup.with_dataset(Wrap(f"{PREPARED}:{WRAPPERS[form, where]}", tuple(options.items())))
+        if form == "rows":  # tensors must not be handed from process to process, nor pinned
+            return made.with_loader(collate_fn=collate_whole, num_workers=0, pin_memory=False)
+        return made.with_loader(collate_fn=collate_whole) if form == "batches" else made
+
+    def recipe(self, setting: Setting) -> Recipe:
+        form = setting["form"]
+        if form == "tensors":
+            code = 'dataset = dataset.with_format("torch")'
+            edits: tuple[Edit, ...] = (Edit("dataset", ('{dataset}.with_format("torch")',)),)
+        else:
+            code, edits = _CODE[form].format(**{"device": "cpu", **setting}), ()
+        return Recipe.noted(code, f"of the dataset, once before training: {code}", edits=edits)
+
+    def inspect(self, live: Any) -> Setting:
+        """What each form finds on real samples, and free space for temporary files."""
+        import shutil
+        import tempfile
+
+        from autoopt_strategies.input import files, probes
+
+        dataset, loader = dataset_of(live.workload), live.training.loader
+        tries = {
+            "kept": lambda: probes.kept(dataset),
+            "files": lambda: files.probe(dataset),
+            "batches": lambda: probes.batches(dataset, loader.batch_size or probes.SIZE),
+            "tensors": lambda: probes.tensors(dataset, loader.loader.collate_fn),
+        }
+        found: Setting = {"free_disk_bytes": shutil.disk_usage(tempfile.gettempdir()).free}
+        for form, probe in tries.items():
+            try:
+                found[form] = probe()
+            except Exception as error:  # a form that fails says nothing of the others
+                found[form] = {"reason": f"{type(error).__name__}: {error}"}
+        return found
+
+
+_CODE = {
+    "rows": "rows = [column.to('{device}') for column in default_collate(list(dataset))]  # a batch: column[indices]",
+    "samples": "samples = [dataset[i] for i in range(len(dataset))]",
+    "heads": "samples = [dataset[i] for i in range(len(dataset))]  # with its first {first} transforms alone",
+    "files": 'shutil.copytree("{root}", "/dev/shm/data", dirs_exist_ok=True)  # and name this folder',
+    "batches": "def __getitems__(self, indices): return self[indices]  # as {index}; collate_fn=lambda batch: batch",
+    "threads": "def __getitems__(self, indices): return list(pool.map(self.__getitem__, indices))  # of {threads}",
+}
+
+
+def as_tensors(dataset: Any) -> Any:
+    """A dataset of Hugging Face's in the torch format; any other as it is."""
+    hugging_face = type(dataset).__module__.split(".")[0] == "datasets" and hasattr(dataset, "with_format")
+    return dataset.with_format("torch") if hugging_face else dataset
+
+
+def no_whole_batches(case: Case) -> str:
+    """Why batches cannot come out of the dataset whole; empty where they can."""
+    facts = case.workload
+    if not facts.dataset.map_style:
+        return f"{facts.dataset.type} is an IterableDataset, which is not indexed"
+    if facts.loader.custom_collate:
+        return "the loader collates in a way of its own"
+    if not facts.batch_size:
+        return "the loader does not batch"
+    if facts.dataset.has_getitems and facts.dataset.type not in ("Subset", "TensorDataset"):
+        return "the dataset fetches whole batches already"
+    return ""
+
+
+def _found(case: Case, form: str) -> Setting:
+    return dict(case.inspected("prepared_samples").get(form) or {})
+
+
+def _the_same(case: Case) -> bool:
+    """Whether samples are known to be the same every time."""
+    found = _found(case, "kept")
+    return found.get("deterministic", False) if found else case.workload.dataset.deterministic is True
+
+
+def _forms(case: Case) -> Iterator[tuple[str, Setting | str]]:
+    """Each form with its setting, or why it is none here."""
+    yield "samples", _samples(case)
+    yield "rows", _rows(case)
+    yield "batches", _batches(case)
+    yield "tensors", _tensors(case)
+    yield "files", _files(case)
+    yield "threads", _threads(case)
+
+
+def _samples(case: Case) -> Setting | str:
+    facts, found = case.workload, _found(case, "kept")
+    if not found.get("prefix") and not _the_same(case):
+        return found.get("reason") or "samples are not known to be the same every time"
+    size = (found.get("sample_bytes") or facts.dataset.sample_bytes or 0) * (facts.train_samples or 0)
+    free = {"memory": facts.available_ram_bytes, "disk": case.inspected("prepared_samples").get("free_disk_bytes")}
+    if not size or free["memory"] is None:
+        return "how much memory the samples would take is not known"
+    spawned = facts.loader.multiprocessing_context in ("spawn", "forkserver")  # each worker would get a copy of them
+    fitting = [where for where in ("memory", "disk") if size <= FREE[where] * (free[where] or 0)]
+    if spawned and "memory" in fitting:
+        fitting.remove("memory")
+    if not fitting:
+        return f"they would take {size / 1e9:.1f} GB of {free['memory'] / 1e9:.1f} GB free memory, and of the disk"
+    reading = (found.get("sample_seconds") or 0.0) * (facts.train_samples or 0)
+    workers = min(case.environment.cores or 1, 8) if reading > 2.0 else 0
+    filling = reading / max(1, workers)
+    if case.seconds_left is not None and filling > PATIENCE * case.seconds_left:
+        return f"reading them takes {filling:.0f} s of {case.seconds_left:.0f} s left for the search"
+    setting = {"form": "samples", "where": fitting[0], "workers": workers}
+    return {**setting, "form": "heads", "first": found["prefix"]} if found.get("prefix") else setting
+
+
+def _rows(case: Case) -> Setting | str:
+    facts = case.workload
+    if refused := no_whole_batches(case):
+        return refused
+    if not _the_same(case):
+        return "samples are random, or not known to be the same every time"
+    if not facts.batch_bytes:
+        return "batches hold no tensors"
+    if facts.beside_tensors:
+        return f"batches hold more than tensors, which cannot be put into one ({facts.beside_tensors})"
+    if facts.static_shapes is False:
+        return "samples differ in shape, so that they do not fit into one tensor"
+    size = (facts.dataset.sample_bytes or facts.batch_bytes // (facts.batch_size or 1)) * (facts.train_samples or 0)
+    room = facts.available_ram_bytes if case.device == "cpu" else case.environment.device_memory_bytes
+    if not size or not room:
+        return "the size of the data, or of the memory, is not known"
+    if size > FREE["rows"] * room:
+        return f"the data takes {size / 1e9:.1f} GB, more than a quarter of {room / 1e9:.1f} GB"
+    where = {"where": "memory"} if case.device == "cpu" else {"where": "device", "device": case.environment.device}
+    return {"form": "rows", **where}
+
+
+def _batches(case: Case) -> Setting | str:
+    found = _found(case, "batches")
+    if refused := no_whole_batches(case):
+        return refused
+    if "index" not in found:
+        return found.get("reason") or "the dataset does not take many indices at once"
+    return {"form": "batches", "where": "dataset", "index": found["index"]}
+
+
+def _tensors(case: Case) -> Setting | str:
+    found = _found(case, "tensors")
+    if "ratio" not in found:
+        return found.get("reason") or "the dataset is none of Hugging Face's"
+    return {"form": "tensors", "where": "dataset"}
+
+
+def _files(case: Case) -> Setting | str:
+    found = _found(case, "files")
+    if "root" not in found:
+        return found.get("reason") or "which files the dataset reads is not known"
+    room = min(found["room"], case.workload.available_ram_bytes or 0)
+    if found["bytes"] > FREE["files"] * room:
+        return f"{found['bytes'] / 1e9:.2f} GB of files, and {room / 1e9:.2f} GB free in memory"
+    if case.pipeline is None:
+        return {"form": "files", "where": "memory", "root": found["root"]}
+    waiting = seconds_of(case, "storage")
+    if waiting < LEAST_WAIT * case.pipeline.step_seconds:
+        return "storage is hardly waited for: the system keeps the files in memory"
+    copying = waiting * (case.workload.train_samples or 0) / (case.workload.batch_size or 1)
+    if case.seconds_left is not None and copying > PATIENCE * case.seconds_left:
+        return f"copying takes {copying:.0f} s of {case.seconds_left:.0f} s left for the search"
+    return {"form": "files", "where": "memory", "root": found["root"]}
+
+
+def _threads(case: Case) -> Setting | str:
+    if case.workload.dataset.has_getitems:
+        return "the dataset gives whole batches already"
+    if not _the_same(case):
+        return "samples draw random numbers, which threads would draw in another order in every run"
+    return {"form": "threads", "where": "dataset", "threads": 4}
+
+
+def _left(case: Case, setting: Setting) -> dict[str, float] | None:
+    """Seconds of the stages that a form changes; None where nobody knows."""
+    form, peaks = setting["form"], case.environment.peaks
+    if form == "rows":  # copied at memory speed, and one launch for each tensor
+        if not peaks.memory_bytes_per_second:
+            return None
+        rows = 2 * case.workload.batch_bytes / peaks.memory_bytes_per_second
+        rows += (peaks.launch_seconds or 0.0) * (2 * len(case.workload.batch) + 4)
+        return dict.fromkeys(("storage", "preparation", "pin", "copy"), 0.0) | {"collate": rows}
+    if form in ("samples", "heads"):
+        found, speed = _found(case, "kept"), peaks.storage_bytes_per_second
+        reading = case.workload.batch_bytes / speed if speed and setting["where"] == "disk" else 0.0
+        left = found.get("hit", max(1.0 - found.get("share", 1.0), LEFT))
+        return {"storage": reading, "preparation": seconds_of(case, "preparation") * left}
+    if form == "files":
+        return {"storage": 0.0}
+    if form == "threads":  # waiting is shared out among them; Python holds the GIL and is not
+        return {"storage": seconds_of(case, "storage") / setting["threads"]}
+    ratio = _found(case, form).get("ratio")
+    return None if ratio is None else {name: seconds_of(case, name) * ratio for name in ("preparation", "collate")}

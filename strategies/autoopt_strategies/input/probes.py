@@ -1,0 +1,238 @@
+"""In which forms the samples of a dataset can be prepared once: tried on a few of them."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from time import perf_counter
+from typing import Any
+
+from autoopt_strategies.common import Setting
+from autoopt_strategies.input.batches import equal, split, transformed
+
+SAMPLES, SEEDS = 12, 4
+SPREAD = 8
+"""Samples from all over a dataset that are read one by one, where each is read in several ways."""
+TURNS = 9
+CHECKED, SIZE = 6, 8
+"""Batches that are read by one index, and their size."""
+KINDS = ("tensor", "array", "list")
+NAMES = ("random", "jitter", "augment", "erasing", "noise", "mixup", "cutout", "cutmix", "dropout")
+
+
+def chain_of(dataset: Any) -> list[Any]:
+    """The transforms that images of a dataset go through (``dataset.transform.transforms``), those of a subset, too."""
+    while is_subset(dataset):
+        dataset = dataset.dataset
+    chain = getattr(getattr(dataset, "transform", None), "transforms", None)
+    return list(chain) if isinstance(chain, (list, tuple)) else []
+
+
+def is_subset(dataset: Any) -> bool:
+    """Whether a dataset picks samples of another one, as ``random_split`` makes it."""
+    from torch.utils.data import Subset
+
+    return type(dataset) is Subset
+
+
+def kept(dataset: Any) -> Setting:
+    """The part of a dataset that can be kept: ``deterministic``, or ``prefix`` with the ``share`` of its seconds."""
+    try:
+        count = len(dataset)
+    except TypeError:
+        return {"reason": "the dataset has no length"}
+    indices = sorted({i * (count - 1) // max(1, SAMPLES - 1) for i in range(SAMPLES)})
+    began = perf_counter()
+    if not indices or deterministic(dataset, indices):
+        seconds = (perf_counter() - began) / max(1, len(indices) * SEEDS)
+        hit = hit_ratio(dataset, {index: dataset[index] for index in indices}, ())
+        return {"deterministic": True, "share": 1.0, "sample_seconds": seconds, "hit": hit}
+    chain = chain_of(dataset)
+    if not chain:
+        return {"reason": "samples are random, and there is no chain of transforms whose first part could be cached"}
+    return _prefix(dataset, chain, indices)
+
+
+def _prefix(dataset: Any, chain: list[Any], indices: list[int]) -> Setting:
+    length = next((i for i, transform in enumerate(chain) if looks_random(transform)), len(chain))
+    while length:
+        head, rest = split(dataset, length)
+        if deterministic(head, indices) and _composes(dataset, head, rest, indices):
+            began = perf_counter()
+            made = [head[index] for index in indices]
+            seconds = (perf_counter() - began) / len(indices)
+            began = perf_counter()
+            for index in indices:
+                dataset[index]
+            whole = (perf_counter() - began) / len(indices)
+            size = max(item_bytes(sample) for sample in made)
+            share = min(1.0, seconds / whole) if whole else 1.0
+            hit = hit_ratio(dataset, dict(zip(indices, made, strict=True)), rest)
+            return {"prefix": length, "share": share, "sample_seconds": seconds, "sample_bytes": size, "hit": hit}
+        length -= 1
+    return {"reason": f"augmentation is random from the first transform on ({type(chain[0]).__name__})"}
+
+
+def hit_ratio(dataset: Any, samples: dict[int, Any], tail: tuple[Any, ...]) -> float:
+    """Seconds of a sample from the cache over those of one that is prepared: the median over turns.
+
+    Args:
+        samples: by index, as they are kept.
+        tail: transforms that a kept sample still goes through.
+    """
+
+    class Kept:
+        def __getitem__(self, index: int) -> Any:
+            return transformed(samples[index], tail) if tail else samples[index]
+
+    def seconds(source: Any) -> float:
+        began = perf_counter()
+        for index in samples:
+            source[index]
+        return perf_counter() - began
+
+    kept = Kept()
+    ratios = [1 / max(seconds(dataset), 1e-9) * seconds(kept) for _ in range(TURNS if samples else 0)]
+    return min(1.0, statistics.median(ratios)) if ratios else 1.0
+
+
+def deterministic(dataset: Any, indices: list[int]) -> bool:
+    """Whether samples are the same to the bit under other random numbers."""
+    seen: list[list[Any]] = []
+    for seed in range(SEEDS):
+        seed_everything(seed)
+        seen.append([dataset[index] for index in indices])
+    return all(equal(seen[0], other) for other in seen[1:])
+
+
+def _composes(dataset: Any, head: Any, rest: tuple[Any, ...], indices: list[int]) -> bool:
+    """Whether the head followed by the rest, on the first part of a sample, is the sample."""
+    for index in indices:
+        sample = head[index]
+        if not isinstance(sample, tuple):
+            return False
+        seed_everything(index)
+        whole = dataset[index]
+        seed_everything(index)
+        if not equal(whole, transformed(sample, rest)):
+            return False
+    return True
+
+
+def looks_random(transform: Any) -> bool:
+    """Whether a transform's name says that it draws numbers: a rare draw may not show in a few tries."""
+    name = (getattr(transform, "__name__", "") or type(transform).__name__).lower()
+    return any(part in name for part in NAMES)
+
+
+def item_bytes(item: Any) -> int:
+    """Bytes of the tensors, arrays and images in a sample."""
+    if isinstance(item, dict):
+        return sum(item_bytes(value) for value in item.values())
+    if isinstance(item, (list, tuple)):
+        return sum(item_bytes(value) for value in item)
+    if hasattr(item, "mode") and hasattr(item, "size") and hasattr(item, "getbands"):
+        return int(item.size[0] * item.size[1] * len(item.getbands()))
+    return int(getattr(item, "nbytes", 64))
+
+
+def seed_everything(seed: int) -> None:
+    import numpy as np
+    import torch
+
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def batches(dataset: Any, size: int) -> Setting:
+    """``{"index": the kind that gives the same batches, "ratio": of their seconds}``, or ``{"reason": why none}``.
+
+    Args:
+        size: of a batch whose seconds are compared.
+    """
+    from torch.utils.data import default_collate
+
+    from autoopt_strategies.input.prepared import IndexedBatches
+
+    try:
+        count = len(dataset)
+    except TypeError:
+        return {"reason": "the dataset has no length"}
+    drawn = random.Random(0)
+    groups = [[0, count - 1], *([drawn.randrange(count) for _ in range(min(SIZE, count))] for _ in range(CHECKED))]
+    try:
+        expected = [default_collate([dataset[i] for i in group]) for group in groups]
+    except Exception as error:
+        return {"reason": f"samples cannot be collated by torch's default: {type(error).__name__}"}
+    for kind in KINDS:
+        indexed = IndexedBatches(dataset, kind)
+        try:
+            found = [indexed.__getitems__(group).batch for group in groups]
+        except Exception:  # the dataset takes one index at a time
+            continue
+        if all(equal(one, other) for one, other in zip(found, expected, strict=True)):
+            return {"index": kind, "ratio": _ratio_of_batches(dataset, indexed, size)}
+    return {"reason": "the dataset gives something else for many indices at once than for each of them"}
+
+
+def _ratio_of_batches(dataset: Any, indexed: Any, size: int, turns: int = 15) -> float:
+    """Seconds of a batch by one index over those sample by sample, collated: the median over turns."""
+    from torch.utils.data import default_collate
+
+    many, drawn, ratios = getattr(dataset, "__getitems__", None), random.Random(1), []
+    for _ in range(turns + 1):
+        group = [drawn.randrange(len(dataset)) for _ in range(size)]
+        began = perf_counter()
+        default_collate(many(group) if many else [dataset[i] for i in group])
+        middle = perf_counter()
+        indexed.__getitems__(group)
+        ratios.append((perf_counter() - middle) / (middle - began))
+    return min(1.0, statistics.median(ratios[1:]))
+
+
+def tensors(dataset: Any, collate: Any, batches: int = 4, size: int = 32) -> Setting:
+    """``{"ratio": seconds in Hugging Face's torch format over those now}``, or ``{"reason": why not}``."""
+    if type(dataset).__module__.split(".")[0] != "datasets" or not hasattr(dataset, "with_format"):
+        return {"reason": f"{type(dataset).__name__} is no dataset of Hugging Face's"}
+    if dataset.format["type"] is not None:
+        return {"reason": f"the dataset has the format {dataset.format['type']!r} already"}
+    other, ratios = dataset.with_format("torch"), []
+    for number in range(batches):
+        indices = [(number * size + i) % len(dataset) for i in range(size)]
+        began = perf_counter()
+        usual = collate([dataset[i] for i in indices])
+        middle = perf_counter()
+        try:
+            changed = collate([other[i] for i in indices])
+        except Exception as error:  # a collate function that wants lists
+            return {"reason": f"samples in the torch format cannot be collated: {type(error).__name__}: {error}"}
+        ratios.append((perf_counter() - middle) / (middle - began))
+        if not equal(usual, changed):
+            return {"reason": "the torch format gives other batches: the collate function takes lists apart"}
+    return {"ratio": min(1.0, statistics.median(ratios))}
+
+
+def spread(dataset: Any) -> list[int]:
+    """Indices of samples from all over a dataset; none where they cannot be read one by one."""
+    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__") or not len(dataset):
+        return []
+    return sorted({i * (len(dataset) - 1) // max(1, SPREAD - 1) for i in range(SPREAD)})
+
+
+def sample_of(dataset: Any, index: int) -> Any:
+    """A sample with the random draws that its index seeds, whoever reads it."""
+    seed_everything(index)
+    return dataset[index]
+
+
+def seconds_ratio(one: Any, other: Any, indices: list[int], turns: int = 5) -> float:
+    """Seconds to read these samples of ``other`` over those of ``one``: the median of so many turns."""
+
+    def seconds(dataset: Any) -> float:
+        began = perf_counter()
+        for index in indices:
+            dataset[index]
+        return perf_counter() - began
+
+    return statistics.median(1 / seconds(one) * seconds(other) for _ in range(turns))

@@ -1,0 +1,116 @@
+"""Schedule: a learning rate that rises and falls over the planned steps, in the place of a constant one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from autoopt import Applies, Case, Example, Recipe, Risk, Setup, Strategy
+from autoopt_strategies.common import Setting, Settings, kept
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """``scheduler factory -> scheduler factory``; what the user had is replaced.
+
+    Args:
+        rise: share of the steps in which the rate rises.
+        peak: the highest rate, in multiples of the user's.
+        end: the last rate, in multiples of the highest.
+    """
+
+    rise: float = 0.05
+    peak: float = 1.0
+    end: float = 0.01
+
+    def __call__(self, factory: Any) -> Callable[[Any, int], Any]:
+        def made(optimizer: Any, total_steps: int) -> Any:
+            from torch.optim.lr_scheduler import LambdaLR
+
+            return LambdaLR(optimizer, lambda step: self.multiple(step, total_steps))
+
+        return made
+
+    def multiple(self, step: int, total_steps: int) -> float:
+        """The learning rate in a step, in multiples of the user's."""
+        from math import cos, pi
+
+        rising = max(1, round(self.rise * total_steps))
+        if step < rising:
+            return self.peak * (step + 1) / (rising + 1)
+        done = min(1.0, (step - rising) / max(1, total_steps - rising))
+        return self.peak * (self.end + (1 - self.end) * (1 + cos(pi * done)) / 2)
+
+
+@dataclass(frozen=True)
+class Cycle:
+    """The same by ``OneCycleLR``, momentum the other way."""
+
+    rise: float = 0.3
+    peak: float = 4.0
+
+    def __call__(self, factory: Any) -> Callable[[Any, int], Any]:
+        def made(optimizer: Any, total_steps: int) -> Any:
+            from torch.optim.lr_scheduler import OneCycleLR
+
+            rates = [float(group["lr"]) * self.peak for group in optimizer.param_groups]
+            named = "betas" if "betas" in optimizer.defaults else "momentum"  # by which it cycles all groups
+            momentum = all(named in group for group in optimizer.param_groups)
+            # A step more than planned, since it is asked once before the first and once after the last.
+            return OneCycleLR(
+                optimizer, rates, total_steps=total_steps + 2, pct_start=self.rise, cycle_momentum=momentum
+            )
+
+        return made
+
+
+class Schedule(Strategy):
+    """Replaces a constant learning rate by one that rises and falls over the planned steps.
+
+    No run and no benchmark has kept it so far.
+
+    What it does: ``cosine``: a short rise, then half a cosine to almost nothing (``LambdaLR``). ``cycle``: up to
+        several times the rate and down to nothing, momentum the other way (``OneCycleLR``).
+    When it helps: a constant rate that is too high for the end or too low for the start; short runs, in which large
+        rates in the middle get there sooner ("super-convergence").
+    When it does not: a tuned schedule is there already; it is left alone.
+    What it costs: another training path; the target decides, with more than one seed.
+    Source: Loshchilov and Hutter, "SGDR", ICLR 2017; Goyal et al., 2017 (warm-up); Smith and Topin,
+        "Super-convergence", 2018
+    """
+
+    name = "schedule"
+    title = "learning-rate schedule"
+    stages = frozenset({"optimizer"})
+    risk = Risk.TRAINING
+    example = Example({"shape": "cosine", "rise": 0.1, "peak": 2.0}, losses=None)
+
+    def applies(self, case: Case) -> Applies:
+        if case.workload.optimizer.has_scheduler:
+            return Applies.no("the workload has a learning-rate schedule of its own, which is kept")
+        if case.workload.optimizer.options.get("lr") is None:
+            return Applies.no("the optimizer has no learning rate")
+        if not case.planned_steps:
+            return Applies.no("the length of the run is not known")
+        return Applies.yes()
+
+    def settings(self, case: Case) -> Settings:
+        """Both shapes in turn, until one is kept."""
+        for shape, rise, peaks in (("cosine", 0.05, (2.0, 4.0, 1.0)), ("cycle", 0.3, (4.0, 10.0, 2.0))):
+            for peak in peaks:
+                if kept((yield {"shape": shape, "rise": rise, "peak": peak})):
+                    return
+
+    def apply(self, setup: Setup, setting: Setting) -> Setup:
+        made = Cosine if setting["shape"] == "cosine" else Cycle
+        return setup.with_scheduler(made(rise=setting["rise"], peak=setting["peak"]))
+
+    def recipe(self, setting: Setting) -> Recipe:
+        rise, peak = setting["rise"], setting["peak"]
+        if setting["shape"] == "cycle":
+            line = f"scheduler = OneCycleLR(optimizer, {peak:g} * lr, total_steps=total_steps, pct_start={rise:g})"
+            return Recipe.noted(line, line + ", stepped after every optimizer step")
+        line = f"lr = {peak:g} * lr  # linear warm-up over {rise:g} * total_steps, then CosineAnnealingLR to 0.01 of it"
+        arguments = {"lr_scheduler_type": "cosine", "warmup_ratio": rise, "_note": line}
+        return Recipe(pytorch=line, lightning={"_note": line}, transformers=arguments, accelerate={"_note": line})

@@ -1,0 +1,379 @@
+"""Images decoded otherwise: by another library, or at a reduced size; Pillow's own where neither applies."""
+
+from __future__ import annotations
+
+import gc
+import io
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+from autoopt.export.script_patch import placed
+from autoopt.records import Change, Plan
+from autoopt.testing.strategies import sample_case
+from autoopt_strategies.input import decoders
+from autoopt_strategies.input.decoding import Decoded
+from autoopt_strategies.input.images import LIBRARIES, jpeg_size
+from scripted import REGISTRY, changed_lines, sites_in
+from tests.strategies.stand_ins import opencv, torchvision_io
+
+Image = pytest.importorskip("PIL.Image")
+pytest.importorskip("simplejpeg")
+STRATEGY = REGISTRY["decoding"]
+
+
+def jpeg(mode: str = "RGB", side: int = 96, form: str = "JPEG") -> bytes:
+    pixels = np.random.default_rng(0).integers(0, 255, (side, side // 2, 3), dtype=np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).convert(mode).save(file, form, quality=90)
+    return file.getvalue()
+
+
+class Files:
+    """Samples are files in memory, or on the disk where a folder is given."""
+
+    def __init__(self, *files: bytes, folder: Path | None = None, resized: bool = False) -> None:
+        self.files: list[Any] = list(files)
+        self.resized = resized
+        if folder is not None:
+            for number, data in enumerate(files):
+                self.files[number] = folder / f"{number}.jpg"
+                self.files[number].write_bytes(data)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> Any:
+        file = self.files[index]
+        image = Image.open(file if isinstance(file, Path) else io.BytesIO(file))
+        if self.resized:
+            return np.asarray(image.convert("RGB").resize((8, 8)))
+        return np.asarray(image.convert("RGB")), image.size, index
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The library of each image that one has decoded in Pillow's place."""
+    calls: list[str] = []
+
+    def counted(by: str) -> Any:
+        plain = LIBRARIES[by]
+
+        def counting(data: bytes) -> Any:
+            pixels = plain(data)
+            if pixels is not None:
+                calls.append(by)
+            return pixels
+
+        return counting
+
+    for name in tuple(LIBRARIES):
+        monkeypatch.setitem(LIBRARIES, name, counted(name))
+    return calls
+
+
+@pytest.fixture(params=["simplejpeg", "opencv", "torchvision"])
+def decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each library; where one is not installed, a stand-in with its functions, arguments and order of axes."""
+    name: str = request.param
+    if name == "opencv":
+        opencv(monkeypatch)
+    if name == "torchvision":
+        torchvision_io(monkeypatch)
+    return name
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_pixels_are_the_same_to_the_bit(decoder: str, on_disk: bool, tmp_path: Path, decoded: list[str]) -> None:
+    data = Files(jpeg(), jpeg(side=40), folder=tmp_path if on_disk else None)
+    wanted = [data[index][0] for index in range(2)]
+    gc.collect()
+    found = [Decoded(data, decoder)[index][0] for index in range(2)]
+    assert decoded == [decoder] * 2
+    assert all(np.array_equal(one, other) for one, other in zip(wanted, found, strict=True))
+    assert data[0][1] == (48, 96)
+    assert decoded == [decoder] * 2, "outside of the dataset Pillow decodes"
+
+
+def test_png_is_decoded_by_those_that_read_it(decoder: str, decoded: list[str]) -> None:
+    data = Files(jpeg(form="PNG"))
+    assert np.array_equal(Decoded(data, decoder)[0][0], data[0][0])
+    assert decoded == ([] if decoder == "simplejpeg" else [decoder])
+
+
+@pytest.mark.parametrize(("mode", "form"), [("L", "JPEG"), ("CMYK", "JPEG"), ("RGBA", "PNG"), ("RGB", "BMP")])
+def test_other_images_stay_pillow_s(mode: str, form: str, decoder: str, decoded: list[str]) -> None:
+    data = Files(jpeg(mode, form=form))
+    assert np.array_equal(Decoded(data, decoder)[0][0], data[0][0])
+    assert not decoded
+
+
+def test_an_image_that_is_drafted_is_decoded_at_its_reduced_size(decoded: list[str]) -> None:
+    data = Files(jpeg(side=160), resized=True)
+    small = Decoded(data, shorter=20)[0]
+    assert not np.array_equal(small, data[0])
+    assert not decoded
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG"])
+def test_a_broken_file_fails_as_it_does_with_pillow(form: str, decoder: str) -> None:
+    data = Files(jpeg(form=form)[:700])
+    with pytest.raises(OSError, match="truncated"):
+        data[0]
+    with pytest.raises(OSError, match="truncated"):
+        Decoded(data, decoder)[0]
+
+
+def test_an_image_that_is_turned_by_its_exif_stays_as_pillow_gives_it(decoder: str, decoded: list[str]) -> None:
+    file = io.BytesIO()
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.open(io.BytesIO(jpeg())).save(file, "JPEG", exif=exif)
+    data = Files(file.getvalue())
+    assert np.array_equal(Decoded(data, decoder)[0][0], data[0][0])
+    assert decoded
+
+
+class ByImageio(Files):
+    def __getitem__(self, index: int) -> Any:
+        import imageio.v3
+
+        return imageio.v3.imread(self.files[index])
+
+
+def test_what_imageio_reads_is_read_by_pillow(decoded: list[str]) -> None:
+    pytest.importorskip("imageio")
+    data = ByImageio(jpeg())
+    assert np.array_equal(Decoded(data, "simplejpeg")[0], data[0])
+    assert decoded == ["simplejpeg"]
+    assert [each["reader"] for each in decoders.readers(data, 0)] == ["imageio", "Pillow"]
+
+
+def test_the_fastest_library_that_gives_the_same_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    opencv(monkeypatch)
+    seconds = {"simplejpeg": 0.8, "opencv": 0.6}
+    monkeypatch.setattr(decoders, "seconds_ratio", lambda data, other, indices: seconds[other.by])
+    monkeypatch.setitem(sys.modules, "torchvision.io", None)
+    found = decoders.by(Files(*[jpeg(side=40)] * 8))
+    assert (found["by"], found["ratio"]) == ("opencv", 0.6)
+    assert found["others"] == {"torchvision": "not installed"}
+    inspected = {"decoding": {"by": found}}
+    assert STRATEGY.applies(sample_case(inspected=inspected))
+    assert list(STRATEGY.settings(sample_case(inspected=inspected))) == [{"by": "opencv", "calls": []}]
+    slower = {"decoding": {"by": {**found, "ratio": 1.02}}}
+    assert "1.02 of its seconds by opencv" in STRATEGY.applies(sample_case(inspected=slower)).reason
+
+
+def test_a_library_that_gives_other_pixels_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    opencv(monkeypatch, off=1)
+    for name in ("simplejpeg", "torchvision.io"):
+        monkeypatch.setitem(sys.modules, name, None)
+    reason = decoders.by(Files(jpeg(side=40)))["reason"]
+    assert "simplejpeg: not installed" in reason
+    assert "opencv: gives other pixels" in reason
+
+
+def test_a_library_that_cannot_be_imported_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(name: str) -> Any:
+        raise RuntimeError("operator torchvision::nms does not exist\nand more")
+
+    monkeypatch.setattr(decoders, "import_module", broken)
+    assert decoders.missing("torchvision") == "cannot be imported: operator torchvision::nms does not exist"
+
+
+def test_who_decodes_is_told_with_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    opencv(monkeypatch)
+    assert decoders.by(ByOpencv(jpeg()))["reason"].startswith("test_decoding.py:")
+    assert "decodes by OpenCV" in decoders.by(ByOpencv(jpeg()))["reason"]
+    assert "opens images of JPEG in L" in decoders.by(Files(jpeg("L")))["reason"]
+    assert "no image is decoded" in decoders.by([np.ones(3)])["reason"]
+
+
+class ByOpencv(Files):
+    def __getitem__(self, index: int) -> Any:
+        import cv2
+
+        return cv2.imdecode(np.frombuffer(self.files[index], np.uint8), cv2.IMREAD_COLOR), index
+
+
+def photograph(number: int, width: int = 512, height: int = 384) -> bytes:
+    """A smooth JPEG, as photographs are."""
+    x, y = np.meshgrid(np.linspace(0, 3, width), np.linspace(0, 2, height))
+    bands = [127 + 120 * np.sin((k + 1) * x + number + y * k) for k in range(3)]
+    file = io.BytesIO()
+    Image.fromarray(np.stack(bands, -1).astype("uint8")).save(file, "JPEG", quality=90)
+    return file.getvalue()
+
+
+class Photographs(Dataset[Any]):
+    """Decoded by Pillow, shrunk to ``side``; ``boxes`` gives a number worked out from the image's size as well."""
+
+    def __init__(self, side: int = 48, boxes: bool = False) -> None:
+        self.files = [photograph(number) for number in range(6)]
+        self.side, self.boxes = side, boxes
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> Any:
+        image = Image.open(io.BytesIO(self.files[index])).convert("RGB")
+        width = image.size[0]
+        small = np.asarray(image.resize((self.side, self.side)), dtype="float32") / 255
+        label = width if self.boxes else index
+        return torch.from_numpy(small).permute(2, 0, 1), label
+
+
+def test_the_size_that_images_are_shrunk_to_is_seen() -> None:
+    found = decoders.reduced(Photographs(side=48))
+    assert found["shorter"] == 48
+    assert 0 < found["ratio"] <= 1
+    assert "decoded whole" in decoders.reduced(Photographs(side=300))["reason"]
+    assert "no JPEG" in decoders.reduced(torch.utils.data.TensorDataset(torch.ones(3)))["reason"]
+
+
+def test_labels_that_follow_from_an_image_s_size_refuse_it() -> None:
+    assert "more than the pixels" in decoders.reduced(Photographs(boxes=True))["reason"]
+
+
+class Cropped(Photographs):
+    def __getitem__(self, index: int) -> Any:
+        image = Image.open(io.BytesIO(self.files[index]))
+        return torch.from_numpy(np.array(image.resize((48, 48), box=(300, 200, 512, 384)))), index
+
+
+def test_crops_in_pixels_of_the_whole_image_refuse_it() -> None:
+    assert "cannot be made of an image of a reduced size" in decoders.reduced(Cropped())["reason"]
+
+
+def test_images_decoded_at_a_reduced_size_are_close_and_others_stay_as_they_are() -> None:
+    plain = Photographs()
+    drafted = Decoded(plain, shorter=48)
+    assert len(drafted) == len(plain)
+    for index in range(len(plain)):
+        image, label = drafted[index]
+        assert label == index
+        assert float((image - plain[index][0]).abs().mean()) < 0.02
+    assert Image.open(io.BytesIO(plain.files[0])).size == (512, 384), "outside the dataset nothing is reduced"
+
+
+class ReadByOpencv(Photographs):
+    """The same, read by OpenCV from files or from memory, and shrunk by it."""
+
+    def __init__(self, folder: Path | None = None, side: int = 48, flags: int = 1) -> None:
+        super().__init__(side)
+        self.paths = [folder / f"{number}.jpg" for number in range(len(self.files))] if folder else []
+        self.flags = flags
+        for path, data in zip(self.paths, self.files, strict=False):
+            path.write_bytes(data)
+
+    def __getitem__(self, index: int) -> Any:
+        import cv2
+
+        if self.paths:
+            image = cv2.imread(str(self.paths[index]), self.flags)
+        else:
+            image = cv2.imdecode(np.frombuffer(self.files[index], np.uint8), flags=self.flags)
+        assert image is not None
+        return torch.from_numpy(cv2.resize(image, (self.side, self.side))), index
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_images_that_opencv_shrinks_are_decoded_at_a_reduced_size(
+    on_disk: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cv2 = opencv(monkeypatch)
+    plain = ReadByOpencv(tmp_path if on_disk else None)
+    found = decoders.reduced(plain)
+    assert (found["shorter"], found["reader"]) == (48, "opencv")
+    sizes: list[Any] = []
+    resize = cv2.resize
+    monkeypatch.setattr(cv2, "resize", lambda image, *rest: sizes.append(image.shape) or resize(image, *rest))
+    reduced = Decoded(plain, **{name: found[name] for name in ("shorter", "reader")})
+    for index in range(len(plain)):
+        image, label = reduced[index]
+        assert label == index
+        assert sizes.pop() == (48, 64, 3), "an eighth of 384 x 512"
+        assert float((image.float() - plain[index][0].float()).abs().mean()) < 5
+        assert sizes.pop() == (384, 512, 3), "outside of the dataset nothing is reduced"
+
+
+@pytest.mark.parametrize("flags", [-1, 2, 17])
+def test_what_opencv_is_asked_for_otherwise_stays(flags: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    opencv(monkeypatch)
+    plain = ReadByOpencv(flags=flags)
+    assert torch.equal(Decoded(plain, shorter=48, reader="opencv")[0][0], plain[0][0])
+
+
+def test_images_of_opencv_that_are_not_shrunk_by_half_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    opencv(monkeypatch)
+    assert "decoded whole" in decoders.reduced(ReadByOpencv(side=300))["reason"]
+
+
+def test_the_size_of_a_jpeg_file_is_read_off_its_header() -> None:
+    for width, height in ((512, 384), (33, 7)):
+        data = photograph(0, width, height)
+        assert jpeg_size(data) == (width, height)
+        assert jpeg_size(b"\xff\xd8\xff" + data[2:]) == (width, height), "fill bytes before a marker"
+    assert jpeg_size(b"\x89PNG and more") is None
+    assert jpeg_size(photograph(0)[:20]) is None
+
+
+SCRIPT = """\
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset
+
+
+class Photos(Dataset):
+    def __init__(self, files):
+        self.files = files
+
+    def __len__(self):
+        return len(self.files)
+
+    def __getitem__(self, index):
+        image = Image.open(self.files[index]).convert("RGB")
+        return torch.tensor(image.resize((8, 8)).getdata(0)), index
+
+
+loader = DataLoader(Photos([]), batch_size=2)
+model = torch.nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loss = model(None).sum()
+loss.backward()
+optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("setting", "line", "names"),
+    [
+        ({"shorter": 48, "reader": "pillow"}, "drafted(Image.open(self.files[index]), shorter=48)", "drafted"),
+        ({"by": "simplejpeg"}, "decoded(Image.open(self.files[index]), by_simplejpeg)", "by_simplejpeg, decoded"),
+    ],
+)
+def test_a_patch_changes_the_line_that_opens_the_image(
+    setting: dict[str, Any], line: str, names: str, tmp_path: Path
+) -> None:
+    made = {"model": ("Linear", "torch.nn.Linear("), "optimizer": ("SGD", "torch.optim.SGD(")}
+    sites = sites_in(tmp_path, SCRIPT, loader_training=("DataLoader", "DataLoader("), **made)
+    number = SCRIPT[: SCRIPT.index("Image.open")].count("\n") + 1
+    calls = [{"file": "train.py", "line": number, "name": "open"}]
+    change = Change(strategy="decoding", setting={**setting, "calls": calls})
+    found = placed(sites, Plan(changes=(change,)), REGISTRY, "cpu")
+    assert [change.how for change in found.changes] == ["patched"]
+    ours = found.patch.diff.split("--- /dev/null")[0]
+    assert changed_lines(ours) == [
+        f"+from prepared import {names}",
+        '-        image = Image.open(self.files[index]).convert("RGB")',
+        f'+        image = {line}.convert("RGB")',
+    ]
+    module = found.texts["prepared.py"]
+    assert module.count("\n") < 50
+    assert not any(word in module for word in ("autoopt", "Any", "cv2", "torchvision"))
+    compile(module, "prepared.py", "exec")
