@@ -74,8 +74,9 @@ class Quality(Record):
     ``gradient_error``, ``gradient_bias``: of the worst point, over the spread of gradients between batches.
     ``bias_bound``: upper bound of the bias over the mean gradient, at the worst point, from so many ``batches``;
     ``batches_wanted``: how many would decide it, where it is undecided. ``step_penalty``: factor on the steps that the
-    unbiased error costs, by which the speedup of a step is divided. ``detectable_loss``: the loss of the metric, in
-    tolerances, that would have been noticed with 80 %; ``seeds_wanted``: seeds that would decide it.
+    unbiased error costs, or of further steps to the target in trainings; the speedup of a step is divided by it.
+    ``detectable_loss``: the loss of the metric, in tolerances, that would have been noticed with 80 %;
+    ``seeds_wanted``: seeds that would decide it.
     """
 
     method: Literal["losses", "loss_path", "probe", "metric", "not_tested"]
