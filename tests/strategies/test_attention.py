@@ -350,6 +350,7 @@ def test_a_patch_edits_the_statements_of_the_function(tmp_path: Path) -> None:
     found = placed(sites, Plan(changes=(Change(strategy="flash_attention", setting=setting),)), REGISTRY, "cpu")
     assert [change.how for change in found.changes] == ["patched"]
     assert changed_lines(found.patch.diff) == [
+        "-        T = x.shape[1]",
         "-        scores = q @ k.transpose(-2, -1) / math.sqrt(8)  # scaled",
         '-        scores = scores.masked_fill(self.mask[:T, :T] == 0, float("-inf"))',
         "-        weights = self.drop(F.softmax(scores, dim=-1))",

@@ -35,9 +35,11 @@ def decoded(image: Any, by: Callable[[bytes], Any]) -> Any:
         return image
     if pixels is None or pixels.shape != (image.height, image.width, 3):
         return image
-    made = Image.fromarray(pixels)
-    made.format, made.info = image.format, image.info  # EXIF is part of the latter
-    return made
+    image.im, image.tile, image.readonly = Image.fromarray(pixels).im, [], 0
+    if getattr(image, "_exclusive_fp", False):  # opened from a path
+        image.fp.close()
+    image.fp = None
+    return image
 
 
 def by_simplejpeg(data: bytes) -> Any:

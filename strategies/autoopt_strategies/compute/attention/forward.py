@@ -69,7 +69,8 @@ def rewritten(function: Any, variant: Mapping[str, str]) -> Any:
         raise Refused("it reads variables of a function around it")
     text = edited(text_of(function), function.__qualname__, variant["scale"], variant["mask"])
     node = function_of(ast.parse(text), function.__qualname__)
-    node.decorator_list, scope = [], {}
+    node.decorator_list = []
+    scope: dict[str, Any] = {}
     exec(compile(ast.Module([node], []), function.__code__.co_filename, "exec"), function.__globals__, scope)
     made = scope[node.name]
     made.__qualname__, made.__module__ = function.__qualname__, function.__module__

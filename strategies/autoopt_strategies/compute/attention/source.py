@@ -347,7 +347,7 @@ def _dropout(node: ast.Call) -> str:
 
 def _number(node: ast.AST) -> int | float | None:
     try:
-        found = ast.literal_eval(node)  # type: ignore[arg-type]
+        found = ast.literal_eval(node)
     except (ValueError, TypeError):
         return None
     return found if isinstance(found, (int, float)) else None
@@ -372,7 +372,9 @@ def _hides(fill: ast.expr) -> bool:
 
 def _resolved(found: Found, node: ast.expr) -> str:
     """An expression with the names of the function in the place of their values, as text."""
-    texts, seen, waiting = [], set(), [node]
+    texts: list[str] = []
+    seen: set[str] = set()
+    waiting = [node]
     values: dict[str, list[ast.expr]] = {}
     for each in ast.walk(found.function):
         if isinstance(each, ast.Assign) and len(each.targets) == 1 and isinstance(each.targets[0], ast.Name):
