@@ -5,13 +5,16 @@ from __future__ import annotations
 from contextlib import nullcontext
 from math import exp
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from autoopt.cli.output import say, stdout_kept, write_json, write_line
 from autoopt.cli.parameters import optimize_options, read_options
 from autoopt.errors import UsageError
+
+if TYPE_CHECKING:
+    from autoopt.records import JsonDict
 
 
 @click.command("bisect")
@@ -72,7 +75,7 @@ def bisect_command(
     steps = list(zip((place.name for place in places[1:]), found.probabilities, strict=False))
     likely = sorted((step for step in steps if step[1] >= 0.01), key=lambda step: -step[1])
     if options.json:
-        document = {
+        document: JsonDict = {
             "schema_version": 1, "step": likely[0][0] if found.place else None, "sure": found.sure,
             "comparisons": len(found.asked),
             "steps": [{"step": name, "probability": round(each, 4)} for name, each in steps],

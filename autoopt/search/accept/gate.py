@@ -173,8 +173,8 @@ def _quality(comparison: Comparison, evidence: Evidence, objective: Objective, n
     found, pairs = _trained(comparison, evidence, objective, noise), evidence.paired_with_incumbent()
     lost = fewer_evaluated(pairs) or missed_target(pairs, objective)
     if lost:
-        seen = found[0] or Quality(method="metric", metric=objective.metric)
-        return seen.model_copy(update={"level": None, "passed": False, "detail": lost})
+        measured = found[0] or Quality(method="metric", metric=objective.metric)
+        return measured.model_copy(update={"level": None, "passed": False, "detail": lost})
     if found[0] is None:
         what = f"{objective.metric} was not measured" if objective.metric else "there is no metric"
         detail = f"quality undecided: {why}; {what}"

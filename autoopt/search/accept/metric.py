@@ -240,7 +240,7 @@ class FurtherSteps:
     def detectable(self, allowed: float | None = None) -> float:
         """The ratio that would have been noticed with 80 %: surely above 1, or not surely below what is allowed."""
         reach = math.log(self.ratio.high / self.ratio.value)
-        at_bound, with_power = student.ppf((0.975, 0.8), self.ratio.n + SCATTER_DOF - 1)
+        at_bound, with_power = (student.ppf(chance, self.ratio.n + SCATTER_DOF - 1) for chance in (0.975, 0.8))
         power = float(reach * with_power / at_bound)
         return math.exp(reach + power) if allowed is None else max(allowed * math.exp(power - reach), 1.0)
 

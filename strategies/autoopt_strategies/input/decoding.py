@@ -138,7 +138,7 @@ class Decoding(Strategy):
         return setup.with_dataset(Decode(**{name: value for name, value in setting.items() if name != "calls"}))
 
     def recipe(self, setting: Setting) -> Recipe:
-        shorter, used = setting.get("shorter"), {}
+        shorter, used = setting.get("shorter"), dict[str, tuple[str, ...]]()
         if "by" in setting:
             lines = {"open": f"decoded({{call}}, by_{setting['by']})"}
             used = {"open": ("decoded", f"by_{setting['by']}")}

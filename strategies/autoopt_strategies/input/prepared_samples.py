@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from autoopt import Applies, Case, Change, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy, Wrap
@@ -91,11 +91,13 @@ class PreparedSamples(Strategy):
         """All samples read once, by so many processes; unknown before that was measured."""
         form, count = setting["form"], case.workload.train_samples or 0
         if form in ("samples", "heads"):
-            return (_found(case, "kept").get("sample_seconds") or 0.0) * count / max(1, setting.get("workers", 0))
+            seconds = float(_found(case, "kept").get("sample_seconds") or 0.0)
+            return seconds * count / max(1, int(setting.get("workers", 0)))
         stages = {"rows": ("storage", "preparation", "collate"), "files": ("storage",)}.get(form, ())
         if case.pipeline is None:
             return None
-        return sum(seconds_of(case, stage) for stage in stages) * count / (case.workload.batch_size or 1)
+        seconds = sum((seconds_of(case, stage) for stage in stages), 0.0)
+        return seconds * count / (case.workload.batch_size or 1)
 
     def settings(self, case: Case) -> Settings:
         """The form that promises most first, until one is kept."""
@@ -149,7 +151,7 @@ class PreparedSamples(Strategy):
         from autoopt_strategies.input import files, probes
 
         dataset, loader = dataset_of(live.workload), live.training.loader
-        tries = {
+        tries: dict[str, Callable[[], Setting | None]] = {
             "kept": lambda: probes.kept(dataset),
             "files": lambda: files.probe(dataset),
             "batches": lambda: probes.batches(dataset, loader.batch_size or probes.SIZE),
