@@ -172,14 +172,15 @@ class LossRecorder:
 
     def extend(self, read: Iterable[Any]) -> None:
         """The losses of more steps as ``tolist`` gave them: numbers, or lists around one number."""
-        self.taken += [value if type(value) is float else _number(value) for value in read]
+        self.taken += [value if type(value) is float else number(value) for value in read]
 
     def losses(self) -> tuple[float | None, ...]:
         """All of them, by step; None where one is not finite."""
         return finite_losses(self.taken)
 
 
-def _number(value: Any) -> float:
+def number(value: Any) -> float:
+    """A loss as ``tolist`` gave it, a number or lists around one."""
     while isinstance(value, list):
         (value,) = value
     return float(value)

@@ -147,16 +147,17 @@ def _check_data(name: str, data: Any) -> None:
                 "a torch.utils.data.Dataset (with __getitem__ and __len__, or an IterableDataset) or a DataLoader",
                 f"{name}=TensorDataset(inputs, labels)" if isinstance(data, torch.Tensor) else "",
             )
-    length = _length(data)
+    length = length_of(data)
     if length == 0:
-        samples = _length(dataset)
+        samples = length_of(dataset)
         why = f"a DataLoader without a batch ({samples} samples)" if samples else f"an empty {type(dataset).__name__}"
         raise _wrong(
             f"{name} is {why}", "at least one batch of samples", "check the path or the filter it is read with"
         )
 
 
-def _length(data: Any) -> int | None:
+def length_of(data: Any) -> int | None:
+    """How many there are, of whatever tells."""
     try:
         return len(data)
     except (TypeError, NotImplementedError):
@@ -269,7 +270,7 @@ def _check_length(workload: Workload) -> None:
     if epochs is not None:
         if not (_number(epochs) and math.isfinite(epochs) and epochs > 0):
             raise _wrong(f"max_epochs is {epochs!r}", "a number above 0, such as max_epochs=20")
-        if _length(workload.train_data) is None:
+        if length_of(workload.train_data) is None:
             raise _wrong("max_epochs is given and train_data does not know its length", "max_steps", "max_steps=10_000")
     _check_count("max_steps", steps, optional=True)
 

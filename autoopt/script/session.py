@@ -18,7 +18,7 @@ from autoopt.benchmark.clock import DeferredCost, StageClock, clock_for, deferre
 from autoopt.benchmark.device import Device, open_device
 from autoopt.benchmark.distributed.group import Enough
 from autoopt.benchmark.live import Printed
-from autoopt.benchmark.losses import LossRecorder
+from autoopt.benchmark.losses import LossRecorder, number
 from autoopt.script.between import Between, Goal, Interruption
 from autoopt.script.metric import told_again
 from autoopt.script.refusals import ScriptEnded, of_training
@@ -461,7 +461,7 @@ class Session:
         if not losses:
             return
         if isinstance(losses[0], float | list):
-            goal.captured.extend(losses if len(losses) == 1 else [sum(map(_number, losses)) / len(losses)])
+            goal.captured.extend(losses if len(losses) == 1 else [sum(map(number, losses)) / len(losses)])
         else:
             goal.captured.add(losses[0] if len(losses) == 1 else sum(losses[1:], losses[0]) / len(losses))
 
@@ -490,9 +490,3 @@ def _outcome(work: Callable[[], Any]) -> Any:
         return work()
     except BaseException as error:  # whatever it is, it is the asking thread's
         return _Raised(error)
-
-
-def _number(value: Any) -> float:
-    while isinstance(value, list):
-        (value,) = value
-    return float(value)

@@ -29,6 +29,7 @@ from autoopt.benchmark.losses import LossRecorder
 from autoopt.benchmark.optimizer import make_optimizer, users_factory
 from autoopt.benchmark.switching import SCRIPT_PARTS
 from autoopt.errors import UsageError, WorkloadError
+from autoopt.loading.validation import length_of
 from autoopt.records import JsonDict
 from autoopt.records.evaluating import HeldEvaluations
 from autoopt.records.facts import WorkloadFacts
@@ -184,7 +185,7 @@ class ScriptTraining:
         )
         accumulation = max(len(self.batches), 1)
         total = script.planned_steps()
-        per_epoch = _length(loaders[0]) if loaders else None
+        per_epoch = length_of(loaders[0]) if loaders else None
         per_epoch = None if per_epoch is None else steps_per_epoch(per_epoch, accumulation)
         every = per_epoch or max((total or 100) // 10, 1)
         self.lengths = Lengths(total or 0, per_epoch, total or 0, per_epoch, 1.0, every, accumulation)
@@ -434,10 +435,3 @@ def _is_shared_out(parameter: nn.Parameter) -> bool:
 
 def _named(dtype: torch.dtype | None) -> str | None:
     return {torch.bfloat16: "bfloat16", torch.float16: "float16"}.get(dtype) if dtype is not None else None
-
-
-def _length(loader: Any) -> int | None:
-    try:
-        return len(loader)
-    except (TypeError, NotImplementedError):
-        return None

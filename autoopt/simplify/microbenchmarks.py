@@ -24,6 +24,7 @@ from autoopt.benchmark.contents import samples_of
 from autoopt.benchmark.environment import usable_cores
 from autoopt.benchmark.live import LiveTraining
 from autoopt.records import JsonDict, Operator
+from autoopt.simplify.batches import nbytes
 from autoopt.simplify.bottleneck import PRODUCT
 from autoopt.simplify.drift import TENSORS, ReferenceSpeed, normalized, sensitivity
 from autoopt.simplify.stage_timings import Timing
@@ -268,7 +269,7 @@ class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return out
         count = self.counts[name]
         count.calls += 1
-        moved = float(_tensor_bytes(args) + _tensor_bytes(kwargs or {}) + _tensor_bytes(out))
+        moved = float(nbytes(args) + nbytes(kwargs or {}) + nbytes(out))
         count.bytes += moved
         formula = flop_registry.get(packet)
         if formula is not None:
@@ -283,10 +284,6 @@ class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     @property
     def launches(self) -> int:
         return sum(count.calls for count in self.counts.values())
-
-
-def _tensor_bytes(values: Any) -> int:
-    return sum(leaf.numel() * leaf.element_size() for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor))
 
 
 def count_operators(run: Callable[[], Any]) -> Counter:
