@@ -82,7 +82,7 @@ def _profile(
             "created": now(),
             "workload": found.workload.model_copy(update={"spec": workload.spec}),
             "round": near(found.round, Path.cwd()),
-            "predictions": tuple(_placed(each, found, registry) for each in found.predictions),
+            "predictions": tuple(placed_prediction(each, found, registry) for each in found.predictions),
             "advice": tuple(located(item, Path.cwd()) for item in found.advice),
             "profilers": tuple(profilers),
             "reproduce": Reproduce(
@@ -96,7 +96,7 @@ def _profile(
     return document
 
 
-def _placed(prediction: Prediction, found: Profile, registry: Registry) -> Prediction:
+def placed_prediction(prediction: Prediction, found: Profile, registry: Registry) -> Prediction:
     """The same with the place of its hunk in a patch; as it is where the workload is no script."""
     if found.sites is None or not prediction.applies or prediction.reason:
         return prediction

@@ -43,7 +43,7 @@ def script_run(workload: Build | Script, plan: Plan, plan_file: Path, options: O
     registry = registry_of(options)
     base = baseline_spec(workload, options, registry)
     assert base.script is not None, "it is a script"
-    sites = _known_sites(plan_file, base.script.command) or _watched(base, registry)
+    sites = known_sites(plan_file, base.script.command) or _watched(base, registry)
     setup = registry.fold(plan)
     reason = unsayable(setup, sites)
     if reason:
@@ -51,7 +51,7 @@ def script_run(workload: Build | Script, plan: Plan, plan_file: Path, options: O
     return run_with_plan(base.script, plan, sites, strategies=registry.specs, env=setup.flags.get("env"))
 
 
-def _known_sites(plan_file: Path, command: tuple[str, ...]) -> Sites | None:
+def known_sites(plan_file: Path, command: tuple[str, ...]) -> Sites | None:
     """The sites that the run beside the plan saw, where the same script has not been changed since."""
     try:
         result = read_result(plan_file.parent)

@@ -39,7 +39,7 @@ from autoopt.simplify.stage_timings import InputTimings, Overlap
 FEWEST_TURNS = 20
 """Turns below which a mean says nothing; what is so long that fewer fit the time_limit warms its own caches."""
 MOST_TURNS = 2000
-_HIGHEST = 10.0
+HIGHEST_RATIO = 10.0
 _SHORTEST_SLEEP = 5e-5
 _ROUNDS = 4
 _DECISIVE = 3
@@ -82,7 +82,7 @@ def cache_effects_of(
         )
     if FEWEST_TURNS * (pause + 2 * step_seconds) < time_limit:
         idle = pause_like(wait, loader.seconds / samples - wait, samples * training.lengths.accumulation)
-        ratio = _ratio(lambda: training.whole_step(batches), idle, time_limit / 2, time.perf_counter)
+        ratio = ratio_after(lambda: training.whole_step(batches), idle, time_limit / 2, time.perf_counter)
         found |= {"wakeup_ratio": ratio, "pause_seconds": pause}
     return found
 
@@ -98,7 +98,7 @@ def cold_batches(training: LiveTraining, batches: list[Any], time_limit: float) 
             stream = iter(source)
             next(stream, None)
 
-    return _ratio(batch, lambda: training.whole_step(batches), time_limit, time.thread_time)
+    return ratio_after(batch, lambda: training.whole_step(batches), time_limit, time.thread_time)
 
 
 def pause_like(wait: float, work: float, samples: int) -> Callable[[], None]:
@@ -125,7 +125,7 @@ def pause_like(wait: float, work: float, samples: int) -> Callable[[], None]:
     return pause
 
 
-def _ratio(
+def ratio_after(
     call: Callable[[], Any],
     other: Callable[[], Any],
     time_limit: float,
@@ -144,7 +144,7 @@ def _ratio(
             call()
             seconds.append(clock() - start)
     usual = statistics.median(again)
-    return min(_HIGHEST, max(1.0, statistics.fmean(after) / usual)) if usual > 0 else 1.0
+    return min(HIGHEST_RATIO, max(1.0, statistics.fmean(after) / usual)) if usual > 0 else 1.0
 
 
 def measure_contention(

@@ -387,7 +387,7 @@ def measure_inputs(loader: DataLoader[Any], time_limit: float) -> InputTimings:
     """Measures the input side of a loader. Meant for a forked child: it leaves caches warm behind it."""
     notes: list[str] = []
     fetch = Fetch(loader)
-    sample, spread = _sample(fetch, time_limit * 0.3)
+    sample, spread = time_sample(fetch, time_limit * 0.3)
     batch, collate = _collate(fetch, time_limit * 0.1)
     alone = _loader(loader, time_limit * 0.25, notes)
     handover, receive = _handover(batch, time_limit * 0.15) if batch is not None else (None, None)
@@ -409,7 +409,7 @@ def measure_inputs(loader: DataLoader[Any], time_limit: float) -> InputTimings:
     )
 
 
-def _sample(fetch: Fetch, time_limit: float) -> tuple[Timing, float | None]:
+def time_sample(fetch: Fetch, time_limit: float) -> tuple[Timing, float | None]:
     """One sample alone, in chunks long enough to be timed; spread: deviation of one sample over its mean."""
     many = hasattr(fetch.dataset, "__getitems__")
     pending: list[Any] = []

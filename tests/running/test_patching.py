@@ -9,7 +9,7 @@ import pytest
 from autoopt.cli.entry import run
 from autoopt.records import Change, PlanDocument, Prediction, Profile
 from autoopt.registry import load_strategies
-from autoopt.running.profile import _placed
+from autoopt.running.profile import placed_prediction
 from autoopt_reports.sample import profile
 from tests.export.test_script_patch import PLAIN, WORKERS, sites_in
 
@@ -56,10 +56,10 @@ def test_what_no_line_says_is_told_and_nothing_is_changed(
 def test_a_prediction_says_where_its_change_would_go(profiled: Profile) -> None:
     registry = load_strategies([])
     able = Prediction(strategy=WORKERS.strategy, setting=WORKERS.setting)
-    found = _placed(able, profiled, registry)
+    found = placed_prediction(able, profiled, registry)
     line = PLAIN[: PLAIN.index("loader = ")].count("\n") + 1
     assert (found.how, found.file, found.line) == ("patched", "train.py", line)
     refused = Prediction(strategy="amp", applies=False, reason="no tensor cores")
-    assert _placed(refused, profiled, registry) == refused
+    assert placed_prediction(refused, profiled, registry) == refused
     function = profiled.model_copy(update={"sites": None})
-    assert _placed(able, function, registry) == able
+    assert placed_prediction(able, function, registry) == able

@@ -127,10 +127,10 @@ def test_sites_of_the_run_beside_the_plan_hold_until_the_script_changes(
         os.utime(project / "train.py", (when, when))
         at = result.model_copy(update={"created": _iso(seen)})
         (project / "run" / "result.json").write_text(at.model_dump_json())
-        assert script_run._known_sites(Path("run/plan.json"), command) == known
+        assert script_run.known_sites(Path("run/plan.json"), command) == known
     other = (sys.executable, "other.py")
     os.utime(project / "train.py", (seen - 100, seen - 100))
-    assert script_run._known_sites(Path("run/plan.json"), other) is None
+    assert script_run.known_sites(Path("run/plan.json"), other) is None
 
 
 def _iso(seconds: float) -> str:

@@ -38,8 +38,8 @@ class Timeline:
 @given(alone=st.floats(0.01, 1.0), times=st.floats(0.5, 20.0))
 def test_a_ratio_is_that_of_after_another_thing_and_after_itself(alone: float, times: float) -> None:
     line = Timeline(alone, alone * times)
-    found = contention._ratio(line.call, line.other, 100.0, line.clock, line.clock)
-    assert found == pytest.approx(min(contention._HIGHEST, max(1.0, times)))
+    found = contention.ratio_after(line.call, line.other, 100.0, line.clock, line.clock)
+    assert found == pytest.approx(min(contention.HIGHEST_RATIO, max(1.0, times)))
 
 
 def test_what_happens_in_one_turn_of_ten_is_part_of_the_mean() -> None:
@@ -49,7 +49,7 @@ def test_what_happens_in_one_turn_of_ten_is_part_of_the_mean() -> None:
         line.other()
         line.after = 11.0 if next(turns) % 10 == 9 else 1.0
 
-    assert contention._ratio(line.call, sometimes, 2000.0, line.clock, line.clock) == pytest.approx(2.0, rel=0.05)
+    assert contention.ratio_after(line.call, sometimes, 2000.0, line.clock, line.clock) == pytest.approx(2.0, rel=0.05)
 
 
 def round_of(workers: int = 0, **known: Any) -> Round:

@@ -162,7 +162,7 @@ def test_waiting_is_what_is_neither_on_a_core_nor_ready_for_one(wait: float, mon
     monkeypatch.setattr(drilldown, "resource", usage)
     monkeypatch.setattr(drilldown, "ReferenceSpeed", lambda: SimpleNamespace(now=lambda: 1e-4))
     loader: Any = torch.utils.data.DataLoader(machine, batch_size=8)
-    timing, _ = drilldown._sample(Fetch(loader), 1.0)
+    timing, _ = drilldown.time_sample(Fetch(loader), 1.0)
     assert timing.wait_seconds == pytest.approx(wait)
     assert timing.cpu_seconds == pytest.approx(0.001)
     assert timing.seconds == pytest.approx(wait + 0.003)
