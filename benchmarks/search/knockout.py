@@ -34,10 +34,6 @@ def _gives(value: Any) -> Callable[..., Any]:
     return lambda *arguments, **options: value
 
 
-def _without_trainings(context: Any, state: Any, candidate: Any, lost: bool = False) -> None:
-    return None
-
-
 RULES: dict[str, dict[str, Any]] = {
     "a large gain ends the screening": {"screening.Screening._outstanding": _gives(None)},
     "further looks while a gain can be proved": {"rounds.Rounds._look_again": _gives(False)},
@@ -47,9 +43,9 @@ RULES: dict[str, dict[str, Any]] = {
     "stacks": {"rounds.look_at_stacks": _gives(None)},
     "on top of a stack: rivals, complements": {"stack._further": _gives([])},
     "complements of a stack": {"stack._complements": _gives([])},
-    "stacks after the screening's time": {"stack._late": lambda screening, costs: screening.over},
+    "stacks after the screening's time": {"stack._late": lambda screening, costs, members: screening.over},
     "quality before the proof": {"proofs.quality_first": _gives(None)},
-    "a refused stack without its doubtful part": {"proofs.without_doubtful": _without_trainings},
+    "a refused stack without its doubtful part": {"proofs.without_doubtful": _gives(None)},
     "proofs by gain a second": {
         "proofs.Costs.worth": lambda costs, screened: screened.gain,
     },
@@ -63,7 +59,6 @@ RULES: dict[str, dict[str, Any]] = {
         "rounds.train_beside": _gives(None),
         "proof.train_beside": _gives(None),
     },
-    "the screening has half of what is left": {"rounds.SCREENING": 1.0},
     "one proof has a share of what is left": {"proofs.TRIAL": 1.0},
     "time kept back before anything was kept": {"budget_allocation.UNPROVEN_AT_MOST": 0.0},
     "time kept back for ablation and seeds": {"budget_allocation.MORE_SHARE": 0.0},
