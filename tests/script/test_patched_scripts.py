@@ -17,7 +17,7 @@ from tests.script.conftest import StartScript, sites_of
 
 SKIPPED = {
     "compile": "takes a minute; its line is run by the tests of compilation",
-    "cache": "its example needs a dataset that has an index, which not all of these have",
+    "prepared_samples": "its example needs a dataset that has an index, which not all of these have",
 }
 
 

@@ -351,6 +351,7 @@ def test_a_patch_edits_the_statements_of_the_function(tmp_path: Path) -> None:
     assert [change.how for change in found.changes] == ["patched"]
     assert changed_lines(found.patch.diff) == [
         "-        T = x.shape[1]",
+        "-        # scores of all pairs",
         "-        scores = q @ k.transpose(-2, -1) / math.sqrt(8)  # scaled",
         '-        scores = scores.masked_fill(self.mask[:T, :T] == 0, float("-inf"))',
         "-        weights = self.drop(F.softmax(scores, dim=-1))",
