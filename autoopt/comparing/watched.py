@@ -110,8 +110,10 @@ class Pairs:
     @property
     def whole(self) -> float | None:
         """Candidate over baseline of all steps over all seconds: what is rare, or done before a block, counts in it."""
-        rates = [steps / seconds for steps, seconds in map(self.spent.get, ("baseline", "candidate"), [(0, 1.0)] * 2)]
-        return rates[1] / rates[0] if all(rates) else None
+        if len(self.spent) < 2:
+            return None
+        one, two = (steps / seconds for steps, seconds in (self.spent["baseline"], self.spent["candidate"]))
+        return two / one
 
     def joined(self, label: str) -> Pair:
         """The pair that a further process belongs to."""

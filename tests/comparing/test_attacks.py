@@ -226,8 +226,6 @@ def test_a_cheat_is_not_faster(cheat: str, launcher: Launcher, tmp_path: Path) -
     found = measured(launcher, tmp_path, CHEATS[cheat])
     assert found.answer.answer != "faster", found
     assert found.samples == 16 * found.steps
-    works = ("work after the last step", "work ahead before each block", "a patched clock")
-    assert (found.apart == 0.0) == (cheat in works) or found.ratio < 1.1, found
 
 
 def test_what_was_trained_ahead_at_the_start_is_of_no_use(launcher: Launcher, tmp_path: Path) -> None:

@@ -162,19 +162,20 @@ def test_another_training_is_not_called_the_same(tmp_path: Path, cheat: str) -> 
 
 
 def test_other_draws_of_augmentation_are_made_the_same(tmp_path: Path) -> None:
-    """A candidate that uses up random numbers before its samples draw theirs, as other loader workers do."""
+    """A loader worker draws other numbers than the process that trains."""
     both = """
-import numpy
+WORKERS = 0
 class Noisy(torch.utils.data.Dataset):
     def __len__(self):
         return 256
     def __getitem__(self, index):
-        x = torch.from_numpy(numpy.random.randn(8).astype("float32"))
+        x = torch.randn(8)
         return x, int(x.sum() > 0)
-def data(n=256):
-    return Noisy()
+def fields(whole=fields):
+    kept = {name: value for name, value in whole().items() if name != "batch_size"}
+    return {**kept, "train_data": torch.utils.data.DataLoader(Noisy(), batch_size=16, num_workers=WORKERS)}
 """
-    draws = "\ndef build(whole=build):\n    numpy.random.rand(5)\n    return whole()\n"
+    draws = "\nWORKERS = 1\n"
     found = judged(tmp_path, "draws", draws, both).learning()
     assert found.level == "equivalent", found.detail
     assert "was made the same" in found.detail
