@@ -179,8 +179,8 @@ class Comparing:
         self.pairs.all.clear()
         self.pairs.spent.clear()
         script, rate = self.runners["baseline"].base.script, controlled.incumbent.steps_per_second
-        # one that leaves out 1 is measured anew by the next ask
-        fair = self.control is None or self.control.low <= 1.0 <= self.control.high
+        # one that leaves out 1, or had no time for a pair, is measured anew by the next ask
+        fair = self.control is not None and self.control.low <= 1.0 <= self.control.high
         if self.facts is not None and self.environment is not None and rate and fair:
             self.known = KnownBaseline(
                 fingerprint=fingerprint_of(self.sides["baseline"], self.options.device),
