@@ -354,19 +354,21 @@ def asks(results: Path) -> str:
 
 
 def judge_loop(results: Path) -> str:
-    found = load(results / "asks.json").get("loop") or {}
+    found = load(results / "asks.json").get("loop")
+    if not found:
+        return "Not measured yet: `python -m benchmarks.asks --loop 60` judges ten edits of a scripted agent.\n"
     rows = []
-    for number, each in enumerate(found.get("asks", []), 1):
+    for number, each in enumerate(found["asks"], 1):
         left = f"{each['error']['left']:.2g}" if "error" in each else MISSING
         measured = [_interval(each.get("speedup")), each.get("quality", MISSING), each.get("seconds", MISSING), left]
         rows.append([number, each["edit"], each["kind"], each["verdict"], *measured])
     heads = ["ask", "edit", "in truth", "verdict", "speedup", "quality", "seconds", "error left"]
     return (
         "Ten edits of one script by a scripted agent, each judged by `autoopt judge --baseline HEAD --seconds "
-        f"{found.get('seconds_each', 60):g}` and committed where the verdict is `keep`: three true gains, five that do "
+        f"{found['seconds_each']:g}` and committed where the verdict is `keep`: three true gains, five that do "
         "nothing, two cheats. The session measures the baseline again after each commit.\n\n"
         "Reproduce: `python -m benchmarks.asks --loop 60`.\n\n"
-        f"{table(heads, rows)}\n\n{machine(found.get('environment', {}))}\n"
+        f"{table(heads, rows)}\n\n{machine(found['environment'])}\n"
     )
 
 
