@@ -20,6 +20,7 @@ def result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Result:
     document = json.loads(GOLDEN.read_text())
     document["reproduce"]["run_directory"] = str(tmp_path)
     made = Result.model_validate(document)
+    monkeypatch.setattr(api, "check_command", lambda *args: None)
     monkeypatch.setattr(api, "optimize_run", lambda *args, **words: made)
     return made
 

@@ -51,7 +51,7 @@ def judge_command(
     head: str | None,
     **given: Any,
 ) -> int:
-    """Says whether to keep an edit: one line of JSON, and an exit code.
+    """Says whether to keep an edit, in one line of JSON.
 
     \b
       autoopt judge --baseline main -- python train.py --epochs 10

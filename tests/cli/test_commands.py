@@ -16,6 +16,7 @@ from autoopt.errors import EnvironmentLacks, WorkloadError
 from autoopt.events import FirstLook, Warned
 from autoopt.options import Options
 from autoopt.records import Profile, Result
+from autoopt.script.command import Build
 from autoopt_reports import sample
 
 
@@ -84,7 +85,7 @@ def test_optimize_hands_over_what_it_was_asked(engine: Engine) -> None:
     words += ["--out", "there", "--json", "--quiet"]
     assert main(["optimize", "my_module:build", *words]) == 0
     ((spec, options),) = engine.calls
-    assert spec == "my_module:build"
+    assert spec == Build("my_module:build")
     assert options == Options(
         budget_seconds=5400.0,
         target=0.93,
@@ -250,7 +251,7 @@ def test_profile_prints_its_document(engine: Engine, capfd: pytest.CaptureFixtur
     look, _, printed = err.partition("\n")
     assert look.startswith("[   0:03] first look at 24 steps: 60.0 ms a step, data 50.0 %"), "as soon as it is known"
     assert printed == "printed by the user's code\n"
-    assert engine.calls == [("m:b", Options(json=True, device="cpu"))]
+    assert engine.calls == [(Build("m:b"), Options(json=True, device="cpu"))]
     assert main(["profile", "m:b", "--json", "--quiet"]) == 0
     assert capfd.readouterr().err == "printed by the user's code\n"
 

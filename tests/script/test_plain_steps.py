@@ -48,7 +48,7 @@ class Script:
         self.session.deferred_cost.begin()
         self.clock.every = 50
         self.clock.start()
-        goal = Goal(enough, session.LossRecorder(True), rests=0.0 if plain else None)
+        goal = Goal(session.LossRecorder(True), enough=enough, rests=0.0 if plain else None)
         self.session.goal = self.session._goal = goal
         self.goal = goal
         self.plain_steps = 0

@@ -251,7 +251,7 @@ def test_a_line_that_asks_the_device_for_a_value_is_found(name: str, plant: Call
 
 @pytest.mark.parametrize("name", ["item", "cpu", "branch on a tensor"])
 def test_on_a_cpu_a_value_is_there_and_nobody_waits_for_it(name: str, plant: Callable[[str], Any]) -> None:
-    assert [item.title for item in advise(plant(WAITS[name])) if "fetched" in item.title] == []
+    assert [item.title for item in advised(plant(WAITS[name])) if "fetched" in item.title] == []
 
 
 def test_what_torch_asks_of_its_own_is_not_the_users_to_change(plant: Callable[[str], Any]) -> None:
