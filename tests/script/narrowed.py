@@ -7,7 +7,7 @@ from typing import Any
 from autoopt.benchmark.live import LiveTraining
 
 NAMES = {name for name in {*LiveTraining.__annotations__, *vars(LiveTraining)} if not name.startswith("_")}
-OF_A_BUILD = {"plain_step"}
+OF_A_BUILD = {"batch_iterator", "optimizer", "plain_step"}
 """What torch's profiler puts ranges around; of a script its own lines call its stages."""
 
 
