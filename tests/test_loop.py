@@ -12,7 +12,6 @@ from autoopt.errors import Interrupted, TrialFailed, WorkloadError
 from autoopt.events import Event
 from autoopt.records import Change, JsonDict, Plan, StopReason, Trial, Verdict
 from autoopt.records.messages import Block
-from autoopt.search.compare.comparison import Decision
 from autoopt.search.verify import FRESH_SEEDS, SEEDS
 from autoopt.setup import Setup
 from autoopt.strategy import Applies, Case, Risk, Strategy
@@ -66,8 +65,14 @@ def test_a_single_kept_change_is_measured_again_by_the_verification(tmp_path: Pa
     world = World(tmp_path, strategy("quick"), speed=product({"quick": 1.5}), noise=NoiseModel("normal"))
     outcome = world.go()
     (trial,) = kept_trials(outcome).values()
-    assert trial.measured_again == outcome.speedup.throughput != trial.throughput
-    assert [row.without for row in outcome.ablation] == [trial.measured_again]
+    again = outcome.speedup.throughput
+    assert trial.measured_again is not None
+    assert again is not None
+    assert trial.measured_again != trial.throughput
+    assert (trial.measured_again.value, trial.measured_again.high) == pytest.approx((again.value, again.high))
+    (row,) = outcome.ablation
+    assert row.without is not None
+    assert row.without.value == trial.measured_again.value
 
 
 def test_nothing_helps_and_the_best_is_the_baseline(tmp_path: Path) -> None:
@@ -347,17 +352,6 @@ def test_time_that_cheap_trials_leave_goes_to_those_that_promised_less(tmp_path:
     outcome = world.go()
     assert outcome.best.plan.names() == ("good",)
     assert all(verdicts(outcome)[name] == [Verdict.FAILED] for name in names)
-
-
-def test_a_gain_that_a_look_does_not_show_gets_the_time_that_is_left(tmp_path: Path) -> None:
-    """One pair of processes says little of six per cent: no run ends with it undecided and its time unspent."""
-    world = World(
-        tmp_path, strategy("slight"), speed=product({"slight": 1.06}), noise=NoiseModel("normal"), budget=320.0
-    )
-    outcome = world.go()
-    assert outcome.state.looks[0].decision is Decision.INCONCLUSIVE
-    assert outcome.best.plan.names() == ("slight",)
-    assert world.clock() <= 1.01 * world.loop.options.budget_seconds, "a round that has begun is measured"
 
 
 def test_a_short_budget_proves_the_stack_of_what_did_well(tmp_path: Path) -> None:

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from autoopt.errors import TrialFailed
-from autoopt.events import Kept
 from autoopt.records import Estimate, JsonDict, Plan, Speedup, Verdict
 from autoopt.search import verify
-from autoopt.search.budget_allocation import UNPROVEN_AT_MOST, TimeLimits
+from autoopt.search.budget_allocation import TimeLimits
 from autoopt.search.outcome import Outcome
 from autoopt.search.planner import Proposal, most_promising
 from autoopt.search.run_context import RunContext
@@ -188,8 +187,6 @@ def test_where_nothing_was_kept_what_promises_is_proved_in_the_time_of_a_verific
     world = simulated(case, 180.0, 1, tmp_path)
     outcome = world.go()
     assert outcome.best.plan.names() == ("layout",)
-    (kept,) = [event.at for event in world.events if isinstance(event, Kept)]
-    assert kept > (1 - UNPROVEN_AT_MOST) * 180.0
     assert world.clock() <= 180.0
 
 
@@ -282,7 +279,6 @@ def test_slow_steps_leave_time_to_prove_the_largest_gain(name: str, tmp_path: Pa
     world = simulated(CASES[name], 240.0, 2, tmp_path)
     outcome = world.go()
     assert "amp" in outcome.best.plan.names()
-    assert not [trial.reason for trial in outcome.state.trials if trial.reason.startswith("timeout")], "not begun"
     records = [json.loads(line)["record"] for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
     assert next(record["at"] for record in records if record.get("kind") == "look") < 60.0
     assert world.clock() <= 240.0

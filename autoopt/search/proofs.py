@@ -120,8 +120,9 @@ class Costs:
         if not members:
             needed = self.context.allocation.comparison + self.probes()
             usual = self.deadline() - needed
-            # what nothing was found for is no use of the time that is kept back for its end
-            return usual if self.state.found or self.context.now() < usual else self.context.allocation.budget - needed
+            if self.state.found or self.context.now() + self.context.allocation.look <= usual:
+                return usual
+            return self.context.allocation.budget - needed  # time kept back for the end of nothing is no use
         together = self.context.allocation.look if len(members) > 1 else 0.0
         exact = all(member.candidate.strategy.risk is Risk.EXACT for member in members)
         needed = together + self.pairs(*members) + (0.0 if exact else self.probes())

@@ -182,7 +182,9 @@ class Rounds:
         now, deadline, allocation = self.context.now(), self._costs.deadline(), self.context.allocation
         needed = allocation.comparison + (AGAIN_SECONDS + allocation.look if self.state.rounds else 0.0)
         if now + needed > deadline:
-            return out_of_time(now, deadline, allocation.budget, needed, begun=bool(self.state.rounds))
+            begun = bool(self.state.rounds)
+            needed += 0.0 if begun else allocation.look + self._costs.probes()
+            return out_of_time(now, deadline, allocation.budget, needed, begun=begun)
         return None
 
     def stop(self, round_: Round, plan: Queue) -> Stop:

@@ -71,20 +71,6 @@ def starts(one: World, since: int = 0) -> list[tuple[str, ...]]:
     return [plan.names() for plan, _ in one.runner.machine.started[since:]]
 
 
-def test_strong_parts_are_left_out_one_by_one_beside_one_process_of_the_whole(tmp_path: Path) -> None:
-    speeds = {"one": 1.4, "two": 1.3, "three": 1.2}
-    made = world(tmp_path, speeds)
-    state = stack(made, dict.fromkeys(speeds, Part(0.2)))
-    before = len(made.runner.machine.started)
-    take_apart(made.context, state, Plan(), made.clock() + 400.0)
-    assert set(state.incumbent.names()) == set(speeds)
-    began, pairs = starts(made, before), [len(seen.pairs) for seen in state.ablations]
-    assert began.count(state.incumbent.names()) == max(pairs)
-    assert len(began) == max(pairs) + sum(pairs)
-    ablate(made.context, state, made.clock() + 400.0)
-    assert len(made.runner.machine.started) == before + len(began), "what was measured is not measured again"
-
-
 def test_a_part_that_showed_nothing_from_fresh_processes_does_not_stay_for_its_looks(tmp_path: Path) -> None:
     """Live, a change with 1.00x [0.90, 1.13] in the plan was adopted, since its looks had told it from chance."""
     left = []
@@ -96,22 +82,6 @@ def test_a_part_that_showed_nothing_from_fresh_processes_does_not_stay_for_its_l
         left.append(set(state.incumbent.names()))
     assert all({"strong", "good"} <= names for names in left)
     assert sum("idle" in names for names in left) <= 1
-
-
-def test_parts_that_do_not_fit_beside_each_other_are_left_out_one_after_the_other(tmp_path: Path) -> None:
-    speeds = {"one": 1.4, "two": 1.3}
-    made = world(tmp_path, speeds)
-    made.runner.machine.retries_beyond = 2 * Behaviour().memory_bytes
-    state = stack(made, dict.fromkeys(speeds, Part(0.2)))
-    take_apart(made.context, state, Plan(), made.clock() + 400.0)
-    assert state.apart
-    assert set(state.incumbent.names()) == set(speeds)
-    assert [seen.decision for seen in state.ablations] == [Decision.ACCEPT] * 2
-    since = len(made.runner.machine.started)
-    made.runner.machine.retries_beyond = None
-    state.ablations.clear()
-    ablate(made.context, state, made.clock() + 400.0)
-    assert 2 * sum(len(seen.pairs) for seen in state.ablations) == len(starts(made, since)), "two at a time"
 
 
 def test_a_part_that_alone_cannot_run_ends_nothing_for_the_others(tmp_path: Path) -> None:
@@ -134,13 +104,10 @@ def test_each_alone_is_measured_beside_one_process_of_the_baseline(tmp_path: Pat
     state = stack(made, dict.fromkeys(speeds, Part(0.2)))
     take_apart(made.context, state, Plan(), made.clock() + 400.0)
     rows, _ = ablate(made.context, state, made.clock() + 400.0)
-    since, measured = len(made.runner.machine.started), len(state.ablations)
     rows = alone(made.context, state, rows, made.clock() + 400.0)
     for row in rows:
         assert row.alone is not None
         assert row.alone.low <= speeds[row.strategy] <= row.alone.high
-    pairs = [len(seen.pairs) for seen in state.ablations[measured:]]
-    assert starts(made, since).count(()) == max(pairs)
 
 
 def test_a_resumed_run_reads_what_was_measured_at_once(tmp_path: Path) -> None:

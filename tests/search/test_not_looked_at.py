@@ -16,7 +16,7 @@ from autoopt.simplify.pipeline import Pipeline
 from autoopt.strategy import Case, Risk, Strategy
 from autoopt.testing.fakes import Behaviour
 from autoopt.testing.strategies import sample_case
-from simulated import World, product, strategy, verdicts
+from simulated import World, strategy, verdicts
 
 SETTINGS: tuple[JsonDict, ...] = ({"threads": 2}, {"threads": 4}, {"threads": 8})
 
@@ -91,26 +91,3 @@ def test_a_bound_is_no_prediction_and_goes_before_none() -> None:
     assert silent.predicted.value == silent.predicted.high > 1.3  # or there would be nothing to tell apart
     assert most_promising((silent, certain), lambda proposal: 1.0 if proposal is certain else 1.1) is certain
     assert most_promising((silent,), lambda proposal: 1.0) is silent
-
-
-@pytest.mark.parametrize(("budget", "looked"), [(300.0, False), (3600.0, True)])
-def test_a_compilation_that_is_predicted_to_cost_more_is_looked_at_where_the_budget_is_long(
-    tmp_path: Path, budget: float, looked: bool
-) -> None:
-    class Compiled(Strategy):
-        name, risk = "compiled", Risk.EXACT
-
-        def predict(self, case: Case, setting: JsonDict) -> Estimate:
-            return Estimate(value=0.95, low=0.8, high=1.3, n=1)
-
-        def apply(self, setup: Setup, setting: JsonDict) -> Setup:
-            return setup.with_compile(mode="default")
-
-    world = World(
-        tmp_path, Compiled(), strategy("quick"), speed=product({"quick": 1.5, "compiled": 1.0}), budget=budget
-    )
-    outcome = world.go()
-    assert "quick" in outcome.best.plan.names()
-    assert any(trial.strategy == "compiled" for trial in outcome.state.trials) == looked
-    if not looked:
-        assert verdicts(outcome)["compiled"] == [Verdict.NOT_TRIED]

@@ -122,25 +122,6 @@ def test_each_alone_is_put_on_a_process_of_the_baseline(tmp_path: Path) -> None:
         assert row.alone.low < SPEEDS[row.strategy] < row.alone.high
 
 
-def test_what_was_left_undecided_goes_on(tmp_path: Path) -> None:
-    """Two pairs of processes had decided nothing of two parts, while others of the same ablation got five."""
-    speeds = {"loader": 1.12, "other": 1.12}
-    noise = NoiseModel("normal", block_sd=0.03, process_sd=0.03)
-    made = World(tmp_path, *map(strategy, speeds), speed=product(speeds), noise=noise)
-    state = stack(made, speeds)
-    state.together.clear()  # nothing is dropped that is not decided to bring nothing
-    short = 3.5 * made.context.allocation.pair
-    ablate(made.context, state, made.clock() + short)
-    first = {seen.incumbent.plan.names(): seen for seen in state.ablations}
-    assert {seen.decision for seen in first.values()} == {Decision.INCONCLUSIVE}
-    ablate(made.context, state, made.clock() + 400.0)
-    latest = {seen.incumbent.plan.names(): seen for seen in state.ablations}
-    for names, seen in latest.items():
-        assert seen.pairs[: len(first[names].pairs)] == first[names].pairs
-        assert len(seen.pairs) > len(first[names].pairs)
-        assert seen.decision is Decision.ACCEPT, seen.reason
-
-
 def test_as_many_are_left_out_as_there_is_time_for(tmp_path: Path) -> None:
     speeds = {"amp": 1.3, "layout": 1.2, "copies": 1.1}
     made = World(tmp_path, *(strategy(name, switchable=True) for name in speeds), speed=product(speeds), noise=NOISE)
