@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -49,7 +50,7 @@ def readers(dataset: Any, index: int) -> list[Setting]:
         (found, (reader, name))
         for module, (reader, names) in READING.items()
         for name in names
-        if (found := getattr(sys.modules.get(module), name, None)) is not None
+        if (found := _plain(getattr(sys.modules.get(module), name, None))) is not None
     ]
     codes = {found.__code__: name for found, name in functions if hasattr(found, "__code__")}
     plain = [(found, name) for found, name in functions if not hasattr(found, "__code__")]
@@ -73,6 +74,11 @@ def readers(dataset: Any, index: int) -> list[Setting]:
     finally:
         sys.setprofile(before)
     return seen
+
+
+def _plain(function: Any) -> Any:
+    """The library's own function, without the call that this strategy has put around it."""
+    return function.args[-1] if isinstance(function, partial) and function.args else function
 
 
 def _call(reader: str, name: str, frame: FrameType | None) -> Setting:
