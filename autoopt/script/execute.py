@@ -164,13 +164,18 @@ def _viewed(spec: TrialSpec, tell_imports: bool) -> tuple[list[str], Orders, dic
     assert script is not None, "the trial of a script"
     scratch = Path(tempfile.gettempdir())
     view = opened(script, scratch) if spec.rank is None else _open_together(script, scratch, spec.rank)
-    directory = view.path(spec.directory)
-    os.chdir(directory)
-    words = [script.command[0], *(view.path(word) if os.path.isabs(word) else word for word in script.command[1:])]
+    words, environment = placed(script, view, spec.directory, scratch)
     orders = Orders(spec=spec, writable=_writable(script.folders, script.shared, view), tell_imports=tell_imports)
+    return words, orders, environment
+
+
+def placed(script: ScriptSpec, view: View, directory: str, scratch: Path) -> tuple[list[str], dict[str, str]]:
+    """Goes where the script runs; the command's words as this process has them, and its further variables."""
+    here = view.path(directory)
+    os.chdir(here)
+    words = [script.command[0], *(view.path(word) if os.path.isabs(word) else word for word in script.command[1:])]
     offline = {**OFFLINE, "MLFLOW_TRACKING_URI": f"file:{scratch / 'mlruns'}"}
-    first = path_of([view.path(path) for path in script.python_path])
-    return words, orders, {**offline, **first, "PWD": directory}
+    return words, {**offline, **_path_of([view.path(path) for path in script.python_path]), "PWD": here}
 
 
 def opened(script: ScriptSpec, scratch: Path) -> View:
@@ -209,7 +214,7 @@ def listening(orders: Orders, environment: os._Environ[str] | dict[str, str]) ->
     return {**environment, **path, **unset, VARIABLE: orders.model_dump_json()}
 
 
-def path_of(first: list[str]) -> dict[str, str]:
+def _path_of(first: list[str]) -> dict[str, str]:
     """``PYTHONPATH`` with these folders before those that it names already; nothing where there are none."""
     before = os.environ.get("PYTHONPATH")
     return {"PYTHONPATH": os.pathsep.join([*first, *([before] if before else [])])} if first else {}

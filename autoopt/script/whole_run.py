@@ -15,7 +15,7 @@ from pathlib import Path
 
 from autoopt.benchmark.cputime import cpu_times, foreign_seconds
 from autoopt.errors import EnvironmentLacks, TrialFailed
-from autoopt.script.execute import OFFLINE, opened, path_of
+from autoopt.script.execute import opened, placed
 from autoopt.script.metric import MetricReader
 from autoopt.trial.protocol import ScriptSpec
 
@@ -96,12 +96,8 @@ def become() -> None:
     document = json.loads(sys.stdin.read())
     script, scratch = ScriptSpec.model_validate(document["script"]), Path(document["scratch"])
     view = opened(script, scratch)
-    directory = view.path(document["directory"])
-    os.chdir(directory)
-    words = [script.command[0], *(view.path(word) if os.path.isabs(word) else word for word in script.command[1:])]
-    first = path_of([view.path(path) for path in script.python_path])
-    environment = {**os.environ, **OFFLINE, **first, "MLFLOW_TRACKING_URI": f"file:{scratch / 'mlruns'}"}
+    words, environment = placed(script, view, document["directory"], scratch)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     sys.stdout.flush()
     (scratch / _BEGAN).write_text(repr(time.monotonic()))
-    os.execvpe(words[0], words, {**environment, "PWD": directory})
+    os.execvpe(words[0], words, {**os.environ, **environment})
