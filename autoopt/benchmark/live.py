@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -20,6 +20,8 @@ from autoopt.records.facts import WorkloadFacts
 from autoopt.setup import Setup
 from autoopt.workload import Target, Workload
 
+Wrap = Callable[[str, Callable[..., Any]], Callable[..., Any]]
+"""``wrap(stage, function)``, in place of the function."""
 Each = Callable[[int, float], None]
 Task = TypeVar("Task", bound=Callable[..., Any])
 Values = list[tuple[int, float, float]]
@@ -172,8 +174,11 @@ class LiveTraining(Protocol):
         """Does something at the end of a step, called from ``each`` or between stretches; off the clock."""
         ...
 
-    def step_by_stages(self) -> None:
-        """From now on every step goes through the calls that tools may wrap."""
+    def wrap_stages(self, wrap: Wrap, known: Collection[str] = ()) -> None:
+        """From now on each stage is called through what ``wrap(stage, function)`` makes of it, but for known ones.
+
+        A script's stages are called by its own lines, which stay as they are.
+        """
         ...
 
     def profiled(self, profiler: Any, steps: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import reduce
 from time import perf_counter
@@ -24,7 +24,7 @@ from autoopt.benchmark.distributed.step import SharedStep, Weights, by_itself
 from autoopt.benchmark.evaluation import Evaluation
 from autoopt.benchmark.facts import workload_facts
 from autoopt.benchmark.flags import apply_flags
-from autoopt.benchmark.live import Each, Printed, Stretch, Values
+from autoopt.benchmark.live import Each, Printed, Stretch, Values, Wrap
 from autoopt.benchmark.loader import lengths, training_loader, validation_loader
 from autoopt.benchmark.losses import LossRecorder, takes_probabilities, transformed_loss
 from autoopt.benchmark.optimizer import Factory, make_optimizer, users_factory
@@ -358,6 +358,18 @@ class Training:
     def step_by_stages(self) -> None:
         """From now on every step is trained by ``next`` and ``advance``, for tools that wrap what these call."""
         self.fast = False
+
+    def wrap_stages(self, wrap: Wrap, known: Collection[str] = ()) -> None:
+        self.step_by_stages()
+        for owner, method, stage in (
+            (self.batch_iterator, "group", "data"),
+            (self.plain_step, "forward", "forward"),
+            (self.plain_step, "backward", "backward"),
+            (self.optimizer, "step", "optimizer"),
+            (self, "evaluate", "evaluate"),
+        ):
+            if stage not in known:
+                setattr(owner, method, wrap(stage, getattr(owner, method)))
 
     def profiled(self, profiler: Any, steps: int) -> None:
         self.step(self.next())

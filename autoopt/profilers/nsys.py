@@ -49,17 +49,7 @@ def run_nsys(base: TrialSpec, folder: Path, steps: int) -> JsonDict:
 
 def with_ranges(training: Any, push: Callable[[str], Any], pop: Callable[[], Any], known: Collection[str] = ()) -> None:
     """Puts a range around each stage of a training, but for those that are known already."""
-    training.step_by_stages()
-    step = training.plain_step
-    for owner, method, stage in (
-        (training.batch_iterator, "group", "data"),
-        (step, "forward", "forward"),
-        (step, "backward", "backward"),
-        (training.optimizer, "step", "optimizer"),
-        (training, "evaluate", "evaluate"),
-    ):
-        if stage not in known:
-            setattr(owner, method, _ranged(getattr(owner, method), stage, push, pop))
+    training.wrap_stages(lambda stage, function: _ranged(function, stage, push, pop), known)
 
 
 def _ranged(function: Callable[..., Any], stage: str, push: Callable[[str], Any], pop: Callable[[], Any]) -> Any:

@@ -42,8 +42,7 @@ def torch_profiler(live: Any, folder: str, steps: int) -> JsonDict:
         open_.append(torch.profiler.record_function(stage))
         open_[-1].__enter__()
 
-    if live.training.takes_batches:  # a script's own lines call its stages
-        with_ranges(live.training, push, lambda: open_.pop().__exit__(None, None, None), known=("data",))
+    with_ranges(live.training, push, lambda: open_.pop().__exit__(None, None, None), known=("data",))
     written = write_trace(live.training, Path(folder) / "torch", steps=min(steps, 5))
     found = read_profile(written["readable"])
     lines = [f"a step takes {1e3 * found['step_seconds']:.2f} ms"]

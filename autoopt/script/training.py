@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +23,7 @@ from autoopt.benchmark.distributed.group import PATIENCE, Board, Enough, Group, 
 from autoopt.benchmark.distributed.replicate import options_of
 from autoopt.benchmark.distributed.step import own_statistics
 from autoopt.benchmark.facts import workload_facts
-from autoopt.benchmark.live import Each, Printed, Values
+from autoopt.benchmark.live import Each, Printed, Values, Wrap
 from autoopt.benchmark.loader import Lengths
 from autoopt.benchmark.losses import LossRecorder
 from autoopt.benchmark.optimizer import make_optimizer, users_factory
@@ -335,8 +335,8 @@ class ScriptTraining:
     def host_peak_bytes(self) -> int | None:
         return host_peak_bytes()
 
-    def step_by_stages(self) -> None:
-        """Every step of a script goes through its own calls."""
+    def wrap_stages(self, wrap: Wrap, known: Collection[str] = ()) -> None:
+        """A script's own lines call its stages."""
 
     def close(self) -> None:
         """The process ends with its script."""

@@ -7,8 +7,6 @@ from typing import Any
 from autoopt.benchmark.live import LiveTraining
 
 NAMES = {name for name in {*LiveTraining.__annotations__, *vars(LiveTraining)} if not name.startswith("_")}
-OF_A_BUILD = {"batch_iterator", "optimizer", "plain_step"}
-"""What torch's profiler puts ranges around; of a script its own lines call its stages."""
 
 
 class Narrowed:
@@ -25,7 +23,7 @@ class Narrowed:
 
 
 def _known(name: str) -> str:
-    if name not in NAMES | OF_A_BUILD:
+    if name not in NAMES:
         raise AttributeError(f"{name} is not in LiveTraining")
     return name
 
