@@ -73,7 +73,7 @@ class Movement:
     Parameters that are spread over processes are not looked at: no element of them is here for sure.
 
     Args:
-        model: whose trainable parameters are looked at.
+        model: whose trainable parameters are sampled.
     """
 
     def __init__(self, model: nn.Module) -> None:

@@ -83,7 +83,7 @@ class Asked:
         gradients: batches at each set of weights, in so far as there is time; as many as usual where 0.
         until: steps of the shortest training that quality asks for; trained to its end where that fits.
         evaluates: the metric is taken at each set of weights as well, and at those of the recorded steps; a script's
-            evaluations on the way are looked at in any case.
+            evaluations on the way are compared in any case.
     """
 
     out: str

@@ -90,7 +90,7 @@ class Pairs:
     """The pairs of processes of a comparison.
 
     ``starts``: seconds of each side's starts. ``step_seconds``: of the baseline, once known; ``samples_per_step``: its
-    own, which both sides' steps are counted by; 0 where samples cannot be counted; None: each side's count is believed,
+    own, which both sides' steps are counted by; 0 where samples cannot be counted; None: each side's own count holds,
     since both are the user's. ``spent``: steps and seconds of each side, those before each block included.
     ``tampered``: why a frozen process is not what it was; empty where all are.
     """

@@ -208,7 +208,7 @@ class Talk:
         self._answer: Answer = lambda trial: None
 
     def coming(self) -> tuple[Plan, Estimate | None] | None:
-        """The plan that is looked at next, which has been asked for with it; None where there is none."""
+        """The plan of the next screening measurement, which has been asked for with it; None where there is none."""
         if self._upcoming is not None:
             return self._upcoming.plan, self._upcoming.predicted
         self._asked = self._asked or next(self._settings, None)

@@ -349,7 +349,7 @@ def _planned(
 ) -> int | None:
     """Seeds that would show it by the metric or by the steps to the target, whichever takes fewer; None: neither would.
 
-    A difference of one seed is mostly chance: of it only how far evaluations scatter is believed. Of several, one is
+    A difference of one seed is mostly chance: of it only the scatter of evaluations counts. Of several, one is
     given up that would have to be off by two standard errors of all seeds that there may be.
     """
     have, speed, target = len(evidence.paired_with_incumbent()), comparison.estimate, objective.target

@@ -42,9 +42,6 @@ PAST = 0.25
 _NOISES = 3.0
 """Standard deviations over seeds by which a metric must lie below the target to have fallen."""
 
-_EVALUATION_ROUNDING = 1e-5
-"""Relative difference of a metric that sums in float32 give it, added up in another order."""
-
 
 @dataclass(frozen=True)
 class MetricDifference:
