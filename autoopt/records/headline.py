@@ -30,7 +30,8 @@ class Headline(Record):
     ``source``: ``trained`` from start to end, or ``modelled`` from measured parts.
 
     ``baseline_steps``, ``best_steps``: of these seconds; 1 of ``per_step``. ``planned``: they are those of the planned
-    run. ``pairs``: trained in all, also those that did not end alike; ``interleaved``: all of them were.
+    run. ``pairs``: trained in all, also those that did not end alike; ``interleaved``: all of them were; ``whole``:
+    they are whole runs of the untouched and the patched script, nothing listening.
     ``target_missed``: no training of either side reached the target. ``blocks``: the same speedup with the seconds of a
     step from interleaved blocks; ``agrees``: it lies within ``margin`` of ``value``, in log speedup; None where one of
     the two was not measured.
@@ -52,6 +53,7 @@ class Headline(Record):
     planned: bool = False
     pairs: int = 0
     interleaved: bool = True
+    whole: bool = False
     target_missed: bool = False
     blocks: Estimate | None = None
     agrees: bool | None = None
@@ -87,6 +89,8 @@ class Headline(Record):
             return "over the planned run"
         if self.kind == "to_target":
             return "to target"
+        if self.whole:
+            return "in whole runs"
         charged = (self.best_steps or 0.0) > 1.005 * (self.baseline_steps or self.best_steps or 0.0)
         return "for the same steps and those that rounding costs" if charged else "for the same steps"
 
@@ -105,13 +109,14 @@ class Headline(Record):
         if not self.interleaved:
             found.append("the trainings ran one after the other, not interleaved")
         if self.n < 2:
-            found.append("one pair of trainings is a point and does not show how much trainings scatter")
+            what = "whole runs" if self.whole else "trainings"
+            found.append(f"one pair of {what} is a point and does not show how much {what} scatter")
         if self.pairs > self.n or (self.kind == "per_step" and not self.target_missed):
             missed = self.pairs if self.kind == "per_step" else self.pairs - self.n
             found.append(f"in {missed} of {self.pairs} pairs the two trainings did not come to the same end")
-        if self.agrees is None:
+        if self.agrees is None and not self.whole:
             found.append("there are no interleaved blocks of steps to hold it against")
-        elif not self.agrees:
+        elif self.agrees is False:
             found.append("trainings and interleaved blocks disagree")
         if self.low is not None and self.low <= 1.0:
             found.append("the interval includes no gain")
@@ -125,7 +130,8 @@ class Headline(Record):
         shown = f"{self.value:.2f}x {'faster ' if self.value >= 1.0 else ''}{self.of_what}"
         if self.low is not None and self.high is not None:
             shown += f" [{self.low:.2f}, {self.high:.2f}]"
-        pairs = "one pair of trainings" if self.n == 1 else f"{self.n} pairs"
+        what = "whole runs" if self.whole else "trainings"
+        pairs = f"one pair of {what}" if self.n == 1 else f"{self.n} pairs"
         shown += ", modelled" if self.source == "modelled" else f", {pairs}"
         return f"{shown}; target not reached" if self.target_missed else shown
 

@@ -80,11 +80,17 @@ class Moved(Record):
     slow: tuple[int, ...] = ()
 
 
+WHOLE_RUN = "whole run"
+"""How a script ended that nothing listened to."""
+
+
 class TrainingRun(Record):
     """One training from the first step to the target or the limit, evaluations included.
 
     ``evaluated_samples``: those that the latest evaluation read. ``once_seconds``: of training, for what is
     paid once (warming up, compiling, searches); part of ``fixed_seconds`` and of ``training_seconds``.
+    ``stopped``: what ended it; :data:`WHOLE_RUN` of a script that ran by itself from the start of its process to its
+    end, of which only the seconds and the metric at the end are known.
     ``kept``: files of the weights at its start, middle and end, where they were to be kept. ``told``: patterns of what
     may be the metric in the lines that a script printed at its evaluations, where no metric was named; the curve is
     that of one that stands alone.

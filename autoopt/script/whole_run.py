@@ -15,6 +15,8 @@ from pathlib import Path
 
 from autoopt.benchmark.cputime import cpu_times, foreign_seconds
 from autoopt.errors import EnvironmentLacks, TrialFailed
+from autoopt.records import Curve, CurvePoint
+from autoopt.records.messages import WHOLE_RUN, TrainingRun
 from autoopt.script.execute import opened, placed
 from autoopt.script.metric import MetricReader
 from autoopt.trial.protocol import ScriptSpec
@@ -38,6 +40,28 @@ class WholeRun:
     seconds: float
     foreign_cpu_seconds: float | None
     metric: float | None
+
+    def as_training(self, steps: int, seed: int) -> TrainingRun:
+        """The run as a training that is known by its end alone.
+
+        Args:
+            steps: that it took.
+            seed: by which trainings of two plans are paired.
+        """
+        point = CurvePoint(step=steps, seconds=self.seconds, metric=self.metric)
+        return TrainingRun(
+            seed=seed,
+            curve=Curve(seed=seed, points=() if self.metric is None else (point,)),
+            seconds=self.seconds,
+            training_seconds=self.seconds,
+            evaluation_seconds=0.0,
+            evaluations=int(self.metric is not None),
+            steps=steps,
+            samples=None,
+            fixed_seconds=0.0,
+            reached=None,
+            stopped=WHOLE_RUN,
+        )
 
 
 def whole_run(script: ScriptSpec, directory: str, *, timeout: float, metric: str | None = None) -> WholeRun:

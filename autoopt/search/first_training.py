@@ -12,7 +12,7 @@ from shlex import quote
 from autoopt.benchmark.target import reachable
 from autoopt.errors import TrialFailed
 from autoopt.records import JsonDict, Objective, Plan
-from autoopt.records.messages import TrainingRun
+from autoopt.records.messages import WHOLE_RUN, TrainingRun
 from autoopt.script.metric import chosen, direction_of, name_of, why_chosen
 from autoopt.search.aa_control import AAControl
 from autoopt.search.accept.metric import PAST, parts_to
@@ -23,6 +23,7 @@ from autoopt.search.compare.comparison import Comparison
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 from autoopt.search.trial_runner import BaselineFailed
+from autoopt.search.whole_runs import run_seconds, shown_by_whole_runs
 
 LATER_UP_TO = 900.0
 LATER_SHARE = 0.04
@@ -61,7 +62,8 @@ def begin(context: RunContext, state: SearchState) -> None:
     if not _may_wait(context, state):
         train_first(context, state)
         return
-    planned = _allocation(context, state.aa, expected(context, state), trained=False)
+    whole = (run_seconds(context, state) or 0.0) - state.aa.start_seconds
+    planned = _allocation(context, state.aa, max(expected(context, state), whole), trained=False)
     if _unnamed(context, state):
         if not _trains_later(context, planned):
             context.note(state, NOT_LOOKED_FOR)
@@ -164,6 +166,9 @@ def train_first(
     share = context.allocation.baseline(state.objective.target is not None)
     room = _room(context, state, beside) - reserve
     start = context.allocation.start_seconds
+    whole = shown_by_whole_runs(context, state, beside) if beside is not None else None
+    if beside is not None and whole is not None and _whole_runs(context, state, beside, whole, speedup, room):
+        return
     limit = min(share, room if beside is None else (room - start) / (1 + 1 / max(speedup, 1.0)))
     if state.trained is not None or (beside is not None and limit < LEAST_SECONDS):
         return
@@ -174,7 +179,32 @@ def train_first(
     both = trainings.expected_seconds * (1 + 1 / max(speedup, 1.0)) + start
     if beside is not None and both <= room:
         _in_turns(context, state, beside, speedup, beyond=PAST if 2 * (1 + PAST) * both <= room else 0.0)
-    run = state.trained = _trained(context, state)
+    _adopt(context, state, _trained(context, state))
+
+
+def _whole_runs(
+    context: RunContext, state: SearchState, plan: Plan, seconds: float, speedup: float, room: float
+) -> bool:
+    """Whole runs of the untouched and the patched script as the first training. False without the time for both."""
+    if state.trained is not None or seconds * (1 + 1 / max(speedup, 1.0)) > room:
+        return state.trained is not None
+    trainings, seed = context.gate.trainings, context.seed
+    trainings.limit_seconds = PATIENCE * seconds
+    purpose, steps = f"first whole runs, pair {seed}", state.planned_steps or 0
+    try:
+        pair = trainings.whole_runs(state.baseline, plan, seed, purpose=purpose, steps=steps, remember=True)
+    except TrialFailed as failure:
+        if getattr(failure, "side", 1) == 0 and failure.kind != "timeout":
+            raise _untrained(failure) from failure
+        return False
+    _adopt(context, state, pair.baseline)
+    return True
+
+
+def _adopt(context: RunContext, state: SearchState, run: TrainingRun) -> None:
+    """Takes over what the first training has shown: weights to probe at, metric, target, what a training takes."""
+    state.trained = run
+    trainings = context.gate.trainings
     if context.gate.probes is not None:
         context.gate.probes.weights = run.kept
     unseen = run.seconds if run.evaluations == 0 else None
@@ -182,7 +212,7 @@ def train_first(
     _new_target(context, state, run)
     trainings.target = state.objective.target
     trainings.max_steps = run.steps if trainings.target is None else None  # then equal steps are what is timed
-    usual = usual_seconds(state.aa, run)
+    usual = max(usual_seconds(state.aa, run), (run_seconds(context, state) or 0.0) - state.aa.start_seconds)
     trainings.limit_seconds = PATIENCE * max(usual, run.seconds) + state.aa.start_seconds
     trainings.expected_seconds = usual + state.aa.start_seconds
     context.allocation = _allocation(context, state.aa, usual, trained=True)
@@ -279,7 +309,7 @@ def usual_seconds(aa: AAControl, run: TrainingRun) -> float:
     A burst of foreign load in the one training must not shrink the search: its steps count as they
     took in the interleaved blocks of the A/A control.
     """
-    if aa.side.step_seconds is None or not aa.side.startup:
+    if aa.side.step_seconds is None or not aa.side.startup or run.stopped == WHOLE_RUN:
         return run.seconds
     quiet = aa.side.startup.fixed_seconds + run.steps * aa.side.step_seconds.p50 + run.evaluation_seconds
     return min(run.seconds, quiet)

@@ -54,7 +54,11 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Skipped:
-    """A strategy that is not tried, and why. ``unnamed``: the user has asked for others, or not for this one."""
+    """A strategy that is not tried, and why.
+
+    ``unnamed``: the user has asked for others, or not for this one. ``small``: it is predicted to be faster, by less
+    than could be shown of it alone.
+    """
 
     strategy: Strategy
     verdict: Verdict
@@ -62,6 +66,7 @@ class Skipped:
     setting: JsonDict = field(default_factory=dict)
     predicted: Estimate | None = None
     unnamed: bool = False
+    small: bool = False
 
 
 @dataclass(frozen=True)
@@ -164,7 +169,7 @@ def _consider(
         settings = list(_first(strategy, case))
         if not settings:
             return Skipped(strategy, Verdict.NOT_APPLICABLE, "it has no setting to try here")
-        refused = _refused(strategy, case, settings[0])
+        refused = _refused(registry, strategy, case, settings[0])
         if refused:
             return Skipped(strategy, Verdict.NOT_APPLICABLE, refused, settings[0])
         predicted = predict(strategy, case, settings[0])
@@ -178,6 +183,9 @@ def _consider(
             f"cannot pay: {_told(predicted)}at the very best {best:.3f}x, below {threshold:.3f}x",
             settings[0],
             predicted,
+            small=predicted.kind is not EstimateKind.BOUND
+            and predicted.low > 1.0
+            and not strategy.risk.trains_otherwise,
         )
     return Proposal(strategy, predicted, settings[0])
 
@@ -221,9 +229,16 @@ def _without_loader(strategy: Strategy, case: Case) -> str:
     return without_loader(strategy.apply(Setup(), strategy.example.setting), case.sites) or ""
 
 
-def _refused(strategy: Strategy, case: Case, setting: JsonDict) -> str:
-    """Why a setting cannot be put on the script that is trained; empty where it can, or where there is no script."""
-    return (unsayable(strategy.apply(Setup(), setting), case.sites) if case.sites is not None else None) or ""
+def _refused(registry: Registry, strategy: Strategy, case: Case, setting: JsonDict) -> str:
+    """Why a setting with its companions cannot be put on the script that is trained; empty where it can, or where
+    there is no script."""
+    if case.sites is None:
+        return ""
+    setup = strategy.apply(Setup(), setting)
+    for companion in strategy.companions(case, setting):
+        if companion.strategy in registry:
+            setup = registry[companion.strategy].apply(setup, companion.setting)
+    return unsayable(setup, case.sites) or ""
 
 
 def unwanted(strategy: Strategy, choice: Choice) -> str:

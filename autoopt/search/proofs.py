@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, inf, isfinite, log, log1p
 
 from autoopt.records import Change, Plan, Quality, Round, Trial, Verdict
@@ -16,12 +16,12 @@ from autoopt.search.accept.evidence import FEWEST_SEEDS
 from autoopt.search.budget_allocation import TRIAL
 from autoopt.search.candidate import Candidate
 from autoopt.search.first_training import train_first
-from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan
+from autoopt.search.planner import PLUGIN_ERRORS, Skipped, candidate_plan
 from autoopt.search.proof import Proof
 from autoopt.search.run_context import RunContext
 from autoopt.search.screened import FEWEST_PAIRS, HOPE, Screened, alone_or_together, chance, pairs_to_prove, provable
 from autoopt.search.screening import Screening
-from autoopt.search.state import SearchState
+from autoopt.search.state import Part, SearchState
 from autoopt.search.trainable import OTHER_SAMPLES, other_samples, takes_trainings
 from autoopt.search.verify import proved
 from autoopt.strategy import Risk
@@ -282,6 +282,33 @@ def refused(state: SearchState, screened: Screened, quality: Quality, told: str 
             state.trials[index] = known.model_copy(update=changed)
 
 
+def with_small(context: RunContext, state: SearchState, screened: Screened, small: Sequence[Skipped]) -> Candidate:
+    """A candidate with what is predicted to bring something besides, each too little to be shown alone.
+
+    Only what no training has to judge and, of a script, what its patch can say. The proof is of the whole.
+    """
+    registry, whole = context.runner.registry, screened.candidate
+    looked_at = len({trial.strategy for trial in state.trials})
+    seen = {whole.change.strategy: Part(screened.gain, screened.error, screened.bar(looked_at))}
+    for skipped in small:
+        strategy, predicted = skipped.strategy, skipped.predicted
+        change = Change(strategy=strategy.name, setting=skipped.setting)
+        taken = {one.strategy for one in whole.changes}
+        if predicted is None or any(name == strategy.name or registry.exclude(strategy.name, name) for name in taken):
+            continue
+        try:
+            plan = candidate_plan(registry, state.incumbent, (*whole.changes, change))
+            registry.fold(plan)
+        except PLUGIN_ERRORS:
+            continue
+        if plan == whole.plan or not context.runner.in_source(Plan(changes=(change,))):
+            continue
+        own = Part(log(predicted.value), (log(predicted.high) - log(predicted.low)) / 2)
+        parts = {**(whole.parts or seen), strategy.name: own}
+        whole = replace(whole, companions=(*whole.companions, change), plan=plan, stacked=True, parts=parts)
+    return whole
+
+
 IN_VAIN = "a plan that it is a part of was trained, and not shown to be as good"
 
 
@@ -291,12 +318,16 @@ class Proofs:
     Args:
         context, state: of the run.
         seen_bottleneck: under which each strategy was tried, by its name.
+
+    Attributes:
+        small: what is predicted to be faster, by less than could be shown of it alone: it comes with what is proved.
     """
 
     def __init__(self, context: RunContext, state: SearchState, seen_bottleneck: dict[str, str | None]) -> None:
         self.context, self.state = context, state
         self._seen_bottleneck, self._costs = seen_bottleneck, Costs(context, state)
         self._trained_by: dict[int, float] = {}
+        self.small: list[Skipped] = []
 
     def in_order(self, waiting: list[Screened], screening: Screening, round_: Round) -> bool:
         """Proves one after the other until one is kept; what the time does not hold waits for the others."""
@@ -372,7 +403,8 @@ class Proofs:
 
     def _prove(self, screened: Screened, remaining: int, round_: Round) -> bool:
         """Proves what did well in the screening, if there is time for two pairs of processes. True where it is kept."""
-        context, state, candidate = self.context, self.state, screened.candidate
+        context, state = self.context, self.state
+        candidate = with_small(context, state, screened, self.small)
         left, needed = self._left_for(screened), self._costs.pairs(screened)
         late = needed > left and not screened.plain
         least = min(needed, FEWEST_PAIRS * context.allocation.pair)

@@ -91,9 +91,10 @@ class RunContext:
         return not self.stopping() and self.now() <= self.tested_by(state, plan)
 
     def tested_by(self, state: SearchState, plan: Plan) -> float:
-        """When that has to begin at the latest, on the run's clock."""
+        """When that has to begin at the latest, on the run's clock, so that it can be trained thereafter."""
         probe = self.allocation.start_seconds + state.dearer_start(plan) + self.allocation.probe
-        return self.allocation.budget - 2 * self.pair_seconds(state, state.baseline, plan) - probe
+        after = probe + self.allocation.in_turns(state.speedup_so_far)
+        return self.allocation.budget - 2 * self.pair_seconds(state, state.baseline, plan) - after
 
     def compare(
         self,

@@ -14,6 +14,7 @@ from autoopt.records import JsonDict, Plan, Sites
 from autoopt.records.messages import TrainingRun
 from autoopt.registry import Registry
 from autoopt.script.execute import runs_here
+from autoopt.script.whole_run import whole_run
 from autoopt.search.accept.evidence import TrainedPair
 from autoopt.search.accept.losses import ROUNDING
 from autoopt.search.accept.trainings import Turns
@@ -286,6 +287,41 @@ class TrialRunner:
                 failure.side = side  # type: ignore[attr-defined]
                 raise
         return TrainedPair(baseline=runs[0], best=runs[1], interleaved=False)
+
+    def runs_whole(self, plan: Plan) -> bool:
+        """Whether whole runs can show what a plan brings: its patch changes a script that one process here runs."""
+        script = self.base.script
+        local = isinstance(self._launcher, Launcher) and script is not None and script.launch is None
+        if not local or script is None or script.sites is None or self.patched_files is None:
+            return False
+        return bool(self.patched_files(plan))
+
+    def whole_runs(self, plan: Plan, *, steps: int, seed: int, max_seconds: float) -> TrainedPair:
+        """A whole run of the untouched script and one with the plan's patch on it; nothing listens to either.
+
+        Args:
+            steps: of a run.
+            seed: names the pair; it decides which goes first.
+            max_seconds: of each.
+
+        Raises:
+            TrialFailed: one ended badly, or was not at its end in time; ``side`` is 1 where it was the patched one.
+        """
+        script = self.base.script
+        assert script is not None, "whole runs are of a script"
+        assert script.sites is not None, "it was watched"
+        assert self.patched_files is not None, "it can be patched"
+        sides = (script, script.model_copy(update={"patched": self.patched_files(plan)}))
+        metric = script.metric if script.sites.seeded else None  # of another seed it says nothing of the patch
+        runs: dict[int, TrainingRun] = {}
+        for side in (seed % 2, 1 - seed % 2):
+            try:
+                found = whole_run(sides[side], self.base.directory, timeout=max_seconds, metric=metric)
+            except TrialFailed as failure:
+                failure.side = side  # type: ignore[attr-defined]
+                raise
+            runs[side] = found.as_training(steps, seed)
+        return TrainedPair(baseline=runs[0], best=runs[1], whole=True)
 
     @contextmanager
     def _adopted(self, plan: Plan, label: str, seed: int) -> Iterator[AnyTrial]:

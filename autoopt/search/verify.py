@@ -27,6 +27,7 @@ from autoopt.search.compare.comparison import Comparison, Decision, Side
 from autoopt.search.first_training import train_beside, train_first
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
+from autoopt.search.whole_runs import shown_by_whole_runs
 from autoopt.strategy import Risk
 
 MOST_SEEDS = 4
@@ -122,12 +123,13 @@ def _check(context: RunContext, state: SearchState, end: float, doubted: bool) -
     pairs: list[TrainedPair] = []
     quality = level
     train_beside(context, state, plan, comparison)  # where it was not, and there is time for it now
-    known = list(context.gate.in_turns(state.incumbent))
+    whole = shown_by_whole_runs(context, state, plan)
+    known = [pair for pair in context.gate.in_turns(plan) if pair.whole or whole is None]
     for number in range(MOST_SEEDS):
         settled = quality is None or quality.passed is not None
         if number >= SEEDS and settled and not _unsure(context, state, comparison, quality, pairs):
             break
-        pair = known.pop(0) if known else _train(context, state, number, end, comparison.estimate)
+        pair = known.pop(0) if known else _train(context, state, number, end, comparison.estimate, whole)
         failure = gate.trainings.failure(plan)
         if failure is not None:
             return Verification(speedup=Speedup()), failure.reason
@@ -198,9 +200,11 @@ def _compared(context: RunContext, state: SearchState, end: float) -> Comparison
 
 
 def _train(
-    context: RunContext, state: SearchState, number: int, end: float, ratio: Estimate | None
+    context: RunContext, state: SearchState, number: int, end: float, ratio: Estimate | None, whole: float | None
 ) -> TrainedPair | None:
     """Plan and baseline trained in turns from a fresh seed; None where there is no time, or where one fails.
+
+    Of a script it is a whole run of each, the patch in place of the plan, where the budget holds that.
 
     Without a first training it is not known what they would take, and there was no time for that.
 
@@ -209,14 +213,21 @@ def _train(
 
     Args:
         ratio: of the plan's speed to the baseline's; at its lower end the plan's training is expected to end.
+        whole: seconds of a whole run of the untouched script; None where whole runs do not show the plan.
     """
-    if state.trained is None:
-        return None
     plan, seed = state.incumbent, context.seed + FRESH_SEEDS + number
     trainings, baseline = context.gate.trainings, context.gate.baseline
     speedup = max(ratio.low if ratio else 1.0, 1.0)
-    both = trainings.expected_seconds * (1 + 1 / speedup)
     room = end - context.now() + OVER * context.allocation.budget
+    if whole is not None and whole * (1 + 1 / speedup) <= room:
+        purpose, steps = f"verification, pair {number + 1}", state.planned_steps or 0
+        try:
+            return trainings.whole_runs(baseline, plan, seed, purpose=purpose, steps=steps, max_seconds=room)
+        except TrialFailed:
+            return None
+    if state.trained is None or (whole is not None and number):
+        return None
+    both = trainings.expected_seconds * (1 + 1 / speedup)
     beyond = next((share for share in (PAST, 0.0) if context.now() + (1 + share) * both <= end), None)
     try:
         if beyond is not None:

@@ -16,9 +16,10 @@ Given = tuple[Source, cst.Call, str, Sequence[str]]
 
 
 def data_of(source: Source, site: Site, sites: Sites) -> Given:
-    """The argument that is the training's dataset and no other loader's.
+    """The argument that is the training's dataset.
 
-    Where one line makes the loaders of training and validation, it is the argument of the call that led there.
+    Where one line makes the loaders of training and validation, it is the argument of the call that led there, or that
+    of the line itself, where the datasets of all its loaders are of one class: all of them are then prepared alike.
 
     Raises:
         NoHonestEditError: the line does not name it, or which call leads there is not known.
@@ -27,8 +28,9 @@ def data_of(source: Source, site: Site, sites: Sites) -> Given:
     there = given(call, DATALOADER_POSITIONS).get("dataset")
     if there is None:
         raise NoHonestEditError(f"{site.file}:{site.line} does not name its dataset")
-    others = [other for other in sites.of("loader_validation", "loader_training") if _same_call(other, site)]
-    if len(others) == 1:
+    others = [other for other in sites.of("loader_validation", "loader_training") if same_call(other, site)]
+    one_class = site.options.get("dataset") is not None and all(alike(site, other) for other in others)
+    if len(others) == 1 or one_class:
         return source, call, "dataset", DATALOADER_POSITIONS
     function = source.scope(there.value)
     if not isinstance(function, cst.FunctionDef) or not isinstance(there.value, cst.Name):
@@ -46,7 +48,13 @@ def data_of(source: Source, site: Site, sites: Sites) -> Given:
     return source, handed, there.value.value, positions
 
 
-def _same_call(one: Site, other: Site) -> bool:
+def alike(one: Site, other: Site) -> bool:
+    """Whether two loaders read datasets of one class: what prepares the samples of one may prepare the other's."""
+    return bool(one.options.get("dataset") == other.options.get("dataset"))
+
+
+def same_call(one: Site, other: Site) -> bool:
+    """Whether one call makes both."""
     return (one.file, one.line, one.end_column) == (other.file, other.line, other.end_column)
 
 

@@ -14,7 +14,15 @@ import libcst as cst
 from autoopt.export.script_patch.editing import DATALOADER_POSITIONS, Edits, given
 from autoopt.export.script_patch.imports import entry_of, imports, last_import
 from autoopt.export.script_patch.module import Beside, beside
-from autoopt.export.script_patch.naming import data_of, held_as, inline_model, named_before, named_there
+from autoopt.export.script_patch.naming import (
+    alike,
+    data_of,
+    held_as,
+    inline_model,
+    named_before,
+    named_there,
+    same_call,
+)
 from autoopt.export.script_patch.options import ConfiguredLine, ScriptOptions, UserFiles
 from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot
 from autoopt.export.script_patch.values import UNSEEN, made_at
@@ -307,10 +315,33 @@ class Placing:
             raise NoHonestEditError(f"{type(value).__name__} is no value that can be written down") from None
 
     def _dataset(self, edit: Edit) -> None:
-        """Wraps what the training's loader is given as its dataset."""
+        """Wraps what the training's loader is given as its dataset, and the validation's of the same class."""
         site = self.site("loader_training")
         source, call, name, positions = data_of(self.edits(site.file).source, site, self.sites)
         self._wrap(edit, source, call, name, positions, "")
+        for other in self.sites.of("loader_validation"):
+            at_this_call = [each for each in self.sites.of("loader_validation") if same_call(each, other)]
+            if other.direct and not same_call(site, other) and all(alike(site, each) for each in at_this_call):
+                self._if_honest(lambda trial, other=other: trial._evaluated(edit, other))  # type: ignore[misc]
+
+    def _if_honest(self, place: Callable[[Placing], None]) -> None:
+        """Adds edits that others do without, where a person would write them."""
+        trial = self.on_trial()
+        try:
+            place(trial)
+        except NoHonestEditError:
+            return
+        self.files, self.beside, self.notes = trial.files, trial.beside, [*self.notes, *trial.notes]
+
+    def _evaluated(self, edit: Edit, site: Site) -> None:
+        """Wraps the dataset of a loader of the validation, which gets the arguments that this takes."""
+        source = self.edits(site.file).source
+        call = self._call(source, site)
+        named = given(call, DATALOADER_POSITIONS)
+        if "dataset" not in named or "collate_fn" in named:
+            raise NoHonestEditError(f"{site.file}:{site.line} makes batches in a way of its own")
+        self._wrap(edit, source, call, "dataset", DATALOADER_POSITIONS, "")
+        self._arguments(Edit("evaluation", arguments=edit.arguments), site, DATALOADER_POSITIONS)
 
     def _collate(self, edit: Edit) -> None:
         """Wraps what makes batches of the training's samples."""

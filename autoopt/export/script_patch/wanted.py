@@ -73,7 +73,11 @@ def _wraps(at: Literal["dataset", "collate"], old: Setup, new: Setup) -> Iterato
     for each in _added(old, new, at):
         if isinstance(each, Wrap):
             options = "".join(f", {name}={literal(value)}" for name, value in each.options)
-            yield Edit(at, (f"{each.name.rpartition(':')[2]}({{{at}}}{options})",), parts=(each.name,))
+            line = f"{each.name.rpartition(':')[2]}({{{at}}}{options})"
+            # what is wrapped alike for evaluation is read alike
+            read_by = ("collate_fn", "num_workers", "pin_memory") if at == "dataset" else ()
+            arguments = {name: new.loader[name] for name in read_by if name in new.loader}
+            yield Edit(at, (line,), parts=(each.name,), arguments=arguments)
 
 
 def _of_batch(old: Batch, new: Batch, sites: Sites) -> Iterator[Edit]:

@@ -22,11 +22,16 @@ MARGIN = 0.05
 
 
 class TrainedPair(Record):
-    """Both trainings from one seed. ``interleaved``: in turns; False where they did not fit into memory together."""
+    """Both trainings from one seed.
+
+    ``interleaved``: in turns; False where they did not fit into memory together. ``whole``: a whole run of the
+    untouched script and one of the patched script, nothing listening, in an order drawn by lot.
+    """
 
     baseline: TrainingRun
     best: TrainingRun
     interleaved: bool = True
+    whole: bool = False
 
 
 class Evidence(Record):

@@ -15,7 +15,7 @@ import math
 from math import isclose
 
 from autoopt.records import Estimate, Noise, Objective, Quality, Verdict
-from autoopt.records.messages import TrainingRun
+from autoopt.records.messages import WHOLE_RUN, TrainingRun
 from autoopt.search.accept.evidence import (
     FEWEST_SEEDS,
     Evidence,
@@ -385,7 +385,7 @@ def judge_runs(evidence: Evidence, objective: Objective, noise: Noise) -> Qualit
     for run in evidence.candidate_runs:
         if not _finite(run):
             return Quality(method="metric", passed=False, detail=f"a loss from seed {run.seed} is not finite")
-        if not run.losses:
+        if not run.losses and run.stopped != WHOLE_RUN:
             return Quality(method="not_tested", passed=False, detail=f"no loss was captured from seed {run.seed}")
     if level is not None and level.passed is False:
         return level

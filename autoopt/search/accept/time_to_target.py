@@ -271,12 +271,14 @@ def _fixed(side: Side) -> float:
 class Trained:
     """Trainings of baseline and plan that came to one end, as parts: each side's own seconds and steps.
 
-    ``kind``: what that end is; ``target_missed``: no training of either side reached the target.
+    ``kind``: what that end is; ``target_missed``: no training of either side reached the target; ``steps_apart``: the
+    seconds of their steps are known apart from the rest of the run.
     """
 
     kind: HeadlineKind
     timed: tuple[Timed, ...]
     target_missed: bool = False
+    steps_apart: bool = True
 
     @staticmethod
     def of(
@@ -289,13 +291,14 @@ class Trained:
             quality: of the plan's training. Of ``identical`` ones the steps are set equal: they are the same, and met
                 the target at another evaluation by chance alone. Over equal steps those that rounding costs are added.
         """
-        if objective.target is None:
+        if objective.target is None or (pairs and all(pair.whole for pair in pairs)):
             otherwise = evidence.risk.trains_otherwise
             alike = [pair for pair in pairs if not otherwise or pair.baseline.steps == pair.best.steps]
             whole = tuple(
                 (old, new.planned(price_of(quality) * new.steps)) for old, new in _over_equal_steps(alike, objective)
             )
-            return Trained("same_steps", whole) if whole else None
+            apart = not any(pair.whole for pair in pairs)
+            return Trained("same_steps", whole, steps_apart=apart) if whole else None
         reached = [(parts_to(pair.baseline, objective), parts_to(pair.best, objective)) for pair in pairs]
         both = [(old, new) for old, new in reached if old is not None and new is not None]
         if both:
@@ -319,7 +322,7 @@ class Trained:
     def blocks(self, comparison: Comparison) -> Estimate | None:
         """The same ratio with the seconds of a step from interleaved blocks, all else as it was trained."""
         times, steps = step_times(comparison), comparison.estimate
-        if times is None or steps is None:
+        if times is None or steps is None or not self.steps_apart:
             return None
         told = [(replace(old, step_seconds=times[0]), replace(new, step_seconds=times[1])) for old, new in self.timed]
         value = exp(fmean(log(old.seconds / new.seconds) for old, new in told))
@@ -364,6 +367,7 @@ class Trained:
             planned=source == "modelled",
             pairs=len(pairs),
             interleaved=all(pair.interleaved for pair in pairs),
+            whole=all(pair.whole for pair in pairs),
             target_missed=self.target_missed,
             blocks=blocks,
             agrees=None if blocks is None else differ(ratio.value, blocks.value) <= AGREEMENT,
@@ -468,6 +472,8 @@ def detail_of(pairs: Sequence[TrainedPair], objective: Objective, trained: Train
     if trained is None:
         return "no training of both; the time is modelled from its measured parts"
     seen = ", ".join(f"{old.seconds:.1f} s to {new.seconds:.1f} s" for old, new in trained.timed)
+    if all(pair.whole for pair in pairs):
+        return f"whole runs of the script, untouched to patched: {seen}"
     ends = {"to_target": _goal(objective, pairs), "same_steps": "the same number of steps"}
     far = ends.get(trained.kind, "as many steps as both came to, short of the target")
     return f"trained to {far} from start to end, baseline to final plan by seed: {seen}"

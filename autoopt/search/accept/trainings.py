@@ -183,6 +183,8 @@ class Trains(Protocol):
     def train(self) -> Callable[..., TrainingRun]: ...
     @property
     def train_in_turns(self) -> Callable[..., TrainedPair]: ...
+    @property
+    def whole_runs(self) -> Callable[..., TrainedPair]: ...
 
 
 class Trainings:
@@ -301,6 +303,46 @@ class Trainings:
             if getattr(failure, "side", 1) == 1:
                 self._failures[plan.key] = failure
             raise
+        return self._made(baseline, plan, seed, pair, remember)
+
+    def whole_runs(
+        self,
+        baseline: Plan,
+        plan: Plan,
+        seed: int,
+        *,
+        purpose: str,
+        steps: int,
+        remember: bool = False,
+        max_seconds: float = math.inf,
+    ) -> TrainedPair:
+        """A whole run of the untouched script and one of the script with the plan's patch.
+
+        Args:
+            seed: names the pair, and says which goes first: the script has seeds of its own.
+            steps: of a run.
+            remember, max_seconds: see :meth:`in_turns`.
+
+        Raises:
+            TrialFailed: one of them ended badly, or was not at its end in time.
+        """
+        plans = {"baseline": baseline.model_dump(mode="json"), "plan": plan.model_dump(mode="json")}
+        allowed = min(self.limit_seconds, max_seconds)
+        try:
+            pair = self._steps.step(
+                "trainings",
+                {"purpose": purpose, **plans, "seed": seed, "whole": True},
+                lambda: self._runner.whole_runs(plan, steps=steps, seed=seed, max_seconds=allowed),
+                TrainedPair,
+            )
+        except TrialFailed as failure:
+            short_of_time = failure.kind == "timeout" and allowed < self.limit_seconds
+            if getattr(failure, "side", 1) == 1 and not short_of_time:
+                self._failures[plan.key] = failure
+            raise
+        return self._made(baseline, plan, seed, pair, remember)
+
+    def _made(self, baseline: Plan, plan: Plan, seed: int, pair: TrainedPair, remember: bool) -> TrainedPair:
         self._pairs[baseline.key, plan.key, seed] = pair
         if remember:
             self._runs[baseline.key, seed], self._runs[plan.key, seed] = pair.baseline, pair.best

@@ -235,6 +235,8 @@ def _made_from(record: Headline) -> Phrase:
     pairs = number(record.n, units.count, f"{AT}/n")
     how = "trained interleaved" if record.interleaved else "trained one after the other"
     words = " ({} pair, " if record.n == 1 else " ({} pairs, "
+    if record.whole:
+        return say(words + "whole runs of the untouched and the patched script, from start to end)", pairs)
     return say(words + how + ", start and evaluations included)", pairs)
 
 
@@ -275,7 +277,9 @@ def verified_phrase(result: Result) -> tuple[bool, Phrase]:
         doubts = record.doubts(control_failed=result.noise.failed(result.objective.min_gain))
         return False, say("Not verified: " + "; ".join(doubts) + ".") if doubts else say("Not verified.")
     told = say(
-        "Baseline and final plan were trained interleaved from start to end in {} pairs",
+        "The untouched and the patched script ran from start to end in {} pairs, nothing listening"
+        if record.whole
+        else "Baseline and final plan were trained interleaved from start to end in {} pairs",
         number(record.n, units.count, f"{AT}/n"),
     )
     if record.blocks is not None:
@@ -294,11 +298,13 @@ def repeats_phrase(result: Result) -> tuple[bool | None, Phrase] | None:
         return None, say("The final plan was not compared with the baseline.")
     record = claim.record
     if record is not None and claim.interval is None:
-        return False, say("One pair of trainings: a point, without an interval.")
+        runs = "whole runs" if record.whole else "trainings"
+        return False, say(f"One pair of {runs}: a point, without an interval.")
     assert claim.interval is not None
     repeats = claim.interval.n
     if record is not None and record.source == "trained":
-        return True, say("{} pairs of trainings under the interval.", repeats)
+        runs = "whole runs" if record.whole else "trainings"
+        return True, say(f"{{}} pairs of {runs} under the interval.", repeats)
     if (repeats.value or 0) < 2:
         return False, say("{} independent repeat: the interval does not know how runs differ.", repeats)
     return True, say("{} independent repeats under the final interval.", repeats)

@@ -143,7 +143,9 @@ def metric_phrase(result: Result) -> Phrase | None:
         each = "training" if own else "seed"
         words = f" over {{}} {each}" if quality.seeds == 1 else f" over {{}} {each}s"
         if own:
-            words += " from the script's own seed, weights a rounding apart"
+            headline = result.speedup.headline
+            apart = "" if headline is not None and headline.whole else ", weights a rounding apart"
+            words += f" from the script's own seed{apart}"
         text = text + say(words, number(quality.seeds, count, "/quality/seeds"))
     return text + _too_wide(result, quality) + "."
 

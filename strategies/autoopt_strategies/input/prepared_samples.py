@@ -79,7 +79,7 @@ class PreparedSamples(Strategy):
         step = gain(
             case,
             left,
-            workers=beside.get("workers", {}).get("num_workers"),
+            workers=0 if setting["form"] == "rows" else beside.get("workers", {}).get("num_workers"),
             threads=beside.get("threads", {}).get("threads"),
         )
         if step is not None and setting["form"] in ("batches", "tensors"):
@@ -112,8 +112,9 @@ class PreparedSamples(Strategy):
                 return
 
     def companions(self, case: Case, setting: Setting) -> list[Change]:
-        """No workers beside what is prepared; some beside transforms that are left, to which the bottleneck moves."""
-        if setting["form"] in ("rows", "samples", "batches"):
+        """No workers beside what is prepared, which rows have none of by themselves; some beside transforms that are
+        left, to which the bottleneck moves."""
+        if setting["form"] in ("samples", "batches"):
             return without_workers(case)
         if setting["form"] != "heads" or case.loader_option("num_workers"):
             return []
