@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -75,13 +75,18 @@ NONE = Change(strategy="workers", setting={"num_workers": 0})
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table. ``edits``: of the script; ``lines``: that the patch changes in it."""
+    """One line of the table.
+
+    ``edits``: of the script; ``lines``: that the patch changes in it; ``alike``: the datasets of both loaders were seen
+    to be of one class.
+    """
 
     plan: tuple[Change, ...]
     lines: tuple[str, ...]
     sample: tuple[str, str] = TUPLES
     edits: dict[str, str] = field(default_factory=dict)
     length: int = 80
+    alike: bool = False
 
     @property
     def script(self) -> str:
@@ -171,6 +176,34 @@ TABLE = {
             "DataLoader(test_set, batch_size=10)": "make(test_set, False)",
         },
     ),
+    "rows for evaluation as well": Row(
+        (WHOLE,),
+        (
+            f"{ADDED}Rows, collate_whole",
+            ROWS_OF[0],
+            "-    test_loader = DataLoader(test_set, batch_size=10)",
+            *ROWS_OF[1:],
+            "+    test_loader = DataLoader(Rows(test_set), batch_size=10, collate_fn=collate_whole)",
+        ),
+        alike=True,
+    ),
+    "set on the way, for both": Row(
+        (KEPT,),
+        (
+            f"{ADDED}KeptSamples",
+            "-    return DataLoader(data, batch_size=7, shuffle=train)",
+            "+    return DataLoader(KeptSamples(data), batch_size=7, shuffle=train)",
+        ),
+        edits={
+            "def main": (
+                "def make(both, train):\n    data = both[0 if train else 1]\n"
+                "    return DataLoader(data, batch_size=7, shuffle=train)\n\n\ndef main"
+            ),
+            LOADER: "make((train_set, test_set), True)",
+            "DataLoader(test_set, batch_size=10)": "make((train_set, test_set), False)",
+        },
+        alike=True,
+    ),
     "kept before the random transforms": Row(
         (prepared("heads", first=1),),
         (f"{ADDED}KeptHeads", *loader(LOADER.replace("train_set", "KeptHeads(train_set, first=1)"))),
@@ -195,7 +228,7 @@ TABLE = {
 }
 
 
-def sites_of(folder: Path, text: str) -> Sites:
+def sites_of(folder: Path, text: str, alike: bool = False) -> Sites:
     """Sites of one of these scripts, both loaders among them."""
     made = "DataLoader(data" if "def make" in text else "DataLoader(train_set"
     sites = sites_in(
@@ -206,6 +239,10 @@ def sites_of(folder: Path, text: str) -> Sites:
         model=("Linear", "torch.nn.Linear("),
         optimizer=("SGD", "torch.optim.SGD("),
     )
+    if alike:
+        of_one = {"options": {"dataset": "Subset"}}
+        loaders = [site.model_copy(update=of_one) if "loader" in site.kind else site for site in sites.sites]
+        sites = sites.model_copy(update={"sites": tuple(loaders)})
     if "def make" not in text:
         return sites
     runs = {"loader_training": (0,), "loader_validation": (1,)}
@@ -213,8 +250,8 @@ def sites_of(folder: Path, text: str) -> Sites:
     return sites.model_copy(update={"sites": tuple(ours)})
 
 
-def put(folder: Path, text: str, plan: tuple[Change, ...]) -> Placed:
-    return placed(sites_of(folder, text), Plan(changes=plan), REGISTRY, "cpu")
+def put(folder: Path, row: Row) -> Placed:
+    return placed(sites_of(folder, row.script, row.alike), Plan(changes=row.plan), REGISTRY, "cpu")
 
 
 ONE_AFTER_ANOTHER = """
@@ -239,7 +276,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, st
         folders[name] = [tmp_path_factory.mktemp("untouched"), tmp_path_factory.mktemp("patched")]
         for folder in folders[name]:
             (folder / "train.py").write_text(row.script)
-        apply_diff(put(folders[name][1], row.script, row.plan).patch.diff, folders[name][1])
+        apply_diff(put(folders[name][1], row).patch.diff, folders[name][1])
     words = [
         sys.executable,
         "-W",
@@ -264,7 +301,7 @@ def test_the_patched_script_trains_as_the_untouched_one_does(name: str, trained:
 @pytest.mark.parametrize("name", TABLE)
 def test_the_whole_diff_is_what_a_reviewer_accepts(name: str, tmp_path: Path) -> None:
     row = TABLE[name]
-    found = put(tmp_path, row.script, row.plan)
+    found = put(tmp_path, row)
     assert [change.how for change in found.changes] == ["patched"] * len(row.plan)
     ours, added = found.patch.diff.split("--- /dev/null\n+++ b/prepared.py\n")
     assert tuple(changed_lines(ours)) == row.lines
@@ -280,7 +317,7 @@ def test_the_whole_diff_is_what_a_reviewer_accepts(name: str, tmp_path: Path) ->
 
 def test_a_file_that_is_there_is_never_overwritten(tmp_path: Path) -> None:
     (tmp_path / "prepared.py").write_text("mine = 1\n")
-    found = put(tmp_path, TABLE["samples kept"].script, (KEPT,))
+    found = put(tmp_path, TABLE["samples kept"])
     assert set(found.texts) == {"train.py", "prepared_data.py"}
     assert "from prepared_data import KeptSamples" in found.texts["train.py"]
     texts = patched_texts(found.patch.diff, [tmp_path])
@@ -333,7 +370,7 @@ def test_what_cannot_be_wrapped_stays_with_the_plan(tmp_path: Path, edits: dict[
 
 def test_a_hook_of_the_model_comes_from_the_file_beside_the_script(tmp_path: Path) -> None:
     change = Change(strategy="packing", setting={"multiple": 8})
-    found = put(tmp_path, TABLE["samples kept"].script, (change,))
+    found = put(tmp_path, replace(TABLE["samples kept"], plan=(change,)))
     assert [each.how for each in found.changes] == ["patched"]
     assert changed_lines(found.patch.diff.split("--- /dev/null")[0]) == [
         f"{ADDED}pack",

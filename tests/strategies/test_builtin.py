@@ -157,7 +157,7 @@ def test_more_and_fewer_workers_are_tried_as_predicted(now: int, speeds: dict[st
 def test_samples_that_are_prepared_are_tried_without_workers() -> None:
     loader = sample_facts().loader.model_copy(update={"num_workers": 4})
     strategy, none = REGISTRY["prepared_samples"], Change(strategy="workers", setting={"num_workers": 0})
-    for form in ("samples", "rows", "batches"):
+    for form in ("samples", "batches"):
         assert strategy.companions(sample_case(loader=loader), {"form": form}) == [none]
         assert strategy.companions(sample_case(), {"form": form}) == []
 

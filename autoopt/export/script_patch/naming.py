@@ -50,7 +50,8 @@ def data_of(source: Source, site: Site, sites: Sites) -> Given:
 
 def alike(one: Site, other: Site) -> bool:
     """Whether two loaders read datasets of one class: what prepares the samples of one may prepare the other's."""
-    return bool(one.options.get("dataset") == other.options.get("dataset"))
+    name = one.options.get("dataset")
+    return name is not None and bool(name == other.options.get("dataset"))
 
 
 def same_call(one: Site, other: Site) -> bool:

@@ -91,11 +91,22 @@ def like(batch: Any, values: list[Any]) -> Any:
     return values.pop(0)
 
 
-def equal(one: Any, other: Any) -> bool:
-    """Whether two samples or batches are the same to the bit: structure, types, dtypes, values."""
+def equal(one: Any, other: Any, within: tuple[int, ...] = ()) -> bool:
+    """Whether two samples or batches are the same to the bit: structure, types, dtypes, values.
+
+    An object is what it keeps in its attributes, as a graph of PyTorch Geometric's or a dataclass does.
+
+    Args:
+        within: what holds ``one``, by ``id``: an object that refers back to its holder is not followed for ever.
+    """
+    import weakref
+
     import numpy as np
     import torch
 
+    if id(one) in within:
+        return True
+    within = (*within, id(one))
     if isinstance(one, torch.Tensor):
         return (
             isinstance(other, torch.Tensor)
@@ -108,11 +119,16 @@ def equal(one: Any, other: Any) -> bool:
     if isinstance(one, np.ndarray):
         return one.dtype == other.dtype and bool(np.array_equal(one, other))
     if isinstance(one, dict):
-        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
+        return one.keys() == other.keys() and all(equal(one[key], other[key], within) for key in one)
     if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(equal(a, b) for a, b in zip(one, other, strict=True))
+        return len(one) == len(other) and all(equal(a, b, within) for a, b in zip(one, other, strict=True))
     if hasattr(one, "tobytes") and hasattr(one, "mode"):  # a PIL image
         return bool(one.mode == other.mode and one.size == other.size and one.tobytes() == other.tobytes())
+    if isinstance(one, weakref.ReferenceType):  # as of a part to its whole
+        return True
+    attributes = getattr(one, "__dict__", None)
+    if attributes and not isinstance(one, type):
+        return equal(attributes, other.__dict__, within)
     try:
         return bool(one == other)
     except Exception:

@@ -133,6 +133,8 @@ def item_bytes(item: Any) -> int:
         return sum(item_bytes(value) for value in item)
     if hasattr(item, "mode") and hasattr(item, "size") and hasattr(item, "getbands"):
         return int(item.size[0] * item.size[1] * len(item.getbands()))
+    if not hasattr(item, "nbytes") and getattr(item, "__dict__", None):  # an object that holds them, as of a graph
+        return 64 + sum(item_bytes(value) for value in vars(item).values())
     return int(getattr(item, "nbytes", 64))
 
 
