@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import importlib
 import os
 import sys
 from collections.abc import Iterator
@@ -21,6 +23,15 @@ settings.register_profile(
 )
 settings.register_profile("search", deadline=None, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _libraries_are_not_looked_through() -> None:
+    """A trial collects garbage as it ends; here it shares its process with all that the tests have imported."""
+    if "torch" in sys.modules:
+        importlib.import_module("torch._dynamo")  # which the first optimizer would import
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -82,7 +82,7 @@ def _scripts(command: tuple[str, ...]) -> tuple[str, ...]:
 
 def _watched(base: TrialSpec, registry: Registry) -> Sites:
     """The sites, seen in the first steps of a run of the script that changes nothing."""
-    with tempfile.TemporaryDirectory(prefix="autoopt-") as folder, Launcher() as launcher:
+    with tempfile.TemporaryDirectory(prefix="autoopt-") as folder, Launcher(fork_server=False) as launcher:
         sites = TrialRunner(launcher, base, registry, Path(folder)).watched()
     assert sites is not None, "it is a script"
     return sites

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import psutil
@@ -47,10 +47,10 @@ EVALUATORS = {"eval", "yaml.load", "yaml.unsafe_load", "numpy.load", "np.load"}
 """``numpy.load`` may unpickle unless it is told not to."""
 
 
-def calls(file: Path) -> Iterator[tuple[str, ast.Call]]:
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Call):
-            yield ast.unparse(node.func), node
+@cache
+def calls(file: Path) -> list[tuple[str, ast.Call]]:
+    tree = ast.parse(file.read_text())
+    return [(ast.unparse(node.func), node) for node in ast.walk(tree) if isinstance(node, ast.Call)]
 
 
 def keyword(node: ast.Call, name: str) -> object:

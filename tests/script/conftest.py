@@ -1,8 +1,11 @@
-"""Scripts of ``tests/scripts`` in real processes of their own, each in a copy of its folder."""
+"""Scripts of ``tests/scripts`` in real processes, each in a copy of its folder."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,11 +29,35 @@ def folder(tmp_path: Path) -> Path:
     return Path(shutil.copytree(SCRIPTS, tmp_path / "user"))
 
 
+@pytest.fixture(scope="session")
+def launcher() -> Iterator[Launcher]:
+    """One fork server for all tests: what imports torch anew takes seconds."""
+    with Launcher() as launcher:
+        yield launcher
+
+
+@pytest.fixture(scope="session")
+def search_path() -> tuple[str, ...]:
+    """``sys.path`` of an interpreter, without the folder of its script."""
+    asked = [sys.executable, "-c", "import json, sys; print(json.dumps(sys.path[1:]))"]
+    return tuple(json.loads(subprocess.run(asked, capture_output=True, text=True, check=True).stdout))
+
+
 @pytest.fixture
-def start_script(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StartScript]:
-    """``start_script(name, *words, sites=, plan=)`` starts a script and waits for its first step."""
+def start_script(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    launcher: Launcher,
+    search_path: tuple[str, ...],
+) -> Iterator[StartScript]:
+    """``start_script(name, *words, sites=, plan=)`` starts a script and waits for its first step.
+
+    ``fresh``: in an interpreter of its own, as a run watches it first; else by the fork server, which is the same to it
+    (``test_forked``).
+    """
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # threads that spin for each other are slow where cores are shared
-    with Launcher(fork_server=False) as launcher:
+    with contextlib.ExitStack() as started:
 
         def start(
             name: str,
@@ -40,23 +67,27 @@ def start_script(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             seed: int = 0,
             disturbed: float = 0.0,
             same_draws: bool = False,
+            fresh: bool = False,
             **script: Any,
         ) -> TrialProcess:
             command = (sys.executable, name, *words)
+            path = None if fresh else search_path
             spec = TrialSpec(
                 workload=" ".join(command),
                 plan=plan or Plan(),
                 directory=str(folder),
                 seed=seed,
                 disturbed=disturbed,
-                script=ScriptSpec(command=command, sites=sites, folders=(str(folder),), **script),
+                script=ScriptSpec(command=command, sites=sites, folders=(str(folder),), path=path, **script),
                 same_draws=same_draws,
             )
-            return launcher.start(spec, log=tmp_path / "script.log", timeout=120.0)
+            process = launcher.start(spec, log=tmp_path / "script.log", timeout=120.0)
+            assert isinstance(process, TrialProcess)
+            return started.enter_context(process)
 
         yield start
 
 
-def sites_of(process: TrialProcess, steps: int = 8) -> Sites:
-    """The sites of a watched script after some steps."""
-    return Sites.model_validate(process.call("autoopt.script.tasks:sites", timeout=120.0, steps=steps, seconds=60.0))
+def sites_of(process: TrialProcess, steps: int = 8, seconds: float = 1.0) -> Sites:
+    """The sites of a watched script after some steps; one that does not evaluate in them is watched for ``seconds``."""
+    return Sites.model_validate(process.call("autoopt.script.tasks:sites", timeout=120.0, steps=steps, seconds=seconds))

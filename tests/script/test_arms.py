@@ -229,7 +229,7 @@ def test_what_cannot_be_put_on_from_outside_says_so(start_script: StartScript, s
     compiled = Sites(command=("x",), cwd="/", sites=(Site(kind="compile", file="a.py", line=1, end_line=1),))
     assert "compiles already" in str(unsayable(Setup().with_compile(), compiled))
     with pytest.raises(AutooptError, match="needs build"):
-        start_script("plain.py", "100000", sites=sites, plan=plan("accumulation", size=8, accumulation=2))
+        start_script("plain.py", "100000", sites=sites, plan=plan("accumulation", size=8, accumulation=2), fresh=True)
 
 
 def test_a_copy_stands_in_where_no_overlay_can_be_had(tmp_path: Path) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from autoopt.errors import AutooptError
-from autoopt.records import Change, Plan, Sites
+from autoopt.records import Change, Plan
 from autoopt.registry import load_strategies
 from autoopt.script.execute import runs_here
 from autoopt.search.budget_allocation import TimeLimits
@@ -19,7 +18,7 @@ from autoopt.search.trial_runner import TrialRunner
 from autoopt.simplify.stage_profile import describe
 from autoopt.trial.parent import Launcher, TrialProcess
 from autoopt.trial.protocol import ScriptSpec, TrialSpec
-from tests.script.conftest import sites_of
+from tests.script.conftest import StartScript, sites_of
 
 SEEN = """\
 import json, os, sys
@@ -36,23 +35,23 @@ told = {"name": __name__, "file": __file__, "argv": sys.argv, "path": sys.path[0
 print("TOLD", json.dumps(told))
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for _ in range(100000):
-    model(torch.randn(8, 4)).square().mean().backward()
-    optimizer.step()
+loader = torch.utils.data.DataLoader(torch.randn(40, 4), batch_size=8, shuffle=True)
+while True:
+    for batch in loader:
+        optimizer.zero_grad()
+        (model(batch) + torch.randn(1)).square().mean().backward()
+        optimizer.step()
 """
-
-
-@pytest.fixture(scope="module")
-def launcher() -> Iterator[Launcher]:
-    with Launcher() as launcher:
-        yield launcher
 
 
 @pytest.fixture
 def runner(launcher: Launcher, folder: Path, tmp_path: Path) -> TrialRunner:
-    """Starts ``seen.py`` of a folder; ``runner.base`` may be changed before anything is started."""
+    """Starts ``seen.py`` of a folder; ``runner.base`` may be changed before anything is started.
+
+    Lightning sets the second of the harmless variables as it is imported, many a script of transformers the first.
+    """
     (folder / "seen.py").write_text(SEEN)
-    return runner_of(launcher, folder, tmp_path, "seen.py")
+    return runner_of(launcher, folder, tmp_path, "seen.py", "harmless")
 
 
 def runner_of(launcher: Launcher, folder: Path, tmp_path: Path, *words: str) -> TrialRunner:
@@ -123,29 +122,11 @@ def test_what_a_script_sets_before_torch_keeps_it_in_an_interpreter_of_its_own(
     assert runner.base.script.path is None
 
 
-def test_what_torch_does_not_read_takes_no_interpreter_of_its_own(
-    launcher: Launcher, folder: Path, tmp_path: Path
-) -> None:
-    """Lightning sets the second one as it is imported, many a script of transformers the first."""
-    (folder / "seen.py").write_text(SEEN)
-    runner = runner_of(launcher, folder, tmp_path, "seen.py", "harmless")
-    sites = runner.watched()
-    assert sites is not None
-    assert sites.early == ()
-    assert runner.base.script is not None
-    assert runner.base.script.path
-
-
-def test_a_forked_script_that_fails_or_leaves_says_so(runner: TrialRunner, launcher: Launcher, folder: Path) -> None:
-    sites = runner.watched()
-    assert sites is not None
-    for words, said in ((["fails"], "a fault of the script's own"), (["exits"], "wrong words"), (["asks"], "input")):
-        command = (sys.executable, "faulty.py", *words)
-        script = ScriptSpec(command=command, sites=Sites(command=command, cwd=str(folder)), path=sites.path)
-        spec = runner.base.model_copy(update={"script": script})
+def test_a_forked_script_that_fails_or_leaves_says_so(start_script: StartScript, tmp_path: Path) -> None:
+    for how, said in (("fails", "a fault of the script's own"), ("exits", "wrong words"), ("asks", "input")):
         with pytest.raises(AutooptError, match=said):
-            launcher.start(spec, log=folder.parent / "faulty.log", timeout=60.0)
-    log = (folder.parent / "faulty.log").read_text()
+            start_script("faulty.py", how)
+    log = (tmp_path / "script.log").read_text()
     assert "a fault of the script's own" in log
     assert "interpreter.py" not in log, "the script's own traceback begins with its own line"
 
@@ -156,27 +137,12 @@ def test_a_module_is_run_as_the_interpreter_runs_it(launcher: Launcher, folder: 
     (package / "__init__.py").touch()
     (package / "train.py").write_text(SEEN)
     runner = runner_of(launcher, folder, tmp_path, "-m", "another.train", "a")
-    assert runner.watched() is not None
-    found = []
-    for _ in range(2):
-        with runner.launch(Plan(), "module") as process:
-            found.append(told(process))
-        assert runner.base.script is not None
-        runner.base = runner.base.model_copy(update={"script": runner.base.script.model_copy(update={"path": None})})
-    assert found[0] == found[1]
-    assert found[0]["package"] == "another"
-
-
-def test_losses_of_a_loader_are_those_of_its_own_interpreter(launcher: Launcher, folder: Path, tmp_path: Path) -> None:
-    runner = runner_of(launcher, folder, tmp_path, "plain.py", "100000")
-    with runner.trial(Plan(), "watch") as process:
-        runner.knows(sites_of(process, steps=18))
-    with runner.launch(Plan(), "forked") as forked:
-        ours = losses(forked)
-    assert runner.base.script is not None
-    runner.base = runner.base.model_copy(update={"script": runner.base.script.model_copy(update={"path": None})})
-    with runner.launch(Plan(), "fresh") as fresh:
-        assert losses(fresh) == ours
+    with runner.trial(Plan(), "watch") as fresh:
+        runner.knows(sites_of(fresh))
+        own = told(fresh)
+    with runner.launch(Plan(), "module") as forked:
+        assert told(forked) == own
+    assert own["package"] == "another"
 
 
 def test_a_script_has_the_time_to_compile_in_its_first_step(launcher: Launcher, folder: Path, tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ while True:
 def test_a_script_trains_the_same_without_them(start_script: StartScript, folder: Path) -> None:
     (folder / "collecting.py").write_text("import torch\ntorch.manual_seed(0)\n" + COLLECTING)
     with start_script("collecting.py") as process:
-        sites = sites_of(process, steps=17)
+        sites = sites_of(process, steps=17, seconds=60.0)
     case = case_of(*sites.sites, step=sites.step_seconds)
     assert STRATEGY.applies(case)
     (setting,) = STRATEGY.settings(case)

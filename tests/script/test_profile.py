@@ -9,13 +9,13 @@ import pytest
 
 from autoopt.events import Event, FirstLook, Opportunities
 from autoopt.options import make_options
-from autoopt.records import Plan
 from autoopt.registry import load_strategies
 from autoopt.search.planner import Choice
 from autoopt.search.profile import profile
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.trial.parent import Launcher
 from autoopt.trial.protocol import ScriptSpec, TrialSpec
+from tests.script.conftest import StartScript, sites_of
 
 
 @pytest.mark.slow
@@ -56,18 +56,14 @@ for epoch in range(1000):
 """
 
 
-def test_steps_of_a_script_that_workers_would_feed_are_measured(tmp_path: Path) -> None:
+def test_steps_of_a_script_that_workers_would_feed_are_measured(start_script: StartScript, folder: Path) -> None:
     """A script's own lines make what its model is called with: a batch of its loader is no such thing."""
-    (tmp_path / "fed.py").write_text(FED)
-    command = (sys.executable, "fed.py")
-    script = ScriptSpec(command=command, folders=(str(tmp_path),))
-    base = TrialSpec(workload=" ".join(command), directory=str(tmp_path), script=script)
-    with Launcher(fork_server=False) as launcher:
-        runner = TrialRunner(launcher, base, load_strategies([]), tmp_path / "logs")
-        runner.watched()
-        with runner.trial(Plan(), "examine") as process:
-            process.call("autoopt.benchmark.tasks:warm_up", timeout=60.0, max_seconds=2.0)
-            timings = process.call("autoopt.simplify.tasks:measure_stages", timeout=120.0, seconds=4.0)
+    (folder / "fed.py").write_text(FED)
+    with start_script("fed.py") as process:
+        sites = sites_of(process)
+    with start_script("fed.py", sites=sites) as process:
+        process.call("autoopt.benchmark.tasks:warm_up", timeout=60.0, max_seconds=2.0)
+        timings = process.call("autoopt.simplify.tasks:measure_stages", timeout=120.0, seconds=4.0)
     assert not [note for note in timings["notes"] if "fed by workers" in note]
     assert timings["overlaps"]
     assert all(fed["timing"]["seconds"] > 0 for fed in timings["overlaps"])

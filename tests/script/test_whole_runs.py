@@ -77,9 +77,9 @@ SAVES_IN_IT = """\
 """
 
 
-def watched(start_script: StartScript, folder: Path, evaluation: str) -> Sites:
+def watched(start_script: StartScript, folder: Path, evaluation: str, fresh: bool = False) -> Sites:
     (folder / "evaluates.py").write_text(HEAD + evaluation)
-    with start_script("evaluates.py") as process:
+    with start_script("evaluates.py", fresh=fresh) as process:
         return sites_of(process, steps=24)
 
 
@@ -123,7 +123,7 @@ def test_a_checkpoint_within_an_evaluation_is_one_by_itself(start_script: StartS
 
 
 def test_a_run_without_an_evaluation_has_none(start_script: StartScript, folder: Path) -> None:
-    run = watched(start_script, folder, "").run
+    run = watched(start_script, folder, "", fresh=True).run
     assert run is not None
     assert run.evaluation_seconds is None
     assert run.evaluate_every is None

@@ -22,6 +22,7 @@ from autoopt_strategies.compute.garbage_collection import CollectRarely, collect
 @pytest.fixture(autouse=True)
 def collector() -> Iterator[None]:
     threshold = gc.get_threshold()
+    gc.unfreeze()
     yield
     gc.unfreeze()
     gc.set_threshold(*threshold)
