@@ -16,6 +16,7 @@ TOOLS = ("torch", "cprofile", "lines", "memory", "pyspy", "nvml", "nsys")
 @click.argument("workload", metavar="SCRIPT|MODULE:ATTR", required=False)
 @click.argument("words", metavar="[-- WORDS]", nargs=-1, type=click.UNPROCESSED)
 @click.option("--with", "tools", multiple=True, metavar="NAMES", help=f"Profilers to run as well: {', '.join(TOOLS)}.")
+@click.option("--watch", is_flag=True, help="Run on to the end or the budget, and name why steps grow slower.")
 @optimize_options(
     "budget",
     "device",
@@ -32,7 +33,9 @@ TOOLS = ("torch", "cprofile", "lines", "memory", "pyspy", "nvml", "nsys")
     "quiet",
     "open",
 )
-def profile_command(workload: str | None, words: tuple[str, ...], tools: tuple[str, ...], **given: Any) -> int:
+def profile_command(
+    workload: str | None, words: tuple[str, ...], tools: tuple[str, ...], watch: bool, **given: Any
+) -> int:
     """Shows where the time goes and the ceiling of every stage.
 
     Benchmarks and simplifies only, and says what to expect from each strategy; nothing is changed or tried.
@@ -56,6 +59,11 @@ def profile_command(workload: str | None, words: tuple[str, ...], tools: tuple[s
     check_tools(named)
     with lines_view(options) as view, stdout_kept():
         profile = profile_run(
-            chosen, options, tools=named, on_profiled=lambda found: say("\n".join(found.told())), announce=view
+            chosen,
+            options,
+            tools=named,
+            watch=watch,
+            on_profiled=lambda found: say("\n".join(found.told())),
+            announce=view,
         )
     return finish_profile(profile, options)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from autoopt.errors import EnvironmentLacks, UsageError
 from autoopt.records import Plan, Profiled
+from autoopt.records.drift import Drift
 from autoopt.search.trial_runner import TrialRunner
 
 TOOLS = ("torch", "cprofile", "lines", "memory", "pyspy", "nvml", "nsys")
@@ -78,3 +79,14 @@ def profile_with(runner: TrialRunner, tools: Iterable[str], folder: Path) -> tup
         )
         found.append(Profiled(tool=tool, **answer))
     return tuple(found)
+
+
+def watched(runner: TrialRunner, seconds: float) -> Drift:
+    """Watches the baseline for so many seconds, or to its own end, for what makes it grow slower.
+
+    Raises:
+        TrialFailed: the training ended badly.
+    """
+    task, seconds = "autoopt.profilers.watch:watch", max(seconds, 0.0)
+    found = runner.ask(Plan(), task, timeout=2 * seconds + _SECONDS, label="watch", seconds=seconds)
+    return Drift.model_validate(found)

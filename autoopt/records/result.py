@@ -9,6 +9,7 @@ from pydantic import Field
 from autoopt.records.account import Account
 from autoopt.records.base import Change, Estimate, JsonDict, Record, StopReason
 from autoopt.records.distributed import Scaling
+from autoopt.records.drift import Drift
 from autoopt.records.machine import Environment
 from autoopt.records.measured import Ablation, Configuration, Decided, Noise, Quality, Speedup, Trial
 from autoopt.records.model_scaling import ModelScaling
@@ -205,6 +206,7 @@ class Profile(Record):
     """The document of ``autoopt profile``: where the time goes, the ceilings, and what to expect.
 
     ``profilers``: those that were asked for as well; files are relative to the run directory where they lie in it.
+    ``drift``: of ``--watch``; None where nobody asked.
     """
 
     schema_version: Literal[1] = 1
@@ -220,4 +222,5 @@ class Profile(Record):
     warnings: tuple[str, ...] = ()
     reproduce: Reproduce = Field(default_factory=Reproduce)
     profilers: tuple[Profiled, ...] = ()
+    drift: Drift | None = None
     sites: Sites | None = None

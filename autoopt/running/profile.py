@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -10,8 +11,9 @@ from autoopt.errors import AutooptError, EnvironmentLacks, TrialFailed
 from autoopt.events import Listener
 from autoopt.export.script_patch import patch_of
 from autoopt.options import Options
-from autoopt.profilers import profile_with
+from autoopt.profilers import profile_with, watched
 from autoopt.records import Change, Plan, Prediction, Profile, Profiled, Reproduce
+from autoopt.records.drift import Drift
 from autoopt.registry import Registry
 from autoopt.running.baseline_spec import baseline_spec, registry_of
 from autoopt.running.document import located, near, now
@@ -28,6 +30,7 @@ def profile_run(
     options: Options,
     *,
     tools: Sequence[str] = (),
+    watch: bool = False,
     on_profiled: Callable[[Profiled], None] = lambda found: None,
     announce: Listener = lambda event: None,
 ) -> Profile:
@@ -35,6 +38,7 @@ def profile_run(
 
     Args:
         tools: profilers to run afterwards (``autoopt.profilers.TOOLS``), each told to ``on_profiled``.
+        watch: trains on to the run's own end, or until the budget is spent, and tells whether it grows slower.
         announce: gets what is known early, such as where the time of a script's first steps goes.
 
     Raises:
@@ -43,7 +47,7 @@ def profile_run(
     registry = registry_of(options)
     directory = RunDirectory.create(workload.spec, options.out)
     try:
-        return _profile(workload, options, registry, directory, tools, on_profiled, announce)
+        return _profile(workload, options, registry, directory, tools, watch, on_profiled, announce)
     except (AutooptError, KeyboardInterrupt):
         if options.out is None:
             directory.remove()  # nothing was found, and the message says why
@@ -59,9 +63,11 @@ def _profile(
     registry: Registry,
     directory: RunDirectory,
     tools: Sequence[str],
+    watch: bool,
     on_profiled: Callable[[Profiled], None],
     announce: Listener,
 ) -> Profile:
+    began = time.monotonic()
     choice = Choice(only=options.only, skip=options.skip, allow=options.allow)
     base = baseline_spec(workload, options, registry, str(directory.path))
     with workload.alone(), Launcher(compiler_cache=directory.compiler_cache) as launcher:
@@ -75,7 +81,14 @@ def _profile(
             seen = _profiled(runner, tool, directory.path / "profilers")
             on_profiled(seen)
             profilers.append(_within(seen, directory.path))
-    more = [f"--with {','.join(tools)}"] if tools else []
+        drift: Drift | None = None
+        failed: tuple[str, ...] = ()
+        if watch:
+            try:
+                drift = watched(runner, options.budget_seconds - (time.monotonic() - began))
+            except TrialFailed as failure:
+                failed = (f"--watch failed: {failure.message}",)
+    more = [*([f"--with {','.join(tools)}"] if tools else []), *(["--watch"] if watch else [])]
     document = found.model_copy(
         update={
             "autoopt_version": autoopt.__version__,
@@ -84,7 +97,9 @@ def _profile(
             "round": near(found.round, Path.cwd()),
             "predictions": tuple(placed_prediction(each, found, registry) for each in found.predictions),
             "advice": tuple(located(item, Path.cwd()) for item in found.advice),
+            "warnings": (*found.warnings, *failed),
             "profilers": tuple(profilers),
+            "drift": drift,
             "reproduce": Reproduce(
                 command=f"autoopt profile {workload.asked(more)}",
                 seed=options.seed,

@@ -193,6 +193,8 @@ def profile_summary(profile: Profile, console: Console, report: Path | None = No
     for warning in view.warnings:
         console.print(Text.assemble((" ! ", "bold yellow"), encodable(str(warning), marks)))
     _advice(console, marks, view.advice)
+    for told in profile.drift.told() if profile.drift is not None else ():
+        _say(console, marks, told)
     console.print()
     _command(console, "Search and measure", view.next_command)
     if report is not None:

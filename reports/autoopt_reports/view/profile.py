@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import dataclass
 from urllib.parse import quote
@@ -95,7 +96,7 @@ def profile_view(profile: Profile) -> ProfileView:
         roofline=roofline_view(environment.peaks, rounds, (("before", "/baseline", profile.baseline),), "/round"),
         expectations=expectations,
         expectations_headline=_expected(expectations),
-        tools=tuple(map(_tool, profile.profilers)),
+        tools=tuple(map(_tool, (*profile.profilers, *_watched(profile)))),
         warnings=tuple(name(item, 600) for item in profile.warnings),
         advice=advice_views(profile.advice),
         next_command=_next(profile),
@@ -104,6 +105,10 @@ def profile_view(profile: Profile) -> ProfileView:
         machine=machine_lines(environment),
         peaks=peak_lines(environment.peaks),
     )
+
+
+def _watched(profile: Profile) -> tuple[Profiled, ...]:
+    return () if profile.drift is None else (Profiled(tool="watch", lines=profile.drift.told()),)
 
 
 def _tool(found: Profiled) -> ToolView:
@@ -123,7 +128,9 @@ def _next(profile: Profile) -> str:
     if not command.startswith(_PROFILE):
         return f"autoopt optimize {_spec(profile)}"
     target, dashes, own = command.removeprefix(_PROFILE).partition("-- ")
-    return code(f"autoopt optimize {target.partition(' --with ')[0].strip()} {dashes}{own}".replace("  ", " ")).strip()
+    return code(
+        f"autoopt optimize {re.split(' --(?:with|watch)', target)[0].strip()} {dashes}{own}".replace("  ", " ")
+    ).strip()
 
 
 def _spec(profile: Profile) -> str:

@@ -1,0 +1,188 @@
+"""``profile --watch``: why a run grows slower, from windows made up and from scripts that do."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from autoopt.options import Options
+from autoopt.profilers import watched
+from autoopt.profilers.growing import Growing
+from autoopt.profilers.watch import Window, judged
+from autoopt.records.drift import Drift
+from autoopt.running.baseline_spec import baseline_spec, registry_of
+from autoopt.script.command import read
+from autoopt.search.trial_runner import TrialRunner
+from autoopt.trial.parent import Launcher
+
+SCRIPT = Path(__file__).parents[1] / "scripts" / "drifting.py"
+STAGES = {"data": 1.0, "forward": 2.0, "backward": 3.0, "optimizer": 1.0}
+Change = Callable[[int, Window], None]
+
+
+def windows(change: Change, count: int = 12) -> list[Window]:
+    """Of ten steps, whose stages take so many milliseconds with a jitter of a percent; ``change`` alters each."""
+    found = []
+    for at in range(count):
+        jitter = 1 + 0.01 * (at * 7 % 5 - 2)
+        stages = {name: 10 * 1e-3 * each * jitter for name, each in STAGES.items()}
+        window = Window(10, 0.0, stages, {"garbage collection": 0.0, "host memory": 500.0}, {}, {})
+        window.added["garbage collection"] = 0.1
+        change(at, window)
+        window.seconds = sum(window.stages.values())
+        found.append(window)
+    return found
+
+
+def slower(stage: str, at: int, window: Window) -> None:
+    window.stages[stage] *= 1 + 0.1 * at
+
+
+def leaks(at: int, window: Window) -> None:
+    window.levels["host memory"] += 10.0 * at
+
+
+def found(change: Change) -> Drift:
+    return judged(windows(change), 120, 1.0)
+
+
+def test_without_drift_it_says_so() -> None:
+    (told,) = found(lambda at, window: None).told()
+    assert told == "no drift: 6.965 ms a step early, 6.965 ms late, within noise"
+
+
+def test_what_grows_beside_steady_steps_is_no_cause() -> None:
+    drift = found(leaks)
+    assert drift.slowed is None
+    assert not drift.causes
+    assert drift.told()[0].startswith("no drift")
+    assert "host memory grows by 1 MiB a step" in drift.told()[1]
+
+
+def test_the_stage_and_the_collector_are_named() -> None:
+    def collects(at: int, window: Window) -> None:
+        slower("backward", at, window)
+        window.added["garbage collection"] = 3.0 * at  # all that backward takes longer
+
+    drift = found(collects)
+    assert drift.slowed == "backward"
+    assert drift.causes == ("garbage collection",)
+    assert "most of it in backward; the likeliest cause: garbage collection grows by 0.03 ms a step" in drift.told()[0]
+
+
+def test_a_machine_that_slows_every_stage_is_no_drift_of_the_script() -> None:
+    def hot(at: int, window: Window) -> None:
+        for stage in window.stages:
+            slower(stage, at, window)
+
+    drift = found(hot)
+    assert drift.slowed is None
+    assert drift.step is not None
+    assert drift.step.grows
+    assert "the machine grew slower" in drift.told()[0]
+
+
+def test_storage_slows_the_wait_for_data_alone() -> None:
+    def misses(at: int, window: Window) -> None:
+        window.levels["storage read"] = 0.0
+        window.added["storage read"] = 100.0 * at
+
+    def reads(at: int, window: Window) -> None:
+        slower("data", at, window)
+        misses(at, window)
+
+    def computes(at: int, window: Window) -> None:
+        slower("forward", at, window)
+        misses(at, window)
+
+    assert found(reads).causes == ("storage read",)
+    assert not found(computes).causes
+    assert "no counter grows with it" in found(computes).told()[0]
+
+
+def test_a_container_that_nothing_reads_comes_after_one_that_is_read(tmp_path: Path) -> None:
+    source = tmp_path / "job.py"
+    source.write_text(
+        "class Job:\n    def train(self):\n        for x in range(9):\n            self.kept.append(x)\n"
+        "            self.seen['all'] += [x]\n            total = sum(self.seen['all'])\n"
+    )
+
+    def keeps(at: int, window: Window) -> None:
+        slower("optimizer", at, window)
+        for name, word in (("job.kept", "kept"), ("job.seen['all']", "all")):
+            window.growing[(str(source), name)] = Growing(name, word, str(source), 10 * at, "", False)
+
+    drift = found(keeps)
+    assert drift.causes[0] == "job.seen['all']"
+    lines = {each.name: each.line for each in drift.counters if each.file}
+    assert lines == {"job.seen['all']": 5, "job.kept": 4}
+    assert "all of it is read again at" in drift.told()[0]
+
+
+def in_a_script(kind: str, steps: int, folder: Path, seconds: float = 8.0) -> Drift:
+    shutil.copy(SCRIPT, folder)
+    workload, options = read("drifting.py", (str(steps), kind)), Options()
+    registry = registry_of(options)
+    with workload.alone(), Launcher() as launcher:
+        runner = TrialRunner(
+            launcher, baseline_spec(workload, options, registry, str(folder)), registry, folder / "logs"
+        )
+        runner.watched()
+        return watched(runner, seconds)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "name", "line", "says"),
+    [
+        ("graphs", "losses", 26, "keep loss.item() or loss.detach()"),
+        ("list", "history", 29, "all of it is read again at drifting.py:30"),
+    ],
+)
+def test_a_script_that_grows_slower_names_its_line(
+    kind: str, name: str, line: int, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    drift = in_a_script(kind, 1_000_000, tmp_path)
+    assert drift.slowed == "other"
+    told = drift.told()[0]
+    assert f"the length of {name} (list) grows by" in told
+    assert f"at drifting.py:{line}" in told
+    assert says in told
+
+
+@pytest.mark.slow
+def test_a_script_without_drift_is_not_blamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    drift = in_a_script("none", 1_000_000, tmp_path)
+    assert drift.slowed is None
+    assert not any(each.file for each in drift.counters)
+
+
+@pytest.mark.slow
+def test_a_run_that_ends_before_two_windows_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (told,) = in_a_script("none", 40, tmp_path).told()
+    assert told.startswith("drift: only 39 steps were watched, and two windows to compare need at least 56")
+
+
+@pytest.mark.slow
+def test_the_command_tells_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from autoopt.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(SCRIPT, tmp_path)
+    words = ["profile", "drifting.py", "--watch", "--budget", "1m", "--out", "run", "--quiet", "--", "1000000", "list"]
+    assert main(words) == 0
+    told = capsys.readouterr().out
+    assert "history (list) grows by 500 a step" in " ".join(told.split())
+    assert "autoopt optimize drifting.py -- 1000000 list" in told
+    document = json.loads((tmp_path / "run" / "profile.json").read_text())
+    assert document["drift"]["causes"][0] == "the length of history (list)"
+    assert "history (list)" in (tmp_path / "run" / "profile.html").read_text(encoding="utf-8")
