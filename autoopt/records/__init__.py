@@ -12,10 +12,8 @@ from autoopt.records.base import (
     Change,
     Estimate,
     EstimateKind,
-    JsonDict,
     Plan,
     PlanDocument,
-    Record,
     StopReason,
     Verdict,
 )
@@ -34,6 +32,7 @@ from autoopt.records.measured import (
     Trial,
 )
 from autoopt.records.pipeline import Contention, Deeper, Fed, Operator, Resource, Round, Simulation, Stage
+from autoopt.records.record import JsonDict, Record, StrEnum, ValidationError
 from autoopt.records.result import (
     Advice,
     BreakEven,
@@ -102,7 +101,9 @@ __all__ = [
     "Stage",
     "Stop",
     "StopReason",
+    "StrEnum",
     "Trial",
+    "ValidationError",
     "Verdict",
     "WholeRun",
     "WorkloadSummary",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from dataclasses import field
 
-from autoopt.records.base import Record
+from autoopt.records.record import Record
 
 
 class Peaks(Record):
@@ -26,9 +26,9 @@ class Peaks(Record):
     copy_pinned_from_device_bytes_per_second: float | None = None
     launch_seconds: float | None = None
     storage_bytes_per_second: float | None = None
-    memory_bytes_per_second_by_size: dict[int, float] = Field(default_factory=dict)
+    memory_bytes_per_second_by_size: dict[int, float] = field(default_factory=dict)
     host_memory_bytes_per_second: float | None = None
-    host_memory_bytes_per_second_by_size: dict[int, float] = Field(default_factory=dict)
+    host_memory_bytes_per_second_by_size: dict[int, float] = field(default_factory=dict)
     foreign_cores: float | None = None
     pace_seconds: float | None = None
     measured_at: str | None = None
@@ -50,7 +50,7 @@ class Environment(Record):
     ram_bytes: int | None = None
     os: str | None = None
     git_commit: str | None = None
-    peaks: Peaks = Field(default_factory=Peaks)
+    peaks: Peaks = field(default_factory=Peaks)
     load: float | None = None
     compiler: str | None = None
-    packages: dict[str, str] = Field(default_factory=dict)
+    packages: dict[str, str] = field(default_factory=dict)

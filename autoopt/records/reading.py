@@ -6,10 +6,8 @@ import json
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
-
 from autoopt.errors import DocumentError
-from autoopt.records import SCHEMA_VERSION, Record, Result
+from autoopt.records import SCHEMA_VERSION, Record, Result, ValidationError
 
 R = TypeVar("R", bound=Record)
 
@@ -80,9 +78,8 @@ def _first(error: ValidationError | RecursionError) -> str:
     """The first complaint of a validation, with the place in the document."""
     if isinstance(error, RecursionError):
         return "nested too deeply"
-    first = error.errors(include_url=False)[0]
-    where = ".".join(str(part) for part in first["loc"]) or "the document"
-    return f"{_short(where, 120)}: {first['msg']}"
+    where = ".".join(map(str, error.where)) or "the document"
+    return f"{_short(where, 120)}: {error.why}"
 
 
 def _kind(value: object) -> str:

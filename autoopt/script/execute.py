@@ -155,7 +155,7 @@ def _prepared(first: JsonDict, channel: Channel) -> tuple[list[str], Orders, dic
 
 
 def _tell(channel: Channel, error: BaseException) -> None:
-    channel.send(failure_of(error, "start").model_dump(mode="json"))
+    channel.send(failure_of(error, "start").model_dump())
     channel.receive()  # the parent ends this process
 
 

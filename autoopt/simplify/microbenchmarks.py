@@ -486,10 +486,12 @@ def evaluation(training: LiveTraining, time_limit: float) -> JsonDict:
     if total is None:
         total = sum(1 for _ in itertools.islice(source, 10_000))
     loading, scale = first + (total - 1) * following, total / len(batches)
-    scaled = {name: getattr(timing, name) * scale + loading for name in ("seconds", "low", "high")}
-    more = {"n": timing.n, "reference": timing.reference, "sensitivity": timing.sensitivity}
+    scaled: JsonDict = {name: getattr(timing, name) * scale + loading for name in ("seconds", "low", "high")}
     samples = sum(samples_of(batch) or 0 for batch in batches) * scale
-    return {"evaluate": Timing(**scaled, **more), "evaluation_samples": samples or None}
+    return {
+        "evaluate": timing.model_copy(update=scaled | {"cpu_seconds": None, "wait_seconds": None}),
+        "evaluation_samples": samples or None,
+    }
 
 
 def _load(source: Any, count: int) -> tuple[list[Any], float, float]:

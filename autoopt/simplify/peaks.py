@@ -8,6 +8,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,7 @@ def _undisturbed(device: torch.device) -> Peaks:
         return first
     second = measure(device)
     both = sorted((first, second), key=lambda peaks: peaks.foreign_cores or 0.0)
-    rates = [name for name in Peaks.model_fields if name.endswith("_per_second")]
+    rates = [each.name for each in fields(Peaks) if each.name.endswith("_per_second")]
     best: dict[str, Any] = {
         name: max((rate for peaks in both if (rate := getattr(peaks, name)) is not None), default=None)
         for name in rates

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from dataclasses import field
 
 from autoopt.records import Contention, Deeper, Operator, Record
 
@@ -97,7 +97,7 @@ class StageTimings(Record):
     optimizer: Timing | None = None
     compute: Timing | None = None
     host: Timing | None = None
-    compute_by_threads: dict[int, float] = Field(default_factory=dict)
+    compute_by_threads: dict[int, float] = field(default_factory=dict)
     contention: tuple[Contention, ...] = ()
     overlaps: tuple[Overlap, ...] = ()
     cold_ratio: float | None = None
@@ -114,7 +114,7 @@ class StageTimings(Record):
     operators: tuple[Operator, ...] = ()
     operators_forward_share: float | None = None
     launches: int | None = None
-    deeper: dict[str, tuple[Deeper, ...]] = Field(default_factory=dict)
+    deeper: dict[str, tuple[Deeper, ...]] = field(default_factory=dict)
     memory_used: float | None = None
     product_seconds: float | None = None
     padding: float | None = None
