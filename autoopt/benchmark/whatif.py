@@ -98,10 +98,8 @@ def ratio_with(
 
 def _fits(training: LiveTraining) -> bool:
     size = sum(p.numel() * p.element_size() for p in training.model.parameters())
-    if training.device.torch.type == "cuda":
-        free = torch.cuda.mem_get_info(training.device.torch)[0]
-    else:
-        free = memory()[1]
+    device = training.device.torch
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else memory()[1]
     return _ROOM * size < free
 
 

@@ -487,9 +487,10 @@ def evaluation(training: LiveTraining, time_limit: float) -> JsonDict:
         total = sum(1 for _ in itertools.islice(source, 10_000))
     loading, scale = first + (total - 1) * following, total / len(batches)
     scaled: JsonDict = {name: getattr(timing, name) * scale + loading for name in ("seconds", "low", "high")}
+    scaled |= {"cpu_seconds": None, "wait_seconds": None}
     samples = sum(samples_of(batch) or 0 for batch in batches) * scale
     return {
-        "evaluate": timing.model_copy(update=scaled | {"cpu_seconds": None, "wait_seconds": None}),
+        "evaluate": timing.model_copy(update=scaled),
         "evaluation_samples": samples or None,
     }
 

@@ -229,7 +229,7 @@ class Run:
             return model.model_validate(done.document)
         except ValidationError as error:
             raise DocumentError(
-                f"{self._journal.path} holds a {done.kind} that is no {model.__name__}: {error.why}",
+                f"{self._journal.path} holds a {done.kind} that is no {model.__name__}: {error}",
                 hint="it was written by another version of autoopt; start the run again",
             ) from None
 

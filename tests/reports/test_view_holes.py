@@ -77,7 +77,10 @@ def nullable_paths(document: Any, validate: Callable[[Any], object]) -> list[tup
     return found
 
 
-_PARTS = WIN.model_dump(exclude={"rounds": {"__all__": {"operators"}}}) | {"trials": WIN.model_dump()["trials"][:4]}
+_PARTS = WIN.model_dump() | {
+    "rounds": [{**each.model_dump(), "operators": []} for each in WIN.rounds],
+    "trials": WIN.model_dump()["trials"][:4],
+}
 _THEIRS = {"setting", "lightning", "transformers", "accelerate", "packages"}  # a null in there is the user's own
 HOLES = [path for path in nullable_paths(_PARTS, r.Result.model_validate) if not _THEIRS & set(path[:-2])]
 

@@ -15,6 +15,20 @@ _SINCE = time.monotonic()
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
+class _Packages:
+    """Finds autoopt's own packages where the parent has them, and nothing else that lies beside them there."""
+
+    def __init__(self, folders):
+        self._folders = {os.path.basename(folder): folder for folder in folders}
+
+    def find_spec(self, name, path=None, target=None):
+        folder = self._folders.get(name)
+        if folder is None:
+            return None
+        file = os.path.join(folder, "__init__.py")
+        return importlib.util.spec_from_file_location(name, file, submodule_search_locations=[folder])
+
+
 def _make_way(keep: bool) -> None:
     """Path and environment as they were, and the ``sitecustomize`` that they name.
 
@@ -75,8 +89,10 @@ if not _launcher:
     for _name in ("AUTOOPT_PASSED_ON", "AUTOOPT_LAUNCHER"):
         os.environ.pop(_name, None)
     _words = os.environ.pop("AUTOOPT_SCRIPT", None)
+    _folders = os.environ.pop("AUTOOPT_PACKAGES", "").split(os.pathsep)
 _make_way(keep=_launcher)
 if _words is not None:
+    sys.meta_path.insert(0, _Packages(_folders))
     from autoopt.script.boot import begin
 
     begin(_words, _SINCE)
