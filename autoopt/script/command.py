@@ -40,16 +40,17 @@ _GONE = ("TORCHELASTIC_ERROR_FILE", "TMPDIR", "PYTHONPATH", "_", "SHLVL", "PWD",
 _HINT = "such as: autoopt optimize -- torchrun --standalone --nproc-per-node 2 train.py"
 _DEAF = {"-I", "-E", "-S", "-Im", "-Em", "-Sm"}
 _NEEDED = """
-import importlib.util, sys
-from importlib import metadata
-sys.path.pop(0)
-lacks = [name for name in ("torch", "numpy") if importlib.util.find_spec(name) is None]
+import sys
 if sys.version_info < (3, 10):
-    sys.exit(1)
+    sys.exit("is Python %d.%d; autoopt needs 3.10 or later" % sys.version_info[:2])
+from importlib import metadata, util
+lacks = [name for name in ("torch", "numpy") if util.find_spec(name) is None]
 if lacks:
-    print("has no", " and no ".join(lacks))
-elif tuple(map(int, metadata.version("torch").split(".")[:2])) < (2, 6):
-    print("has torch " + metadata.version("torch") + "; autoopt needs 2.6 or later")
+    sys.exit("has no " + " and no ".join(lacks))
+for found in metadata.distributions(name="torch"):
+    if tuple(map(int, found.version.split(".")[:2])) < (2, 6):
+        sys.exit("has torch " + found.version + "; autoopt needs 2.6 or later")
+    break
 """
 _LAUNCHERS = ("deepspeed", "mpirun", "srun")
 _EXAMPLE = "such as: autoopt optimize train.py --budget 1h -- --epochs 10"
@@ -349,7 +350,8 @@ def _lack(python: str) -> str:
         told = subprocess.run([python, "-c", _NEEDED], capture_output=True, check=False, stdin=subprocess.DEVNULL)
     except OSError as error:
         return f"cannot be run: {error.strerror}"
-    return told.stdout.decode(errors="replace").strip() if told.returncode == 0 else "is no Python 3.10 or later"
+    said = told.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+    return (said or "is no Python interpreter") if told.returncode else ""
 
 
 def _interpreted(words: list[str]) -> tuple[str, ...]:

@@ -4,6 +4,8 @@ Processes that the script starts find the environment as the user left it: they 
 listened to either, but passes all of this on to the processes that it starts.
 """
 
+from __future__ import annotations
+
 import importlib.machinery
 import importlib.util
 import json
@@ -18,10 +20,10 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 class _Packages:
     """Finds autoopt's own packages where the parent has them, and nothing else that lies beside them there."""
 
-    def __init__(self, folders):
+    def __init__(self, folders: list[str]) -> None:
         self._folders = {os.path.basename(folder): folder for folder in folders}
 
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(self, name: str, path: object = None, target: object = None) -> importlib.machinery.ModuleSpec | None:
         folder = self._folders.get(name)
         if folder is None:
             return None
