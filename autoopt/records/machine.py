@@ -33,6 +33,21 @@ class Peaks(Record):
     pace_seconds: float | None = None
     measured_at: str | None = None
 
+    def bandwidth(self, size: float | None = None) -> float | None:
+        """The best rate at which ``size`` bytes can move: caches serve small pieces faster than memory does."""
+        return _best(self.memory_bytes_per_second, self.memory_bytes_per_second_by_size, size)
+
+    def host_bandwidth(self, device: str, size: float | None = None) -> float | None:
+        """The same of the host's memory, in which batches are collated and pinned whatever the device."""
+        if device == "cpu":
+            return self.bandwidth(size)
+        return _best(self.host_memory_bytes_per_second, self.host_memory_bytes_per_second_by_size, size)
+
+
+def _best(large: float | None, by_size: dict[int, float], size: float | None) -> float | None:
+    rates = [large or 0.0, *(rate for at, rate in by_size.items() if size is not None and at >= size / 2)]
+    return max(rates) or None
+
 
 class Environment(Record):
     """The machine and what runs on it. ``devices``: there are of that kind, from ``device`` on; None of a CPU."""

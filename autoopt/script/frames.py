@@ -8,7 +8,7 @@ import os
 import site
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -125,7 +125,8 @@ def _function(frame: FrameType) -> str:
 
 def _position(frame: FrameType) -> tuple[int, int, int | None]:
     """First and last line of the call that a frame is at, and the column of its end where the interpreter knows it."""
-    known = getattr(frame.f_code, "co_positions", tuple)()  # none in Python 3.10
+    known: Iterator[tuple[int | None, int | None, int | None, int | None]]
+    known = getattr(frame.f_code, "co_positions", lambda: iter(()))()  # none in Python 3.10
     start, stop, _, column = next(islice(known, frame.f_lasti // 2, None), (None, None, None, None))
     if start is not None and stop is not None and start <= stop:
         return start, stop, column

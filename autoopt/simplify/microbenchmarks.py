@@ -25,9 +25,8 @@ from autoopt.benchmark.environment import usable_cores
 from autoopt.benchmark.live import LiveTraining
 from autoopt.records import JsonDict, Operator
 from autoopt.simplify.batches import nbytes
-from autoopt.simplify.bottleneck import PRODUCT
 from autoopt.simplify.drift import TENSORS, ReferenceSpeed, normalized, sensitivity
-from autoopt.simplify.stage_timings import Timing
+from autoopt.simplify.stage_timings import PRODUCT, Timing
 
 STEADY = 0.02
 SHORTEST = 5e-4
@@ -400,7 +399,7 @@ def reference_of(training: LiveTraining) -> ReferenceSpeed | None:
 
 
 def square_product(training: LiveTraining, time_limit: float) -> float | None:
-    """Seconds of the square product of ``ceilings.PRODUCT`` rows; all cores of a CPU only: some reach no peak."""
+    """Seconds of the square product of ``PRODUCT`` rows; all cores of a CPU only: some reach no peak."""
     if training.device.kind != "cpu" or torch.get_num_threads() < usable_cores():
         return None
     square = torch.ones(PRODUCT, PRODUCT)

@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import fields
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +150,7 @@ def measure(device: torch.device, time_limit: float = 2.0) -> Peaks:
         storage_bytes_per_second=storage,
         foreign_cores=foreign_cores(before, cpu_times(with_children=True), time.perf_counter() - start),
         pace_seconds=min(readings),
-        measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        measured_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
     )
 
 

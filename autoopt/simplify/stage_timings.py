@@ -6,6 +6,9 @@ from dataclasses import field
 
 from autoopt.records import Contention, Deeper, Operator, Record
 
+PRODUCT = 1024
+"""Rows of the square product that tells how near to its peak the machine is just now, on all of its cores."""
+
 
 class Timing(Record):
     """One microbenchmark, repeated. ``seconds``: the median; ``low`` and ``high``: its quartiles.
@@ -71,7 +74,7 @@ class StageTimings(Record):
     ``evaluation_samples``: that it reads; ``checkpoint``: one, to the disk.
     ``deeper``: below a stage, by its name, seconds per micro-batch, of the optimizer per step. ``reference``: of the
     machine's speed while the training ran, before and after the microbenchmarks; None on a device.
-    ``product_seconds``: of a square product of ``ceilings.PRODUCT`` rows in
+    ``product_seconds``: of a square product of ``PRODUCT`` rows in
     float32 before and after the compute's microbenchmarks; all cores of a CPU only. ``padding``: share of padding in
     the batches that were computed on, None where they hold no sequences.
     """

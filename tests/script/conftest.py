@@ -40,9 +40,10 @@ def start_script(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             seed: int = 0,
             disturbed: float = 0.0,
             same_draws: bool = False,
+            python: str = sys.executable,
             **script: Any,
         ) -> TrialProcess:
-            command = (sys.executable, name, *words)
+            command = (python, name, *words)
             spec = TrialSpec(
                 workload=" ".join(command),
                 plan=plan or Plan(),
