@@ -1,7 +1,7 @@
 """The documents in which the phases meet: frozen, validated, JSON both ways.
 
 Everything that result.json, plan.json and journal.jsonl hold is defined here. The report
-imports this package alone; it needs no torch. ``None`` means "not measured", never ``0``.
+imports this package alone; it needs the standard library. ``None`` means "not measured", never ``0``.
 Times are seconds, sizes bytes, rates per second; a ratio is a speedup (above 1 is faster).
 """
 
