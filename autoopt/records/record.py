@@ -101,7 +101,7 @@ class Record:
         """The record of a document's text."""
         try:
             document = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValidationError(f"not JSON: {error}") from None
         return cls.model_validate(document)
 
