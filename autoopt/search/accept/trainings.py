@@ -326,7 +326,7 @@ class Trainings:
         Raises:
             TrialFailed: one of them ended badly, or was not at its end in time.
         """
-        plans = {"baseline": baseline.model_dump(mode="json"), "plan": plan.model_dump(mode="json")}
+        plans = {"baseline": baseline.model_dump(), "plan": plan.model_dump()}
         allowed = min(self.limit_seconds, max_seconds)
         try:
             pair = self._steps.step(
