@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from autoopt.errors import DocumentError
-from autoopt.records import SCHEMA_VERSION, Change, Plan, PlanDocument
+from autoopt.records import SCHEMA_VERSION, Change, Plan, PlanDocument, ValidationError
 
 __all__ = ["Change", "Plan", "read_plan", "write_plan"]
 
@@ -47,9 +45,7 @@ def parse_plan(document: object, name: str = "plan") -> Plan:
     try:
         parsed = PlanDocument.model_validate(document)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise DocumentError(f"{name}: {where}: {first['msg']}", hint=f"such as {example}") from None
+        raise DocumentError(f"{name}: {error}", hint=f"such as {example}") from None
     names = [change.strategy for change in parsed.changes]
     twice = next((n for n in names if names.count(n) > 1), None)
     if twice:

@@ -7,10 +7,21 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, ClassVar, Literal, Protocol
 
-from autoopt.records import Change, Environment, Estimate, JsonDict, Objective, Plan, Round, Sites, Stage, Trial
+from autoopt.records import (
+    Change,
+    Environment,
+    Estimate,
+    JsonDict,
+    Objective,
+    Plan,
+    Round,
+    Sites,
+    Stage,
+    StrEnum,
+    Trial,
+)
 from autoopt.records.facts import WorkloadFacts
 from autoopt.setup import Setup
 

@@ -85,7 +85,7 @@ def fake_probe(behaviour: Behaviour, *, out: str, steps: int, **_: Any) -> JsonD
     digests = tuple(str(step) for step in range(steps))
     losses = tuple(behaviour.loss(step) for step in range(steps))
     probe = Probe(file=Path(out).name, steps=steps, digests=digests, orders=digests, losses=losses)
-    return probe.model_dump(mode="json")
+    return probe.model_dump()
 
 
 class FakeTrial:
@@ -98,11 +98,11 @@ class FakeTrial:
         name = task.rpartition(":")[2]
         behaviour = self._runner.machine.behave(self._plan)
         if name == "facts":
-            return self._runner.facts.model_dump(mode="json")
+            return self._runner.facts.model_dump()
         if name == "environment":
             memory = {"ram_bytes": RAM, "device_memory_bytes": self._runner.machine.memory_limit_bytes or RAM}
             machine = Environment(python="3", device="cpu", cores=2, threads=2, **memory)
-            return machine.model_dump(mode="json")
+            return machine.model_dump()
         if name in ("ready", "probe_losses", "largest_batch"):
             return self._alone(name)
         if name in ("warm_up", "running"):
@@ -113,7 +113,7 @@ class FakeTrial:
                 arm.warm_up(1.0) if name == "warm_up" else arm.block(arguments["seconds"], arguments["min_steps"], 0.0)
             )
             arm.close()
-            told = document.model_dump(mode="json")
+            told = document.model_dump()
             return told if name == "warm_up" else {"block": told, "reference": None}
         if name == "measure_stages" and self._runner.survey:
             return self._runner.survey(behaviour)
@@ -135,9 +135,9 @@ class FakeTrial:
         try:
             found = arm.ready()
             if name == "ready":
-                return found.model_dump(mode="json")
+                return found.model_dump()
             if name == "probe_losses":
-                return arm.block(0.0, 3, 0.0).model_dump(mode="json")
+                return arm.block(0.0, 3, 0.0).model_dump()
             largest = self._runner.largest_of(self._plan)
             return {"peak_memory_bytes": largest, "limit_bytes": machine.memory_limit_bytes, "allocation_retries": 0}
         finally:

@@ -30,14 +30,14 @@ def survey_of(behaviour: Behaviour) -> JsonDict:
         inputs=InputTimings(sample=timing(1e-9), collate=timing(1e-9)), forward=timing(step / 3),
         backward=timing(2 * step / 3), forward_backward=timing(step), optimizer=timing(1e-6), compute=timing(step),
         operators_forward_share=1 / 3,
-    ).model_dump(mode="json")  # fmt: skip
+    ).model_dump()  # fmt: skip
 
 
 def world(directory: Path, speed: float) -> World:
     made = World(directory, strategy("quick"), strategy("sharp", stages={"forward", "backward"}),
                  speed=product({"quick": speed, "sharp": 1.0}))  # fmt: skip
     made.runner.survey = survey_of
-    made.runner.peaks = Peaks(matmul_fp32_flops_per_second=PEAK, memory_bytes_per_second=1e12).model_dump(mode="json")
+    made.runner.peaks = Peaks(matmul_fp32_flops_per_second=PEAK, memory_bytes_per_second=1e12).model_dump()
     return made
 
 
@@ -63,7 +63,7 @@ def test_at_the_ceiling_the_time_that_was_short_for_the_rest_is_not_the_reason(t
         budget=100.0,
     )
     made.runner.survey = survey_of
-    made.runner.peaks = Peaks(matmul_fp32_flops_per_second=PEAK, memory_bytes_per_second=1e12).model_dump(mode="json")
+    made.runner.peaks = Peaks(matmul_fp32_flops_per_second=PEAK, memory_bytes_per_second=1e12).model_dump()
     outcome = made.go()
     assert outcome.state.rounds[0].bottleneck is None
     assert [Verdict.NOT_TRIED] in verdicts(outcome).values()
@@ -76,7 +76,7 @@ def test_below_the_ceiling_it_ends_for_another_reason(tmp_path: Path) -> None:
 
 def test_at_the_ceiling_what_cannot_pay_is_not_tried_and_the_report_says_why(tmp_path: Path) -> None:
     made = World(tmp_path, strategy("sharp", stages={"forward", "backward"}), speed=product({"sharp": 1.0}))
-    made.runner.peaks = Peaks(matmul_fp32_flops_per_second=PEAK, memory_bytes_per_second=1e12).model_dump(mode="json")
+    made.runner.peaks = Peaks(matmul_fp32_flops_per_second=PEAK, memory_bytes_per_second=1e12).model_dump()
     made.runner.survey = lambda _: survey_of(Behaviour(step_seconds=CEILING * 1.005))
     (trial,) = made.go().state.all_trials()
     assert trial.verdict is Verdict.NOT_TRIED

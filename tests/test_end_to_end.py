@@ -47,7 +47,7 @@ def check(result: Result, out: Path) -> None:
     assert {trial.strategy for trial in result.trials} <= names
     assert all(trial.reason for trial in result.trials if trial.verdict is not Verdict.KEPT)
     assert json.loads((out / "plan.json").read_text())["changes"] == [
-        change.model_dump(mode="json") for change in result.best.plan.changes
+        change.model_dump() for change in result.best.plan.changes
     ]
     py_compile.compile(str(out / "optimized_train.py"), doraise=True)
     assert (out / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")

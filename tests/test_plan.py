@@ -50,7 +50,7 @@ def test_the_document_is_that_of_the_contract(tmp_path: Path) -> None:
         ({"schema_version": "x"}, "schema_version"),
         ({"changes": 3}, "changes"),
         ({"changes": [3]}, "changes.0"),
-        ({"changes": [{"setting": {}}]}, "changes.0.strategy: Field required"),
+        ({"changes": [{"setting": {}}]}, "changes.0.strategy: is missing"),
         ({"changes": [{"strategy": "a", "setting": []}]}, "changes.0.setting"),
         ({"changes": [{"strategy": "a"}, {"strategy": "a"}]}, "'a' stands in it twice"),
     ],

@@ -91,7 +91,7 @@ OPTIONS = {
     "profile": SEARCH
     | {"--open", "--no-open", "--budget", "--device", "--seed", "--only", "--skip", "--strategies", "--allow", "--out"}
     | {"--metric"}
-    | {"--with", "--memory-limit", "--nproc"},
+    | {"--with", "--watch", "--memory-limit", "--nproc"},
     "resume": SEARCH | {"--open", "--no-open", "--accept-changed"},
     "report": {"--out", "--json", "--open", "--card", "--against"},
     "export": {"--to", "--out", "--code", "--patch", "--write"},

@@ -99,7 +99,7 @@ def test_the_patch_and_the_plan_of_a_run_are_the_same_training(tmp_path: Path) -
     plan = Plan(changes=(Change(strategy="forced_calls", setting={"calls": calls}),))
     patch = patch_of(sites, plan, registry, "cpu")
     golden = json.loads((Path(__file__).parent / "golden" / "win.json").read_text())
-    written = {"sites": sites.model_dump(mode="json"), "patch": patch.model_dump(mode="json")}
+    written = {"sites": sites.model_dump(), "patch": patch.model_dump()}
     (run / "result.json").write_text(json.dumps({**golden, **written}))
     (run / "plan.json").write_text(plan.model_dump_json())
     goes_on_with(project, run)

@@ -1,6 +1,5 @@
-"""Processes below this one, and CPU seconds of this trial and of everybody else, as the kernel counts them.
-
-Needs no torch: servers and trials' parents ask as well."""
+"""Processes around this one, the machine's memory, and CPU seconds of this trial and of everybody else, as the kernel
+counts them. Needs no torch: servers and trials' parents ask as well."""
 
 from __future__ import annotations
 
@@ -8,8 +7,6 @@ import contextlib
 import os
 import time
 from dataclasses import dataclass
-
-import psutil
 
 _LISTED = os.path.exists(f"/proc/self/task/{os.getpid()}/children")
 """Whether the kernel lists the children of a process; looking through all processes takes far longer."""
@@ -19,10 +16,7 @@ _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 def children(pid: int) -> list[int]:
     """The direct children of a process; empty when it is gone."""
     if not _LISTED:
-        try:
-            return [child.pid for child in psutil.Process(pid).children()]
-        except psutil.Error:
-            return []
+        return [int(each) for each in os.listdir("/proc") if each.isdigit() and parent(int(each)) == pid]
     found: list[int] = []
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
@@ -31,12 +25,25 @@ def children(pid: int) -> list[int]:
     return found
 
 
+def parent(pid: int) -> int:
+    """The process that another one is a child of; 0 where there is none, or it is gone."""
+    fields = _stat(pid)
+    return int(fields[1]) if fields else 0
+
+
+def memory() -> tuple[int, int]:
+    """Bytes of the machine: all, and those that a process can still have."""
+    with open("/proc/meminfo") as file:
+        known = {name: int(value.split()[0]) * 1024 for name, _, value in (line.partition(":") for line in file)}
+    return known["MemTotal"], known["MemAvailable"]
+
+
 def descendants(pid: int | None = None) -> list[int]:
     """All live processes below one (this one by default), the nearest first."""
     found: list[int] = []
     layer = [pid or os.getpid()]
     while layer:
-        layer = [child for parent in layer for child in children(parent)]
+        layer = [child for above in layer for child in children(above)]
         found += layer
     return found
 
@@ -109,9 +116,11 @@ def foreign_cores(before: CpuTimes, after: CpuTimes, seconds: float) -> float | 
 
 
 def _seconds_of(pid: int) -> float:
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            fields = file.read().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return sum(int(value) for value in fields[11:15]) / _TICKS
+    return sum(int(value) for value in _stat(pid)[11:15]) / _TICKS
+
+
+def _stat(pid: int) -> list[str]:
+    """What the kernel tells of a process, from its state on; nothing of one that is gone."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()
+    return []

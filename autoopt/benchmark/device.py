@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import gc
+import mmap
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
 
-import psutil
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from autoopt.benchmark.cputime import descendants
+from autoopt.benchmark.cputime import descendants, memory
 from autoopt.errors import EnvironmentLacks
 
 
@@ -166,7 +166,7 @@ class Device:
         """Memory that tensors may take."""
         if self.tensors is not None:
             return self.tensors.limit
-        return psutil.virtual_memory().total if self.kind == "cpu" else None
+        return memory()[0] if self.kind == "cpu" else None
 
     def memory_used(self) -> float | None:
         """The share of the memory that was taken at the most since ``reset_peak``; None on a CPU without a limit."""
@@ -268,10 +268,11 @@ def host_peak_bytes() -> int | None:
 
 def _private_bytes(pid: int) -> int:
     try:
-        memory = psutil.Process(pid).memory_info()
-    except psutil.Error:
+        with open(f"/proc/{pid}/statm") as file:
+            _, resident, shared, *_ = map(int, file.read().split())
+    except OSError:
         return 0
-    return max(memory.rss - getattr(memory, "shared", 0), 0)
+    return (resident - shared) * mmap.PAGESIZE
 
 
 def _status_bytes(key: str) -> int | None:

@@ -16,11 +16,10 @@ from statistics import fmean
 from time import perf_counter
 from typing import Any
 
-import psutil
 import torch
 
 from autoopt.benchmark.affinity import cores
-from autoopt.benchmark.cputime import descendants, own_seconds
+from autoopt.benchmark.cputime import descendants, memory, own_seconds, parent
 from autoopt.benchmark.device import Device, resolve_device
 from autoopt.records import Environment, JsonDict
 
@@ -113,7 +112,7 @@ def cpu_quota(cgroup: Path = _CGROUP) -> float | None:
 
 def usable_ram(cgroup: Path = _CGROUP) -> int:
     """Bytes of memory: the machine's, or the limit of its container where that is less."""
-    total = int(psutil.virtual_memory().total)
+    total = memory()[0]
     for file in (cgroup / "memory.max", cgroup / "memory" / "memory.limit_in_bytes"):
         try:
             return min(total, int(file.read_text()))
@@ -286,7 +285,10 @@ def other_users(device: Device) -> list[int]:
         pids = [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(nvml_handle(nvml, device))]
     except Exception:
         return []
-    if psutil.Process().pid not in pids:
+    if os.getpid() not in pids:
         return []
-    own = {psutil.Process().pid, *descendants(), *(parent.pid for parent in psutil.Process().parents())}
+    above, own = os.getpid(), {*descendants()}
+    while above:
+        own.add(above)
+        above = parent(above)
     return [pid for pid in pids if pid not in own]

@@ -12,7 +12,6 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
@@ -20,6 +19,7 @@ from torch.utils.data.dataloader import default_collate, default_convert
 
 from autoopt.benchmark.compiling import repeated_blocks
 from autoopt.benchmark.contents import array_of, bytes_of, leaves, shape_of, tensors, unmoved, unpinned
+from autoopt.benchmark.cputime import memory
 from autoopt.benchmark.fingerprint import digest, unhashed
 from autoopt.benchmark.live import LiveTraining
 from autoopt.benchmark.loader import user_batch_size
@@ -200,7 +200,7 @@ def workload_facts(training: LiveTraining, spec: str) -> WorkloadFacts:
         precision=workload.setup.precision.dtype,
         clip_grad_norm=workload.clip_grad_norm,
         adapter=workload.adapter,
-        available_ram_bytes=psutil.virtual_memory().available,
+        available_ram_bytes=memory()[1],
     )
 
 

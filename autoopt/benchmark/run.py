@@ -191,7 +191,7 @@ class RunUnderWay:
         self.metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
         value = metrics[target.metric] if target is not None else next(iter(metrics.values()), math.nan)
         self._tell(self.steps, self.seconds, value)
-        self.live.emit(self._point(self.told[-1]).model_dump(mode="json"))
+        self.live.emit(self._point(self.told[-1]).model_dump())
 
     def _look(self, evaluations: int) -> None:
         """Between two steps: at what has moved, and at weights that are to be kept."""

@@ -16,6 +16,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import lcm
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -169,3 +170,20 @@ def period(times: Sequence[float]) -> int:
     if drifts or found[best] < max(EXPLAINED, SURE / len(x) ** 0.5):
         return 1
     return int(lags[next(index for index in range(1, best + 1) if found[index] >= 0.9 * found[best])])
+
+
+def epoch_start(openings: Sequence[float], loader: Any, usual: float) -> float | None:
+    """Seconds with which a later epoch begins, beyond the usual wait for a batch; None where there are no epochs.
+
+    Before a second epoch was seen the first one's start stands for it, unless its workers stay.
+
+    Args:
+        openings: seconds until the first batch of each epoch so far was there.
+        loader: the DataLoader that gives them.
+        usual: seconds that a step waits for its batch.
+    """
+    if not openings:
+        return None
+    if len(openings) == 1 and (loader.persistent_workers or not loader.num_workers):
+        return 0.0
+    return max(statistics.median(openings[1:] or openings) - usual, 0.0)

@@ -12,10 +12,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from typing import Any
 
-import psutil
 import torch
 from torch import nn
 
+from autoopt.benchmark.cputime import memory
 from autoopt.benchmark.flags import matmul_precision
 from autoopt.benchmark.live import LiveTraining
 from autoopt.benchmark.seeding import random_state, set_random_state
@@ -105,7 +105,7 @@ def _room_for(size: int, device: torch.device) -> torch.device:
     """
     if device.type == "cuda" and ROOM * size < torch.cuda.mem_get_info(device)[0]:
         return device
-    if ROOM * size >= psutil.virtual_memory().available:
+    if ROOM * size >= memory()[1]:
         raise WorkloadError(f"there is no room to keep {size / 2**20:.0f} MiB of the training's state beside it")
     return torch.device("cpu")
 

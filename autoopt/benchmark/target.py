@@ -7,10 +7,9 @@ number that stands for one. Pure functions on documents; nothing here needs torc
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,23 +62,6 @@ def whole_run_seconds(parts: RunParts, steps: float | None = None) -> WholeRun:
         ),
         missing=tuple(name for name, value, _ in each if value is None),
     )
-
-
-def epoch_start(openings: Sequence[float], loader: Any, usual: float) -> float | None:
-    """Seconds with which a later epoch begins, beyond the usual wait for a batch; None where there are no epochs.
-
-    Before a second epoch was seen the first one's start stands for it, unless its workers stay.
-
-    Args:
-        openings: seconds until the first batch of each epoch so far was there.
-        loader: the DataLoader that gives them.
-        usual: seconds that a step waits for its batch.
-    """
-    if not openings:
-        return None
-    if len(openings) == 1 and (loader.persistent_workers or not loader.num_workers):
-        return 0.0
-    return max(statistics.median(openings[1:] or openings) - usual, 0.0)
 
 
 def _times(steps: float, every: float | None) -> int:

@@ -31,13 +31,13 @@ def ready(live: TrialContext) -> JsonDict:
     _ = live.training
     facts = live.facts.model_copy(update={"inspected": live.inspected})
     document = Ready(facts=facts, build_seconds=live.build_seconds, setup_seconds=live.setup_seconds)
-    return document.model_dump(mode="json")
+    return document.model_dump()
 
 
 @drives
 def warm_up(live: TrialContext, max_seconds: float) -> JsonDict:
     """Trains until steps are steady or the time is up: a :class:`~autoopt.records.messages.Startup`."""
-    return warmup.warm_up(live, max_seconds).model_dump(mode="json")
+    return warmup.warm_up(live, max_seconds).model_dump()
 
 
 @drives
@@ -63,7 +63,7 @@ def run_block(
     def enough(done: int, elapsed: float) -> bool:
         return done >= min_steps and elapsed >= seconds and done % cycle == 0
 
-    return run_block_until(live.training, enough, ramp=Ramp(ramp_seconds, ramp_steps)).model_dump(mode="json")
+    return run_block_until(live.training, enough, ramp=Ramp(ramp_seconds, ramp_steps)).model_dump()
 
 
 @drives
@@ -99,7 +99,7 @@ def switched_block(
 @drives
 def probe_losses(live: TrialContext, steps: int) -> JsonDict:
     """Trains so many steps for their losses: a :class:`~autoopt.records.messages.Block`."""
-    return run_block_until(live.training, lambda done, _: done >= steps, most=steps).model_dump(mode="json")
+    return run_block_until(live.training, lambda done, _: done >= steps, most=steps).model_dump()
 
 
 def evaluated(live: TrialContext, max_seconds: float) -> JsonDict:
@@ -122,7 +122,7 @@ def evaluations(live: TrialContext, count: int, seconds: float) -> JsonDict:
         count: evaluations that are wanted.
         seconds: after which no other one is begun, or waited for in a script.
     """
-    return live.training.held_evaluations(count, seconds).model_dump(mode="json")
+    return live.training.held_evaluations(count, seconds).model_dump()
 
 
 @drives
@@ -149,7 +149,7 @@ def train(
     """
     run = RunUnderWay(live, max_seconds, max_steps, target, evaluate_every, confirm, beyond, keep)
     run.go_on()
-    document: JsonDict = run.document().model_dump(mode="json")
+    document: JsonDict = run.document().model_dump()
     return document
 
 
@@ -172,7 +172,7 @@ def train_leg(live: TrialContext, seconds: float, no_further: list[int] | None =
     if no_further is not None:
         live.under_way.go_no_further(*no_further)
     over = live.under_way.go_on(seconds)
-    run = live.under_way.document().model_dump(mode="json") if over else None
+    run = live.under_way.document().model_dump() if over else None
     return {"over": over, "run": run, "seconds": live.under_way.seconds, "steps": live.under_way.steps}
 
 
@@ -187,7 +187,7 @@ def train_rung(live: TrialContext, steps: int, **arguments: Any) -> JsonDict:
     if live.under_way is None:
         live.under_way = RunUnderWay(live, **arguments)
     live.under_way.go_to(steps)
-    document: JsonDict = live.under_way.document().model_dump(mode="json")
+    document: JsonDict = live.under_way.document().model_dump()
     return document
 
 
@@ -205,12 +205,12 @@ def flops(live: TrialContext) -> JsonDict:
 @drives
 def probe(live: TrialContext, **asked: Any) -> JsonDict:
     """Probes the plan: a :class:`~autoopt.records.messages.Probe`; ``asked``: see ``autoopt.benchmark.probe.Asked``."""
-    return probe_plan(live.from_start(), Asked(**asked)).model_dump(mode="json")
+    return probe_plan(live.from_start(), Asked(**asked)).model_dump()
 
 
 def facts(live: TrialContext) -> JsonDict:
     """Facts that strategies may know: :class:`~autoopt.records.facts.WorkloadFacts`."""
-    return live.facts.model_copy(update={"inspected": live.inspected}).model_dump(mode="json")
+    return live.facts.model_copy(update={"inspected": live.inspected}).model_dump()
 
 
 def environment(live: TrialContext) -> JsonDict:
@@ -218,7 +218,7 @@ def environment(live: TrialContext) -> JsonDict:
     found = machine(live.device.torch)
     if live.device.limited:
         found = found.model_copy(update={"device_memory_bytes": live.device.limit_bytes()})
-    return found.model_dump(mode="json")
+    return found.model_dump()
 
 
 @drives

@@ -12,8 +12,7 @@ from autoopt.benchmark.compiling import compilations, trouble
 from autoopt.benchmark.cputime import cpu_times, foreign_seconds, page_faults
 from autoopt.benchmark.distributed.group import Enough, merged
 from autoopt.benchmark.live import LiveTraining
-from autoopt.benchmark.steady import Steady, cycle_of, find_steady, warmup_excess
-from autoopt.benchmark.target import epoch_start
+from autoopt.benchmark.steady import Steady, cycle_of, epoch_start, find_steady, warmup_excess
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.records.messages import Block, Startup
 

@@ -10,12 +10,12 @@ from contextlib import contextmanager, nullcontext
 from math import inf
 from typing import Any
 
-import psutil
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from autoopt.benchmark.contents import bytes_of, samples_of, shape_of, tensors
+from autoopt.benchmark.cputime import memory
 from autoopt.benchmark.flags import matmul_precision
 from autoopt.benchmark.live import LiveTraining
 from autoopt.benchmark.seeding import kept_random_state
@@ -98,10 +98,8 @@ def ratio_with(
 
 def _fits(training: LiveTraining) -> bool:
     size = sum(p.numel() * p.element_size() for p in training.model.parameters())
-    if training.device.torch.type == "cuda":
-        free = torch.cuda.mem_get_info(training.device.torch)[0]
-    else:
-        free = psutil.virtual_memory().available
+    device = training.device.torch
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else memory()[1]
     return _ROOM * size < free
 
 

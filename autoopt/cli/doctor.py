@@ -33,7 +33,7 @@ def doctor_command(**given: Any) -> int:
         write_json(
             {
                 "autoopt": __version__,
-                "environment": environment.model_dump(mode="json"),
+                "environment": environment.model_dump(),
                 "doubts": [doubt.model_dump() for doubt in found],
             }
         )

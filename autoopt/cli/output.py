@@ -50,7 +50,7 @@ def write_line(text: str) -> None:
 
 def write_json(document: Any) -> None:
     """One JSON document on standard output: a record, or plain data."""
-    data = document.model_dump(mode="json") if hasattr(document, "model_dump") else document
+    data = document.model_dump() if hasattr(document, "model_dump") else document
     click.echo(json.dumps(data, indent=2, allow_nan=False))
 
 

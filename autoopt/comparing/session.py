@@ -12,11 +12,9 @@ import os
 from math import log, sqrt
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from autoopt.comparing.sides import Side
 from autoopt.errors import DocumentError, EnvironmentLacks
-from autoopt.records import Environment, JsonDict, Noise, Record, Sites
+from autoopt.records import Environment, JsonDict, Noise, Record, Sites, ValidationError
 from autoopt.records.account import Row
 from autoopt.records.facts import WorkloadFacts
 from autoopt.storage.fingerprint import fingerprint

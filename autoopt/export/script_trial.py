@@ -145,7 +145,7 @@ def train_leg(
     if live.under_way is None:
         live.under_way = _ScriptRun(live, script, max_seconds, target, confirm)
     over = live.under_way.go_on(seconds)
-    run = live.under_way.document().model_dump(mode="json") if over else None
+    run = live.under_way.document().model_dump() if over else None
     return {"over": over, "run": run, "seconds": live.under_way.seconds}
 
 
@@ -182,7 +182,7 @@ def warm_up(live: Any, script: str, max_seconds: float) -> JsonDict:
         steady=_steady(seconds),
         fixed_seconds=max(done - began - made.steps * min(seconds), 0.0),
         losses=finite_losses(losses),
-    ).model_dump(mode="json")
+    ).model_dump()
 
 
 def _steady(seconds: list[float]) -> bool:
@@ -226,4 +226,4 @@ def run_block(
         losses=finite_losses(losses),
         foreign_cpu_seconds=foreign_seconds(before, after),
         first_step=first,
-    ).model_dump(mode="json")
+    ).model_dump()

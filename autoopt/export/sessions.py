@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from autoopt.errors import DocumentError
-from autoopt.records import Estimate, Result
+from autoopt.records import Estimate, Result, ValidationError
 from autoopt.records.sessions import Session, Sessions
 from autoopt.search.accept.trainings import next_session
 

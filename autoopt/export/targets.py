@@ -31,7 +31,7 @@ def snippets(plan: Plan, registry: Registry) -> tuple[Snippets, ...]:
 
 def _snippet(change: Change, registry: Registry) -> Snippets:
     strategy = registry[change.strategy]
-    known = {
+    known: JsonDict = {
         "strategy": change.strategy,
         "setting": change.setting,
         "title": strategy.title or change.strategy,

@@ -220,7 +220,7 @@ def judge(live: TrialContext, seed: int) -> JsonDict:
         raise
     except Exception as error:
         raise TrialFailed("error", f"evaluating it: {type(error).__name__}: {error}") from None
-    return found.model_dump(mode="json")
+    return found.model_dump()
 
 
 def _moved(batch: Any, live: TrialContext) -> Any:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from pathlib import Path
 from typing import Any
+
+import tomllib
 
 from autoopt.errors import UsageError
 from autoopt.options.options import parse

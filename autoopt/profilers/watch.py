@@ -273,7 +273,7 @@ def watch(live: Any, seconds: float) -> JsonDict:
     finally:
         machine.collector.close()
     found = judged(windows, training.steps - first_step, time.monotonic() - began)
-    return found.model_dump(mode="json")
+    return found.model_dump()
 
 
 def _trained(training: Any, least: int, seconds: float) -> Any:

@@ -1,7 +1,7 @@
 """The documents in which the phases meet: frozen, validated, JSON both ways.
 
 Everything that result.json, plan.json and journal.jsonl hold is defined here. The report
-imports this package alone; it needs no torch. ``None`` means "not measured", never ``0``.
+imports this package alone; it needs the standard library. ``None`` means "not measured", never ``0``.
 Times are seconds, sizes bytes, rates per second; a ratio is a speedup (above 1 is faster).
 """
 
@@ -12,10 +12,8 @@ from autoopt.records.base import (
     Change,
     Estimate,
     EstimateKind,
-    JsonDict,
     Plan,
     PlanDocument,
-    Record,
     StopReason,
     Verdict,
 )
@@ -34,6 +32,7 @@ from autoopt.records.measured import (
     Trial,
 )
 from autoopt.records.pipeline import Contention, Deeper, Fed, Operator, Resource, Round, Simulation, Stage
+from autoopt.records.record import JsonDict, Record, StrEnum, ValidationError
 from autoopt.records.result import (
     Advice,
     BreakEven,
@@ -102,7 +101,9 @@ __all__ = [
     "Stage",
     "Stop",
     "StopReason",
+    "StrEnum",
     "Trial",
+    "ValidationError",
     "Verdict",
     "WholeRun",
     "WorkloadSummary",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from dataclasses import field
 
-from autoopt.records.base import Record
+from autoopt.records.record import Record
 
 
 class Account(Record):
@@ -32,7 +32,7 @@ class Row(Record):
     steps: int
     samples: int | None
     seconds: float
-    stage_seconds: dict[str, float] = Field(default_factory=dict)
+    stage_seconds: dict[str, float] = field(default_factory=dict)
     foreign_cpu_seconds: float | None = None
     late_seconds: float = 0.0
 

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import Any, Literal, Self
+from dataclasses import field
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from autoopt.records.record import JsonDict, Record, StrEnum
 
 SCHEMA_VERSION = 1
-
-JsonDict = dict[str, Any]
-
-
-class Record(BaseModel):
-    """Base of all documents: frozen; unknown fields are ignored (a newer autoopt may add some)."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
 class EstimateKind(StrEnum):
@@ -47,21 +39,16 @@ class Estimate(Record):
     n: int
     kind: EstimateKind = EstimateKind.MEASURED
 
-    @model_validator(mode="before")
-    @classmethod
-    def _no_confidence_in_predictions(cls, data: Any) -> Any:
-        predicted = isinstance(data, dict) and data.get("kind", "measured") != EstimateKind.MEASURED
-        return {**data, "confidence": None} if predicted else data
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kind != EstimateKind.MEASURED:
+            object.__setattr__(self, "confidence", None)
+        if not self.low <= self.value <= self.high:
+            raise ValueError(f"an estimate needs low <= value <= high, got {self.low}, {self.value}, {self.high}")
 
     def as_kind(self, kind: EstimateKind | str) -> Estimate:
         """The same numbers as another kind of estimate."""
         return Estimate(**{**self.model_dump(), "kind": EstimateKind(kind)})
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if not self.low <= self.value <= self.high:
-            raise ValueError(f"an estimate needs low <= value <= high, got {self.low}, {self.value}, {self.high}")
-        return self
 
 
 class Verdict(StrEnum):
@@ -91,7 +78,7 @@ class Change(Record):
     """A strategy with a setting."""
 
     strategy: str
-    setting: JsonDict = Field(default_factory=dict)
+    setting: JsonDict = field(default_factory=dict)
 
 
 class Plan(Record):

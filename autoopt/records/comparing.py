@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Literal
 
-from pydantic import Field
-
-from autoopt.records.base import SCHEMA_VERSION, Estimate, Plan, Record
+from autoopt.records.base import SCHEMA_VERSION, Estimate, Plan
 from autoopt.records.machine import Environment
+from autoopt.records.record import Record
 
 SideKind = Literal["build", "script", "plan", "patch", "run", "revision"]
 Answer = Literal["faster", "not_slower", "slower", "no_difference", "undecided", "failed", "refused"]
@@ -26,7 +26,7 @@ class ComparedSide(Record):
     spec: str
     plan: Plan = Plan()
     commit: str | None = None
-    sources: dict[str, str] = Field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
     samples_per_second: float | None = None
     samples_per_step: float | None = None
     step_seconds: float | None = None

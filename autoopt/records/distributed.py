@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Literal
 
-from pydantic import Field
-
-from autoopt.records.base import Estimate, Record
+from autoopt.records.base import Estimate
+from autoopt.records.record import Record
 
 
 class Spread(Record):
@@ -36,7 +36,7 @@ class Communication(Record):
     together: Spread
     apart: tuple[Spread, ...]
     exposed: float
-    by_size: dict[int, float] = Field(default_factory=dict)
+    by_size: dict[int, float] = field(default_factory=dict)
     straggler: int | None = None
     synchronized_layers: int = 0
     own_statistics: Spread | None = None

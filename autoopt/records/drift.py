@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoopt.records.base import Record
+from autoopt.records.record import Record
 
 
 class Growth(Record):

@@ -5,9 +5,8 @@ The parent never builds the user's model; strategies decide on these facts.
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Literal
-
-from pydantic import Field
 
 from autoopt.records import JsonDict, Record, RunParts, WorkloadSummary
 
@@ -59,7 +58,7 @@ class ModelFacts(Record):
     parameters: int
     trainable_parameters: int
     parameter_bytes: int
-    modules: dict[str, int] = Field(default_factory=dict)
+    modules: dict[str, int] = field(default_factory=dict)
     repeated_blocks: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ()
     has_conv2d: bool = False
@@ -73,7 +72,7 @@ class OptimizerFacts(Record):
 
     type: str
     module: str
-    options: JsonDict = Field(default_factory=dict)
+    options: JsonDict = field(default_factory=dict)
     groups: int = 1
     has_scheduler: bool = False
 
@@ -111,6 +110,6 @@ class WorkloadFacts(WorkloadSummary):
     adapter: str | None = None
     available_ram_bytes: int | None = None
     wrapped: JsonDict | None = None
-    inspected: dict[str, JsonDict] = Field(default_factory=dict)
+    inspected: dict[str, JsonDict] = field(default_factory=dict)
     run: RunParts | None = None
     warnings: tuple[str, ...] = ()

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, Self
+from typing import Literal
 
-from pydantic import model_validator
-
-from autoopt.records.base import Estimate, Record
+from autoopt.records.base import Estimate
+from autoopt.records.record import Record
 
 HeadlineKind = Literal["to_target", "same_steps", "per_step"]
 HeadlineSource = Literal["trained", "modelled"]
@@ -59,14 +58,13 @@ class Headline(Record):
     agrees: bool | None = None
     margin: float = AGREEMENT
 
-    @model_validator(mode="after")
-    def _one_figure(self) -> Self:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if not math.isclose(self.value, self.baseline_seconds / self.best_seconds, rel_tol=1e-6):
             seconds = f"{self.baseline_seconds} s over {self.best_seconds} s"
             raise ValueError(f"the headline is {self.value}, and its seconds give another figure: {seconds}")
         if (self.low is None) != (self.high is None) or (self.source == "trained" and self.n < 2 and self.low):
             raise ValueError(f"an interval has two ends and two pairs of trainings at least, got {self}")
-        return self
 
     @property
     def point(self) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Literal
 
-from pydantic import Field
-
-from autoopt.records.base import SCHEMA_VERSION, Estimate, JsonDict, Record
+from autoopt.records.base import SCHEMA_VERSION, Estimate
 from autoopt.records.machine import Environment
+from autoopt.records.record import JsonDict, Record
 
 Holds = Literal["yes", "no", "undecided"]
 
@@ -57,7 +57,7 @@ class Served(Record):
     """
 
     name: str
-    variant: JsonDict = Field(default_factory=dict)
+    variant: JsonDict = field(default_factory=dict)
     status: Literal["measured", "screened", "failed", "not_applicable", "not_tried"]
     reason: str = ""
     p95: Estimate | None = None
@@ -100,8 +100,8 @@ class Latency(Record):
     limit_seconds: float | None = None
     max_drop: float
     clients: int
-    batch: JsonDict = Field(default_factory=dict)
-    lengths: JsonDict = Field(default_factory=dict)
+    batch: JsonDict = field(default_factory=dict)
+    lengths: JsonDict = field(default_factory=dict)
     requests: int
     metric: str
     mode: Literal["max", "min"]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from dataclasses import field
 
-from autoopt.records.base import Record
+from autoopt.records.record import Record
 
 
 class Peaks(Record):
@@ -26,12 +26,27 @@ class Peaks(Record):
     copy_pinned_from_device_bytes_per_second: float | None = None
     launch_seconds: float | None = None
     storage_bytes_per_second: float | None = None
-    memory_bytes_per_second_by_size: dict[int, float] = Field(default_factory=dict)
+    memory_bytes_per_second_by_size: dict[int, float] = field(default_factory=dict)
     host_memory_bytes_per_second: float | None = None
-    host_memory_bytes_per_second_by_size: dict[int, float] = Field(default_factory=dict)
+    host_memory_bytes_per_second_by_size: dict[int, float] = field(default_factory=dict)
     foreign_cores: float | None = None
     pace_seconds: float | None = None
     measured_at: str | None = None
+
+    def bandwidth(self, size: float | None = None) -> float | None:
+        """The best rate at which ``size`` bytes can move: caches serve small pieces faster than memory does."""
+        return _best(self.memory_bytes_per_second, self.memory_bytes_per_second_by_size, size)
+
+    def host_bandwidth(self, device: str, size: float | None = None) -> float | None:
+        """The same of the host's memory, in which batches are collated and pinned whatever the device."""
+        if device == "cpu":
+            return self.bandwidth(size)
+        return _best(self.host_memory_bytes_per_second, self.host_memory_bytes_per_second_by_size, size)
+
+
+def _best(large: float | None, by_size: dict[int, float], size: float | None) -> float | None:
+    rates = [large or 0.0, *(rate for at, rate in by_size.items() if size is not None and at >= size / 2)]
+    return max(rates) or None
 
 
 class Environment(Record):
@@ -50,7 +65,7 @@ class Environment(Record):
     ram_bytes: int | None = None
     os: str | None = None
     git_commit: str | None = None
-    peaks: Peaks = Field(default_factory=Peaks)
+    peaks: Peaks = field(default_factory=Peaks)
     load: float | None = None
     compiler: str | None = None
-    packages: dict[str, str] = Field(default_factory=dict)
+    packages: dict[str, str] = field(default_factory=dict)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Literal
 
-from pydantic import Field
-
-from autoopt.records.base import Change, Estimate, JsonDict, Plan, Record, Verdict
+from autoopt.records.base import Change, Estimate, Plan, Verdict
 from autoopt.records.headline import Headline
+from autoopt.records.record import JsonDict, Record
 
 
 class Percentiles(Record):
@@ -115,7 +115,7 @@ class Trial(Record):
     id: int
     round: int
     strategy: str
-    setting: JsonDict = Field(default_factory=dict)
+    setting: JsonDict = field(default_factory=dict)
     companions: tuple[Change, ...] = ()
     base: str = "baseline"
     verdict: Verdict
@@ -143,7 +143,7 @@ class Ablation(Record):
     """
 
     strategy: str
-    setting: JsonDict = Field(default_factory=dict)
+    setting: JsonDict = field(default_factory=dict)
     without: Estimate | None = None
     alone: Estimate | None = None
     beside: tuple[str, ...] = ()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-
-from pydantic import Field
+from dataclasses import field
 
 from autoopt.records import Curve, CurvePoint, Record
 from autoopt.records.facts import WorkloadFacts
@@ -25,7 +24,7 @@ class Block(Record):
     steps: int
     samples: int | None
     seconds: float
-    stage_seconds: dict[str, float] = Field(default_factory=dict)
+    stage_seconds: dict[str, float] = field(default_factory=dict)
     step_seconds: tuple[float, ...] = ()
     losses: tuple[float | None, ...] = ()
     cpu_seconds: float | None = None
@@ -112,7 +111,7 @@ class TrainingRun(Record):
     once_seconds: float = 0.0
     reached: bool | None
     finite: bool = True
-    metrics: dict[str, float] = Field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
     losses: tuple[float | None, ...] = ()
     peak_memory_bytes: int | None = None
     allocated_memory_bytes: int | None = None

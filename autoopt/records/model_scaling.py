@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Literal
 
-from pydantic import Field
-
-from autoopt.records.base import Estimate, JsonDict, Record
+from autoopt.records.base import Estimate
+from autoopt.records.record import JsonDict, Record
 
 
 class SizeRun(Record):
@@ -24,7 +24,7 @@ class ModelSizePoint(Record):
     ``parameters``: those that are trained.
     """
 
-    arguments: JsonDict = Field(default_factory=dict)
+    arguments: JsonDict = field(default_factory=dict)
     trial: int | None = None
     parameters: int
     runs: tuple[SizeRun, ...] = ()
@@ -76,4 +76,4 @@ class ModelScaling(Record):
     points: tuple[ModelSizePoint, ...] = ()
     error: PowerLaw | None = None
     seconds: PowerLaw | None = None
-    missing: dict[str, str] = Field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from autoopt.records.base import Estimate, Plan, Record
+from autoopt.records.base import Estimate, Plan
+from autoopt.records.record import Record
 
 
 class Sharing(Record):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from dataclasses import field
 from typing import Literal
 
-from pydantic import Field
-
-from autoopt.records.base import Plan, Record
+from autoopt.records.base import Plan
+from autoopt.records.record import Record, StrEnum
 from autoopt.records.whole_run import WholeRun
 
 
@@ -112,7 +111,7 @@ class Simulation(Record):
     accumulation: int = 1
     samples: int = 1
     blocking_copy: bool = True
-    compute_by_threads: dict[int, float] = Field(default_factory=dict)
+    compute_by_threads: dict[int, float] = field(default_factory=dict)
     handover_seconds: float = 0.0
     receive_seconds: float = 0.0
     launches: int | None = None

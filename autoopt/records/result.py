@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Literal
 
-from pydantic import Field
-
 from autoopt.records.account import Account
-from autoopt.records.base import Change, Estimate, JsonDict, Record, StopReason
+from autoopt.records.base import Change, Estimate, StopReason
 from autoopt.records.distributed import Scaling
 from autoopt.records.drift import Drift
 from autoopt.records.machine import Environment
@@ -15,6 +14,7 @@ from autoopt.records.measured import Ablation, Configuration, Decided, Noise, Qu
 from autoopt.records.model_scaling import ModelScaling
 from autoopt.records.parallel import Sharing
 from autoopt.records.pipeline import Round
+from autoopt.records.record import JsonDict, Record
 from autoopt.records.script import ScriptPatch, Sites
 from autoopt.records.tuning import Tuning
 
@@ -86,7 +86,7 @@ class Snippets(Record):
     """A kept change as a person would write it, per way of training. ``None``: cannot be expressed there."""
 
     strategy: str
-    setting: JsonDict = Field(default_factory=dict)
+    setting: JsonDict = field(default_factory=dict)
     title: str = ""
     pytorch: str | None = None
     lightning: JsonDict | None = None
@@ -147,7 +147,7 @@ class Result(Record):
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     snippets: tuple[Snippets, ...] = ()
-    reproduce: Reproduce = Field(default_factory=Reproduce)
+    reproduce: Reproduce = field(default_factory=Reproduce)
     not_measured: tuple[str, ...] = ()
     quality: Quality | None = None
     sites: Sites | None = None
@@ -181,7 +181,7 @@ class Prediction(Record):
     """
 
     strategy: str
-    setting: JsonDict = Field(default_factory=dict)
+    setting: JsonDict = field(default_factory=dict)
     predicted: Estimate | None = None
     applies: bool = True
     reason: str = ""
@@ -220,7 +220,7 @@ class Profile(Record):
     predictions: tuple[Prediction, ...] = ()
     advice: tuple[Advice, ...] = ()
     warnings: tuple[str, ...] = ()
-    reproduce: Reproduce = Field(default_factory=Reproduce)
+    reproduce: Reproduce = field(default_factory=Reproduce)
     profilers: tuple[Profiled, ...] = ()
     drift: Drift | None = None
     sites: Sites | None = None

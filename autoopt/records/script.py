@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Literal
 
-from pydantic import Field
-
-from autoopt.records.base import JsonDict, Record
+from autoopt.records.record import JsonDict, Record
 from autoopt.records.whole_run import RunParts
 
 SiteKind = Literal[
@@ -61,7 +60,7 @@ class Site(Place):
     call: str = ""
     name: str = ""
     direct: bool = True
-    options: JsonDict = Field(default_factory=dict)
+    options: JsonDict = field(default_factory=dict)
     used: tuple[Place, ...] = ()
     callers: tuple[tuple[Place, ...], ...] = ()
     calls: tuple[int, ...] = ()
@@ -105,7 +104,7 @@ class Sites(Record):
     path: tuple[str, ...] = ()
     early: tuple[str, ...] = ()
     step_seconds: float | None = None
-    shares: dict[str, float] = Field(default_factory=dict)
+    shares: dict[str, float] = field(default_factory=dict)
     run: RunParts | None = None
     unit: Literal["samples", "steps"] = "samples"
 
@@ -123,7 +122,7 @@ class PatchedChange(Record):
     """
 
     strategy: str
-    setting: JsonDict = Field(default_factory=dict)
+    setting: JsonDict = field(default_factory=dict)
     how: Literal["patched", "plan only", "by hand"]
     file: str | None = None
     line: int | None = None
@@ -138,4 +137,4 @@ class ScriptPatch(Record):
 
     diff: str = ""
     changes: tuple[PatchedChange, ...] = ()
-    environment: dict[str, str] = Field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)

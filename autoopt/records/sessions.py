@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from autoopt.records.base import Record
+from autoopt.records.record import Record
 
 SessionKind = Literal["to_target", "per_step", "whole_runs"]
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Literal
 
-from pydantic import Field
-
-from autoopt.records.base import Record
+from autoopt.records.record import Record
 
 
 class TuningTrial(Record):
@@ -49,7 +48,7 @@ class Tuning(Record):
     importance: dict[str, float] | None = None
     note: str = ""
     seconds: float = 0.0
-    own: dict[str, float] = Field(default_factory=dict)
+    own: dict[str, float] = field(default_factory=dict)
 
     def trial(self, number: int | None) -> TuningTrial | None:
         return next((trial for trial in self.trials if trial.number == number), None)

@@ -24,6 +24,8 @@ from autoopt.trial.channel import Channel
 from autoopt.trial.protocol import TrialSpec
 
 VARIABLE = "AUTOOPT_SCRIPT"
+PACKAGES = "AUTOOPT_PACKAGES"
+"""Folders of autoopt's own packages, which alone are found in a script's process whatever its environment holds."""
 PATH_WAS_UNSET = "AUTOOPT_SCRIPT_PATH_WAS_UNSET"
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _CHANGES = frozenset({"open", "os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.truncate", "os.symlink", "os.link"})

@@ -39,6 +39,19 @@ _GONE = ("TORCHELASTIC_ERROR_FILE", "TMPDIR", "PYTHONPATH", "_", "SHLVL", "PWD",
 """Variables that a launcher sets and that hold for its own run alone."""
 _HINT = "such as: autoopt optimize -- torchrun --standalone --nproc-per-node 2 train.py"
 _DEAF = {"-I", "-E", "-S", "-Im", "-Em", "-Sm"}
+_NEEDED = """
+import sys
+if sys.version_info < (3, 10):
+    sys.exit("is Python %d.%d; autoopt needs 3.10 or later" % sys.version_info[:2])
+from importlib import metadata, util
+lacks = [name for name in ("torch", "numpy") if util.find_spec(name) is None]
+if lacks:
+    sys.exit("has no " + " and no ".join(lacks))
+for found in metadata.distributions(name="torch"):
+    if tuple(map(int, found.version.split(".")[:2])) < (2, 6):
+        sys.exit("has torch " + found.version + "; autoopt needs 2.6 or later")
+    break
+"""
 _LAUNCHERS = ("deepspeed", "mpirun", "srun")
 _EXAMPLE = "such as: autoopt optimize train.py --budget 1h -- --epochs 10"
 
@@ -195,18 +208,15 @@ class Script:
 
         Raises:
             WorkloadError: there is no such script.
-            EnvironmentLacks: the interpreter cannot be run, or does not have autoopt.
+            EnvironmentLacks: the interpreter cannot be run, is too old, or has no torch or no numpy.
         """
         words, here = self.words, folder or Path.cwd()
         script = next((word for word in words[1:] if not word.startswith("-")), None)
         named = script is not None and _is_script(script) and "-m" not in words[: words.index(script)]
         if script is not None and named and not (here / script).is_file():
             raise WorkloadError(f"there is no script {script}", hint=f"looked for in {here}")
-        if words[0] != sys.executable and not is_launcher(words) and not _has_autoopt(words[0]):
-            raise EnvironmentLacks(
-                f"{words[0]} cannot import autoopt, which must listen in the script's process",
-                hint=f"{words[0]} -m pip install torch-autoopt",
-            )
+        if words[0] != sys.executable and not is_launcher(words) and (lack := _lack(words[0])):
+            raise EnvironmentLacks(f"{words[0]} {lack}", hint="name the interpreter that the script trains with")
 
     def asked(self, options: Sequence[str] = ()) -> str:
         """Words of a command line that ask for it: the script's own behind ``--``, options before them."""
@@ -243,7 +253,7 @@ class Script:
 
         Raises:
             WorkloadError: the launcher starts no process, or not as they are wanted.
-            EnvironmentLacks: their interpreter does not have autoopt.
+            EnvironmentLacks: their interpreter is not one that scripts can be listened to in.
         """
         here = folder or Path.cwd()
         scripts = [word for word in self.words[1:] if _is_script(word)]
@@ -331,12 +341,17 @@ def parse(spec: str) -> Script | Build:
     return Build(spec)
 
 
-def _has_autoopt(python: str) -> bool:
-    words = [python, "-c", "import autoopt"]
+def _lack(python: str) -> str:
+    """Why scripts cannot be listened to in an interpreter, after its name; empty where they can.
+
+    What listens brings itself along and needs torch and numpy there.
+    """
     try:
-        return subprocess.run(words, capture_output=True, check=False, stdin=subprocess.DEVNULL).returncode == 0
-    except OSError:
-        return False
+        told = subprocess.run([python, "-c", _NEEDED], capture_output=True, check=False, stdin=subprocess.DEVNULL)
+    except OSError as error:
+        return f"cannot be run: {error.strerror}"
+    said = told.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+    return (said or "is no Python interpreter") if told.returncode else ""
 
 
 def _interpreted(words: list[str]) -> tuple[str, ...]:

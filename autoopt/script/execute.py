@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import gc
 import importlib.machinery
+import importlib.util
 import json
 import os
 import runpy
@@ -21,7 +22,7 @@ from typing import Any, NoReturn
 
 from autoopt.errors import AutooptError
 from autoopt.records import JsonDict, Plan, Sites
-from autoopt.script.boot import PATH_WAS_UNSET, VARIABLE, Orders, ScriptProcess, listen
+from autoopt.script.boot import PACKAGES, PATH_WAS_UNSET, VARIABLE, Orders, ScriptProcess, listen
 from autoopt.script.command import HOOK, PASSED_ON
 from autoopt.script.frames import is_users
 from autoopt.script.view import View, join_view, open_view
@@ -155,7 +156,7 @@ def _prepared(first: JsonDict, channel: Channel) -> tuple[list[str], Orders, dic
 
 
 def _tell(channel: Channel, error: BaseException) -> None:
-    channel.send(failure_of(error, "start").model_dump(mode="json"))
+    channel.send(failure_of(error, "start").model_dump())
     channel.receive()  # the parent ends this process
 
 
@@ -211,7 +212,9 @@ def listening(orders: Orders, environment: os._Environ[str] | dict[str, str]) ->
     before = environment.get("PYTHONPATH")
     path = {"PYTHONPATH": HOOK if not before else HOOK + os.pathsep + before}
     unset = {PATH_WAS_UNSET: "1"} if before is None else {}
-    return {**environment, **path, **unset, VARIABLE: orders.model_dump_json()}
+    found = map(importlib.util.find_spec, ("autoopt", "autoopt_strategies"))
+    packages = os.pathsep.join(os.path.dirname(each.origin) for each in found if each is not None and each.origin)
+    return {**environment, **path, **unset, PACKAGES: packages, VARIABLE: orders.model_dump_json()}
 
 
 def _path_of(first: list[str]) -> dict[str, str]:

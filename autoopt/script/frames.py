@@ -8,7 +8,7 @@ import os
 import site
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -115,13 +115,19 @@ def called_by_user(depth: int = 2) -> bool:
 def place_of(frame: FrameType) -> Place:
     """The lines of the call that a frame is at, and its function."""
     line, end, _ = _position(frame)
-    return Place(file=shown(frame.f_code.co_filename), line=line, end_line=end, function=frame.f_code.co_qualname)
+    return Place(file=shown(frame.f_code.co_filename), line=line, end_line=end, function=_function(frame))
+
+
+def _function(frame: FrameType) -> str:
+    """The qualified name of a frame's function; the plain one where the interpreter (3.10) knows no other."""
+    return getattr(frame.f_code, "co_qualname", frame.f_code.co_name)
 
 
 def _position(frame: FrameType) -> tuple[int, int, int | None]:
     """First and last line of the call that a frame is at, and the column of its end where the interpreter knows it."""
-    positions = frame.f_code.co_positions()
-    start, stop, _, column = next(islice(positions, frame.f_lasti // 2, None), (None, None, None, None))
+    known: Iterator[tuple[int | None, int | None, int | None, int | None]]
+    known = getattr(frame.f_code, "co_positions", lambda: iter(()))()  # none in Python 3.10
+    start, stop, _, column = next(islice(known, frame.f_lasti // 2, None), (None, None, None, None))
     if start is not None and stop is not None and start <= stop:
         return start, stop, column
     return frame.f_lineno, frame.f_lineno, None
@@ -138,7 +144,7 @@ def names_of(*wanted: object) -> dict[str, str]:
         if is_users(frame.f_code.co_filename):
             name = _name_in(frame.f_locals, wanted)
             if name is not None:
-                found.setdefault(frame.f_code.co_qualname, name)
+                found.setdefault(_function(frame), name)
         frame = frame.f_back
     return found
 

@@ -26,8 +26,7 @@ from autoopt.benchmark.fingerprint import digests
 from autoopt.benchmark.losses import takes_probabilities
 from autoopt.benchmark.same_draws import same_draws
 from autoopt.benchmark.seeding import mix, seed_everything
-from autoopt.benchmark.steady import excess
-from autoopt.benchmark.target import epoch_start
+from autoopt.benchmark.steady import epoch_start, excess
 from autoopt.records import RunParts, Sites
 from autoopt.registry import Registry, load_strategies
 from autoopt.script.applying import Applying

@@ -31,7 +31,7 @@ def sites(live: Any, seconds: float = WATCHED_SECONDS, steps: int = WATCHED_STEP
         _wait_for_evaluation(live, seconds)
     turns = {"period": first.period, "backwards": first.backwards}  # of one loop: a later one may have begun meanwhile
     found = {**turns, **_first_look(lap), "run": run_parts(live.training, lap)}
-    document: JsonDict = script.sites().model_copy(update=found).model_dump(mode="json")
+    document: JsonDict = script.sites().model_copy(update=found).model_dump()
     return document
 
 

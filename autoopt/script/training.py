@@ -96,7 +96,7 @@ def _text(value: Any) -> str:
 def _plain(value: Any) -> Any:
     """A form in JSON of what is told of blocks and probes."""
     if isinstance(value, Block):
-        return {_BLOCK: value.model_dump(mode="json")}
+        return {_BLOCK: value.model_dump()}
     return (
         value.hex() if isinstance(value, bytes) else sorted(value, key=str) if isinstance(value, set) else float(value)
     )

@@ -78,7 +78,7 @@ def whole_run(script: ScriptSpec, directory: str, *, timeout: float, metric: str
         EnvironmentLacks: there is no view to be had.
     """
     with tempfile.TemporaryDirectory(prefix="autoopt-whole-", ignore_cleanup_errors=True) as scratch:
-        document = {"script": script.model_dump(mode="json"), "directory": directory, "scratch": scratch}
+        document = {"script": script.model_dump(), "directory": directory, "scratch": scratch}
         before = cpu_times(with_children=False)
         with subprocess.Popen(
             [sys.executable, "-P", "-c", _START, json.dumps(sys.path)],

@@ -79,9 +79,9 @@ def compare_switched(
     until = min(deadline, context.now() + MORE * FEWEST_PAIRS * (start + len(chosen) * each))
     key = {
         "purpose": purpose,
-        "process": base.model_dump(mode="json"),
-        role: shared.model_dump(mode="json"),
-        "others": [plan.model_dump(mode="json") for plan in chosen],
+        "process": base.model_dump(),
+        role: shared.model_dump(),
+        "others": [plan.model_dump() for plan in chosen],
     }
 
     def pairs_before(plan: Plan) -> tuple[PairOfProcesses, ...]:

@@ -48,7 +48,7 @@ def measure_noise(context: RunContext, state: SearchState) -> AAControl:
         BaselineFailed: it does not train.
     """
     seconds = context.allocation.noise
-    key = {"plan": state.baseline.model_dump(mode="json")} if state.baseline.changes else {}
+    key = {"plan": state.baseline.model_dump()} if state.baseline.changes else {}
 
     def measured(pairs: int, began: float, earlier: Sequence[PairOfProcesses] = ()) -> Comparison:
         return control(

@@ -108,8 +108,8 @@ def _try(context: RunContext, state: SearchState, candidate: Candidate, share: f
     while len(pairs) < MOST_PAIRS and not context.stopping():
         key: JsonDict = {
             "purpose": f"trial {number}",
-            "incumbent": state.incumbent.model_dump(mode="json"),
-            "candidate": candidate.plan.model_dump(mode="json"),
+            "incumbent": state.incumbent.model_dump(),
+            "candidate": candidate.plan.model_dump(),
             "pair": len(pairs),
         }
         measure = partial(_measured, context, (state.incumbent, candidate.plan), len(pairs))

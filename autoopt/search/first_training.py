@@ -121,7 +121,7 @@ def _name_metric(context: RunContext, state: SearchState) -> None:
     if epoch is None or state.aa.start_seconds + NAMING_EPOCHS * epoch > seconds:
         return
     steps = NAMING_EPOCHS * (state.facts.steps_per_epoch or 1) + 1  # what is printed at an epoch's end comes before it
-    key: JsonDict = {"purpose": "baseline metric", "plan": state.baseline.model_dump(mode="json"), "seed": context.seed}
+    key: JsonDict = {"purpose": "baseline metric", "plan": state.baseline.model_dump(), "seed": context.seed}
 
     def train() -> TrainingRun:
         return context.runner.train(

@@ -254,7 +254,7 @@ class Fitting:
         *others, last = plan.changes
         context.announce(TrialStarted(at=began, id=number, round=0, strategy=last.strategy, setting=last.setting))
         looks = 1 if self.state.facts.static_shapes else LOOKS
-        key = {"plan": plan.model_dump(mode="json")}
+        key = {"plan": plan.model_dump()}
         peak = None
         try:
             done = context.run.step("fit", key, lambda: attempt(context.runner, plan, looks=looks), Attempt)

@@ -55,7 +55,7 @@ def diagnose(context: RunContext, state: SearchState) -> None:
         return
     short = _seconds(context) <= EARLY_SECONDS
     trace = _trace(context, state) if short else None
-    key = {"plan": state.incumbent.model_dump(mode="json")}
+    key = {"plan": state.incumbent.model_dump()}
 
     def predict(seen: StageProfile) -> None:
         pipeline = build_round(_description(state), seen)[1]
@@ -110,7 +110,7 @@ def simplify(context: RunContext, state: SearchState) -> tuple[Round, Pipeline |
         looks = chain((first,), iter(profiled, None))
         return least_doubtful(lambda: next(looks), lambda seen: doubt_of(seen, usual, model_error(description, seen)))
 
-    key = {"round": index, "plan": state.incumbent.model_dump(mode="json")}
+    key = {"round": index, "plan": state.incumbent.model_dump()}
     try:
         seen = context.run.step("examine", key, measure, StageProfile)
     except TrialFailed as failure:

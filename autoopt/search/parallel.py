@@ -408,7 +408,7 @@ def _control(
                 neighbours.close()
                 workers.close()
 
-    key = {"purpose": "neighbours", "incumbent": state.incumbent.model_dump(mode="json")}
+    key = {"purpose": "neighbours", "incumbent": state.incumbent.model_dump()}
     found = state.sharing[state.incumbent.key] = context.run.step("sharing", key, measure, Sharing)
     if not found.allowed:
         context.warn(state, f"--parallel {len(names)}: pairs are measured one after the other: {found.reason}")

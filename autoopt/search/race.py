@@ -291,8 +291,8 @@ class SwitchedLooks:
         incumbent = state.incumbent.names()
         key: JsonDict = {
             "purpose": f"looks in one process from {state.numbers}",
-            "incumbent": state.incumbent.model_dump(mode="json"),
-            "candidates": [plan.model_dump(mode="json") for plan in new],
+            "incumbent": state.incumbent.model_dump(),
+            "candidates": [plan.model_dump() for plan in new],
         }
 
         def measure() -> Visit:

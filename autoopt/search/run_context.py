@@ -119,7 +119,9 @@ class RunContext:
 
         def progress(note: str, estimate: Estimate | None) -> None:
             if progress_id is not None:
-                seen = {"ratio": estimate.value, "low": estimate.low, "high": estimate.high} if estimate else {}
+                seen: JsonDict = (
+                    {"ratio": estimate.value, "low": estimate.low, "high": estimate.high} if estimate else {}
+                )
                 self.announce(TrialProgress(at=self.now(), id=progress_id, note=note, **seen))
 
         def measure() -> Comparison:
@@ -140,8 +142,8 @@ class RunContext:
 
         key = {
             "purpose": purpose,
-            "incumbent": incumbent.model_dump(mode="json"),
-            "candidate": candidate.model_dump(mode="json"),
+            "incumbent": incumbent.model_dump(),
+            "candidate": candidate.model_dump(),
         }
         return self.on_one_machine(kind, key, measure, Comparison)
 

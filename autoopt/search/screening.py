@@ -214,7 +214,9 @@ class Screening:
         context, state = self.context, self.state
 
         def progress(note: str, estimate: Estimate | None) -> None:
-            seen = {"ratio": estimate.value, "low": estimate.low, "high": estimate.high} if estimate else {}
+            seen: JsonDict = {}
+            if estimate is not None:
+                seen = {"ratio": estimate.value, "low": estimate.low, "high": estimate.high}
             context.announce(TrialProgress(at=context.now(), id=number, note=note, **seen))
 
         ready = self._switched.take(candidate.plan)
@@ -235,8 +237,8 @@ class Screening:
 
         key: JsonDict = {
             "purpose": purpose,
-            "incumbent": state.incumbent.model_dump(mode="json"),
-            "candidate": candidate.plan.model_dump(mode="json"),
+            "incumbent": state.incumbent.model_dump(),
+            "candidate": candidate.plan.model_dump(),
         }
         seen = context.run.step("look", key, measure, Comparison)
         state.looks.append(seen)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Literal
-
-from pydantic import Field
 
 from autoopt.benchmark.target import mean_seconds
 from autoopt.errors import TrialFailed
@@ -56,7 +55,7 @@ class Verification(Record):
     best_seconds: Estimate | None = None
     best_source: Literal["measured", "modelled"] = "measured"
     fell_back: bool = False
-    notes: tuple[str, ...] = Field(default_factory=tuple)
+    notes: tuple[str, ...] = field(default_factory=tuple)
 
 
 def verify(context: RunContext, state: SearchState, aa: AAControl, end: float) -> Verification:
@@ -503,4 +502,4 @@ def _worst(context: RunContext, plan: Plan) -> Worst:
             allocation_retries=found.get("allocation_retries", 0),
         )
 
-    return context.run.step("largest", {"plan": plan.model_dump(mode="json")}, measure, Worst)
+    return context.run.step("largest", {"plan": plan.model_dump()}, measure, Worst)

@@ -15,7 +15,6 @@ from autoopt.benchmark.contents import tensors
 from autoopt.benchmark.live import LiveTraining
 from autoopt.records import Advice, JsonDict, Peaks
 from autoopt.simplify.batches import ChildFailed, Fetch, few, in_child, nbytes, restored
-from autoopt.simplify.bottleneck import host_bandwidth
 from autoopt.simplify.costly import CALLS, Found, advice_of_calls, watched_calls
 from autoopt.simplify.source import (
     Function,
@@ -498,7 +497,7 @@ def _inputs(training: LiveTraining, batch: Any, peaks: Peaks, timings: StageTimi
         shares = {(file, line): seconds for file, line, seconds in _lines(training)}
         found += decode_advice(functions, shares, sample, part)
     collate = inputs.collate.seconds if inputs.collate is not None else None
-    rate = host_bandwidth(peaks, training.device.kind)
+    rate = peaks.host_bandwidth(training.device.kind)
     each = step / timings.accumulation
     return [*found, *collate_advice(function_of(loader.collate_fn), collate, nbytes(batch), rate, each)]
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from autoopt.records import Deeper, Operator, Peaks, Simulation, Stage
 from autoopt.simplify.pipeline import INTERRUPTIONS, LINK, Pipeline
-from autoopt.simplify.stage_timings import StageTimings
+from autoopt.simplify.stage_timings import PRODUCT, StageTimings
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
-PRODUCT = 1024
-"""Rows of the square product that tells how near to its peak the machine is just now, on all of its cores."""
 USEFUL_CONCURRENCY = 32
 _OWN = ("preparation", "storage")
 """Ceilings that follow from the workload's own seconds, and from no peak."""
@@ -42,8 +40,8 @@ def stage_ceilings(timings: StageTimings, peaks: Peaks) -> dict[str, float]:
     """
     samples = timings.batch_size * timings.accumulation
     found: dict[str, float] = {"host": 0.0}
-    inputs, speed = timings.inputs, bandwidth(peaks)
-    host = host_bandwidth(peaks, timings.device, timings.batch_bytes or None)
+    inputs, speed = timings.inputs, peaks.bandwidth()
+    host = peaks.host_bandwidth(timings.device, timings.batch_bytes or None)
     batches = timings.batch_bytes * timings.accumulation
     if inputs.sample:
         cpu = inputs.sample.cpu_seconds if inputs.sample.cpu_seconds is not None else inputs.sample.seconds
@@ -54,7 +52,7 @@ def stage_ceilings(timings: StageTimings, peaks: Peaks) -> dict[str, float]:
         found["pin"] = batches / host
     if speed:
         # what is moved lies in at least half as many bytes, of which the caches keep as much as they do of those
-        found["optimizer"] = timings.optimizer_bytes / (bandwidth(peaks, timings.optimizer_bytes / 2 or None) or speed)
+        found["optimizer"] = timings.optimizer_bytes / (peaks.bandwidth(timings.optimizer_bytes / 2 or None) or speed)
         found["checkpoint"] = 0.0
     found |= _copy(timings, peaks)
     found |= _compute(timings, peaks)
@@ -137,30 +135,11 @@ def matmul_peak(peaks: Peaks, precisions: tuple[str, ...] = PRECISIONS) -> float
     return max((rate for rate in rates if rate), default=None)
 
 
-def bandwidth(peaks: Peaks, size: float | None = None) -> float | None:
-    """The best rate at which ``size`` bytes can move: caches serve small pieces faster than memory does."""
-    return _bandwidth(peaks.memory_bytes_per_second, peaks.memory_bytes_per_second_by_size, size)
-
-
-def host_bandwidth(peaks: Peaks, device: str, size: float | None = None) -> float | None:
-    """The same of the host's memory, in which batches are collated and pinned whatever the device."""
-    if device == "cpu":
-        return bandwidth(peaks, size)
-    return _bandwidth(peaks.host_memory_bytes_per_second, peaks.host_memory_bytes_per_second_by_size, size)
-
-
-def _bandwidth(large: float | None, table: dict[int, float], size: float | None) -> float | None:
-    rates = [large or 0.0]
-    rates += [rate for at, rate in table.items() if size is not None and at >= size / 2] if table else []
-    best = max(rates)
-    return best or None
-
-
 def operator_ceiling(operator: Operator, peaks: Peaks, precisions: tuple[str, ...]) -> float | None:
     """The roofline of an operator as it stands: the larger of arithmetic at its best precision and traffic."""
     rate = matmul_peak(peaks, precisions)
     each = (operator.bytes or 0.0) / max(operator.calls or 1, 1)
-    speed = bandwidth(peaks, each)
+    speed = peaks.bandwidth(each)
     if speed is None or (operator.flops and rate is None):
         return None
     halved = 0.5 if set(precisions) & {"bf16", "fp16"} else 1.0

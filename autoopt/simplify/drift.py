@@ -152,7 +152,7 @@ def ratio(timing: Timing | None, reference: float) -> float:
 
 
 def _brought(of: StageTimings | InputTimings, reference: float) -> dict[str, Any]:
-    return {name: _at(value, reference) for name, value in of if isinstance(value, Timing)}
+    return {name: _at(value, reference) for name, value in vars(of).items() if isinstance(value, Timing)}
 
 
 def _at(timing: Timing, reference: float) -> Timing:

@@ -69,9 +69,7 @@ def _inputs(training: LiveTraining, time_limit: float, notes: list[str]) -> Inpu
         return InputTimings()
     loader = training.loader.loader
     try:
-        found = in_child(
-            lambda: measure_inputs(loader, time_limit).model_dump(mode="json"), timeout=time_limit * 10 + 30
-        )
+        found = in_child(lambda: measure_inputs(loader, time_limit).model_dump(), timeout=time_limit * 10 + 30)
     except ChildFailed as error:
         notes.append(f"the input side was not measured: {error}")
         return InputTimings()

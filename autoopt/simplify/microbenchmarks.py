@@ -25,9 +25,8 @@ from autoopt.benchmark.environment import usable_cores
 from autoopt.benchmark.live import LiveTraining
 from autoopt.records import JsonDict, Operator
 from autoopt.simplify.batches import nbytes
-from autoopt.simplify.bottleneck import PRODUCT
 from autoopt.simplify.drift import TENSORS, ReferenceSpeed, normalized, sensitivity
-from autoopt.simplify.stage_timings import Timing
+from autoopt.simplify.stage_timings import PRODUCT, Timing
 
 STEADY = 0.02
 SHORTEST = 5e-4
@@ -400,7 +399,7 @@ def reference_of(training: LiveTraining) -> ReferenceSpeed | None:
 
 
 def square_product(training: LiveTraining, time_limit: float) -> float | None:
-    """Seconds of the square product of ``ceilings.PRODUCT`` rows; all cores of a CPU only: some reach no peak."""
+    """Seconds of the square product of ``PRODUCT`` rows; all cores of a CPU only: some reach no peak."""
     if training.device.kind != "cpu" or torch.get_num_threads() < usable_cores():
         return None
     square = torch.ones(PRODUCT, PRODUCT)
@@ -486,10 +485,13 @@ def evaluation(training: LiveTraining, time_limit: float) -> JsonDict:
     if total is None:
         total = sum(1 for _ in itertools.islice(source, 10_000))
     loading, scale = first + (total - 1) * following, total / len(batches)
-    scaled = {name: getattr(timing, name) * scale + loading for name in ("seconds", "low", "high")}
-    more = {"n": timing.n, "reference": timing.reference, "sensitivity": timing.sensitivity}
+    scaled: JsonDict = {name: getattr(timing, name) * scale + loading for name in ("seconds", "low", "high")}
+    scaled |= {"cpu_seconds": None, "wait_seconds": None}
     samples = sum(samples_of(batch) or 0 for batch in batches) * scale
-    return {"evaluate": Timing(**scaled, **more), "evaluation_samples": samples or None}
+    return {
+        "evaluate": timing.model_copy(update=scaled),
+        "evaluation_samples": samples or None,
+    }
 
 
 def _load(source: Any, count: int) -> tuple[list[Any], float, float]:

@@ -8,7 +8,8 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from dataclasses import fields
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ def _undisturbed(device: torch.device) -> Peaks:
         return first
     second = measure(device)
     both = sorted((first, second), key=lambda peaks: peaks.foreign_cores or 0.0)
-    rates = [name for name in Peaks.model_fields if name.endswith("_per_second")]
+    rates = [each.name for each in fields(Peaks) if each.name.endswith("_per_second")]
     best: dict[str, Any] = {
         name: max((rate for peaks in both if (rate := getattr(peaks, name)) is not None), default=None)
         for name in rates
@@ -149,7 +150,7 @@ def measure(device: torch.device, time_limit: float = 2.0) -> Peaks:
         storage_bytes_per_second=storage,
         foreign_cores=foreign_cores(before, cpu_times(with_children=True), time.perf_counter() - start),
         pace_seconds=min(readings),
-        measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        measured_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
     )
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import field
 from math import inf
 from typing import Any, Protocol, TypeVar
-
-from pydantic import Field
 
 from autoopt.benchmark.cputime import CpuTimes, foreign_cores
 from autoopt.errors import TrialFailed
@@ -75,17 +74,17 @@ class StageProfile(Record):
     plan: Plan
     startup: Startup
     block: Block
-    timings: JsonDict = Field(default_factory=dict)
+    timings: JsonDict = field(default_factory=dict)
     communication: Communication | None = None
     flops_per_step: float | None = None
-    inspected: dict[str, JsonDict] = Field(default_factory=dict)
+    inspected: dict[str, JsonDict] = field(default_factory=dict)
     advice: tuple[Advice, ...] = ()
     missing: tuple[str, ...] = ()
-    monitor: JsonDict = Field(default_factory=dict)
+    monitor: JsonDict = field(default_factory=dict)
     joules_per_step: float | None = None
     other_users: tuple[int, ...] = ()
     foreign_cores: float | None = None
-    spent: dict[str, float] = Field(default_factory=dict)
+    spent: dict[str, float] = field(default_factory=dict)
 
     @property
     def step_seconds(self) -> float | None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from dataclasses import field
 
 from autoopt.records import Contention, Deeper, Operator, Record
+
+PRODUCT = 1024
+"""Rows of the square product that tells how near to its peak the machine is just now, on all of its cores."""
 
 
 class Timing(Record):
@@ -71,7 +74,7 @@ class StageTimings(Record):
     ``evaluation_samples``: that it reads; ``checkpoint``: one, to the disk.
     ``deeper``: below a stage, by its name, seconds per micro-batch, of the optimizer per step. ``reference``: of the
     machine's speed while the training ran, before and after the microbenchmarks; None on a device.
-    ``product_seconds``: of a square product of ``ceilings.PRODUCT`` rows in
+    ``product_seconds``: of a square product of ``PRODUCT`` rows in
     float32 before and after the compute's microbenchmarks; all cores of a CPU only. ``padding``: share of padding in
     the batches that were computed on, None where they hold no sequences.
     """
@@ -97,7 +100,7 @@ class StageTimings(Record):
     optimizer: Timing | None = None
     compute: Timing | None = None
     host: Timing | None = None
-    compute_by_threads: dict[int, float] = Field(default_factory=dict)
+    compute_by_threads: dict[int, float] = field(default_factory=dict)
     contention: tuple[Contention, ...] = ()
     overlaps: tuple[Overlap, ...] = ()
     cold_ratio: float | None = None
@@ -114,7 +117,7 @@ class StageTimings(Record):
     operators: tuple[Operator, ...] = ()
     operators_forward_share: float | None = None
     launches: int | None = None
-    deeper: dict[str, tuple[Deeper, ...]] = Field(default_factory=dict)
+    deeper: dict[str, tuple[Deeper, ...]] = field(default_factory=dict)
     memory_used: float | None = None
     product_seconds: float | None = None
     padding: float | None = None

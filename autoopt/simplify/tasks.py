@@ -18,14 +18,14 @@ from autoopt.simplify.stage_timings import StageTimings
 
 def measure_peaks(live: Any) -> JsonDict:
     """The peaks of the device that the trial runs on (``records.Peaks``)."""
-    return measured_peaks(live.training.device.torch).model_dump(mode="json")
+    return measured_peaks(live.training.device.torch).model_dump()
 
 
 @drives
 def running(live: Any, seconds: float, min_steps: int = 1, ramp_seconds: float = 0.0) -> JsonDict:
     """A running ``block`` (:class:`~autoopt.records.messages.Block`), and the mean ``reference`` of speed beside it."""
     block, reference = running_block(live.training, seconds, min_steps, ramp_seconds)
-    return {"block": block.model_dump(mode="json"), "reference": reference}
+    return {"block": block.model_dump(), "reference": reference}
 
 
 def measure_stages(live: Any, seconds: float = 8.0) -> JsonDict:
@@ -37,7 +37,7 @@ def measure_stages(live: Any, seconds: float = 8.0) -> JsonDict:
     used = live.training.device.memory_used()  # of training as it is: measuring sets copies of its state aside
     with live.training.apart():
         found = measure_training(live.training, seconds)
-    return found.model_copy(update={"memory_used": used}).model_dump(mode="json")
+    return found.model_copy(update={"memory_used": used}).model_dump()
 
 
 def measure_messages(live: Any, seconds: float = 2.0) -> JsonDict:
@@ -52,7 +52,7 @@ def measure_messages(live: Any, seconds: float = 2.0) -> JsonDict:
     with kept_random_state(), restored(training):
         batches = [training.to_device(batch) for batch in cached_batches(training, [])]
         found = measure_communication(training, batches, seconds)
-    return found.model_dump(mode="json")
+    return found.model_dump()
 
 
 def advise(live: Any, timings: JsonDict, step_seconds: float | None = None) -> JsonDict:
@@ -68,4 +68,4 @@ def advise(live: Any, timings: JsonDict, step_seconds: float | None = None) -> J
         found = advise_training(
             training, cached_batches(training, []), peaks, StageTimings.model_validate(timings), step_seconds
         )
-    return {"advice": [item.model_dump(mode="json") for item in found]}
+    return {"advice": [item.model_dump() for item in found]}

@@ -16,7 +16,7 @@ _ENDS = (Stopped, RunEnded)
 
 def content(event: Event) -> JsonDict:
     """The content of an event that the journal keeps; the result of a run has a file of its own."""
-    return event.model_dump(mode="json", exclude={"at", "replayed", "result"})
+    return event.model_dump(exclude={"at", "replayed", "result"})
 
 
 class Announced:

@@ -11,9 +11,7 @@ import json
 import os
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from autoopt.records import JsonDict, Plan, Record
+from autoopt.records import JsonDict, Plan, Record, ValidationError
 
 VARIABLE = "AUTOOPT_HISTORY"
 """Environment variable: another file, or ``off``."""
@@ -85,7 +83,7 @@ class History:
         sections = {name: self._entries(name) for name in ("workloads", "noise")}
         entries = sections[section]
         entries.pop(key, None)
-        entries[key] = found.model_dump(mode="json")
+        entries[key] = found.model_dump()
         sections[section] = dict(list(entries.items())[-MOST_ENTRIES:])
         part = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         with contextlib.suppress(OSError):

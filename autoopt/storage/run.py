@@ -13,12 +13,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
-from pydantic import ValidationError
-
 import autoopt
 from autoopt.errors import DocumentError, EnvironmentLacks, NodeLost, TrialFailed, UsageError
 from autoopt.events import Event
-from autoopt.records import JsonDict, Record
+from autoopt.records import JsonDict, Record, ValidationError
 from autoopt.storage.announced import NOT_JOURNALED, Announced, content
 from autoopt.storage.clock import RunClock
 from autoopt.storage.fingerprint import differences
@@ -230,9 +228,8 @@ class Run:
         try:
             return model.model_validate(done.document)
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
             raise DocumentError(
-                f"{self._journal.path} holds a {done.kind} that is no {model.__name__}: {first['msg']}",
+                f"{self._journal.path} holds a {done.kind} that is no {model.__name__}: {error}",
                 hint="it was written by another version of autoopt; start the run again",
             ) from None
 
@@ -250,7 +247,7 @@ class Run:
             except TrialFailed as failure:
                 self._append_failure(number, failure)
                 raise
-            self._append({"type": "end", "step": number, "document": document.model_dump(mode="json")})
+            self._append({"type": "end", "step": number, "document": document.model_dump()})
         except TrialFailed:
             raise
         except BaseException as error:  # also a signal that came while the end was being written

@@ -121,13 +121,13 @@ def compared(found: Compared) -> JsonDict:
     if found.requirement is not None:
         document["required"] = {"what": found.requirement.text, "holds": found.requirement.holds}
     if found.ledger is not None:
-        document["ledger"] = found.ledger.model_dump(mode="json")
+        document["ledger"] = found.ledger.model_dump()
     return document
 
 
 def reported(found: Result, page: str) -> JsonDict:
     """The verdict of a run, and where its report lies."""
-    changes: list[Any] = [change.model_dump(mode="json") for change in found.best.plan.changes]
+    changes: list[Any] = [change.model_dump() for change in found.best.plan.changes]
     return {
         "page": page,
         "kept": changes,
@@ -135,7 +135,7 @@ def reported(found: Result, page: str) -> JsonDict:
         "speedup_of_time_to_target": ratio(found.speedup.time_to_target),
         "speedup_of_a_step": ratio(found.speedup.throughput),
         "verified_end_to_end": found.speedup.end_to_end_verified,
-        "stop": found.stop.model_dump(mode="json"),
+        "stop": found.stop.model_dump(),
         "diff": found.patch.diff if found.patch is not None else None,
         "warnings": list(found.warnings),
         "notes": list(found.notes),
@@ -148,4 +148,4 @@ def _headline(found: Result) -> JsonDict | None:
     if headline is None:
         return None
     doubts = headline.doubts(control_failed=found.noise.failed(found.objective.min_gain))
-    return {"text": headline.text, **headline.model_dump(mode="json"), "not_verified_because": list(doubts)}
+    return {"text": headline.text, **headline.model_dump(), "not_verified_because": list(doubts)}

@@ -72,7 +72,7 @@ class TaskServer:
             nonlocal live
             live = self.make_live()
             specs = (self._spec.workload, *self._spec.strategies)
-            return imports(specs, log).model_dump(mode="json") if log is not None else {}
+            return imports(specs, log).model_dump() if log is not None else {}
 
         if not self._answer(start):
             return
@@ -102,13 +102,13 @@ class TaskServer:
     def emit(self, data: JsonDict) -> None:
         """Tells the parent how the task stands; from a thread of the user's it says nothing."""
         if threading.get_ident() == self._thread and os.getpid() == self._pid:
-            self._channel.send(Progress(data=data).model_dump(mode="json"))
+            self._channel.send(Progress(data=data).model_dump())
 
     def _answer(self, work: Callable[[], Any]) -> bool:
         """Runs one piece of work and sends what became of it; True when it went well."""
         try:
             answer = work()
-            data = answer.model_dump(mode="json") if isinstance(answer, Record) else answer
+            data = answer.model_dump() if isinstance(answer, Record) else answer
             if not isinstance(data, dict):
                 raise TypeError(f"a task must return a dict or a record, got {type(answer).__name__}")
             self._send(data)
@@ -121,7 +121,7 @@ class TaskServer:
             with contextlib.suppress(BaseException):
                 sys.stderr.write(f"{failure.detail or failure.message}\n")
                 sys.stderr.flush()
-            self._channel.send(failure.model_dump(mode="json"))
+            self._channel.send(failure.model_dump())
             return False
         return True
 
@@ -129,14 +129,14 @@ class TaskServer:
         if os.getpid() != self._pid:
             os._exit(0)
         try:
-            self._channel.send(Answer(data=data).model_dump(mode="python"))
+            self._channel.send(Answer(data=data).model_dump())
         except ValueError as error:
             if "JSON compliant" not in str(error):
                 raise
             failure = Failure(
                 failure="not_finite", message=f"{self._where} gave a number that is not finite", where=self._where
             )
-            self._channel.send(failure.model_dump(mode="json"))
+            self._channel.send(failure.model_dump())
 
     def _kills_so_far(self) -> int | None:
         now = tree.oom_kills()

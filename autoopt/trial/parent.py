@@ -133,7 +133,7 @@ class Launcher:
         if server is not None and (forked or spec.script is not None) and server.seen is None:
             how["tell_imports"] = True
         elif server is not None and server.preloaded and spec.script is None and not forked:
-            how["libraries"] = server.seen.model_dump(mode="json") if server.seen else None
+            how["libraries"] = server.seen.model_dump() if server.seen else None
         answer = process.introduce(how, deadline, timeout)
         if server is not None and "tell_imports" in how:
             server.seen = Imports.model_validate(answer)

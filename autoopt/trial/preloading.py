@@ -12,11 +12,10 @@ import os
 import signal
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import field
 from pathlib import Path
 from types import FrameType
 from typing import Any
-
-from pydantic import Field
 
 from autoopt.benchmark import affinity
 from autoopt.records import Record
@@ -40,11 +39,11 @@ class Imports(Record):
     next ("" for none), name, and value. ``environment``: as it was before.
     """
 
-    modules: dict[str, str] = Field(default_factory=dict)
+    modules: dict[str, str] = field(default_factory=dict)
     own: tuple[str, ...] = ()
-    variables: dict[str, str | None] = Field(default_factory=dict)
+    variables: dict[str, str | None] = field(default_factory=dict)
     assigned: tuple[tuple[str, str, str | None], ...] = ()
-    environment: dict[str, str] = Field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
 
     @property
     def of_libraries(self) -> dict[str, str | None]:

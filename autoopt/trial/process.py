@@ -119,7 +119,7 @@ class TrialProcess(Answering):
         if self.closed:
             raise TrialFailed("crashed", "the trial has ended already", where=name.rpartition(":")[2])
         self.thaw()
-        self._say(Call(task=name, arguments=arguments).model_dump(mode="json"))
+        self._say(Call(task=name, arguments=arguments).model_dump())
 
     def freeze(self) -> None:
         """Stops the whole process tree where it stands, so that it takes no CPU and fills no queue."""
@@ -164,7 +164,7 @@ class TrialProcess(Answering):
 
     def tell(self, how: JsonDict) -> None:
         """Tells the trial what it is."""
-        self._say({"spec": self.spec.model_dump(mode="json"), **how})
+        self._say({"spec": self.spec.model_dump(), **how})
 
     def _say(self, document: JsonDict) -> None:
         with contextlib.suppress(ChannelClosed):  # the reason for it is found out while waiting for the answer

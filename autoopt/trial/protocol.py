@@ -7,9 +7,8 @@ Nothing on the pipe is pickled, and standard output is never the protocol.
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Literal
-
-from pydantic import Field
 
 from autoopt.records import JsonDict, Plan, Record, Sites
 
@@ -56,7 +55,7 @@ class ScriptSpec(Record):
     metric: str | None = None
     folders: tuple[str, ...] = ()
     shared: tuple[str, ...] = ()
-    patched: dict[str, str] = Field(default_factory=dict)
+    patched: dict[str, str] = field(default_factory=dict)
     python_path: tuple[str, ...] = ()
     own_seeds: bool = True
     entry: str = "autoopt.script.execute"
@@ -97,7 +96,7 @@ class TrialSpec(Record):
     search_path: tuple[str, ...] = ()
     memory_limit_bytes: int | None = None
     target: float | None = None
-    flags: JsonDict = Field(default_factory=dict)
+    flags: JsonDict = field(default_factory=dict)
     script: ScriptSpec | None = None
     processes: int = 1
     rank: Rank | None = None
@@ -110,7 +109,7 @@ class Call(Record):
     """Runs one task: ``module:function``, called as ``function(live, **arguments) -> dict``."""
 
     task: str
-    arguments: JsonDict = Field(default_factory=dict)
+    arguments: JsonDict = field(default_factory=dict)
 
 
 class Progress(Record):

@@ -57,7 +57,7 @@ def ask(number: int, budget: float) -> dict[str, Any]:
         "e_value": ledger.e_value,
         "answer": found.answer,
         "reason": found.reason,
-        "ratio": ratio.model_dump(mode="json") if ratio else None,
+        "ratio": ratio.model_dump() if ratio else None,
         "quality": found.learning.level,
         "seconds": found.seconds,
     }

@@ -45,7 +45,7 @@ def measure(seconds: float) -> tuple[dict[str, Any], str]:
         words = f"--baseline main --candidate decoded-once --require faster --ledger asks.jsonl {COMMAND.asked()}"
         found = found.model_copy(update={"command": f"autoopt compare {words}"})
         diff = _git("diff", "main", "decoded-once")
-    return {**found.model_dump(mode="json"), "diff": diff}, compared.markdown(found)
+    return {**found.model_dump(), "diff": diff}, compared.markdown(found)
 
 
 def decoded_once(text: str) -> str:

@@ -102,7 +102,7 @@ def run_case(
     if name == "llm_fit":
         document["fit"] = fit_of(result)
     document["autoopt"] = gpu_table.of_result(result)
-    document["environment"] = result.environment.model_dump(mode="json")
+    document["environment"] = result.environment.model_dump()
     report("optimized")
 
     def raced(found: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""A first look at a CUDA device, in three calls of under ten minutes each; torch, numpy and pydantic do for it.
+"""A first look at a CUDA device, in three calls of under ten minutes each; torch and numpy do for it.
 
     python -m benchmarks.gpu.first_look 1 --out look.json    # versions, clocks, start-up, tests/gpu, peaks
     python -m benchmarks.gpu.first_look 2 --out look.json    # what measuring costs, predictions on tiny

@@ -68,7 +68,7 @@ def _change(name: str, setting: Found) -> Any:
 
 
 def _plain(estimate: Any) -> Any:
-    return None if estimate is None else estimate.model_dump(mode="json")
+    return None if estimate is None else estimate.model_dump()
 
 
 def ladder(look: Look) -> Found:

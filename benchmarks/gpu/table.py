@@ -18,7 +18,7 @@ def of_result(result: Any) -> dict[str, Any]:
         "throughput": estimate(result.speedup.throughput),
         "time_to_target": estimate(result.speedup.time_to_target),
         "end_to_end_verified": result.speedup.end_to_end_verified,
-        "quality": result.quality.model_dump(mode="json") if result.quality else None,
+        "quality": result.quality.model_dump() if result.quality else None,
         "noise_floor": result.noise.floor,
         "kept": [kept(result, change) for change in result.best.plan.changes],
         "ceiling": ceiling(last),
@@ -26,7 +26,7 @@ def of_result(result: Any) -> dict[str, Any]:
         "mfu_missing": {"before": mfu_missing(result, result.baseline), "after": mfu_missing(result, result.best)},
         "budget_seconds": result.budget_seconds,
         "seconds": result.seconds,
-        "stop": result.stop.model_dump(mode="json"),
+        "stop": result.stop.model_dump(),
         "warnings": list(result.warnings),
         "autoopt_version": result.autoopt_version,
     }

@@ -73,7 +73,7 @@ def race(s: Slice) -> None:
         distinct.setdefault(_setup(s, plan), plan)
     if not s.of("chosen"):
         ran = {name: distinct[_setup(s, plan)].key for name, plan in chosen.items()}
-        plans = {name: plan.model_dump(mode="json") for name, plan in chosen.items()}
+        plans = {name: plan.model_dump() for name, plan in chosen.items()}
         replayed = [name for name in rivals.SAMPLERS if name in plans and not s.of(name)]
         s.add("chosen", plans=plans, ran=ran, replayed=replayed)
     _pairs(s, "race", list(distinct.values()), s.rounds)
@@ -93,4 +93,4 @@ def _pairs(s: Slice, stage: str, plans: list[Plan], rounds: int) -> None:
                 continue
             s.spare(45.0)
             row = s.trials.pair(plan, len(plans) * number + int(index), deterministic=s.setup["deterministic"])
-            s.add(stage, round=number, plan=plan.model_dump(mode="json"), **row)
+            s.add(stage, round=number, plan=plan.model_dump(), **row)

@@ -60,7 +60,7 @@ def set_up(s: Slice) -> None:
         evaluation_seconds=baseline.evaluation_seconds,
         evaluate_every=baseline.evaluate_every,
         compile=_compile_setting(s, case),
-        environment=case.environment.model_dump(mode="json"),
+        environment=case.environment.model_dump(),
         settings={name: getattr(s, name) for name in ("lattice_seconds", "top", "rounds", "replays", "share")},
         rules=RULES,
     )

@@ -50,7 +50,7 @@ def main() -> int:
                 "predicted_seconds": [run.seconds for run in runs],
                 "error": predicted / bare - 1,
                 "within": abs(predicted / bare - 1) <= WITHIN,
-                "run": runs[-1].model_dump(mode="json"),
+                "run": runs[-1].model_dump(),
             }
         )
         print(f"{script.stem}: predicted {predicted:.1f} s, bare {bare:.1f} s, error {predicted / bare - 1:+.0%}")

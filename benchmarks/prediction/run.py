@@ -113,8 +113,8 @@ def plant_once(item: Plant) -> dict[str, Any]:
     block, mean = whole((first, reference), (second, later))
     return {
         "timings": {**document, "reference": mean},
-        "block": block.model_dump(mode="json"),
-        "peaks": peaks.model_dump(mode="json"),
+        "block": block.model_dump(),
+        "peaks": peaks.model_dump(),
         "foreign_cores": foreign,
     }
 
@@ -144,7 +144,7 @@ def step(workload: str) -> dict[str, Any]:
             lambda seen: doubt_of(seen, None, model_error(description, seen)),
         )
     documents = {"description": description, "profile": looks[0], **({"again": profile} if len(looks) > 1 else {})}
-    return {**{name: document.model_dump(mode="json") for name, document in documents.items()}, "looks": len(looks)}
+    return {**{name: document.model_dump() for name, document in documents.items()}, "looks": len(looks)}
 
 
 def gain(change: Change, done: dict[str, Any]) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def gain(change: Change, done: dict[str, Any]) -> dict[str, Any]:
         plan = plan_of(change, done, runner.registry)
         rule = COMPILING if change.strategy == "compile" else RULE
         found = compare(runner.start, Plan(), plan, rule, clock=time.monotonic)
-    return {"plan": plan.model_dump(mode="json"), "comparison": found.model_dump(mode="json")}
+    return {"plan": plan.model_dump(), "comparison": found.model_dump()}
 
 
 def plan_of(change: Change, done: dict[str, Any], registry: Registry) -> Plan:

@@ -50,8 +50,8 @@ def answer(report: Report) -> dict[str, Any]:
         companions = strategy.companions(case, setting)
         changes = (Change(strategy=strategy.name, setting=setting), *companions)
         found = compare(runner.start, Plan(), candidate_plan(registry, Plan(), changes), RULE, clock=time.monotonic)
-    estimate = found.estimate.model_dump(mode="json") if found.estimate is not None else None
-    said = [change.model_dump(mode="json") for change in changes]
+    estimate = found.estimate.model_dump() if found.estimate is not None else None
+    said = [change.model_dump() for change in changes]
     return {"changes": said, "throughput": estimate, "inspected": case.inspected(strategy.name)}
 
 

@@ -213,7 +213,7 @@ def price(progress: Callable[[str], None]) -> list[dict[str, Any]]:
                 "workload": build.__name__,
                 "noise": size,
                 "gradient_error": worst.error,
-                "predicted": worst.penalty.model_dump(mode="json"),
+                "predicted": worst.penalty.model_dump(),
                 "measured": {"value": ratio, "low": low, "high": high, "seeds": PRICE_SEEDS},
             }
         )

@@ -14,10 +14,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from autoopt.errors import DocumentError, EnvironmentLacks
-from autoopt.records import Result
+from autoopt.records import Result, ValidationError
 from autoopt_reports import html
 from autoopt_reports.view import report_view
 

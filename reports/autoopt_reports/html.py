@@ -9,14 +9,12 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
-import json
 import os
 from functools import cache
 from importlib import resources
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
-from pydantic_core import PydanticSerializationError
 
 from autoopt.records import Profile, Record, Result
 from autoopt_reports import markup
@@ -113,8 +111,4 @@ def _hash(text: str) -> str:
 
 def embedded(document: Record) -> str:
     """The document, packed (gzip, base64) for a download link; the same document gives the same text."""
-    try:
-        text = document.model_dump_json()
-    except PydanticSerializationError:  # a name of the file system that is no Unicode: escaped, as JSON allows
-        text = json.dumps(document.model_dump(mode="python"), default=str)
-    return base64.b64encode(gzip.compress(text.encode(), compresslevel=9, mtime=0)).decode()
+    return base64.b64encode(gzip.compress(document.model_dump_json().encode(), compresslevel=9, mtime=0)).decode()

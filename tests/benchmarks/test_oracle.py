@@ -285,7 +285,7 @@ def test_a_pair_without_time_is_lost_and_one_that_fails_counts(
     monkeypatch.setattr(one.trials, "pair", pair)
     assert stages.run(one)
     assert "amp" in race.best_again(one).names()
-    one.state.add("digits", "race", round=9, plan=Plan.model_validate({"changes": [AMP]}).model_dump(mode="json"),
+    one.state.add("digits", "race", round=9, plan=Plan.model_validate({"changes": [AMP]}).model_dump(),
                   failed="crashed: signal 11", seconds=1.0)  # fmt: skip
     found = table.document(one.state, {}, replays=0)["examples"]["digits"]["race"]
     assert found["autoopt"]["failed"] == "crashed: signal 11"

@@ -46,7 +46,7 @@ def documents() -> dict[str, Any]:
         startup={"build_seconds": 0, "setup_seconds": 0, "warmup_seconds": 0, "warmup_steps": 0, "steady": True,
                  "fixed_seconds": 0},
         block=block(),
-        timings=timings().model_dump(mode="json"),
+        timings=timings().model_dump(),
     )  # fmt: skip
     description = Description(facts=case.workload, environment=case.environment)
     estimate = Estimate(value=1.1, low=1.05, high=1.15, n=3)
@@ -54,11 +54,11 @@ def documents() -> dict[str, Any]:
     threads = next(c for c in CHANGES if (c.workload, c.strategy) == ("digits", "threads"))
     refused = next(c for c in CHANGES if (c.workload, c.strategy) == ("digits", "prepared_samples"))
     found = {
-        "plant:preparation": {"timings": timings().model_dump(mode="json"), "block": block().model_dump(mode="json"),
-                              "peaks": Peaks().model_dump(mode="json")},
-        "step:digits:0": {"description": description.model_dump(mode="json"),
-                          "profile": profile.model_dump(mode="json")},
-        threads.name: {"comparison": comparison.model_dump(mode="json")},
+        "plant:preparation": {"timings": timings().model_dump(), "block": block().model_dump(),
+                              "peaks": Peaks().model_dump()},
+        "step:digits:0": {"description": description.model_dump(),
+                          "profile": profile.model_dump()},
+        threads.name: {"comparison": comparison.model_dump()},
         refused.name: {"refused": "samples are rows already"},
     }  # fmt: skip
     return {name: {"name": name, "load_before": 0.1, **document} for name, document in found.items()}
@@ -115,7 +115,7 @@ def test_the_first_look_is_scored_and_the_repeat_stands_beside_it() -> None:
     name = next(name for name in done if name.startswith("plant:"))
     slow = timings().model_copy(update={"forward": timing(0.05), "forward_backward": timing(0.0505)})
     calm = {key: value for key, value in done[name].items() if key not in ("name", "load_before")}
-    done[name] = {**done[name], "timings": slow.model_dump(mode="json"), "looks": 2, "again": calm}
+    done[name] = {**done[name], "timings": slow.model_dump(), "looks": 2, "again": calm}
     found = prediction_table.tables(done)
     (planted,) = found["planted"]
     assert abs(planted["error"]) > abs(planted["error_again"])
@@ -127,7 +127,7 @@ def test_the_first_look_is_scored_and_the_repeat_stands_beside_it() -> None:
 def test_a_plant_that_is_misnamed_is_not_right() -> None:
     done = documents()
     slow = timings().model_copy(update={"forward": timing(0.05), "forward_backward": timing(0.0505)})
-    done["plant:preparation"]["timings"] = slow.model_dump(mode="json")
+    done["plant:preparation"]["timings"] = slow.model_dump()
     (planted,) = prediction_table.tables(done)["planted"]
     assert (planted["right"], planted["bottleneck"]) == (False, "forward")
 

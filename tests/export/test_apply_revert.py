@@ -20,7 +20,7 @@ def a_run(folder: Path, runs: Path, *changes: Change) -> Path:
     """The directory of a run on the plain script in this folder."""
     sites = sites_in(folder, PLAIN)
     patch = patch_of(sites, Plan(changes=changes), REGISTRY, "cpu")
-    document = {**RESULT, "sites": sites.model_dump(mode="json"), "patch": patch.model_dump(mode="json")}
+    document = {**RESULT, "sites": sites.model_dump(), "patch": patch.model_dump()}
     runs.mkdir(exist_ok=True)
     (runs / "result.json").write_text(json.dumps(document))
     return runs

@@ -266,7 +266,7 @@ def test_a_model_that_is_called_by_a_method_is_under_autocast_where_the_loop_cal
     )
     (model,) = sites.of("model")
     (caller,) = seen(tmp_path, METHOD, ("model", "", "net.training_step(", {"function": "main"})).sites
-    through = model.model_copy(update={"callers": ((Place(**caller.model_dump(include=set(Place.model_fields))),),)})
+    through = model.model_copy(update={"callers": ((Place.model_validate(caller.model_dump()),),)})
     sites = sites.model_copy(update={"sites": (through, *sites.sites[1:])})
     after, patch = patched(tmp_path, METHOD, BF16, sites=sites)
     assert [change.how for change in patch.changes] == ["patched"], patch.changes

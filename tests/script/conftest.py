@@ -68,10 +68,11 @@ def start_script(
             disturbed: float = 0.0,
             same_draws: bool = False,
             fresh: bool = False,
+            python: str = sys.executable,
             **script: Any,
         ) -> TrialProcess:
-            command = (sys.executable, name, *words)
-            path = None if fresh else search_path
+            command = (python, name, *words)
+            path = None if fresh or python != sys.executable else search_path
             spec = TrialSpec(
                 workload=" ".join(command),
                 plan=plan or Plan(),

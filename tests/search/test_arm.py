@@ -26,12 +26,12 @@ class Process:
     def call(self, task, *, timeout=None, **arguments):
         self.calls.append((task, timeout, arguments))
         if task == READY:
-            return self.inner.ready().model_dump(mode="json")
+            return self.inner.ready().model_dump()
         if task == WARM_UP:
-            return self.inner.warm_up(**arguments).model_dump(mode="json")
+            return self.inner.warm_up(**arguments).model_dump()
         if task == EVALUATED:
             return {"samples": self.inner.evaluated(**arguments)}
-        return self.inner.block(**arguments).model_dump(mode="json")
+        return self.inner.block(**arguments).model_dump()
 
     def freeze(self) -> None:
         self.states.append("freeze")
@@ -84,7 +84,7 @@ def test_the_names_of_the_tasks_are_those_of_the_benchmark() -> None:
 
 def test_steps_that_train_on_no_sample_are_a_failure_of_that_arm(monkeypatch: pytest.MonkeyPatch) -> None:
     process = Process()
-    empty = {**process.inner.block(0.3, 4, 0.1).model_dump(mode="json"), "samples": 0}
+    empty = {**process.inner.block(0.3, 4, 0.1).model_dump(), "samples": 0}
     monkeypatch.setattr(process, "call", lambda task, **arguments: empty)
     with pytest.raises(TrialFailed, match="trained on no sample"):
         TrialArm(process, Plan()).block(0.3, 4, 0.1)

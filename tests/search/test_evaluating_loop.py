@@ -45,7 +45,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, metri
         made.clock.advance(3 * each)
         value = metric if larger else 0.5
         found = HeldEvaluations(seconds=(each,) * 3, samples=90, metric="accuracy", value=value)
-        return found.model_dump(mode="json")
+        return found.model_dump()
 
     monkeypatch.setattr(FakeTrial, "call", call)
     described = "autoopt.search.first_process.FirstProcess.description"

@@ -67,7 +67,7 @@ class FakeProcess:
         return {
             "over": over,
             "seconds": self.spent,
-            "run": run_of(self.spent).model_dump(mode="json") if over else None,
+            "run": run_of(self.spent).model_dump() if over else None,
         }
 
     def freeze(self) -> None:
@@ -102,7 +102,7 @@ class Endless(FakeProcess):
         if known["over"] or ended:
             why = "steps" if ended else "seconds"
             run = run_of(self.spent).model_copy(update={"reached": False, "steps": steps, "stopped": why})
-            return {"over": True, "seconds": self.spent, "run": run.model_dump(mode="json")}
+            return {"over": True, "seconds": self.spent, "run": run.model_dump()}
         return known
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields as fields_of
 from dataclasses import replace
 from pathlib import Path
 
@@ -297,7 +298,7 @@ def drawn(rng: np.random.Generator, samples: int, kinds: int, frozen: float = 0.
 
 
 def other_data(one: list[EpochRead], other: list[EpochRead]) -> str:
-    before, after = (Probe.model_construct(steps=0, orders=(), rolled=(), epochs=tuple(e)) for e in (one, other))
+    before, after = (Probe(file="", steps=0, epochs=tuple(e)) for e in (one, other))
     return levels.other_data(before, after, False)
 
 
@@ -353,7 +354,8 @@ def test_metrics_of_the_same_weights_on_other_data_say_nothing() -> None:
 def test_static_checks_have_their_sentences(before, after, words: str, probes) -> None:
     def told(fields) -> ProbeResult:
         if "order" in fields:
-            fields = {"order": EpochOrder(**dict(zip(EpochOrder.model_fields, fields["order"], strict=True)))}
+            names = [each.name for each in fields_of(EpochOrder)]
+            fields = {"order": EpochOrder(**dict(zip(names, fields["order"], strict=True)))}
         return ProbeResult(Probe(file="", steps=1, **fields), replace(probes.before.arrays, draws=None, updates=None))
 
     found = levels.another_training(Risk.NUMERIC, told(before), told(after), OBJECTIVE, True)

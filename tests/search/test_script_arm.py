@@ -15,7 +15,7 @@ from autoopt.search.compare.script_arm import ScriptArm
 
 STARTUP = Startup(
     build_seconds=0, setup_seconds=0, warmup_seconds=1, warmup_steps=5, steady=True, fixed_seconds=1.0
-).model_dump(mode="json")
+).model_dump()
 
 
 class Short:
@@ -69,7 +69,7 @@ class Counted:
         if task != SWITCHED_BLOCK:
             return STARTUP
         self.blocks.append(steps)
-        return Block(steps=steps, samples=steps, seconds=1.0, losses=(), step_seconds=()).model_dump(mode="json")
+        return Block(steps=steps, samples=steps, seconds=1.0, losses=(), step_seconds=()).model_dump()
 
     def close(self) -> None: ...
 

@@ -82,7 +82,7 @@ class Machine:
             run = run_to(lr, steps, max_steps, seed)
             self.seconds += 0.01 * (run.steps - done)
             done = run.steps
-            return run.model_dump(mode="json")
+            return run.model_dump()
 
         yield SimpleNamespace(call=call)
 

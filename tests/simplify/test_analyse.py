@@ -12,9 +12,9 @@ from autoopt.records import Deeper, Operator, Peaks, Plan, Round, Stage
 from autoopt.records.distributed import Communication, Spread
 from autoopt.records.messages import Block
 from autoopt.simplify.analyse import analyse, communication
-from autoopt.simplify.bottleneck import PRODUCT, bottleneck, classify, of_peak, stage_ceilings
+from autoopt.simplify.bottleneck import bottleneck, classify, of_peak, stage_ceilings
 from autoopt.simplify.pipeline import Pipeline
-from autoopt.simplify.stage_timings import InputTimings, StageTimings, Timing
+from autoopt.simplify.stage_timings import PRODUCT, InputTimings, StageTimings, Timing
 
 PEAKS = Peaks(
     matmul_fp32_flops_per_second=1e11, matmul_bf16_flops_per_second=4e11, memory_bytes_per_second=1e10,

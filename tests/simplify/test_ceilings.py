@@ -10,7 +10,7 @@ import torch
 
 from autoopt.records import Operator, Peaks
 from autoopt.simplify import peaks as peaks_module
-from autoopt.simplify.bottleneck import bandwidth, fused_ceiling, host_bandwidth, matmul_peak, operator_ceiling
+from autoopt.simplify.bottleneck import fused_ceiling, matmul_peak, operator_ceiling
 from autoopt.simplify.microbenchmarks import count_operators, operators
 from autoopt.simplify.peaks import cache_folder, measured_peaks
 
@@ -60,10 +60,10 @@ def test_without_peaks_there_is_no_ceiling() -> None:
 
 
 def test_caches_serve_small_pieces_faster() -> None:
-    assert bandwidth(PEAKS, 512) == 5e8
-    assert bandwidth(PEAKS, 1e6) == 2e8
-    assert bandwidth(PEAKS, 1e9) == 1e8
-    assert bandwidth(PEAKS) == 1e8
+    assert PEAKS.bandwidth(512) == 5e8
+    assert PEAKS.bandwidth(1e6) == 2e8
+    assert PEAKS.bandwidth(1e9) == 1e8
+    assert PEAKS.bandwidth() == 1e8
 
 
 def test_peaks_are_kept_and_a_damaged_file_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,6 +189,6 @@ def test_a_device_is_read_in_pieces_that_its_caches_do_not_hold(monkeypatch: pyt
 
 def test_batches_are_collated_in_the_hosts_memory_whatever_the_device() -> None:
     peaks = PEAKS.model_copy(update={"host_memory_bytes_per_second": 3e7})
-    assert host_bandwidth(peaks, "cpu", 512) == 5e8
-    assert host_bandwidth(peaks, "cuda", 512) == 3e7
-    assert host_bandwidth(PEAKS, "cuda") is None
+    assert peaks.host_bandwidth("cpu", 512) == 5e8
+    assert peaks.host_bandwidth("cuda", 512) == 3e7
+    assert PEAKS.host_bandwidth("cuda") is None

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from autoopt.records import Deeper, Operator, Peaks, Plan
 from autoopt.records.messages import Block
 from autoopt.simplify.analyse import analyse
-from autoopt.simplify.bottleneck import PRODUCT, stage_ceilings
+from autoopt.simplify.bottleneck import stage_ceilings
 from autoopt.simplify.drift import (
     ReferenceSpeed,
     joined,
@@ -30,7 +30,7 @@ from autoopt.simplify.drift import (
     without,
 )
 from autoopt.simplify.microbenchmarks import Microbenchmark, interleaved, repeat, summary
-from autoopt.simplify.stage_timings import InputTimings, StageTimings, Timing
+from autoopt.simplify.stage_timings import PRODUCT, InputTimings, StageTimings, Timing
 from autoopt.simplify.tasks import measure_stages
 
 QUIET, SHARED, SLOW = 1.2e-4, 2.2e-4, 3.0e-4

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from autoopt.benchmark.compiling import compilations
-from autoopt.records import Trial
 from autoopt.registry import load_strategies
 from autoopt.setup import Setup
 from autoopt.strategy import Case
@@ -37,7 +37,7 @@ def test_model_and_loss_are_one_graph_with_the_same_losses() -> None:
 
 
 def test_the_loss_is_compiled_once_the_model_has_paid() -> None:
-    trial: Any = Trial.model_construct(verdict="kept", reason="")
+    trial: Any = SimpleNamespace(verdict="kept", reason="")
     case = sample_case()
     settings: Any = COMPILE.settings(case)
     first = next(settings)
@@ -52,7 +52,7 @@ def test_one_mode_that_lacks_its_tools_speaks_for_all() -> None:
     """Each further mode took a start of the workload to fail in the same way."""
     settings: Any = COMPILE.settings(sample_case("cuda:0"))
     next(settings)
-    failed: Any = Trial.model_construct(
+    failed: Any = SimpleNamespace(
         verdict="failed", reason="error: InductorError: RuntimeError: Failed to find C compiler. Please specify via CC"
     )
     with pytest.raises(StopIteration):

@@ -139,7 +139,7 @@ def test_a_report_is_told_of_a_run_and_of_a_profile(workspace: Workspace) -> Non
 
     one, other = map(content, session(workspace, work, asked))
     assert one["page"] == "autoopt-runs/one/report.html"
-    assert one["kept"] == [Change.model_validate(each).model_dump(mode="json") for each in one["kept"]] != []
+    assert one["kept"] == [Change.model_validate(each).model_dump() for each in one["kept"]] != []
     assert other["stages"]
 
 

@@ -4,6 +4,8 @@ Processes that the script starts find the environment as the user left it: they 
 listened to either, but passes all of this on to the processes that it starts.
 """
 
+from __future__ import annotations
+
 import importlib.machinery
 import importlib.util
 import json
@@ -13,6 +15,20 @@ import time
 
 _SINCE = time.monotonic()
 _HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class _Packages:
+    """Finds autoopt's own packages where the parent has them, and nothing else that lies beside them there."""
+
+    def __init__(self, folders: list[str]) -> None:
+        self._folders = {os.path.basename(folder): folder for folder in folders}
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> importlib.machinery.ModuleSpec | None:
+        folder = self._folders.get(name)
+        if folder is None:
+            return None
+        file = os.path.join(folder, "__init__.py")
+        return importlib.util.spec_from_file_location(name, file, submodule_search_locations=[folder])
 
 
 def _make_way(keep: bool) -> None:
@@ -75,8 +91,10 @@ if not _launcher:
     for _name in ("AUTOOPT_PASSED_ON", "AUTOOPT_LAUNCHER"):
         os.environ.pop(_name, None)
     _words = os.environ.pop("AUTOOPT_SCRIPT", None)
+    _folders = os.environ.pop("AUTOOPT_PACKAGES", "").split(os.pathsep)
 _make_way(keep=_launcher)
 if _words is not None:
+    sys.meta_path.insert(0, _Packages(_folders))
     from autoopt.script.boot import begin
 
     begin(_words, _SINCE)

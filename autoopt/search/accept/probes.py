@@ -133,7 +133,7 @@ class Probes:
             TrialFailed: the trial ended badly.
         """
         steps = min(steps, STEPS)
-        key = {"plan": plan.model_dump(mode="json"), "rounded": size, "steps": steps}
+        key = {"plan": plan.model_dump(), "rounded": size, "steps": steps}
         ask: dict[str, Any] = {"timeout": PROBE_TIMEOUT, "label": "rounded", "disturbed": size, "steps": steps}
         block = self._steps.step(
             "probe", key, lambda: Block.model_validate(self._runner.ask(plan, LOSSES, **ask)), Block
@@ -148,7 +148,7 @@ class Probes:
         if mine is not None and mine.probe.steps >= (steps or 0):
             return mine
         self._directory.mkdir(parents=True, exist_ok=True)
-        key = {"plan": plan.model_dump(mode="json"), "steps": steps, "weights": len(self.weights)}
+        key = {"plan": plan.model_dump(), "steps": steps, "weights": len(self.weights)}
         key["gradients"] = ask.gradients
         ask = replace(ask, until=before.probe.until) if before else ask
         probe = self._steps.step("probe", key, lambda: self._measure(plan, ask, steps, samples), Probe)

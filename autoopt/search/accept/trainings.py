@@ -232,7 +232,7 @@ class Trainings:
         known = self._runs.get((plan.key, seed))
         if known is not None:
             return known
-        key = {"purpose": purpose, "plan": plan.model_dump(mode="json"), "seed": seed, "target": self.target}
+        key = {"purpose": purpose, "plan": plan.model_dump(), "seed": seed, "target": self.target}
         label = purpose.replace(" ", "-")
         try:
             run = self._steps.step(
@@ -279,7 +279,7 @@ class Trainings:
         Raises:
             TrialFailed: the plan's training ended badly, or the baseline's did.
         """
-        plans = {"baseline": baseline.model_dump(mode="json"), "plan": plan.model_dump(mode="json")}
+        plans = {"baseline": baseline.model_dump(), "plan": plan.model_dump()}
         try:
             pair = self._steps.step(
                 "trainings",
@@ -326,7 +326,7 @@ class Trainings:
         Raises:
             TrialFailed: one of them ended badly, or was not at its end in time.
         """
-        plans = {"baseline": baseline.model_dump(mode="json"), "plan": plan.model_dump(mode="json")}
+        plans = {"baseline": baseline.model_dump(), "plan": plan.model_dump()}
         allowed = min(self.limit_seconds, max_seconds)
         try:
             pair = self._steps.step(

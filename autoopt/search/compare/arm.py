@@ -123,7 +123,7 @@ class TrialArm:
         return self._block(RUN_BLOCK, seconds, min_steps, ramp_seconds, cycle, **ramp)
 
     def switched_block(self, plan: Plan, seconds: float, min_steps: int, ramp_seconds: float, cycle: int = 1) -> Block:
-        arguments = {"plan": plan.model_dump(mode="json")}
+        arguments = {"plan": plan.model_dump()}
         if plan.key not in self._settled:
             self._block(SWITCHED_BLOCK, 0.0, SETTLING_STEPS, 0.0, 1, **arguments)
             self._settled.add(plan.key)

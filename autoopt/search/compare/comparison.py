@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import field
 from enum import StrEnum
 from typing import Literal
-
-from pydantic import Field
 
 from autoopt.records import Estimate, Percentiles, Plan, Record
 from autoopt.records.account import Row
@@ -91,7 +90,7 @@ class Side(Record):
     steps_per_second: float | None = None
     step_seconds: Percentiles | None = None
     block_step_seconds: tuple[float, ...] = ()
-    stage_seconds: dict[str, float] = Field(default_factory=dict)
+    stage_seconds: dict[str, float] = field(default_factory=dict)
     startup: Startup | None = None
     fixed_seconds: tuple[float, ...] = ()
     losses: LossPath = LossPath()

@@ -206,7 +206,7 @@ class RemoteTrial(Answering):
         Raises:
             AutooptError: as ``Launcher.start``.
         """
-        _raised(self._host.ask("start", self._number, self.spec.model_dump(mode="json"), timeout))
+        _raised(self._host.ask("start", self._number, self.spec.model_dump(), timeout))
 
     @property
     def alive(self) -> bool:

@@ -38,7 +38,7 @@ class Affinity(Strategy):
         if not found.get("lost"):
             return None
         most = len(setting["affinity"]) / max(1, len(setting["affinity"]) - len(found["lost"]))
-        return Estimate(value=max(1.0, most**0.5), low=1.0, high=most, n=1, kind="declared")
+        return Estimate(value=max(1.0, most**0.5), low=1.0, high=most, n=1).as_kind("declared")
 
     def settings(self, case: Case) -> list[Setting]:
         found = case.inspected(self.name)

@@ -66,7 +66,7 @@ class ForcedCalls(Strategy):
         if share is None or own is None:
             return None
         without, most = (1.0 / (1.0 - min(part, 0.99)) for part in (own, share))
-        return Estimate(value=without, low=1.0, high=most, n=1, kind="tried")
+        return Estimate(value=without, low=1.0, high=most, n=1).as_kind("tried")
 
     def settings(self, case: Case) -> list[Setting]:
         return [{"calls": [f"{site.file}:{site.line} {site.call}" for site in _found(case)]}]

@@ -67,9 +67,11 @@ class DdpOptions(Strategy):
             return at_most(gain(case, {"communication": sent / _micro_batches(case)}))
         rate = case.environment.peaks.memory_bytes_per_second
         if setting.get("static_graph") or rate is None or not backward:
-            return Estimate(value=1.0, low=0.98, high=1.1, n=1, kind="declared")
+            return Estimate(value=1.0, low=0.98, high=1.1, n=1).as_kind("declared")
         found = gain(case, {"backward": backward - min(4 * gradient_bytes(case) / rate, 0.9 * backward)})
-        return None if found is None else Estimate(value=found.value, low=0.98, high=found.high, n=1, kind="declared")
+        return (
+            None if found is None else Estimate(value=found.value, low=0.98, high=found.high, n=1).as_kind("declared")
+        )
 
     def settings(self, case: Case) -> Settings:
         """One option after the other, beside what was kept of those before it."""

@@ -58,7 +58,7 @@ class FullyShardedParameters(Strategy):
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
         """It saves memory; a step that fits as it is gains nothing of it but noise."""
-        return Estimate(value=1.0, low=0.5, high=1.1, n=1, kind="declared")
+        return Estimate(value=1.0, low=0.5, high=1.1, n=1).as_kind("declared")
 
     def settings(self, case: Case) -> Settings:
         if not kept((yield {"reshard": True})):

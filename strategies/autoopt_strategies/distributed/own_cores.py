@@ -40,7 +40,7 @@ class OwnCores(Strategy):
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
         """Fewer moves from core to core are what it saves."""
-        return Estimate(value=1.0, low=0.9, high=1.15, n=1, kind="declared")
+        return Estimate(value=1.0, low=0.9, high=1.15, n=1).as_kind("declared")
 
     def settings(self, case: Case) -> list[Setting]:
         return [{"enabled": True}]

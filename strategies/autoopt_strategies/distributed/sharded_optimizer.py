@@ -47,7 +47,7 @@ class ShardedOptimizer(Strategy):
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
         """At the very best the update takes its share of the time; what sending costs is not known."""
         found = gain(case, {"optimizer": seconds_of(case, "optimizer") / processes(case)})
-        return None if found is None else Estimate(value=found.value, low=0.5, high=found.high, n=1, kind="declared")
+        return None if found is None else Estimate(value=found.value, low=0.5, high=found.high, n=1).as_kind("declared")
 
     def settings(self, case: Case) -> list[Setting]:
         return [{"enabled": True}]

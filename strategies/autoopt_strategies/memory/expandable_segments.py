@@ -57,7 +57,7 @@ class ExpandableSegments(Strategy):
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
         """Retries of the allocator are what it saves; a step without them gains nothing but noise."""
-        return Estimate(value=1.0, low=0.98, high=1.1, n=1, kind="declared")
+        return Estimate(value=1.0, low=0.98, high=1.1, n=1).as_kind("declared")
 
     def settings(self, case: Case) -> list[Setting]:
         return [{"enabled": True}]

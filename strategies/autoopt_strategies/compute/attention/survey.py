@@ -133,7 +133,7 @@ def _checked(module: nn.Module, code: CodeType, call: Call) -> dict[str, str]:
     methods = [item for kind in type(module).__mro__ for item in vars(kind).values()]
     method = next((item for item in methods if getattr(item, "__code__", None) is code), None)
     if method is None:
-        raise Refused(f"{code.co_qualname} is no method of {type(module).__name__}, or a decorated one")
+        raise Refused(f"{code.co_name} is no method of {type(module).__name__}, or a decorated one")
     given, twin, reasons = bound(module, *call), _twin(module), []
     file = os.path.relpath(code.co_filename)
     where = {"module": method.__module__, "function": method.__qualname__}
