@@ -148,7 +148,11 @@ def listen(orders: Orders, channel: Channel | None) -> ScriptProcess:
     if channel is not None:
         process.answer(channel)
     if "torch" in sys.modules:
-        process.listen()
+        try:
+            process.listen()
+        except Exception as error:  # the plan cannot be put on: the parent is told, as where the script imports torch
+            process.end(error)
+            raise
     else:
         when_imported("torch", process.listen, before=process.torch_comes)
     return process
