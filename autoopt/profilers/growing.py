@@ -55,7 +55,8 @@ class Growing:
         """The lines of the user's that let it grow and that read it."""
         files = [self.file, *sorted(_users_files() - {self.file})]
         grown = next(((file, line) for file in files for line in _lines(file, self.word, grown=True)), None)
-        read = next(((file, line) for file in files for line in _lines(file, self.word, grown=False)), None)
+        near = files if grown is None else [grown[0]]  # in other files the name may be another thing's
+        read = next(((file, line) for file in near for line in _lines(file, self.word, grown=False)), None)
         means = []
         if self.unit == "nodes":
             means.append("its graph is kept from step to step: add loss.item() or loss.detach()")

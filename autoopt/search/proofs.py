@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from math import exp, inf, isfinite, log, log1p
 
-from autoopt.records import Change, Plan, Quality, Round, Trial, Verdict
+from autoopt.records import Change, Estimate, EstimateKind, Plan, Quality, Round, Trial, Verdict
 from autoopt.search.accept.evidence import FEWEST_SEEDS
 from autoopt.search.budget_allocation import TRIAL
 from autoopt.search.candidate import Candidate
@@ -282,19 +282,20 @@ def refused(state: SearchState, screened: Screened, quality: Quality, told: str 
             state.trials[index] = known.model_copy(update=changed)
 
 
-def with_small(context: RunContext, state: SearchState, screened: Screened, small: Sequence[Skipped]) -> Candidate:
-    """A candidate with what is predicted to bring something besides, each too little to be shown alone.
+def with_small(
+    context: RunContext, state: SearchState, screened: Screened, small: Sequence[tuple[Change, Part]]
+) -> Candidate:
+    """A candidate with what brings something besides, each too little to be shown alone. The proof is of the whole.
 
-    Only what no training has to judge and, of a script, what its patch can say. The proof is of the whole.
+    Args:
+        small: changes with what is known of each; of a script only what its patch can say comes with it.
     """
     registry, whole = context.runner.registry, screened.candidate
     looked_at = len({trial.strategy for trial in state.trials})
     seen = {whole.change.strategy: Part(screened.gain, screened.error, screened.bar(looked_at))}
-    for skipped in small:
-        strategy, predicted = skipped.strategy, skipped.predicted
-        change = Change(strategy=strategy.name, setting=skipped.setting)
+    for change, own in small:
         taken = {one.strategy for one in whole.changes}
-        if predicted is None or any(name == strategy.name or registry.exclude(strategy.name, name) for name in taken):
+        if change.strategy in taken or any(registry.exclude(change.strategy, name) for name in taken):
             continue
         try:
             plan = candidate_plan(registry, state.incumbent, (*whole.changes, change))
@@ -303,10 +304,33 @@ def with_small(context: RunContext, state: SearchState, screened: Screened, smal
             continue
         if plan == whole.plan or not context.runner.in_source(Plan(changes=(change,))):
             continue
-        own = Part(log(predicted.value), (log(predicted.high) - log(predicted.low)) / 2)
-        parts = {**(whole.parts or seen), strategy.name: own}
+        parts = {**(whole.parts or seen), change.strategy: own}
         whole = replace(whole, companions=(*whole.companions, change), plan=plan, stacked=True, parts=parts)
     return whole
+
+
+def besides(screened: Screened, found: Iterable[Screened], skipped: Iterable[Skipped]) -> list[tuple[Change, Part]]:
+    """What may be proved together with a candidate, though not alone.
+
+    That is what a prediction promises by the whole of its interval: where it was looked at, the look has to agree.
+    """
+    small = []
+    for other in found:
+        candidate = other.candidate
+        alone = not candidate.companions and not candidate.strategy.risk.trains_otherwise
+        promised = candidate.predicted is not None and _promised(candidate.predicted)
+        if alone and promised and other.gain > other.error and not other.rivals(screened):
+            small.append((candidate.change, Part(other.gain, other.error)))
+    for each in skipped:
+        if each.small and each.predicted is not None:
+            error = (log(each.predicted.high) - log(each.predicted.low)) / 2
+            change = Change(strategy=each.strategy.name, setting=each.setting)
+            small.append((change, Part(log(each.predicted.value), error)))
+    return small
+
+
+def _promised(predicted: Estimate) -> bool:
+    return predicted.kind is not EstimateKind.BOUND and predicted.low > 1.0
 
 
 IN_VAIN = "a plan that it is a part of was trained, and not shown to be as good"
@@ -320,18 +344,20 @@ class Proofs:
         seen_bottleneck: under which each strategy was tried, by its name.
 
     Attributes:
-        small: what is predicted to be faster, by less than could be shown of it alone: it comes with what is proved.
+        skipped: what is not tried alone.
     """
 
     def __init__(self, context: RunContext, state: SearchState, seen_bottleneck: dict[str, str | None]) -> None:
         self.context, self.state = context, state
         self._seen_bottleneck, self._costs = seen_bottleneck, Costs(context, state)
         self._trained_by: dict[int, float] = {}
-        self.small: list[Skipped] = []
+        self.skipped: Sequence[Skipped] = ()
+        self._found: list[Screened] = []
 
     def in_order(self, waiting: list[Screened], screening: Screening, round_: Round) -> bool:
         """Proves one after the other until one is kept; what the time does not hold waits for the others."""
         later, unproven = list[Screened](), list[Screened]()
+        self._found = [*waiting, *screening.found]
         while waiting and not self.context.stopping():
             screened = waiting.pop(0)
             if self._costs.pairs(screened) > self._left_for(screened):
@@ -404,7 +430,7 @@ class Proofs:
     def _prove(self, screened: Screened, remaining: int, round_: Round) -> bool:
         """Proves what did well in the screening, if there is time for two pairs of processes. True where it is kept."""
         context, state = self.context, self.state
-        candidate = with_small(context, state, screened, self.small)
+        candidate = with_small(context, state, screened, besides(screened, self._found, self.skipped))
         left, needed = self._left_for(screened), self._costs.pairs(screened)
         late = needed > left and not screened.plain
         least = min(needed, FEWEST_PAIRS * context.allocation.pair)

@@ -47,7 +47,7 @@ class Rounds:
             None where something was kept: the bottleneck has moved, profile again. Else why the search ends.
         """
         queue, before = self.queue(pipeline), self.state.incumbent
-        self._proofs.small = [skipped for skipped in queue.skipped if skipped.small]
+        self._proofs.skipped = queue.skipped
         proposals = [proposal for proposal in queue.proposals if self._comes_back(proposal, round_)]
         self.context.announce(Predicted(at=self.context.now(), predictions=Queue(tuple(proposals)).predictions))
         evaluating = [proposal for proposal in proposals if of_evaluation_alone(proposal.strategy)]

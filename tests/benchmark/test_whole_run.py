@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from autoopt.benchmark.target import Parts, epoch_start, whole_run_seconds
+from autoopt.benchmark.steady import epoch_start
+from autoopt.benchmark.target import Parts, whole_run_seconds
 from autoopt.records import RunParts
 
 STEPS = RunParts(step_seconds=0.1, steps=100)

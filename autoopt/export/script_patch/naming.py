@@ -59,6 +59,27 @@ def same_call(one: Site, other: Site) -> bool:
     return (one.file, one.line, one.end_column) == (other.file, other.line, other.end_column)
 
 
+def unwatched(source: Source, site: Site, seen: Sequence[Site]) -> list[Site]:
+    """Sites of further loaders of datasets of one class with the training's, which nobody was seen to read.
+
+    That is an evaluation which the watched steps did not come to. The dataset is made where the loader is, or has a
+    name that nothing else is given.
+    """
+    kind, known, found = site.options.get("dataset"), {each.line for each in (site, *seen)}, list[Site]()
+    for call in source.all_of(cst.Call):
+        lines = source.lines(call)
+        there = given(call, DATALOADER_POSITIONS).get("dataset")
+        if source.called(call) != site.call or there is None or lines.start.line in known:
+            continue
+        made: list[cst.BaseExpression | None] = [there.value]
+        if isinstance(there.value, cst.Name):
+            made = [each.value for each in source.assignments(there.value.value, source.scope(call))]
+        if made and all(isinstance(each, cst.Call) and source.called(each) == kind for each in made):
+            place = {"line": lines.start.line, "end_line": lines.end.line, "end_column": lines.end.column}
+            found.append(site.model_copy(update={**place, "kind": "loader_validation", "calls": (), "used": ()}))
+    return found
+
+
 def _called_as(source: Source, function: cst.FunctionDef) -> tuple[str, list[str]]:
     """The name by which a function is called, and the arguments that it takes without their names."""
     positions = [each.name.value for each in (*function.params.posonly_params, *function.params.params)]

@@ -22,6 +22,7 @@ from autoopt.export.script_patch.naming import (
     named_before,
     named_there,
     same_call,
+    unwatched,
 )
 from autoopt.export.script_patch.options import ConfiguredLine, ScriptOptions, UserFiles
 from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot
@@ -319,9 +320,10 @@ class Placing:
         site = self.site("loader_training")
         source, call, name, positions = data_of(self.edits(site.file).source, site, self.sites)
         self._wrap(edit, source, call, name, positions, "")
-        for other in self.sites.of("loader_validation"):
-            at_this_call = [each for each in self.sites.of("loader_validation") if same_call(each, other)]
-            if other.direct and not same_call(site, other) and all(alike(site, each) for each in at_this_call):
+        seen = self.sites.of("loader_validation")
+        others = [other for other in seen if other.direct and not same_call(site, other)]
+        for other in (*others, *unwatched(self.edits(site.file).source, site, seen)):
+            if all(alike(site, each) for each in seen if same_call(each, other)):
                 self._if_honest(lambda trial, other=other: trial._evaluated(edit, other))  # type: ignore[misc]
 
     def _if_honest(self, place: Callable[[Placing], None]) -> None:
