@@ -91,10 +91,9 @@ class RunContext:
         return not self.stopping() and self.now() <= self.tested_by(state, plan)
 
     def tested_by(self, state: SearchState, plan: Plan) -> float:
-        """When that has to begin at the latest, on the run's clock, so that it can be trained thereafter."""
+        """When that has to begin at the latest, on the run's clock."""
         probe = self.allocation.start_seconds + state.dearer_start(plan) + self.allocation.probe
-        after = probe + self.allocation.in_turns(state.speedup_so_far)
-        return self.allocation.budget - 2 * self.pair_seconds(state, state.baseline, plan) - after
+        return self.allocation.budget - 2 * self.pair_seconds(state, state.baseline, plan) - probe
 
     def compare(
         self,
@@ -119,9 +118,7 @@ class RunContext:
 
         def progress(note: str, estimate: Estimate | None) -> None:
             if progress_id is not None:
-                seen: JsonDict = (
-                    {"ratio": estimate.value, "low": estimate.low, "high": estimate.high} if estimate else {}
-                )
+                seen = {"ratio": estimate.value, "low": estimate.low, "high": estimate.high} if estimate else {}
                 self.announce(TrialProgress(at=self.now(), id=progress_id, note=note, **seen))
 
         def measure() -> Comparison:
