@@ -118,7 +118,9 @@ class RunContext:
 
         def progress(note: str, estimate: Estimate | None) -> None:
             if progress_id is not None:
-                seen = {"ratio": estimate.value, "low": estimate.low, "high": estimate.high} if estimate else {}
+                seen: JsonDict = (
+                    {"ratio": estimate.value, "low": estimate.low, "high": estimate.high} if estimate else {}
+                )
                 self.announce(TrialProgress(at=self.now(), id=progress_id, note=note, **seen))
 
         def measure() -> Comparison:
