@@ -18,6 +18,7 @@ from autoopt.search.first_training import expected, train_beside
 from autoopt.search.planner import candidate_plan
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState, changes_text
+from autoopt.search.whole_runs import shown_by_whole_runs
 from autoopt.strategy import Risk
 
 ONCE_AT_MOST = 0.05
@@ -68,7 +69,9 @@ class Proof:
         )
         comparison = state.with_fixed_costs(comparison)
         told = self._told_by_probes(candidate) and not self._pays_once(comparison)
-        if not told and comparison.decision is Decision.ACCEPT:
+        # whole runs are of the patch, which is known once what was proved together was taken apart
+        whole = shown_by_whole_runs(context, state, candidate.plan)
+        if not told and comparison.decision is Decision.ACCEPT and whole is None:
             train_beside(context, state, candidate.plan, comparison)
         state.comparisons[number] = comparison
         ruling = self._rule(candidate, comparison, number)
