@@ -25,6 +25,7 @@ SIZES: dict[str, int | None] = {
     "CHANGELOG.md": 2500,  # one line a change
     "docs/architecture.md": 2000,  # the whole engine on one page
     "docs/reference/strategies.md": None,  # generated: one card for each strategy
+    "docs/measurements/whole-runs.md": None,  # generated: each patch in full, as its reviewer reads it
 }
 MEDIAN_SENTENCE = 18
 """Words of the median sentence of a page, at most."""
