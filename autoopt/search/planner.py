@@ -54,11 +54,7 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Skipped:
-    """A strategy that is not tried, and why.
-
-    ``unnamed``: the user has asked for others, or not for this one. ``small``: it is predicted to be faster, by less
-    than could be shown of it alone.
-    """
+    """A strategy that is not tried, and why. ``unnamed``: the user has asked for others, or not for this one."""
 
     strategy: Strategy
     verdict: Verdict
@@ -66,7 +62,6 @@ class Skipped:
     setting: JsonDict = field(default_factory=dict)
     predicted: Estimate | None = None
     unnamed: bool = False
-    small: bool = False
 
 
 @dataclass(frozen=True)
@@ -183,9 +178,6 @@ def _consider(
             f"cannot pay: {_told(predicted)}at the very best {best:.3f}x, below {threshold:.3f}x",
             settings[0],
             predicted,
-            small=predicted.kind is not EstimateKind.BOUND
-            and predicted.low > 1.0
-            and not strategy.risk.trains_otherwise,
         )
     return Proposal(strategy, predicted, settings[0])
 

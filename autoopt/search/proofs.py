@@ -24,7 +24,7 @@ from autoopt.search.screening import Screening
 from autoopt.search.state import Part, SearchState
 from autoopt.search.trainable import OTHER_SAMPLES, other_samples, takes_trainings
 from autoopt.search.verify import proved
-from autoopt.strategy import Risk
+from autoopt.strategy import Risk, Strategy
 
 UNLIKELY = 0.1
 """A chance of a gain that can be proved, below which no further look is taken."""
@@ -317,20 +317,23 @@ def besides(screened: Screened, found: Iterable[Screened], skipped: Iterable[Ski
     small = []
     for other in found:
         candidate = other.candidate
-        alone = not candidate.companions and not candidate.strategy.risk.trains_otherwise
-        promised = candidate.predicted is not None and _promised(candidate.predicted)
-        if alone and promised and other.gain > other.error and not other.rivals(screened):
+        promised = _promised(candidate.strategy, candidate.predicted) is not None
+        if promised and not candidate.companions and other.gain > other.error and not other.rivals(screened):
             small.append((candidate.change, Part(other.gain, other.error)))
     for each in skipped:
-        if each.small and each.predicted is not None:
-            error = (log(each.predicted.high) - log(each.predicted.low)) / 2
+        predicted = _promised(each.strategy, each.predicted)
+        if predicted is not None:
+            error = (log(predicted.high) - log(predicted.low)) / 2
             change = Change(strategy=each.strategy.name, setting=each.setting)
-            small.append((change, Part(log(each.predicted.value), error)))
+            small.append((change, Part(log(predicted.value), error)))
     return small
 
 
-def _promised(predicted: Estimate) -> bool:
-    return predicted.kind is not EstimateKind.BOUND and predicted.low > 1.0
+def _promised(strategy: Strategy, predicted: Estimate | None) -> Estimate | None:
+    """A prediction that no training has to judge, all of whose interval is a gain; else None."""
+    if predicted is None or predicted.kind is EstimateKind.BOUND or strategy.risk.trains_otherwise:
+        return None
+    return predicted if predicted.low > 1.0 else None
 
 
 IN_VAIN = "a plan that it is a part of was trained, and not shown to be as good"

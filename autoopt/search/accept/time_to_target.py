@@ -271,14 +271,12 @@ def _fixed(side: Side) -> float:
 class Trained:
     """Trainings of baseline and plan that came to one end, as parts: each side's own seconds and steps.
 
-    ``kind``: what that end is; ``target_missed``: no training of either side reached the target; ``steps_apart``: the
-    seconds of their steps are known apart from the rest of the run.
+    ``kind``: what that end is; ``target_missed``: no training of either side reached the target.
     """
 
     kind: HeadlineKind
     timed: tuple[Timed, ...]
     target_missed: bool = False
-    steps_apart: bool = True
 
     @staticmethod
     def of(
@@ -297,8 +295,7 @@ class Trained:
             whole = tuple(
                 (old, new.planned(price_of(quality) * new.steps)) for old, new in _over_equal_steps(alike, objective)
             )
-            apart = not any(pair.whole for pair in pairs)
-            return Trained("same_steps", whole, steps_apart=apart) if whole else None
+            return Trained("same_steps", whole) if whole else None
         reached = [(parts_to(pair.baseline, objective), parts_to(pair.best, objective)) for pair in pairs]
         both = [(old, new) for old, new in reached if old is not None and new is not None]
         if both:
@@ -322,7 +319,7 @@ class Trained:
     def blocks(self, comparison: Comparison) -> Estimate | None:
         """The same ratio with the seconds of a step from interleaved blocks, all else as it was trained."""
         times, steps = step_times(comparison), comparison.estimate
-        if times is None or steps is None or not self.steps_apart:
+        if times is None or steps is None:
             return None
         told = [(replace(old, step_seconds=times[0]), replace(new, step_seconds=times[1])) for old, new in self.timed]
         value = exp(fmean(log(old.seconds / new.seconds) for old, new in told))
@@ -350,7 +347,8 @@ class Trained:
             seconds, steps = [took / count for took, count in zip(seconds, steps, strict=True)], [1.0, 1.0]
         per_step = [log(old.seconds / old.steps * new.steps / new.seconds) for old, new in self.timed]
         counts = [log(old.steps / new.steps) for old, new in self.timed]
-        ratio, blocks = self.ratio(process_sd), self.blocks(comparison)
+        whole = all(pair.whole for pair in pairs)  # of which the steps' seconds are not known apart from the rest
+        ratio, blocks = self.ratio(process_sd), None if whole else self.blocks(comparison)
         return Headline(
             kind=self.kind,
             value=seconds[0] / seconds[1],
@@ -367,7 +365,7 @@ class Trained:
             planned=source == "modelled",
             pairs=len(pairs),
             interleaved=all(pair.interleaved for pair in pairs),
-            whole=all(pair.whole for pair in pairs),
+            whole=whole,
             target_missed=self.target_missed,
             blocks=blocks,
             agrees=None if blocks is None else differ(ratio.value, blocks.value) <= AGREEMENT,
