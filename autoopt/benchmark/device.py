@@ -260,13 +260,14 @@ def reset_host_peak() -> None:
 
 def host_peak_bytes() -> int | None:
     """Peak resident memory of this process and what its children hold now (shared pages counted once), bytes."""
-    own = _status_bytes("VmHWM")
+    own = status_bytes("VmHWM")
     if own is None:
         return None
-    return own + sum(_private_bytes(pid) for pid in descendants())
+    return own + sum(private_bytes(pid) for pid in descendants())
 
 
-def _private_bytes(pid: int) -> int:
+def private_bytes(pid: int) -> int:
+    """Resident memory of a process that it shares with no other; 0 of one that is gone."""
     try:
         with open(f"/proc/{pid}/statm") as file:
             _, resident, shared, *_ = map(int, file.read().split())
@@ -275,7 +276,8 @@ def _private_bytes(pid: int) -> int:
     return (resident - shared) * mmap.PAGESIZE
 
 
-def _status_bytes(key: str) -> int | None:
+def status_bytes(key: str) -> int | None:
+    """A size in the status of this process, such as ``VmRSS``; None where the kernel does not name it."""
     try:
         with open("/proc/self/status") as file:
             line = next(line for line in file if line.startswith(key))

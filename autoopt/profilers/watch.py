@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,11 +12,10 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Any
 
-import psutil
 import torch
 
 from autoopt.benchmark.cputime import descendants
-from autoopt.benchmark.device import Device
+from autoopt.benchmark.device import Device, private_bytes, status_bytes
 from autoopt.benchmark.environment import nvml_reader
 from autoopt.benchmark.live import drives
 from autoopt.profilers.growing import Growing, growing_in
@@ -84,44 +84,27 @@ class Machine:
 
     device: Device
     collector: Collector = field(default_factory=Collector)
-    own: psutil.Process = field(default_factory=psutil.Process)
 
     def __post_init__(self) -> None:
         self.nvml = nvml_reader(self.device)
 
-    def workers(self) -> Iterator[psutil.Process]:
-        for pid in descendants():
-            try:
-                yield psutil.Process(pid)
-            except psutil.Error:
-                continue
-
     def workers_memory(self) -> float:
-        total = 0
-        for worker in self.workers():
-            try:
-                memory = worker.memory_info()
-            except psutil.Error:
-                continue
-            total += max(memory.rss - getattr(memory, "shared", 0), 0)
-        return total / _MIB
+        return sum(map(private_bytes, descendants())) / _MIB
 
     def read_bytes(self) -> float | None:
-        total = 0.0
-        for process in (self.own, *self.workers()):
-            try:
-                total += process.io_counters().read_bytes / 1024
-            except (psutil.Error, AttributeError, OSError):
-                if process is self.own:
-                    return None
-        return total
+        own, *workers = map(_read_by, (os.getpid(), *descendants()))
+        return None if own is None else own + sum(each or 0.0 for each in workers)
 
     def written(self) -> float | None:
         try:
-            files = [file for file in self.own.open_files() if set("wa+") & set(getattr(file, "mode", "r"))]
-            return sum(os.path.getsize(file.path) for file in files) / _MIB
-        except (psutil.Error, OSError):
+            numbers = os.listdir("/proc/self/fd")
+        except OSError:
             return None
+        return sum(map(_written_to, numbers)) / _MIB
+
+    def host_memory(self) -> float | None:
+        resident = status_bytes("VmRSS")
+        return None if resident is None else resident / _MIB
 
     def cuda(self, ask: Callable[[Any], int]) -> float | None:
         return ask(self.device.torch) / _MIB if self.device.kind == "cuda" else None
@@ -129,6 +112,28 @@ class Machine:
     def cycle(self) -> float | None:
         clock = self.nvml().get("clock_hertz") if self.nvml is not None else None
         return 1e9 / clock if clock else None
+
+
+def _read_by(pid: int) -> float | None:
+    """KiB that a process has read from storage; None of one that is gone, or may not be asked."""
+    try:
+        with open(f"/proc/{pid}/io") as file:
+            known = dict(line.split(": ") for line in file)
+    except OSError:
+        return None
+    return int(known["read_bytes"]) / 1024
+
+
+def _written_to(number: str) -> int:
+    """Bytes of the file behind a descriptor of this process that is open for writing; 0 of any other."""
+    try:
+        file = os.stat(f"/proc/self/fd/{number}")
+        with open(f"/proc/self/fdinfo/{number}") as info:
+            flags = next(int(line.split()[1], 8) for line in info if line.startswith("flags"))
+    except (OSError, StopIteration):
+        return 0
+    writes = flags & os.O_ACCMODE in (os.O_WRONLY, os.O_RDWR)
+    return file.st_size if writes and stat.S_ISREG(file.st_mode) and file.st_nlink else 0
 
 
 def _slower(early: float, late: float, step: float) -> float:
@@ -209,7 +214,7 @@ COUNTERS = (
     Counter(
         "host memory",
         "MiB",
-        lambda machine: machine.own.memory_info().rss / _MIB,
+        Machine.host_memory,
         "the process keeps ever more",
         share=_no_time,
     ),
