@@ -44,16 +44,17 @@ class Loop:
         diagnose(self.context, state)
         benchmark(self.context, state, self.options)
         tune(self.context, state, self.options)
-        stop = self._rounds(state)
+        rounds = Rounds(self.context, state)
+        stop = self._rounds(rounds, state)
+        rounds.settle()
         rows = self._ablate(state)
         verification, rows = self._verify(state, rows)
         state.model_scaling = model_scaling(state, self.context.gate.trainings)
         state.scaling = scaling(self.context, state, self.context.allocation.budget)
         return finished(self.context, state, verification, stop, rows, self.options.price)
 
-    def _rounds(self, state: SearchState) -> Stop:
+    def _rounds(self, rounds: Rounds, state: SearchState) -> Stop:
         """Simplifies and optimizes in turn; the reason why that ended."""
-        rounds = Rounds(self.context, state)
         while not (over := rounds.over()):
             index = len(state.rounds)
             self.context.begin("simplify", index)

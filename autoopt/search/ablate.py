@@ -14,6 +14,7 @@ from autoopt.search.compare.arena import SIDES
 from autoopt.search.compare.comparison import Comparison, Decision, SideName
 from autoopt.search.compare.statistics import wider
 from autoopt.search.decided import in_larger_plan
+from autoopt.search.evaluations import of_evaluation_alone
 from autoopt.search.proof import stands_out
 from autoopt.search.run_context import RunContext
 from autoopt.search.screened import FEWEST_PAIRS, pairs_to_prove
@@ -34,7 +35,7 @@ def ablate(context: RunContext, state: SearchState, deadline: float) -> tuple[li
     dropped: list[str] = []
     while state.found:
         if len(state.found) > 1:
-            stepping = [c for c in state.incumbent.changes if c.strategy not in state.evaluated_alone]
+            stepping = [c for c in state.incumbent.changes if not _of_evaluations(context, c.strategy)]
             less = [state.without(change.strategy) for change in stepping]
             _each(context, state, [(base, state.incumbent) for base in less], "candidate", deadline)
         rows = [_without(context, state, change, deadline) for change in state.incumbent.changes]
@@ -81,11 +82,11 @@ def alone(context: RunContext, state: SearchState, rows: list[Ablation], deadlin
     """
     done = []
     plans = {row.strategy: _only(context, state, row) for row in rows}
-    others = [p for name, p in plans.items() if p != state.incumbent and name not in state.evaluated_alone]
+    others = [p for name, p in plans.items() if p != state.incumbent and not _of_evaluations(context, name)]
     _each(context, state, [(state.baseline, plan) for plan in others], "incumbent", deadline)
     for row in rows:
         plan = plans[row.strategy]
-        if row.strategy in state.evaluated_alone:
+        if _of_evaluations(context, row.strategy):
             done.append(row.model_copy(update={"alone": row.without}))
             continue
         only = plan == state.incumbent  # then leaving it out and trying it alone are the same comparison
@@ -130,9 +131,10 @@ def _without(context: RunContext, state: SearchState, change: Change, deadline: 
     A single change is measured again by the verification, which compares the same two plans.
     """
     plan, base = state.incumbent, state.without(change.strategy)
-    if change.strategy in state.evaluated_alone:  # no block of steps shows it: what its evaluations did stands
+    if _of_evaluations(context, change.strategy):  # no block of steps shows it: what its evaluations did stands
         kept = [t for t in state.trials if t.strategy == change.strategy and t.verdict is Verdict.KEPT]
-        return Ablation(strategy=change.strategy, setting=change.setting, without=kept[-1].time_to_target)
+        seen = next((trial.time_to_target for trial in reversed(kept) if not trial.companions), None)
+        return Ablation(strategy=change.strategy, setting=change.setting, without=seen)
     if len(state.found) < 2:
         return Ablation(strategy=change.strategy, setting=change.setting, without=_figure(state, base, plan))
     ratio = _ratio(context, state, base, plan, deadline, "ablation: without", fresh=True)
@@ -212,7 +214,7 @@ def _loser(context: RunContext, state: SearchState, rows: list[Ablation]) -> Abl
         row
         for row in rows
         if row.without is not None
-        and row.strategy not in state.evaluated_alone
+        and not _of_evaluations(context, row.strategy)
         and (
             _refused(state, row)
             # never proved by itself: the simpler plan stands, where there is time to verify that one
@@ -232,6 +234,11 @@ def _verifiable(context: RunContext, state: SearchState, strategy: str) -> bool:
     return not context.stopping() and context.now() + seconds_due(context, less) <= context.allocation.budget
 
 
+def _of_evaluations(context: RunContext, name: str) -> bool:
+    """Whether a strategy shortens evaluations alone, which no block of steps shows."""
+    return of_evaluation_alone(context.runner.registry[name])
+
+
 def _refused(state: SearchState, row: Ablation) -> bool:
     """Whether the comparison of the plan with and without a change decided that it brings nothing worth having."""
     return _decision(state, row) in (Decision.REJECT, Decision.HARMFUL)
@@ -247,11 +254,10 @@ STRONG_PAIRS = 5
 """A part that so many pairs of processes would prove is left out by itself."""
 
 
-def take_apart(context: RunContext, state: SearchState, before: Plan, deadline: float) -> list[str]:
+def take_apart(context: RunContext, state: SearchState, deadline: float) -> list[str]:
     """Leaves out the parts of the incumbent that were proved together, and drops what nothing supports.
 
     Args:
-        before: the plan that the stack was proved on.
         deadline: on the run's clock.
 
     Where there is no time to test what would be left, the whole stands but for what is decided to bring nothing.
@@ -262,7 +268,7 @@ def take_apart(context: RunContext, state: SearchState, before: Plan, deadline: 
     if len(state.together) < 2:
         state.together.clear()
         return []
-    taking = _Taking(context, state, before, deadline)
+    taking = _Taking(context, state, deadline)
     taking.run()
     kept = taking.left
     names = [change.strategy for change in state.incumbent.changes if change not in kept.changes]
@@ -283,14 +289,15 @@ class _Taking:
         seen: lower ends of what single parts brought where that stands out of its noise.
     """
 
-    def __init__(self, context: RunContext, state: SearchState, before: Plan, deadline: float) -> None:
-        self.context, self.state, self.before, self.deadline = context, state, before, deadline
+    def __init__(self, context: RunContext, state: SearchState, deadline: float) -> None:
+        self.context, self.state, self.before, self.deadline = context, state, state.before_stack, deadline
         self.left = state.incumbent
-        self.doubtful: set[str] = set()
+        self.doubtful = {name for name in state.together if _of_evaluations(context, name)}
         self.decidable: set[str] = set()
         self.refused: set[str] = set()
         self.seen: dict[str, float] = {}
-        self._open = sorted(state.together, key=lambda name: -state.together[name].gain)
+        self._steps = [name for name in state.together if name not in self.doubtful]
+        self._open = sorted(self._steps, key=lambda name: -state.together[name].gain)
 
     def run(self) -> None:
         """Strong parts first, as many at once as there is room for; then the weak ones."""
@@ -302,9 +309,9 @@ class _Taking:
             self._halve([name])
         self._halve(weak)
         whole, parts = self.state.incumbent, self.state.together
-        if self.left == self.context.runner.registry.order(self.before):  # the whole was proved faster than that
-            best = max(parts, key=lambda name: (self.seen.get(name, 0.0), parts[name].gain))
-            self.left = self._without(set(parts) - {best}, whole)
+        if self._steps and self.left == self._without(self._steps, whole):  # the whole was proved faster than that
+            best = max(self._steps, key=lambda name: (self.seen.get(name, 0.0), parts[name].gain))
+            self.left = self._without(set(self._steps) - {best}, whole)
             self.doubtful.add(best)
             self.refused.discard(best)
         if self.left != whole and not self.context.testable(self.state, self.left):
@@ -316,7 +323,7 @@ class _Taking:
         """Leaves parts out, and by halves where that is decided to be worse; the stronger half is looked into first."""
         if not parts:
             return
-        every = len(parts) > 1 and len(parts) == len(self.state.together)  # of all, the stack's own proof says so
+        every = len(parts) > 1 and len(parts) == len(self._steps)  # of all, the stack's own proof says so
         needed = True if every else self._needed(parts)
         if needed and len(parts) > 1:
             half = (len(parts) + 1) // 2

@@ -95,8 +95,8 @@ def candidate_of(
     """The candidate of a setting; None where there is nothing new to try, which is noted."""
     registry, change = context.runner.registry, Change(strategy=strategy.name, setting=setting)
     try:
-        companions = _companions(context, state, strategy, case, setting)
-        plan = candidate_plan(registry, state.incumbent, (change, *companions))
+        beside = companions(context, state, strategy, case, setting)
+        plan = candidate_plan(registry, state.incumbent, (change, *beside))
         if registry.fold(plan) == registry.fold(state.incumbent):
             skip(context, state, strategy, Verdict.NOT_TRIED, "the incumbent trains so already")
             return None
@@ -107,17 +107,17 @@ def candidate_of(
         return None
     if once is not None:
         context.runner.once[strategy.name] = once
-    if not state.first_time((change, *companions)):
+    if not state.first_time((change, *beside)):
         return None
-    return Candidate(strategy, change, companions, plan, predicted)
+    return Candidate(strategy, change, beside, plan, predicted)
 
 
 def plan_of(context: RunContext, state: SearchState, strategy: Strategy, case: Case, setting: JsonDict) -> Plan | None:
     """The plan of a setting, of which nothing is noted; None where the strategy fails or brings nothing new."""
     registry, change = context.runner.registry, Change(strategy=strategy.name, setting=setting)
     try:
-        companions = _companions(context, state, strategy, case, setting)
-        plan = candidate_plan(registry, state.incumbent, (change, *companions))
+        beside = companions(context, state, strategy, case, setting)
+        plan = candidate_plan(registry, state.incumbent, (change, *beside))
         return plan if registry.fold(plan) != registry.fold(state.incumbent) else None
     except PLUGIN_ERRORS:
         return None
@@ -130,7 +130,7 @@ def skip(context: RunContext, state: SearchState, strategy: Strategy, verdict: V
         context.announce(TrialEnded(at=context.now(), trial=trial))
 
 
-def _companions(
+def companions(
     context: RunContext, state: SearchState, strategy: Strategy, case: Case, setting: JsonDict
 ) -> tuple[Change, ...]:
     """Those that the strategy names, the user allows, and this budget can judge."""

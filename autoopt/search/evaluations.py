@@ -168,7 +168,6 @@ def _noted(
             registry.fold(candidate.plan), registry.fold(state.incumbent), ruling.evaluation_ratio
         )
         state.comparisons[number] = comparison
-        state.evaluated_alone.add(trial.strategy)
         state.evaluation_ratio *= ruling.evaluation_ratio
         state.incumbent, state.base = registry.order(candidate.plan), str(number)
         best = configuration(state.incumbent, state.environment, side=state.aa.side)

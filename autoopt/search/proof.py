@@ -138,7 +138,9 @@ class Proof:
             if old is not None:
                 plan = plan.with_change(Change(strategy=companion.strategy, setting=old))
         if candidate.stacked:
-            self.state.together = shares(candidate, self.state.comparisons[trial.id], self.state.looks)
+            if not self.state.together:
+                self.state.before_stack = before
+            self.state.together |= shares(candidate, self.state.comparisons[trial.id], self.state.looks)
         self.state.incumbent = self.context.runner.registry.order(plan)
         self.state.base = str(trial.id)
 

@@ -8,23 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import exp, inf, isfinite, log, log1p
 
-from autoopt.records import Change, Estimate, EstimateKind, Plan, Quality, Round, Trial, Verdict
+from autoopt.records import Change, Plan, Quality, Round, Trial, Verdict
 from autoopt.search.accept.evidence import FEWEST_SEEDS
 from autoopt.search.budget_allocation import TRIAL
 from autoopt.search.candidate import Candidate
 from autoopt.search.first_training import train_first
 from autoopt.search.planner import PLUGIN_ERRORS, Skipped, candidate_plan
+from autoopt.search.promised import besides, with_small
 from autoopt.search.proof import Proof
 from autoopt.search.run_context import RunContext
 from autoopt.search.screened import FEWEST_PAIRS, HOPE, Screened, alone_or_together, chance, pairs_to_prove, provable
 from autoopt.search.screening import Screening
-from autoopt.search.state import Part, SearchState
+from autoopt.search.state import SearchState
 from autoopt.search.trainable import OTHER_SAMPLES, other_samples, takes_trainings
 from autoopt.search.verify import proved
-from autoopt.strategy import Risk, Strategy
+from autoopt.strategy import Risk
 
 UNLIKELY = 0.1
 """A chance of a gain that can be proved, below which no further look is taken."""
@@ -280,60 +281,6 @@ def refused(state: SearchState, screened: Screened, quality: Quality, told: str 
         if known.id == screened.trial.id:
             changed = {"verdict": verdict, "reason": reason, "quality": quality}
             state.trials[index] = known.model_copy(update=changed)
-
-
-def with_small(
-    context: RunContext, state: SearchState, screened: Screened, small: Sequence[tuple[Change, Part]]
-) -> Candidate:
-    """A candidate with what brings something besides, each too little to be shown alone. The proof is of the whole.
-
-    Args:
-        small: changes with what is known of each; of a script only what its patch can say comes with it.
-    """
-    registry, whole = context.runner.registry, screened.candidate
-    looked_at = len({trial.strategy for trial in state.trials})
-    seen = {whole.change.strategy: Part(screened.gain, screened.error, screened.bar(looked_at))}
-    for change, own in small:
-        taken = {one.strategy for one in whole.changes}
-        if change.strategy in taken or any(registry.exclude(change.strategy, name) for name in taken):
-            continue
-        try:
-            plan = candidate_plan(registry, state.incumbent, (*whole.changes, change))
-            registry.fold(plan)
-        except PLUGIN_ERRORS:
-            continue
-        if plan == whole.plan or not context.runner.in_source(Plan(changes=(change,))):
-            continue
-        parts = {**(whole.parts or seen), change.strategy: own}
-        whole = replace(whole, companions=(*whole.companions, change), plan=plan, stacked=True, parts=parts)
-    return whole
-
-
-def besides(screened: Screened, found: Iterable[Screened], skipped: Iterable[Skipped]) -> list[tuple[Change, Part]]:
-    """What may be proved together with a candidate, though not alone.
-
-    That is what a prediction promises by the whole of its interval: where it was looked at, the look has to agree.
-    """
-    small = []
-    for other in found:
-        candidate = other.candidate
-        promised = _promised(candidate.strategy, candidate.predicted) is not None
-        if promised and not candidate.companions and other.gain > other.error and not other.rivals(screened):
-            small.append((candidate.change, Part(other.gain, other.error)))
-    for each in skipped:
-        predicted = _promised(each.strategy, each.predicted)
-        if predicted is not None:
-            error = (log(predicted.high) - log(predicted.low)) / 2
-            change = Change(strategy=each.strategy.name, setting=each.setting)
-            small.append((change, Part(log(predicted.value), error)))
-    return small
-
-
-def _promised(strategy: Strategy, predicted: Estimate | None) -> Estimate | None:
-    """A prediction that no training has to judge, all of whose interval is a gain; else None."""
-    if predicted is None or predicted.kind is EstimateKind.BOUND or strategy.risk.trains_otherwise:
-        return None
-    return predicted if predicted.low > 1.0 else None
 
 
 IN_VAIN = "a plan that it is a part of was trained, and not shown to be as good"

@@ -7,12 +7,13 @@ from contextlib import closing
 from dataclasses import replace
 
 from autoopt.events import Kept, Predicted, TrialEnded
-from autoopt.records import Change, EstimateKind, Plan, Round, Speedup, Stop, StopReason, Verdict
+from autoopt.records import Change, EstimateKind, Plan, Round, Speedup, Stop, StopReason, Trial, Verdict
 from autoopt.search.ablate import take_apart
 from autoopt.search.evaluations import of_evaluation_alone, try_evaluations
 from autoopt.search.first_training import train_beside, train_first
 from autoopt.search.outcome import configuration, named, out_of_time, without_a_look
-from autoopt.search.planner import Proposal, Queue, at_the_ceiling, build_queue, most_promising, nothing_left
+from autoopt.search.planner import Proposal, Queue, Skipped, at_the_ceiling, build_queue, most_promising, nothing_left
+from autoopt.search.promised import together
 from autoopt.search.proofs import Costs, Proofs
 from autoopt.search.recollection import confirmed
 from autoopt.search.run_context import RunContext
@@ -21,6 +22,7 @@ from autoopt.search.screening import Screening
 from autoopt.search.stack import look_at_stacks
 from autoopt.search.state import SearchState
 from autoopt.search.trainable import lookable, search_settings, seconds_of_trainings
+from autoopt.search.whole_run_proof import WholeRunProof
 from autoopt.simplify.pipeline import Pipeline
 
 AGAIN_SECONDS = 10.0
@@ -46,7 +48,7 @@ class Rounds:
         Returns:
             None where something was kept: the bottleneck has moved, profile again. Else why the search ends.
         """
-        queue, before = self.queue(pipeline), self.state.incumbent
+        queue = self.queue(pipeline)
         self._proofs.skipped = queue.skipped
         proposals = [proposal for proposal in queue.proposals if self._comes_back(proposal, round_)]
         self.context.announce(Predicted(at=self.context.now(), predictions=Queue(tuple(proposals)).predictions))
@@ -55,24 +57,23 @@ class Rounds:
         first = most_promising(tuple(proposals), lambda proposal: 1.0) if proposals else None
         at_once = [each for each in evaluating if first is None or _promises(each) >= _promises(first)]
         self._evaluate(at_once, round_, pipeline)
-        before = self.state.incumbent
         quick = [proposal for proposal in proposals if not proposal.strategy.risk.trains_otherwise]
         kept = self._screen_and_prove(quick, round_, pipeline)
         if not kept:
             self._evaluate([each for each in evaluating if each not in at_once], round_, pipeline)
-        kept = kept or self._train(proposals, round_, pipeline)
+        kept = kept or self._by_whole_runs(queue, pipeline) or self._train(proposals, round_, pipeline)
         if not kept:
             return self.stop(round_, queue)
         self._announce_kept()
-        self._take_apart(before)
-        if not self.context.stopping():  # deciding it may have done without; what is left of it is what is trained
-            train_beside(self.context, self.state, self.state.incumbent, self.state.comparisons[int(self.state.base)])
         return None
 
-    def _take_apart(self, before: Plan) -> None:
-        """Drops what came in with others and is not shown to be needed."""
+    def settle(self) -> None:
+        """Drops what came in with others and is not shown to be needed; trains what is left of it."""
         context, state = self.context, self.state
-        context.note(state, *take_apart(context, state, before, self._costs.last_deadline()))
+        if not state.found or context.stopping():
+            return
+        context.note(state, *take_apart(context, state, self._costs.last_deadline()))
+        train_beside(context, state, state.incumbent, state.comparisons[int(state.base)])
 
     def queue(self, pipeline: Pipeline | None) -> Queue:
         """Candidates worth trying on the incumbent; notes and announces the rest."""
@@ -107,7 +108,7 @@ class Rounds:
         case = state.case(context.runner.registry, pipeline, self._left())
         unseen = lookable(context, state, proposals)
         with closing(Screening(context, state, case, self._costs.latest)) as screening:
-            known = confirmed(context, state, screening)
+            known = confirmed(context, state, screening) or self._promised(screening, proposals)
             while not context.stopping():
                 before = len(unseen)
                 if not known:
@@ -124,6 +125,17 @@ class Rounds:
             self._no_time(unseen)
             screening.close()
             return self._proofs.in_order(self._taken(screening, plain=False), screening, round_)
+
+    def _promised(self, screening: Screening, proposals: Sequence[Proposal]) -> bool:
+        """Looks at all that predictions promise, at once. True where it brings more than the rest may."""
+        if screening.over:
+            return False
+        candidate = together(self.context, self.state, screening.case, proposals)
+        if candidate is None or not self.state.first_time(candidate.changes) or screening.look(candidate) is None:
+            return False
+        names = {change.strategy for change in candidate.changes}
+        rest = [proposal for proposal in proposals if proposal.strategy.name not in names]
+        return screening.outstanding(rest) is not None
 
     def _taken(self, screening: Screening, plain: bool) -> list[Screened]:
         """Takes from the screening what is to be proved: what stands out, or in the end all that showed a gain."""
@@ -153,6 +165,24 @@ class Rounds:
         try_evaluations(context, state, proposals, case, round_, self._costs.deadline())
         for proposal in proposals:
             self._seen_bottleneck[proposal.strategy.name] = round_.bottleneck
+
+    def _by_whole_runs(self, queue: Queue, pipeline: Pipeline | None) -> bool:
+        """Proves by whole runs all that predictions promise and nothing has refused, where a script's budget holds it.
+
+        That is for what no block of steps shows. Where something was kept, small gains have come with it.
+        """
+        context, state = self.context, self.state
+        if state.found or context.stopping():
+            return False
+        refused = {trial.strategy for trial in state.trials if _refuses(trial)}
+        every: list[Proposal | Skipped] = [*queue.proposals, *queue.skipped]
+        open_ = [each for each in every if each.strategy.name not in refused]
+        candidate = together(context, state, state.case(context.runner.registry, pipeline, self._left()), open_, 1)
+        if candidate is None:
+            return False
+        proof = WholeRunProof(context, state, candidate)
+        needed = proof.needed
+        return needed is not None and context.now() + needed <= context.allocation.budget and proof.run()
 
     def _train(self, proposals: Sequence[Proposal], round_: Round, pipeline: Pipeline | None) -> bool:
         """Tries what trains otherwise, where there is time for the trainings that it takes."""
@@ -231,6 +261,14 @@ class Rounds:
         best = configuration(state.incumbent, state.environment, side=side)
         speedup = Speedup(throughput=trial.throughput, detail="over the incumbent before it")
         context.announce(Kept(at=context.now(), plan=state.incumbent, best=best, speedup=speedup))
+
+
+def _refuses(trial: Trial) -> bool:
+    """Whether a trial speaks against its change: it was no gain, or it was not and its look showed none."""
+    if trial.verdict in (Verdict.NOT_TRIED, Verdict.INCONCLUSIVE):
+        figure = trial.time_to_target or trial.throughput
+        return figure is not None and figure.value <= 1.0
+    return True
 
 
 def _promises(proposal: Proposal) -> float:

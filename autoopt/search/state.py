@@ -63,7 +63,8 @@ class SearchState:
     ``comparisons``: of trials, by their id; ``looks``: those of the screening, which prove nothing;
     ``ablations``: comparisons that tell what a change of a plan is worth.
     ``sites``: of a script that is run as it is.
-    ``together``: strategies whose changes were kept as parts of a stack, none of them proved by itself.
+    ``together``: strategies whose changes were kept as parts of a stack, none of them proved by itself;
+        ``before_stack``: the incumbent that the first of them came to.
     ``unseen``: strategies that there was no time for, with the seconds that a look would have taken; ``unproven``:
     trials by id whose proof would have taken so many seconds more than were left.
     ``processes``: the most that may train together; ``scaling``: how the final plan does;
@@ -75,8 +76,7 @@ class SearchState:
     ``tuning``: the search of hyper-parameters, where one was asked for; ``tuned``: what its strategy is told of it;
     ``model_scaling``: what models of several sizes learnt, where others were tried;
     ``profiles``: plans measured from the inside, by their key; ``missing``: what could not be measured, and why;
-    ``evaluated_alone``: strategies that were kept for what they make of evaluations, which no block of steps shows;
-    ``evaluation_ratio``: seconds of an evaluation of the incumbent over one of the baseline, by such changes.
+    ``evaluation_ratio``: seconds of an evaluation of the incumbent over one of the baseline, by changes of evaluation.
     ``diagnosed``: the profile of a script that was taken before anything else was measured.
     """
 
@@ -107,6 +107,7 @@ class SearchState:
     notes: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     together: dict[str, Part] = field(default_factory=dict)
+    before_stack: Plan = field(default_factory=Plan)
     known_noise: KnownNoise = field(default_factory=KnownNoise)
     unseen: dict[str, float] = field(default_factory=dict)
     unproven: dict[int, float] = field(default_factory=dict)
@@ -117,7 +118,6 @@ class SearchState:
     tuning: Tuning | None = None
     tuned: dict[str, JsonDict] = field(default_factory=dict)
     model_scaling: ModelScaling | None = None
-    evaluated_alone: set[str] = field(default_factory=set)
     evaluation_ratio: float = 1.0
 
     def next_id(self) -> int:

@@ -135,7 +135,7 @@ def _check(context: RunContext, state: SearchState, end: float, doubted: bool) -
         if pair is None:
             break
         pairs.append(pair)
-        seen = _evidence(context, state, pairs, level)
+        seen = evidence_of(context, state, plan, pairs, level)
         quality = judge_runs(seen, state.objective, state.noise)
     if quality is not None and quality.passed is False:
         return _not_passed(quality, level, pairs), quality.detail
@@ -162,11 +162,11 @@ def _not_passed(
     return Verification(speedup=Speedup(throughput=throughput), quality=quality, best_runs=runs)
 
 
-def _evidence(
-    context: RunContext, state: SearchState, pairs: list[TrainedPair], level: Quality | None = None
+def evidence_of(
+    context: RunContext, state: SearchState, plan: Plan, pairs: list[TrainedPair], level: Quality | None = None
 ) -> Evidence:
-    """Evidence from these trainings alone: seeds that no decision of the search has seen."""
-    known = context.gate.evidence(state.incumbent, state.baseline, state.facts)
+    """Evidence of a plan beside the baseline from these trainings alone."""
+    known = context.gate.evidence(plan, state.baseline, state.facts)
     return known.model_copy(
         update={
             "baseline_runs": tuple(pair.baseline for pair in pairs),
@@ -180,10 +180,11 @@ def _evidence(
 def _compared(context: RunContext, state: SearchState, end: float) -> Comparison:
     """The final plan against the baseline: fresh pairs of processes where there is time for two, else its proof.
 
-    The bounds of the proof hold at whatever time it ended.
+    The bounds of the proof hold at whatever time it ended. A plan that whole runs have proved needs no blocks of steps.
     """
     proof = proved(state)
-    if proof is not None and not may_be_compared(context, state, end):
+    whole = any(pair.whole for pair in context.gate.in_turns(state.incumbent))
+    if proof is not None and ((whole and not proof.pairs) or not may_be_compared(context, state, end)):
         return proof
     by = compared_by(context, state, end)
     return context.compare(
@@ -262,7 +263,7 @@ def _headline(
     return headline_of(
         pairs,
         comparison,
-        _evidence(context, state, pairs),
+        evidence_of(context, state, state.incumbent, pairs),
         state.objective,
         quality,
         state.noise.process_sd,
@@ -282,7 +283,7 @@ def _verification(
 ) -> Verification:
     """The figures of the end: those of the trainings where there are any, else modelled."""
     objective = state.objective
-    trained = Trained.of(pairs, _evidence(context, state, pairs), objective, quality)
+    trained = Trained.of(pairs, evidence_of(context, state, state.incumbent, pairs), objective, quality)
     headline = _headline(context, state, comparison, quality, pairs)
     ratio = trained.ratio(state.noise.process_sd) if trained is not None else None
     seconds = seconds_of(headline, trained)

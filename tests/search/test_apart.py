@@ -45,7 +45,7 @@ def world(folder: Path, speeds: dict[str, float], *others: Strategy) -> World:
 def test_what_came_in_with_others_and_brings_nothing_is_dropped(tmp_path: Path) -> None:
     one = world(tmp_path, {"strong": 1.4, "good": 1.2, "idle": 1.0})
     state = stack(one, {"strong": Part(0.34), "good": Part(0.18), "idle": Part(0.15)})
-    (told,) = take_apart(one.context, state, Plan(), one.clock() + 400.0)
+    (told,) = take_apart(one.context, state, one.clock() + 400.0)
     assert set(state.incumbent.names()) == {"strong", "good"}
     assert told.startswith("idle: proved together with others")
     assert not state.together, "what stays is proved"
@@ -56,7 +56,7 @@ def test_what_was_measured_before_something_was_dropped_stays_a_figure_of_its_ch
     """With no time to ablate the smaller plan, all that had been measured of its changes was "not measured"."""
     one = world(tmp_path, {"strong": 1.4, "good": 1.2, "idle": 1.0})
     state = stack(one, {"strong": Part(0.34), "good": Part(0.18), "idle": Part(0.15)})
-    take_apart(one.context, state, Plan(), one.clock() + 400.0)
+    take_apart(one.context, state, one.clock() + 400.0)
     rows, _ = ablate(one.context, state, one.clock())
     assert {row.strategy: row.beside for row in rows} == {"strong": ("idle",), "good": ("idle",)}
     for row, true in zip(rows, (1.4, 1.2), strict=True):
@@ -78,7 +78,7 @@ def test_a_part_that_showed_nothing_from_fresh_processes_does_not_stay_for_its_l
         made = world(tmp_path / str(seed), {"strong": 1.4, "good": 1.3, "idle": 0.99})
         made.runner.machine.rng = np.random.default_rng(seed)
         state = stack(made, {"strong": Part(0.34), "good": Part(0.26), "idle": Part(0.2, error=0.01)})
-        take_apart(made.context, state, Plan(), made.clock() + 90.0)
+        take_apart(made.context, state, made.clock() + 90.0)
         left.append(set(state.incumbent.names()))
     assert all({"strong", "good"} <= names for names in left)
     assert sum("idle" in names for names in left) <= 1
@@ -94,7 +94,7 @@ def test_a_part_that_alone_cannot_run_ends_nothing_for_the_others(tmp_path: Path
     made = world(tmp_path, {"one": 1.0, "two": 1.0, "three": 1.0})
     made.runner.machine.behave = behave
     state = stack(made, dict.fromkeys(("one", "two", "three"), Part(0.25)))
-    take_apart(made.context, state, Plan(), made.clock() + 400.0)
+    take_apart(made.context, state, made.clock() + 400.0)
     assert set(state.incumbent.names()) == {"one", "two", "three"}, "what is left cannot run without it"
 
 
@@ -102,7 +102,7 @@ def test_each_alone_is_measured_beside_one_process_of_the_baseline(tmp_path: Pat
     speeds = {"one": 1.4, "two": 1.3}
     made = world(tmp_path, speeds)
     state = stack(made, dict.fromkeys(speeds, Part(0.2)))
-    take_apart(made.context, state, Plan(), made.clock() + 400.0)
+    take_apart(made.context, state, made.clock() + 400.0)
     rows, _ = ablate(made.context, state, made.clock() + 400.0)
     rows = alone(made.context, state, rows, made.clock() + 400.0)
     for row in rows:
@@ -115,11 +115,11 @@ def test_a_resumed_run_reads_what_was_measured_at_once(tmp_path: Path) -> None:
     parts = dict.fromkeys(speeds, Part(0.2))
     first = world(tmp_path, speeds)
     state = stack(first, parts)
-    take_apart(first.context, state, Plan(), first.clock() + 400.0)
+    take_apart(first.context, state, first.clock() + 400.0)
     first.run.close()
     again = World(tmp_path, *map(strategy, speeds), speed=product(speeds), noise=NOISE, resume=True)
     resumed = stack(again, parts)
-    take_apart(again.context, resumed, Plan(), again.clock() + 400.0)
+    take_apart(again.context, resumed, again.clock() + 400.0)
     assert resumed.incumbent == state.incumbent
     assert resumed.ablations == state.ablations
     assert not again.runner.machine.started
@@ -129,7 +129,7 @@ def test_weak_parts_are_left_out_all_at_once(tmp_path: Path) -> None:
     weak = {f"idle_{number}": 1.0 for number in range(4)}
     one = world(tmp_path, {"strong": 1.4, **weak})
     state = stack(one, {"strong": Part(0.34), **dict.fromkeys(weak, Part(0.02))})
-    take_apart(one.context, state, Plan(), one.clock() + 900.0)
+    take_apart(one.context, state, one.clock() + 900.0)
     assert state.incumbent.names() == ("strong",)
     assert len(state.ablations) == 2
 
@@ -137,14 +137,14 @@ def test_weak_parts_are_left_out_all_at_once(tmp_path: Path) -> None:
 def test_small_gains_that_are_needed_together_are_looked_into_by_halves(tmp_path: Path) -> None:
     one = world(tmp_path, {"strong": 1.4, "small": 1.06, "idle": 1.0})
     state = stack(one, {"strong": Part(0.34), "small": Part(0.03), "idle": Part(0.02)})
-    take_apart(one.context, state, Plan(), one.clock() + 2000.0)
+    take_apart(one.context, state, one.clock() + 2000.0)
     assert set(state.incumbent.names()) == {"strong", "small"}
 
 
 def test_without_time_only_those_stay_whose_looks_tell_them_from_chance(tmp_path: Path) -> None:
     one = world(tmp_path, {"strong": 1.4, "doubtful": 1.2})
     state = stack(one, {"strong": Part(0.34, error=0.05), "doubtful": Part(0.18)})
-    (dropped,) = take_apart(one.context, state, Plan(), one.clock())
+    (dropped,) = take_apart(one.context, state, one.clock())
     assert state.incumbent.names() == ("strong",)
     assert dropped.startswith("doubtful")
     assert set(state.together) == {"strong"}
@@ -167,7 +167,7 @@ def test_what_another_part_cannot_stand_without_stays(tmp_path: Path) -> None:
     speeds = {"base": 1.0, "leaning": 1.5}
     one = World(tmp_path, strategy("base"), Leaning(), speed=product(speeds), noise=NOISE)
     state = stack(one, {"base": Part(0.2), "leaning": Part(0.3)})
-    take_apart(one.context, state, Plan(), one.clock() + 400.0)
+    take_apart(one.context, state, one.clock() + 400.0)
     assert set(state.incumbent.names()) == {"base", "leaning"}
 
 
@@ -179,7 +179,8 @@ def test_a_setting_that_the_plan_had_before_comes_back(tmp_path: Path) -> None:
     state = stack(one, {"strong": Part(0.34), "workers": Part(0.02)})
     two, four = (Change(strategy="workers", setting={"number": number}) for number in (2, 4))
     state.incumbent = state.incumbent.with_change(four)
-    take_apart(one.context, state, Plan(changes=(two,)), one.clock() + 900.0)
+    state.before_stack = Plan(changes=(two,))
+    take_apart(one.context, state, one.clock() + 900.0)
     assert state.incumbent.setting("workers") == {"number": 2}
 
 
@@ -193,7 +194,7 @@ def test_time_decides_how_many_equal_parts_can_be_told_from_none(tmp_path: Path,
         noise=NoiseModel("normal", process_sd=0.03),
     )
     state = stack(made, {"one": Part(0.3), "other": Part(0.3)})
-    take_apart(made.context, state, Plan(), made.clock() + seconds)
+    take_apart(made.context, state, made.clock() + seconds)
     assert len(state.incumbent.changes) == kept
 
 
@@ -217,7 +218,7 @@ def test_a_whole_that_was_proved_is_not_dropped_to_nothing(tmp_path: Path) -> No
     """No part was told from chance by itself, and all were dropped: the gain of the whole went with them."""
     one = world(tmp_path, {"strong": 1.4, "other": 1.2})
     state = stack(one, {"strong": Part(0.34), "other": Part(0.18)})
-    take_apart(one.context, state, Plan(), one.clock())
+    take_apart(one.context, state, one.clock())
     assert state.incumbent.names() == ("strong",)
 
 
@@ -226,7 +227,7 @@ def test_what_could_no_longer_be_tested_is_not_made(tmp_path: Path) -> None:
     one = world(tmp_path, {"strong": 1.4, "doubtful": 1.2})
     state = stack(one, {"strong": Part(0.34, error=0.05), "doubtful": Part(0.18)})
     one.clock.advance(one.context.allocation.budget - one.context.now() - 1.0)
-    assert take_apart(one.context, state, Plan(), one.clock()) == []
+    assert take_apart(one.context, state, one.clock()) == []
     assert set(state.incumbent.names()) == {"strong", "doubtful"}
     told = ablate(one.context, state, one.clock())[1]
     assert [text.split()[0] for text in told] == ["strong", "doubtful"], "both are said to be proved together"
@@ -275,7 +276,7 @@ def test_no_comparison_is_begun_that_its_starts_leave_no_time_for(tmp_path: Path
     one = dear(tmp_path)
     state = stack(one, {"strong": Part(0.34, error=0.05), "compiled": Part(0.14, error=0.02)})
     looked_at(one, state)
-    take_apart(one.context, state, Plan(), one.clock() + 150.0)
+    take_apart(one.context, state, one.clock() + 150.0)
     assert [comparison.incumbent.plan.names() for comparison in state.ablations] == [("strong",)], "one side compiles"
     assert set(state.incumbent.names()) == {"strong", "compiled"}
 
@@ -284,6 +285,6 @@ def test_comparisons_get_the_time_that_their_starts_take(tmp_path: Path) -> None
     one = dear(tmp_path)
     state = stack(one, {"strong": Part(0.34), "compiled": Part(0.14)})
     looked_at(one, state)
-    take_apart(one.context, state, Plan(), one.clock() + 1500.0)
+    take_apart(one.context, state, one.clock() + 1500.0)
     assert state.ablations
     assert all(len(comparison.pairs) >= 2 for comparison in state.ablations)

@@ -25,8 +25,8 @@ def seen(name: str, gain: float, error: float = 0.05, stage: str = "forward") ->
     return Screened(candidate, trial, log(gain), (comparison(),), error)
 
 
-def predicted(value: float, kind: EstimateKind = EstimateKind.SIMULATED) -> Estimate:
-    return Estimate(value=value, low=0.9 * value, high=1.1 * value, n=1, kind=kind)
+def predicted(value: float, kind: EstimateKind = EstimateKind.SIMULATED, low: float | None = None) -> Estimate:
+    return Estimate(value=value, low=low or 0.9 * value, high=1.1 * value, n=1, kind=kind)
 
 
 def test_one_gain_stands_above_all_that_the_rest_promise() -> None:
@@ -51,7 +51,7 @@ def test_it_is_kept_before_the_rest_has_a_look_and_the_rest_is_found_on_it(tmp_p
     speeds = {"idle": 1.0, "huge": 3.0, "small": 1.15, "late": 1.2}
 
     def told(name: str) -> Strategy:
-        return strategy(name, predict=lambda self, case, setting: predicted(speeds[name] * 1.02))
+        return strategy(name, predict=lambda self, case, setting: predicted(speeds[name] * 1.02, low=0.99))
 
     made = World(
         tmp_path,
@@ -78,3 +78,21 @@ def test_the_way_back_is_kept_for_what_may_bring_more_than_is_to_be_expected(mon
     assert costs.way_back(doubtful, [seen("channels_last", 1.2)]) == 0.0
     assert costs.way_back(doubtful, [seen("channels_last", 1.2), seen("cache", 1.6)]) > 30.0
     assert costs.way_back(doubtful, []) == 0.0
+
+
+def test_all_that_predictions_promise_has_the_first_look(tmp_path: Path) -> None:
+    """Three changes whose predictions hold: one look and one proof in place of three of each."""
+    speeds = {"idle": 1.0, "one": 1.3, "two": 1.25, "three": 1.2, "slow": 0.8}
+
+    def told(name: str) -> Strategy:
+        return strategy(name, predict=lambda self, case, setting: predicted(speeds[name]))
+
+    noise = NoiseModel("normal", process_sd=0.01)
+    made = World(tmp_path, *map(told, speeds), speed=product(speeds), noise=noise, budget=300.0)
+    outcome = made.go()
+    assert outcome.state.looks[0].candidate.plan.names() == ("one", "two", "three")
+    assert outcome.best.plan.names() == ("one", "two", "three")
+    kept = [trial for trial in outcome.state.trials if trial.verdict is Verdict.KEPT]
+    assert len(kept) == 1
+    assert kept[0].predicted is not None
+    assert kept[0].predicted.value == pytest.approx(1.3 * 1.25 * 1.2)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from autoopt.errors import TrialFailed
-from autoopt.records import Plan, RunParts, Sites, Verdict
+from autoopt.records import Estimate, EstimateKind, Plan, RunParts, Sites, Verdict
 from autoopt.records.messages import TrainingRun
 from autoopt.script.whole_run import WholeRun
 from autoopt.search.accept.evidence import TrainedPair
@@ -88,3 +88,43 @@ def test_runs_that_are_too_long_for_the_budget_are_not_begun(tmp_path: Path) -> 
     world = ScriptWorld(tmp_path, strategy("rows"), speed=product({"rows": 2.0}), whole={"rows": 1.4}, budget=120.0)
     world.go()
     assert not world.pairs
+
+
+def promised(name: str, value: float, stage: str) -> Any:
+    """A strategy of one stage with a prediction whose whole interval is a gain."""
+    told = Estimate(value=value, low=0.98 * value, high=1.02 * value, n=3, kind=EstimateKind.TRIED)
+    return strategy(name, stages=frozenset({stage}), predict=lambda self, case, setting: told)
+
+
+def test_what_no_block_of_steps_shows_is_proved_by_whole_runs(tmp_path: Path) -> None:
+    """An evaluation that could not be timed by itself; of the small gain that came with it the ablation decides."""
+    world = ScriptWorld(
+        tmp_path,
+        promised("evaluation", 1.5, "evaluate"),
+        promised("fused", 1.03, "forward"),
+        speed=product({"evaluation": 1.0, "fused": 1.03}),
+        whole={"evaluation": 1.5, "fused": 1.03},
+        budget=900.0,
+    )
+    outcome = world.go()
+    assert world.pairs[0] == ("evaluation", "fused")
+    plan, headline = outcome.best.plan.names(), outcome.speedup.headline
+    assert "evaluation" in plan
+    assert headline is not None
+    assert headline.value == pytest.approx(1.5 * (1.03 if "fused" in plan else 1.0))
+    assert headline.whole
+    assert outcome.speedup.end_to_end_verified
+
+
+def test_a_prediction_that_whole_runs_deny_is_not_kept(tmp_path: Path) -> None:
+    world = ScriptWorld(
+        tmp_path,
+        promised("evaluation", 1.5, "evaluate"),
+        speed=product({"evaluation": 1.0}),
+        whole={"evaluation": 0.99},
+        budget=900.0,
+    )
+    outcome = world.go()
+    assert not outcome.best.plan.changes
+    assert len(world.pairs) == 2, "two pairs that show no gain are enough"
+    assert verdicts(outcome)["evaluation"][-1] is not Verdict.KEPT

@@ -45,7 +45,7 @@ def test_what_a_process_can_put_on_and_off_is_left_out_in_it(tmp_path: Path) -> 
     made = world(tmp_path)
     state = stack(made)
     before = len(made.runner.machine.started)
-    take_apart(made.context, state, Plan(), made.clock() + 400.0)
+    take_apart(made.context, state, made.clock() + 400.0)
     modes = {seen.incumbent.plan.names(): seen.mode for seen in state.ablations}
     assert modes == {
         ("loader", "layout"): "switched",
@@ -79,7 +79,7 @@ def test_it_decides_in_fewer_seconds_than_processes_of_each(tmp_path: Path) -> N
         )
         state = stack(made, speeds)
         since = made.clock()
-        take_apart(made.context, state, Plan(), made.clock() + 60.0)
+        take_apart(made.context, state, made.clock() + 60.0)
         seconds[switchable] = made.clock() - since
         widths[switchable] = [log(seen.estimate.high / seen.estimate.low) for seen in state.ablations if seen.estimate]
     assert max(widths[True]) < min(widths[False])
@@ -90,7 +90,7 @@ def test_an_idle_part_is_dropped_and_the_rest_is_measured_without_it(tmp_path: P
     speeds = {"loader": 1.4, "amp": 1.2, "layout": 0.97}
     made = world(tmp_path, speeds)
     state = stack(made, speeds)
-    take_apart(made.context, state, Plan(), made.clock() + 400.0)
+    take_apart(made.context, state, made.clock() + 400.0)
     assert set(state.incumbent.names()) == {"loader", "amp"}
 
 
@@ -101,7 +101,7 @@ def test_one_that_fails_in_the_process_is_compared_by_processes_of_its_own(tmp_p
 
     made = world(tmp_path, behave=behave)
     state = stack(made)
-    take_apart(made.context, state, Plan(), made.clock() + 400.0)
+    take_apart(made.context, state, made.clock() + 400.0)
     modes = {seen.incumbent.plan.names(): (seen.mode, seen.decision) for seen in state.ablations}
     assert modes[("loader", "layout")] == ("switched", Decision.ACCEPT)
     assert modes[("loader", "amp")] == ("interleaved", Decision.FAILED)
@@ -111,7 +111,7 @@ def test_one_that_fails_in_the_process_is_compared_by_processes_of_its_own(tmp_p
 def test_each_alone_is_put_on_a_process_of_the_baseline(tmp_path: Path) -> None:
     made = world(tmp_path)
     state = stack(made)
-    take_apart(made.context, state, Plan(), made.clock() + 400.0)
+    take_apart(made.context, state, made.clock() + 400.0)
     rows, _ = ablate(made.context, state, made.clock() + 400.0)
     measured = len(state.ablations)
     rows = alone(made.context, state, rows, made.clock() + 400.0)
@@ -136,11 +136,11 @@ def test_as_many_are_left_out_as_there_is_time_for(tmp_path: Path) -> None:
 def test_a_resumed_run_reads_them_back(tmp_path: Path) -> None:
     first = world(tmp_path)
     state = stack(first)
-    take_apart(first.context, state, Plan(), first.clock() + 400.0)
+    take_apart(first.context, state, first.clock() + 400.0)
     first.run.close()
     again = world(tmp_path, resume=True)
     resumed = stack(again)
-    take_apart(again.context, resumed, Plan(), again.clock() + 400.0)
+    take_apart(again.context, resumed, again.clock() + 400.0)
     assert resumed.ablations == state.ablations
     assert not again.runner.machine.started
 
@@ -185,7 +185,7 @@ def test_a_part_that_brings_nothing_is_seldom_called_needed(tmp_path: Path) -> N
         made = world(tmp_path / str(seed), speeds)
         made.runner.machine.rng = np.random.default_rng(seed)
         state = stack(made, speeds)
-        take_apart(made.context, state, Plan(), made.clock() + 100.0)
+        take_apart(made.context, state, made.clock() + 100.0)
         needed += any(
             seen.decision is Decision.ACCEPT for seen in state.ablations if "idle" not in seen.incumbent.plan.names()
         )

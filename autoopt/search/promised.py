@@ -1,0 +1,124 @@
+"""Predictions that a whole interval promises: what is tried together with others, or all at once, before it is seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from math import log, prod
+
+from autoopt.records import Change, Estimate, EstimateKind, Plan
+from autoopt.search.candidate import Candidate, companions
+from autoopt.search.planner import PLUGIN_ERRORS, Proposal, Skipped, candidate_plan
+from autoopt.search.run_context import RunContext
+from autoopt.search.screened import Screened, rival_strategies
+from autoopt.search.state import Part, SearchState
+from autoopt.strategy import Case, Strategy
+
+
+def together(
+    context: RunContext, state: SearchState, case: Case, proposals: Iterable[Proposal | Skipped], fewest: int = 2
+) -> Candidate | None:
+    """All that predictions promise, as one plan on the incumbent: of rivals the one that promises most.
+
+    Where most predictions hold, it has most of the gain after one look. Of a script, only what its patch can say.
+
+    Args:
+        fewest: changes, with their companions counted as one with theirs.
+
+    Returns:
+        None where predictions promise fewer changes.
+    """
+    registry = context.runner.registry
+    promised = [(each, predicted) for each in proposals if (predicted := _promised(each.strategy, each.predicted))]
+    promised.sort(key=lambda pair: -pair[1].value)
+    changes, parts, members = list[Change](), dict[str, Part](), list[tuple[Strategy, Estimate]]()
+    plan = state.incumbent
+    for each, predicted in promised:
+        change = Change(strategy=each.strategy.name, setting=each.setting)
+        if any(rival_strategies(each.strategy, other) for other, _ in members):
+            continue
+        try:
+            added = (change, *companions(context, state, each.strategy, case, each.setting))
+            if any(
+                one.strategy == other.strategy or registry.exclude(one.strategy, other.strategy)
+                for one in added
+                for other in changes
+            ):
+                continue
+            longer = candidate_plan(registry, state.incumbent, (*changes, *added))
+            alike = registry.fold(longer) == registry.fold(plan)
+        except PLUGIN_ERRORS:
+            continue
+        if alike or not context.runner.in_source(Plan(changes=added)):
+            continue
+        plan, changes = longer, [*changes, *added]
+        members.append((each.strategy, predicted))
+        share = _part(predicted, len(added))
+        parts |= {one.strategy: share for one in added}
+    if len(members) < fewest:
+        return None
+    return Candidate(members[0][0], changes[0], tuple(changes[1:]), plan, _product(members), stacked=True, parts=parts)
+
+
+def with_small(
+    context: RunContext, state: SearchState, screened: Screened, small: Sequence[tuple[Change, Part]]
+) -> Candidate:
+    """A candidate with what brings something besides, each too little to be shown alone. The proof is of the whole.
+
+    Args:
+        small: changes with what is known of each; of a script only what its patch can say comes with it.
+    """
+    registry, whole = context.runner.registry, screened.candidate
+    looked_at = len({trial.strategy for trial in state.trials})
+    seen = {whole.change.strategy: Part(screened.gain, screened.error, screened.bar(looked_at))}
+    for change, own in small:
+        taken = {one.strategy for one in whole.changes}
+        if change.strategy in taken or any(registry.exclude(change.strategy, name) for name in taken):
+            continue
+        try:
+            plan = candidate_plan(registry, state.incumbent, (*whole.changes, change))
+            registry.fold(plan)
+        except PLUGIN_ERRORS:
+            continue
+        if plan == whole.plan or not context.runner.in_source(Plan(changes=(change,))):
+            continue
+        parts = {**(whole.parts or seen), change.strategy: own}
+        whole = replace(whole, companions=(*whole.companions, change), plan=plan, stacked=True, parts=parts)
+    return whole
+
+
+def besides(screened: Screened, found: Iterable[Screened], skipped: Iterable[Skipped]) -> list[tuple[Change, Part]]:
+    """What may be proved together with a candidate, though not alone.
+
+    That is what a prediction promises by the whole of its interval: where it was looked at, the look has to agree.
+    """
+    small = []
+    for other in found:
+        candidate = other.candidate
+        promised = _promised(candidate.strategy, candidate.predicted) is not None
+        if promised and not candidate.companions and other.gain > other.error and not other.rivals(screened):
+            small.append((candidate.change, Part(other.gain, other.error)))
+    for each in skipped:
+        predicted = _promised(each.strategy, each.predicted)
+        if predicted is not None:
+            change = Change(strategy=each.strategy.name, setting=each.setting)
+            small.append((change, _part(predicted)))
+    return small
+
+
+def _promised(strategy: Strategy, predicted: Estimate | None) -> Estimate | None:
+    """A prediction that no training has to judge, all of whose interval is a gain; else None."""
+    if predicted is None or predicted.kind is EstimateKind.BOUND or strategy.risk.trains_otherwise:
+        return None
+    return predicted if predicted.low > 1.0 else None
+
+
+def _part(predicted: Estimate, of: int = 1) -> Part:
+    """What a prediction says of each of so many changes that come with each other."""
+    return Part(log(predicted.value) / of, (log(predicted.high) - log(predicted.low)) / 2)
+
+
+def _product(members: Sequence[tuple[Strategy, Estimate]]) -> Estimate:
+    """The speedup of all of them, as far as none takes another's."""
+    value, low, high = (prod(getattr(one, end) for _, one in members) for end in ("value", "low", "high"))
+    return Estimate(value=value, low=low, high=high, n=min(one.n for _, one in members), kind=EstimateKind.SIMULATED)
