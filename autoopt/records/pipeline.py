@@ -101,10 +101,10 @@ class Simulation(Record):
     ``host_seconds``: what the training process needs to issue one step to the device, ``update_issue_seconds``: of
     them, the optimizer's.
     ``beside``: contention for the cores between this workload's preparation and its step, where it was measured;
-    ``fed``: steps that were tried with other numbers of loader workers or threads. ``in_turn``, the cold ratio: a batch that the training process
-    prepares between two steps, over one prepared after another; ``rested``, the wake-up ratio: a step on the CPU after
-    a pause of ``rest_seconds``, over one after another step; 1 where they were not measured. ``doubled``: forward and
-    backward of twice the batch over those of one.
+    ``fed``: steps that were tried with other numbers of loader workers or threads. ``in_turn``, the cold ratio: a batch
+    that the training process prepares between two steps, over one prepared after another; ``rested``, the wake-up
+    ratio: a step on the CPU after a pause of ``rest_seconds``, over one after another step; 1 where they were not
+    measured. ``doubled``: forward and backward of twice the batch over those of one.
     """
 
     device: str = "cpu"

@@ -344,8 +344,9 @@ def measure_overlap(training: LiveTraining, time_limit: float, waits: bool = Fal
 def steps_by_threads(training: LiveTraining, seconds: float, cycle: int) -> list[Overlap]:
     """Running steps with other numbers of compute threads, in units of one with the present number; the CPU only.
 
-    Empty where the threads of a running process cannot be switched. These are whole steps of the training itself. What a replayed step leaves out (a script's own lines, small calls
-    without gradients) follows the threads, too: handing work over costs more there than it saves.
+    Empty where the threads of a running process cannot be switched. These are whole steps of the training itself. A
+    step that is replayed leaves out a script's own lines and its calls without gradients, which follow the threads,
+    too: threads that wait for work keep the cores busy.
 
     Args:
         seconds: for all of it, about; two pairs are taken in any case.
@@ -356,7 +357,7 @@ def steps_by_threads(training: LiveTraining, seconds: float, cycle: int) -> list
     setup = training.setup
     if training.device.kind != "cpu" or unswitchable(setup, setup.with_flags(threads=present), training.switches):
         return found
-    ramp, turn = Ramp(steps=max(1, ready_batches(training))), seconds / max(1, len(others)) / (2 * _PAIRS)
+    ramp, turn = Ramp(steps=max(cycle, ready_batches(training))), seconds / max(1, len(others)) / (2 * _PAIRS)
 
     def step(threads: int) -> float:
         training.do(lambda: torch.set_num_threads(threads))
