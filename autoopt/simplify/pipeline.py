@@ -336,9 +336,10 @@ class Pipeline:
     def _held_to_life(self, workers: int, threads: int) -> float:
         """The step that was tried with these workers and threads over its simulation, where the present step's own
         error is left out of both; that of the nearest number of workers with as many threads, and 1 where none was.
+        Steps without workers say nothing of steps with them.
         """
         known = self._simulation
-        tried = [one for one in known.fed if one.threads == threads]
+        tried = [one for one in known.fed if one.threads == threads and bool(one.workers) is bool(workers)]
         if not tried or (workers, threads) == (known.workers, known.threads) or self.step_seconds <= 0:
             return 1.0
         nearest = min(tried, key=lambda one: abs(one.workers - workers))
