@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from autoopt.benchmark.batch_iterator import epoch_order
 from autoopt.benchmark.contents import samples_of, tensors
@@ -34,7 +35,7 @@ from autoopt.benchmark.fingerprint import (
 )
 from autoopt.benchmark.kept_weights import KeptWeights
 from autoopt.benchmark.live import LiveTraining
-from autoopt.benchmark.seeding import mix, seed_everything
+from autoopt.benchmark.seeding import disturb, mix, seed_everything
 from autoopt.errors import TrialFailed, WorkloadError
 from autoopt.records import JsonDict
 from autoopt.records.messages import EpochRead, Probe, samples_read
@@ -84,6 +85,8 @@ class Asked:
         until: steps of the shortest training that quality asks for; trained to its end where that fits.
         evaluates: the metric is taken at each set of weights as well, and at those of the recorded steps; a script's
             evaluations on the way are compared in any case.
+        elsewhere: everything is done from other weights, far away from those that it is compared with: what it reads
+            all the same does not depend on weights.
     """
 
     out: str
@@ -96,6 +99,7 @@ class Asked:
     gradients: int = 0
     until: int = 0
     evaluates: bool = True
+    elsewhere: bool = False
 
 
 def probe(training: LiveTraining, asked: Asked) -> Probe:
@@ -222,6 +226,8 @@ class BatchRecorder(Recorder):
     def run(self, asked: Asked) -> None:
         training, seconds, self._until = self.training, asked.seconds, asked.until
         own = None
+        if asked.elsewhere:
+            move_elsewhere(training.model)
         if not asked.weights and training.group.size == 1:
             own = KeptWeights(training, str(Path(asked.out).with_suffix("")))
         self._train(asked.steps, seconds, own)
@@ -433,6 +439,11 @@ class BatchRecorder(Recorder):
         finally:
             evaluation.batches.until = None
         return metric if np.isfinite(metric) else None, evaluation.samples
+
+
+def move_elsewhere(model: nn.Module) -> None:
+    """Changes each weight by about as much as it is."""
+    disturb(model, 1.0, 0, 0)
 
 
 def kept_state(training: Any, path: str) -> dict[str, Any] | None:

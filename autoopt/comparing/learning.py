@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from autoopt.benchmark.contents import added
@@ -20,8 +21,9 @@ from autoopt.records import JsonDict, Objective, Plan, Quality
 from autoopt.records.comparing import Learning
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import Probe, samples_read
+from autoopt.search.accept.data import ProbeResult
 from autoopt.search.accept.fidelity import Arrays
-from autoopt.search.accept.levels import ProbeResult, level_of
+from autoopt.search.accept.levels import level_of
 from autoopt.search.accept.probes import CANDIDATE, PROBE_TIMEOUT, Asks
 from autoopt.search.trial_runner import PROBE, TrialRunner
 from autoopt.strategy import Risk
@@ -300,6 +302,7 @@ class Rounding:
         try:
             before = self._probe("baseline", self._steps, self._seconds, weights)
             limit, read = CANDIDATE * self._seconds, samples_read(before.probe.epochs)
+            before = replace(before, elsewhere=partial(self._elsewhere, before.probe.steps, limit, weights, read))
             after = self._probe("candidate", before.probe.steps, limit, weights, read)
         except TrialFailed as failure:
             return Quality(method="not_tested", level="undecided", detail=f"the probe failed: {failure.reason}")
@@ -313,12 +316,21 @@ class Rounding:
             epsilon=self._epsilon,
         )
 
-    def _probe(self, name: str, steps: int, seconds: float, weights: list[str], samples: int = 0) -> ProbeResult:
-        out = self._folder / f"probe-{name}.npz"
+    def _elsewhere(self, steps: int, seconds: float, weights: list[str], samples: int) -> Probe | None:
+        """The baseline's from weights elsewhere; None where its training fails there."""
+        try:
+            return self._probe("baseline", steps, seconds, weights, samples, elsewhere=True).probe
+        except TrialFailed:
+            return None
+
+    def _probe(
+        self, name: str, steps: int, seconds: float, weights: list[str], samples: int = 0, **further: bool
+    ) -> ProbeResult:
+        out = self._folder / f"probe-{name}{'-elsewhere' if further else ''}.npz"
         batches = str(self._folder / "batches.pt") if self._deterministic is False else ""
         found = self._runners[name].ask(
             self._plans[name], PROBE, timeout=PROBE_TIMEOUT, label=f"probe-{name}",
             out=str(out), steps=steps, seconds=seconds, weights=weights, batches=batches,
-            reading=self._seconds, samples=samples,
+            reading=self._seconds, samples=samples, **further,
         )  # fmt: skip
         return ProbeResult(Probe.model_validate(found), Arrays.read(out))

@@ -81,11 +81,15 @@ class Contention(Record):
 
 
 class Fed(Record):
-    """Seconds of a step that ran fed by so many loader workers, with so many compute threads."""
+    """Seconds of a step that ran fed by so many loader workers, with so many compute threads.
+
+    ``spread``: half the distance of the quartiles of its repeats, over the seconds.
+    """
 
     workers: int
     threads: int
     seconds: float
+    spread: float = 0.0
 
 
 class Simulation(Record):
@@ -97,10 +101,10 @@ class Simulation(Record):
     ``host_seconds``: what the training process needs to issue one step to the device, ``update_issue_seconds``: of
     them, the optimizer's.
     ``beside``: contention for the cores between this workload's preparation and its step, where it was measured;
-    ``fed``: steps that were tried with loader workers. ``in_turn``, the cold ratio: a batch that the training process
-    prepares between two steps, over one prepared after another; ``rested``, the wake-up ratio: a step on the CPU after
-    a pause of ``rest_seconds``, over one after another step; 1 where they were not measured. ``doubled``: forward and
-    backward of twice the batch over those of one.
+    ``fed``: steps that were tried with other numbers of loader workers or threads. ``in_turn``, the cold ratio: a batch
+    that the training process prepares between two steps, over one prepared after another; ``rested``, the wake-up
+    ratio: a step on the CPU after a pause of ``rest_seconds``, over one after another step; 1 where they were not
+    measured. ``doubled``: forward and backward of twice the batch over those of one.
     """
 
     device: str = "cpu"

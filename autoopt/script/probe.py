@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 from autoopt.benchmark.contents import PLAIN, leaves
 from autoopt.benchmark.distributed.group import mean_losses
 from autoopt.benchmark.fingerprint import Array, digests, has_fractions, sample_keys, without_draws
-from autoopt.benchmark.probe import BEFORE_END, LAST, LEAST_STEPS, WINDOW, Asked, Recorder, kept_state
+from autoopt.benchmark.probe import BEFORE_END, LAST, LEAST_STEPS, WINDOW, Asked, Recorder, kept_state, move_elsewhere
 from autoopt.benchmark.seeding import mix, seed_everything
 from autoopt.records import JsonDict
 from autoopt.records.messages import EpochRead, samples_read
@@ -196,7 +196,7 @@ class ScriptRecorder(Recorder, Watcher):
         self.session, self.joints = training.session, training.script.joints
         self.data = StepData(training)
         self._points = self._taken = self._until = self._left = self._crossed = 0
-        self._steps, self._window = 1, ""
+        self._steps, self._window, self._elsewhere = 1, "", False
         self._held: HeldWeights | None = None
         self._aside: Any = None
         self._metrics: tuple[float | None, ...] = ()
@@ -208,7 +208,7 @@ class ScriptRecorder(Recorder, Watcher):
         self._hook = register_optimizer_step_pre_hook(self._before_step)
 
     def run(self, asked: Asked) -> None:
-        seconds, self._until = asked.seconds, asked.until
+        seconds, self._until, self._elsewhere = asked.seconds, asked.until, asked.elsewhere
         self._gradients_at(asked.weights)
         began = perf_counter()
         self._train(asked.steps, seconds)
@@ -318,7 +318,7 @@ class ScriptRecorder(Recorder, Watcher):
     def _as_before(self) -> None:
         weights, optimizers = self._present
         self._plain = None
-        self.training.model.load_state_dict(weights)
+        self._put(weights)
         for optimizer, state in zip(self.training.optimizers, optimizers, strict=True):
             optimizer.load_state_dict(state)
         del self._present
@@ -327,6 +327,8 @@ class ScriptRecorder(Recorder, Watcher):
     def _put(self, state: Any) -> None:
         if state is not None:
             self.training.model.load_state_dict(state)
+            if self._elsewhere:
+                move_elsewhere(self.training.model)
 
     def _train(self, steps: int, seconds: float) -> None:
         """Trains step by step: the batch's digest, the loss, the learning rate, the weights after it."""

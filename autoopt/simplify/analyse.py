@@ -22,7 +22,7 @@ from autoopt.simplify.bottleneck import (
 from autoopt.simplify.drift import normalized_to_running
 from autoopt.simplify.pipeline import COMPUTE, DEFAULT_PREFETCH, Pipeline
 from autoopt.simplify.stage_profile import Description, StageProfile
-from autoopt.simplify.stage_timings import StageTimings, Timing
+from autoopt.simplify.stage_timings import Overlap, StageTimings, Timing
 
 ORDER = ("storage", "preparation", "collate", "pin", "copy")
 _EXPOSED = {"copy": "copy", "forward": "forward", "backward": "backward", "optimizer": "optimizer", "host": "other"}
@@ -367,6 +367,12 @@ def _operators(timings: StageTimings, peaks: Peaks) -> tuple[Operator, ...]:
     )
 
 
+def _fed(overlap: Overlap) -> Fed:
+    timing = overlap.timing
+    spread = (timing.high - timing.low) / 2 / timing.seconds if timing.seconds else 0.0
+    return Fed(workers=overlap.workers, threads=overlap.threads, seconds=timing.seconds, spread=spread)
+
+
 def _simulation(timings: StageTimings, peaks: Peaks) -> Simulation:
     micro, inputs = timings.accumulation, timings.inputs
     handover = inputs.handover.seconds * micro if inputs.handover else 0.0
@@ -388,7 +394,7 @@ def _simulation(timings: StageTimings, peaks: Peaks) -> Simulation:
         update_issue_seconds=timings.issue_update.seconds if timings.issue_update else None,
         sample_spread=inputs.sample_spread,
         beside=timings.contention,
-        fed=tuple(Fed(workers=o.workers, threads=o.threads, seconds=o.timing.seconds) for o in timings.overlaps),
+        fed=tuple(map(_fed, timings.overlaps)),
         in_turn=timings.cold_ratio or 1.0,
         rested=timings.wakeup_ratio or 1.0,
         rest_seconds=timings.pause_seconds or 0.0,

@@ -30,6 +30,8 @@ from torch.utils.data import DataLoader
 
 from autoopt.benchmark.environment import usable_cores
 from autoopt.benchmark.live import LiveTraining
+from autoopt.benchmark.switching import unswitchable
+from autoopt.benchmark.warmup import Ramp, ready_batches, run_block
 from autoopt.records import Contention, JsonDict
 from autoopt.simplify.batches import Fetch, fresh_loader, in_child
 from autoopt.simplify.drift import TENSORS, ReferenceSpeed
@@ -51,6 +53,8 @@ _PREFETCH = 2
 _FEWEST_STEPS, _MOST_STEPS = 4, 200
 """Steps of a combination that is run, once its queue has settled."""
 _SEQUENCE = 64
+_PAIRS = 6
+"""Blocks of running steps with each number of threads, at most."""
 """Micro-batches whose indices are drawn beforehand, and read again and again."""
 
 
@@ -335,6 +339,44 @@ def measure_overlap(training: LiveTraining, time_limit: float, waits: bool = Fal
     finally:
         torch.set_num_threads(threads)
     return tuple(found)
+
+
+def steps_by_threads(training: LiveTraining, seconds: float, cycle: int) -> list[Overlap]:
+    """Running steps with other numbers of compute threads, in units of one with the present number; the CPU only.
+
+    Empty where the threads of a running process cannot be switched. These are whole steps of the training itself. A
+    step that is replayed leaves out a script's own lines and its calls without gradients, which follow the threads,
+    too: threads that wait for work keep the cores busy.
+
+    Args:
+        seconds: for all of it, about; two pairs are taken in any case.
+        cycle: steps after which step times repeat: a block holds whole cycles.
+    """
+    present, found = torch.get_num_threads(), list[Overlap]()
+    others = sorted({1, max(1, usable_cores() // 2), usable_cores()} - {present})
+    setup = training.setup
+    if training.device.kind != "cpu" or unswitchable(setup, setup.with_flags(threads=present), training.switches):
+        return found
+    ramp, turn = Ramp(steps=max(cycle, ready_batches(training))), seconds / max(1, len(others)) / (2 * _PAIRS)
+
+    def step(threads: int) -> float:
+        training.do(lambda: torch.set_num_threads(threads))
+        block = run_block(training, lambda done, elapsed: elapsed >= turn and done % cycle == 0, ramp=ramp)
+        return block.seconds / block.steps
+
+    try:
+        for threads in others:
+            ratios: list[float] = []
+            end = time.perf_counter() + seconds / len(others)
+            while len(ratios) < 2 or (len(ratios) < _PAIRS and time.perf_counter() < end):
+                order = (threads, present) if len(ratios) % 2 else (present, threads)
+                each = {count: step(count) for count in order}
+                ratios.append(each[threads] / each[present])
+            workers = training.loader.loader.num_workers
+            found.append(Overlap(workers=workers, threads=threads, timing=summary(ratios)))
+    finally:
+        training.do(lambda: torch.set_num_threads(present))
+    return found
 
 
 def fed_combinations(cores: int, threads: int, waits: bool) -> list[tuple[int, int]]:

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import networkx as nx
 
-from autoopt.records import Contention, Estimate, EstimateKind, Resource, Round, Simulation, Stage
+from autoopt.records import Contention, Estimate, EstimateKind, Fed, Resource, Round, Simulation, Stage
 from autoopt.records.distributed import Communication, ScalingForecast
 
 _SETTLED, _OBSERVED = 24, 48
@@ -336,9 +336,10 @@ class Pipeline:
     def _held_to_life(self, workers: int, threads: int) -> float:
         """The step that was tried with these workers and threads over its simulation, where the present step's own
         error is left out of both; that of the nearest number of workers with as many threads, and 1 where none was.
+        Steps without workers say nothing of steps with them.
         """
         known = self._simulation
-        tried = [one for one in known.fed if one.threads == threads and workers]
+        tried = [one for one in known.fed if one.threads == threads and bool(one.workers) is bool(workers)]
         if not tried or (workers, threads) == (known.workers, known.threads) or self.step_seconds <= 0:
             return 1.0
         nearest = min(tried, key=lambda one: abs(one.workers - workers))
@@ -356,8 +357,8 @@ class Pipeline:
     ) -> Estimate:
         """The predicted speedup of the same replacement, against the present simulated alike.
 
-        The interval is as wide as the simulation is off the measured step; what comes between steps counts
-        where one part of it is replaced.
+        The interval is as wide as the simulation is off the measured step, and where a step was tried as its repeats
+        scatter; what comes between steps counts where one part of it is replaced.
         """
         changed = seconds or {}
         now = self.simulate()
@@ -368,7 +369,16 @@ class Pipeline:
         value = now / then
         off = abs(self._round.simulation_error) if self._round.simulation_error is not None else ONE_DRAW
         off = max(off, 0.01) * (abs(value - 1.0) / max(value, 1.0)) ** 0.5 if value != 1.0 else 0.0
-        return Estimate(value=value, low=value / (1 + off), high=value * (1 + off), n=1, kind=EstimateKind.SIMULATED)
+        tried = None if changed or prefetch else self._tried(workers, threads)
+        off, kind = (off, EstimateKind.SIMULATED) if tried is None else (max(tried.spread, 0.01), EstimateKind.TRIED)
+        return Estimate(value=value, low=value / (1 + off), high=value * (1 + off), n=1, kind=kind)
+
+    def _tried(self, workers: int | None, threads: int | None) -> Fed | None:
+        """The step that ran with these workers and threads; None where none did, or where the training has them now."""
+        known = self._simulation
+        at = (known.workers if workers is None else workers, threads or known.threads)
+        found = (one for one in known.fed if (one.workers, one.threads) == at != (known.workers, known.threads))
+        return next(found, None)
 
     def critical_path(self) -> tuple[str, ...]:
         """The stages of the resource that decides the step, in their order."""

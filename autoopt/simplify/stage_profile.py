@@ -171,6 +171,9 @@ def profile_stages(
         each: JsonDict = {"seconds": max(seconds / 8, 0.5), "min_steps": 4 if step <= SLOW_STEP else 2}
         running = tasks.must(f"{SIMPLIFY}:running", timeout=seconds * 10 + 60.0, **each)
         tasks.step = running["block"]["seconds"] / max(running["block"]["steps"], 1)
+        cycle = max(int(startup.get("cycle") or 1), 1)
+        other = {"steps": 4.0 * cycle, "seconds": seconds / 4, "cycle": cycle}
+        tried = tasks.may("steps with other numbers of threads", f"{SIMPLIFY}:try_threads", **other)
         flops = tasks.may("floating-point operations", f"{BENCHMARK}:flops")
         timings = tasks.may("stage ceilings", f"{SIMPLIFY}:measure_stages", steps=STAGES_STEPS, seconds=seconds)
         sent = tasks.may("messages between processes", f"{SIMPLIFY}:measure_messages", seconds=seconds / 4)
@@ -178,6 +181,8 @@ def profile_stages(
         again = tasks.may("the step after its stages", f"{SIMPLIFY}:running", **each, ramp_seconds=RAMP_SECONDS)
         halves = [(Block.model_validate(half["block"]), half["reference"]) for half in (running, again) if half]
         block, reference = whole(*halves)
+        if timings:
+            timings["overlaps"] = [*timings.get("overlaps", ()), *_by_threads(tried, block)]
         after = tasks.may("use of the cores", f"{BENCHMARK}:cpu_clock") if before else {}
         asked = {"strategies": asking, "seconds": trying}
         inspected = tasks.may("what strategies ask", f"{BENCHMARK}:inspect", steps=INSPECT_STEPS, **asked)
@@ -233,6 +238,15 @@ class _Tasks:
         except TrialFailed as failure:
             self.missing.append(f"{what}: {failure.reason}")
             return {}
+
+
+def _by_threads(tried: JsonDict, block: Block) -> list[JsonDict]:
+    """Steps that ran with other numbers of threads (``simplify.stage_timings.Overlap``), in seconds by the block."""
+    usual, found = block.seconds / max(block.steps, 1), []
+    for step in tried.get("steps", ()):
+        seconds = {name: usual * step["timing"][name] for name in ("seconds", "low", "high")}
+        found.append({**step, "timing": {**step["timing"], **seconds}})
+    return found
 
 
 def _foreign_cores(before: JsonDict, after: JsonDict) -> float | None:

@@ -10,6 +10,7 @@ from autoopt.benchmark.seeding import kept_random_state
 from autoopt.records import JsonDict
 from autoopt.simplify.advise import advise_training
 from autoopt.simplify.batches import cached_batches, restored
+from autoopt.simplify.contention import steps_by_threads
 from autoopt.simplify.drift import running_block
 from autoopt.simplify.measure import measure_training
 from autoopt.simplify.peaks import measured_peaks
@@ -38,6 +39,20 @@ def measure_stages(live: Any, seconds: float = 8.0) -> JsonDict:
     with live.training.apart():
         found = measure_training(live.training, seconds)
     return found.model_copy(update={"memory_used": used}).model_dump()
+
+
+@drives
+def try_threads(live: Any, seconds: float, cycle: int = 1) -> JsonDict:
+    """Running steps with other numbers of compute threads over those with the present one.
+
+    Args:
+        seconds: for all of it, about.
+        cycle: steps after which step times repeat.
+
+    Returns:
+        ``steps``: :class:`~autoopt.simplify.stage_timings.Overlap` in units of the present step.
+    """
+    return {"steps": [one.model_dump() for one in steps_by_threads(live.training, seconds, cycle)]}
 
 
 def measure_messages(live: Any, seconds: float = 2.0) -> JsonDict:

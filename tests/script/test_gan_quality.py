@@ -8,10 +8,11 @@ import pytest
 
 from autoopt.records import Change, Noise, Objective, Plan, Quality, Sites
 from autoopt.records.messages import Probe, TrainingRun
+from autoopt.search.accept.data import ProbeResult
 from autoopt.search.accept.evidence import Evidence
 from autoopt.search.accept.fidelity import Arrays
 from autoopt.search.accept.gate import judge_runs
-from autoopt.search.accept.levels import ProbeResult, level_of
+from autoopt.search.accept.levels import level_of
 from autoopt.search.accept.losses import ROUNDING
 from autoopt.strategy import Risk
 from tests.script.conftest import StartScript, sites_of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,8 +11,9 @@ import pytest
 
 from autoopt.records import Change, Objective, Plan, Quality, Record, Sites
 from autoopt.records.messages import Probe
+from autoopt.search.accept.data import ProbeResult
 from autoopt.search.accept.fidelity import Arrays
-from autoopt.search.accept.levels import ProbeResult, level_of
+from autoopt.search.accept.levels import level_of
 from autoopt.search.first_training import adopt_metric
 from autoopt.strategy import Risk
 from tests.script.conftest import StartScript, sites_of
@@ -20,6 +22,7 @@ OBJECTIVE = Objective(metric=None, mode="min", target=None, target_source="basel
 SITES = Sites(command=("python", "train.py"), cwd="/")
 UNCHANGED = Plan()
 ON_DEVICE = Plan(changes=(Change(strategy="prepared_samples", setting={"form": "rows", "where": "memory"}),))
+FUSED = Plan(changes=(Change(strategy="fused_optimizer", setting={"implementation": "fused"}),))
 BFLOAT16 = Plan(changes=(Change(strategy="amp", setting={"dtype": "bfloat16"}),))
 WORKERS = Plan(changes=(Change(strategy="workers", setting={"num_workers": 1, "prefetch_factor": 2}),))
 
@@ -52,6 +55,7 @@ class Prober:
         reading: float | None = None,
         until: int = 0,
         seconds: float = 0.3,
+        elsewhere: bool = False,
         **script: object,
     ) -> ProbeResult:
         self._count += 1
@@ -66,6 +70,7 @@ class Prober:
                 "gradients": gradients,
                 "reading": reading,
                 "until": until,
+                "elsewhere": elsewhere,
             }
             found = process.call("autoopt.benchmark.tasks:probe", timeout=120.0, **arguments)
         return ProbeResult(Probe.model_validate(found), Arrays.read(out))
@@ -201,6 +206,40 @@ def test_a_loop_without_a_loader_is_probed_where_its_model_is_called_with_the_la
     before, after = prober("get_batch.py", sites), prober("get_batch.py", sites)
     assert not before.probe.unseen
     assert level(Risk.EXACT, before, after).level == "identical"
+
+
+def test_batches_that_depend_on_weights_are_compared_where_weights_are_the_same(prober: Prober, folder: Path) -> None:
+    """A policy samples what it is trained on: rounding of an update leads to other batches later on."""
+    name, text = "rollouts.py", (folder / "rollouts.py").read_text()
+    sites = prober.sites(name)
+    prober.weights = prober.kept_weights(name, sites)
+    again: list[Probe] = []
+
+    def elsewhere() -> Probe:
+        again[:] = again or [prober(name, sites, elsewhere=True).probe]
+        return again[0]
+
+    def judged(plan: Plan = UNCHANGED, *edit: str) -> Quality:
+        assert not edit or edit[0] in text
+        script = {"patched": {str(folder / name): text.replace(*edit)}} if edit else {}
+        return level(Risk.NUMERIC, before, prober(name, sites, plan, **script))
+
+    before = replace(prober(name, sites), elsewhere=elsewhere)
+    fused = judged(FUSED)
+    assert (fused.level, fused.passed) == ("equivalent", True), fused.detail
+    rounded = judged(UNCHANGED, "optimizer.step()", "optimizer.step(); policy[0].weight.data.mul_(1.001)")
+    assert "data depend on its weights" in rounded.detail
+    assert (rounded.level, rounded.passed) == ("equivalent", True), rounded.detail
+    for edit in (
+        ("order.split(64)", "order[:256].split(64)"),
+        ("order.split(64)", "(order if iteration < 2 else order[:256]).split(64)"),
+        ("order = torch.randperm(len(x))", "order = torch.arange(len(x))"),
+        ("gain[part] *", "1.2 * gain[part] *"),
+        ("lr=0.01", "lr=0.01, weight_decay=0.1"),
+        ("optimizer.step()", "(optimizer.step() if iteration % 3 < 2 else None)"),
+    ):
+        broken = judged(UNCHANGED, *edit)
+        assert broken.passed is False, (edit, broken.detail)
 
 
 NOISY = """\

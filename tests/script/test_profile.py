@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from autoopt.benchmark.environment import usable_cores
 from autoopt.events import Event, FirstLook, Opportunities
 from autoopt.options import make_options
 from autoopt.registry import load_strategies
@@ -31,6 +32,39 @@ def test_a_profile_tells_its_first_look_before_it_measures(folder: Path, tmp_pat
     assert kinds.index(FirstLook) < kinds.index(Opportunities) < kinds.index("simplify")
     assert [event.at for event in told] == sorted(event.at for event in told)
     assert found.sites is not None
+
+
+THREADED = """
+import time
+
+import torch
+
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(100_000):
+    if step % 4 == 0:
+        time.sleep(0.02 * torch.get_num_threads())
+    optimizer.zero_grad()
+    torch.nn.functional.cross_entropy(model(torch.randn(8, 8)), torch.arange(8) % 2).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.skipif(usable_cores() < 2, reason="one core has one thread")
+def test_threads_are_tried_in_whole_steps_with_what_a_script_does_between_them(
+    start_script: StartScript, folder: Path
+) -> None:
+    (folder / "threaded.py").write_text(THREADED)
+    with start_script("threaded.py") as process:
+        sites = sites_of(process)
+    with start_script("threaded.py", sites=sites) as process:
+        process.call("autoopt.benchmark.tasks:warm_up", timeout=60.0, max_seconds=2.0)
+        found = process.call("autoopt.simplify.tasks:try_threads", timeout=60.0, seconds=2.0, cycle=4)
+        again = process.call("autoopt.simplify.tasks:try_threads", timeout=60.0, seconds=0.5, cycle=4)
+    tried = {step["threads"]: step["timing"]["seconds"] for step in found["steps"]}
+    assert 1 not in tried, "it has one thread now"
+    assert tried[2] > 1.5
+    assert [step["threads"] for step in again["steps"]] == list(tried), "its threads are as they were"
 
 
 FED = """

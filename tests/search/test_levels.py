@@ -19,8 +19,9 @@ from autoopt.records import Objective, Plan
 from autoopt.records.messages import EpochOrder, EpochRead, Probe, samples_read
 from autoopt.registry import Registry, Source
 from autoopt.search.accept import levels
+from autoopt.search.accept.data import DataCompared, ProbeResult
 from autoopt.search.accept.fidelity import Arrays
-from autoopt.search.accept.levels import ProbeResult, level_of
+from autoopt.search.accept.levels import level_of
 from autoopt.search.accept.probes import FEWEST_GRADIENTS
 from autoopt.strategy import Risk
 from autoopt.trial.protocol import TrialSpec
@@ -299,7 +300,50 @@ def drawn(rng: np.random.Generator, samples: int, kinds: int, frozen: float = 0.
 
 def other_data(one: list[EpochRead], other: list[EpochRead]) -> str:
     before, after = (Probe(file="", steps=0, epochs=tuple(e)) for e in (one, other))
-    return levels.other_data(before, after, False)
+    return data_of(before, after, deterministic=False).lost
+
+
+def data_of(
+    before: Probe, after: Probe, again: Probe | None = None, *, deterministic: bool = True, rows: float = 0.0
+) -> DataCompared:
+    """The data of two probes; gradients at two points, the candidate's ``rows`` off."""
+    nothing = np.zeros((4, 1))
+    one, other = (
+        Arrays(("w",), np.ones(1), np.zeros(1, np.int64), nothing, (nothing + off,) * 2, None, None)
+        for off in (0.0, rows)
+    )
+    return DataCompared.of(ProbeResult(before, one, lambda: again), ProbeResult(after, other), deterministic)
+
+
+@pytest.mark.parametrize(
+    ("usual", "candidate", "elsewhere", "rows", "lost", "until", "alike"),
+    [
+        ("a b c d", "a b c d", "a b x x", 0.0, "", None, False),
+        ("a b c d", "a b c e", "a b c d", 0.0, "step 3", None, False),
+        ("a b c d", "a b c e", None, 0.0, "step 3", None, False),
+        ("a b c d", "a b c e", "a b c x", 0.0, "", 3, False),
+        ("a b c d", "a b x e", "a b x d", 0.0, "", 2, False),  # as if by chance: what has parted stays so
+        ("a b c d", "a x c e", "a b c x", 0.0, "step 1", 3, False),  # before weights can differ
+        ("a b c d", "a x c e", "a x c d", 0.0, "step 1", 1, False),  # at the same weights, by the same arithmetic
+        ("a b c d", "a x c e", "a x c d", 1e-6, "", 1, False),
+        ("ap bq cr ds", "ap bu cv dw", "ax by cz dx", 1e-6, "", None, True),  # a solver's later calls
+        ("ap bq cr ds", "ap bu cv ew", "ax by cz dx", 1e-6, "step 3", None, True),
+        ("ap bq cr ds", "ap bqu cr ds", None, 0.0, "", None, False),  # micro-batches that cannot be joined
+    ],
+)
+def test_data_that_depend_on_weights_are_told_from_other_data(
+    usual: str, candidate: str, elsewhere: str | None, rows: float, lost: str, until: int | None, alike: bool
+) -> None:
+    """Each word is a step, each letter the digest of a part of its data. Two steps of gradients come first."""
+
+    def read(words: str) -> Probe:
+        digests = tuple("".join(letter * 16 for letter in word) for word in words.split())
+        return Probe(file="", steps=4, digests=digests, gradient_digests=digests[:2])
+
+    found = data_of(read(usual), read(candidate), read(elsewhere) if elsewhere else None, rows=rows)
+    assert lost in found.lost
+    assert bool(found.lost) is bool(lost)
+    assert (found.until, found.alike) == (until, alike)
 
 
 @pytest.mark.parametrize(("samples", "kinds"), [(300, 2), (1600, 2), (1600, 4), (5000, 50)])
@@ -358,6 +402,6 @@ def test_static_checks_have_their_sentences(before, after, words: str, probes) -
             fields = {"order": EpochOrder(**dict(zip(names, fields["order"], strict=True)))}
         return ProbeResult(Probe(file="", steps=1, **fields), replace(probes.before.arrays, draws=None, updates=None))
 
-    found = levels.another_training(Risk.NUMERIC, told(before), told(after), OBJECTIVE, True)
+    found = levels.another_training(Risk.NUMERIC, told(before), told(after), OBJECTIVE)
     assert words in found
     assert bool(found) is bool(words)

@@ -168,6 +168,19 @@ def test_a_step_that_was_tried_with_workers_holds_the_simulation_to_life() -> No
     assert held.simulate({"preparation": 0.0}, workers=2) == plain.simulate({"preparation": 0.0}, workers=2)
 
 
+def test_a_step_that_was_tried_with_other_threads_is_what_is_predicted() -> None:
+    """A replayed step said that one thread is slower; the training's own steps were faster with it."""
+    table = {2: 0.010, 1: 0.011}
+    plain = Pipeline(round_of(workers=0, cores=2, threads=2, compute_by_threads=table))
+    assert plain.gain(threads=1).value < 1.0
+    assert plain.gain(threads=1).kind is EstimateKind.SIMULATED
+    fed = (Fed(workers=0, threads=1, seconds=plain.step_seconds / 1.17, spread=0.02),)
+    found = Pipeline(round_of(workers=0, cores=2, threads=2, compute_by_threads=table, fed=fed)).gain(threads=1)
+    assert found.value == pytest.approx(1.17)
+    assert (found.low, found.high) == pytest.approx((1.17 / 1.02, 1.17 * 1.02))
+    assert found.kind is EstimateKind.TRIED
+
+
 def test_the_nearest_that_was_tried_speaks_for_its_neighbours() -> None:
     plain = Pipeline(round_of(cores=16, threads=2))
     at = {count: plain.simulate(workers=count) for count in (2, 8)}

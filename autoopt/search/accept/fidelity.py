@@ -358,6 +358,8 @@ def parted_at_once(before: Arrays, after: Arrays, error: float) -> tuple[int, fl
         error: of the gradient, over its spread: what a step parts by anyway.
     """
     count = min(len(before.weights), len(after.weights))
+    if count < 2:
+        return None
     steps, others = np.diff(before.weights[:count], axis=0), np.diff(after.weights[:count], axis=0)
     sizes = before.norm(steps)
     parted = before.norm(others - steps) / np.maximum(sizes, 1e-3 * np.median(sizes) + 1e-300)

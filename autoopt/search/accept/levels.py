@@ -6,11 +6,11 @@ sentence. Then whether gradients, updates, weights and buffers are the same, or 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import inf, isfinite, isinf, sqrt
 
 from autoopt.records import Objective, Quality
-from autoopt.records.messages import EpochOrder, Probe
+from autoopt.records.messages import Probe
+from autoopt.search.accept.data import DataCompared, ProbeResult, other_order
 from autoopt.search.accept.fidelity import (
     BIAS,
     BUFFERS,
@@ -18,7 +18,6 @@ from autoopt.search.accept.fidelity import (
     PARTED,
     UNKNOWN_STEPS,
     UPDATE,
-    Arrays,
     GradientFidelity,
     buffers_apart,
     draws_ratio,
@@ -36,10 +35,6 @@ from autoopt.strategy import Risk
 GROSS_UPDATE = 0.02
 """From here on another update is made of the same gradients: a finding, not a doubt."""
 
-_FEWER = 0.02
-_CHANCE = 4.0
-"""Standard errors between two counts of samples drawn at random: more than chance gives once in ten thousand."""
-
 _DRAWS = 0.2
 """Deviation of the spread of gradients under other draws from which on it is another dropout, beyond its error."""
 
@@ -56,19 +51,6 @@ untrained model's answers are right, and hardly any of them are sure. What count
 
 _ROUNDING_ERROR = 1e-3
 """Error of a gradient, over its spread between batches, that rounding alone explains in float32."""
-
-
-@dataclass(frozen=True)
-class ProbeResult:
-    """A probe with its arrays."""
-
-    probe: Probe
-    arrays: Arrays
-
-    def same_windows(self, other: ProbeResult) -> tuple[str, ...]:
-        """Windows that both began at the same weights, with the same batches: the later one if both trained as far."""
-        one, two = self.probe, other.probe
-        return ("start", "epoch") if (one.trained, one.crossed) == (two.trained, two.crossed) else ("start",)
 
 
 def level_of(
@@ -92,28 +74,33 @@ def level_of(
     Returns:
         ``passed`` True with its level; False where it is certainly another training; None, level ``undecided``, else.
     """
-    lost = another_training(risk, before, after, objective, deterministic)
+    data = DataCompared.of(before, after, deterministic)
+    lost = data.lost or another_training(risk, before, after, objective)
     if lost:
         return Quality(method="probe", passed=False, steps=after.probe.steps, detail=lost)
-    points = _points(before, after, planned_steps or UNKNOWN_STEPS)
+    if data.until is not None:
+        before, after = before.cut(data.until), after.cut(data.until)
+    points = _points(before, after, planned_steps or UNKNOWN_STEPS, alike=data.alike)
     found = _Found(before, after, points)
     for number, point in enumerate(points):
-        if point.another:
+        if point.another and not data.alike:
             where = ("at the start", "in the middle", "at the end")[min(number, 2)]
             return found.quality(None, f"another gradient {where} of the training: {point.text}", passed=False)
     update = update_difference(before.arrays, after.arrays)
     seen = bool(points) or risk is Risk.EXACT  # what may round is not judged by losses and weights of a few steps alone
+    seen = seen and data.until is None
     identical = _identical(before, after, points, deterministic, epsilon) if seen else ""
     if identical and (update is None or update <= UPDATE):
         drawn = deterministic is False and before.probe.digests != after.probe.digests
         return found.quality("equivalent" if drawn else "identical", identical, passed=True)
     doubt = _doubt(before, after, points, update)
     if doubt:
-        return found.quality("undecided", doubt + _unseen(before.probe, after.probe), passed=None)
+        return found.quality("undecided", doubt + _unseen(before.probe, after.probe) + data.told, passed=None)
     worst = max(points, key=lambda point: point.bias_bound)
     detail = (
         f"the same training but for rounding: {worst.text} at worst of {_told(len(points), before.probe)} of "
         f"{worst.batches} batches, equal updates{found.price}{_unseen(before.probe, after.probe)}"
+        f"{data.told}"
     )
     return found.quality("equivalent", detail, passed=True)
 
@@ -211,18 +198,21 @@ class _Found:
         return len(epochs) > 1 and not self._after.probe.rolled
 
 
-def _points(before: ProbeResult, after: ProbeResult, steps: int) -> list[GradientFidelity]:
-    """Fidelity at each set of weights; empty where the parameters or the batches are not the same ones."""
+def _points(before: ProbeResult, after: ProbeResult, steps: int, *, alike: bool) -> list[GradientFidelity]:
+    """Fidelity at each set of weights; empty where the parameters or the batches are not the same ones.
+
+    Where they are handed on there are no digests, and the batches are the same.
+
+    Args:
+        steps: of the planned run.
+        alike: batches are the same but for what the model computed itself.
+    """
     one, other = before.arrays, after.arrays
-    if not one.alike(other) or not _same_batches(before.probe, after.probe):
+    same = alike or before.probe.gradient_digests == after.probe.gradient_digests
+    if not same or not one.alike(other):
         return []
     pairs = zip(one.gradients, other.gradients, strict=False)
     return [gradient_fidelity(one, left, right, steps) for left, right in pairs if min(len(left), len(right)) >= 2]
-
-
-def _same_batches(one: Probe, other: Probe) -> bool:
-    """Whether both took gradients on the same batches; where they are handed on there are no digests, and it holds."""
-    return one.gradient_digests == other.gradient_digests
 
 
 def _identical(
@@ -304,14 +294,14 @@ def _bias_open(point: GradientFidelity) -> str:
     return f"{open_one}: about {point.wanted} batches would tell"
 
 
-def another_training(
-    risk: Risk, before: ProbeResult, after: ProbeResult, objective: Objective, deterministic: bool | None
-) -> str:
-    """A sentence where the candidate certainly trains on other data, with other updates, or is evaluated otherwise."""
+def another_training(risk: Risk, before: ProbeResult, after: ProbeResult, objective: Objective) -> str:
+    """A sentence where the candidate certainly trains in another order, with other updates, or is evaluated otherwise.
+
+    What it reads besides is in :class:`DataCompared`.
+    """
     one, other = before.probe, after.probe
     return (
-        other_data(one, other, deterministic)
-        or _other_order(one.order, other.order)
+        other_order(one.order, other.order)
         or _other_rate(one, other)
         or _other_updates(before, after)
         or _other_dropout(before, after)
@@ -319,51 +309,6 @@ def another_training(
         or other_evaluation(one, other, objective, FLIPPED if risk is Risk.NUMERIC else 0)
         or _other_own_evaluation(before, after, objective, FLIPPED if risk is Risk.NUMERIC else 0)
     )
-
-
-def other_data(one: Probe, other: Probe, deterministic: bool | None) -> str:
-    """Batches by their digests; where draws differ, labels and order, and how many samples repeat earlier ones."""
-    key = "orders" if deterministic is False else "digests"
-    comparable = deterministic is not False
-    for step, (left, right) in enumerate(zip(getattr(one, key), getattr(other, key), strict=False)):
-        if len(left) != len(right):  # micro-batches of other lengths, which cannot be joined
-            comparable = False
-        elif left != right:
-            where = f"step {step}" if step < one.steps else "a batch after the probe's training"
-            return f"another batch than the incumbent's at {where}"
-    if comparable and any(left != right for left, right in zip(one.rolled, other.rolled, strict=False)):
-        return "another batch than the incumbent's at a batch after the probe's training"
-    for number, (left_epoch, right_epoch) in enumerate(zip(one.epochs, other.epochs, strict=False)):
-        samples = min(left_epoch.samples, right_epoch.samples)
-        if not samples or left_epoch.samples != right_epoch.samples:
-            continue
-        if left_epoch.distinct - right_epoch.distinct > _by_chance(left_epoch.distinct, right_epoch.distinct, samples):
-            return (
-                f"{right_epoch.distinct} different samples of {samples} in epoch {number}, {left_epoch.distinct} before"
-            )
-        left_seen, right_seen = left_epoch.seen_before, right_epoch.seen_before
-        if right_seen - left_seen > _by_chance(left_seen, right_seen, samples):
-            return f"{right_seen} of {samples} samples of epoch {number} repeat an earlier one: frozen draws"
-    return ""
-
-
-def _by_chance(one: int, other: int, samples: int) -> float:
-    """The largest difference of two counts that honest draws give: where a flip is all that is drawn, half repeat."""
-    variance = sum(count * (samples - count) / samples for count in (one, other))
-    return max(_FEWER * samples, _CHANCE * sqrt(variance))
-
-
-def _other_order(one: EpochOrder | None, other: EpochOrder | None) -> str:
-    """What the sampler says of whole epochs, which no probe has the time to read."""
-    if one is None or other is None or one.length != other.length:
-        return ""  # samples were joined or cut (packing): their batches are compared
-    if other.samples < one.samples:
-        return f"{other.samples} samples an epoch where it was {one.samples}: the rest is dropped (drop_last)"
-    if other.distinct < one.distinct:
-        return f"{other.distinct} different samples an epoch of the {one.distinct} that it was: a subset of the data"
-    if other.repeats and not one.repeats:
-        return "the second epoch has the order of the first: the sampler is not told its epoch (set_epoch)"
-    return ""
 
 
 def _other_rate(one: Probe, other: Probe) -> str:

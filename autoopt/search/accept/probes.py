@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
+from autoopt.errors import TrialFailed
 from autoopt.records import JsonDict, Plan
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import Block, Probe, samples_read
+from autoopt.search.accept.data import ProbeResult
 from autoopt.search.accept.fidelity import Arrays
-from autoopt.search.accept.levels import ProbeResult
 from autoopt.search.accept.trainings import Steps
 from autoopt.search.compare.comparison import LossPath
 from autoopt.search.trial_runner import PROBE
@@ -96,7 +98,7 @@ class Probes:
         """
         if at_any_weights and (earlier := self.earlier(incumbent, candidate)):
             return earlier
-        ask = _Ask(facts, until, gradients or self._usual(facts, until))
+        ask = _Ask(facts, until, gradients or self._usual(facts, until), self.weights)
         before = self._probe(incumbent, ask, None)
         return before, self._probe(candidate, ask, before)
 
@@ -155,7 +157,17 @@ class Probes:
         if not (self._directory / probe.file).exists():  # a run that was moved without its probes
             probe = self._measure(plan, ask, steps, samples)
         self._own = self._own or probe.kept  # where there are no others, the next plans are asked at these
-        seen = self._seen[place] = ProbeResult(probe, Arrays.read(self._directory / probe.file))
+
+        @cache
+        def elsewhere() -> Probe | None:
+            again, read = replace(ask, until=probe.until, elsewhere=True), samples_read(probe.epochs)
+            known = {**key, "steps": probe.steps, "elsewhere": True}
+            try:
+                return self._steps.step("probe", known, lambda: self._measure(plan, again, probe.steps, read), Probe)
+            except TrialFailed:  # a training that ends at such weights
+                return None
+
+        seen = self._seen[place] = ProbeResult(probe, Arrays.read(self._directory / probe.file), elsewhere)
         return seen
 
     def _measure(self, plan: Plan, ask: _Ask, steps: int | None, samples: int) -> Probe:
@@ -170,22 +182,28 @@ class Probes:
             out=str(self._directory / f"probe-{number:03d}.npz"),
             steps=steps or STEPS,
             seconds=SECONDS if steps is None else CANDIDATE * SECONDS,
-            weights=[path for path in self.weights or self._own if Path(path).exists()],
+            weights=[path for path in ask.weights or self._own if Path(path).exists()],
             batches=str(self._directory / "batches.pt") if ask.facts.dataset.deterministic is False else "",
             reading=0.0 if slow else SECONDS,
             samples=0 if slow else samples,
             gradients=ask.gradients,
             until=ask.until,
             # where there was no time to train and to keep weights, there is as little for evaluations
-            evaluates=bool(self.weights or script),
+            evaluates=bool(ask.weights or script),
+            **({"elsewhere": True} if ask.elsewhere else {}),
         )
         return Probe.model_validate(document)
 
 
 @dataclass(frozen=True)
 class _Ask:
-    """What both probes of a pair have in common: see :meth:`Probes.pair`."""
+    """What both probes of a pair have in common: see :meth:`Probes.pair`.
+
+    ``weights``: files of kept weights. ``elsewhere``: the incumbent's from weights far away from them.
+    """
 
     facts: WorkloadFacts
     until: int
     gradients: int
+    weights: tuple[str, ...]
+    elsewhere: bool = False
