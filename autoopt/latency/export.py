@@ -40,7 +40,8 @@ if __name__ == "__main__":
     sys.exit(main(HERE))
 '''
 _WITHOUT = (
-    "import runpy, sys; sys.modules.update(dict.fromkeys(('autoopt', 'autoopt_strategies', 'autoopt_reports'))); "
+    "import runpy, sys; "
+    "sys.modules.update(dict.fromkeys(('autoopt', 'autoopt_strategies', 'autoopt_model', 'autoopt_reports'))); "
     "sys.argv[:] = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
 )
 

@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from importlib.metadata import distributions
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, NoReturn
@@ -212,8 +213,11 @@ def listening(orders: Orders, environment: os._Environ[str] | dict[str, str]) ->
     before = environment.get("PYTHONPATH")
     path = {"PYTHONPATH": HOOK if not before else HOOK + os.pathsep + before}
     unset = {PATH_WAS_UNSET: "1"} if before is None else {}
-    found = map(importlib.util.find_spec, ("autoopt", "autoopt_strategies"))
-    packages = os.pathsep.join(os.path.dirname(each.origin) for each in found if each is not None and each.origin)
+    found = map(importlib.util.find_spec, ("autoopt", "autoopt_strategies", "autoopt_model"))
+    folders = [os.path.dirname(each.origin) for each in found if each is not None and each.origin]
+    installed = [file for each in distributions(name="torch-autoopt") for file in each.files or ()]
+    folders += [str(Path(str(file.locate())).parent) for file in installed if file.name == "entry_points.txt"][:1]
+    packages = os.pathsep.join(folders)
     return {**environment, **path, **unset, PACKAGES: packages, VARIABLE: orders.model_dump_json()}
 
 

@@ -210,7 +210,7 @@ def test_anything_else_is_refused_with_an_example(text: str) -> None:
 def test_groups_keep_their_proportion() -> None:
     import torch
 
-    from autoopt_strategies.training.hyperparameters import WithValues
+    from autoopt_model.hyperparameters import WithValues
 
     weights = [torch.nn.Parameter(torch.ones(1)) for _ in range(3)]
     groups = [
