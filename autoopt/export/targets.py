@@ -92,7 +92,7 @@ def trainer_code(result: Result, target: str, registry: Registry) -> Code:
     coded = tuple(change for change in left if _can_be_coded(registry.fold(Plan(changes=(change,))), target))
     plan = Plan(changes=coded)
     homes = {type(registry[change.strategy]).__module__ for change in coded}
-    draft = Draft(result.workload.spec, plan, registry.fold(plan), None, Inliner((*OURS, *homes)))
+    draft = Draft(result.workload.spec, plan, registry.fold(plan), Inliner((*OURS, *homes)))
     module, name = _PRINTED[target]
     draft.inliner.reserve(name, module=module)
     draft.inliner.known = known_of(draft)
