@@ -329,7 +329,6 @@ class WatchedStep:
     copies: Counts[Line] = field(default_factory=Counts)
     copied_bytes: Counts[Line] = field(default_factory=Counts)
     copied: dict[Line, float] = field(default_factory=lambda: defaultdict(float))
-    total: int = 0
     total_seconds: float = 0.0
     double_total: int = 0
     double_seconds: float = 0.0
@@ -360,7 +359,6 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = str(getattr(func, "_overloadpacket", func)).removeprefix("aten.")
         frame, seen = sys._getframe(1), self.seen
         line = users_line(frame)
-        seen.total += 1
         double = any(leaf.dtype == torch.float64 and leaf.dim() for leaf in _tensors(out))
         seen.double_total += double
         seen.double_seconds += passed * double
