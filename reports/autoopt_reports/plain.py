@@ -44,8 +44,6 @@ from autoopt_reports.terminal import (
 from autoopt_reports.view import units
 from autoopt_reports.view.text import change_name, name, throughput
 
-HEARTBEAT_SECONDS = 60.0
-_LOOK_SECONDS = 5.0
 _UNMEASURED = {Verdict.NOT_APPLICABLE: "does not apply here", Verdict.NOT_TRIED: "not tried"}
 
 
@@ -98,7 +96,7 @@ class PlainView:
     def tick(self) -> None:
         """Prints a heartbeat where nothing was printed for a minute and the run goes on."""
         with self._lock:
-            if self._state.run is None or self._state.finished or self._clock() - self._last < HEARTBEAT_SECONDS:
+            if self._state.run is None or self._state.finished or self._clock() - self._last < 60.0:
                 return
             self._print(self._elapsed(), self._heartbeat())
 
@@ -131,7 +129,7 @@ class PlainView:
         self._stream.flush()
 
     def _watch(self) -> None:
-        while not self._over.wait(_LOOK_SECONDS):
+        while not self._over.wait(5.0):
             try:
                 self.tick()
             except (OSError, ValueError):  # the stream was closed: nobody is left to tell

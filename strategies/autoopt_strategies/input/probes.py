@@ -7,13 +7,12 @@ import statistics
 from time import perf_counter
 from typing import Any
 
-from autoopt_strategies.common import Setting
+from autoopt_strategies.common import TURNS, Setting
 from autoopt_strategies.input.batches import equal, split, transformed
 
 SAMPLES, SEEDS = 12, 4
 SPREAD = 8
 """Samples from all over a dataset that are read one by one, where each is read in several ways."""
-TURNS = 9
 CHECKED, SIZE = 6, 8
 """Batches that are read by one index, and their size."""
 KINDS = ("tensor", "array", "list")
