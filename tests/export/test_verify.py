@@ -14,11 +14,9 @@ from autoopt.benchmark.facts import workload_facts
 from autoopt.benchmark.training import Training
 from autoopt.errors import DocumentError, EnvironmentLacks, UsageError
 from autoopt.export import script_trial
-from autoopt.export.checked import Checked, compare_runs, judged
-from autoopt.export.headline import summed_up
+from autoopt.export.checked import Checked, compare_runs, joined, judged, prediction
 from autoopt.export.script import script
-from autoopt.export.sessions import joined, prediction
-from autoopt.export.verify import verify, verify_run, with_headline, with_sessions
+from autoopt.export.verify import summed_up, verify, verify_run, with_headline, with_sessions
 from autoopt.loading import importing, validation
 from autoopt.options import Options
 from autoopt.records import Change, Curve, CurvePoint, Estimate, Plan, Result, Sites
