@@ -249,7 +249,7 @@ class Search:
         if limit is None:
             return ranked[:FINALISTS]
         fitting = [look for look in ranked if look.tail <= limit]
-        cheapest = sorted(fitting, key=lambda look: -_throughput(look.served))
+        cheapest = sorted(fitting, key=lambda look: -max((load.throughput for load in look.served.loads), default=0.0))
         wanted = [*(look for look in cheapest if look.served.keeps == "yes"), *ranked[:1], *cheapest, *ranked]
         return list({look.served.name: look for look in wanted}.values())[:FINALISTS]
 
@@ -374,10 +374,6 @@ class Search:
 def _loads(counts: Iterable[int], asked: dict[int, list[Asked]]) -> tuple:  # type: ignore[type-arg]
     found = (pooled(asked.get(clients, []), clients) for clients in counts)
     return tuple(load for load in found if load is not None)
-
-
-def _throughput(served: Served) -> float:
-    return max((load.throughput for load in served.loads), default=0.0)
 
 
 def _shares(values: Iterable[int]) -> JsonDict:

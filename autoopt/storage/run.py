@@ -190,7 +190,7 @@ class Run:
             EnvironmentLacks: the disk is full, or the run directory is gone.
             Exception: whatever else ``measure`` raises; the step then counts as not begun.
         """
-        identity = _identity(kind, key)
+        identity = json.dumps([kind, key], sort_keys=True, allow_nan=False, separators=(",", ":"))
         done = self._take(identity)
         if done is not None and done.state in ("ended", "failed"):
             self.took.append(Took(kind, str(key.get("purpose", "")), done.at - done.started))
@@ -317,10 +317,6 @@ class Run:
     def _append(self, record: JsonDict) -> None:
         record["at"] = self.clock.elapsed() if self._live else self._last_at
         self._journal.append(record)
-
-
-def _identity(kind: str, key: JsonDict) -> str:
-    return json.dumps([kind, key], sort_keys=True, allow_nan=False, separators=(",", ":"))
 
 
 def _head(journal: Journal) -> dict[str, Any]:

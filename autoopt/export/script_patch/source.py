@@ -283,7 +283,7 @@ def last_import(source: Source) -> Spot:
         NoHonestEditError: the file begins otherwise.
     """
     last = None
-    for spot in _top(source):
+    for spot in [Spot(source.tree, index, statement) for index, statement in enumerate(source.tree.body)]:
         if _imports(spot):
             last = spot
         elif not isinstance(spot.statement, (cst.SimpleStatementLine, cst.Try, cst.If)):
@@ -305,14 +305,6 @@ def imports(source: Source, module: str, name: str) -> bool:
     return False
 
 
-def _top(source: Source) -> list[Spot]:
-    return [Spot(source.tree, index, statement) for index, statement in enumerate(source.tree.body)]
-
-
-def _parts(spot: Spot) -> list[cst.BaseSmallStatement]:
-    return [*spot.statement.body] if isinstance(spot.statement, cst.SimpleStatementLine) else []
-
-
 def _imports(spot: Spot) -> bool:
-    parts = _parts(spot)
+    parts = [*spot.statement.body] if isinstance(spot.statement, cst.SimpleStatementLine) else []
     return bool(parts) and all(isinstance(part, (cst.Import, cst.ImportFrom)) for part in parts)
