@@ -24,9 +24,8 @@ MOST_COORDINATES = 16384
 LEAST_PER_TENSOR = 16
 """Sampled coordinates of all parameters together, and of a small one."""
 
-_WHOLE = 1 << 16
-_STRIDED = 1 << 14
-_PER_SAMPLE = 64
+_WHOLE, _STRIDED, _PER_SAMPLE = 1 << 16, 1 << 14, 64
+"""Elements up to which a tensor is read whole, of a larger one, and of a sample: no step waits for a digest."""
 _APART = object()
 
 

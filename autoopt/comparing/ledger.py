@@ -29,6 +29,7 @@ from autoopt.records import JsonDict
 from autoopt.records.comparing import LedgerEntry
 
 TOTAL = 0.05
+"""Probability of a false answer in all asks of a ledger together."""
 
 
 class LedgerLostError(DocumentError):

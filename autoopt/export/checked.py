@@ -14,6 +14,7 @@ from autoopt.records.sessions import Session, Sessions
 from autoopt.search.accept.trainings import next_session
 
 _Z = 1.96
+"""Of an interval of 95 %."""
 
 
 class Checked(Record):

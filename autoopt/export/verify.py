@@ -41,6 +41,7 @@ from autoopt.trial.parent import Launcher
 from autoopt.trial.protocol import TrialSpec
 
 DEFAULT_SECONDS = 180.0
+"""Of a verification, where the run had more."""
 
 
 class _ScriptArm(TrialArm):

@@ -18,8 +18,7 @@ from autoopt.benchmark.live import drives
 from autoopt.records import JsonDict
 
 _MOST = 12
-_SAMPLES = 32
-_SNAPSHOT_ENTRIES = 100_000
+"""Rows of a summary."""
 
 
 def _train(live: Any, steps: int) -> None:
@@ -106,7 +105,7 @@ def lines(live: Any, folder: str, steps: int) -> JsonDict:
     training.do(profiler.enable_by_count)
     try:
         if not isinstance(dataset, IterableDataset):  # here, since what runs in workers is not seen
-            for index in range(min(_SAMPLES, len(dataset))):
+            for index in range(min(32, len(dataset))):
                 dataset[index]
         _train(live, steps)
     finally:
@@ -134,7 +133,7 @@ def memory(live: Any, folder: str, steps: int) -> JsonDict:
     _train(live, 2)
     on_cuda = device.kind == "cuda"
     if on_cuda:
-        torch.cuda.memory._record_memory_history(max_entries=_SNAPSHOT_ENTRIES)
+        torch.cuda.memory._record_memory_history(max_entries=100_000)
     tracemalloc.start(10)
     before = tracemalloc.take_snapshot()
     _train(live, steps)

@@ -32,7 +32,6 @@ from autoopt.trial.failures import failure_of
 from autoopt.trial.protocol import Rank, ScriptSpec, TrialSpec
 from autoopt.trial.supervisor import supervise
 
-_LOOK_SECONDS = 0.01
 OFFLINE = {
     "WANDB_MODE": "offline",
     "WANDB_SILENT": "true",
@@ -199,7 +198,7 @@ def _open_together(script: ScriptSpec, scratch: Path, rank: Rank) -> View:
         part.rename(told)
     else:
         while not told.exists():  # the parent ends this process where the first one fails
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(0.01)
         document = json.loads(told.read_text())
         view = View(document["kind"], document["moved"])
         join_view(view, document["pid"])

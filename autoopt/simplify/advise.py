@@ -15,7 +15,7 @@ from autoopt.benchmark.contents import tensors
 from autoopt.benchmark.live import LiveTraining
 from autoopt.records import Advice, JsonDict, Peaks
 from autoopt.simplify.batches import Fetch, in_child, nbytes, restored
-from autoopt.simplify.costly import CALLS, Found, advice_of_calls, watched_calls
+from autoopt.simplify.costly import CALLS, LEAST_SHARE, Found, advice_of_calls, watched_calls
 from autoopt.simplify.source import (
     Function,
     Line,
@@ -34,9 +34,8 @@ _SYNCS = (".item", ".cpu", ".tolist", ".numpy")
 _MAKERS = ("tensor", "as_tensor", "zeros", "ones", "full", "eye", "arange", "linspace", "rand", "randn", "randint",
            "from_numpy", "empty")  # fmt: skip
 _CREATED = {f"torch.{name}" for name in _MAKERS}
-_LEAST = 0.01
-"""Of a step: what costs less, and makes nobody wait, is not worth a person's time."""
 _LOOPED = 16
+"""Operators of one line: fewer gain little where they are one."""
 
 
 def sync_advice(functions: Iterable[Function], seen: WatchedStep) -> list[Advice]:
@@ -88,7 +87,7 @@ def creation_advice(functions: Iterable[Function], seen: WatchedStep, waits: boo
             line = (function.file, call.lineno)
             share = seen.share(seen.seconds.get(line, 0.0))
             made = name in _CREATED and not any(keyword.arg == "device" for keyword in call.keywords)
-            if made and (waits or (share or 0.0) >= _LEAST):
+            if made and (waits or (share or 0.0) >= LEAST_SHARE):
                 edit = f'self.register_buffer("...", {ast.unparse(call)}, persistent=False)'
                 found.append(
                     _advice(
@@ -116,7 +115,7 @@ def copy_advice(functions: Iterable[Function], seen: WatchedStep, autocast: bool
     if not autocast:
         for line, count in seen.copies.items():
             if seen.copied_bytes[line] and line not in seen.doubles and line not in seen.syncs:
-                if (seen.share(seen.copied[line]) or 0.0) < _LEAST and not waits:
+                if (seen.share(seen.copied[line]) or 0.0) < LEAST_SHARE and not waits:
                     continue
                 size = seen.copied_bytes[line] / 1e6
                 found[line] = f"{count} copies of {size:.3g} MB together in a step, watched"
@@ -144,7 +143,7 @@ def loop_advice(functions: Iterable[Function], seen: WatchedStep) -> list[Advice
     for (file, number), count in seen.operators.most_common():
         inside = any(f.file == file and _body_loop(f, number) for f in functions)
         share = seen.share(seen.seconds[file, number])
-        if count >= _LOOPED and (share or 0.0) >= _LEAST and inside and not _calls_module(functions, file, number):
+        if count >= _LOOPED and (share or 0.0) >= LEAST_SHARE and inside and not _calls_module(functions, file, number):
             found.append(
                 _advice(
                     "A Python loop over tensors",
@@ -193,7 +192,7 @@ def double_advice(seen: WatchedStep, batch_lines: Iterable[tuple[str, Line | Non
         for path, line in batch_lines
     ]
     share = seen.share(seen.double_seconds)
-    if seen.doubles and not found and (share or 0.0) >= _LEAST:
+    if seen.doubles and not found and (share or 0.0) >= LEAST_SHARE:
         line = min(seen.doubles)
         found.append(
             _advice(
@@ -280,7 +279,7 @@ def _advice(title: str, evidence: str, line: Line | None, suggestion: str, share
 
 
 def _percent(share: float) -> str:
-    return f"{share:.0%}" if share >= _LEAST else "less than 1%"
+    return f"{share:.0%}" if share >= LEAST_SHARE else "less than 1%"
 
 
 def merged(found: Iterable[Advice]) -> list[Advice]:

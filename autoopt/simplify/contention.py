@@ -34,20 +34,21 @@ from autoopt.records import Contention, JsonDict
 from autoopt.simplify.batches import Fetch, fresh_loader, in_child
 from autoopt.simplify.drift import TENSORS, ReferenceSpeed
 from autoopt.simplify.microbenchmarks import summary
+from autoopt.simplify.pipeline import DEFAULT_PREFETCH, SLOWEST
 from autoopt.simplify.stage_timings import InputTimings, Overlap
 
 FEWEST_TURNS = 20
 """Turns below which a mean says nothing; what is so long that fewer fit the time_limit warms its own caches."""
-MOST_TURNS = 2000
-HIGHEST_RATIO = 10.0
+MOST_TURNS, HIGHEST_RATIO = 2000, 10.0
+"""More turns tell nothing new of a ratio, and one beyond that is a disturbance."""
 _SHORTEST_SLEEP = 5e-5
+"""Seconds below which the kernel's timer is later than it sleeps."""
 _ROUNDS = 4
+"""Of all combinations: enough for a median."""
 _DECISIVE = 3
 """Combinations that are measured however long a step takes."""
-_LEAST = 0.02
-_WINDOW, _LONGEST = 0.05, 0.15
-_COUNTED = 10
-_PREFETCH = 2
+_WINDOW, _LONGEST, _COUNTED = 0.05, 0.15, 10
+"""Seconds of a window, the shortest and the longest; in between it holds so many samples."""
 _FEWEST_STEPS, _MOST_STEPS = 4, 200
 """Steps of a combination that is run, once its queue has settled."""
 _SEQUENCE = 64
@@ -240,7 +241,7 @@ def _measure(
 
 
 def _speed(ratios: list[float]) -> float:
-    return min(1.0, max(statistics.median(ratios), _LEAST))
+    return min(1.0, max(statistics.median(ratios), SLOWEST))
 
 
 def _rate(step: Callable[[], Any], seconds: float) -> float:
@@ -358,7 +359,7 @@ def _tried(training: LiveTraining, indices: list[Any], workers: int, threads: in
             collate_fn=loader.collate_fn,
             worker_init_fn=loader.worker_init_fn,
             multiprocessing_context="fork",
-            prefetch_factor=_PREFETCH,
+            prefetch_factor=DEFAULT_PREFETCH,
             generator=torch.Generator(),
         )
         stream = iter(source)
@@ -384,7 +385,7 @@ class _Sequence:
 def _timed(training: LiveTraining, stream: Iterator[Any], workers: int, threads: int, time_limit: float) -> Overlap:
     """Steps that are timed once the first batches, which were made before there was a step, are used up."""
     step = _step(training, stream)
-    for _ in range(_PREFETCH * workers // training.lengths.accumulation + 1):
+    for _ in range(DEFAULT_PREFETCH * workers // training.lengths.accumulation + 1):
         step()
     reference = ReferenceSpeed(fresh=0.0)
     first, start = reference.now(), time.perf_counter()

@@ -125,18 +125,6 @@ CASES = {
             return workload(train_data=DataLoader(Rows(), batch_size=8, collate_fn=collate), batch_size=None)
         """,
     ),
-    "evaluation too often": (
-        "take",
-        """
-        def slow(model, batches):  # planted
-            for _ in range(20):
-                result = evaluate(model, batches)
-            return result
-
-        def build():
-            return workload(evaluate=slow, evaluate_every=1)
-        """,
-    ),
 }
 
 
