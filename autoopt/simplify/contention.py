@@ -34,8 +34,7 @@ from autoopt.records import Contention, JsonDict
 from autoopt.simplify.batches import Fetch, fresh_loader, in_child
 from autoopt.simplify.drift import TENSORS, ReferenceSpeed
 from autoopt.simplify.microbenchmarks import summary
-from autoopt.simplify.pipeline import DEFAULT_PREFETCH, SLOWEST
-from autoopt.simplify.stage_timings import InputTimings, Overlap
+from autoopt.simplify.stage_timings import DEFAULT_PREFETCH, SLOWEST, InputTimings, Overlap
 
 FEWEST_TURNS = 20
 """Turns below which a mean says nothing; what is so long that fewer fit the time_limit warms its own caches."""
