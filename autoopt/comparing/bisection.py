@@ -96,16 +96,16 @@ class Posterior:
         return min(places, key=lambda place: abs(before[place - 1] - 0.5), default=None)
 
 
-def bisect(count: int, measure: Measure, more: Callable[[], bool], *, least: float = 0.01) -> Blame:
+def bisect(count: int, measure: Measure, more: Callable[[], bool]) -> Blame:
     """Finds the first slow place.
 
     Args:
         count: of places; the last is the bad end.
         measure: asks about one.
         more: whether there is time for another comparison.
-        least: a loss below this is none.
     """
     ends: list[Told] = []
+    least = 0.01  # a loss below this is none
     loss = error = 0.0
     while not ends or (abs(loss + least / 2) < 2 * error and len(ends) < _MOST_ENDS and more()):
         found = measure(count, least)

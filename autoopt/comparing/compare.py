@@ -43,7 +43,6 @@ def compare_sides(
     head: str | None = None,
     pythons: tuple[str | None, str | None] = (None, None),
     say: Say = lambda text: None,
-    clock: Callable[[], float] = time.monotonic,
 ) -> Compared:
     """Compares two sides.
 
@@ -62,6 +61,7 @@ def compare_sides(
         WorkloadError: the baseline cannot be built, or fails.
         UsageError: a side is none, or the two are a script and a function.
     """
+    clock = time.monotonic
     registry, began, created = registry_of(options), clock(), now()
     workload = workload_of((baseline, candidate), workload)
     with contextlib.ExitStack() as stack:

@@ -128,9 +128,7 @@ def with_sessions(run: Path, result: Result, found: Checked, *, began: str, ende
     return found.model_copy(update={"sessions": sessions, "next_session": prediction(sessions, sd), "detail": detail})
 
 
-def verify(
-    result: Result, script: Path, *, seconds: float, logs: Path, clock: Callable[[], float] = time.monotonic
-) -> Checked:
+def verify(result: Result, script: Path, *, seconds: float, logs: Path) -> Checked:
     """The script against the baseline: trained to the target in turns, then paired as in every comparison.
 
     What the first screen claims is the time to the target, so that is measured where it fits half of the time.
@@ -148,7 +146,7 @@ def verify(
         directory=os.getcwd(),
         search_path=tuple(path for path in sys.path if path),
     )
-    began = clock()
+    began = time.monotonic()
     with Launcher() as launcher:
         runner = TrialRunner(launcher, base, registry, logs)
 
@@ -159,16 +157,16 @@ def verify(
         def scripted(process: Any) -> _Redirected:
             return _Redirected(process, str(script))
 
-        headline = train_again(runner, scripted, result, until=began + seconds / 2, clock=clock)
+        headline = train_again(runner, scripted, result, until=began + seconds / 2, clock=time.monotonic)
         if headline.failed:
             return Checked(holds=False, detail=headline.detail, reported=throughput_of(result))
-        left = seconds - (clock() - began)
+        left = seconds - (time.monotonic() - began)
         found = compare(
             start,
             result.baseline.plan,
             result.best.plan,
             Rule(max_seconds=left, until_error=0.03, warm_up_seconds=min(60.0, left / 4)),
-            clock=clock,
+            clock=time.monotonic,
             noise=result.noise,
             rng=np.random.default_rng(result.reproduce.seed),
         )
@@ -176,7 +174,7 @@ def verify(
         return Checked(holds=False, detail=f"the measurement failed: {found.reason}", reported=throughput_of(result))
     if found.estimate is None:
         raise AutooptError(f"nothing could be measured in {seconds:.0f} s", hint="give more time: --budget 10m")
-    throughput = judged(found.estimate, throughput_of(result), clock() - began)
+    throughput = judged(found.estimate, throughput_of(result), time.monotonic() - began)
     return with_headline(throughput, headline, result)
 
 

@@ -73,7 +73,6 @@ def serve_within(
     options: Options,
     *,
     say: Say = lambda text: None,
-    clock: Callable[[], float] = time.monotonic,
 ) -> tuple[Latency, RunDirectory]:
     """Measures ways of serving a trained model and exports the one that is taken.
 
@@ -91,8 +90,8 @@ def serve_within(
     registry = registry_of(options)
     with Launcher(compiler_cache=directory.compiler_cache) as launcher:
         runner = TrialRunner(launcher, baseline_spec(Build(spec), options, registry), registry, directory.logs)
-        servers = Servers(runner, serve, directory.path / "artefacts", clock)
-        search = Search(servers, serve, options, say, clock)
+        servers = Servers(runner, serve, directory.path / "artefacts", time.monotonic)
+        search = Search(servers, serve, options, say, time.monotonic)
         found = search.run(spec)
         found = _exported(found, search, directory, say)
     directory.write(directory.path / "latency.json", found.model_dump_json(indent=2))
