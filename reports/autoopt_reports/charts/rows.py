@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autoopt_reports.charts.scale import Scale, log_ticks, span, tick_text
-from autoopt_reports.view.forest import Forest
 from autoopt_reports.view.pipeline import Lanes, Node
 from autoopt_reports.view.stages import REST, Segment, StageRow, StagesView
-from autoopt_reports.view.steps import Waterfall
+from autoopt_reports.view.steps import Forest, Waterfall
 from autoopt_reports.view.text import Name, Number
 
 ROW = 42
