@@ -12,10 +12,6 @@ import json
 import os
 import sys
 import time
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import importlib.metadata
 
 _SINCE = time.monotonic()
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -37,11 +33,11 @@ class _Packages:
         file = os.path.join(folder, "__init__.py")
         return importlib.util.spec_from_file_location(name, file, submodule_search_locations=[folder])
 
-    def find_distributions(self, context: importlib.metadata.DistributionFinder.Context) -> list[object]:
+    def find_distributions(self, context: object) -> list[object]:
         from importlib.metadata import PathDistribution
         from pathlib import Path
 
-        if context.name not in (None, "torch-autoopt"):
+        if getattr(context, "name", None) not in (None, "torch-autoopt"):
             return []
         named = [folder for name, folder in self._folders.items() if name.endswith(".dist-info")]
         return [PathDistribution(Path(folder)) for folder in named]
