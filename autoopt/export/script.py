@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from autoopt.export.fold import GIVEN, Code
-from autoopt.export.inline import OURS, Inliner, NotExportable
+from autoopt.export.inline import Inliner, NotExportable
 from autoopt.export.text import commented, literal
 from autoopt.loading.importing import dotted
 from autoopt.loading.user_build import UserBuild
 from autoopt.records import Plan
 from autoopt.records.facts import WorkloadFacts
-from autoopt.registry import Registry
+from autoopt.registry import OURS, Registry
 from autoopt.setup import Setup
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from autoopt.errors import UsageError
-from autoopt.export.inline import OURS, Inliner
+from autoopt.export.inline import Inliner
 from autoopt.export.script import Draft, known_of
 from autoopt.export.text import call, commented, literal
 from autoopt.records import Change, JsonDict, Plan, Result, Snippets
-from autoopt.registry import Registry
+from autoopt.registry import OURS, Registry
 from autoopt.setup import Setup
 
 

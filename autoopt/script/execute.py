@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 
 from autoopt.errors import AutooptError
 from autoopt.records import JsonDict, Plan, Sites
+from autoopt.registry import OURS
 from autoopt.script.boot import PACKAGES, PATH_WAS_UNSET, VARIABLE, Orders, ScriptProcess, listen
 from autoopt.script.command import HOOK, PASSED_ON
 from autoopt.script.frames import is_users
@@ -212,7 +213,7 @@ def listening(orders: Orders, environment: os._Environ[str] | dict[str, str]) ->
     before = environment.get("PYTHONPATH")
     path = {"PYTHONPATH": HOOK if not before else HOOK + os.pathsep + before}
     unset = {PATH_WAS_UNSET: "1"} if before is None else {}
-    found = map(importlib.util.find_spec, ("autoopt", "autoopt_strategies", "autoopt_model"))
+    found = map(importlib.util.find_spec, OURS)
     folders = [os.path.dirname(each.origin) for each in found if each is not None and each.origin]
     installed = [file for each in distributions(name="torch-autoopt") for file in each.files or ()]
     folders += [str(Path(str(file.locate())).parent) for file in installed if file.name == "entry_points.txt"][:1]

@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Iterable
 
-from autoopt.registry import load_strategies
+from autoopt.registry import OURS, load_strategies
 from autoopt.strategy import STAGES, Strategy
 
 HEADINGS = ("What it does", "When it helps", "When it does not", "What it costs", "Source")
@@ -60,8 +60,8 @@ def _indented(text: str) -> str:
 
 def shipped() -> list[Strategy]:
     """The strategies that come with autoopt, built-in or by entry points, in their order."""
-    ours = ("autoopt_strategies.", "autoopt_model.")
-    return [strategy for strategy in load_strategies().values() if type(strategy).__module__.startswith(ours)]
+    strategies = load_strategies().values()
+    return [strategy for strategy in strategies if type(strategy).__module__.partition(".")[0] in OURS]
 
 
 if __name__ == "__main__":
