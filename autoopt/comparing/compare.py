@@ -27,6 +27,7 @@ from autoopt.storage.interrupts import handled
 from autoopt.trial.parent import Launcher
 
 DEFAULT_SECONDS = 300.0
+"""Of a comparison whose user names no budget."""
 
 Say = Callable[[str], None]
 

@@ -17,9 +17,8 @@ CAN_FREEZE = hasattr(signal, "SIGSTOP") and os.name == "posix"
 KILL = signal.SIGKILL
 CONTINUE = signal.SIGCONT
 
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
-
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+"""Of ``linux/prctl.h``."""
 _PATIENCE = 10.0
 """Seconds in which what was killed has gone."""
 _LINUX = sys.platform.startswith("linux")

@@ -18,6 +18,7 @@ from autoopt_reports.view.verdict import verdict_view
 
 WIDTH, HEIGHT = 720, 236
 PNG_SCALE = 2
+"""Pixels of the picture to one of the drawing: screens are dense."""
 _LEFT, _BAR_AT, _BAR_MOST = 32, 136, 420
 _INK, _MUTED, _PAPER, _BEFORE, _AFTER = "#1b1f24", "#59636e", "#ffffff", "#b3bac2", "#2f6f4f"
 _CHARACTER = 0.56

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from autoopt_reports.charts.scale import Scale, linear_ticks, log_ticks, tick_text
 from autoopt_reports.view.text import Phrase
 
-INSET = 3.0
-BESIDE = 9.0
+INSET, BESIDE = 3.0, 9.0
+"""Per cent of the width that stay free at the edges, and where numbers stand beside the plot."""
 
 
 @dataclass(frozen=True, slots=True)

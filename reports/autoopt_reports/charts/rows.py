@@ -10,7 +10,8 @@ from autoopt_reports.view.stages import REST, Segment, StageRow, StagesView
 from autoopt_reports.view.steps import Forest, Waterfall
 from autoopt_reports.view.text import Name, Number
 
-ROW = 42
+ROW, FOREST_ROW = 42, 58
+"""Pixels of a row with one bar, and with two intervals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +138,6 @@ class ForestChart:
     band: tuple[float, float] | None
     one: float
     ticks: tuple[tuple[float, str], ...]
-
-
-FOREST_ROW = 58
 
 
 def forest_chart(view: Forest) -> ForestChart:

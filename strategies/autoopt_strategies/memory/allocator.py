@@ -10,6 +10,7 @@ from autoopt_strategies.common import COMPUTE, TURNS, Setting, compute_threads, 
 LEAST_SHARE = 0.005
 """Share of a step that new pages must take to be worth a try."""
 PAGES = 8192
+"""Pages by which the cost of a new one is told: some milliseconds."""
 LINES = (
     "ctypes.CDLL(None).mallopt(-4, 0)  # M_MMAP_MAX: large tensors come from the heap",
     "ctypes.CDLL(None).mallopt(-1, -1)  # M_TRIM_THRESHOLD: what a step frees is kept for the next",
