@@ -20,9 +20,9 @@ from autoopt.simplify.bottleneck import (
     uncapped_ceiling_step,
 )
 from autoopt.simplify.drift import normalized_to_running
-from autoopt.simplify.pipeline import COMPUTE, Pipeline
+from autoopt.simplify.pipeline import COMPUTE, DEFAULT_PREFETCH, Pipeline
 from autoopt.simplify.stage_profile import Description, StageProfile
-from autoopt.simplify.stage_timings import DEFAULT_PREFETCH, StageTimings, Timing
+from autoopt.simplify.stage_timings import StageTimings, Timing
 
 ORDER = ("storage", "preparation", "collate", "pin", "copy")
 _EXPOSED = {"copy": "copy", "forward": "forward", "backward": "backward", "optimizer": "optimizer", "host": "other"}

@@ -16,7 +16,7 @@ import networkx as nx
 
 from autoopt.records import Contention, Estimate, EstimateKind, Resource, Round, Simulation, Stage
 from autoopt.records.distributed import Communication, ScalingForecast
-from autoopt.simplify.stage_timings import DEFAULT_PREFETCH, SLOWEST
+from autoopt.simplify.stage_timings import SLOWEST
 
 _SETTLED, _OBSERVED = 24, 48
 _TINY = 1e-12
@@ -28,6 +28,8 @@ STEP = (*INPUT, *LINK, *COMPUTE, "communication", "host")
 INTERRUPTIONS = ("evaluate", "checkpoint", "epoch")
 BETWEEN = (*INTERRUPTIONS, "start")
 """What a run consists of besides steps; of its start no stage of a step can take the place."""
+DEFAULT_PREFETCH = 2
+"""Of torch's DataLoader."""
 ONE_DRAW = 0.05
 """How far a simulation is off where that was not measured."""
 _FURTHEST = 2.0

@@ -6,8 +6,6 @@ from dataclasses import field
 
 from autoopt.records import Contention, Deeper, Operator, Record
 
-DEFAULT_PREFETCH = 2
-"""Of torch's DataLoader."""
 SLOWEST = 0.02
 """Least speed over the speed alone, however many compete."""
 PRODUCT = 1024

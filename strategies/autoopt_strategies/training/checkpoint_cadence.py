@@ -5,8 +5,9 @@ from __future__ import annotations
 from math import sqrt
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import LEAST_SHARE, Setting, gain, seconds_of
+from autoopt_strategies.common import Setting, gain, seconds_of
 
+LEAST_SHARE = 0.01
 FAILURE_SECONDS = 24 * 3600.0
 """Seconds between failures of one machine that the best interval is worked out for."""
 
