@@ -21,6 +21,7 @@ from autoopt_reports.view.verdict import Fact
 
 __all__ = ["console_for", "profile_summary", "summary"]
 
+MOST_ADVICE = 5
 _LEVELS = {"good": "kept", "caution": "caution", "open": "not_tried"}
 
 
@@ -169,7 +170,7 @@ def _run(console: Console, marks: Marks, view: RunView) -> None:
 
 def _advice(console: Console, marks: Marks, items: tuple[AdviceView, ...]) -> None:
     """What only a person can change: first the most expensive places of the run, each with its edit."""
-    for item in items[:5]:
+    for item in items[:MOST_ADVICE]:
         where = f" ({item.where})" if item.where else ""
         edit = f": {item.suggestion}" if item.costly else ""
         _say(console, marks, f"By hand: {item.title}{where}{edit}")

@@ -14,8 +14,12 @@ from autoopt_reports.view import units
 from autoopt_reports.view.text import change_name, interval, name
 from autoopt_reports.view.trials import reason_words
 
+_LEAST_SHARE = 0.05
+_LEAST_GAIN = 1.005
+_NAMED = 6
 _BOUND = 10.0
 """A speedup above which what a strategy leaves of a step says next to nothing of what it will bring."""
+"""Strategies that have to look closer first, as many as are named."""
 STYLES = {
     Verdict.KEPT: "bold blue",
     Verdict.NO_GAIN: "dim",
@@ -116,7 +120,7 @@ def look_text(look: FirstLook) -> str:
         f"{stage} {units.percent(share)}"
         + (f" ({units.ratio(1 / (1 - share))} at most without it)" if share < 1 else "")
         for stage, share in ranked
-        if share >= 0.05
+        if share >= _LEAST_SHARE
     ]
     return ", ".join([f"{units.duration(look.step_seconds)} a step", *stages])
 
@@ -129,9 +133,9 @@ def opportunity_texts(found: Opportunities) -> list[str]:
     unbound = [name for value, names in found.at_most if value > _BOUND for name in names]
     texts = [f"no bound yet: {', '.join(unbound)}"] if unbound else []
     texts += [f"{units.ratio(value)} at most: {', '.join(names)}" for value, names in found.at_most if value <= _BOUND]
-    more = len(found.unknown) - 6
+    more = len(found.unknown) - _NAMED
     if found.unknown:
-        told = ", ".join(found.unknown[:6]) + (f" and {more} more" if more > 0 else "")
+        told = ", ".join(found.unknown[:_NAMED]) + (f" and {more} more" if more > 0 else "")
         texts.append(f"to be looked into: {told}")
     return texts or ["none that the first steps show"]
 
@@ -141,7 +145,7 @@ def prediction_texts(found: Predicted) -> list[str]:
     grouped: dict[str, list[str]] = {}
     for each in found.predictions:
         predicted = each.predicted
-        if predicted is not None and predicted.value < 1.005:  # shown as 1.00
+        if predicted is not None and predicted.value < _LEAST_GAIN:
             continue
         kind = "at most" if predicted is not None and predicted.kind is EstimateKind.BOUND else "predicted"
         told = f"{units.ratio(predicted.value)} {kind}" if predicted is not None else "no prediction"

@@ -11,6 +11,7 @@ from autoopt_reports.view.claims import claim_of, repeats_phrase, verified_phras
 from autoopt_reports.view.quality import quality_view
 from autoopt_reports.view.text import LONGEST_SENTENCES, Number, Phrase, interval, name, number, say
 
+HIGH_FLOOR = 0.05
 Level = Literal["good", "caution", "open"]
 
 
@@ -52,7 +53,7 @@ def _noise(result: Result) -> Check:
         return Check(
             "Noise floor", "caution", text + " The interval leaves out no difference: the machine favoured one side."
         )
-    if result.noise.floor > 0.05:
+    if result.noise.floor > HIGH_FLOOR:
         return Check("Noise floor", "caution", text + " That is high: a quieter machine would show smaller gains.")
     return Check("Noise floor", "good", text)
 
