@@ -87,7 +87,7 @@ gallery: install-dev browser ## optimize every example and keep the reports, wit
 	  out="autoopt-runs/gallery-$(NOW)/$$name"; \
 	  $(BIN)/autoopt optimize examples/$$name.py:build --budget $(BUDGET) --out "$$out"; \
 	  runs="$$runs $$out"; \
-	done; $(BIN)/python -m autoopt_reports.gallery $$runs --out docs/gallery --screenshots
+	done; $(BIN)/python -m benchmarks.gallery $$runs --out docs/gallery --screenshots
 
 gauntlet: install-dev ## one case against an expert, in under 15 minutes (CASE=jpegs); its result is in benchmarks/results
 	$(BIN)/python -m benchmarks.gauntlet run $(CASE)

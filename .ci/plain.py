@@ -35,7 +35,7 @@ SUBJECT = 72
 """Characters of a commit's subject, at most: what `git log --oneline` shows in a terminal."""
 GENERATED = {
     "docs/reference/strategies.md": "made from docstrings, which are checked where they are written",
-    "docs/gallery/README.md": "made from the results of old runs by autoopt_reports.gallery",
+    "docs/gallery/README.md": "made from the results of old runs by benchmarks.gallery",
 }
 """Pages without a check of words and sentences, with the reason."""
 BANNED = {

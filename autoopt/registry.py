@@ -16,6 +16,8 @@ from autoopt.setup import Setup
 from autoopt.strategy import Strategy, check_strategy, nearest
 
 ENTRY_POINT_GROUP = "autoopt.strategies"
+OURS = ("autoopt", "autoopt_strategies", "autoopt_model")
+"""Packages that a script's process is given, and whose code an exported script holds."""
 BUILTIN = "built-in"
 """Origin of the strategies that come with autoopt."""
 

@@ -1,4 +1,4 @@
-"""Documents of results, and the machine that their figures come from."""
+"""Documents of results, the machine that their figures come from, and the cells in which pages show them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import json
 import os
 import platform
 import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).resolve().parent / "results"
+MISSING = "not measured"
+Document = dict[str, Any]
 
 
 def environment() -> dict[str, Any]:
@@ -41,3 +44,48 @@ def save(path: Path, document: dict[str, Any]) -> None:
     part = path.with_suffix(".part")
     part.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     part.replace(path)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A Markdown table; a cell's bars and line breaks break no row."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(
+        "| " + " | ".join(" ".join(str(cell).split()).replace("|", "\\|") for cell in line) + " |" for line in lines
+    )
+
+
+def speedup(estimate: Document | None, unit: str = "×") -> str:
+    """A ratio with its interval and its count."""
+    if not estimate:
+        return MISSING
+    if estimate.get("low") is None:
+        return f"{estimate['value']:.2f}{unit} (1 pair)"
+    count = f" ({estimate['n']} pairs)" if estimate.get("n") else ""
+    return f"{estimate['value']:.2f}{unit} [{estimate['low']:.2f}, {estimate['high']:.2f}]{count}"
+
+
+def number(estimate: Document | None, scale: float = 1.0) -> str:
+    """A value with its interval, three digits each."""
+    if not estimate:
+        return MISSING
+    return "{:.3g} [{:.3g}, {:.3g}]".format(*(scale * estimate[key] for key in ("value", "low", "high")))
+
+
+def names(changes: Iterable[Document]) -> str:
+    """The strategies of a plan, at most five with a count of the rest."""
+    found = [f"`{change['strategy']}`" for change in changes]
+    return ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "") or "nothing kept"
+
+
+def machine(*environments: Document) -> str:
+    """Where and when: processor, cores, load range and dates of the measurements of a page."""
+    seen = [one for one in environments if one]
+    if not seen:
+        return ""
+    kinds = sorted({f"{one['cores']} cores of {one['cpu']}" for one in seen})
+    dates = sorted({str(one["at"])[:10] for one in seen if "at" in one})
+    loads = [one["load"][0] for one in seen if "load" in one]
+    parts = [", ".join(kinds)]
+    parts += [f"load {min(loads):.1f} to {max(loads):.1f}"] if loads else []
+    parts += [dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"] if dates else []
+    return f"Machine: {'; '.join(parts)}."

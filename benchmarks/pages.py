@@ -10,65 +10,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from benchmarks.documents import RESULTS, load
+from benchmarks import method_pages as method
+from benchmarks.documents import MISSING, RESULTS, load, machine, names, number, speedup, table
 from benchmarks.gauntlet import page as gauntlet_page
 from benchmarks.peers import page as peers_page
-from benchmarks.truth import headline_coverage
 from benchmarks.whole_runs import page as whole_runs_page
 
 ROOT = Path(__file__).resolve().parents[1]
 README_MARKS = ("<!-- whole runs: made by python -m benchmarks.pages -->", "<!-- end -->")
-MISSING = "not measured"
-Document = dict[str, Any]
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A Markdown table; a cell's bars and line breaks break no row."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(
-        "| " + " | ".join(" ".join(str(cell).split()).replace("|", "\\|") for cell in line) + " |" for line in lines
-    )
-
-
-def speedup(estimate: Document | None, unit: str = "×") -> str:
-    """A ratio with its interval and its count."""
-    if not estimate:
-        return MISSING
-    if estimate.get("low") is None:
-        return f"{estimate['value']:.2f}{unit} (1 pair)"
-    count = f" ({estimate['n']} pairs)" if estimate.get("n") else ""
-    return f"{estimate['value']:.2f}{unit} [{estimate['low']:.2f}, {estimate['high']:.2f}]{count}"
-
-
-def number(estimate: Document | None, scale: float = 1.0) -> str:
-    """A value with its interval, three digits each."""
-    if not estimate:
-        return MISSING
-    return "{:.3g} [{:.3g}, {:.3g}]".format(*(scale * estimate[key] for key in ("value", "low", "high")))
-
-
-def names(changes: Iterable[Document]) -> str:
-    """The strategies of a plan, at most five with a count of the rest."""
-    found = [f"`{change['strategy']}`" for change in changes]
-    return ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "") or "nothing kept"
-
-
-def machine(*environments: Document) -> str:
-    """Where and when: processor, cores, load range and dates of the measurements of a page."""
-    seen = [one for one in environments if one]
-    if not seen:
-        return ""
-    kinds = sorted({f"{one['cores']} cores of {one['cpu']}" for one in seen})
-    dates = sorted({str(one["at"])[:10] for one in seen if "at" in one})
-    loads = [one["load"][0] for one in seen if "load" in one]
-    parts = [", ".join(kinds)]
-    parts += [f"load {min(loads):.1f} to {max(loads):.1f}"] if loads else []
-    parts += [dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"] if dates else []
-    return f"Machine: {'; '.join(parts)}."
 
 
 def whole_runs(results: Path) -> str:
@@ -116,56 +68,6 @@ def adoption(results: Path) -> str:
     return help_ + table(head, rows) + "\n\n" + machine(*places)
 
 
-def oracle(results: Path) -> str:
-    document = load(results / "oracle.json")
-    titles = {
-        "oracle": "best of all combinations",
-        "autoopt": "autoopt",
-        "tpe": "Optuna TPE",
-        "random": "Optuna random",
-        "baseline": "baseline (control)",
-    }
-    parts = [
-        "Every combination of the settings that apply to an example was measured. The best one, confirmed in pairs "
-        "with the baseline, is the reference. autoopt and Optuna then searched the same settings; all choices "
-        "ran against the baseline in interleaved pairs. *Share* is the choice's speedup over the reference's; *search* "
-        "is the share of the exhaustive search's seconds.\n\nReproduce: `python -m benchmarks.oracle --help`.\n"
-    ]
-    for name, found in document.get("examples", {}).items():
-        setup, race, seconds = found["setup"], found["race"] or {}, found["seconds"]
-        rows = []
-        for who, title in titles.items():
-            if who not in race:
-                continue
-            one = race[who]
-            share = one.get("share")
-            spent = seconds.get("lattice" if who == "oracle" else "autoopt" if one["replayed"] else who) or 0.0
-            rows.append(
-                [
-                    title + (" (replayed)" if one["replayed"] else ""),
-                    speedup(one.get("time_to_target")),
-                    "{value:.0%} [{low:.0%}, {high:.0%}]".format(**share) if share and who != "oracle" else "",
-                    f"{spent / seconds['lattice']:.0%}" if spent else "",
-                    one["told"],
-                ]
-            )
-        commit = str((found["autoopt"] or {}).get("commit"))[:7]
-        parts.append(
-            f"## {name}\n\n{setup['points']} combinations; target {setup['metric']} {setup['target']:g}; "
-            f"autoopt at revision {commit}.\n\n"
-            + table(["searcher", "speedup to target", "share", "search", "chosen"], rows)
-            + "\n"
-        )
-    means = document.get("means", {})
-    ahead = "; ".join(f"over {titles[who]} {speedup(found)}" for who, found in means.get("ahead", {}).items())
-    parts.append(
-        f"Geometric mean of autoopt's share over the samplers': {ahead or MISSING}. An interval that holds 1 shows no "
-        "difference. A replayed sampler drew from the readings of the exhaustive search; its median choice was raced."
-        "\n\n" + machine(document.get("environment", {}))
-    )
-    return "\n".join(parts)
-
-
 def gauntlet(results: Path) -> str:
     """Whole runs to a target, beside experts, placebos and other tools."""
     document = load(results / "gauntlet.json")
@@ -178,67 +80,6 @@ def peers(results: Path) -> str:
     document = load(results / "peers.json")
     places = [row["environment"] for row in document.get("judgements", [])]
     return f"{peers_page.render(document)}\n{machine(*places)}"
-
-
-def prediction(results: Path) -> str:
-    document = load(results / "prediction.json")
-    found = document.get("summary", {})
-    rows = [
-        ["planted bottlenecks named right", found.get("named_right", MISSING)],
-        ["chains that end at the planted line", found.get("line_found", MISSING)],
-        ["ceilings that a measurement beat", found.get("ceilings_violated", MISSING)],
-    ]
-    for title, key in (
-        ("error of the simulated step", "step_error"),
-        ("error of a predicted gain, input side", "input_gain_error"),
-        ("error of a predicted gain, compute side", "compute_gain_error"),
-    ):
-        values = [found.get(f"{key}_{which}") for which in ("median", "worst")]
-        rows.append([title, MISSING if None in values else "median {:.1%}, worst {:.0%}".format(*values)])
-    return (
-        "Bottlenecks were planted in small pipelines, then autoopt named them. Each predicted gain was then measured "
-        "in pairs of processes. A prediction orders the search; no change is kept because of one.\n\n"
-        "Reproduce: `python -m benchmarks.prediction --seconds 400`.\n\n"
-        + table(["question", "answer"], rows)
-        + "\n\n"
-        + machine(document.get("environment", {}))
-    )
-
-
-def reported_cases(results: Path) -> str:
-    from benchmarks.reports.cases import REPORTS
-
-    answers = load(results / "reports.json").get("reports", {})
-    rows = []
-    for case in REPORTS:
-        found = answers.get(case.build or "")
-        how = names(found["changes"]) if found and "changes" in found else (found or {}).get("refused") or case.note
-        rows.append([case.kind, how or MISSING, speedup((found or {}).get("throughput"))])
-    return (
-        "Slow trainings from public issue trackers, each rebuilt as a small workload that shows one cause. The figure "
-        "is the speedup of a step with the first setting that the strategy tries. In your run the cause may be a "
-        "small part, and so is the gain.\n\nReproduce: `python -m benchmarks.reports --seconds 280`.\n\n"
-        + table(["reported", "strategy", "speedup of a step"], rows)
-        + "\n\n"
-        + machine(*(one["environment"] for one in answers.values()))
-    )
-
-
-def attention(results: Path) -> str:
-    document = load(results / "attention.json")
-    rows = []
-    for row in document.get("rows", []):
-        how = "switched" if row["switched"] else f"{row['rewritten']} rewritten" if row["rewritten"] else "unchanged"
-        gain = speedup(row | {"value": row["speedup"]}) if row["speedup"] is not None else MISSING
-        rows.append([row["model"], how, MISSING if row["difference"] is None else f"{row['difference']:.0e}", gain])
-    return (
-        "Two layers of width 256 with eight heads on 4 sequences of 256 tokens: a rewritten and an unchanged copy, "
-        "interleaved. *Difference* is the largest difference of a gradient over the largest gradient.\n\n"
-        "Reproduce: `python -m benchmarks.attention --write`.\n\n"
-        + table(["model", "attention modules", "difference", "speedup of forward and backward"], rows)
-        + "\n\n"
-        + machine(document.get("environment", {}))
-    )
 
 
 def latency(results: Path) -> str:
@@ -322,79 +163,6 @@ def model_changes(results: Path) -> str:
     return "\n".join(parts)
 
 
-def asks(results: Path) -> str:
-    document = load(results / "asks.json")
-    rows = [
-        [f"simulated, {kind} noise", found["ledgers"] * found["asks_each"], found["keeps"]]
-        for kind, found in document.get("simulated", {}).items()
-    ]
-    gains = [
-        [f"{row['gain']:.0%}", kind, row["ask"], f"{row['found']} of {row['asks']}", row["in_a_minute"],
-         MISSING if row["median_seconds"] is None else row["median_seconds"]]
-        for kind, found in document.get("power", {}).items()
-        for row in found["rows"]
-    ]  # fmt: skip
-    heads = ["true gain", "noise", "ask of the ledger", "found", "in a minute", "median seconds"]
-    power = f"\n\nTrue gains, simulated:\n\n{table(heads, gains)}" if gains else ""
-    live = document.get("live", {}).get("asks", [])
-    rows += [["commits on a real machine", len(live), sum(one["answer"] == "faster" for one in live)]] if live else []
-    two = document.get("revisions") or {}
-    real = (
-        f"\n\nA real change, the example's images decoded once: {speedup(two.get('throughput'))} a step." if two else ""
-    )
-    return (
-        "Placebo changes, asked again and again under one `--ledger`. The last column counts false answers; at most "
-        "5 % of ledgers may hold one.\n\nReproduce: `python -m benchmarks.asks --help`.\n\n"
-        + table(["placebo changes", "asks", "answered faster"], rows)
-        + power
-        + real
-        + "\n\n"
-        + machine(*(one["environment"] for one in document.get("simulated", {}).values()))
-    )
-
-
-def judge_loop(results: Path) -> str:
-    found = load(results / "asks.json").get("loop")
-    if not found:
-        return "Not measured yet: `python -m benchmarks.asks --loop 60` judges ten edits of a scripted agent.\n"
-    rows = []
-    for number, each in enumerate(found["asks"], 1):
-        left = f"{each['error']['left']:.2g}" if "error" in each else MISSING
-        measured = [_interval(each.get("speedup")), each.get("quality", MISSING), each.get("seconds", MISSING), left]
-        rows.append([number, each["edit"], each["kind"], each["verdict"], *measured])
-    heads = ["ask", "edit", "in truth", "verdict", "speedup", "quality", "seconds", "error left"]
-    return (
-        "Ten edits of one script by a scripted agent, each judged by `autoopt judge --baseline HEAD --seconds "
-        f"{found['seconds_each']:g}` and committed where the verdict is `keep`: three true gains, five that do "
-        "nothing, two cheats. The session measures the baseline again after each commit.\n\n"
-        "Reproduce: `python -m benchmarks.asks --loop 60`.\n\n"
-        f"{table(heads, rows)}\n\n{machine(found['environment'])}\n"
-    )
-
-
-def _interval(speedup: list[float] | None) -> str:
-    return MISSING if not speedup else f"{speedup[0]:.2f}× [{speedup[1]:.2f}, {speedup[2]:.2f}]"
-
-
-def bisection(results: Path) -> str:
-    document, rows, machines = load(results / "bisection.json"), [], []
-    for history in ("commits", "packages"):
-        for kind, found in document.get(history, {}).items():
-            planted = found["rows"]
-            blamed = [row for row in planted if row["sure"]]
-            right = sum(row["found"] == row["place"] for row in blamed)
-            asked = sum(row["comparisons"] for row in planted) / len(planted)
-            seconds = sorted(row["seconds"] for row in planted)[len(planted) // 2]
-            machines.append(found["environment"])
-            rows.append([history, kind, len(planted), right, len(blamed) - right, f"{asked:.1f}", seconds])
-    heads = ["history", "noise", "regressions", "right blame", "false blame", "comparisons", "median seconds"]
-    return (
-        "Regressions of 5 to 30 % planted into histories of 32 commits or 12 packages, in simulated time. A step is "
-        "blamed from a probability of 95 % on.\n\nReproduce: `python -m benchmarks.bisection --simulated 20`.\n\n"
-        + table(heads, rows) + "\n\n" + machine(*machines) + "\n"
-    )  # fmt: skip
-
-
 def distributed(results: Path) -> str:
     document, trials = load(results / "distributed.json"), load(results / "distributed_trials.json")
     rows = [
@@ -414,27 +182,6 @@ def distributed(results: Path) -> str:
         + table(["training", "speedup"], rows)
         + f"\n\n{cluster}\n\n"
         + machine(document.get("environment", {}))
-    )
-
-
-def simulated_gpu(results: Path) -> str:
-    file = results / "simulated-gpu.json"
-    rows = [
-        [
-            one["case"],
-            one["noise"],
-            f"{one['budget'] / 60:g}",
-            len(one["decided"]),
-            " + ".join(f"`{name}`" for name in one["plan"]) or "baseline",
-            "nothing to gain" if one["share"] is None else f"{one['share']:.0%}",
-        ]
-        for one in (load(file) if file.exists() else [])
-    ]
-    return (
-        "The whole search in simulated time: processes start in 5 to 14 s, compilation takes up to 70 s. The gains are "
-        "assumed, so this page measures the search and no device. *Attained*: the share of the best possible log "
-        "speedup that the final plan has.\n\nReproduce: `python -m benchmarks.search.gpu`.\n\n"
-        + table(["case", "noise", "minutes", "decided", "final plan", "attained"], rows)
     )
 
 
@@ -470,158 +217,27 @@ def gpu(results: Path) -> str:
     )
 
 
-def truth(results: Path) -> str:
-    document = load(results / "truth.json")
-    rows: list[list[object]] = []
-    for title, key in (
-        ("20 placebos, one after the other, simulated", "placebo_runs"),
-        ("whole searches, simulated", "loop_runs"),
-        ("several plans next to one baseline, simulated", "several"),
-    ):
-        for kind, found in document.get(key, {}).items():
-            rows.append([title, kind, found["runs"], found["rule"], _held(found)])
-    live = document.get("live_runs")
-    if live:
-        rows.append(["whole searches over placebos, this machine", "", len(live["runs"]), live["rule"], _held(live)])
-    for kind, found in document.get("false_losses", {}).items():
-        rows.append(["quality: identical changes", kind, found.get("changes", "-"), found["rule"], _held(found)])
-    cost = [
-        [f"`{one['workload']}`", speedup({**one, "value": one["ratio"], "n": None})]
-        for one in document.get("overhead", [])
-    ]
-    return (
-        "Each row is a rule that was fixed before the measurement, and whether it held. A placebo is a change "
-        "without effect: keeping one is an error.\n\nReproduce: `python -m benchmarks.truth --help`.\n\n"
-        + table(["experiment", "case", "runs", "rule", "result"], rows)
-        + "\n\n## Cost of measuring\n\nSeconds of an instrumented step over those of a bare one.\n\n"
-        + table(["workload", "ratio"], cost)
-    )
-
-
-def _held(found: Document) -> str:
-    return "holds" if found["holds"] else "**does not hold**"
-
-
-def quality(results: Path) -> str:
-    """Changes whose truth is known before the quality gate, and its price of noise against measured steps."""
-    document, parts, seen = load(results / "quality.json"), [], []
-    judged = {True: "passed", False: "refused", None: "undecided"}
-    rules = {
-        "broken": ("Broken changes", "none is kept as `identical` or `equivalent`"),
-        "honest": ("Honest changes", "at least 17 of 20 are kept as `identical` or `equivalent`"),
-    }
-    for key, (title, rule) in rules.items():
-        found = _latest(document, key)
-        seen.append(found.get("environment", {}))
-        rows = [
-            [
-                f"`{row['case']}`",
-                row["workload"],
-                row["level"] or "refused",
-                judged[row["trained_passed"]] if row["trained_detail"] else "",
-                f"{row['seconds']:.1f}",
-                (row["trained_detail"] if row["trained_passed"] is False else row["detail"]).partition(";")[0],
-            ]
-            for row in found.get("cases", [])
-        ]
-        count = f"{found['kept']} of {found['of']} are kept as `identical` or `equivalent`." if found else MISSING
-        head = ["change", "workload", "probes", "trainings", "seconds", "reason"]
-        parts.append(f"## {title}\n\nRule: {rule}. {count}" + (f"\n\n{table(head, rows)}" if rows else ""))
-    priced = _latest(document, "price")
-    seen.append(priced.get("environment", {}))
-    rows = [
-        [
-            pair["workload"],
-            f"{pair['gradient_error']:.2f}",
-            number(pair["predicted"]),
-            number(pair["measured"]),
-            pair["measured"]["seeds"],
-        ]
-        for pair in priced.get("pairs", [])
-    ]
-    head = ["workload", "error of the gradient", "steps predicted", "steps measured", "seeds"]
-    parts.append(
-        "## Price of noise\n\nSteps with noise of a known size over steps without it, to the same losses. The "
-        "prediction holds for a learning rate that is no larger than pays.\n\n"
-        + (table(head, rows) if rows else MISSING)
-    )
-    intro = (
-        "Small workloads of several kinds, each change probed as in a search. What probes pass is trained from two "
-        "seeds and judged as at the end of a run.\n\nReproduce: `python -m benchmarks.truth.quality_cases`."
-    )
-    return "\n\n".join([intro, *parts, machine(*seen)])
-
-
-def _latest(document: Document, part: str) -> Document:
-    found = document.get(part, {})
-    return found.get("latest") or found.get("first") or {}
-
-
-def coverage(results: Path) -> str:
-    """Simulations with known truth: the headline, loaders that deliver in bunches, processes that are unequal."""
-    headline = load(results / "headline_coverage.json")
-    parts = [
-        "How often a 95 % interval holds the truth, and how often a change that brings nothing is accepted.",
-        "## The headline\n\n" + (headline_coverage.table(headline) if "rows" in headline else MISSING),
-    ]
-    rows = load(results / "loaders.json").get("rows", [])
-    cells = []
-    for workers, bound in sorted({(row["workers"], row["bound"]) for row in rows}):
-        for gain in (1.0, 1.25, 2.0):
-            mine = [r for r in rows if (r["workers"], r["bound"], r["gain"]) == (workers, bound, gain)]
-            runs = sum(row["runs"] for row in mine)
-            counts = [f"{sum(row[key] for row in mine)} of {runs}" for key in ("accepted", "undecided", "covered")]
-            middle = sorted(row["median"] for row in mine)[len(mine) // 2]
-            cells.append([workers, bound, f"{gain:.2f}", f"{middle:.2f}", *counts])
-    head = ["workers", "bound by", "true ratio", "median", "accepted", "undecided in 2 min", "interval holds it"]
-    parts.append(
-        "## Loaders that deliver in bunches\n\nA true ratio of 1.00: the candidate shortens what the other hides. "
-        "All jitters together.\n\nReproduce: `python -m benchmarks.truth.loaders --out FILE`.\n\n"
-        + (table(head, cells) if cells else MISSING)
-    )
-    rows = load(results / "skewed.json").get("rows", [])
-    cells = [
-        [
-            row["processes"],
-            row["noise"],
-            f"{row['gain']:.1f}",
-            f"{row['accepted']:.0%}",
-            f"{row['covered']:.0%}",
-            f"{row['pairs']:.0f}",
-            f"{row['seconds']:.0f} s",
-        ]
-        for row in rows
-    ]
-    head = ["processes", "noise", "true ratio", "accepted", "interval holds it", "pairs", "median time"]
-    parts.append(
-        "## Processes that are unequal\n\nThe candidate's processes are alike, one in five is slower by a fifth, or "
-        f"they scatter twice as much. {rows[0]['runs'] if rows else 0} comparisons a row.\n\n"
-        "Reproduce: `python -m benchmarks.truth.skewed --out FILE`.\n\n" + (table(head, cells) if cells else MISSING)
-    )
-    return "\n\n".join(parts)
-
-
 PAGES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "measurements/whole-runs.md": ("Whole runs", whole_runs),
     "measurements/gauntlet.md": ("The gauntlet", gauntlet),
     "peers.md": ("Compared with other tools", peers),
     "measurements/examples.md": ("The examples, from search to training", adoption),
-    "measurements/exhaustive-search.md": ("Compared with an exhaustive search", oracle),
-    "measurements/reported-cases.md": ("Reported cases", reported_cases),
-    "measurements/placebos.md": ("Placebos and error rates", truth),
-    "measurements/quality.md": ("Quality of broken and honest changes", quality),
-    "measurements/coverage.md": ("Coverage of intervals", coverage),
-    "measurements/compare.md": ("Placebos under `autoopt compare`", asks),
-    "measurements/judge-loop.md": ("A loop of ten edits", judge_loop),
-    "measurements/bisection.md": ("Planted regressions, found", bisection),
-    "measurements/predictions.md": ("Predictions and ceilings", prediction),
-    "measurements/attention.md": ("Attention", attention),
+    "measurements/exhaustive-search.md": ("Compared with an exhaustive search", method.oracle),
+    "measurements/reported-cases.md": ("Reported cases", method.reported_cases),
+    "measurements/placebos.md": ("Placebos and error rates", method.truth),
+    "measurements/quality.md": ("Quality of broken and honest changes", method.quality),
+    "measurements/coverage.md": ("Coverage of intervals", method.coverage),
+    "measurements/compare.md": ("Placebos under `autoopt compare`", method.asks),
+    "measurements/judge-loop.md": ("A loop of ten edits", method.judge_loop),
+    "measurements/bisection.md": ("Planted regressions, found", method.bisection),
+    "measurements/predictions.md": ("Predictions and ceilings", method.prediction),
+    "measurements/attention.md": ("Attention", method.attention),
     "measurements/latency.md": ("Serving latency", latency),
     "measurements/tuning.md": ("Learning-rate search", tuning),
     "measurements/model-changes.md": ("Changes of the model", model_changes),
     "measurements/distributed.md": ("Several processes", distributed),
     "measurements/gpu.md": ("GPU cases", gpu),
-    "measurements/simulated-gpu.md": ("GPU cases, simulated", simulated_gpu),
+    "measurements/simulated-gpu.md": ("GPU cases, simulated", method.simulated_gpu),
 }
 
 

@@ -15,7 +15,8 @@ import sys
 import time
 from pathlib import Path
 
-from autoopt_reports import html, sample
+from autoopt_reports import html
+from benchmarks import sample
 
 LIMITS = {50: 250 * 1024, 1000: 1024 * 1024}
 REPEATS = 7

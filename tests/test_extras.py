@@ -18,7 +18,7 @@ from autoopt.options import Options
 from autoopt.running.checks import check_command
 from autoopt.script.command import Build
 from autoopt.trial.remote.ray_cluster import RayCluster
-from autoopt_strategies.model.lora import Lora
+from autoopt_model.lora import Lora
 
 ROOT = Path(__file__).parents[1]
 EXTRAS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]

@@ -94,7 +94,7 @@ OPTIONS = {
     | {"--with", "--watch", "--memory-limit", "--nproc"},
     "resume": SEARCH | {"--open", "--no-open", "--accept-changed"},
     "report": {"--out", "--json", "--open", "--card", "--against"},
-    "export": {"--to", "--out", "--code", "--patch", "--write"},
+    "export": {"--to", "--out", "--code"},
     "apply": {"--plan"},
     "revert": {"--plan"},
     "run": {"--plan", "--device", "--seed", "--strategies"},

@@ -13,7 +13,7 @@ from autoopt import Case, Change, Risk, Setup, Strategy
 from autoopt.errors import UsageError
 from autoopt.registry import Registry, Source, load_strategies
 from autoopt.strategy import check_strategy
-from autoopt.testing.method_cards import builtin
+from autoopt.testing.method_cards import shipped
 
 
 class Plain(Strategy):
@@ -58,7 +58,7 @@ def test_what_does_not_exist_is_refused_with_the_nearest_name(kind: type[Plain],
 
 def test_what_exists_is_registered() -> None:
     assert "plain" in Registry([*load_strategies().sources, Source(Companion(), "under test")])
-    assert all(check_strategy(strategy) == [] for strategy in builtin())
+    assert all(check_strategy(strategy) == [] for strategy in shipped())
 
 
 def test_a_name_is_given_once() -> None:

@@ -80,7 +80,7 @@ def own_seconds(*, with_children: bool) -> float:
     ended = os.times()
     total = time.process_time() + ended.children_user + ended.children_system
     if with_children:
-        total += sum(_seconds_of(pid) for pid in descendants())
+        total += sum((sum(int(value) for value in _stat(pid)[11:15]) / _TICKS) for pid in descendants())
     return total
 
 
@@ -113,10 +113,6 @@ def foreign_cores(before: CpuTimes, after: CpuTimes, seconds: float) -> float | 
     """Cores that others used, on average, between two readings that lie so many seconds apart."""
     foreign = foreign_seconds(before, after)
     return None if foreign is None or seconds <= 0 else foreign / seconds
-
-
-def _seconds_of(pid: int) -> float:
-    return sum(int(value) for value in _stat(pid)[11:15]) / _TICKS
 
 
 def _stat(pid: int) -> list[str]:

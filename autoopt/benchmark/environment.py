@@ -166,12 +166,10 @@ class Monitor:
 
     Args:
         device: CUDA devices are read through NVML where ``nvidia-ml-py`` is installed.
-        seconds: between readings.
     """
 
-    def __init__(self, device: Device, seconds: float = 0.1) -> None:
+    def __init__(self, device: Device) -> None:
         self._read_device = nvml_reader(device)
-        self._seconds = seconds
         self._readings: list[Reading] = []
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -192,7 +190,7 @@ class Monitor:
             self._thread.join()
 
     def _loop(self) -> None:
-        while not self._stop.wait(self._seconds):
+        while not self._stop.wait(0.1):
             assert self._read_device is not None
             self._readings.append(self._read_device())
 

@@ -29,8 +29,8 @@ from autoopt.records import JsonDict
 from autoopt.records.facts import DatasetFacts, LoaderFacts, ModelFacts, OptimizerFacts, TensorFacts, WorkloadFacts
 from autoopt.workload import Workload
 
-_HANDFUL = 4
-_PATIENCE = 2.0
+_HANDFUL, _PATIENCE = 4, 2.0
+"""Samples that are read however slow they are, and seconds after which no more are."""
 _NOT_PLAIN = object()
 
 

@@ -24,9 +24,8 @@ MOST_COORDINATES = 16384
 LEAST_PER_TENSOR = 16
 """Sampled coordinates of all parameters together, and of a small one."""
 
-_WHOLE = 1 << 16
-_STRIDED = 1 << 14
-_PER_SAMPLE = 64
+_WHOLE, _STRIDED, _PER_SAMPLE = 1 << 16, 1 << 14, 64
+"""Elements up to which a tensor is read whole, of a larger one, and of a sample: no step waits for a digest."""
 _APART = object()
 
 
@@ -175,20 +174,19 @@ class Coordinates:
 
     Args:
         model: whose parameters are sampled.
-        most: coordinates of all parameters together, about.
 
     Attributes:
         names: of the parameters in the model's own order, without the prefix of a compiled module.
         sizes, counts: elements of each parameter, and how many of them are sampled.
     """
 
-    def __init__(self, model: nn.Module, most: int = MOST_COORDINATES) -> None:
+    def __init__(self, model: nn.Module) -> None:
         found = {name.replace("_orig_mod.", ""): p for name, p in model.named_parameters() if p.requires_grad}
         self._parameters = list(found.values())
         self.names = list(found)
         self.sizes = [parameter.numel() for parameter in self._parameters]
         total = max(sum(self.sizes), 1)
-        self.counts = [min(size, max(LEAST_PER_TENSOR, most * size // total)) for size in self.sizes]
+        self.counts = [min(size, max(LEAST_PER_TENSOR, MOST_COORDINATES * size // total)) for size in self.sizes]
         self._indices = []
         for place, (parameter, size, count) in enumerate(zip(self._parameters, self.sizes, self.counts, strict=True)):
             drawn = np.random.default_rng(mix(place, size)).choice(size, count, replace=False)

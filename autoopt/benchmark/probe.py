@@ -66,6 +66,7 @@ _HELD_BYTES = 2**28
 _AHEAD_SECONDS, _AHEAD = 1.0, 64
 """For stepping the scheduler alone, and the places at which its rate is written down."""
 _MOST_ORDERED = 2_000_000
+"""Samples of an epoch whose order is read by the sampler alone."""
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,9 @@ from autoopt.records.messages import TrainingRun
 Mode = Literal["max", "min"]
 Array = NDArray[np.float64]
 _DRAWS = 4000
-_SEED_SD = 0.1
-_SEED_DOF = 3.0
+"""Their outer quantiles are known to a few hundredths."""
+_SEED_SD, _SEED_DOF = 0.1, 3.0
+"""Spread of the steps to a target between seeds before any was seen, and how many seeds that is worth."""
 
 
 def whole_run_seconds(parts: RunParts, steps: float | None = None) -> WholeRun:

@@ -19,8 +19,6 @@ from autoopt.benchmark.contents import added, samples_of
 from autoopt.benchmark.distributed.group import Enough
 from autoopt.benchmark.losses import Loss, LossRecorder, check_loss
 
-_CHECKED_STEPS = 3
-
 
 class TrainingStep:
     """``step(batches) -> loss``: one optimizer step over its micro-batches, which are on the device.
@@ -59,7 +57,7 @@ class TrainingStep:
         self.forward: Loss = loss if autocast is None else self._under_autocast
         self.backward: Callable[[torch.Tensor], None] = torch.Tensor.backward if scaler is None else self._scaled
         self._plain_update = scaler is None and clip is None
-        self._unchecked = _CHECKED_STEPS
+        self._unchecked = 3  # first steps, whose losses are looked at
         self._latest: torch.Tensor | None = None
 
     def __call__(self, batches: list[Any]) -> torch.Tensor:

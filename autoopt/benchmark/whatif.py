@@ -22,6 +22,7 @@ from autoopt.benchmark.seeding import kept_random_state
 from autoopt.records import JsonDict
 
 SECONDS = 0.5
+"""Of each of the two that are compared."""
 _LEAST, _MOST = 3, 30
 _HOPELESS = 3.0
 """So many times slower, and it is not tried again."""

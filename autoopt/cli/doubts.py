@@ -9,10 +9,10 @@ from pathlib import Path
 
 from autoopt.records import Record
 
-BUSY_PER_CORE = 0.3
+BUSY_PER_CORE, SCARCE_MEMORY, TAKEN_DEVICE_MEMORY = 0.3, 0.15, 0.05
+"""Load of each core, share of the memory that is free, and of the device's that others hold, which disturb a run."""
 SMALL_SHARED_MEMORY = 256 * 1024**2
-SCARCE_MEMORY = 0.15
-TAKEN_DEVICE_MEMORY = 0.05
+"""Bytes: loader workers hand their batches over there; Docker gives 64 MiB."""
 
 
 class Doubt(Record):

@@ -26,29 +26,21 @@ FORMATS = ("pytorch", "lightning", "transformers", "accelerate")
     metavar="FILE",
     help="Also write what arguments cannot say, as a Callback (lightning) or a function (transformers).",
 )
-@click.option("--patch", type=click.Path(path_type=Path), metavar="FILE", help="A diff of your own FILE instead.")
-@click.option("--write", is_flag=True, help="With --patch: change the file itself, too.")
-def export_command(run: Path, target: str, out: Path | None, code: Path | None, patch: Path | None, write: bool) -> int:
+def export_command(run: Path, target: str, out: Path | None, code: Path | None) -> int:
     """Writes the winning plan of a run as code or configuration.
 
-    RUN is a run directory or its result.json. What the target cannot express is said on standard error. --patch
-    shows a diff of a file of your own where its DataLoader or Trainer stands in plain sight.
+    RUN is a run directory or its result.json. What the target cannot express is said on standard error.
     """
-    if write and patch is None:
-        raise UsageError("--write changes the file that --patch names", hint="such as --patch train.py --write")
-    if code is not None and patch is not None:
-        raise UsageError("--code and --patch are two ways to the same end", hint="give one of them")
     if code is not None and not (code.suffix == ".py" and code.stem.isidentifier()):
         raise UsageError(f"--code {code} cannot be imported", hint="such as --code optimized_trainer.py")
     from autoopt.records.reading import read_result
 
     result = read_result(run)
-    text, notes = _patched(result, patch, target, write) if patch is not None else _exported(result, run, target, code)
+    text, notes = _exported(result, run, target, code)
     for note in notes:
         say(note)
     if out is None:
-        if text:  # a diff may be empty: then the notes say why
-            write_line(text.rstrip("\n"))
+        write_line(text.rstrip("\n"))
         return 0
     _write(out, text)
     write_line(str(out))
@@ -74,10 +66,3 @@ def _exported(result: Result, run: Path, target: str, path: Path | None) -> tupl
     _write(path, code.text)
     say(f"{path}: {', '.join(sorted(code.covered)) or 'nothing that arguments could not say'}")
     return export(result, target, code=code, module=path.stem)
-
-
-def _patched(result: Result, path: Path, target: str, write: bool) -> tuple[str, tuple[str, ...]]:
-    from autoopt.export.patch import patch
-    from autoopt.registry import load_strategies
-
-    return patch(path, result.best.plan, load_strategies(result.reproduce.strategies), target=target, write=write)

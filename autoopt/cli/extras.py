@@ -32,7 +32,7 @@ EXTRA_OF = {
 def lacking(error: ModuleNotFoundError) -> EnvironmentLacks | None:
     """The error for a package that is not installed, with the extra that brings it; None for one of ours."""
     package = (error.name or "").partition(".")[0]
-    if package in ("", "autoopt", "autoopt_strategies", "autoopt_reports"):
+    if package in ("", "autoopt", "autoopt_strategies", "autoopt_model", "autoopt_reports"):
         return None
     extra = f"torch-autoopt[{EXTRA_OF[package]}]" if package in EXTRA_OF else package
     return EnvironmentLacks(f"{package} is not installed", hint=f"pip install '{extra}'")

@@ -9,7 +9,7 @@ import click
 from autoopt.cli.parameters import optimize_options, read_options
 from autoopt.options import parse_choices
 
-TOOLS = ("torch", "cprofile", "lines", "memory", "pyspy", "nvml", "nsys")
+TOOLS = ("torch", "cprofile", "lines", "memory")
 
 
 @click.command("profile")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from autoopt.records import Plan
     from autoopt.trackers import Tracker
     from autoopt.train import Trained
-    from autoopt.train.progress import Progress
+    from autoopt.train.run import Progress
 
 
 @click.command("train")

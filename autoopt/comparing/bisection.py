@@ -20,7 +20,6 @@ SURE = 0.95
 """The probability from which a step is blamed."""
 _DOF = 4.0
 """Of the noise of one comparison: a machine has bad minutes, which a normal distribution would take for proof."""
-_GRID = 41
 _MOST, _MOST_ENDS = 64, 4
 """Comparisons in all, and of the bad end, where it is not plain whether it is slower."""
 
@@ -74,7 +73,7 @@ class Posterior:
 
     def __init__(self, count: int, loss: float, error: float) -> None:
         self.count = count
-        self._losses = np.linspace(loss - 3 * error, min(loss + 3 * error, -1e-4), _GRID)
+        self._losses = np.linspace(loss - 3 * error, min(loss + 3 * error, -1e-4), 41)
         prior = -0.5 * ((self._losses - loss) / max(error, 1e-6)) ** 2
         self._log = np.tile(prior, (count, 1))
 
@@ -97,16 +96,16 @@ class Posterior:
         return min(places, key=lambda place: abs(before[place - 1] - 0.5), default=None)
 
 
-def bisect(count: int, measure: Measure, more: Callable[[], bool], *, least: float = 0.01) -> Blame:
+def bisect(count: int, measure: Measure, more: Callable[[], bool]) -> Blame:
     """Finds the first slow place.
 
     Args:
         count: of places; the last is the bad end.
         measure: asks about one.
         more: whether there is time for another comparison.
-        least: a loss below this is none.
     """
     ends: list[Told] = []
+    least = 0.01  # a loss below this is none
     loss = error = 0.0
     while not ends or (abs(loss + least / 2) < 2 * error and len(ends) < _MOST_ENDS and more()):
         found = measure(count, least)

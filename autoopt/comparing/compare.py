@@ -27,6 +27,7 @@ from autoopt.storage.interrupts import handled
 from autoopt.trial.parent import Launcher
 
 DEFAULT_SECONDS = 300.0
+"""Of a comparison whose user names no budget."""
 
 Say = Callable[[str], None]
 
@@ -43,7 +44,6 @@ def compare_sides(
     head: str | None = None,
     pythons: tuple[str | None, str | None] = (None, None),
     say: Say = lambda text: None,
-    clock: Callable[[], float] = time.monotonic,
 ) -> Compared:
     """Compares two sides.
 
@@ -62,6 +62,7 @@ def compare_sides(
         WorkloadError: the baseline cannot be built, or fails.
         UsageError: a side is none, or the two are a script and a function.
     """
+    clock = time.monotonic
     registry, began, created = registry_of(options), clock(), now()
     workload = workload_of((baseline, candidate), workload)
     with contextlib.ExitStack() as stack:

@@ -19,6 +19,7 @@ TAMPERED = "what the baseline's evaluation reads was changed while it was compar
 _TASKS = "autoopt.comparing.tasks"
 _HELD = "autoopt.script.held:evaluate"
 _TIMEOUT = 600.0
+"""Seconds of one evaluation at the most."""
 
 
 class Evaluating:

@@ -29,6 +29,7 @@ from autoopt.records import JsonDict
 from autoopt.records.comparing import LedgerEntry
 
 TOTAL = 0.05
+"""Probability of a false answer in all asks of a new ledger together; an old one keeps its own."""
 
 
 class LedgerLostError(DocumentError):
@@ -45,13 +46,12 @@ def share(ask: int) -> float:
     return 1.0 / (_SUM * n * math.log(n) ** 2)
 
 
-def enter(path: Path, *, baseline: str, candidate: str, total: float = TOTAL, after: str | None = None) -> LedgerEntry:
+def enter(path: Path, *, baseline: str, candidate: str, after: str | None = None) -> LedgerEntry:
     """Writes an ask into the ledger, before anything is measured.
 
     Args:
         path: the file; made where it is missing.
         baseline, candidate: what is compared, for people who read it.
-        total: the alpha of a new ledger; an old one keeps its own.
         after: the head that the last answer told; None: not checked.
 
     Raises:
@@ -68,7 +68,7 @@ def enter(path: Path, *, baseline: str, candidate: str, total: float = TOTAL, af
                 hint="bring the file back, or begin another session; its asks would not be counted",
             )
         asks = [line for line in lines if "ask" in line]
-        alpha, ask = asks[0]["total"] if asks else total, len(asks) + 1
+        alpha, ask = asks[0]["total"] if asks else TOTAL, len(asks) + 1
         spent = sum(share(n) for n in range(1, ask + 1))
         entry = LedgerEntry(ask=ask, alpha=alpha * share(ask), total=alpha, left=alpha * max(0.0, 1.0 - spent))
         told = {"ask": ask, "total": alpha, "alpha": entry.alpha, "baseline": baseline, "candidate": candidate}

@@ -30,6 +30,7 @@ SAMPLED = "autoopt.comparing.tasks:sampled"
 MOVED_AWAY = "autoopt.comparing.tasks:moved_away"
 
 _ASKED = 3
+"""Steps by which a pace is known: the shortest of them was not disturbed."""
 
 
 class Pair:

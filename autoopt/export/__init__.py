@@ -1,4 +1,4 @@
-"""From a plan to something usable: a plain script, arguments of other trainers, lines to paste, a diff."""
+"""From a plan to something usable: a plain script, arguments of other trainers, lines to paste."""
 
 from __future__ import annotations
 

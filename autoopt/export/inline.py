@@ -25,9 +25,9 @@ from typing import Any
 from autoopt.export.fold import Known, fold
 from autoopt.export.text import call, literal
 from autoopt.loading.user_build import UserBuild
+from autoopt.registry import OURS
 from autoopt.setup import Wrap
 
-OURS = ("autoopt", "autoopt_strategies")
 _IMPORTED = ("autoopt.adapters",)
 """Of ours, and imported by a script all the same: it takes a Trainer apart, whose libraries the script needs anyway."""
 _FOLDED = ("autoopt.export.printed", "autoopt.benchmark.training_step")

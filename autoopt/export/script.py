@@ -9,16 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from autoopt.export.fold import GIVEN, Code
-from autoopt.export.inline import OURS, Inliner, NotExportable
+from autoopt.export.inline import Inliner, NotExportable
 from autoopt.export.text import commented, literal
 from autoopt.loading.importing import dotted
 from autoopt.loading.user_build import UserBuild
 from autoopt.records import Plan
 from autoopt.records.facts import WorkloadFacts
-from autoopt.registry import Registry
+from autoopt.registry import OURS, Registry
 from autoopt.setup import Setup
-
-_TRIVIAL_BATCH = (1.0, 0)
 
 
 @dataclass
@@ -31,7 +29,6 @@ class Draft:
     spec: str
     plan: Plan
     setup: Setup
-    facts: WorkloadFacts | None
     inliner: Inliner = field(default_factory=Inliner)
     notes: list[str] = field(default_factory=list)
 
@@ -51,72 +48,6 @@ class Draft:
             except NotExportable as problem:
                 self.notes.append(f"a change of the {what} is missing here: {problem}")
         return made
-
-    # what the facts decide; None: not known, the script finds out itself
-
-    @property
-    def own_loader(self) -> bool | None:
-        return self.facts.loader.own_loader if self.facts else None
-
-    @property
-    def odd_loader(self) -> bool:
-        """A sampler of the user's own: its random numbers have to be shielded, as in a trial."""
-        loader = self.facts.loader if self.facts else None
-        return bool(loader and (loader.custom_sampler or loader.custom_batch_sampler))
-
-    @property
-    def map_style(self) -> bool:
-        return self.facts.dataset.map_style if self.facts else True
-
-    @property
-    def known_length(self) -> bool:
-        return self.facts is None or self.facts.steps_per_epoch is not None
-
-    @property
-    def criterion(self) -> bool | None:
-        return not self.facts.loss_is_closure if self.facts else None
-
-    @property
-    def has_scheduler(self) -> bool:
-        if self.setup.scheduler:
-            return True
-        return self.facts.optimizer.has_scheduler if self.facts else True
-
-    @property
-    def has_evaluate(self) -> bool:
-        return self.facts.has_evaluate if self.facts else True
-
-    @property
-    def accumulates(self) -> bool:
-        """Whether a step may have several micro-batches."""
-        size = self.setup.batch.accumulation or (self.facts.accumulation if self.facts else None)
-        return size is None or size > 1
-
-    @property
-    def clips(self) -> bool:
-        return self.facts.clip_grad_norm is not None if self.facts else True
-
-    @property
-    def adapted(self) -> str | None:
-        return self.facts.adapter if self.facts else None
-
-    @property
-    def moves_batch(self) -> bool:
-        """Whether the batch differs from the user's, so that steps do too."""
-        return self.setup.batch.size is not None or self.setup.batch.accumulation is not None
-
-    @property
-    def scales_rate(self) -> bool:
-        return (self.setup.batch.learning_rate_factor, self.setup.batch.warmup_steps) != _TRIVIAL_BATCH
-
-    @property
-    def whole_schedule(self) -> bool:
-        """Whether the schedule needs more than ``scheduler.step()``."""
-        return self.scales_rate or (self.has_scheduler and self.moves_batch)
-
-    @property
-    def dtype(self) -> str | None:
-        return self.setup.precision.dtype
 
 
 def user_import(spec: str, taken: Collection[str] = ()) -> tuple[list[str], list[str], str]:
@@ -146,16 +77,22 @@ _WORKER_OPTIONS = ("prefetch_factor", "persistent_workers", "multiprocessing_con
 _OF_VALIDATION = ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "multiprocessing_context")
 
 
-def known_of(draft: Draft, build: str = "build") -> dict[str, Any]:
+def known_of(draft: Draft, facts: WorkloadFacts | None = None, build: str = "build") -> dict[str, Any]:
     """The names that printed code may depend on (``printed.plan``), and those of the training step.
 
     Args:
         draft: its inliner gets the definitions of the plan's transforms.
+        facts: of the workload; None: code for a Trainer, which runs the training itself.
         build: what gives the user's workload.
     """
-    plan = {"build": Code(build), "adapted": bool(draft.adapted), **_switches(draft), **_data(draft), **_run(draft)}
-    plan |= _trainer(plan)
-    return {**{f"plan.{name}": value for name, value in plan.items()}, **_step(draft, plan)}
+    plan = {"build": Code(build), **_switches(draft), **_changes(draft, facts)}
+    own = plan | _run(draft, facts) if facts is not None else plan
+    own |= _trainer(own)
+    known = {f"plan.{name}": value for name, value in own.items()}
+    known |= {"self.configured": None} if not own["configures"] else {}
+    known |= {"self.on_train_start": None} if not own["changes_training_loader"] else {}
+    known |= {"names": None} if not (own["rebuilds"] or own["optimizer"]) else {}
+    return {**known, **_step(own, facts)} if facts is not None else known
 
 
 def _switches(draft: Draft) -> dict[str, Any]:
@@ -173,55 +110,63 @@ def _switches(draft: Draft) -> dict[str, Any]:
     return {"sets_switches": any(value is not None for value in found.values()), **found}
 
 
-def _data(draft: Draft) -> dict[str, Any]:
-    setup = draft.setup
+def _changes(draft: Draft, facts: WorkloadFacts | None) -> dict[str, Any]:
+    """What the plan changes, whoever runs the training."""
+    setup, compile_ = draft.setup, draft.setup.compile
+    options: dict[str, Any] = {}
+    if compile_ is not None:
+        options = {"mode": compile_.mode, "dynamic": compile_.dynamic, "fullgraph": compile_.fullgraph or None}
+    rate = (setup.batch.learning_rate_factor, setup.batch.warmup_steps)
     return {
-        "own_loader": draft.own_loader,
-        "odd_loader": draft.odd_loader,
-        "map_style": draft.map_style,
-        "known_length": draft.known_length,
-        "loader_options": loader_options(draft),
-        "valid_options": loader_options(draft, validation=True),
+        "loader_options": loader_options(draft, facts),
+        "valid_options": loader_options(draft, facts, validation=True),
         "starts_workers": "worker_init_fn" in setup.loader,
         "batch_size": setup.batch.size,
-        "moves_batch": draft.moves_batch,
+        "learning_rate_factor": rate[0],
+        "warmup_steps": rate[1],
+        "scales_rate": rate != (1.0, 0),
         "non_blocking": setup.transfer.non_blocking,
         "prefetch": setup.transfer.prefetch,
         "dataset": draft.expressions(setup.dataset, "dataset"),
         "collate": draft.expressions(setup.collate, "collate function"),
         "sampler": draft.expressions(setup.sampler, "order of samples"),
-    }
-
-
-def _run(draft: Draft) -> dict[str, Any]:
-    setup, known = draft.setup, draft.facts is not None
-    compile_ = setup.compile
-    options = {} if compile_ is None else _compile_options(compile_)
-    return {
-        "accumulation": setup.batch.accumulation,
-        "learning_rate_factor": setup.batch.learning_rate_factor,
-        "warmup_steps": setup.batch.warmup_steps,
         "loss": draft.expressions(setup.loss, "loss"),
         "model": draft.expressions(setup.model, "model"),
         "optimizer": draft.expressions(setup.optimizer, "optimizer"),
         "scheduler": draft.expressions(setup.scheduler, "scheduler"),
         "step": draft.expressions(setup.step, "step"),
-        "criterion": draft.criterion,
-        "dtype": Code(f"torch.{draft.dtype}") if draft.dtype else None,
-        "scales_loss": setup.precision.loss_scaling,
-        "clips": draft.clips,
         "compiles": compile_ is not None,
         "regional": compile_ is not None and compile_.regional,
-        "compile_options": options,
+        "compile_options": {name: Code(literal(value)) for name, value in options.items() if value is not None},
         "marks_steps": compile_ is not None and compile_.replays_graphs,
         "rebuilds": bool(setup.optimizer or setup.model),
         "changes_model": bool(setup.model) or compile_ is not None,
-        "scales_rate": draft.scales_rate,
-        "has_scheduler": draft.has_scheduler or draft.whole_schedule,
-        "whole_schedule": draft.whole_schedule,
-        "scheduler_known": known or bool(setup.scheduler),
-        "has_evaluate": draft.has_evaluate,
-        "evaluate_known": known,
+    }
+
+
+def _run(draft: Draft, facts: WorkloadFacts) -> dict[str, Any]:
+    """What a training of the script's own depends on besides: the workload, and how often it is interrupted."""
+    setup, loader, batch = draft.setup, facts.loader, draft.setup.batch
+    moves_batch = batch.size is not None or batch.accumulation is not None
+    has_scheduler = bool(setup.scheduler) or facts.optimizer.has_scheduler
+    scales_rate = (batch.learning_rate_factor, batch.warmup_steps) != (1.0, 0)
+    whole_schedule = scales_rate or (has_scheduler and moves_batch)  # more than ``scheduler.step()``
+    return {
+        "adapted": bool(facts.adapter),
+        "own_loader": loader.own_loader,
+        # the random numbers of a sampler of the user's own have to be shielded, as in a trial
+        "odd_loader": loader.custom_sampler or loader.custom_batch_sampler,
+        "map_style": facts.dataset.map_style,
+        "known_length": facts.steps_per_epoch is not None,
+        "moves_batch": moves_batch,
+        "accumulation": batch.accumulation,
+        "criterion": not facts.loss_is_closure,
+        "dtype": Code(f"torch.{setup.precision.dtype}") if setup.precision.dtype else None,
+        "scales_loss": setup.precision.loss_scaling,
+        "clips": facts.clip_grad_norm is not None,
+        "has_scheduler": has_scheduler or whole_schedule,
+        "whole_schedule": whole_schedule,
+        "has_evaluate": facts.has_evaluate,
         "evaluate_every": setup.cadence.evaluate_every,
         "checkpoint_every": setup.cadence.checkpoint_every,
     }
@@ -240,49 +185,40 @@ def _trainer(plan: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _compile_options(compile_: Any) -> dict[str, Code]:
-    options = {"mode": compile_.mode, "dynamic": compile_.dynamic, "fullgraph": compile_.fullgraph or None}
-    return {name: Code(literal(value)) for name, value in options.items() if value is not None}
-
-
-def _step(draft: Draft, plan: dict[str, Any]) -> dict[str, Any]:
+def _step(plan: dict[str, Any], facts: WorkloadFacts) -> dict[str, Any]:
     """Names of ``benchmark.training_step``: no clock, no checks, and no more than the plan's steps need."""
     scaler = GIVEN if plan["scales_loss"] else None
     autocast = GIVEN if plan["dtype"] is not None else None
-    clip = None if not plan["clips"] else GIVEN if draft.facts is not None else ...
-    plain = scaler is None and clip is None
+    clip = GIVEN if plan["clips"] else None
+    plain, single = scaler is None and clip is None, (plan["accumulation"] or facts.accumulation) == 1
     found: dict[str, Any] = dict.fromkeys(("clock", "self.clock", "self.clock.mark", "self._check", "self._latest"))
     found |= {
         "fine": False,
         "self._unchecked": False,
-        "single": not draft.accumulates,
+        "single": single,
         "self.forward": Code("self.loss" if autocast is None else "self._under_autocast"),
         "self.backward": Code("torch.Tensor.backward" if scaler is None else "self._scaled"),
         "self._plain_update": plain,
     }
     for name, value in {"scaler": scaler, "autocast": autocast, "clip": clip}.items():
-        if value is not ...:
-            found |= {name: value, f"self.{name}": value}
+        found |= {name: value, f"self.{name}": value}
     if not plan["marks_steps"]:
         found |= {"begin": None, "self.begin": None}
-    unused = {"_accumulate": not draft.accumulates, "_under_autocast": autocast is None, "_scaled": scaler is None}
-    unused |= {"update": plain}
+    unused = {"_accumulate": single, "_under_autocast": autocast is None, "_scaled": scaler is None, "update": plain}
     unused |= {"make_scheduler": not plan["has_scheduler"]}
     unused |= {"evaluated": not plan["has_evaluate"], "enough": not plan["has_evaluate"]}
-    unused |= {"configured": not plan["configures"], "on_train_start": not plan["changes_training_loader"]}
-    found |= {f"self.{name}": None for name, is_unused in unused.items() if is_unused}
-    return found if plan["rebuilds"] or plan["optimizer"] else {**found, "names": None}
+    return found | {f"self.{name}": None for name, is_unused in unused.items() if is_unused}
 
 
-def loader_options(draft: Draft, *, validation: bool = False) -> dict[str, Code]:
+def loader_options(draft: Draft, facts: WorkloadFacts | None, *, validation: bool = False) -> dict[str, Code]:
     """The plan's DataLoader options as Python, without those that torch refuses together."""
     options: dict[str, Any] = dict(draft.setup.loader)
     if validation:
         options = {name: value for name, value in options.items() if name in _OF_VALIDATION}
         options |= draft.setup.evaluation
     workers = options.get("num_workers")
-    if workers is None and draft.facts is not None:
-        workers = draft.facts.loader.num_workers
+    if workers is None and facts is not None:
+        workers = facts.loader.num_workers
     if not workers:
         options = {name: value for name, value in options.items() if name not in _WORKER_OPTIONS}
     made = {}
@@ -303,12 +239,12 @@ class Script:
     notes: tuple[str, ...] = ()
 
 
-def script(workload_spec: str, plan: Plan, registry: Registry, *, facts: WorkloadFacts | None = None) -> str:
+def script(workload_spec: str, plan: Plan, registry: Registry, *, facts: WorkloadFacts) -> str:
     """The text of optimized_train.py; see :func:`export_script`."""
     return export_script(workload_spec, plan, registry, facts=facts).text
 
 
-def export_script(workload_spec: str, plan: Plan, registry: Registry, *, facts: WorkloadFacts | None = None) -> Script:
+def export_script(workload_spec: str, plan: Plan, registry: Registry, *, facts: WorkloadFacts) -> Script:
     """A script that trains what a trial of the plan trains, step for step.
 
     Args:
@@ -317,10 +253,10 @@ def export_script(workload_spec: str, plan: Plan, registry: Registry, *, facts: 
         registry: folds the plan.
         facts: of the workload; what they tell is not asked again in the script.
     """
-    base = Setup().with_precision(dtype=facts.precision) if facts and facts.precision else Setup()
+    base = Setup().with_precision(dtype=facts.precision) if facts.precision else Setup()
     processes = plan.processes
     homes = {type(registry[change.strategy]).__module__ for change in plan.changes}
-    draft = Draft(workload_spec, plan, registry.fold(plan, base), facts, Inliner((*OURS, *homes)))
+    draft = Draft(workload_spec, plan, registry.fold(plan, base), Inliner((*OURS, *homes)))
     if processes > 1:
         draft.notes.append(
             f"training in {processes} processes: autoopt train {workload_spec} --plan plan.json starts them"
@@ -331,7 +267,7 @@ def export_script(workload_spec: str, plan: Plan, registry: Registry, *, facts: 
     inliner.builds[UserBuild(workload_spec)] = build
     for module, names in _PRINTED.items():
         inliner.reserve(*names, module=module)
-    inliner.known = known_of(draft, build)
+    inliner.known = known_of(draft, facts, build)
     for module, names in _PRINTED.items():
         for name in names:
             inliner.want(module, name)

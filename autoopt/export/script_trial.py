@@ -25,6 +25,7 @@ ENDLESS = ("--epochs", "1000000", "--evaluate-every", "1000000000")
 """A training that is never evaluated and does not end."""
 
 _STEADY_STEPS = 5
+"""Steps whose median is held against that of as many before them."""
 _SCRIPTS: dict[str, _Script] = {}
 
 

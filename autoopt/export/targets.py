@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from autoopt.errors import UsageError
-from autoopt.export.inline import OURS, Inliner
+from autoopt.export.inline import Inliner
 from autoopt.export.script import Draft, known_of
 from autoopt.export.text import call, commented, literal
 from autoopt.records import Change, JsonDict, Plan, Result, Snippets
-from autoopt.registry import Registry
+from autoopt.registry import OURS, Registry
 from autoopt.setup import Setup
 
 
@@ -92,7 +92,7 @@ def trainer_code(result: Result, target: str, registry: Registry) -> Code:
     coded = tuple(change for change in left if _can_be_coded(registry.fold(Plan(changes=(change,))), target))
     plan = Plan(changes=coded)
     homes = {type(registry[change.strategy]).__module__ for change in coded}
-    draft = Draft(result.workload.spec, plan, registry.fold(plan), None, Inliner((*OURS, *homes)))
+    draft = Draft(result.workload.spec, plan, registry.fold(plan), Inliner((*OURS, *homes)))
     module, name = _PRINTED[target]
     draft.inliner.reserve(name, module=module)
     draft.inliner.known = known_of(draft)

@@ -5,30 +5,43 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from math import log
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from autoopt.errors import AutooptError, EnvironmentLacks, UsageError
-from autoopt.export.checked import Checked, compare_runs, judged, throughput_of
-from autoopt.export.headline import Headline, train_again
-from autoopt.export.sessions import added, measured_session, prediction, told
+from autoopt.benchmark.target import parts
+from autoopt.errors import AutooptError, EnvironmentLacks, TrialFailed, UsageError
+from autoopt.export.checked import (
+    Checked,
+    added,
+    compare_runs,
+    judged,
+    measured_session,
+    prediction,
+    throughput_of,
+    told,
+)
 from autoopt.export.verify_script import verify_script
 from autoopt.options import Options
-from autoopt.records import Plan, Result
+from autoopt.records import Estimate, Objective, Plan, Record, Result
+from autoopt.records.messages import TrainingRun
 from autoopt.records.reading import read_result
 from autoopt.registry import load_strategies
+from autoopt.search.accept.trainings import PATIENCE, Process, Turns, ratio_of_pairs
 from autoopt.search.compare.arm import Arm, TrialArm
 from autoopt.search.compare.comparison import Rule
 from autoopt.search.compare.contest import compare
-from autoopt.search.trial_runner import TrialRunner
+from autoopt.search.trial_runner import CONFIRMED, TrialRunner
 from autoopt.trial.parent import Launcher
 from autoopt.trial.protocol import TrialSpec
 
 DEFAULT_SECONDS = 180.0
+"""Of a verification, where the run had more."""
 
 
 class _ScriptArm(TrialArm):
@@ -115,9 +128,7 @@ def with_sessions(run: Path, result: Result, found: Checked, *, began: str, ende
     return found.model_copy(update={"sessions": sessions, "next_session": prediction(sessions, sd), "detail": detail})
 
 
-def verify(
-    result: Result, script: Path, *, seconds: float, logs: Path, clock: Callable[[], float] = time.monotonic
-) -> Checked:
+def verify(result: Result, script: Path, *, seconds: float, logs: Path) -> Checked:
     """The script against the baseline: trained to the target in turns, then paired as in every comparison.
 
     What the first screen claims is the time to the target, so that is measured where it fits half of the time.
@@ -135,7 +146,7 @@ def verify(
         directory=os.getcwd(),
         search_path=tuple(path for path in sys.path if path),
     )
-    began = clock()
+    began = time.monotonic()
     with Launcher() as launcher:
         runner = TrialRunner(launcher, base, registry, logs)
 
@@ -146,16 +157,16 @@ def verify(
         def scripted(process: Any) -> _Redirected:
             return _Redirected(process, str(script))
 
-        headline = train_again(runner, scripted, result, until=began + seconds / 2, clock=clock)
+        headline = train_again(runner, scripted, result, until=began + seconds / 2, clock=time.monotonic)
         if headline.failed:
             return Checked(holds=False, detail=headline.detail, reported=throughput_of(result))
-        left = seconds - (clock() - began)
+        left = seconds - (time.monotonic() - began)
         found = compare(
             start,
             result.baseline.plan,
             result.best.plan,
             Rule(max_seconds=left, until_error=0.03, warm_up_seconds=min(60.0, left / 4)),
-            clock=clock,
+            clock=time.monotonic,
             noise=result.noise,
             rng=np.random.default_rng(result.reproduce.seed),
         )
@@ -163,7 +174,7 @@ def verify(
         return Checked(holds=False, detail=f"the measurement failed: {found.reason}", reported=throughput_of(result))
     if found.estimate is None:
         raise AutooptError(f"nothing could be measured in {seconds:.0f} s", hint="give more time: --budget 10m")
-    throughput = judged(found.estimate, throughput_of(result), clock() - began)
+    throughput = judged(found.estimate, throughput_of(result), time.monotonic() - began)
     return with_headline(throughput, headline, result)
 
 
@@ -192,3 +203,99 @@ def _same_torch(result: Result) -> None:
             f"the run was measured with torch {result.environment.torch}, this is {torch.__version__}",
             hint="a speedup holds for the versions it was measured with: optimize again",
         )
+
+
+AGAIN_SEEDS = 2000
+"""Above the seeds that search and verification of a run have seen."""
+
+MOST_PAIRS = 4
+START_SECONDS = 20.0
+"""To start both and to build them, about."""
+
+Wrap = Callable[[Any], Process]
+
+
+class Headline(Record):
+    """Trainings of baseline and script, paired by seed. ``detail``: their seconds, or why there are none."""
+
+    measured: Estimate | None = None
+    detail: str = ""
+    failed: bool = False
+
+
+def pair_seconds(result: Result) -> float | None:
+    """Seconds of one pair of trainings, about; None where the run knows no time to the target."""
+    times = (result.baseline.time_to_target_seconds, result.best.time_to_target_seconds)
+    if result.objective.target is None or any(time is None for time in times):
+        return None
+    return START_SECONDS + sum(time.value for time in times if time is not None)
+
+
+def train_again(
+    runner: TrialRunner, script: Wrap, result: Result, *, until: float, clock: Callable[[], float]
+) -> Headline:
+    """Trains pairs from fresh seeds, as many as fit the time.
+
+    Args:
+        runner: starts trials of the workload.
+        script: makes the trial's process train with the exported script.
+        until: on the clock; a pair that does not fit is not begun.
+    """
+    each = pair_seconds(result)
+    if each is None:
+        return Headline(detail="the run has no time to a target, so only the throughput is compared")
+    pairs: list[tuple[TrainingRun, TrainingRun]] = []
+    while len(pairs) < MOST_PAIRS and clock() + each <= until:
+        try:
+            pairs.append(_pair(runner, script, result, result.reproduce.seed + AGAIN_SEEDS + len(pairs)))
+        except TrialFailed as failure:
+            return Headline(detail=f"the training failed: {failure.reason}", failed=True)
+    if not pairs:
+        return Headline(
+            detail=f"the time to the target was not measured again: a pair of trainings takes about {each:.0f} s, and "
+            f"the verification {each * 2:.0f} s; give more with --budget"
+        )
+    return summed_up(pairs, result)
+
+
+def summed_up(pairs: list[tuple[TrainingRun, TrainingRun]], result: Result) -> Headline:
+    """The ratio of these trainings; a failure where the script misses a target that the baseline reaches."""
+    timed = [(_seconds(old, result.objective), _seconds(new, result.objective)) for old, new in pairs]
+    missed = [run for (_, run), (old, new) in zip(pairs, timed, strict=True) if old is not None and new is None]
+    if missed:
+        target = f"{result.objective.metric} {result.objective.target:g}"
+        where = f"in {missed[0].steps} steps from {len(missed)} of {len(pairs)} seeds"
+        return Headline(detail=f"the script does not reach {target} {where}, where the baseline does", failed=True)
+    both = [(old, new) for old, new in timed if old is not None and new is not None]
+    if not both:
+        return Headline(detail="the baseline did not reach the target again, so there is no time to compare")
+    ratio = ratio_of_pairs([log(old / new) for old, new in both], result.noise.process_sd)
+    seen = ", ".join(f"{old:.1f} s to {new:.1f} s" for old, new in both)
+    return Headline(measured=ratio, detail=f"trained to the target, baseline to script by seed: {seen}")
+
+
+def _seconds(run: TrainingRun, objective: Objective) -> float | None:
+    found = parts(run, objective.target, objective.mode)
+    return found.seconds if found is not None else None
+
+
+def _pair(runner: TrialRunner, script: Wrap, result: Result, seed: int) -> tuple[TrainingRun, TrainingRun]:
+    times = (result.baseline.time_to_target_seconds, result.best.time_to_target_seconds)
+    assert times[0] is not None
+    assert times[1] is not None
+    limit = PATIENCE * max(time.value for time in times if time is not None) + START_SECONDS
+    arguments = {"max_seconds": limit, "target": result.objective.target, "confirm": CONFIRMED}
+    with (
+        _frozen(runner, result.baseline.plan, "verify-baseline", seed) as one,
+        _frozen(runner, result.best.plan, "verify-script", seed) as other,
+    ):
+        turns = Turns((one, script(other)), arguments, times[0].value, times[0].value / times[1].value)
+        return turns.run(seed % 2)
+
+
+@contextmanager
+def _frozen(runner: TrialRunner, plan: Any, label: str, seed: int) -> Iterator[Any]:
+    with runner.trial(plan, label, seed) as process:
+        if getattr(process, "can_freeze", True):
+            process.freeze()
+        yield process

@@ -25,7 +25,7 @@ Run = Callable[[str, float], WholeRun]
 """``run(side, timeout)``, one whole run of a side."""
 
 
-def verify_script(run: Path, result: Result, *, seconds: float, clock: Callable[[], float] = time.monotonic) -> Checked:
+def verify_script(run: Path, result: Result, *, seconds: float) -> Checked:
     """Whole runs of both sides in turn, the order within a pair drawn by lot, until the time is up; one pair at least.
 
     Args:
@@ -43,7 +43,7 @@ def verify_script(run: Path, result: Result, *, seconds: float, clock: Callable[
     def one(side: str, timeout: float) -> WholeRun:
         return whole_run(sides[side], directory, timeout=timeout, metric=metric)
 
-    return measured(one, result, seconds=seconds, clock=clock, rng=np.random.default_rng())
+    return measured(one, result, seconds=seconds, clock=time.monotonic, rng=np.random.default_rng())
 
 
 def measured(

@@ -11,7 +11,6 @@ from autoopt.records import Estimate
 from autoopt.records.latency import Holds, Latency, Served
 
 EXTRAS = {"onnxruntime": ("onnxruntime", "onnx", "onnxscript"), "torchao": ("torchao",)}
-BATCHING = 8
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ def candidates(model: Model) -> Iterator[tuple[Variant, str]]:
     yield Variant(precision="int8_weight_only"), ao or layers
     yield Variant(engine="aotinductor"), ""
     yield Variant(engine="compile", precision="int8_dynamic"), ao or layers
-    yield Variant(batching=BATCHING), "" if model.clients > 1 else "one client at a time leaves nothing to batch"
+    yield Variant(batching=8), "" if model.clients > 1 else "one client at a time leaves nothing to batch"
 
 
 def _lacking(extra: str) -> str:

@@ -23,6 +23,7 @@ from autoopt.records import JsonDict, Plan
 from autoopt.records.latency import Acceptance, Judged, Latency
 
 SECONDS = 300.0
+"""To write weights and requests, and for the acceptance test."""
 SCRIPT = '''"""Fails (exit code 1) when the P95 or the metric of the model in this folder does. Needs no autoopt.
 
 Limits stand in acceptance.json, how the model is served in serving/variants.py.
@@ -40,7 +41,8 @@ if __name__ == "__main__":
     sys.exit(main(HERE))
 '''
 _WITHOUT = (
-    "import runpy, sys; sys.modules.update(dict.fromkeys(('autoopt', 'autoopt_strategies', 'autoopt_reports'))); "
+    "import runpy, sys; "
+    "sys.modules.update(dict.fromkeys(('autoopt', 'autoopt_strategies', 'autoopt_model', 'autoopt_reports'))); "
     "sys.argv[:] = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
 )
 

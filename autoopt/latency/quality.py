@@ -9,7 +9,7 @@ differs, too. Any other metric is evaluated on resamples of the validation sampl
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import perf_counter
 from typing import Any, Literal
 
@@ -35,7 +35,6 @@ def judged(
     batches: Sequence[Any],
     metric: str,
     seed: int,
-    clock: Callable[[], float] = perf_counter,
 ) -> Judged:
     """The metric of a model on validation batches, and what its interval needs."""
     recorder = Recorder(model).eval()
@@ -54,7 +53,7 @@ def judged(
         each = _each(evaluate, singles, answers, metric)
         if each is not None and math.isclose(float(np.mean(each)), whole, rel_tol=1e-4, abs_tol=1e-6):
             return Judged(metric=whole, samples=samples, each=tuple(each))
-        drawn = _resampled(evaluate, singles, answers, metric, seed, clock)
+        drawn = _resampled(evaluate, singles, answers, metric, seed)
     note = "" if drawn else "the metric of recorded answers does not come out, or takes too long to be resampled"
     return Judged(metric=whole, samples=samples, resampled=tuple(drawn), note=note)
 
@@ -69,10 +68,8 @@ def _each(evaluate: Evaluate, singles: list[Any], answers: list[Any], metric: st
         return None
 
 
-def _resampled(
-    evaluate: Evaluate, singles: list[Any], answers: list[Any], metric: str, seed: int, clock: Callable[[], float]
-) -> list[float]:
-    rng, found, began = np.random.default_rng(seed), [], clock()
+def _resampled(evaluate: Evaluate, singles: list[Any], answers: list[Any], metric: str, seed: int) -> list[float]:
+    rng, found, began = np.random.default_rng(seed), [], perf_counter()
     for count in range(RESAMPLES):
         places = rng.integers(len(singles), size=len(singles))
         try:
@@ -80,7 +77,7 @@ def _resampled(
         except Exception:
             return []
         found.append(float(value))
-        spent = clock() - began
+        spent = perf_counter() - began
         if spent > SECONDS and spent / (count + 1) * FEWEST_RESAMPLES > 4 * SECONDS:
             return []
         if spent > SECONDS and count + 1 >= FEWEST_RESAMPLES:

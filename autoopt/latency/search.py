@@ -73,7 +73,6 @@ def serve_within(
     options: Options,
     *,
     say: Say = lambda text: None,
-    clock: Callable[[], float] = time.monotonic,
 ) -> tuple[Latency, RunDirectory]:
     """Measures ways of serving a trained model and exports the one that is taken.
 
@@ -91,8 +90,8 @@ def serve_within(
     registry = registry_of(options)
     with Launcher(compiler_cache=directory.compiler_cache) as launcher:
         runner = TrialRunner(launcher, baseline_spec(Build(spec), options, registry), registry, directory.logs)
-        servers = Servers(runner, serve, directory.path / "artefacts", clock)
-        search = Search(servers, serve, options, say, clock)
+        servers = Servers(runner, serve, directory.path / "artefacts", time.monotonic)
+        search = Search(servers, serve, options, say, time.monotonic)
         found = search.run(spec)
         found = _exported(found, search, directory, say)
     directory.write(directory.path / "latency.json", found.model_dump_json(indent=2))
@@ -249,7 +248,7 @@ class Search:
         if limit is None:
             return ranked[:FINALISTS]
         fitting = [look for look in ranked if look.tail <= limit]
-        cheapest = sorted(fitting, key=lambda look: -_throughput(look.served))
+        cheapest = sorted(fitting, key=lambda look: -max((load.throughput for load in look.served.loads), default=0.0))
         wanted = [*(look for look in cheapest if look.served.keeps == "yes"), *ranked[:1], *cheapest, *ranked]
         return list({look.served.name: look for look in wanted}.values())[:FINALISTS]
 
@@ -374,10 +373,6 @@ class Search:
 def _loads(counts: Iterable[int], asked: dict[int, list[Asked]]) -> tuple:  # type: ignore[type-arg]
     found = (pooled(asked.get(clients, []), clients) for clients in counts)
     return tuple(load for load in found if load is not None)
-
-
-def _throughput(served: Served) -> float:
-    return max((load.throughput for load in served.loads), default=0.0)
 
 
 def _shares(values: Iterable[int]) -> JsonDict:

@@ -5,8 +5,6 @@ Each runs some steps in a trial's process and ends in one summary and a file.
 
 from __future__ import annotations
 
-import shutil
-import sys
 from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +14,7 @@ from autoopt.records import Plan, Profiled
 from autoopt.records.drift import Drift
 from autoopt.search.trial_runner import TrialRunner
 
-TOOLS = ("torch", "cprofile", "lines", "memory", "pyspy", "nvml", "nsys")
+TOOLS = ("torch", "cprofile", "lines", "memory")
 _SECONDS = 300.0
 _STEPS = 20
 """Optimizer steps that are profiled."""
@@ -35,18 +33,12 @@ def check_tools(tools: Iterable[str]) -> None:
             raise UsageError(f"there is no profiler {tool!r}", hint=f"there are: {', '.join(TOOLS)}")
         missing = {
             "lines": not find_spec("line_profiler") and "line_profiler",
-            "pyspy": not shutil.which("py-spy") and not _beside("py-spy") and "py-spy",
-            "nvml": not find_spec("pynvml") and "nvidia-ml-py",
             "torch": not find_spec("torch_tb_profiler") and "torch-tb-profiler",
         }.get(tool)
         if missing:
             raise EnvironmentLacks(
                 f"--with {tool}: {missing} is not installed", hint="pip install 'torch-autoopt[profilers]'"
             )
-
-
-def _beside(program: str) -> bool:
-    return (Path(sys.executable).parent / program).exists()
 
 
 def profile_with(runner: TrialRunner, tools: Iterable[str], folder: Path) -> tuple[Profiled, ...]:
@@ -64,11 +56,6 @@ def profile_with(runner: TrialRunner, tools: Iterable[str], folder: Path) -> tup
     folder.mkdir(parents=True, exist_ok=True)
     found = []
     for tool in tools:
-        if tool == "nsys":
-            from autoopt.profilers.nsys import run_nsys
-
-            found.append(Profiled.model_validate(run_nsys(runner.base, folder, _STEPS)))
-            continue
         answer = runner.ask(
             Plan(),
             f"autoopt.profilers.tasks:{_TASKS.get(tool, tool)}",

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import cProfile
+import functools
 import io
-import os
 import pstats
-import shutil
-import subprocess
-import sys
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +15,10 @@ import torch
 from torch.utils.data import IterableDataset
 
 from autoopt.benchmark.live import drives
-from autoopt.errors import EnvironmentLacks
 from autoopt.records import JsonDict
 
 _MOST = 12
-_SAMPLES = 32
-_SNAPSHOT_ENTRIES = 100_000
+"""Rows of a summary."""
 
 
 def _train(live: Any, steps: int) -> None:
@@ -33,7 +29,6 @@ def _train(live: Any, steps: int) -> None:
 def torch_profiler(live: Any, folder: str, steps: int) -> JsonDict:
     """A trace for TensorBoard, with ranges named as the stages; torch-tb-profiler's breakdown and recommendations."""
     from autoopt.benchmark.trace import read_profile, write_trace
-    from autoopt.profilers.nsys import with_ranges
 
     _train(live, 2)
     open_: list[Any] = []
@@ -42,7 +37,7 @@ def torch_profiler(live: Any, folder: str, steps: int) -> JsonDict:
         open_.append(torch.profiler.record_function(stage))
         open_[-1].__enter__()
 
-    with_ranges(live.training, push, lambda: open_.pop().__exit__(None, None, None), known=("data",))
+    _with_ranges(live.training, push, lambda: open_.pop().__exit__(None, None, None))
     written = write_trace(live.training, Path(folder) / "torch", steps=min(steps, 5))
     found = read_profile(written["readable"])
     lines = [f"a step takes {1e3 * found['step_seconds']:.2f} ms"]
@@ -50,6 +45,23 @@ def torch_profiler(live: Any, folder: str, steps: int) -> JsonDict:
     lines += [str(text) for text in found["recommendations"]]
     lines.append(f"tensorboard --logdir {Path(folder) / 'torch'}")
     return {"file": written["readable"], "lines": lines}
+
+
+def _with_ranges(training: Any, push: Callable[[str], Any], pop: Callable[[], Any]) -> None:
+    """Puts a range around each stage of a training but the wait for data, which torch's profiler names itself."""
+
+    def ranged(stage: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)  # schedulers look for their mark on optimizer.step
+        def call(*args: Any, **keywords: Any) -> Any:
+            push(stage)
+            try:
+                return function(*args, **keywords)
+            finally:
+                pop()
+
+        return call
+
+    training.wrap_stages(ranged, ("data",))
 
 
 @drives
@@ -93,7 +105,7 @@ def lines(live: Any, folder: str, steps: int) -> JsonDict:
     training.do(profiler.enable_by_count)
     try:
         if not isinstance(dataset, IterableDataset):  # here, since what runs in workers is not seen
-            for index in range(min(_SAMPLES, len(dataset))):
+            for index in range(min(32, len(dataset))):
                 dataset[index]
         _train(live, steps)
     finally:
@@ -121,7 +133,7 @@ def memory(live: Any, folder: str, steps: int) -> JsonDict:
     _train(live, 2)
     on_cuda = device.kind == "cuda"
     if on_cuda:
-        torch.cuda.memory._record_memory_history(max_entries=_SNAPSHOT_ENTRIES)
+        torch.cuda.memory._record_memory_history(max_entries=100_000)
     tracemalloc.start(10)
     before = tracemalloc.take_snapshot()
     _train(live, steps)
@@ -143,36 +155,3 @@ def memory(live: Any, folder: str, steps: int) -> JsonDict:
         said.append(f"{snapshot}: open it at pytorch.org/memory_viz; peak {device.peak_bytes() / 2**20:.0f} MiB")
         return {"file": str(snapshot), "lines": said}
     return {"file": str(path), "lines": said}
-
-
-@drives
-def pyspy(live: Any, folder: str, steps: int) -> JsonDict:
-    """A flame graph of this process and its workers, sampled from outside."""
-    program = shutil.which("py-spy") or str(Path(sys.executable).parent / "py-spy")
-    _train(live, 2)
-    path = Path(folder) / "flame.svg"
-    command = [program, "record", "--subprocesses", "--pid", str(os.getpid()), "--output", str(path), "--rate", "200"]
-    process = subprocess.Popen(
-        [*command, "--duration", "5"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    try:
-        while process.poll() is None:
-            _train(live, 1)
-        said = process.communicate()[0].strip().splitlines()
-    finally:
-        if process.poll() is None:
-            process.kill()
-    if process.returncode != 0 or not path.exists():
-        raise EnvironmentLacks(
-            f"py-spy could not look at the training: {said[-1] if said else process.returncode}",
-            hint="it needs to trace processes: run as root, or allow it with kernel.yama.ptrace_scope=0",
-        )
-    return {"file": str(path), "lines": [f"5 s sampled at 200 Hz, workers included: {path}"]}
-
-
-@drives
-def nvml(live: Any, folder: str, steps: int) -> JsonDict:
-    """Utilization, memory, power and temperature of the device over time."""
-    from autoopt.profilers.nvml import record
-
-    return record(live, Path(folder), lambda: _train(live, 1))

@@ -8,6 +8,7 @@ from typing import Literal
 from autoopt.records.record import JsonDict, Record, StrEnum
 
 SCHEMA_VERSION = 1
+"""Of every document; a field that is renamed or dropped makes another."""
 
 
 class EstimateKind(StrEnum):

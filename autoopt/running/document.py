@@ -89,7 +89,7 @@ def result_of(
             *state.missing,
             *_missing_of_sizes(state.model_scaling),
             *_missing(outcome.baseline, "baseline"),
-            *_missing_of_best(outcome),
+            *(_missing(outcome.best, "best") if outcome.best.plan != outcome.baseline.plan else []),
         ),
     )
 
@@ -141,11 +141,6 @@ def command(workload: Build | Script, options: Options) -> str:
 def _missing_of_sizes(found: ModelScaling | None) -> list[str]:
     """Power laws that could not be fitted."""
     return [] if found is None else [f"model_scaling.{name}: {why}" for name, why in found.missing.items()]
-
-
-def _missing_of_best(outcome: Outcome) -> list[str]:
-    """Nothing where the best is the baseline, of which it is said already."""
-    return _missing(outcome.best, "best") if outcome.best.plan != outcome.baseline.plan else []
 
 
 def _missing(configuration: Configuration, name: str) -> list[str]:

@@ -21,7 +21,6 @@ from autoopt.records import Plan, PlanDocument, Result, StopReason
 from autoopt.registry import Registry
 from autoopt.running.baseline_spec import baseline_spec, registry_of
 from autoopt.running.document import result_of
-from autoopt.running.executor import launcher_of
 from autoopt.running.saved_options import fingerprint_of, options_document, options_of
 from autoopt.script.command import Build, Script
 from autoopt.search.accept.gathering import Gate
@@ -226,3 +225,17 @@ def _to_adopt(plan: Plan, baseline: Plan) -> Plan:
 
 def _say_stopping() -> None:
     os.write(2, b"\nfinishing this trial, then verifying and reporting; Ctrl-C again stops at once, journal kept\n")
+
+
+def launcher_of(options: Options, directory: RunDirectory) -> Launcher | RemoteLauncher:
+    """The launcher of a run.
+
+    Raises:
+        EnvironmentLacks: Ray is not installed, or the cluster cannot be reached.
+    """
+    name, _, address = options.executor.partition("://")
+    if name == "local":
+        return Launcher(compiler_cache=directory.compiler_cache)
+    from autoopt.trial.remote.ray_cluster import RayCluster
+
+    return RemoteLauncher(RayCluster(f"ray://{address}" if address else None), str(directory.path.resolve()))

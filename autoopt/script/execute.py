@@ -16,12 +16,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from importlib.metadata import distributions
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
 from autoopt.errors import AutooptError
 from autoopt.records import JsonDict, Plan, Sites
+from autoopt.registry import OURS
 from autoopt.script.boot import PACKAGES, PATH_WAS_UNSET, VARIABLE, Orders, ScriptProcess, listen
 from autoopt.script.command import HOOK, PASSED_ON
 from autoopt.script.frames import is_users
@@ -31,7 +33,6 @@ from autoopt.trial.failures import failure_of
 from autoopt.trial.protocol import Rank, ScriptSpec, TrialSpec
 from autoopt.trial.supervisor import supervise
 
-_LOOK_SECONDS = 0.01
 OFFLINE = {
     "WANDB_MODE": "offline",
     "WANDB_SILENT": "true",
@@ -198,7 +199,7 @@ def _open_together(script: ScriptSpec, scratch: Path, rank: Rank) -> View:
         part.rename(told)
     else:
         while not told.exists():  # the parent ends this process where the first one fails
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(0.01)
         document = json.loads(told.read_text())
         view = View(document["kind"], document["moved"])
         join_view(view, document["pid"])
@@ -212,8 +213,11 @@ def listening(orders: Orders, environment: os._Environ[str] | dict[str, str]) ->
     before = environment.get("PYTHONPATH")
     path = {"PYTHONPATH": HOOK if not before else HOOK + os.pathsep + before}
     unset = {PATH_WAS_UNSET: "1"} if before is None else {}
-    found = map(importlib.util.find_spec, ("autoopt", "autoopt_strategies"))
-    packages = os.pathsep.join(os.path.dirname(each.origin) for each in found if each is not None and each.origin)
+    found = map(importlib.util.find_spec, OURS)
+    folders = [os.path.dirname(each.origin) for each in found if each is not None and each.origin]
+    installed = [file for each in distributions(name="torch-autoopt") for file in each.files or ()]
+    folders += [str(Path(str(file.locate())).parent) for file in installed if file.name == "entry_points.txt"][:1]
+    packages = os.pathsep.join(folders)
     return {**environment, **path, **unset, PACKAGES: packages, VARIABLE: orders.model_dump_json()}
 
 

@@ -77,13 +77,9 @@ def constructs(frame: FrameType, made: object) -> bool:
     return code.co_argcount > 0 and frame.f_locals.get(code.co_varnames[0]) is made
 
 
-def callers(frame: FrameType | None = None) -> tuple[Place, ...]:
-    """The user's lines that led here, from the innermost to the outermost.
-
-    Args:
-        frame: from which on to look; the caller's where None.
-    """
-    frame = frame or sys._getframe(1)
+def callers() -> tuple[Place, ...]:
+    """The user's lines that led here, from the innermost to the outermost."""
+    frame: FrameType | None = sys._getframe(1)
     found = []
     while frame is not None:
         if is_users(frame.f_code.co_filename):

@@ -25,6 +25,7 @@ LOSSES = 32
 """Steps whose loss is told; more would say little more."""
 
 _HASHED = 512
+"""Batches of the first evaluation that are hashed: data that differ do so before."""
 
 
 @drives

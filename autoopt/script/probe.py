@@ -32,6 +32,7 @@ _ROUNDS = 8
 """Batches at each set of weights, where nobody says how many. Never fewer than asked, however long they take: both
 plans must come to the same batches."""
 _MOST_READ = 1024
+"""Batches that are read for a probe at the most."""
 
 
 class StepData(Watcher):

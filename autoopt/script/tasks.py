@@ -11,13 +11,12 @@ from autoopt.benchmark.live import drives
 from autoopt.records import JsonDict
 from autoopt.script.process import run_parts
 
-WATCHED_STEPS = 24
 WATCHED_SECONDS, FEWEST_WATCHED = 4.0, 10
 """A script is watched for so many steps; where they are slow, for that time and fewer steps, or for twice that time."""
 
 
 @drives
-def sites(live: Any, seconds: float = WATCHED_SECONDS, steps: int = WATCHED_STEPS) -> JsonDict:
+def sites(live: Any, seconds: float = WATCHED_SECONDS, steps: int = 24) -> JsonDict:
     """The sites that the script has shown after so many steps, or about that time: :class:`~autoopt.records.Sites`."""
     script = live.training.script
     assert script.observer is not None, "only a watched script knows its sites"

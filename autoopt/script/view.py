@@ -18,8 +18,8 @@ from autoopt.errors import EnvironmentLacks
 
 LINKED_FROM = 32 * 2**20
 """Bytes from which on a file is not copied but linked: it can be read, and writing to it is refused."""
-MOST_COPIED = 2 * 2**30
-MOST_FILES = 100_000
+MOST_COPIED, MOST_FILES = 2 * 2**30, 100_000
+"""Copying more would take longer than many a run."""
 
 _NEW_MOUNTS, _NEW_USER = 0x00020000, 0x10000000
 _READ_ONLY, _REMOUNT, _BIND, _RECURSIVE, _PRIVATE = 1, 32, 4096, 16384, 1 << 18

@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,40 +81,104 @@ def whole_run(script: ScriptSpec, directory: str, *, timeout: float, metric: str
     """
     with tempfile.TemporaryDirectory(prefix="autoopt-whole-", ignore_cleanup_errors=True) as scratch:
         document = {"script": script.model_dump(), "directory": directory, "scratch": scratch}
-        before = cpu_times(with_children=False)
-        with subprocess.Popen(
-            [sys.executable, "-P", "-c", _START, json.dumps(sys.path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        ) as process:
-            try:
-                output, _ = process.communicate(json.dumps(document), timeout=timeout)
-                ended = time.monotonic()
-            except subprocess.TimeoutExpired:
-                raise TrialFailed("timeout", f"the run was not at its end after {timeout:.0f} s") from None
-            finally:
-                with suppress(ProcessLookupError):  # its own children end with it
-                    os.killpg(process.pid, signal.SIGKILL)
+        words = [sys.executable, "-P", "-c", _START, json.dumps(sys.path)]
+        found = run_to_end(words, timeout=timeout, text=json.dumps(document))
+        if found.code is None:
+            raise TrialFailed("timeout", f"the run was not at its end after {timeout:.0f} s")
         began = Path(scratch, _BEGAN)
-        last = (output.strip() or "no output").splitlines()[-1]
         if not began.exists():
-            raise EnvironmentLacks(f"the script could not be started: {last}")
-        if process.returncode != 0:
-            raise TrialFailed("error", f"the run ended with exit code {process.returncode}: {last}", detail=output)
-        foreign = foreign_seconds(before, cpu_times(with_children=False))
-        return WholeRun(ended - float(began.read_text()), foreign, _last(metric, output) if metric else None)
+            raise EnvironmentLacks(f"the script could not be started: {found.last}")
+        if found.code != 0:
+            reason = f"the run ended with exit code {found.code}: {found.last}"
+            raise TrialFailed("error", reason, detail=found.output)
+        told: list[float] = []
+        if metric:
+            reader = MetricReader(metric, told.append)
+            for line in found.output.splitlines():
+                reader.line(line)
+        seconds = found.ended - float(began.read_text())
+        return WholeRun(seconds, found.foreign_cpu_seconds, told[-1] if told else None)
 
 
-def _last(metric: str, output: str) -> float | None:
-    told: list[float] = []
-    reader = MetricReader(metric, told.append)
-    for line in output.splitlines():
-        reader.line(line)
-    return told[-1] if told else None
+@dataclass(frozen=True)
+class Ended:
+    """A process that came to its end.
+
+    Attributes:
+        seconds: from its start to its end, ``ended`` on the monotonic clock.
+        code: its exit code; None where it was ended since it took too long.
+        lines: of its output, each with the seconds at which it came.
+        own_cpu_seconds, foreign_cpu_seconds: of this program's processes, and of other programs meanwhile.
+    """
+
+    seconds: float
+    ended: float
+    code: int | None
+    lines: tuple[tuple[float, str], ...]
+    own_cpu_seconds: float
+    foreign_cpu_seconds: float | None
+
+    @property
+    def output(self) -> str:
+        return "".join(line for _, line in self.lines)
+
+    @property
+    def last(self) -> str:
+        """The last line that says something."""
+        return (self.output.strip() or "no output").splitlines()[-1]
+
+
+def run_to_end(
+    words: Sequence[str],
+    *,
+    timeout: float,
+    text: str = "",
+    folder: Path | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> Ended:
+    """Runs a command from start to end in a session of its own, and ends whatever it leaves behind.
+
+    Args:
+        timeout: seconds after which it is ended.
+        text: for its standard input.
+        folder, variables: that it runs in, and its whole environment; None: as here.
+    """
+    before, began, lines = cpu_times(with_children=False), time.monotonic(), list[tuple[float, str]]()
+    with subprocess.Popen(
+        words,
+        cwd=folder,
+        env=variables,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        timer = threading.Timer(timeout, end, [process])
+        timer.start()
+        try:
+            with suppress(BrokenPipeError):  # it ended before it read
+                process.stdin.write(text)
+                process.stdin.close()
+            lines += ((time.monotonic() - began, line) for line in process.stdout)
+            code = process.wait()
+            ended = time.monotonic()
+        finally:
+            late = not timer.is_alive()
+            timer.cancel()
+            end(process)
+    after = cpu_times(with_children=False)
+    own, foreign = after.own - before.own, foreign_seconds(before, after)
+    return Ended(ended - began, ended, None if late else code, tuple(lines), own, foreign)
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """Ends a process with everything that it started, where it has a session of its own."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def become() -> None:

@@ -1,6 +1,6 @@
 """Advice on what only a person can change: its file and line, its measured share of a step, and the edit.
 
-It is looked for in a live training's step, its source and its input."""
+It is looked for in a live training's step, its source and its input. What a strategy can do is no advice."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import torch
 from autoopt.benchmark.contents import tensors
 from autoopt.benchmark.live import LiveTraining
 from autoopt.records import Advice, JsonDict, Peaks
-from autoopt.simplify.batches import ChildFailed, Fetch, few, in_child, nbytes, restored
-from autoopt.simplify.costly import CALLS, Found, advice_of_calls, watched_calls
+from autoopt.simplify.batches import Fetch, in_child, nbytes, restored
+from autoopt.simplify.costly import CALLS, LEAST_SHARE, Found, advice_of_calls, watched_calls
 from autoopt.simplify.source import (
     Function,
     Line,
@@ -24,8 +24,6 @@ from autoopt.simplify.source import (
     dataset_functions,
     dotted,
     function_of,
-    is_users,
-    profile_lines,
     step_functions,
     unused_outputs,
     watch,
@@ -36,19 +34,8 @@ _SYNCS = (".item", ".cpu", ".tolist", ".numpy")
 _MAKERS = ("tensor", "as_tensor", "zeros", "ones", "full", "eye", "arange", "linspace", "rand", "randn", "randint",
            "from_numpy", "empty")  # fmt: skip
 _CREATED = {f"torch.{name}" for name in _MAKERS}
-_DECODES = (
-    "open", "imread", "imdecode", "decode", "read_image", "decode_image", "read_video", "load", "loads", "read_csv",
-    "read_parquet", "read_bytes", "read_text", "read",
-)  # fmt: skip
-_LEAST = 0.01
-"""Of a step: what costs less, and makes nobody wait, is not worth a person's time."""
 _LOOPED = 16
-_TINY = 200
-_CADENCE = 0.2
-CACHE = 0.2
-"""Of a step: samples whose preparation takes less are not worth a cache."""
-_TRACED = 0.5
-"""Seconds of samples under a tracer."""
+"""Operators of one line: fewer gain little where they are one."""
 
 
 def sync_advice(functions: Iterable[Function], seen: WatchedStep) -> list[Advice]:
@@ -100,7 +87,7 @@ def creation_advice(functions: Iterable[Function], seen: WatchedStep, waits: boo
             line = (function.file, call.lineno)
             share = seen.share(seen.seconds.get(line, 0.0))
             made = name in _CREATED and not any(keyword.arg == "device" for keyword in call.keywords)
-            if made and (waits or (share or 0.0) >= _LEAST):
+            if made and (waits or (share or 0.0) >= LEAST_SHARE):
                 edit = f'self.register_buffer("...", {ast.unparse(call)}, persistent=False)'
                 found.append(
                     _advice(
@@ -128,7 +115,7 @@ def copy_advice(functions: Iterable[Function], seen: WatchedStep, autocast: bool
     if not autocast:
         for line, count in seen.copies.items():
             if seen.copied_bytes[line] and line not in seen.doubles and line not in seen.syncs:
-                if (seen.share(seen.copied[line]) or 0.0) < _LEAST and not waits:
+                if (seen.share(seen.copied[line]) or 0.0) < LEAST_SHARE and not waits:
                     continue
                 size = seen.copied_bytes[line] / 1e6
                 found[line] = f"{count} copies of {size:.3g} MB together in a step, watched"
@@ -156,7 +143,7 @@ def loop_advice(functions: Iterable[Function], seen: WatchedStep) -> list[Advice
     for (file, number), count in seen.operators.most_common():
         inside = any(f.file == file and _body_loop(f, number) for f in functions)
         share = seen.share(seen.seconds[file, number])
-        if count >= _LOOPED and (share or 0.0) >= _LEAST and inside and not _calls_module(functions, file, number):
+        if count >= _LOOPED and (share or 0.0) >= LEAST_SHARE and inside and not _calls_module(functions, file, number):
             found.append(
                 _advice(
                     "A Python loop over tensors",
@@ -193,23 +180,6 @@ def _calls_module(functions: list[Function], file: str, line: int) -> bool:
     return False
 
 
-def operator_advice(seen: WatchedStep, launches: int, seconds: float, launch_seconds: float | None) -> list[Advice]:
-    """Very many operators that do very little each."""
-    if launches < _TINY or not launch_seconds or seconds / launches > 8 * launch_seconds:
-        return []
-    (line, count) = next(iter(seen.operators.most_common(1)), (("", 0), 0))
-    return [
-        _advice(
-            "Many tiny operators",
-            f"{launches} operators in a step take {seconds / launches * 1e6:.1f} µs each on average, "
-            f"where launching one that does nothing costs {launch_seconds * 1e6:.1f} µs; most ({count}) come from here",
-            line if count else None,
-            "join them: larger tensors, fused operators (F.scaled_dot_product_attention, foreach), or torch.compile",
-            min(1.0, launches * launch_seconds / seconds),
-        )
-    ]
-
-
 def double_advice(seen: WatchedStep, batch_lines: Iterable[tuple[str, Line | None]]) -> list[Advice]:
     """float64 by accident: in the batch, or in the step."""
     found = [
@@ -222,7 +192,7 @@ def double_advice(seen: WatchedStep, batch_lines: Iterable[tuple[str, Line | Non
         for path, line in batch_lines
     ]
     share = seen.share(seen.double_seconds)
-    if seen.doubles and not found and (share or 0.0) >= _LEAST:
+    if seen.doubles and not found and (share or 0.0) >= LEAST_SHARE:
         line = min(seen.doubles)
         found.append(
             _advice(
@@ -251,39 +221,6 @@ def unused_advice(unused: Iterable[Unused], step: float) -> list[Advice]:
             min(1.0, item.seconds / step) if step > 0 else None,
         )
         for item in unused
-    ]
-
-
-def decode_advice(
-    functions: Iterable[Function], shares: dict[Line, float], sample: float, step_share: float
-) -> list[Advice]:
-    """Files read and decoded again in every epoch.
-
-    Args:
-        shares: seconds per sample by line, as traced.
-        sample: seconds per sample.
-        step_share: of a step, what preparing its samples takes.
-    """
-    if step_share < CACHE:
-        return []
-    found: dict[Line, float] = {}
-    for function in functions:
-        for name, call in function.calls():
-            if name.split(".")[-1] in _DECODES:
-                line = (function.file, call.lineno)
-                found[line] = shares.get(line, 0.0)
-    if not found:
-        return []
-    line = max(found, key=lambda item: found[item])
-    part = f", about {found[line] / sample:.0%} of a sample" if sample and found[line] else ""
-    return [
-        _advice(
-            "The same files are decoded again in every epoch",
-            f"preparing samples takes {step_share:.0%} of a step{part}; this part is the same each time",
-            line,
-            "decode once and keep the arrays: in memory where they fit, else in one memory-mapped file (np.memmap)",
-            min(1.0, step_share * (found[line] / sample if sample else 1.0)),
-        )
     ]
 
 
@@ -326,28 +263,6 @@ def _names(tree: ast.AST) -> list[str]:
     return [dotted(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)]
 
 
-def cadence_advice(what: str, seconds: float, every: int, step: float, where: Line | None) -> list[Advice]:
-    """Evaluations or checkpoints that take a large part of the training.
-
-    Args:
-        seconds: of one.
-        every: steps between two.
-        step: seconds of a step.
-    """
-    share = seconds / (seconds + every * step) if step > 0 else 0.0
-    if share < _CADENCE:
-        return []
-    return [
-        _advice(
-            f"{what.capitalize()}s take {share:.0%} of the training",
-            f"one takes {seconds:.3g} s, as long as {seconds / step:.0f} steps, and comes every {every} steps",
-            where,
-            f"do it less often (every {max(every + 1, round(seconds / step / 0.05))} steps: 5 %), or on fewer samples",
-            share,
-        )
-    ]
-
-
 def _advice(title: str, evidence: str, line: Line | None, suggestion: str, share: float | None = None) -> Advice:
     """One piece of advice; its measured share and the line's own text belong to the evidence."""
     if share is not None:
@@ -364,7 +279,7 @@ def _advice(title: str, evidence: str, line: Line | None, suggestion: str, share
 
 
 def _percent(share: float) -> str:
-    return f"{share:.0%}" if share >= _LEAST else "less than 1%"
+    return f"{share:.0%}" if share >= LEAST_SHARE else "less than 1%"
 
 
 def merged(found: Iterable[Advice]) -> list[Advice]:
@@ -395,22 +310,18 @@ def advise_training(
             return
 
     functions = step_functions(training.workload.loss, training.workload.model)
-    alone = timings.compute.seconds if timings.compute is not None else 0.0
-    running = step_seconds or alone
+    running = step_seconds or (timings.compute.seconds if timings.compute is not None else 0.0)
     with restored(training):
         on_device = [training.to_device(batch) for batch in batches]
-        attempt(lambda: _step(training, functions, on_device, peaks, alone))
+        attempt(lambda: _step(training, functions, on_device))
         attempt(lambda: forced_in_step(training, on_device, running))
         attempt(lambda: _unused(training, on_device[0], running))
-    attempt(lambda: _cadence(training, timings, running))
-    attempt(lambda: _inputs(training, batches[0], peaks, timings, running))
+    attempt(lambda: _collate(training, batches[0], peaks, timings, running))
     attempt(lambda: forced_in_batch(training, running))
     return merged(found)
 
 
-def _step(
-    training: LiveTraining, functions: list[Function], batches: list[Any], peaks: Peaks, seconds: float
-) -> list[Advice]:
+def _step(training: LiveTraining, functions: list[Function], batches: list[Any]) -> list[Advice]:
     """The step, watched once; where it cannot be watched (compiled), by its source alone."""
     waits = training.device.kind != "cpu"
     try:
@@ -427,7 +338,6 @@ def _step(
         *creation_advice(functions, seen, waits),
         *copy_advice(functions, seen, training.setup.precision.dtype is not None, waits),
         *loop_advice(functions, seen),
-        *operator_advice(seen, seen.total, seconds, peaks.launch_seconds),
         *double_advice(seen, doubles),
     ]
 
@@ -477,42 +387,8 @@ def _dataset_line(training: LiveTraining) -> Line | None:
     return (functions[0].file, functions[0].line) if functions else None
 
 
-def _cadence(training: LiveTraining, timings: StageTimings, step: float) -> list[Advice]:
-    if training.evaluation is None or timings.evaluate is None:
-        return []
-    function = function_of(training.workload.evaluate)
-    where = (function.file, function.line) if function else None
-    return cadence_advice("evaluation", timings.evaluate.seconds, training.lengths.evaluate_every, step, where)
-
-
-def _inputs(training: LiveTraining, batch: Any, peaks: Peaks, timings: StageTimings, step: float) -> list[Advice]:
-    """Decoding and collate: their seconds as they were measured, their lines in a forked child."""
-    loader, inputs = training.loader.loader, timings.inputs
-    functions = dataset_functions(loader.dataset)
-    sample = inputs.sample.seconds if inputs.sample is not None else 0.0
-    preparing = sample * timings.batch_size * timings.accumulation
-    part = min(1.0, preparing / step) if step > 0 else 0.0
-    found = []
-    if part >= CACHE:  # lines are traced only where they would be told
-        shares = {(file, line): seconds for file, line, seconds in _lines(training)}
-        found += decode_advice(functions, shares, sample, part)
-    collate = inputs.collate.seconds if inputs.collate is not None else None
+def _collate(training: LiveTraining, batch: Any, peaks: Peaks, timings: StageTimings, step: float) -> list[Advice]:
+    collate = timings.inputs.collate.seconds if timings.inputs.collate is not None else None
     rate = peaks.host_bandwidth(training.device.kind)
-    each = step / timings.accumulation
-    return [*found, *collate_advice(function_of(loader.collate_fn), collate, nbytes(batch), rate, each)]
-
-
-def _lines(training: LiveTraining) -> list[tuple[str, int, float]]:
-    """Seconds of each line of the user's own in which a sample is prepared, traced in a forked child."""
-    fetch = Fetch(training.loader.loader)
-
-    def trace() -> JsonDict:
-        read: list[int] = []
-        profile = profile_lines(lambda: read.append(few(fetch)), _TRACED)
-        each = sum(read) / max(profile.runs, 1)
-        return {"lines": [(file, line, seconds / max(each, 1)) for file, line, seconds in profile.hot()]}
-
-    try:
-        return [item for item in in_child(trace, timeout=60.0)["lines"] if is_users(item[0])]
-    except ChildFailed:
-        return []
+    function = function_of(training.loader.loader.collate_fn)
+    return collate_advice(function, collate, nbytes(batch), rate, step / timings.accumulation)

@@ -8,6 +8,7 @@ from autoopt.simplify.stage_timings import PRODUCT, StageTimings
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 USEFUL_CONCURRENCY = 32
+"""Requests at once that a storage answers in the time of one, about."""
 _OWN = ("preparation", "storage")
 """Ceilings that follow from the workload's own seconds, and from no peak."""
 _CLASS = {
@@ -27,7 +28,9 @@ WITHIN_REACH = 1.25
 _LEAST_EXPLAINED = 0.1
 """Share of the measured step that the graph's own must make for one of its stages to be called the bottleneck."""
 _FULL_MEMORY = 0.95
+"""From here on the allocator gives memory back and asks for it again."""
 _DISPATCHES = 6
+"""Launches in the time of an operator, forward and backward, below which issuing them sets the pace."""
 
 
 def stage_ceilings(timings: StageTimings, peaks: Peaks) -> dict[str, float]:

@@ -36,7 +36,6 @@ _TOLD = 0.25
 with fewer than that between them a fit said 0 of plain Python."""
 _ENOUGH = 8
 """Repeats below which they tell nothing."""
-_ROUNDS = 2_000
 
 
 def reference_seconds() -> float:
@@ -49,7 +48,7 @@ def reference_seconds() -> float:
 
 def _reference() -> float:
     start, total = time.thread_time(), 0
-    for number in range(_ROUNDS):
+    for number in range(2_000):
         total += number * number
     return time.thread_time() - start
 

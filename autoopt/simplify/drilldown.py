@@ -26,12 +26,9 @@ from autoopt.records import Deeper
 from autoopt.simplify.batches import Fetch, few, fresh_loader
 from autoopt.simplify.drift import SAMPLES, ReferenceSpeed, normalized, sensitivity
 from autoopt.simplify.microbenchmarks import MOST, is_steady, repeat, summary
-from autoopt.simplify.source import LineProfile, is_users, link, profile_lines
+from autoopt.simplify.source import WORTH, LineProfile, is_users, link, profile_lines
 from autoopt.simplify.stage_timings import InputTimings, Timing
 
-_WORTH = 0.3
-"""Of what is above it: a part that explains less ends the chain."""
-_CHUNK_SECONDS = 2e-3
 _STATS = Path("/proc/thread-self/schedstat")
 
 
@@ -76,7 +73,7 @@ def _per_sample(profile: LineProfile, kind: Any, seconds: float, each: float) ->
 
 def _joined(transforms: tuple[Deeper, ...], lines: tuple[Deeper, ...], seconds: float) -> tuple[Deeper, ...]:
     """The costliest transform, if it is worth it, between the line that calls it and the lines within it."""
-    if not transforms or not transforms[0].seconds or transforms[0].seconds < _WORTH * seconds:
+    if not transforms or not transforms[0].seconds or transforms[0].seconds < WORTH * seconds:
         return lines
     top = transforms[0]
     above = tuple(item for item in lines if item.seconds >= top.seconds and item.line != top.line)[:1]
@@ -209,7 +206,7 @@ def _only_backward(profile: LineProfile, seconds: float) -> tuple[Deeper, ...]:
     if not hot:
         return ()
     code, line, cost = max(hot, key=lambda item: item[2])
-    if cost < _WORTH * seconds:
+    if cost < WORTH * seconds:
         return ()
     return (link(code.co_filename, line, min(cost, seconds)),)
 
@@ -341,7 +338,7 @@ def _path(model: nn.Module, seconds: dict[str, float], whole: float) -> tuple[De
         if not children:
             return tuple(found)
         name = max(children, key=lambda child: children[child])
-        if children[name] < _WORTH * above:
+        if children[name] < WORTH * above:
             return tuple(found)
         file, line = source_of(modules.get(name))
         found.append(
@@ -437,7 +434,7 @@ def time_sample(fetch: Fetch, time_limit: float) -> tuple[Timing, float | None]:
         count = max(1, len(got) if fetch.iterable else len(chunk))
         if cold is None:
             cold = wall / count
-            size = max(1, min(256, int(_CHUNK_SECONDS / max(cold, 1e-6))))
+            size = max(1, min(256, int(2e-3 / max(cold, 1e-6))))
             continue
         walls.append(wall / count)
         cpus.append(cpu / count)

@@ -28,9 +28,8 @@ from autoopt.simplify.batches import nbytes
 from autoopt.simplify.drift import TENSORS, ReferenceSpeed, normalized, sensitivity
 from autoopt.simplify.stage_timings import PRODUCT, Timing
 
-STEADY = 0.02
-SHORTEST = 5e-4
-MOST = 1000
+STEADY, MOST = 0.02, 1000
+"""Relative standard error of a median at which repeats end, and their number at the most."""
 Kind = Literal["matmul", "elementwise", "memory", "other"]
 _VIEWS = frozenset(
     """
@@ -62,8 +61,8 @@ _LIBRARY = (
 """Parts of the names of operators that are one kernel of a library, which nothing fuses with what stands beside it."""
 _STEPS, _WINDOW = 3, 0.5
 """Steps that are profiled; no further one is begun after so many seconds."""
-_EVALUATED = 3
-_ISSUED = 5
+_EVALUATED, _ISSUED = 3, 5
+"""Batches of an evaluation, and steps whose issuing is timed."""
 _TURN = 0.03
 """Seconds of steps with one number of threads before it is the other's turn."""
 
@@ -219,7 +218,7 @@ def _read_beside(
 
 
 def _several(seconds: float) -> int:
-    return max(1, min(1000, int(SHORTEST / max(seconds, 1e-7))))
+    return max(1, min(1000, int(5e-4 / max(seconds, 1e-7))))
 
 
 def _once(

@@ -16,12 +16,11 @@ import networkx as nx
 
 from autoopt.records import Contention, Estimate, EstimateKind, Fed, Resource, Round, Simulation, Stage
 from autoopt.records.distributed import Communication, ScalingForecast
+from autoopt.simplify.stage_timings import SLOWEST
 
 _SETTLED, _OBSERVED = 24, 48
 _TINY = 1e-12
 _AHEAD = 2
-_SLOWEST = 0.02
-"""Least speed over the speed alone, however many compete."""
 INPUT = ("storage", "preparation", "collate")
 LINK = ("pin", "copy")
 COMPUTE = ("forward", "backward", "optimizer")
@@ -30,7 +29,9 @@ INTERRUPTIONS = ("evaluate", "checkpoint", "epoch")
 BETWEEN = (*INTERRUPTIONS, "start")
 """What a run consists of besides steps; of its start no stage of a step can take the place."""
 DEFAULT_PREFETCH = 2
+"""Of torch's DataLoader."""
 ONE_DRAW = 0.05
+"""How far a simulation is off where that was not measured."""
 _FURTHEST = 2.0
 """So many times a tried step may be off its simulation; beyond that one of them was disturbed."""
 SHARED = ("storage", "preparation", "collate", "pin", "copy", "forward", "backward")
@@ -108,7 +109,7 @@ class InterferenceModel:
             fair = self._fair(single + threads)
             return fair, fair
         ratio = self._fair(single + threads) / self._fair(known.workers + known.threads)
-        return max(_SLOWEST, min(1.0, known.prepare * ratio)), max(_SLOWEST, min(1.0, (known.step or 1.0) * ratio))
+        return max(SLOWEST, min(1.0, known.prepare * ratio)), max(SLOWEST, min(1.0, (known.step or 1.0) * ratio))
 
     def _crowd(self, single: int) -> float:
         """Workers alone: each the slower the more cores are busy, and sharing them where there are more."""

@@ -40,9 +40,8 @@ _LIBRARIES = tuple(
         if (path := sysconfig.get_path(name))
     }
 )
-_WORTH = 0.3
-_DEEPEST = 6
-_FEWEST_RUNS = 2
+WORTH = 0.3
+"""Of what is above it: a part that explains less ends the chain."""
 Line = tuple[str, int]
 _OF_ITS_OWN = tuple(str(Path(torch.__file__).parent / name) for name in ("optim", "nn", "amp", "distributed"))
 """Parts of torch that ask for values of their own accord: an optimizer's count of steps, the norm of gradients."""
@@ -201,14 +200,14 @@ class LineProfile:
         found: list[Deeper] = []
         above: Place | None = None
         scale = self._scale(kind, total)
-        while len(found) < _DEEPEST:
+        while len(found) < 6:
             codes = {code for code, callers in self.callers.items() if above in callers}
             lines = [(place, spent) for place, spent in self.spent.items() if place[0] in codes]
             if not lines:
                 break
             place, spent = max(lines, key=lambda item: item[1].of(kind))
             seconds = spent.of(kind) * scale
-            if seconds <= 0 or (found and seconds < _WORTH * found[-1].seconds) or place == above:
+            if seconds <= 0 or (found and seconds < WORTH * found[-1].seconds) or place == above:
                 break
             found.append(link(place[0].co_filename, place[1], seconds))
             above = place
@@ -244,7 +243,7 @@ def profile_lines(run: Callable[[], Any], time_limit: float, *, most: int = 50) 
     before = sys.gettrace()
     start = time.perf_counter()
     try:
-        while profile.runs < _FEWEST_RUNS or (profile.runs < most and time.perf_counter() - start < time_limit):
+        while profile.runs < 2 or (profile.runs < most and time.perf_counter() - start < time_limit):
             sys.settrace(tracer.enter)
             try:
                 run()
@@ -329,7 +328,6 @@ class WatchedStep:
     copies: Counts[Line] = field(default_factory=Counts)
     copied_bytes: Counts[Line] = field(default_factory=Counts)
     copied: dict[Line, float] = field(default_factory=lambda: defaultdict(float))
-    total: int = 0
     total_seconds: float = 0.0
     double_total: int = 0
     double_seconds: float = 0.0
@@ -360,7 +358,6 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = str(getattr(func, "_overloadpacket", func)).removeprefix("aten.")
         frame, seen = sys._getframe(1), self.seen
         line = users_line(frame)
-        seen.total += 1
         double = any(leaf.dtype == torch.float64 and leaf.dim() for leaf in _tensors(out))
         seen.double_total += double
         seen.double_seconds += passed * double

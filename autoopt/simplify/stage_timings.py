@@ -6,6 +6,8 @@ from dataclasses import field
 
 from autoopt.records import Contention, Deeper, Operator, Record
 
+SLOWEST = 0.02
+"""Least speed over the speed alone, however many compete."""
 PRODUCT = 1024
 """Rows of the square product that tells how near to its peak the machine is just now, on all of its cores."""
 

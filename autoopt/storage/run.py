@@ -6,7 +6,7 @@ import contextlib
 import json
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,10 +15,8 @@ from typing import Any, Literal, Self, TypeVar
 
 import autoopt
 from autoopt.errors import DocumentError, EnvironmentLacks, NodeLost, TrialFailed, UsageError
-from autoopt.events import Event
+from autoopt.events import Event, RunEnded, Stopped, TrialProgress
 from autoopt.records import JsonDict, Record, ValidationError
-from autoopt.storage.announced import NOT_JOURNALED, Announced, content
-from autoopt.storage.clock import RunClock
 from autoopt.storage.fingerprint import differences
 from autoopt.storage.journal import Journal
 from autoopt.storage.recorded import Machine, Recorded, read_steps
@@ -192,7 +190,7 @@ class Run:
             EnvironmentLacks: the disk is full, or the run directory is gone.
             Exception: whatever else ``measure`` raises; the step then counts as not begun.
         """
-        identity = _identity(kind, key)
+        identity = json.dumps([kind, key], sort_keys=True, allow_nan=False, separators=(",", ":"))
         done = self._take(identity)
         if done is not None and done.state in ("ended", "failed"):
             self.took.append(Took(kind, str(key.get("purpose", "")), done.at - done.started))
@@ -321,10 +319,6 @@ class Run:
         self._journal.append(record)
 
 
-def _identity(kind: str, key: JsonDict) -> str:
-    return json.dumps([kind, key], sort_keys=True, allow_nan=False, separators=(",", ":"))
-
-
 def _head(journal: Journal) -> dict[str, Any]:
     head = journal.records[0] if journal.records else {}
     if head.get("type") != "run" or not all(name in head for name in ("options", "fingerprint", "created")):
@@ -346,3 +340,83 @@ def machine() -> Machine:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+class RunClock:
+    """Goes forward only, whatever becomes of the wall clock.
+
+    While a resumed run reads back what its journal holds, the clock stands at the recorded time, so that
+    what the loop decides by the clock it decides as before.
+
+    Args:
+        monotonic: seconds; injected in tests.
+        held: start standing still.
+    """
+
+    def __init__(self, *, monotonic: Callable[[], float] = time.monotonic, held: bool = False) -> None:
+        self._monotonic = monotonic
+        self._value = 0.0
+        self._since: float | None = None if held else monotonic()
+
+    def elapsed(self) -> float:
+        """Seconds of the run so far."""
+        if self._since is None:
+            return self._value
+        return self._value + max(0.0, self._monotonic() - self._since)
+
+    def set_forward(self, at: float) -> None:
+        """Sets a standing clock to a recorded time; an earlier one changes nothing."""
+        if self._since is None:
+            self._value = max(self._value, at)
+
+    def release(self) -> None:
+        """Lets the clock go, from where it stands."""
+        if self._since is None:
+            self._since = self._monotonic()
+
+
+NOT_JOURNALED = (TrialProgress,)
+_ENDS = (Stopped, RunEnded)
+"""An interrupted run has said that it ended; the end of the resumed one is another."""
+
+
+def content(event: Event) -> JsonDict:
+    """The content of an event that the journal keeps; the result of a run has a file of its own."""
+    return event.model_dump(exclude={"at", "replayed", "result"})
+
+
+class Announced:
+    """Events that earlier processes of a run announced; each is recognized as often as it was.
+
+    Measured numbers are left out of the comparison: seconds are told apart by when the clock was looked at.
+
+    Args:
+        records: of the journal.
+    """
+
+    def __init__(self, records: Iterable[JsonDict]) -> None:
+        self._left = Counter(
+            _shape(str(record["event"]), record.get("data")) for record in records if record.get("type") == "event"
+        )
+
+    def __call__(self, event: Event) -> bool:
+        """Whether an earlier process announced this."""
+        if isinstance(event, (*_ENDS, *NOT_JOURNALED)):
+            return False
+        identity = _shape(type(event).__name__, content(event))
+        if not self._left[identity]:
+            return False
+        self._left[identity] -= 1
+        return True
+
+
+def _shape(name: str, data: object) -> str:
+    return json.dumps([name, _without_floats(data)], sort_keys=True)
+
+
+def _without_floats(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _without_floats(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_floats(item) for item in value]
+    return "number" if isinstance(value, float) else value

@@ -11,15 +11,15 @@ import re
 import sys
 from collections.abc import Iterable
 
-from autoopt.registry import BUILTIN, load_strategies
+from autoopt.registry import OURS, load_strategies
 from autoopt.strategy import STAGES, Strategy
 
 HEADINGS = ("What it does", "When it helps", "When it does not", "What it costs", "Source")
 INTRODUCTION = """\
 # The strategies
 
-In the order in which they are tried. Each file under `strategies/autoopt_strategies/` holds one, with its method card;
-this page is made of the cards by `make docs`.
+In the order in which they are tried. Each file under `strategies/` holds one, with its method card; this page is made
+of the cards by `make docs`.
 """
 _HEADING = re.compile(rf"^({'|'.join(HEADINGS)}):\s*", re.M)
 
@@ -58,10 +58,11 @@ def _indented(text: str) -> str:
     return "\n".join("  " * bool(number) + line.strip() for number, line in enumerate(text.splitlines()))
 
 
-def builtin() -> list[Strategy]:
-    """The built-in strategies, in their order."""
-    return [source.strategy for source in load_strategies().sources if source.origin == BUILTIN]
+def shipped() -> list[Strategy]:
+    """The strategies that come with autoopt, built-in or by entry points, in their order."""
+    strategies = load_strategies().values()
+    return [strategy for strategy in strategies if type(strategy).__module__.partition(".")[0] in OURS]
 
 
 if __name__ == "__main__":
-    sys.stdout.write(page(builtin()))
+    sys.stdout.write(page(shipped()))

@@ -24,7 +24,6 @@ Report = Callable[[str], Awaitable[None]]
 _PATIENCE = 15.0
 _ANSWERED = (0, 5)
 """Exit codes of commands that have printed their document; 5: what was required does not hold."""
-_MOST_TOLD = 2000
 
 
 class CommandFailedError(AutooptError):
@@ -91,7 +90,7 @@ class Commands:
         code = await process.wait()
         if code not in _ANSWERED:
             first = next((i for i, line in enumerate(told) if "error:" in line), max(len(told) - 5, 0))
-            raise CommandFailedError("\n".join(told[first:])[:_MOST_TOLD] or f"it ended with exit code {code}")
+            raise CommandFailedError("\n".join(told[first:])[:2000] or f"it ended with exit code {code}")
         return "".join(printed)
 
 

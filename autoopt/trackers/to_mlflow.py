@@ -12,8 +12,7 @@ from mlflow.tracking import MlflowClient
 
 from autoopt.events import BaselineMeasured, Event, Kept, Noted, RunEnded, RunStarted, TrialEnded, Warned
 from autoopt.records import Trial
-from autoopt.trackers.memory import Memory
-from autoopt.trackers.values import FILES, name_of, of_configuration, of_result, of_trial
+from autoopt.trackers.values import FILES, Memory, name_of, of_configuration, of_result, of_trial
 
 EXPERIMENT = "autoopt"
 _PARENT = "mlflow.parentRunId"

@@ -9,8 +9,7 @@ import wandb
 
 from autoopt.events import BaselineMeasured, Event, Kept, RunEnded, RunStarted, TrialEnded
 from autoopt.records import Trial
-from autoopt.trackers.memory import Memory
-from autoopt.trackers.values import FILES, name_of, of_configuration, of_result, of_trial
+from autoopt.trackers.values import FILES, Memory, name_of, of_configuration, of_result, of_trial
 
 PROJECT = "autoopt"
 

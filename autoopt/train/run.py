@@ -6,12 +6,19 @@ import contextlib
 import math
 import os
 import re
+import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
+from types import FrameType
 from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
 
 from autoopt.benchmark.device import open_device
 from autoopt.benchmark.distributed.group import device_of, total
@@ -23,9 +30,8 @@ from autoopt.loading import importing, validation
 from autoopt.options import Options
 from autoopt.records import Curve, CurvePoint, JsonDict, Plan, Record
 from autoopt.registry import Registry, load_strategies
+from autoopt.storage.interrupts import handled
 from autoopt.train.checkpoint import check_same, read_checkpoint, write_checkpoint
-from autoopt.train.progress import Progress, shown
-from autoopt.train.stopping import stopping
 from autoopt.workload import Target
 
 CHECKPOINT = "checkpoint.pt"
@@ -334,3 +340,69 @@ def _say_stopping() -> None:
 def _short(spec: str) -> str:
     name = spec.rpartition(":")[0].rpartition("/")[2].removesuffix(".py")
     return re.sub(r"[^A-Za-z0-9_.-]", "-", name) or "run"
+
+
+@contextlib.contextmanager
+def stopping(on_first: Callable[[], None] = lambda: None) -> Iterator[Callable[[], bool]]:
+    """Yields what tells whether a signal has come. Signals that were ignored (``nohup``) stay so.
+
+    A step is never broken off by the first: half a step could not be gone on from. Loader workers that are
+    forked inherit this, and outlive the Ctrl-C that reaches them, too. The second raises ``KeyboardInterrupt``.
+
+    Args:
+        on_first: called from the signal's handler: a word to the user.
+    """
+    came: list[int] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        if len(came) > 1:
+            raise KeyboardInterrupt
+        on_first()
+
+    with handled(handle):
+        yield lambda: bool(came)
+
+
+class Progress(Record):
+    """``seconds`` and ``samples`` since the first step; ``samples`` None where batches cannot be counted; ``metrics``
+    where it was evaluated just now."""
+
+    step: int
+    total: int
+    seconds: float
+    samples: int | None
+    loss: float | None
+    metrics: dict[str, float]
+
+
+def told(progress: Progress) -> str:
+    """One line."""
+    parts = [f"step {progress.step}/{progress.total}", f"{progress.seconds:.1f} s"]
+    if progress.samples is not None and progress.seconds > 0:
+        parts.append(f"{progress.samples / progress.seconds:.0f} samples/s")
+    parts += [f"loss {progress.loss:.4f}"] if progress.loss is not None else []
+    return "  ".join([*parts, *(f"{name} {value:.4f}" for name, value in progress.metrics.items())])
+
+
+@contextmanager
+def shown(name: str, *, quiet: bool = False) -> Iterator[Callable[[Progress], None]]:
+    """Shows progress on standard error: a bar on a terminal, else one line for each evaluation."""
+    if quiet:
+        yield lambda progress: None
+        return
+    console = Console(file=sys.stderr)
+    if not console.is_terminal:
+        yield lambda progress: print(told(progress), file=sys.stderr) if progress.metrics else None  # noqa: T201
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Bar(*columns, TimeRemainingColumn(), TextColumn("{task.fields[now]}"), console=console) as bar:
+        task = bar.add_task(name, total=None, now="")
+
+        def update(progress: Progress) -> None:
+            now = f"loss {progress.loss:.4f}" if progress.loss is not None else ""
+            bar.update(task, completed=progress.step, total=progress.total, now=now)
+            if progress.metrics:
+                bar.console.print(told(progress), highlight=False)
+
+        yield update

@@ -14,7 +14,7 @@ from autoopt.errors import AutooptError, TrialFailed
 from autoopt.trial.protocol import Failure
 
 LONGEST_REASON = 300
-
+"""Characters of a reason: it stands in one line of the report."""
 _OWN = tuple(str(Path(__file__).resolve().parents[1]) + end for end in ("/",))
 _LIBRARIES = ("site-packages", "dist-packages", f"python{sys.version_info.major}.{sys.version_info.minor}", "<frozen")
 
@@ -26,7 +26,6 @@ _DEVICE_MEMORY = re.compile(
 )
 _NO_ENGINE = re.compile(r"unable to find an engine to execute this computation", re.I)
 """Of a convolution; for lack of memory where the device is full, else since there is none for it."""
-_FULL = 0.95
 _HOST_MEMORY = re.compile(
     r"can't allocate memory|cannot allocate memory|not enough memory: you tried to allocate", re.I
 )
@@ -111,7 +110,7 @@ def device_full() -> bool:
     if torch is None or not torch.cuda.is_initialized():
         return False
     free, total = torch.cuda.mem_get_info()
-    return bool(free < (1 - _FULL) * total)
+    return bool(free < 0.05 * total)
 
 
 def _text(error: BaseException) -> str:

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 Trial = TrialProcess | TrialGroup
 
 LONGEST_FOLDER = 107 - len("/autoopt-group-12345678/tmp/pymp-12345678/listener-12345678")
-
+"""Bytes of a folder below which the path of a socket still fits."""
 
 _OF_GROUPS = {"GLOO_SOCKET_IFNAME": "lo", "TORCH_NCCL_ENABLE_MONITORING": "0"}
 """Ranks of one machine meet on it, and one that was frozen for long is no reason for NCCL to end the process."""

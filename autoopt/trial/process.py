@@ -26,8 +26,6 @@ from autoopt.trial.start import Started
 logger = logging.getLogger(__name__)
 
 READY = "autoopt.benchmark.tasks:ready"
-READY_SECONDS = 300.0
-TAIL_BYTES = 4000
 
 OnProgress = Callable[[JsonDict], None]
 Task = str | Callable[..., Any]
@@ -45,7 +43,7 @@ class Answering(ABC):
     @cached_property
     def ready(self) -> Ready:
         """Facts that the trial tells of its workload; assembled when first asked for."""
-        return Ready.model_validate(self.call(READY, timeout=READY_SECONDS))
+        return Ready.model_validate(self.call(READY, timeout=300.0))
 
 
 class TrialProcess(Answering):
@@ -275,7 +273,7 @@ class TrialProcess(Answering):
 
     def tail(self) -> str:
         """The last lines of the log."""
-        return self._printed(TAIL_BYTES)
+        return self._printed(4000)
 
     def _printed(self, most: int = 2**20) -> str:
         with contextlib.suppress(OSError), self.log.open("rb") as file:

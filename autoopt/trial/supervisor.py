@@ -26,6 +26,7 @@ LOG_LIMIT = 32 * 2**20
 """Bytes of a trial's log; beyond it, what was printed first is dropped."""
 
 _LOOK_SECONDS = 1.0
+"""Between looks at how long the log has grown."""
 
 
 def supervise(trial: int, supervisor: int, log: int, main: Callable[[Channel], None]) -> NoReturn:

@@ -17,9 +17,8 @@ CAN_FREEZE = hasattr(signal, "SIGSTOP") and os.name == "posix"
 KILL = signal.SIGKILL
 CONTINUE = signal.SIGCONT
 
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
-
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+"""Of ``linux/prctl.h``."""
 _PATIENCE = 10.0
 """Seconds in which what was killed has gone."""
 _LINUX = sys.platform.startswith("linux")
@@ -110,7 +109,7 @@ def kill_below(pid: int, *, on_end: Callable[[Ended], None] = lambda _: None) ->
         send(left, signal.SIGSTOP)  # so that none makes another while the rest is being killed
         send(left, signal.SIGKILL)
         on_end(reap())
-        left = [child for child in descendants(pid) if not _zombie(child)]
+        left = [child for child in descendants(pid) if state(child) not in ("Z", "X", "")]
         if left:
             time.sleep(0.002)
     on_end(reap())
@@ -135,10 +134,6 @@ def _group(pid: int) -> int:
         return os.getpgid(pid)
     except (ProcessLookupError, PermissionError):
         return -1
-
-
-def _zombie(pid: int) -> bool:
-    return state(pid) in ("Z", "X", "")
 
 
 def state(pid: int) -> str:

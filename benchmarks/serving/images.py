@@ -108,7 +108,7 @@ def train_teacher(path: Path) -> dict[str, float]:
 def distilled(checkpoint: str, path: Path) -> dict[str, float]:
     """Trains a net of half the width towards one that ``autoopt train`` has trained, as the strategy does."""
     from autoopt.latency.tasks import load_weights
-    from autoopt_strategies.model.distillation import TowardsTeacher, with_teacher
+    from autoopt_model.distillation import TowardsTeacher, with_teacher
 
     torch.manual_seed(0)
     workload, wise, narrow = build(), net(), net(24)

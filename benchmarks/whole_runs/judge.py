@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import shutil
-import signal
-import subprocess
 import tempfile
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from autoopt.benchmark.cputime import cpu_times, foreign_seconds
+from autoopt.script.whole_run import run_to_end
 from benchmarks.whole_runs.cases import Case
 from benchmarks.whole_runs.figures import EXPERT, UNTOUCHED
 
@@ -113,51 +108,20 @@ def whole_run(
         Its seconds and those until its first step, its metric and samples, its own CPU seconds and those of other
         programs.
     """
-    before, began = cpu_times(with_children=False), time.monotonic()
-    lines, first = [], None
-    with subprocess.Popen(
-        command,
-        cwd=folder,
-        env=variables,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    ) as process:
-        timer = threading.Timer(limit, end, [process])
-        timer.start()
-        try:
-            for line in process.stdout or ():
-                lines.append(line)
-                if first is None and case.first is not None and re.search(case.first, line):
-                    first = time.monotonic() - began
-            code = process.wait()
-        finally:
-            late = not timer.is_alive()
-            timer.cancel()
-            end(process)
-    seconds, after = time.monotonic() - began, cpu_times(with_children=False)
-    output = "".join(lines)
-    counted = re.findall(case.samples, output) if case.samples is not None else []
-    metric = case.read(output)
+    found = run_to_end(command, timeout=limit, folder=folder, variables=variables)
+    firsts = (at for at, line in found.lines if case.first is not None and re.search(case.first, line))
+    counted = re.findall(case.samples, found.output) if case.samples is not None else []
+    metric = case.read(found.output)
     record = {
-        "seconds": seconds,
-        "first_seconds": first,
+        "seconds": found.seconds,
+        "first_seconds": next(firsts, None),
         "samples": int(counted[-1]) if counted else None,
-        "cpu_seconds": after.own - before.own,
-        "other_cpu_seconds": foreign_seconds(before, after),
-        "metric": None if code else metric,
+        "cpu_seconds": found.own_cpu_seconds,
+        "other_cpu_seconds": found.foreign_cpu_seconds,
+        "metric": None if found.code else metric,
     }
-    if late:
+    if found.code is None:
         return {**record, "seconds": None, "error": f"not at its end after {limit:.0f} s"}
-    if code != 0:
-        return {**record, "error": f"ended with {code}: {(output.strip() or 'no output').splitlines()[-1]}"}
+    if found.code != 0:
+        return {**record, "error": f"ended with {found.code}: {found.last}"}
     return {**record, "error": None if metric is not None else f"printed no {case.metric!r}"}
-
-
-def end(process: subprocess.Popen[str]) -> None:
-    """Ends a process with everything that it started."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)

@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from autoopt.script.whole_run import end
 from benchmarks.whole_runs.cases import HERE, Case, CaseError
 from benchmarks.whole_runs.data import cache
-from benchmarks.whole_runs.judge import Side, end, whole_run
+from benchmarks.whole_runs.judge import Side, whole_run
 
 ROOT = HERE.parents[1]
 GRACE = 20.0

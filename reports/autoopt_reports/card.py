@@ -18,9 +18,9 @@ from autoopt_reports.view.verdict import verdict_view
 
 WIDTH, HEIGHT = 720, 236
 PNG_SCALE = 2
+"""Pixels of the picture to one of the drawing: screens are dense."""
 _LEFT, _BAR_AT, _BAR_MOST = 32, 136, 420
 _INK, _MUTED, _PAPER, _BEFORE, _AFTER = "#1b1f24", "#59636e", "#ffffff", "#b3bac2", "#2f6f4f"
-_NAME = 24
 _CHARACTER = 0.56
 """Width of a letter over its size, about: what is longer than its place is shortened."""
 
@@ -118,7 +118,7 @@ def _foot(result: Result) -> str:
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= _NAME else name[: _NAME - 1] + "…"
+    return name if len(name) <= 24 else name[:23] + "…"
 
 
 def _fitted(x: float, y: float, text: str, size: int, fill: str = _INK, *, bold: bool = False) -> Text:

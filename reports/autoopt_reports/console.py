@@ -13,9 +13,8 @@ from autoopt.records import Profile, Result
 from autoopt_reports.frame import stages_lines
 from autoopt_reports.terminal import Marks, console_for, encodable, fit, marks_for
 from autoopt_reports.view import Report, report_view
-from autoopt_reports.view.adopt import Adopt
+from autoopt_reports.view.adopt import Adopt, PatchView
 from autoopt_reports.view.closing import AdviceView
-from autoopt_reports.view.patch import PatchView
 from autoopt_reports.view.profile import Expectation, profile_view
 from autoopt_reports.view.stages import RunView
 from autoopt_reports.view.verdict import Fact

@@ -18,7 +18,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 
 from autoopt.records import Profile, Record, Result
 from autoopt_reports import markup
-from autoopt_reports.charts import lanes, planes, rows, sizes
+from autoopt_reports.charts import planes, rows
 from autoopt_reports.view import report_view
 from autoopt_reports.view.profile import profile_view
 
@@ -83,7 +83,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"show": markup.show, "svg": markup.svg, "cell": markup.cell}
-    environment.globals |= {"rows": rows, "planes": planes, "lanes": lanes, "sizes": sizes}
+    environment.globals |= {"rows": rows, "planes": planes}
     return environment
 
 

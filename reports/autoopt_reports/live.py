@@ -16,8 +16,6 @@ from autoopt_reports.plain import PlainView
 from autoopt_reports.state import State
 from autoopt_reports.terminal import console_for, marks_for
 
-FRAMES_PER_SECOND = 2.0
-
 
 class View(Protocol):
     """A listener that is entered before the run and left after it."""
@@ -58,7 +56,7 @@ class LiveView:
         redirect = console.file is sys.stderr
         self._live = Live(
             console=console,
-            refresh_per_second=FRAMES_PER_SECOND,
+            refresh_per_second=2,
             transient=True,
             get_renderable=self.frame,
             redirect_stdout=False,

@@ -11,8 +11,6 @@ from markupsafe import Markup, escape
 
 from autoopt_reports.view.text import Interval, Name, Number, Part, Phrase
 
-LONG_WORD = 36
-
 
 def attributes(number: Number, *, sortable: bool = False) -> Markup:
     """The value stands in the page where it was derived or is sorted by; else the pointer is enough."""
@@ -34,7 +32,7 @@ def show(value: Part | Phrase | Interval | None) -> Markup:
         kind = Markup(' class="missing"') if value.missing else Markup("")
         return Markup("<span{} {}>{}</span>").format(kind, attributes(value), value.text)
     if isinstance(value, Name):
-        long = Markup(' class="long"') if any(len(word) > LONG_WORD for word in value.text.split()) else Markup("")
+        long = Markup(' class="long"') if any(len(word) > 36 for word in value.text.split()) else Markup("")
         return Markup("<bdi{}>{}</bdi>").format(long, value.text)
     return Markup(escape(value))
 

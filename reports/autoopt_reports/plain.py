@@ -23,12 +23,11 @@ from autoopt.events import (
     RunStarted,
     Stopped,
     TrialEnded,
-    TrialProgress,
     TrialStarted,
     Verified,
     Warned,
 )
-from autoopt.records import Speedup, Verdict
+from autoopt.records import Estimate, Speedup, Verdict
 from autoopt_reports.state import State
 from autoopt_reports.terminal import (
     clock_text,
@@ -45,8 +44,6 @@ from autoopt_reports.terminal import (
 from autoopt_reports.view import units
 from autoopt_reports.view.text import change_name, name, throughput
 
-HEARTBEAT_SECONDS = 60.0
-_LOOK_SECONDS = 5.0
 _UNMEASURED = {Verdict.NOT_APPLICABLE: "does not apply here", Verdict.NOT_TRIED: "not tried"}
 
 
@@ -99,7 +96,7 @@ class PlainView:
     def tick(self) -> None:
         """Prints a heartbeat where nothing was printed for a minute and the run goes on."""
         with self._lock:
-            if self._state.run is None or self._state.finished or self._clock() - self._last < HEARTBEAT_SECONDS:
+            if self._state.run is None or self._state.finished or self._clock() - self._last < 60.0:
                 return
             self._print(self._elapsed(), self._heartbeat())
 
@@ -132,7 +129,7 @@ class PlainView:
         self._stream.flush()
 
     def _watch(self) -> None:
-        while not self._over.wait(_LOOK_SECONDS):
+        while not self._over.wait(5.0):
             try:
                 self.tick()
             except (OSError, ValueError):  # the stream was closed: nobody is left to tell
@@ -141,89 +138,75 @@ class PlainView:
 
 def describe(event: Event) -> str:
     """The line of an event; "" where it gets none (progress is told by the heartbeat)."""
-    handler = _LINES.get(type(event))
-    return handler(event) if handler is not None else ""
+    match event:
+        case RunStarted():
+            resumed, torch = "resumed: " if event.replayed else "", _torch(event.torch)
+            return (
+                f"{resumed}autoopt {name(event.spec, 80)} on {name(event.device_name, 60)}{torch}; "
+                f"budget {clock_text(event.budget_seconds)}; {name(event.run_directory)}"
+            )
+        case EnvironmentRead(environment=seen):
+            cores = f", {seen.cores} cores" if seen.cores else ""
+            return f"device {seen.device}: {name(seen.device_name or 'unnamed', 60)}{cores}{_torch(seen.torch)}"
+        case PhaseStarted():
+            round_ = f", round {event.round}" if event.round else ""
+            return f"{event.phase}{round_}" + (f": {name(event.detail)}" if event.detail else "")
+        case BaselineMeasured(baseline=baseline):
+            step, rate = baseline.step_seconds, throughput(baseline, "/baseline")
+            measured = [units.duration(step.p50) + " a step in the control"] if step else []
+            measured += [] if rate.missing else [str(rate)]
+            return "baseline: " + (", ".join(measured) or units.NOT_MEASURED)
+        case NoiseMeasured(noise=noise):
+            floor = "" if noise.floor is None else f"; gains under {units.percent(noise.floor)} are not believed"
+            return f"noise: baseline against itself {_measured(noise.aa_ratio)}{floor}"
+        case FirstLook():
+            return f"first look at {event.steps} steps: {look_text(event)}"
+        case Opportunities():
+            return "opportunities: " + "; ".join(opportunity_texts(event))
+        case Predicted():
+            return "predicted gains: " + "; ".join(prediction_texts(event))
+        case RoundMeasured(round=round_):
+            least = round_.ceiling_step_seconds
+            ceiling = f", ceiling {units.duration(least)}" if least is not None else ""
+            bottleneck = f"; bottleneck {name(round_.bottleneck, 60)}" if round_.bottleneck else ""
+            step_ = units.duration(round_.step_seconds)
+            return f"round {round_.index}: step in its profile {step_}{ceiling}{bottleneck}"
+        case TrialStarted():
+            predicted = f", predicted {units.ratio(event.predicted)}" if event.predicted is not None else ""
+            return f"trial {event.id} started: {change_name(event.strategy, event.setting, (), 120)}{predicted}"
+        case TrialEnded(trial=trial):
+            verdict, outcome = trial.verdict.value.replace("_", " "), trial_outcome(trial, event.has_target)
+            return f"trial {trial.id} {trial_change(trial, 120)}: {verdict}, {outcome}"
+        case Kept():
+            detail = f" {name(event.speedup.detail, 80)}" if event.speedup.detail else ""
+            return f"kept; plan: {name(', '.join(event.plan.names()), 160)}; {_speedup(event.speedup)}{detail}"
+        case Verified() if not event.best.plan.changes:
+            return "nothing was kept: there is no plan to verify"
+        case Verified():
+            word = "verified end to end" if event.speedup.end_to_end_verified else "not verified"
+            return f"final plan {word}: {_speedup(event.speedup, event.has_target)}"
+        case AblationMeasured(ablation=found):
+            beside = f" (while {name(', '.join(found.beside), 80)} was in it)" if found.beside else ""
+            change = change_name(found.strategy, found.setting, (), 80)
+            return f"ablation {change}: in the plan {_measured(found.without)}{beside}, alone {_measured(found.alone)}"
+        case Warned():
+            return f"warning: {name(event.text, 400)}"
+        case Noted():
+            return f"note: {name(event.text, 400)}"
+        case Stopped(stop=stop):
+            detail = f": {name(stop.detail)}" if stop.detail else ""
+            return f"search ended, {stop.reason.value.replace('_', ' ')}{detail}"
+        case RunEnded():
+            return f"done: {name(event.run_directory)}/report.html"
+    return ""
 
 
-def _run(event: Event) -> str:
-    assert isinstance(event, RunStarted)
-    torch = f", torch {name(event.torch, 30)}" if event.torch else ""
-    resumed = "resumed: " if event.replayed else ""
-    return (
-        f"{resumed}autoopt {name(event.spec, 80)} on {name(event.device_name, 60)}{torch}; "
-        f"budget {clock_text(event.budget_seconds)}; {name(event.run_directory)}"
-    )
+def _torch(version: str | None) -> str:
+    return f", torch {name(version, 30)}" if version else ""
 
 
-def _environment(event: Event) -> str:
-    assert isinstance(event, EnvironmentRead)
-    seen = event.environment
-    cores = f", {seen.cores} cores" if seen.cores else ""
-    torch = f", torch {name(seen.torch, 30)}" if seen.torch else ""
-    return f"device {seen.device}: {name(seen.device_name or 'unnamed', 60)}{cores}{torch}"
-
-
-def _first_look(event: Event) -> str:
-    assert isinstance(event, FirstLook)
-    return f"first look at {event.steps} steps: {look_text(event)}"
-
-
-def _opportunities(event: Event) -> str:
-    assert isinstance(event, Opportunities)
-    return "opportunities: " + "; ".join(opportunity_texts(event))
-
-
-def _predicted(event: Event) -> str:
-    assert isinstance(event, Predicted)
-    return "predicted gains: " + "; ".join(prediction_texts(event))
-
-
-def _phase(event: Event) -> str:
-    assert isinstance(event, PhaseStarted)
-    round_ = f", round {event.round}" if event.round else ""
-    return f"{event.phase}{round_}" + (f": {name(event.detail)}" if event.detail else "")
-
-
-def _baseline(event: Event) -> str:
-    assert isinstance(event, BaselineMeasured)
-    step, rate = event.baseline.step_seconds, throughput(event.baseline, "/baseline")
-    measured = [units.duration(step.p50) + " a step in the control"] if step else []
-    measured += [] if rate.missing else [str(rate)]
-    return "baseline: " + (", ".join(measured) or units.NOT_MEASURED)
-
-
-def _noise(event: Event) -> str:
-    assert isinstance(event, NoiseMeasured)
-    aa = ratio_text(event.noise.aa_ratio) or units.NOT_MEASURED
-    floor = (
-        f"; gains under {units.percent(event.noise.floor)} are not believed" if event.noise.floor is not None else ""
-    )
-    return f"noise: baseline against itself {aa}{floor}"
-
-
-def _round(event: Event) -> str:
-    assert isinstance(event, RoundMeasured)
-    round_ = event.round
-    ceiling = (
-        f", ceiling {units.duration(round_.ceiling_step_seconds)}" if round_.ceiling_step_seconds is not None else ""
-    )
-    bottleneck = f"; bottleneck {name(round_.bottleneck, 60)}" if round_.bottleneck else ""
-    return f"round {round_.index}: step in its profile {units.duration(round_.step_seconds)}{ceiling}{bottleneck}"
-
-
-def _started(event: Event) -> str:
-    assert isinstance(event, TrialStarted)
-    predicted = f", predicted {units.ratio(event.predicted)}" if event.predicted is not None else ""
-    return f"trial {event.id} started: {change_name(event.strategy, event.setting, (), 120)}{predicted}"
-
-
-def _ended(event: Event) -> str:
-    assert isinstance(event, TrialEnded)
-    trial = event.trial
-    return (
-        f"trial {trial.id} {trial_change(trial, 120)}: {trial.verdict.value.replace('_', ' ')}, "
-        f"{trial_outcome(trial, event.has_target)}"
-    )
+def _measured(estimate: Estimate | None) -> str:
+    return ratio_text(estimate) or units.NOT_MEASURED
 
 
 def _speedup(speedup: Speedup, has_target: bool = True) -> str:
@@ -232,70 +215,3 @@ def _speedup(speedup: Speedup, has_target: bool = True) -> str:
     if speedup.time_to_target is not None:
         return f"{ratio_text(speedup.time_to_target)} {of_what(has_target, speedup.planned_steps)}"
     return f"{ratio_text(speedup.throughput)} in samples per second" if speedup.throughput else units.NOT_MEASURED
-
-
-def _kept(event: Event) -> str:
-    assert isinstance(event, Kept)
-    detail = f" {name(event.speedup.detail, 80)}" if event.speedup.detail else ""
-    return f"kept; plan: {name(', '.join(event.plan.names()), 160)}; {_speedup(event.speedup)}{detail}"
-
-
-def _verified(event: Event) -> str:
-    assert isinstance(event, Verified)
-    if not event.best.plan.changes:
-        return "nothing was kept: there is no plan to verify"
-    word = "verified end to end" if event.speedup.end_to_end_verified else "not verified"
-    return f"final plan {word}: {_speedup(event.speedup, event.has_target)}"
-
-
-def _ablated(event: Event) -> str:
-    assert isinstance(event, AblationMeasured)
-    ablation = event.ablation
-    without = ratio_text(ablation.without) or units.NOT_MEASURED
-    without += f" (while {name(', '.join(ablation.beside), 80)} was in it)" if ablation.beside else ""
-    alone = ratio_text(ablation.alone) or units.NOT_MEASURED
-    return f"ablation {change_name(ablation.strategy, ablation.setting, (), 80)}: in the plan {without}, alone {alone}"
-
-
-def _warned(event: Event) -> str:
-    assert isinstance(event, Warned)
-    return f"warning: {name(event.text, 400)}"
-
-
-def _noted(event: Event) -> str:
-    assert isinstance(event, Noted)
-    return f"note: {name(event.text, 400)}"
-
-
-def _stopped(event: Event) -> str:
-    assert isinstance(event, Stopped)
-    detail = f": {name(event.stop.detail)}" if event.stop.detail else ""
-    return f"search ended, {event.stop.reason.value.replace('_', ' ')}{detail}"
-
-
-def _finished(event: Event) -> str:
-    assert isinstance(event, RunEnded)
-    return f"done: {name(event.run_directory)}/report.html"
-
-
-_LINES: dict[type[Event], Callable[[Event], str]] = {
-    RunStarted: _run,
-    EnvironmentRead: _environment,
-    PhaseStarted: _phase,
-    BaselineMeasured: _baseline,
-    NoiseMeasured: _noise,
-    FirstLook: _first_look,
-    Opportunities: _opportunities,
-    Predicted: _predicted,
-    RoundMeasured: _round,
-    TrialStarted: _started,
-    TrialEnded: _ended,
-    Kept: _kept,
-    Verified: _verified,
-    AblationMeasured: _ablated,
-    Warned: _warned,
-    Noted: _noted,
-    Stopped: _stopped,
-    RunEnded: _finished,
-}
-SILENT = {TrialProgress}

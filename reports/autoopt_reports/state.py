@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from autoopt.events import (
@@ -34,8 +33,6 @@ from autoopt.records import Configuration, Estimate, Noise, Round, Speedup, Stop
 from autoopt_reports.view.quality import claim_of
 
 PHASES: tuple[Phase, ...] = ("benchmark", "simplify", "optimize", "ablate", "verify")
-SHORTEST_HISTORY = 3
-NOT_RUN = {Verdict.NOT_APPLICABLE, Verdict.NOT_TRIED}
 
 
 @dataclass(slots=True)
@@ -81,16 +78,72 @@ class State:
     def update(self, event: Event) -> None:
         """Takes an event in; kinds that are not known change nothing but the clock."""
         self.at = max(self.at, event.at)
-        handler = _HANDLERS.get(type(event))
-        if handler is not None:
-            handler(self, event)
+        match event:
+            case RunStarted():
+                self.run = event
+            case EnvironmentRead(environment=seen) if self.run is not None:
+                device, torch = seen.device_name or seen.device, seen.torch or self.run.torch
+                self.run = self.run.model_copy(update={"device_name": device, "torch": torch})
+            case PhaseStarted():
+                self.phase, self.phase_round, self.detail = event.phase, event.round, event.detail
+                self.running = None
+            case BaselineMeasured():
+                self.baseline = event.baseline
+            case NoiseMeasured():
+                self.noise = event.noise
+            case FirstLook():
+                self.look = event
+            case Opportunities():
+                self.opportunities = event
+            case Predicted():
+                self.predicted = event
+            case RoundMeasured():
+                self.round = event.round
+            case TrialStarted():
+                self.running, self.detail = Running(event, event.at), ""
+                self.remaining = self.remaining if event.remaining is None else event.remaining
+            case TrialProgress() if self.running is not None and self.running.started.id == event.id:
+                self.running.progress = event
+            case TrialEnded():
+                self._ended(event.trial, event.has_target)
+            case Kept():
+                self.best = event.best
+            case Verified():
+                self.best, self.speedup = event.best, event.speedup
+            case AblationMeasured():
+                self.detail = event.ablation.strategy
+            case Warned():
+                self.warnings.append(event.text)
+            case Noted():
+                self.notes.append(event.text)
+            case Stopped():
+                self.stop, self.running = event.stop, None
+            case RunEnded(result=result):
+                self.finished, self.running = True, None
+                self.best, self.speedup, self.stop = result.best, result.speedup, result.stop
+
+    def _ended(self, trial: Trial, has_target: bool) -> None:
+        self.detail, self.has_target = "", has_target
+        if self.running is not None and self.running.started.id == trial.id:
+            self.running = None
+        if trial.verdict in (Verdict.NOT_APPLICABLE, Verdict.NOT_TRIED):
+            self.skipped += 1
+            return
+        self.ended += 1
+        self.trials.appendleft(trial)
+        if trial.seconds:
+            self.trial_seconds.append(trial.seconds)
+        if trial.verdict is Verdict.KEPT:
+            if trial.throughput is not None:
+                self.gained.append(trial.throughput)
+            self.claims.append(claim_of(trial.quality))
 
     def eta(self, elapsed: float, budget: float) -> tuple[float, float] | None:
         """Seconds to go, from and to: the quartiles of past trials times the trials to come, within the budget.
 
         None until the planner told how many are to come and a few have ended.
         """
-        if self.remaining is None or len(self.trial_seconds) < SHORTEST_HISTORY or self.finished:
+        if self.remaining is None or len(self.trial_seconds) < 3 or self.finished:
             return None
         ranked = sorted(self.trial_seconds)
         low, high = ranked[len(ranked) // 4], ranked[(3 * len(ranked)) // 4]
@@ -116,143 +169,3 @@ def stacked(gains: list[Estimate]) -> Estimate | None:
         confidence=min((gain.confidence for gain in gains if gain.confidence is not None), default=None),
         n=min(gain.n for gain in gains),
     )
-
-
-def _run(state: State, event: Event) -> None:
-    assert isinstance(event, RunStarted)
-    state.run = event
-
-
-def _environment(state: State, event: Event) -> None:
-    assert isinstance(event, EnvironmentRead)
-    if state.run is not None:
-        seen = event.environment
-        state.run = state.run.model_copy(
-            update={"device_name": seen.device_name or seen.device, "torch": seen.torch or state.run.torch}
-        )
-
-
-def _first_look(state: State, event: Event) -> None:
-    assert isinstance(event, FirstLook)
-    state.look = event
-
-
-def _opportunities(state: State, event: Event) -> None:
-    assert isinstance(event, Opportunities)
-    state.opportunities = event
-
-
-def _predicted(state: State, event: Event) -> None:
-    assert isinstance(event, Predicted)
-    state.predicted = event
-
-
-def _phase(state: State, event: Event) -> None:
-    assert isinstance(event, PhaseStarted)
-    state.phase, state.phase_round, state.detail = event.phase, event.round, event.detail
-    state.running = None
-
-
-def _baseline(state: State, event: Event) -> None:
-    assert isinstance(event, BaselineMeasured)
-    state.baseline = event.baseline
-
-
-def _noise(state: State, event: Event) -> None:
-    assert isinstance(event, NoiseMeasured)
-    state.noise = event.noise
-
-
-def _round(state: State, event: Event) -> None:
-    assert isinstance(event, RoundMeasured)
-    state.round = event.round
-
-
-def _started(state: State, event: Event) -> None:
-    assert isinstance(event, TrialStarted)
-    state.running, state.detail = Running(event, event.at), ""
-    if event.remaining is not None:
-        state.remaining = event.remaining
-
-
-def _progress(state: State, event: Event) -> None:
-    assert isinstance(event, TrialProgress)
-    if state.running is not None and state.running.started.id == event.id:
-        state.running.progress = event
-
-
-def _ended(state: State, event: Event) -> None:
-    assert isinstance(event, TrialEnded)
-    trial, state.detail, state.has_target = event.trial, "", event.has_target
-    if state.running is not None and state.running.started.id == trial.id:
-        state.running = None
-    if trial.verdict in NOT_RUN:
-        state.skipped += 1
-        return
-    state.ended += 1
-    state.trials.appendleft(trial)
-    if trial.seconds:
-        state.trial_seconds.append(trial.seconds)
-    if trial.verdict is Verdict.KEPT:
-        if trial.throughput is not None:
-            state.gained.append(trial.throughput)
-        state.claims.append(claim_of(trial.quality))
-
-
-def _kept(state: State, event: Event) -> None:
-    assert isinstance(event, Kept)
-    state.best = event.best
-
-
-def _verified(state: State, event: Event) -> None:
-    assert isinstance(event, Verified)
-    state.best, state.speedup = event.best, event.speedup
-
-
-def _warned(state: State, event: Event) -> None:
-    assert isinstance(event, Warned)
-    state.warnings.append(event.text)
-
-
-def _noted(state: State, event: Event) -> None:
-    assert isinstance(event, Noted)
-    state.notes.append(event.text)
-
-
-def _stopped(state: State, event: Event) -> None:
-    assert isinstance(event, Stopped)
-    state.stop, state.running = event.stop, None
-
-
-def _finished(state: State, event: Event) -> None:
-    assert isinstance(event, RunEnded)
-    state.finished, state.running = True, None
-    state.best, state.speedup, state.stop = event.result.best, event.result.speedup, event.result.stop
-
-
-def _ablated(state: State, event: Event) -> None:
-    assert isinstance(event, AblationMeasured)
-    state.detail = event.ablation.strategy
-
-
-_HANDLERS: dict[type[Event], Callable[[State, Event], None]] = {
-    RunStarted: _run,
-    EnvironmentRead: _environment,
-    PhaseStarted: _phase,
-    BaselineMeasured: _baseline,
-    NoiseMeasured: _noise,
-    FirstLook: _first_look,
-    Opportunities: _opportunities,
-    Predicted: _predicted,
-    RoundMeasured: _round,
-    TrialStarted: _started,
-    TrialProgress: _progress,
-    TrialEnded: _ended,
-    Kept: _kept,
-    Verified: _verified,
-    AblationMeasured: _ablated,
-    Warned: _warned,
-    Noted: _noted,
-    Stopped: _stopped,
-    RunEnded: _finished,
-}

@@ -40,17 +40,6 @@ BUILTIN: tuple[str, ...] = (
     "training.validation_loader:ValidationLoader",
     "training.evaluation_cadence:EvaluationCadence",
     "training.checkpoint_cadence:CheckpointCadence",
-    "training.hyperparameters:Hyperparameters",
-    "training.muon:Muon",
-    "training.rates_by_layer:RatesByLayer",
     "training.schedule:Schedule",
-    "model.model_size:ModelSize",
-    "model.freezing:Freezing",
-    "model.lora:Lora",
-    "model.pruning:Pruning",
-    "model.distillation:Distillation",
-    "model.progressive_resizing:ProgressiveResizing",
-    "model.fp8:Fp8",
-    "model.quantization_aware:QuantizationAware",
 )
 """Module and class of each, in the order in which they are tried: the one place where a new strategy is entered."""

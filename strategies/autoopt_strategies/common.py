@@ -13,8 +13,20 @@ Settings = Generator[Setting, Trial | None, None]
 COMPUTE = ("forward", "backward")
 PATIENCE = 0.25
 """Share of the time left for the search that preparing a dataset once may take: each process pays it."""
-LEAVE = 0.03
-"""Predictions closer than this are one to us: the setting that uses less goes first."""
+LEAST_SHARE = 0.01
+"""Of a step, as the smallest gain that is asked for: what takes less is not worth a setting."""
+LEAST_SAVING = 0.03
+"""Of what is timed: a few timings in turns tell no smaller difference, and predictions are no better."""
+FASTER = 1.05
+"""A precision whose matmul peak is not this much above another's cannot pay for its casts."""
+OF_CONVOLUTIONS = 0.5
+"""The most of their time that another layout or algorithm is expected to save (1.37x seen on a small net on a CPU)."""
+SAME, CLOSE = 1e-4, 1e-3
+"""Relative difference that rounding explains: of a loss in float32, and of a gradient or a loss of many parts."""
+TURNS = 7
+"""Timings of each of two that are compared: their medians hold where one in three was disturbed."""
+SAMPLES = 24
+"""Samples of a dataset that are timed: enough for a mean, and a moment where each takes milliseconds."""
 
 
 def gain(case: Case, seconds: Mapping[str, float], **changes: int | None) -> Estimate | None:
@@ -248,7 +260,7 @@ def frugal(numbers: Iterable[int], predicted: Callable[[int], Estimate | None]) 
     if not known:
         return None
     best = max(known.values())
-    return min(number for number, value in known.items() if value >= best / (1 + LEAVE))
+    return min(number for number, value in known.items() if value >= best / (1 + LEAST_SAVING))
 
 
 def low_precision(case: Case) -> str | None:

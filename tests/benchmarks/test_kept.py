@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from autoopt.testing.method_cards import builtin, method_card
+from autoopt.testing.method_cards import method_card, shipped
 from benchmarks.documents import RESULTS, load
 
 NOT_KEPT = "No run and no benchmark has kept it so far."
@@ -26,6 +26,6 @@ def planned(document: Any) -> Iterator[str]:
 def test_what_was_kept_does_not_say_otherwise() -> None:
     found = {name for file in RESULTS.glob("*.json") for name in planned(load(file))}
     assert {"workers", "threads", "amp"} <= found
-    says_not = {strategy.name for strategy in builtin() if NOT_KEPT in method_card(strategy)[""]}
+    says_not = {strategy.name for strategy in shipped() if NOT_KEPT in method_card(strategy)[""]}
     assert says_not
     assert not found & says_not

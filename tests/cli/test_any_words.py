@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from autoopt.cli import main
 from autoopt.cli.group import COMMANDS
 from autoopt.options import KEYS
-from autoopt_reports import sample
+from benchmarks import sample
 
 
 @pytest.fixture(scope="module", autouse=True)

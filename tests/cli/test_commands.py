@@ -17,7 +17,7 @@ from autoopt.events import FirstLook, Warned
 from autoopt.options import Options
 from autoopt.records import Profile, Result
 from autoopt.script.command import Build
-from autoopt_reports import sample
+from benchmarks import sample
 
 
 class Engine:

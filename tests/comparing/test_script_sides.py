@@ -12,7 +12,7 @@ import pytest
 from autoopt.comparing.sides import check_alike, check_files, python_path, side, workload_of
 from autoopt.errors import AutooptError, EnvironmentLacks, UsageError, WorkloadError
 from autoopt.script.command import parse
-from autoopt_reports.sample import win
+from benchmarks.sample import win
 from tests.comparing.conftest import Git
 
 COMMAND = "train.py --epochs 3"

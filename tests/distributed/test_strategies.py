@@ -14,12 +14,12 @@ from autoopt.records.messages import Block, TrainingRun
 from autoopt.registry import load_strategies
 from autoopt.setup import Setup
 from autoopt.strategy import Strategy
-from autoopt.testing.method_cards import builtin
+from autoopt.testing.method_cards import shipped
 from autoopt.testing.strategies import example_of, sample_case
 from tests.distributed.conftest import TWO, Start
 
 TASKS = "autoopt.benchmark.tasks"
-ALL = [strategy for strategy in builtin() if example_of(strategy).processes > 1]
+ALL = [strategy for strategy in shipped() if example_of(strategy).processes > 1]
 HERE = [strategy for strategy in ALL if example_of(strategy).device == "cpu"]
 ON_DEVICES = [strategy for strategy in ALL if strategy not in HERE]
 STEPS = 12

@@ -15,7 +15,7 @@ from autoopt.export.script import Script, export_script
 from autoopt.loading import importing, validation
 from autoopt.records import Change, Plan
 from autoopt.registry import load_strategies
-from autoopt.testing.method_cards import builtin
+from autoopt.testing.method_cards import shipped
 from autoopt.testing.strategies import example_of
 from autoopt_strategies.compute.attention.survey import rewrite
 
@@ -27,7 +27,7 @@ from script_running import loaded, script_losses  # noqa: E402
 
 SEED = 3
 REGISTRY = load_strategies()
-SETTINGS = {strategy.name: example_of(strategy).setting for strategy in builtin()}
+SETTINGS = {strategy.name: example_of(strategy).setting for strategy in shipped()}
 SETTINGS["chunked_loss"] = {"path": "head", "rows": 5, "multiple": 4}  # of this workload
 SETTINGS["lora"] = {"rank": 2, "targets": ["blocks.0.out", "blocks.1.out"], "heads": ["head"]}
 SETTINGS["fp8"] = {"layers": ["blocks.0.out"], "recipe": "tensorwise", "emulate": True}

@@ -71,13 +71,9 @@ def trial_losses(name: str, plan: Plan) -> tuple[list[float], list[float]]:
     return losses, metrics
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["with facts", "without facts"])
 @pytest.mark.parametrize("name", export_workloads.EVERY)
-def test_untouched_workload_trains_as_the_trial_does(name: str, known: bool, tmp_path: Path) -> None:
-    facts = facts_of(name) if known else None
-    if not known and name in ("odd_sampler", "stream"):
-        pytest.skip("only the facts tell of them")
-    made = export_script(spec_of(name), Plan(), REGISTRY, facts=facts)
+def test_untouched_workload_trains_as_the_trial_does(name: str, tmp_path: Path) -> None:
+    made = export_script(spec_of(name), Plan(), REGISTRY, facts=facts_of(name))
     assert made.notes == ()
     assert script_losses(loaded(made.text, tmp_path), *SEEDED) == trial_losses(name, Plan())
 
@@ -149,19 +145,20 @@ def test_ends_at_the_target_that_is_asked_for(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_printed_is_said() -> None:
-    made = export_script(spec_of("plain"), Plan(changes=(Change(strategy="hidden"),)), REGISTRY)
+    plan = Plan(changes=(Change(strategy="hidden"),))
+    made = export_script(spec_of("plain"), plan, REGISTRY, facts=facts_of("plain"))
     assert len(made.notes) == 1
     assert "inside a function" in made.notes[0]
     assert "# Not in this script: a change of the model" in made.text
 
 
 def test_nothing_is_printed_that_the_plan_does_not_need() -> None:
-    text = script(spec_of("plain"), Plan(), REGISTRY, facts=facts_of("plain"))
+    facts = facts_of("plain")
+    text = script(spec_of("plain"), Plan(), REGISTRY, facts=facts)
     for word in ("autocast", "scaler", "scheduler", "clip_grad", "compile", "samples_of", "Rebuild"):
         assert word not in text
-    changed = script(
-        spec_of("plain"), made_plan({"with_precision": {"dtype": "float16", "loss_scaling": True}}), REGISTRY
-    )
+    half = made_plan({"with_precision": {"dtype": "float16", "loss_scaling": True}})
+    changed = script(spec_of("plain"), half, REGISTRY, facts=facts)
     assert "torch.autocast(self.device.type, dtype=torch.float16)" in changed
     assert "scaler.step(self.optimizer)" in changed
 
@@ -216,7 +213,7 @@ def setups() -> st.SearchStrategy[dict[str, Any]]:
     return st.fixed_dictionaries({}, optional=methods)  # type: ignore[arg-type]
 
 
-FACTS: dict[str, WorkloadFacts | None] = {}
+FACTS: dict[str, WorkloadFacts] = {}
 
 
 @pytest.mark.slow
@@ -225,14 +222,11 @@ FACTS: dict[str, WorkloadFacts | None] = {}
     setups(),
     st.lists(st.sampled_from(["dataset", "loss", "model", "optimizer", "step"]), unique=True),
     st.sampled_from(export_workloads.EVERY),
-    st.booleans(),
 )
-def test_every_combination_is_formatted_and_compiles(
-    setting: dict[str, Any], parts: list[str], name: str, known: bool
-) -> None:
-    if known and name not in FACTS:
+def test_every_combination_is_formatted_and_compiles(setting: dict[str, Any], parts: list[str], name: str) -> None:
+    if name not in FACTS:
         FACTS[name] = facts_of(name)
-    text = script(spec_of(name), made_plan(setting, tuple(parts)), REGISTRY, facts=FACTS[name] if known else None)
+    text = script(spec_of(name), made_plan(setting, tuple(parts)), REGISTRY, facts=FACTS[name])
     compile(text, "optimized_train.py", "exec")
     ruff = [sys.executable, "-m", "ruff"]
     format_ = [*ruff, "format", "--isolated", "--line-length", "120", "--diff", "-"]

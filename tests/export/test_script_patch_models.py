@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from autoopt.export.script_patch.imports import entry_of
+from autoopt.export.script_patch.source import entry_of
 from autoopt.records import Change, Place, Site, Sites
 from scripted import BF16, COMPILE, FP16, changed_lines, patched
 

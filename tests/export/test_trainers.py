@@ -195,5 +195,4 @@ def test_the_command_writes_both(tmp_path: Path, capfd: pytest.CaptureFixture[st
     assert "class Optimized" in code.read_text()
     assert main([*words[:-1], str(tmp_path / "not importable.py")]) == 2
     assert "cannot be imported" in capfd.readouterr().err
-    assert main([*words, "--patch", str(code)]) == 2
     assert main([*words[:2], "--to", "accelerate", "--code", str(code)]) == 2

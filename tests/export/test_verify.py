@@ -10,18 +10,21 @@ import pytest
 import torch
 
 from autoopt.benchmark import tasks
+from autoopt.benchmark.facts import workload_facts
+from autoopt.benchmark.training import Training
 from autoopt.errors import DocumentError, EnvironmentLacks, UsageError
 from autoopt.export import script_trial
-from autoopt.export.checked import Checked, compare_runs, judged
-from autoopt.export.headline import summed_up
+from autoopt.export.checked import Checked, compare_runs, joined, judged, prediction
 from autoopt.export.script import script
-from autoopt.export.sessions import joined, prediction
-from autoopt.export.verify import verify, verify_run, with_headline, with_sessions
+from autoopt.export.verify import summed_up, verify, verify_run, with_headline, with_sessions
+from autoopt.loading import importing, validation
 from autoopt.options import Options
 from autoopt.records import Change, Curve, CurvePoint, Estimate, Plan, Result, Sites
+from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import TrainingRun
 from autoopt.records.sessions import Session, Sessions
 from autoopt.registry import load_strategies
+from autoopt.setup import Setup
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 WORKLOAD = Path(__file__).parents[1] / "train" / "train_workload.py"
@@ -29,6 +32,14 @@ WORKLOAD = Path(__file__).parents[1] / "train" / "train_workload.py"
 
 def estimate(value: float, low: float, high: float) -> Estimate:
     return Estimate(value=value, low=low, high=high, n=4)
+
+
+def facts_of(spec: str) -> WorkloadFacts:
+    training = Training(validation.build(importing.load(spec)), Setup(), device="cpu", seed=0)
+    try:
+        return workload_facts(training, spec)
+    finally:
+        training.close()
 
 
 def result(throughput: Estimate | None = None, **changes: object) -> Result:
@@ -137,7 +148,7 @@ def test_script_is_trained_to_the_target_in_turns(tmp_path: Path) -> None:
     plan = Plan(changes=(Change(strategy="threads", setting={"threads": 1}),))
     spec = f"{WORKLOAD}:build"
     path = tmp_path / "optimized_train.py"
-    path.write_text(script(spec, plan, load_strategies()))
+    path.write_text(script(spec, plan, load_strategies(), facts=facts_of(spec)))
     document = result(estimate(1.0, 0.2, 5.0))
     some = estimate(1.0, 0.9, 1.1)
     document = document.model_copy(
@@ -163,7 +174,7 @@ def test_script_is_measured_against_the_baseline(tmp_path: Path) -> None:
     plan = Plan(changes=(Change(strategy="threads", setting={"threads": 1}),))
     spec = f"{WORKLOAD}:build"
     path = tmp_path / "optimized_train.py"
-    path.write_text(script(spec, plan, load_strategies()))
+    path.write_text(script(spec, plan, load_strategies(), facts=facts_of(spec)))
     document = result(estimate(1.0, 0.2, 5.0))
     document = document.model_copy(
         update={

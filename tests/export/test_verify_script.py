@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from autoopt.errors import TrialFailed, UsageError
-from autoopt.export.sessions import FILE
+from autoopt.export.checked import FILE
 from autoopt.export.verify import verify_run
 from autoopt.export.verify_script import PATCHED, UNTOUCHED, measured
 from autoopt.options import Options

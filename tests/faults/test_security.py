@@ -18,7 +18,7 @@ from autoopt.trial.protocol import TrialSpec
 ROOT = Path(autoopt.__file__).resolve().parents[1]
 SOURCES = [
     file
-    for folder in ("autoopt", "strategies/autoopt_strategies", "reports/autoopt_reports")
+    for folder in ("autoopt", "strategies/autoopt_strategies", "strategies/autoopt_model", "reports/autoopt_reports")
     for file in sorted((ROOT / folder).rglob("*.py"))
 ]
 TINY = ROOT / "tests" / "workloads" / "tiny.py"

@@ -21,7 +21,7 @@ from autoopt import Risk, Setup
 from autoopt.benchmark.seeding import seed_everything
 from autoopt.benchmark.training import Training
 from autoopt.registry import load_strategies
-from autoopt.testing.method_cards import builtin
+from autoopt.testing.method_cards import shipped
 from autoopt.testing.strategies import example_of
 from autoopt.workload import Workload
 from autoopt_strategies.compute.attention.survey import rewrite
@@ -66,7 +66,7 @@ OTHERWISE = {
     "muon": On(elsewhere="its matrices belong to one model: tests/strategies/test_muon.py"),
     "expandable_segments": On(elsewhere="set before torch is imported: test_cuda_trials.py"),
 }
-STRATEGIES = [strategy.name for strategy in builtin()]
+STRATEGIES = [strategy.name for strategy in shipped()]
 
 
 def how(name: str) -> On:

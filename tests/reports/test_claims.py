@@ -15,11 +15,12 @@ from autoopt.events import Verified
 from autoopt.records.headline import Headline
 from autoopt.toolserver.told import reported
 from autoopt.trackers.values import of_result
-from autoopt_reports import card, html, sample
+from autoopt_reports import card, html
 from autoopt_reports.console import summary
 from autoopt_reports.plain import describe
 from autoopt_reports.view import report_view
 from autoopt_reports.view.claims import claim_of
+from benchmarks import sample
 
 WIN = sample.win()
 LEVELS = ("identical", "equivalent", "trained", "undecided")

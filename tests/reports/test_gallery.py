@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from autoopt.errors import EnvironmentLacks
-from autoopt_reports import gallery, sample
+from benchmarks import gallery, sample
 
 
 def run_directory(folder: Path, name: str = "win") -> Path:

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from autoopt.records import Profile, Result
-from autoopt_reports import html, sample
+from autoopt_reports import html
+from benchmarks import sample
 
 NAMES = ["win", "no_gain", "out_of_memory", "interrupted", "hostile", "thousand", "sizes"]
 SECTIONS = [
@@ -144,7 +145,7 @@ def test_the_profile_page(tmp_path: Path, golden_profile: Profile) -> None:
 def test_golden_documents_are_those_that_the_code_makes(
     golden: Callable[[str], Result], golden_profile: Profile
 ) -> None:
-    """After a change of the records or samples: ``python -m autoopt_reports.sample tests/golden``."""
+    """After a change of the records or samples: ``python -m benchmarks.sample tests/golden``."""
     assert golden_profile == sample.profile()
     for name, build in sample.DOCUMENTS.items():
         assert golden(name) == build(), name

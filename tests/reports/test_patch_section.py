@@ -8,8 +8,9 @@ from html import escape
 from rich.console import Console
 
 from autoopt.records import PatchedChange, Result, ScriptPatch, Site, Sites
-from autoopt_reports import html, sample
+from autoopt_reports import html
 from autoopt_reports.console import summary
+from benchmarks import sample
 
 DIFF = """--- a/train.py
 +++ b/train.py

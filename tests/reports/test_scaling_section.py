@@ -7,9 +7,10 @@ from typing import Any
 
 from autoopt.records import Estimate, Result
 from autoopt.records.distributed import Communication, Scaling, ScalingForecast, ScalingPoint, Spread
-from autoopt_reports import html, sample
+from autoopt_reports import html
 from autoopt_reports.charts.planes import scaling_chart
 from autoopt_reports.view.scaling import scaling_view
+from benchmarks import sample
 
 
 def spread(seconds: float) -> Spread:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from autoopt.records import Result
 from autoopt.records.model_scaling import ModelScaling, SizeRun
-from autoopt_reports import html, sample
-from autoopt_reports.charts.sizes import law_chart
-from autoopt_reports.sample.sizes import scaling
+from autoopt_reports import html
+from autoopt_reports.charts.planes import law_chart
 from autoopt_reports.view.model_scaling import model_scaling_view
+from benchmarks import sample
+from benchmarks.sample.sizes import scaling
 
 
 def result_of(found: ModelScaling | None) -> Result:

@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoopt import records as r
-from autoopt_reports import html, sample
+from autoopt_reports import html
 from autoopt_reports.view import report_view
 from autoopt_reports.view.profile import profile_view
 from autoopt_reports.view.quality import claim_of, quality_view
 from autoopt_reports.view.text import interval
 from autoopt_reports.view.verdict import verdict_view
+from benchmarks import sample
 
 WIN = sample.win()
 EARLIER = WIN.model_copy(update={"speedup": WIN.speedup.model_copy(update={"headline": None})})

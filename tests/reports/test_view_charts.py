@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoopt import records as r
-from autoopt_reports import sample
 from autoopt_reports.charts.planes import tradeoff_chart
 from autoopt_reports.view import report_view
 from autoopt_reports.view.learning import at, thin
@@ -16,6 +15,7 @@ from autoopt_reports.view.pipeline import columns_of, lanes_views
 from autoopt_reports.view.steps import step_basis, waterfall_view
 from autoopt_reports.view.text import Number
 from autoopt_reports.view.tradeoff import knee, pareto, tradeoff_views
+from benchmarks import sample
 
 WIN = sample.win()
 positive = st.floats(0.01, 100)

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from autoopt import records as r
 from autoopt.records import ValidationError
-from autoopt_reports import html, sample
+from autoopt_reports import html
 from autoopt_reports.view import units
 from autoopt_reports.view.claims import claim_of
 from autoopt_reports.view.text import change_name, clip, name, say, setting_text
+from benchmarks import sample
 
 WIN = sample.win()
 

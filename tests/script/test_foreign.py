@@ -63,7 +63,8 @@ def test_a_script_is_listened_to_where_autoopt_is_not_installed(
         sites = sites_of(watched)
         assert sites.of("loader_training")
         assert "as it was\n" in watched.log.read_text()
-    plan = Plan(changes=(Change(strategy="threads", setting={"threads": 1}),))
+    tuned = Change(strategy="hyperparameters", setting={"lr": 0.05})  # found by its entry point, here as there
+    plan = Plan(changes=(Change(strategy="threads", setting={"threads": 1}), tuned))
     with start_script("says.py", "400", sites=sites, plan=plan, python=str(interpreter)) as changed:
         assert changed.ready.facts.batch_size == 16
         assert changed.call("autoopt.benchmark.tasks:run_block", seconds=0.2)["steps"] > 0

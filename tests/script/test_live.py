@@ -57,8 +57,6 @@ PROBING: tuple[tuple[str, JsonDict], ...] = (
 PROFILING: tuple[tuple[str, JsonDict], ...] = tuple(
     (f"profilers:{tool}", {"folder": ".", "steps": 3}) for tool in ("cprofile", "memory", "lines", "torch_profiler")
 )
-ELSEWHERE = {"profilers:pyspy", "profilers:nvml"}
-"""They need a program, or a device."""
 
 Ask = Callable[[str, JsonDict], JsonDict]
 
@@ -71,7 +69,7 @@ def _tasks(module: ModuleType) -> set[str]:
 
 def test_every_task_is_asked_below() -> None:
     there = _tasks(benchmark_tasks) | _tasks(simplify_tasks) | _tasks(profilers_tasks)
-    assert there == {name for name, _ in (*MEASURING, *TRAINING, *PROBING, *PROFILING)} | ELSEWHERE
+    assert there == {name for name, _ in (*MEASURING, *TRAINING, *PROBING, *PROFILING)}
 
 
 @pytest.fixture(params=["build", "script"])

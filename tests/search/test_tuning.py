@@ -210,7 +210,7 @@ def test_anything_else_is_refused_with_an_example(text: str) -> None:
 def test_groups_keep_their_proportion() -> None:
     import torch
 
-    from autoopt_strategies.training.hyperparameters import WithValues
+    from autoopt_model.hyperparameters import WithValues
 
     weights = [torch.nn.Parameter(torch.ones(1)) for _ in range(3)]
     groups = [
@@ -225,7 +225,8 @@ def test_groups_keep_their_proportion() -> None:
 
 
 def test_a_report_with_a_tuning_shows_its_trials_and_only_what_the_document_holds() -> None:
-    from autoopt_reports import html, sample
+    from autoopt_reports import html
+    from benchmarks import sample
 
     tuning = Machine().search("lr=1e-5..1e-1", "weight_decay=log:1e-6..1e-1", optimizer=_adamw()).tuning
     page = html.render(sample.win().model_copy(update={"tuning": tuning}))

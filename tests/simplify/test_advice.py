@@ -64,18 +64,6 @@ CASES = {
             return workload(loss=own)
         """,
     ),
-    "tiny operators": (
-        "Many tiny operators",
-        """
-        def own(model, batch):
-            x = batch[0]
-            x = sum([x * scale for scale in range(300)])  # planted
-            return F.cross_entropy(model(x), batch[1])
-
-        def build():
-            return workload(loss=own)
-        """,
-    ),
     "float64 in the batch": (
         "float64 in the batch",
         """
@@ -121,26 +109,6 @@ CASES = {
             return workload(model=Heads())
         """,
     ),
-    "decoding": (
-        "The same files are decoded again in every epoch",
-        """
-        import io
-
-        class Files(Rows):
-            def __init__(self):
-                super().__init__()
-                buffer = io.BytesIO()
-                torch.save(torch.randn(20000), buffer)
-                self.file = buffer.getvalue()
-
-            def __getitem__(self, index):
-                image = torch.load(io.BytesIO(self.file))  # planted
-                return image[:16], self.y[index]
-
-        def build():
-            return workload(train_data=Files())
-        """,
-    ),
     "collate": (
         "Collate goes through the samples in Python",
         """
@@ -155,18 +123,6 @@ CASES = {
 
         def build():
             return workload(train_data=DataLoader(Rows(), batch_size=8, collate_fn=collate), batch_size=None)
-        """,
-    ),
-    "evaluation too often": (
-        "take",
-        """
-        def slow(model, batches):  # planted
-            for _ in range(20):
-                result = evaluate(model, batches)
-            return result
-
-        def build():
-            return workload(evaluate=slow, evaluate_every=1)
         """,
     ),
 }
@@ -336,13 +292,6 @@ def test_layers_in_a_loop_are_no_loop_over_tensors(plant: Callable[[str], Any]) 
             return workload(model=Deep(), evaluate_every=10_000)
     """)
     assert [item.title for item in advised(planted) if "loop" in item.title] == []
-
-
-def test_cadence_says_how_much_and_how_often_instead() -> None:
-    (found,) = advise.cadence_advice("evaluation", 2.0, 10, 0.1, None)
-    assert "67%" in found.title
-    assert "every 400 steps" in found.suggestion
-    assert advise.cadence_advice("evaluation", 0.01, 100, 0.1, None) == []
 
 
 def _collecting(samples: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Every built-in strategy, by what it declares: a new one is tested by its line in ``BUILTIN``."""
+"""Every strategy that is shipped, by what it declares: a new one is tested by its line in ``BUILTIN``."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from autoopt.search.planner import predict
 from autoopt.setup import Setup
 from autoopt.strategy import Risk, Strategy
 from autoopt.testing import StrategyTestCase
-from autoopt.testing.method_cards import builtin, page
+from autoopt.testing.method_cards import page, shipped
 from autoopt.testing.strategies import example_of, sample_case, sample_facts, tiny_workload, train_few_steps
 
 REGISTRY = load_strategies()
-BUILTIN = builtin()
-SETTINGS = {strategy.name: example_of(strategy).setting for strategy in BUILTIN}
-TRAINING = [strategy.name for strategy in BUILTIN if example_of(strategy).trains]
+SHIPPED = shipped()
+SETTINGS = {strategy.name: example_of(strategy).setting for strategy in SHIPPED}
+TRAINING = [strategy.name for strategy in SHIPPED if example_of(strategy).trains]
 ROOT = Path(__file__).parents[2]
 
-for _strategy in BUILTIN:
+for _strategy in SHIPPED:
     globals()[f"Test_{_strategy.name}"] = type(f"Test_{_strategy.name}", (StrategyTestCase,), {"strategy": _strategy})
 
 
-@pytest.mark.parametrize("strategy", BUILTIN, ids=lambda strategy: strategy.name)
+@pytest.mark.parametrize("strategy", SHIPPED, ids=lambda strategy: strategy.name)
 def test_it_declares_its_title_stages_and_example(strategy: Strategy) -> None:
     assert strategy.title
     assert strategy.stages
     assert strategy.example is not None
 
 
-@pytest.mark.parametrize("strategy", BUILTIN, ids=lambda strategy: strategy.name)
+@pytest.mark.parametrize("strategy", SHIPPED, ids=lambda strategy: strategy.name)
 def test_its_recipe_tells_the_pytorch_way(strategy: Strategy) -> None:
     assert strategy.recipe(SETTINGS[strategy.name]).pytorch
 
 
-@pytest.mark.parametrize("strategy", BUILTIN, ids=lambda strategy: strategy.name)
+@pytest.mark.parametrize("strategy", SHIPPED, ids=lambda strategy: strategy.name)
 def test_one_file_holds_it_and_names_the_facade_alone(strategy: Strategy) -> None:
     module = inspect.getmodule(type(strategy))
     assert module is not None
@@ -104,7 +104,7 @@ def test_any_two_train_together_the_slow_ones(pair: tuple[str, str]) -> None:
 
 
 def test_exact_ones_promise_what_can_be_checked_loss_by_loss() -> None:
-    for strategy in BUILTIN:
+    for strategy in SHIPPED:
         if strategy.risk is Risk.EXACT:
             assert example_of(strategy).losses == 0.0, strategy.name
 
@@ -194,4 +194,4 @@ def test_a_device_that_multiplies_no_faster_gets_no_mixed_precision() -> None:
 
 def test_the_page_of_strategies_is_made_of_their_cards() -> None:
     written = (ROOT / "docs" / "reference" / "strategies.md").read_text(encoding="utf-8")
-    assert written == page(BUILTIN), "docs/reference/strategies.md is stale: run `make docs`"
+    assert written == page(SHIPPED), "docs/reference/strategies.md is stale: run `make docs`"

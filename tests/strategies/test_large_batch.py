@@ -13,7 +13,7 @@ from torch import nn
 from autoopt.records import Change, Plan
 from autoopt.registry import load_strategies
 from autoopt.testing.strategies import sample_case, sample_facts
-from autoopt_strategies.training.rates_by_layer import ScaleGradients, ScaleUpdates
+from autoopt_model.rates_by_layer import ScaleGradients, ScaleUpdates
 
 REGISTRY = load_strategies()
 

@@ -17,13 +17,13 @@ from autoopt import Target, Workload
 from autoopt.benchmark.training import Training
 from autoopt.setup import Setup
 from autoopt.testing.strategies import sample_case, tiny_workload
-from autoopt_strategies.model.distillation import Distillation, TowardsTeacher, with_teacher
-from autoopt_strategies.model.fp8 import Fp8, InFloat8, large_layers
-from autoopt_strategies.model.freezing import Freezing, layers_of
-from autoopt_strategies.model.lora import Lora, adaptable
-from autoopt_strategies.model.progressive_resizing import ProgressiveResizing, setting_of
-from autoopt_strategies.model.pruning import Pruning, inputs_of, narrowed_copy
-from autoopt_strategies.model.quantization_aware import QuantizationAware
+from autoopt_model.distillation import Distillation, TowardsTeacher, with_teacher
+from autoopt_model.fp8 import Fp8, InFloat8, large_layers
+from autoopt_model.freezing import Freezing, layers_of
+from autoopt_model.lora import Lora, adaptable
+from autoopt_model.progressive_resizing import ProgressiveResizing, setting_of
+from autoopt_model.pruning import Pruning, inputs_of, narrowed_copy
+from autoopt_model.quantization_aware import QuantizationAware
 
 
 class Attention(nn.Module):

@@ -21,8 +21,8 @@ from autoopt.registry import load_strategies
 from autoopt.setup import Setup
 from autoopt.testing.strategies import example_case, sample_case
 from autoopt.trial.protocol import TrialSpec
-from autoopt_strategies.model.model_size import ModelSize
-from autoopt_strategies.model.sizes import integer_defaults
+from autoopt_model.model_size import ModelSize
+from autoopt_model.sizes import integer_defaults
 
 REGISTRY = load_strategies()
 STRATEGY = ModelSize()

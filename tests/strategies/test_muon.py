@@ -12,7 +12,7 @@ from torch import nn
 
 from autoopt.registry import load_strategies
 from autoopt.testing.strategies import sample_case
-from autoopt_strategies.training.muon import UpdateMatrices, hidden_matrices
+from autoopt_model.muon import UpdateMatrices, hidden_matrices
 from autoopt_strategies.training.schedule import Cycle
 
 ADAMW = partial(torch.optim.AdamW, lr=0.01)

@@ -17,7 +17,7 @@ from autoopt.records.comparing import Compared, ComparedSide, Learning
 from autoopt.toolserver.commands import Commands
 from autoopt.toolserver.server import make_server
 from autoopt.toolserver.workspace import Workspace
-from autoopt_reports.sample import profile, win
+from benchmarks.sample import profile, win
 
 mcp = pytest.importorskip("mcp")
 TOOLS = {"profile", "opportunities", "compare", "apply", "report"}

@@ -23,8 +23,7 @@ from autoopt.records import Result
 from autoopt.storage.run import Run
 from autoopt.storage.run_directory import RunDirectory
 from autoopt.trackers import Tracker, tracker
-from autoopt.trackers.memory import Memory
-from autoopt.trackers.values import name_of
+from autoopt.trackers.values import Memory, name_of
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "win.json"
 

@@ -19,7 +19,7 @@ from autoopt.records import Change, Plan
 from autoopt.registry import load_strategies
 from autoopt.train import run as train_module
 from autoopt.train import train
-from autoopt.train.progress import Progress
+from autoopt.train.run import Progress
 
 SPEC = f"{Path(__file__).parent / 'train_workload.py'}:build"
 PLAN = Plan(changes=(Change(strategy="threads", setting={"threads": 1}),))

@@ -32,8 +32,6 @@ PATIENCE = timedelta(minutes=30)
 """A collective that takes longer has failed; who watches the processes gives up far sooner."""
 AHEAD = {"cpu": 1}
 """Steps that a rank may be ahead of the first: on a CPU it waits in each backward, on a device its host runs on."""
-_FURTHEST_AHEAD = 8
-_LOOK_SECONDS = 2e-5
 _messages: Any = None
 _alone: Any = None
 Losses = Sequence[float | None]
@@ -138,7 +136,7 @@ class Ranks(Group):
 
     def __init__(self, rank: int, size: int, device: torch.device, board: Board) -> None:
         self.rank, self.size, self._board = rank, size, board
-        self._ahead = AHEAD.get(device.type, _FURTHEST_AHEAD)
+        self._ahead = AHEAD.get(device.type, 8)
         self._lap = 0
 
     def gather(self, value: T) -> list[T]:
@@ -178,7 +176,7 @@ class Ranks(Group):
                 return True
             end = board.end_of(lap)
             while end is None and not self.first and done > board.first_at(lap) + self._ahead:
-                time.sleep(_LOOK_SECONDS)  # a host that only queues work may be far ahead of one that prepares it
+                time.sleep(2e-5)  # a host that only queues work may be far ahead of one that prepares it
                 end = board.end_of(lap)
             if end is None:
                 if not self.first or not enough(done, elapsed):

@@ -109,7 +109,7 @@ def loader_like(theirs: DataLoader[Any], dataset: Any, own: Generators, **change
 def training_loader(workload: Any) -> tuple[DataLoader[Any], Generators]:
     """The loader that was measured, and the generators that every epoch seeds anew."""
     own: Generators = {}
-    if plan.own_loader or (plan.own_loader is None and isinstance(workload.train_data, DataLoader)):
+    if plan.own_loader:
         dataset = workload.train_data.dataset
         for change in plan.dataset:
             dataset = change(dataset)
@@ -142,7 +142,7 @@ def validation_loader(workload: Any) -> tuple[DataLoader[Any], Generators]:
         return loader_like(data, data.dataset, own, **plan.valid_options), own
     own["workers"] = torch.Generator()
     size = workload.batch_size or 32
-    if plan.own_loader is not False:
+    if plan.own_loader:
         size = getattr(workload.train_data, "batch_size", None) or size
     return DataLoader(data, batch_size=size, generator=own["workers"], **plan.valid_options), own
 

@@ -11,7 +11,7 @@ Change = Callable[[Any], Any]
 
 @dataclass
 class PrintedPlan:
-    """A plan over a workload, as printed code sees it; the defaults are a workload of which nothing is known.
+    """A plan over a workload, as printed code sees it; the defaults are a workload as it is.
 
     Attributes:
         build: the user's.
@@ -19,7 +19,7 @@ class PrintedPlan:
         sets_switches: whether any of the following is set.
         affinity, threads, interop_threads, cudnn_benchmark, keeps_freed_memory, sharing_strategy, matmul: switches of
             the process.
-        own_loader: whether the user brings a DataLoader; None where only the script finds out.
+        own_loader: whether the user brings a DataLoader.
         odd_loader: one with a sampler or a class of the user's own.
         map_style, known_length: of the training data.
         loader_options, valid_options: of DataLoaders.
@@ -28,15 +28,14 @@ class PrintedPlan:
         moves_batch: whether steps hold other samples than the user's.
         dataset, collate, sampler, loss, model, optimizer, scheduler, step: changes of each.
         non_blocking, prefetch: how batches reach the device; batches that are copied ahead.
-        criterion: whether the loss is one, for (input, label) batches; None where only the script finds out.
+        criterion: whether the loss is one, for (input, label) batches.
         dtype: of autocast.
-        scales_loss, clips, accumulates: what a step needs.
+        scales_loss, clips: what a step needs.
         compiles, regional, compile_options, marks_steps: how the model is compiled; whether CUDA graphs are replayed.
         changes_model: whether there are changes of the model, or it is compiled.
         rebuilds: whether the optimizer is made anew over another model.
         has_scheduler, whole_schedule: whether there is one; whether it needs more than ``scheduler.step()``.
-        scheduler_known: whether that is known, and not found out in the script.
-        has_evaluate, evaluate_known: the same of the evaluation.
+        has_evaluate: whether the user evaluates.
         scales_rate: whether the learning rate is multiplied.
         changes_training_loader, changes_validation_loader, configures, configures_optimizer: what a Trainer's callback
             has to do: wrap a loader, ``configure_optimizers``, and what that gives.
@@ -53,7 +52,7 @@ class PrintedPlan:
     keeps_freed_memory: bool | None = None
     sharing_strategy: str | None = None
     matmul: str | None = None
-    own_loader: bool | None = None
+    own_loader: bool = False
     odd_loader: bool = False
     map_style: bool = True
     known_length: bool = True
@@ -75,11 +74,10 @@ class PrintedPlan:
     step: Sequence[Change] = ()
     non_blocking: bool = False
     prefetch: int = 0
-    criterion: bool | None = None
+    criterion: bool = False
     dtype: Any = None
     scales_loss: bool = False
     clips: bool = True
-    accumulates: bool = True
     compiles: bool = False
     regional: bool = False
     compile_options: Mapping[str, Any] = field(default_factory=dict)
@@ -88,9 +86,7 @@ class PrintedPlan:
     rebuilds: bool = False
     has_scheduler: bool = True
     whole_schedule: bool = False
-    scheduler_known: bool = False
     has_evaluate: bool = True
-    evaluate_known: bool = False
     scales_rate: bool = False
     changes_training_loader: bool = False
     changes_validation_loader: bool = False

@@ -19,7 +19,7 @@ from autoopt.benchmark.compiling import compile_blocks, compile_in_place
 from autoopt.benchmark.evaluation import evaluating
 from autoopt.benchmark.flags import keep_freed_memory
 from autoopt.benchmark.loader import recollate, reorder
-from autoopt.benchmark.losses import Loss, as_closure
+from autoopt.benchmark.losses import Loss
 from autoopt.benchmark.optimizer import RebuiltOptimizer
 from autoopt.benchmark.schedule import Schedule
 from autoopt.benchmark.seeding import mix, random_state, seed_everything, set_random_state
@@ -57,8 +57,6 @@ def set_switches() -> None:
 def make_loss(workload: Any, device: torch.device) -> Loss:
     """``loss_of(model, batch)``."""
     loss_of: Loss = workload.loss
-    if plan.criterion is None:
-        loss_of = as_closure(loss_of, device)
     if plan.criterion:
         loss_of = criterion_loss(loss_of, device)
     for change in plan.loss:
@@ -191,16 +189,16 @@ class Run:
         if plan.odd_loader:
             self.loaded = odd_training_loader(workload, self.args.seed)
             self.loader = self.loaded.loader
-            if plan.has_evaluate and (plan.evaluate_known or workload.evaluate):
+            if plan.has_evaluate:
                 checked = odd_validation_loader(workload, self.args.seed)
                 self.valid = OnDevice(checked.loader, self.device, checked.generators.start_epoch)
         else:
             self.loader, self.own = training_loader(workload)
-            if plan.own_loader is not False:
+            if plan.own_loader:
                 sampler = getattr(self.loader.batch_sampler, "sampler", self.loader.sampler)
                 found = (self.loader.generator, getattr(sampler, "generator", None))
                 self.yours = [g for g in found if g is not None and g not in self.own.values()]
-            if plan.has_evaluate and (plan.evaluate_known or workload.evaluate):
+            if plan.has_evaluate:
                 valid_loader, valid_own = validation_loader(workload)
 
                 def start(epoch: int) -> None:
@@ -262,13 +260,13 @@ class Run:
                 warmup_steps=plan.warmup_steps,
             )
         else:
-            self.scheduler = make(self.optimizer, self.total) if plan.scheduler_known or make else None
+            self.scheduler = make(self.optimizer, self.total)
             self.moves = "metric" if isinstance(self.scheduler, ReduceLROnPlateau) else interval
 
     def state(self) -> dict[str, Any]:
         """All that is needed to go on with the same losses."""
         state: dict[str, Any] = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
-        if plan.has_scheduler and (plan.scheduler_known or self.scheduler):
+        if plan.has_scheduler:
             state["scheduler"] = self.scheduler.state_dict()
         if self.scaler is not None:
             state["scaler"] = self.scaler.state_dict()
@@ -279,7 +277,7 @@ class Run:
         """Goes to where a checkpoint was written."""
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        if plan.has_scheduler and (plan.scheduler_known or self.scheduler):
+        if plan.has_scheduler:
             self.scheduler.load_state_dict(state["scheduler"])
         if self.scaler is not None:
             self.scaler.load_state_dict(state["scaler"])
@@ -296,7 +294,7 @@ class Run:
             for shield in self.loaded.shields:
                 shield.epoch = self.epoch
         else:
-            if plan.own_loader is not False:
+            if plan.own_loader:
                 if self.resumed:
                     for generator, at in zip(self.yours, self.resumed["generators"], strict=True):
                         generator.set_state(at)
@@ -307,7 +305,7 @@ class Run:
         for part in (loader.sampler, loader.batch_sampler, loader.dataset):
             if hasattr(part, "set_epoch"):
                 part.set_epoch(self.epoch)
-        if plan.own_loader is not False and loader.persistent_workers and loader._iterator is not None:
+        if plan.own_loader and loader.persistent_workers and loader._iterator is not None:
             # such a loader does not draw its workers' seed again; your generator moves on
             torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
         batches: Iterator[Any] = iter(loader)
@@ -327,7 +325,7 @@ class Run:
                 if plan.whole_schedule:
                     self.scheduler.step()
                 else:
-                    if plan.has_scheduler and (plan.scheduler_known or self.scheduler) and self.moves == "step":
+                    if plan.has_scheduler and self.moves == "step":
                         self.scheduler.step()
                 self.step += 1
                 self.batch += len(group)
@@ -345,14 +343,12 @@ class Run:
             if plan.whole_schedule:
                 self.scheduler.epoch()
             else:
-                if plan.has_scheduler and (plan.scheduler_known or self.scheduler) and self.moves == "epoch":
+                if plan.has_scheduler and self.moves == "epoch":
                     self.scheduler.step()
 
     def evaluated(self) -> dict[str, Any]:
         """Your metrics where it is time for them, else none."""
         workload = self.workload
-        if not plan.evaluate_known and not workload.evaluate:
-            return {}
         if self.step % self.evaluate_every != 0 and self.step != self.total:
             return {}
         metrics: dict[str, Any] = evaluate(workload, self.model, self.valid, self.device)

@@ -10,8 +10,7 @@ from pathlib import Path
 import libcst as cst
 
 from autoopt.export.inline import Inliner, NotExportable, import_lines
-from autoopt.export.script_patch.imports import entry_of
-from autoopt.export.script_patch.source import NoHonestEditError
+from autoopt.export.script_patch.source import NoHonestEditError, entry_of
 from autoopt.records import Sites
 
 DOCSTRING = '"""How the training data are kept, read and decoded."""'

@@ -16,7 +16,6 @@ from autoopt.export.script_patch.source import NoHonestEditError, Source
 
 _CONFIGURES = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
 _MOST_FILES, _MOST_BYTES = 300, 200_000
-_DEEPEST = 4
 _LEFT_OUT = frozenset(("autoopt-runs", "node_modules", "site-packages"))
 
 
@@ -104,7 +103,7 @@ def _configurations(folder: Path, depth: int = 0) -> Iterator[Path]:
         if path.name.startswith(".") or path.name in _LEFT_OUT or path.is_symlink():
             continue
         if path.is_dir():
-            if depth < _DEEPEST and not (path / "pyvenv.cfg").exists():
+            if depth < 4 and not (path / "pyvenv.cfg").exists():
                 yield from _configurations(path, depth + 1)
         elif path.suffix in _CONFIGURES and path.stat().st_size <= _MOST_BYTES:
             yield path

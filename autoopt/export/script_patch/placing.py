@@ -12,7 +12,6 @@ from pathlib import Path
 import libcst as cst
 
 from autoopt.export.script_patch.editing import DATALOADER_POSITIONS, Edits, given
-from autoopt.export.script_patch.imports import entry_of, imports, last_import
 from autoopt.export.script_patch.module import Beside, beside
 from autoopt.export.script_patch.naming import (
     alike,
@@ -25,7 +24,7 @@ from autoopt.export.script_patch.naming import (
     unwatched,
 )
 from autoopt.export.script_patch.options import ConfiguredLine, ScriptOptions, UserFiles
-from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot
+from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot, entry_of, imports, last_import
 from autoopt.export.script_patch.values import UNSEEN, made_at
 from autoopt.export.text import literal
 from autoopt.records import JsonDict, Place, Site, SiteKind, Sites

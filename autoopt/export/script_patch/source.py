@@ -10,7 +10,7 @@ from typing import TypeVar
 import libcst as cst
 from libcst.metadata import CodeRange, MetadataWrapper, ParentNodeProvider, PositionProvider
 
-from autoopt.records import Place, Site
+from autoopt.records import Place, Site, Sites
 
 Suite = cst.Module | cst.IndentedBlock
 Node = TypeVar("Node", bound=cst.CSTNode)
@@ -259,3 +259,52 @@ def _descend(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     yield node
     for child in node.children:
         yield from _descend(child)
+
+
+def entry_of(sites: Sites) -> str | None:
+    """The script itself, or the module that ``-m`` names, as the sites name files; None where it is not there."""
+    words, cwd = sites.command, Path(sites.cwd)
+    if "-m" in words[:-1]:
+        base = Path(*words[words.index("-m") + 1].split("."))
+        found = [path for path in (base.parent / f"{base.name}.py", base / "__main__.py") if (cwd / path).is_file()]
+        if found:
+            return found[0].as_posix()
+    for word in words[1:]:
+        path = Path(word)
+        if word.endswith(".py") and (cwd / path).is_file():
+            return str(path.relative_to(cwd) if path.is_relative_to(cwd) else path)
+    return None
+
+
+def last_import(source: Source) -> Spot:
+    """The last import of those that stand together at the top.
+
+    Raises:
+        NoHonestEditError: the file begins otherwise.
+    """
+    last = None
+    for spot in [Spot(source.tree, index, statement) for index, statement in enumerate(source.tree.body)]:
+        if _imports(spot):
+            last = spot
+        elif not isinstance(spot.statement, (cst.SimpleStatementLine, cst.Try, cst.If)):
+            break
+    if last is None:
+        raise NoHonestEditError(f"{source.name} has no imports at its top")
+    return last
+
+
+def imports(source: Source, module: str, name: str) -> bool:
+    """Whether a file has a name from a module, under that name."""
+    for statement in source.all_of(cst.ImportFrom):
+        if statement.module is None or source.code(statement.module) != module:
+            continue
+        if not isinstance(statement.names, cst.ImportStar):
+            for alias in statement.names:
+                if alias.evaluated_name == name and alias.evaluated_alias is None:
+                    return True
+    return False
+
+
+def _imports(spot: Spot) -> bool:
+    parts = [*spot.statement.body] if isinstance(spot.statement, cst.SimpleStatementLine) else []
+    return bool(parts) and all(isinstance(part, (cst.Import, cst.ImportFrom)) for part in parts)

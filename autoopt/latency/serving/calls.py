@@ -41,14 +41,9 @@ class Recorded(nn.Module):
         return next(self._answers)
 
 
-def single_samples(batches: Iterable[Any], most: int | None = None) -> Iterator[Any]:
+def single_samples(batches: Iterable[Any]) -> Iterator[Any]:
     """Batches of one sample each."""
-    for count, sample in enumerate(
-        itertools.chain.from_iterable(_cut(batch, itertools.repeat(1)) for batch in batches)
-    ):
-        if count == most:
-            return
-        yield sample
+    return itertools.chain.from_iterable(_cut(batch, itertools.repeat(1)) for batch in batches)
 
 
 def cut_to(batches: Iterable[Any], sizes: Iterable[int], lengths: Iterable[int | None]) -> Iterator[Any]:

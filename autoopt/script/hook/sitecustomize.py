@@ -18,7 +18,10 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 class _Packages:
-    """Finds autoopt's own packages where the parent has them, and nothing else that lies beside them there."""
+    """Finds autoopt's own packages, and the entry points of its strategies, where the parent has them.
+
+    Nothing else that lies beside them there is found.
+    """
 
     def __init__(self, folders: list[str]) -> None:
         self._folders = {os.path.basename(folder): folder for folder in folders}
@@ -29,6 +32,15 @@ class _Packages:
             return None
         file = os.path.join(folder, "__init__.py")
         return importlib.util.spec_from_file_location(name, file, submodule_search_locations=[folder])
+
+    def find_distributions(self, context: object) -> list[object]:
+        from importlib.metadata import PathDistribution
+        from pathlib import Path
+
+        if getattr(context, "name", None) not in (None, "torch-autoopt"):
+            return []
+        named = [folder for name, folder in self._folders.items() if name.endswith(".dist-info")]
+        return [PathDistribution(Path(folder)) for folder in named]
 
 
 def _make_way(keep: bool) -> None:

@@ -17,7 +17,6 @@ from autoopt.trial.protocol import TrialSpec
 
 THREADS = "OMP_NUM_THREADS"
 """Ray sets it to 1 in what it starts; a trial has it as the user's machine has it."""
-LONGEST_LOG = 2**20
 
 
 class Host:
@@ -96,7 +95,7 @@ class Host:
         if trial is not None:
             trial.close()
         log = self._folder / f"{number}.log"
-        return log.read_bytes()[-LONGEST_LOG:].decode("utf-8", "replace") if log.exists() else ""
+        return log.read_bytes()[-(2**20) :].decode("utf-8", "replace") if log.exists() else ""
 
     def end(self) -> None:
         """Ends all of it."""

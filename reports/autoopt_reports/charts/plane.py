@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from autoopt_reports.charts.scale import Scale, linear_ticks, log_ticks, tick_text
 from autoopt_reports.view.text import Phrase
 
-INSET = 3.0
-BESIDE = 9.0
-TOP = 30.0
+INSET, BESIDE = 3.0, 9.0
+"""Per cent of the width that stay free at the edges, and where numbers stand beside the plot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,5 +119,4 @@ def axes(
         values = log_ticks(low, high) if scale.log else linear_ticks(low, high, wanted)
         ticks.append([(scale.at(v * size), f"{tick_text(v)}{word}") for v in values])
     xs = tuple(Tick(at, text, "start" if at < 8 else "end" if at > 92 else "middle") for at, text in ticks[0])
-    # The name of the axis stands in the uppermost pixels.
-    return xs, tuple(Tick(at, text) for at, text in ticks[1] if at > TOP)
+    return xs, tuple(Tick(at, text) for at, text in ticks[1] if at > 30.0)  # above stands the axis's name

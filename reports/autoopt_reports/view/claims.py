@@ -13,7 +13,7 @@ from typing import Literal
 from autoopt.records import Headline, Result, StopReason, Verdict
 from autoopt_reports.view import units
 from autoopt_reports.view.quality import quality_view
-from autoopt_reports.view.text import Interval, Number, Phrase, interval, join, name, number, say
+from autoopt_reports.view.text import Interval, Number, Phrase, interval, name, number, say
 
 TRIED = set(Verdict) - {Verdict.NOT_APPLICABLE, Verdict.NOT_TRIED}
 Status = Literal["faster", "point", "unsure", "none", "slower", "unmeasured"]
@@ -308,8 +308,3 @@ def repeats_phrase(result: Result) -> tuple[bool | None, Phrase] | None:
     if (repeats.value or 0) < 2:
         return False, say("{} independent repeat: the interval does not know how runs differ.", repeats)
     return True, say("{} independent repeats under the final interval.", repeats)
-
-
-def figure_phrase(result: Result) -> Phrase:
-    """The headline with its qualifiers, in one line."""
-    return join([headline_phrase(result), *qualifier_phrases(result)], "; ")

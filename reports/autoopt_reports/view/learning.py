@@ -12,9 +12,6 @@ from autoopt_reports.view import units
 from autoopt_reports.view.quality import kept_trials
 from autoopt_reports.view.text import Number, Phrase, interval, name, number, say
 
-MOST_POINTS = 48
-MOST_ROWS = 24
-
 T = TypeVar("T")
 
 
@@ -111,7 +108,7 @@ def _series(who: str, configuration: Configuration, axis: int) -> Series:
     return Series(who, tuple(thin(points) for points in seeds), tuple(thin(tuple(band))))
 
 
-def thin(points: tuple[T, ...], most: int = MOST_POINTS) -> tuple[T, ...]:
+def thin(points: tuple[T, ...], most: int = 48) -> tuple[T, ...]:
     """At most ``most`` points, evenly chosen, first and last among them."""
     if len(points) <= most:
         return points
@@ -158,7 +155,7 @@ def _tables(sides: list[tuple[str, Configuration, str]]) -> tuple[tuple[CurveTab
     for who, configuration, path in sides:
         for place, curve in enumerate(configuration.curves):
             here = f"{path}/curves/{place}"
-            chosen = thin(tuple(enumerate(curve.points)), MOST_ROWS)
+            chosen = thin(tuple(enumerate(curve.points)), 24)
             thinned = thinned or len(chosen) < len(curve.points)
             rows = tuple(
                 CurveRow(

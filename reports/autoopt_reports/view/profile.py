@@ -27,7 +27,6 @@ from autoopt_reports.view.text import (
     throughput,
 )
 
-MOST_OF_A_SUMMARY = 6_000
 _PROFILE = "autoopt profile "
 
 
@@ -118,7 +117,7 @@ def _tool(found: Profiled) -> ToolView:
         tool=name(found.tool, 40),
         file=name(file) if file else None,
         href=quote(f"./{file}", errors="surrogatepass") if beside else None,
-        summary=code("\n".join(found.lines))[:MOST_OF_A_SUMMARY],
+        summary=code("\n".join(found.lines))[:6_000],
     )
 
 

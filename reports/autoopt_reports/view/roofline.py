@@ -8,8 +8,6 @@ from autoopt.records import Configuration, Operator, Peaks, Round
 from autoopt_reports.view import units
 from autoopt_reports.view.text import Name, Number, Phrase, name, number, say
 
-HOTTEST = 8
-
 _ROOFS = (
     ("matmul fp32", "matmul_fp32_flops_per_second"),
     ("matmul TF32", "matmul_tf32_flops_per_second"),
@@ -69,7 +67,7 @@ def roofline_view(
     unplaced = 0
     for index, when in _picks(rounds):
         path = f"{base}/{index}" if base.endswith("rounds") else base
-        ranked = sorted(enumerate(rounds[index].operators), key=lambda item: -item[1].seconds)[:HOTTEST]
+        ranked = sorted(enumerate(rounds[index].operators), key=lambda item: -item[1].seconds)[:8]
         for place, operator in ranked:
             point = _point(operator, when, f"{path}/operators/{place}")
             if point is None:

@@ -17,7 +17,6 @@ from typing import Any
 from autoopt.records import Change, Configuration, Estimate, EstimateKind
 from autoopt_reports.view import units
 
-LONGEST_NAME = 240
 LONGEST_SENTENCES = 900
 """Of what autoopt says itself: its sentences with their figures are not cut in the middle."""
 
@@ -124,7 +123,7 @@ def clean(text: str) -> str:
     return "".join(visible(character) for character in text)
 
 
-def clip(text: str, longest: int = LONGEST_NAME) -> str:
+def clip(text: str, longest: int = 240) -> str:
     """At most ``longest`` characters: the beginning and the end, with an ellipsis."""
     if len(text) <= longest:
         return text
@@ -132,7 +131,7 @@ def clip(text: str, longest: int = LONGEST_NAME) -> str:
     return f"{text[: longest - tail - 1]}…{text[-tail:]}"
 
 
-def name(text: str, longest: int = LONGEST_NAME) -> Name:
+def name(text: str, longest: int = 240) -> Name:
     return Name(clip(re.sub(r"\s+", " ", clean(text)).strip(), longest))
 
 

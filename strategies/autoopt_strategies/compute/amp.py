@@ -6,6 +6,7 @@ from typing import Any
 
 from autoopt import Applies, Case, Change, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import (
+    FASTER,
     Setting,
     at_most,
     between,
@@ -15,9 +16,6 @@ from autoopt_strategies.common import (
     tried_gain,
 )
 from autoopt_strategies.compute.channels_last import to_channels_last
-
-WORTH = 1.05
-"""A low precision whose measured matmul peak is not this much above float32 cannot pay for its casts."""
 
 
 class Amp(Strategy):
@@ -120,10 +118,10 @@ class Amp(Strategy):
         """The likeliest first; those that are known to be no faster left out."""
         wanted = ["bfloat16", "float16"] if case.device == "cuda" else ["bfloat16"]
         ratios = {dtype: _peak(case, dtype) for dtype in wanted}
-        fit = [dtype for dtype in wanted if (ratio := ratios[dtype]) is None or ratio >= WORTH]
+        fit = [dtype for dtype in wanted if (ratio := ratios[dtype]) is None or ratio >= FASTER]
         if case.device == "cuda" and len(fit) == 2 and ratios["float16"] and ratios["bfloat16"]:
             # Where both are as fast, bfloat16 needs no scaler and does not overflow.
-            return fit if ratios["float16"] > WORTH * ratios["bfloat16"] else ["bfloat16"]
+            return fit if ratios["float16"] > FASTER * ratios["bfloat16"] else ["bfloat16"]
         return fit
 
 

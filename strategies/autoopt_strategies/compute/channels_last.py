@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, at_most, compute_gain, declared, operator_share, tried_gain
-
-MOST = 0.5
-"""The most of a convolution's time that the layout is expected to save (1.37x seen on a small net on a CPU)."""
+from autoopt_strategies.common import (
+    OF_CONVOLUTIONS,
+    Setting,
+    at_most,
+    compute_gain,
+    declared,
+    operator_share,
+    tried_gain,
+)
 
 
 def to_channels_last(model: Any) -> Any:
@@ -53,7 +58,7 @@ class ChannelsLast(Strategy):
         share = operator_share(case, names=("conv", "batch_norm", "pool"))
         if share is None:
             return None
-        return declared(at_most(compute_gain(case, 1 - share * MOST)))
+        return declared(at_most(compute_gain(case, 1 - share * OF_CONVOLUTIONS)))
 
     def settings(self, case: Case) -> list[Setting]:
         return [{}]

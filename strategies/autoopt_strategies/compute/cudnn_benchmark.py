@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, at_most, compute_gain, declared, operator_share
-
-MOST = 0.5
+from autoopt_strategies.common import OF_CONVOLUTIONS, Setting, at_most, compute_gain, declared, operator_share
 
 
 class CudnnBenchmark(Strategy):
@@ -39,7 +37,7 @@ class CudnnBenchmark(Strategy):
         share = operator_share(case, names=("conv",))
         if share is None:
             return None
-        return declared(at_most(compute_gain(case, 1 - share * MOST)))
+        return declared(at_most(compute_gain(case, 1 - share * OF_CONVOLUTIONS)))
 
     def settings(self, case: Case) -> list[Setting]:
         return [{"enabled": True}]

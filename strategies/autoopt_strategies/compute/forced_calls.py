@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting
+from autoopt_strategies.common import LEAST_SHARE, Setting
 
-LEAST = 0.01
-"""Share of a step that they must take together."""
 OFTEN = 0.5
 """Times a step from which on a line belongs to it."""
 WAITS = ("torch.cuda.synchronize",)
@@ -55,7 +53,7 @@ class ForcedCalls(Strategy):
         if not _found(case):
             return Applies.no("no such call stands alone in a line that the script runs in every step")
         share = _share(case)
-        if share is None or share < LEAST:
+        if share is None or share < LEAST_SHARE:
             told = "is not known" if share is None else f"is {share:.1%}"
             return Applies.no(f"the share of a step that they take {told} (watched)")
         return Applies.yes()

@@ -13,6 +13,7 @@ from autoopt_strategies.input.batches import dataset_of
 LEAST_SHARE = 0.002
 """Share of the seconds that the collector must take to be worth a try."""
 SECONDS = 0.3
+"""Of steps that are watched: several collections fall into them where they matter."""
 
 
 @dataclass(frozen=True)

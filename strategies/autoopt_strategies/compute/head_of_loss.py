@@ -10,10 +10,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from autoopt_strategies.common import CLOSE
 from autoopt_strategies.compute.deferred_head import ChunkedLoss, DeferHead
-
-SAME = 1e-3
-"""Relative difference of a loss or of a gradient's norm that rounding explains, in float32."""
 
 
 class _Losses(TorchFunctionMode):
@@ -117,4 +115,4 @@ def _in_chunks(loss: torch.Tensor) -> bool:
 
 
 def _close(one: float, other: float, scale: float = 0.0) -> bool:
-    return abs(one - other) <= SAME * max(abs(one), scale, 1e-9)
+    return abs(one - other) <= CLOSE * max(abs(one), scale, 1e-9)

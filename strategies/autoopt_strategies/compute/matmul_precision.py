@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, at_most, compute_gain, low_precision, operator_share, tried_gain
-
-WORTH = 1.05
+from autoopt_strategies.common import FASTER, Setting, at_most, compute_gain, low_precision, operator_share, tried_gain
 
 
 class MatmulPrecision(Strategy):
@@ -52,7 +50,7 @@ class MatmulPrecision(Strategy):
 
     def settings(self, case: Case) -> list[Setting]:
         levels = ("high", "medium") if case.device == "cuda" else ("medium",)
-        return [{"precision": level} for level in levels[:1] if (_ratio(case, level) or WORTH) >= WORTH]
+        return [{"precision": level} for level in levels[:1] if (_ratio(case, level) or FASTER) >= FASTER]
 
     def inspect(self, live: Any) -> Setting:
         """Forward and backward so over those in full precision, tried on copies of the model."""

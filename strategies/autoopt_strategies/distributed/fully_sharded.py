@@ -7,6 +7,7 @@ from autoopt_strategies.common import Setting, Settings, kept, memory_used
 from autoopt_strategies.distributed.common import described, processes
 
 FULL = 0.6
+"""Share of the device memory from which on room is worth messages in each step."""
 
 
 class FullyShardedParameters(Strategy):

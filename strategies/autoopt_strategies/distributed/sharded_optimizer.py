@@ -40,7 +40,7 @@ class ShardedOptimizer(Strategy):
             return Applies.no(f"{optimizer.type} without momentum has no states to share out")
         if optimizer.groups > 1:
             return Applies.no(f"the optimizer has {optimizer.groups} groups of parameters, one can be shared out")
-        if optimizer.module == "autoopt_strategies.training.muon":
+        if optimizer.module == "autoopt_model.muon":
             return Applies.no("its updates need whole matrices of all parameters")
         return Applies.yes()
 

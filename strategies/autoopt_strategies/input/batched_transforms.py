@@ -7,14 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, tried_gain
+from autoopt_strategies.common import LEAST_SAVING, TURNS, Setting, tried_gain
 from autoopt_strategies.input.batches import dataset_of, split
 from autoopt_strategies.input.prepared_samples import no_whole_batches
 from autoopt_strategies.input.probes import chain_of, sample_of, spread
 from autoopt_strategies.input.transforms import Untransformed, applied, ending, proven
-
-LEAST_SAVING = 0.03
-TURNS = 7
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,9 @@ from importlib import import_module
 from typing import Any
 
 from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, kept, tried_gain
+from autoopt_strategies.common import LEAST_SAVING, Setting, Settings, kept, tried_gain
 from autoopt_strategies.input.batches import Wrapper, dataset_of
 from autoopt_strategies.input.images import LIBRARIES, decoded, drafted, imdecode_reduced, imread_reduced
-
-LEAST_SAVING = 0.03
 
 _active = threading.local()
 

@@ -92,12 +92,12 @@ def _within(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
 
 
-def files_below(root: str, most: int = 500_000) -> tuple[int, int] | None:
-    """``(files, bytes)`` below a folder; None where there are more files than ``most``."""
+def files_below(root: str) -> tuple[int, int] | None:
+    """``(files, bytes)`` below a folder; None where there are half a million files and more."""
     count = size = 0
     for folder, _, names in os.walk(root):
         count += len(names)
-        if count > most:
+        if count > 500_000:
             return None
         size += sum(os.path.getsize(path) for name in names if os.path.isfile(path := os.path.join(folder, name)))
     return count, size

@@ -7,12 +7,10 @@ from functools import partial
 from typing import Any
 
 from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, tried_gain
+from autoopt_strategies.common import CLOSE, SAME, Setting, tried_gain
 
 LEAST_SAVING = 0.1
 """Of a batch's places: a mask that is no plain causal one costs more than the operator's own."""
-SAME, CLOSE = 1e-4, 1e-3
-"""Relative difference of the loss, and of all gradients together, that rounding explains."""
 NEEDED = ("input_ids", "attention_mask", "labels")
 IGNORED = -100
 """The label that transformers' losses leave out."""

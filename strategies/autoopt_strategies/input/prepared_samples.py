@@ -6,7 +6,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from autoopt import Applies, Case, Change, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy, Wrap
-from autoopt_strategies.common import PATIENCE, Setting, Settings, after_paying, climb, gain, kept, seconds_of
+from autoopt_strategies.common import (
+    LEAST_SAVING,
+    PATIENCE,
+    Setting,
+    Settings,
+    after_paying,
+    climb,
+    gain,
+    kept,
+    seconds_of,
+)
 from autoopt_strategies.input.batches import collate_whole, dataset_of
 from autoopt_strategies.input.workers import without_workers
 
@@ -28,8 +38,6 @@ FREE = {"memory": 0.5, "disk": 0.8, "rows": 0.25, "files": 0.25}
 """Share of the room there that samples may take: others need some, and rows exist twice while they are made."""
 LEFT = 0.02
 """Of a sample's seconds, what reading a kept one takes at the least, where that was not measured."""
-LEAST_WAIT = 0.03
-"""Of a step: files that are waited for less than this are in memory already, where the system keeps what was read."""
 
 
 class PreparedSamples(Strategy):
@@ -288,7 +296,7 @@ def _files(case: Case) -> Setting | str:
     if case.pipeline is None:
         return {"form": "files", "where": "memory", "root": found["root"]}
     waiting = seconds_of(case, "storage")
-    if waiting < LEAST_WAIT * case.pipeline.step_seconds:
+    if waiting < LEAST_SAVING * case.pipeline.step_seconds:
         return "storage is hardly waited for: the system keeps the files in memory"
     copying = waiting * (case.workload.train_samples or 0) / (case.workload.batch_size or 1)
     if case.seconds_left is not None and copying > PATIENCE * case.seconds_left:

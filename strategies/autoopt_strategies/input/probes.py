@@ -7,13 +7,12 @@ import statistics
 from time import perf_counter
 from typing import Any
 
-from autoopt_strategies.common import Setting
+from autoopt_strategies.common import TURNS, Setting
 from autoopt_strategies.input.batches import equal, split, transformed
 
 SAMPLES, SEEDS = 12, 4
 SPREAD = 8
 """Samples from all over a dataset that are read one by one, where each is read in several ways."""
-TURNS = 9
 CHECKED, SIZE = 6, 8
 """Batches that are read by one index, and their size."""
 KINDS = ("tensor", "array", "list")
@@ -178,12 +177,12 @@ def batches(dataset: Any, size: int) -> Setting:
     return {"reason": "the dataset gives something else for many indices at once than for each of them"}
 
 
-def _ratio_of_batches(dataset: Any, indexed: Any, size: int, turns: int = 15) -> float:
+def _ratio_of_batches(dataset: Any, indexed: Any, size: int) -> float:
     """Seconds of a batch by one index over those sample by sample, collated: the median over turns."""
     from torch.utils.data import default_collate
 
     many, drawn, ratios = getattr(dataset, "__getitems__", None), random.Random(1), []
-    for _ in range(turns + 1):
+    for _ in range(16):  # the first of them warms up
         group = [drawn.randrange(len(dataset)) for _ in range(size)]
         began = perf_counter()
         default_collate(many(group) if many else [dataset[i] for i in group])
@@ -193,15 +192,15 @@ def _ratio_of_batches(dataset: Any, indexed: Any, size: int, turns: int = 15) ->
     return min(1.0, statistics.median(ratios[1:]))
 
 
-def tensors(dataset: Any, collate: Any, batches: int = 4, size: int = 32) -> Setting:
+def tensors(dataset: Any, collate: Any) -> Setting:
     """``{"ratio": seconds in Hugging Face's torch format over those now}``, or ``{"reason": why not}``."""
     if type(dataset).__module__.split(".")[0] != "datasets" or not hasattr(dataset, "with_format"):
         return {"reason": f"{type(dataset).__name__} is no dataset of Hugging Face's"}
     if dataset.format["type"] is not None:
         return {"reason": f"the dataset has the format {dataset.format['type']!r} already"}
     other, ratios = dataset.with_format("torch"), []
-    for number in range(batches):
-        indices = [(number * size + i) % len(dataset) for i in range(size)]
+    for number in range(4):
+        indices = [(number * 32 + i) % len(dataset) for i in range(32)]
         began = perf_counter()
         usual = collate([dataset[i] for i in indices])
         middle = perf_counter()

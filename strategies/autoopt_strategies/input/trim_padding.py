@@ -5,16 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy, Wrap
-from autoopt_strategies.common import Setting, Settings, compute_gain, declared, kept, tried_gain
+from autoopt_strategies.common import LEAST_SAVING, SAME, Setting, Settings, compute_gain, declared, kept, tried_gain
 from autoopt_strategies.input.batches import dataset_of
 from autoopt_strategies.input.sequences import cut, narrowed, needed
 
 BATCHES = 8
 BUCKETS = 4
 """Widths that a batch may have where each one is compiled or recorded."""
-LEAST_SAVING = 0.03
-SAME = 1e-4
-"""Relative difference of a loss that rounding explains."""
 
 
 class TrimPadding(Strategy):

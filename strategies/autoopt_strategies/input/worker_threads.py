@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, gain, seconds_of
+from autoopt_strategies.common import SAMPLES, Setting, gain, seconds_of
 from autoopt_strategies.input.batches import dataset_of
 from autoopt_strategies.input.workers import MANY_THREADS
 
-SAMPLES = 24
 IDLE = 0.05
 """Share of its seconds that a thread counts as working at the least, for one that only waits."""
 VARIABLES = (

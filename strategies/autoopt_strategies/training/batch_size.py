@@ -121,7 +121,7 @@ class BatchSize(Strategy):
         if used:
             most = min(most, int(now * FILLED / used))
         smallest_failure = min(
-            (_size_of(trial.setting, now) for trial in case.trials if _was_memory(trial)), default=None
+            (int(trial.setting.get("size", now)) for trial in case.trials if _was_memory(trial)), default=None
         )
         return most if smallest_failure is None else min(most, smallest_failure - 1)
 
@@ -135,10 +135,6 @@ class BatchSize(Strategy):
 
 def _size(case: Case) -> int:
     return case.setup.batch.size or case.workload.batch_size or 1
-
-
-def _size_of(setting: Setting, otherwise: int) -> int:
-    return int(setting.get("size", otherwise))
 
 
 def _was_memory(trial: object) -> bool:

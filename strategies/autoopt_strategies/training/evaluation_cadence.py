@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, climb, gain, ranged, seconds_of
-
-LEAST_SHARE = 0.01
+from autoopt_strategies.common import LEAST_SHARE, Setting, Settings, climb, gain, ranged, seconds_of
 
 
 class EvaluationCadence(Strategy):

@@ -6,12 +6,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Change, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, after_paying, at_most, compute_gain, declared, kept
+from autoopt_strategies.common import (
+    LEAST_SAVING,
+    Setting,
+    Settings,
+    after_paying,
+    at_most,
+    compute_gain,
+    declared,
+    kept,
+)
 from autoopt_strategies.input.batches import dataset_of
 from autoopt_strategies.input.sequences import Grouped, needed, padded, size_of, tensors
 
 SAMPLES, SECONDS = 2048, 2.0
-LEAST_SAVING = 0.03
 POOLS = (50, 200)
 
 

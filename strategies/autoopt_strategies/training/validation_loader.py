@@ -6,13 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, at_most, gain, kept, seconds_of
+from autoopt_strategies.common import LEAST_SHARE, SAMPLES, Setting, Settings, at_most, gain, kept, seconds_of
 
-LEAST_SHARE = 0.01
-"""Of the time of a step: an evaluation that takes less is not worth a setting."""
 LEAST_READING = 0.05
 """Seconds of preparing all samples of an evaluation: starting a worker takes about as long."""
-SAMPLES = 24
 LARGE_BATCH = 256
 """Samples that nearly fill what a step of evaluation costs once; four training batches where that is more."""
 

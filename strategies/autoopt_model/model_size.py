@@ -9,8 +9,8 @@ from math import prod
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy, Trial, UserBuild
+from autoopt_model.sizes import survey
 from autoopt_strategies.common import Setting, Settings, compute_gain, declared, kept
-from autoopt_strategies.model.sizes import survey
 
 OTHER_MODELS = ("pruning", "distillation", "lora", "freezing")
 TINY = {

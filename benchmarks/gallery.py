@@ -1,6 +1,6 @@
 """The gallery: reports of real runs, rendered again from their ``result.json``, and an index of what they say.
 
-``python -m autoopt_reports.gallery RUN [RUN ...] --out docs/gallery [--screenshots]``. Every line
+``python -m benchmarks.gallery RUN [RUN ...] --out docs/gallery [--screenshots]``. Every line
 of the index is taken from the documents; with ``--screenshots`` a Chromium takes the first screen.
 """
 
@@ -133,9 +133,7 @@ def screenshot(page: Path, program: str) -> Path:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m autoopt_reports.gallery", description="Render runs into a gallery."
-    )
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gallery", description="Render runs into a gallery.")
     parser.add_argument("runs", nargs="+", type=Path, help="run directories, or result.json files")
     parser.add_argument("--out", type=Path, default=Path("docs/gallery"))
     parser.add_argument("--screenshots", action="store_true", help="take the first screen of each with Chromium")

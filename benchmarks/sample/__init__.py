@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from autoopt.records import Result
-from autoopt_reports.sample.hard import HOSTILE, hostile, interrupted, many, out_of_memory
-from autoopt_reports.sample.plain import no_gain, profile, win
-from autoopt_reports.sample.sizes import sizes
+from benchmarks.sample.hard import HOSTILE, hostile, interrupted, many, out_of_memory
+from benchmarks.sample.plain import no_gain, profile, win
+from benchmarks.sample.sizes import sizes
 
 DOCUMENTS: dict[str, Callable[[], Result]] = {
     "win": win,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 from autoopt import records as r
-from autoopt_reports.sample.pieces import configuration, estimate, trial
-from autoopt_reports.sample.plain import PLAN, SNIPPETS, win
+from benchmarks.sample.pieces import configuration, estimate, trial
+from benchmarks.sample.plain import PLAN, SNIPPETS, win
 
 HOSTILE = '<script>alert("x")</script>\'"&\u202e\u05e9\u05dc\u05d5\u05dd \U0001f525\x1b[31m{{7*7}} [bold]'
 

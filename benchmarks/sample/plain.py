@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoopt import records as r
-from autoopt_reports.sample.pieces import configuration, environment, estimate, predicted, quality, round_, trial
+from benchmarks.sample.pieces import configuration, environment, estimate, predicted, quality, round_, trial
 
 PLAN = r.Plan(
     changes=(

@@ -1,4 +1,4 @@
-"""``python -m autoopt_reports.sample FOLDER``: writes the synthetic documents there."""
+"""``python -m benchmarks.sample FOLDER``: writes the synthetic documents there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import gzip
 import sys
 from pathlib import Path
 
-from autoopt_reports.sample import DOCUMENTS, profile
+from benchmarks.sample import DOCUMENTS, profile
 
 LARGE = 200_000
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Example, Recipe, Risk, Setup, Strategy
+from autoopt_model.pruning import Narrowed, frozen_inputs, inputs_of, narrowed_copy
 from autoopt_strategies.common import Setting, Settings, kept
-from autoopt_strategies.model.pruning import Narrowed, frozen_inputs, inputs_of, narrowed_copy
 
 RATIOS = (0.5, 0.7, 0.3)
 WEIGHT, TEMPERATURE = 0.5, 2.0
@@ -20,7 +20,7 @@ class Student:
     """``teacher -> student``: the teacher with a part of its channels, which hears the teacher while it trains.
 
     Args:
-        ratio, inputs: see :class:`autoopt_strategies.model.pruning.Narrowed`.
+        ratio, inputs: see :class:`autoopt_model.pruning.Narrowed`.
     """
 
     ratio: float
@@ -113,6 +113,7 @@ class Distillation(Strategy):
     title = "distillation to a narrower student"
     stages = frozenset({"backward", "optimizer", "evaluate"})
     risk = Risk.MODEL
+    after = frozenset({"freezing"})  # the student is made of the frozen model
     example = Example(
         {"ratio": 0.5, "inputs": [[[2, 3, 8, 8], "float32"]], "weight": 0.5, "temperature": 2.0},
         inspected={"inputs": [[[2, 3, 8, 8], "float32"]], "teacher": 0.95, "taught": True},

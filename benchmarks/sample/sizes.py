@@ -6,8 +6,8 @@ from math import exp, hypot
 
 from autoopt import records as r
 from autoopt.records.model_scaling import FittedAt, ModelScaling, ModelSizePoint, PowerLaw, SizeRun
-from autoopt_reports.sample.pieces import trial
-from autoopt_reports.sample.plain import no_gain
+from benchmarks.sample.pieces import trial
+from benchmarks.sample.plain import no_gain
 
 WIDTHS = {16: (2_500, 0.163, 41.0), 32: (10_000, 0.112, 64.0), 64: (40_000, 0.081, 97.0)}
 """Width to parameters, error after the same steps, and seconds to the target."""

@@ -1,1 +1,0 @@
-"""Strategies that change what is trained: fewer parameters, or a smaller model."""
