@@ -212,6 +212,7 @@ class Joints:
         if self.session.device is None:
             self.session.train_on(next(p for p in module.parameters() if p.requires_grad).device)
         self.roots.append(module)
+        self.session.hold(list(module.parameters()))
         if self.on_root is not None:
             self.session.standing = True  # what it makes is not the script's
             try:

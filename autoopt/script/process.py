@@ -34,6 +34,7 @@ from autoopt.script.between import seconds_of_one, steps_between
 from autoopt.script.draws import draw_anew
 from autoopt.script.frames import folder, is_users
 from autoopt.script.joints import Joints
+from autoopt.script.lean import Lean
 from autoopt.script.loaders import Watcher
 from autoopt.script.metric import MetricReader, overhear
 from autoopt.script.observer import Observer
@@ -423,7 +424,9 @@ class Script:
         self._imports = ImportClock()
         self.spec, self.command = spec, spec.script
         sites = spec.script.sites
-        self.session = Session(stops=stops, counts=sites is None or sites.unit == "samples")
+        self.session = Session(
+            stops=stops, counts=sites is None or sites.unit == "samples", memory_limit=spec.memory_limit_bytes
+        )
         self.joints = Joints(self.session, period=sites.period if sites is not None else ())
         if sites is not None:
             self.joints.trains_in_eval = any(site.options.get("mode") == "eval" for site in sites.of("model"))
@@ -441,6 +444,8 @@ class Script:
             if not spec.script.own_seeds:
                 draw_anew(spec.seed)
             self.joints.watchers.append(self.recording)
+        if spec.lean:
+            self.joints.watchers.append(Lean(self.session))
         if self.observer is not None:
             self.observer.install()
         if self.command.metric is not None:

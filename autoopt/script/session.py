@@ -136,8 +136,8 @@ class Session:
         watched: whether somebody but the session listens at the joints.
     """
 
-    def __init__(self, *, stops: bool = True, counts: bool = True) -> None:
-        self.stops, self.counts = stops, counts
+    def __init__(self, *, stops: bool = True, counts: bool = True, memory_limit: int | None = None) -> None:
+        self.stops, self.counts, self.memory_limit = stops, counts, memory_limit
         self.steps = self.samples = self._given = self._latest = 0
         self.evaluations = 0
         self.between = Between()
@@ -208,9 +208,16 @@ class Session:
 
     def train_on(self, device: Any) -> None:
         """The model's device is known: from here on steps are timed."""
-        self.device = open_device(str(device))
+        self.device = open_device(str(device), self.memory_limit)
+        if self.device.tensors is not None:
+            self.device.tensors.__enter__()  # until the process ends
         self.clock = clock_for(self.device)
         self.deferred_cost = deferred_cost_for(self.device.torch, compiles=False)
+
+    def hold(self, tensors: Any) -> None:
+        """Tensors that are on the device already, such as parameters."""
+        if self.device is not None and self.device.tensors is not None:
+            self.device.tensors.add(tensors)
 
     def data_begin(self, *, opens: bool = False) -> None:
         """Args: opens: a loader is asked for an iterator, and not for a batch of one."""

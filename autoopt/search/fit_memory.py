@@ -201,7 +201,7 @@ class Fitting:
                     return None
                 change = ladder[min(rungs.get(name, len(ladder)), len(ladder) - 1)][1]
                 plan = candidate_plan(self.context.runner.registry, plan, (change,))
-            return plan if self._same_batch(plan) else None
+            return plan if self._same_batch(plan) and self.context.runner.in_source(plan) else None
         except PLUGIN_ERRORS:  # it says so where it is asked alone
             return None
 

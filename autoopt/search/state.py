@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
+from autoopt.errors import TrialFailed
 from autoopt.records import (
     Advice,
     Change,
@@ -77,6 +78,7 @@ class SearchState:
     ``profiles``: plans measured from the inside, by their key; ``missing``: what could not be measured, and why;
     ``evaluated_alone``: strategies that were kept for what they make of evaluations, which no block of steps shows;
     ``evaluation_ratio``: seconds of an evaluation of the incumbent over one of the baseline, by such changes.
+    ``unfit``: how the first start of a script failed that does not fit into memory as it is.
     ``diagnosed``: the profile of a script that was taken before anything else was measured.
     """
 
@@ -97,6 +99,7 @@ class SearchState:
     numbers: int = 0
     planned_steps: int | None = None
     sites: Sites | None = None
+    unfit: TrialFailed | None = None
     control: AAControl | None = None
     trained: TrainingRun | None = None
     untrainable: str = ""

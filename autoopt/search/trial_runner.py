@@ -127,6 +127,15 @@ class TrialRunner:
             script = self.base.script.model_copy(update={"metric": metric})
             self.base = self.base.model_copy(update={"script": script})
 
+    @contextmanager
+    def leanly(self) -> Iterator[None]:
+        """A script that is started meanwhile trains in little memory, slowly."""
+        self.base = self.base.model_copy(update={"lean": True})
+        try:
+            yield
+        finally:
+            self.base = self.base.model_copy(update={"lean": False})
+
     @property
     def parallel(self) -> int:
         """Pairs that may be measured at the same time."""
@@ -380,6 +389,10 @@ def _at_rest(process: AnyTrial) -> None:
         process.freeze()
 
 
+_WEIGHTS_ALONE = (
+    "with what its backward pass needs on the host it does not fit either: take a smaller model, or a device with more "
+    "memory"
+)
 _MUST_TRAIN = "the workload must train as it is before it can be made faster"
 _SHORT_OF_MEMORY = "autoopt optimize looks for a plan under which it fits, as long as its weights do"
 
@@ -390,12 +403,14 @@ class BaselineFailed(WorkloadError):  # noqa: N818 - reads as the sentence that 
     Args:
         failure: how the trial ended.
         what: it was doing, such as ``in training``.
+        lean: it was a script's, trained in little memory.
     """
 
-    def __init__(self, failure: TrialFailed, what: str) -> None:
+    def __init__(self, failure: TrialFailed, what: str, *, lean: bool = False) -> None:
+        short = _WEIGHTS_ALONE if lean else _SHORT_OF_MEMORY
         super().__init__(
             f"the baseline failed {what}: {failure.reason}",
-            hint=_SHORT_OF_MEMORY if failure.kind == "out_of_memory" else _MUST_TRAIN,
+            hint=short if failure.kind == "out_of_memory" else _MUST_TRAIN,
             detail=failure.detail,
         )
         self.failure = failure
