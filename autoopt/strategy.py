@@ -88,7 +88,8 @@ class Edit:
     ``{call}`` and ``{arguments}`` stand for what is there. ``environment``: its ``arguments`` are variables that the
     command is started with, which are no lines of the script. ``imports``: modules that the lines name; ``{torch}``
     stands for what the file calls torch. ``parts``: ``module:name`` of classes and functions that the lines name,
-    printed into a file beside the script.
+    printed into a file beside the script. ``batch``: its ``arguments`` are the ``size`` of a micro-batch and the
+    ``accumulation`` that keeps the batch of a step what it is, its one part cuts a batch into pieces.
     """
 
     at: Literal[
@@ -106,6 +107,7 @@ class Edit:
         "left_out",
         "function",
         "call",
+        "batch",
     ]
     lines: tuple[str, ...] = ()
     arguments: JsonDict = field(default_factory=dict)

@@ -213,7 +213,7 @@ class Applying:
         return (), options
 
     def _of_training(self, options: dict[str, Any]) -> dict[str, Any]:
-        if self.setup.batch.size is not None:
+        if self.setup.batch.size is not None and self.setup.batch.accumulation is None:  # else its lines say it
             options["batch_size"] = self.setup.batch.size
         with kept_random_state():  # a cache may read every sample
             for transform in self.setup.dataset:

@@ -80,9 +80,13 @@ class Recording(Watcher):
 
     Attributes:
         takes_probabilities: a loss is made of probabilities (``benchmark.losses``).
+
+    Args:
+        pieces: backward passes that the script makes of each batch of a loader.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pieces: int = 1) -> None:
+        self._pieces = pieces
         self.batches: list[MicroBatch] = []
         self.host_digests: tuple[str, str, str] | None = None
         self.takes_probabilities = False
@@ -109,7 +113,7 @@ class Recording(Watcher):
     def backward(self, loss: Any) -> None:
         if not self._over and isinstance(loss, torch.Tensor):
             self.takes_probabilities = self.takes_probabilities or takes_probabilities(loss)
-        if not self._loads:
+        if not self._loads or self._pieces > 1:
             self._next = True
 
 
@@ -431,9 +435,13 @@ class Script:
         if sites is not None:
             self.joints.trains_in_eval = any(site.options.get("mode") == "eval" for site in sites.of("model"))
         self.observer = Observer(self.joints) if sites is None else None
-        self.recording = Recording()
         self.registry: Registry = load_strategies(spec.strategies)
         self.setup = self.registry.fold(spec.plan)
+        self.pieces = 1
+        if sites is not None and self.setup.batch.accumulation is not None:  # its lines say so
+            more = self.setup.batch.accumulation / round(sites.accumulation)
+            self.pieces, self.session.loss_factor = max(round(more), 1), more
+        self.recording = Recording(self.pieces)
         if stops:
             place = spec.rank
             refuse_processes(1 if place is None else place.size)
@@ -482,4 +490,9 @@ class Script:
 
     def planned_steps(self) -> int | None:
         """Training steps of the whole run, where its loops tell; None where they do not."""
-        return planned_steps(len(self.recording.batches) if self.joints.roles.known else 1)
+        return planned_steps(self.batches_per_step if self.joints.roles.known else 1)
+
+    @property
+    def batches_per_step(self) -> int:
+        """Batches of a loader that a training step takes."""
+        return max(len(self.recording.batches) // self.pieces, 1)

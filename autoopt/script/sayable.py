@@ -80,8 +80,10 @@ def _unsayable_batch(batch: Batch, sites: Sites) -> str | None:
     """Why another batch cannot be had from outside; None where it can, or where it stays."""
     if batch == Batch():
         return None
-    if batch.accumulation is not None or batch.warmup_steps:
-        return "accumulation and a warm-up need lines of their own in the script: it needs build()"
+    if batch.warmup_steps:
+        return "a warm-up needs lines of its own in the script: it needs build()"
+    if batch.accumulation is not None and batch.learning_rate_factor == 1.0:  # the same batch, in the script's lines
+        return None
     loaders = sites.of("loader_training")
     if len(loaders) != 1 or not loaders[0].options.get("batch_size"):
         return "no single DataLoader of the script makes its batches: it needs build()"

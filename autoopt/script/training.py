@@ -186,7 +186,7 @@ class ScriptTraining:
         accumulation = max(len(self.batches), 1)
         total = script.planned_steps()
         per_epoch = length_of(loaders[0]) if loaders else None
-        per_epoch = None if per_epoch is None else steps_per_epoch(per_epoch, accumulation)
+        per_epoch = None if per_epoch is None else steps_per_epoch(per_epoch, script.batches_per_step)
         every = per_epoch or max((total or 100) // 10, 1)
         self.lengths = Lengths(total or 0, per_epoch, total or 0, per_epoch, 1.0, every, accumulation)
         self.dtype = self.batches[0][0].dtype if self.batches and self.batches[0] else None

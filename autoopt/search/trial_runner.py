@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from autoopt.errors import TrialFailed, WorkloadError
-from autoopt.records import JsonDict, Plan, Sites
+from autoopt.records import Change, JsonDict, Plan, Sites
 from autoopt.records.messages import TrainingRun
 from autoopt.registry import Registry
 from autoopt.script.execute import runs_here
+from autoopt.script.moved import moved
 from autoopt.script.whole_run import whole_run
 from autoopt.search.accept.evidence import TrainedPair
 from autoopt.search.accept.losses import ROUNDING
@@ -23,7 +24,7 @@ from autoopt.search.compare.arm import Arm, TrialArm
 from autoopt.search.compare.script_arm import ScriptArm
 from autoopt.trial.parent import Launcher
 from autoopt.trial.places import Place, ThreadWorkers, Workers
-from autoopt.trial.protocol import TrialSpec
+from autoopt.trial.protocol import ScriptSpec, TrialSpec
 from autoopt.trial.remote.launcher import AnyTrial, RemoteLauncher
 
 SITES = "autoopt.script.tasks:sites"
@@ -85,8 +86,26 @@ class TrialRunner:
             "seed": self.base.seed if seed is None else seed,
             "flags": {"env": dict(env)} if env else {},
             "processes": setup.distributed.processes if launch is None else launch.size,
+            **({"script": self._rewritten(plan)} if setup.batch.accumulation is not None else {}),
         }
         return self.base.model_copy(update=changed)
+
+    def _rewritten(self, plan: Plan) -> ScriptSpec | None:
+        """The script with those changes of a plan in its lines that nothing but its lines can say."""
+        script = self.base.script
+        if script is None or script.sites is None or self.patched_files is None:
+            return script
+        files = self.patched_files(Plan(changes=tuple(filter(self._in_lines_alone, plan.changes))))
+        sites = moved(script.sites, files)
+        return script.model_copy(update={"patched": {**files, **script.patched}, "sites": sites})
+
+    def _in_lines_alone(self, change: Change) -> bool:
+        return self.registry.fold(Plan(changes=(change,))).batch.accumulation is not None
+
+    def not_in_lines(self, change: Change) -> bool:
+        """Whether a change needs lines of the script, and its patch has none for it."""
+        script = self.base.script is not None and self._in_lines_alone(change)
+        return script and not self.in_source(Plan(changes=(change,)))
 
     def watched(self, then: Callable[[AnyTrial, Sites], None] | None = None) -> Sites | None:
         """The sites of a script, seen in a first run of it; None where the workload is not a script.

@@ -56,8 +56,8 @@ def edits_of(
         unsaid.append("batches that are copied ahead")
     if new.compile != old.compile and new.compile is not None and new.compile.regional:
         unsaid.append("which blocks are compiled")
-    if (new.batch.accumulation, new.batch.warmup_steps) != (old.batch.accumulation, old.batch.warmup_steps):
-        unsaid.append("accumulation and warm-up")
+    if new.batch.warmup_steps != old.batch.warmup_steps:
+        unsaid.append("warm-up")
     return edits, precision, ", ".join(unsaid)
 
 
@@ -82,7 +82,7 @@ def _wraps(at: Literal["dataset", "collate"], old: Setup, new: Setup) -> Iterato
 
 def _of_batch(old: Batch, new: Batch, sites: Sites) -> Iterator[Edit]:
     """The batch where the loader is made, and the learning rate that belongs to it where the optimizer is."""
-    if new.size != old.size and new.size is not None:
+    if new.size != old.size and new.size is not None and new.accumulation == old.accumulation:
         yield Edit("loader", arguments={"batch_size": new.size})
     factor = new.learning_rate_factor / old.learning_rate_factor
     rates = [site.options.get("lr") for site in sites.of("optimizer")]

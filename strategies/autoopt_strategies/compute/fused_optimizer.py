@@ -153,10 +153,8 @@ class FusedOptimizer(Strategy):
 
     def memory_savings(self, case: Case) -> list[tuple[float, Setting]]:
         """The copies of all parameters that torch's grouped update makes, which is its choice on CUDA."""
-        fused = case.device == "cuda" and "fused" in self._ways(case)
-        return (
-            [(0.0, {"implementation": "fused"})] if fused and not case.workload.optimizer.options.get("fused") else []
-        )
+        grouped = case.device == "cuda" and case.workload.optimizer.options.get("foreach") is not False
+        return [(0.0, {"implementation": "fused"})] if grouped and "fused" in self._ways(case) else []
 
     def memory_saved(self, case: Case) -> float | None:
         return float(case.workload.model.parameter_bytes)
