@@ -33,7 +33,7 @@ from autoopt.script.draws import own_draws
 from autoopt.script.frames import Found, maker_place, shown
 from autoopt.script.joints import Joints
 from autoopt.script.loaders import Watcher
-from autoopt.script.sayable import unsayable
+from autoopt.script.sayable import marks_steps, unsayable
 from autoopt.setup import Distributed, Setup
 from autoopt.simplify.costly import CALLS
 
@@ -69,6 +69,16 @@ class UnblockedMoves(Watcher):
             return plain(tensor, *args, **kwargs)
 
         return moved
+
+
+class MarkedSteps(Watcher):
+    """Tells CUDA graphs when a step is over: gradients of its micro-batches are kept until then."""
+
+    def root_found(self, model: nn.Module) -> None:
+        torch.compiler.cudagraph_mark_step_begin()
+
+    def stepped(self, optimizer: Optimizer) -> None:
+        torch.compiler.cudagraph_mark_step_begin()
 
 
 def stands_alone(file: str, line: int) -> bool:
@@ -176,6 +186,8 @@ class Applying:
             moves = UnblockedMoves()
             moves.install()
             self.joints.watchers.append(moves)
+        if self.sites is not None and marks_steps(self.setup, self.sites):
+            self.joints.watchers.append(MarkedSteps())
         if self.setup.distributed != Distributed():
             self._wrap()
         self.autocast()

@@ -47,6 +47,21 @@ def unsayable(setup: Setup, sites: Sites) -> str | None:
     return _unsayable_batch(setup.batch, sites)
 
 
+def own_setup(sites: Sites | None) -> Setup:
+    """What a script does by itself, as far as it decides what else may be done."""
+    if sites is None or not any(site.options.get("compiled") for site in sites.of("model")):
+        return Setup()
+    options = next((site.options for site in sites.of("compile")), {})
+    return Setup().with_compile(mode=options.get("mode"), dynamic=options.get("dynamic"))
+
+
+def marks_steps(setup: Setup, sites: Sites) -> bool:
+    """Whether a setup replays CUDA graphs that hold the gradients of several micro-batches, so that its steps must be
+    told apart."""
+    several = (setup.batch.accumulation or round(sites.accumulation)) > 1
+    return several and setup.compile is not None and setup.compile.replays_graphs
+
+
 def without_loader(setup: Setup, sites: Sites) -> str | None:
     """Why a setup of how data are read cannot be put on a script without a DataLoader, and what makes its batches.
 

@@ -27,6 +27,7 @@ from autoopt.records.model_scaling import ModelScaling
 from autoopt.records.parallel import Sharing
 from autoopt.records.tuning import Tuning
 from autoopt.registry import Registry
+from autoopt.script.sayable import own_setup
 from autoopt.search.aa_control import AAControl
 from autoopt.search.compare.comparison import Comparison, Side
 from autoopt.simplify.stage_profile import StageProfile
@@ -139,7 +140,7 @@ class SearchState:
             environment=self.environment,
             objective=self.objective,
             plan=plan,
-            setup=registry.fold(plan),
+            setup=registry.fold(plan, own_setup(self.sites)),
             trials=tuple(self.trials),
             planned_steps=self.planned_steps,
             fits=fits,

@@ -15,6 +15,7 @@ from autoopt.records.messages import TrainingRun
 from autoopt.registry import Registry
 from autoopt.script.execute import runs_here
 from autoopt.script.moved import moved
+from autoopt.script.sayable import own_setup
 from autoopt.script.whole_run import whole_run
 from autoopt.search.accept.evidence import TrainedPair
 from autoopt.search.accept.losses import ROUNDING
@@ -201,7 +202,8 @@ class TrialRunner:
     def _start_seconds(self, plan: Plan) -> float:
         """How long a start may take. A script compiles in its first step, which is a part of it."""
         limits = self._limits(plan)
-        if self.base.script is None or self.registry.fold(plan).compile is None:
+        script = self.base.script
+        if script is None or self.registry.fold(plan, own_setup(script.sites)).compile is None:
             return limits.start
         return max(limits.start, START_SECONDS if limits.warm_up is None else limits.warm_up)
 

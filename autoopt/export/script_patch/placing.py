@@ -129,6 +129,7 @@ class Placing:
             "trainer": self._trainer,
             "wrapper": lambda e: self._arguments(e, self.site("model"), ("module", "device_ids")),
             "model": self._model,
+            "step": self._step,
             "start": self._start,
             "left_out": self._left_out,
             "function": self._function,
@@ -448,6 +449,14 @@ class Placing:
         edits.insert(inline.spot, [f"{inline.name} = {source.code(inline.expression)}"], below=False)
         edits.replace(inline.expression, inline.name)
         return source, inline.spot, inline.name, False
+
+    def _step(self, edit: Edit) -> None:
+        """Lines below the optimizer's step."""
+        site = self.site("step")
+        source = self.edits(site.file).source
+        torch_name = self._imported(source, ("torch",))["torch"]
+        lines = [line.replace("{torch}", torch_name) for line in edit.lines]
+        self.edits(site.file).insert(source.spot(source.call(site, "step")), lines, below=True)
 
     def _start(self, edit: Edit) -> None:
         step = self.sites.of("step") or self.sites.of("optimizer", "model")
