@@ -144,6 +144,7 @@ class Applying:
         disturbed: so far away, over each weight, the weights begin from where the script puts them.
         compared: the script's data are to be the same under every setup; else what it draws itself stands, as it does
             with the setup in its own lines.
+        patched: the script's lines say what nothing else can.
     """
 
     def __init__(
@@ -155,9 +156,10 @@ class Applying:
         *,
         disturbed: float = 0.0,
         compared: bool = True,
+        patched: bool = False,
     ) -> None:
         self.joints, self.setup, self.sites, self.seed, self._compared = joints, setup, sites, seed, compared
-        self._disturbed = disturbed
+        self._disturbed, self._patched = disturbed, patched
         self._calls: Counter[tuple[str, int, int | None]] = Counter()
         self._orders = 0
         self._autocast: Any = None
@@ -170,7 +172,8 @@ class Applying:
         Raises:
             WorkloadError: the setup cannot be put on this script.
         """
-        reason = unsayable(self.setup, self.sites) if self.sites is not None else None
+        sites = self.sites
+        reason = unsayable(self.setup, sites, patched=self._patched) if sites is not None else None
         if reason is not None:
             raise WorkloadError(reason)
         apply_flags(self.setup)
@@ -196,7 +199,7 @@ class Applying:
 
     def autocast(self) -> None:
         """Training calls and losses run from now on in the setup's precision."""
-        if self.setup.precision.dtype is not None:
+        if self.setup.precision.dtype is not None and not self.setup.precision.loss_scaling:  # else its lines do
             self.joints.around_forward = self._enter
             self.joints.before_backward = self._leave
 

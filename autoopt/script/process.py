@@ -460,7 +460,8 @@ class Script:
             MetricReader(self.command.metric, self.session.metric).install()
         elif stops:
             overhear(self.session.line)
-        Applying(self.joints, self.setup, sites, spec.seed, disturbed=spec.disturbed, compared=stops).install()
+        how = {"disturbed": spec.disturbed, "compared": stops, "patched": bool(self.command.patched)}
+        Applying(self.joints, self.setup, sites, spec.seed, **how).install()
         self.joints.install()
         if self.observer is not None:
             self._imports.start()

@@ -8,13 +8,21 @@ from autoopt.setup import Batch, Distributed, Setup
 WRAPPER = "DistributedDataParallel"
 
 
-def unsayable(setup: Setup, sites: Sites) -> str | None:
+def in_lines(setup: Setup) -> bool:
+    """Whether nothing but a script's own lines can say a setup: micro-batches, and gradients that are scaled."""
+    return setup.batch.accumulation is not None or setup.precision.loss_scaling
+
+
+def unsayable(setup: Setup, sites: Sites, *, patched: bool = False) -> str | None:
     """Why a setup cannot be put on a script from outside; None where it can.
 
     Args:
         setup: what a plan changes.
         sites: of the script.
+        patched: its lines are changed where nothing else says it.
     """
+    if in_lines(setup) and not patched:
+        return "micro-batches and scaled gradients are said by its lines: autoopt apply writes them"
     loader = sites.of("loader_training")
     reason = without_loader(setup, sites)
     if reason:
@@ -23,8 +31,6 @@ def unsayable(setup: Setup, sites: Sites) -> str | None:
         return "several lines make training loaders, each with data of its own: it needs build()"
     if setup.evaluation and not sites.of("loader_validation"):
         return "the script was not seen to evaluate with a DataLoader"
-    if setup.precision.loss_scaling:
-        return "scaled gradients need lines of their own in the script: it needs build()"
     if setup.precision.dtype is not None and any(site.options.get("enabled") for site in sites.of("autocast")):
         return "the script trains under autocast already"
     if setup.compile is not None and sites.of("compile"):

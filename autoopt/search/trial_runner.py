@@ -15,7 +15,7 @@ from autoopt.records.messages import TrainingRun
 from autoopt.registry import Registry
 from autoopt.script.execute import runs_here
 from autoopt.script.moved import moved
-from autoopt.script.sayable import own_setup
+from autoopt.script.sayable import in_lines, own_setup
 from autoopt.script.whole_run import whole_run
 from autoopt.search.accept.evidence import TrainedPair
 from autoopt.search.accept.losses import ROUNDING
@@ -87,7 +87,7 @@ class TrialRunner:
             "seed": self.base.seed if seed is None else seed,
             "flags": {"env": dict(env)} if env else {},
             "processes": setup.distributed.processes if launch is None else launch.size,
-            **({"script": self._rewritten(plan)} if setup.batch.accumulation is not None else {}),
+            **({"script": self._rewritten(plan)} if in_lines(setup) else {}),
         }
         return self.base.model_copy(update=changed)
 
@@ -101,7 +101,7 @@ class TrialRunner:
         return script.model_copy(update={"patched": {**files, **script.patched}, "sites": sites})
 
     def _in_lines_alone(self, change: Change) -> bool:
-        return self.registry.fold(Plan(changes=(change,))).batch.accumulation is not None
+        return in_lines(self.registry.fold(Plan(changes=(change,))))
 
     def not_in_lines(self, change: Change) -> bool:
         """Whether a change needs lines of the script, and its patch has none for it."""
