@@ -46,8 +46,8 @@ _DEVICE_LOST = re.compile(
 )
 _NO_DEVICE = re.compile(
     r"not compiled with CUDA enabled|not linked with support for \w+ devices|Found no NVIDIA driver|"
-    r"No CUDA GPUs are available|torch\.cuda\.is_available\(\) is False|invalid device ordinal|Invalid device id|no GPUs found|"
-    r"Cannot access accelerator device when none is available",
+    r"No CUDA GPUs are available|torch\.cuda\.is_available\(\) is False|invalid device ordinal|"
+    r"Invalid device id|no GPUs found|Cannot access accelerator device when none is available",
     re.I,
 )
 _WORKER_KILLED = re.compile(r"DataLoader worker \(pid\(?s?\)? ([\d, ]+)\) is killed by signal: ([^.]*)")
