@@ -39,6 +39,7 @@ from autoopt.script.loaders import Watcher
 from autoopt.script.metric import MetricReader, overhear
 from autoopt.script.observer import Observer
 from autoopt.script.refusals import refuse_processes
+from autoopt.script.sayable import added_up
 from autoopt.script.session import Session
 from autoopt.trial.protocol import TrialSpec
 
@@ -439,7 +440,8 @@ class Script:
         self.setup = self.registry.fold(spec.plan)
         self.pieces = 1
         if sites is not None and self.setup.batch.accumulation is not None:  # its lines say so
-            more = self.setup.batch.accumulation / round(sites.accumulation)
+            count = self.setup.batch.accumulation
+            more = count / added_up(self.setup.batch.size, count, sites)
             self.pieces, self.session.loss_factor = max(round(more), 1), more
         self.recording = Recording(self.pieces)
         if stops:

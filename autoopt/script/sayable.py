@@ -61,6 +61,18 @@ def own_setup(sites: Sites | None) -> Setup:
     return Setup().with_compile(mode=options.get("mode"), dynamic=options.get("dynamic"))
 
 
+def added_up(size: int | None, accumulation: int, sites: Sites) -> int:
+    """Batches of the script as it is that an optimizer's step adds up.
+
+    Args:
+        size, accumulation: another micro-batch, and how many of them make the same step.
+        sites: of the script. What they have seen is a mean, with the rest of an epoch in it.
+    """
+    sizes = {site.options.get("batch_size") for site in sites.of("loader_training")}
+    own = sizes.pop() if len(sizes) == 1 else None
+    return round(sites.accumulation) if not own or not size else max(size * accumulation // own, 1)
+
+
 def marks_steps(setup: Setup, sites: Sites) -> bool:
     """Whether a setup replays CUDA graphs that hold the gradients of several micro-batches, so that its steps must be
     told apart."""

@@ -71,6 +71,7 @@ def measure_noise(context: RunContext, state: SearchState) -> AAControl:
         return measured(2, began, first.pairs)
 
     comparison = context.run.step("control", key, measure, Comparison)
+    context.runner.memory.note(comparison)
     if comparison.decision is Decision.FAILED and comparison.failure is not None:
         failure = comparison.failure
         raised = TrialFailed(failure.kind, failure.message, detail=failure.detail, where=failure.where)
@@ -104,6 +105,8 @@ def described(context: RunContext, options: Options) -> SearchState:
         raise BaselineFailed(failure, "while it was built", lean=unfit is not None) from failure
     context.announce(EnvironmentRead(at=context.now(), environment=found.environment))
     context.gate.memory_limit_bytes = memory_limit(found.environment)
+    if context.runner.base.memory_limit_bytes is None:  # else it is each process's own
+        context.runner.memory.limit_bytes = context.gate.memory_limit_bytes
     least, most = options.processes
     check_devices(most, found.environment)
     state = SearchState(

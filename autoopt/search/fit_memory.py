@@ -259,6 +259,7 @@ class Fitting:
         try:
             done = context.run.step("fit", key, lambda: attempt(context.runner, plan, looks=looks), Attempt)
             reason, peak = done.near_limit, done.peak_memory_bytes
+            context.runner.memory.note_peak(plan, peak)
             if reason:
                 self._tight[plan.key] = reason
         except TrialFailed as failure:

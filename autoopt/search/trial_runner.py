@@ -23,6 +23,7 @@ from autoopt.search.accept.trainings import Turns
 from autoopt.search.budget_allocation import START_SECONDS, TimeLimits
 from autoopt.search.compare.arm import Arm, TrialArm
 from autoopt.search.compare.script_arm import ScriptArm
+from autoopt.search.memory_ledger import MemoryLedger
 from autoopt.trial.parent import Launcher
 from autoopt.trial.places import Place, ThreadWorkers, Workers
 from autoopt.trial.protocol import ScriptSpec, TrialSpec
@@ -50,6 +51,7 @@ class TrialRunner:
 
     Attributes:
         limits: of the time that starting a trial takes.
+        memory: of the plans that were measured.
         once: seconds that a start takes beyond another one, by the word of a strategy, by its name.
         places: where pairs may be measured at the same time; none: one after the other.
         place: where this one starts its trials; empty where it starts them as every run does.
@@ -75,6 +77,7 @@ class TrialRunner:
         self.patched_files: Callable[[Plan], dict[str, str]] | None = None
         self.in_source: Callable[[Plan], bool] = lambda plan: True
         self.limits = TimeLimits()
+        self.memory = MemoryLedger()
         self.once: dict[str, float] = {}
 
     def spec(self, plan: Plan, seed: int | None = None) -> TrialSpec:
@@ -283,7 +286,7 @@ class TrialRunner:
     ) -> TrainedPair:
         """Trains both to the target from one seed, and so much further, in turns.
 
-        Where both do not fit into memory, one after the other.
+        Where both do not fit into memory, one after the other; what is known of them decides it beforehand.
 
         Args:
             seconds, speedup: what a training of the baseline takes and how much faster the plan is, about.
@@ -298,17 +301,17 @@ class TrialRunner:
             "target": target,
             "beyond": beyond,
         }
-        try:
-            with self._adopted(baseline, f"{label}-baseline", seed) as one:
-                _at_rest(one)
-                with self._adopted(plan, label, seed) as other:
-                    before, after = Turns((one, other), {**limits, "confirm": CONFIRMED}, seconds, speedup, keep).run(
-                        seed % 2
-                    )
-            return TrainedPair(baseline=before, best=after)
-        except TrialFailed as failure:
-            if not failure.for_want_of_room:
-                raise
+        if self.memory.fit_together(baseline, plan):
+            try:
+                with self._adopted(baseline, f"{label}-baseline", seed) as one:
+                    _at_rest(one)
+                    with self._adopted(plan, label, seed) as other:
+                        turns = Turns((one, other), {**limits, "confirm": CONFIRMED}, seconds, speedup, keep)
+                        before, after = turns.run(seed % 2)
+                return TrainedPair(baseline=before, best=after)
+            except TrialFailed as failure:
+                if not failure.for_want_of_room:
+                    raise
         runs = []
         for side, (which, kept) in enumerate(((baseline, keep), (plan, ""))):
             try:

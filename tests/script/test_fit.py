@@ -7,7 +7,7 @@ import pytest
 from autoopt.errors import TrialFailed
 from tests.script.conftest import StartScript, sites_of
 
-LIMIT = 6 << 20
+LIMIT = 3 << 20
 
 
 def test_a_script_that_does_not_fit_is_watched_in_little_memory(start_script: StartScript) -> None:

@@ -20,7 +20,7 @@ from autoopt.trial.protocol import ScriptSpec, TrialSpec
 from tests.script.conftest import StartScript, sites_of
 
 TASKS = "autoopt.benchmark.tasks"
-LIMIT = 6 << 20
+LIMIT = 3 << 20
 
 
 @pytest.fixture

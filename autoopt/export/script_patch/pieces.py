@@ -11,6 +11,7 @@ from autoopt.export.script_patch.precision import block_of, first_index_in, ways
 from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot
 from autoopt.export.script_patch.values import made_at
 from autoopt.records import Place, Site
+from autoopt.script.sayable import added_up
 from autoopt.strategy import Edit
 
 _COUNTS = ("size", "len", "numel", "sum", "item")
@@ -29,7 +30,7 @@ def place_pieces(placing: Placing, edit: Edit) -> None:
         NoHonestEditError: the lines do more with a batch than pieces of it allow.
     """
     size, count = int(edit.arguments["size"]), int(edit.arguments["accumulation"])
-    now = round(placing.sites.accumulation)
+    now = added_up(size, count, placing.sites)
     if count > now:
         if count % now:
             raise NoHonestEditError(f"{count} is no multiple of the {now} batches that are added up")
