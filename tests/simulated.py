@@ -15,7 +15,7 @@ from autoopt.errors import TrialFailed
 from autoopt.events import Announcer, Event
 from autoopt.loop import Loop
 from autoopt.options import Options
-from autoopt.records import Curve, CurvePoint, Environment, JsonDict, Plan, Verdict
+from autoopt.records import Change, Curve, CurvePoint, Environment, JsonDict, Plan, Verdict
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import Probe, TrainingRun
 from autoopt.registry import Registry, Source
@@ -24,6 +24,7 @@ from autoopt.search.accept.gathering import Gate
 from autoopt.search.accept.probes import Probes
 from autoopt.search.accept.trainings import Trainings, no_further
 from autoopt.search.budget_allocation import BudgetAllocation, TimeLimits
+from autoopt.search.memory_ledger import MemoryLedger
 from autoopt.search.outcome import Outcome
 from autoopt.search.planner import Choice
 from autoopt.search.run_context import RunContext
@@ -168,6 +169,11 @@ class FakeRunner:
         self.probed: list[Plan] = []
         self.once: dict[str, float] = {}
         self.start = machine.start
+        self.memory = MemoryLedger()
+
+    def not_in_lines(self, change: Change) -> bool:
+        """No script: nothing is said by its lines."""
+        return False
 
     def watched(self) -> None:
         """There is no script here."""

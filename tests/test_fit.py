@@ -209,6 +209,24 @@ def test_one_that_is_no_fuller_than_its_baseline_is_not(tmp_path: Path) -> None:
     assert outcome.best.plan.names() == ("quick",)
 
 
+def test_two_that_are_known_not_to_fit_together_are_not_started_together(tmp_path: Path) -> None:
+    """The A/A control finds it out; nothing after it starts a process that must fail."""
+    made = world(tmp_path, strategy("quick"), strategy("alone"), sizes=lambda plan: 600)
+    refused: list[int] = []
+    check = made.runner.machine.check_memory
+
+    def checked(new: Any) -> None:
+        try:
+            check(new)
+        except TrialFailed:
+            refused.append(len(made.runner.machine.started))
+            raise
+
+    made.runner.machine.check_memory = checked  # type: ignore[method-assign]
+    assert made.go().best.plan.names() == ("quick",)
+    assert len(refused) == 1
+
+
 def test_room_for_the_largest_batch_is_asked_for_in_the_verification(tmp_path: Path) -> None:
     """Ordinary batches leave room; the largest, which a long run meets, would not."""
 

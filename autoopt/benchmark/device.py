@@ -26,11 +26,14 @@ class TensorMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Args:
         limit: bytes; the operator that goes beyond raises ``torch.OutOfMemoryError``.
+
+    Attributes:
+        counting: whether storages that are made now are counted; what stands for the host's memory is not.
     """
 
     def __init__(self, limit: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.limit = limit
+        self.limit, self.counting = limit, True
         self.bytes = 0
         self.peak = 0
         self._seen: dict[int, weakref.ref[Any]] = {}
@@ -39,7 +42,8 @@ class TensorMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        self.add(result)
+        if self.counting:
+            self.add(result)
         return result
 
     def add(self, tensors: Any) -> None:
@@ -145,6 +149,20 @@ class Device:
         else:
             with self.tensors:
                 yield
+
+    def to_host(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy that takes none of the device's memory."""
+        if self.tensors is None:
+            return tensor.cpu()
+        self.tensors.counting = False
+        try:
+            return tensor.clone()
+        finally:
+            self.tensors.counting = True
+
+    def from_host(self, copy: torch.Tensor) -> torch.Tensor:
+        """What :meth:`to_host` has put there, on the device again."""
+        return copy.to(self.torch) if self.tensors is None else copy.clone()
 
     def reset_peak(self) -> None:
         """Starts a new measurement of the peak."""

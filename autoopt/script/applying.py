@@ -33,7 +33,7 @@ from autoopt.script.draws import own_draws
 from autoopt.script.frames import Found, maker_place, shown
 from autoopt.script.joints import Joints
 from autoopt.script.loaders import Watcher
-from autoopt.script.sayable import unsayable
+from autoopt.script.sayable import marks_steps, unsayable
 from autoopt.setup import Distributed, Setup
 from autoopt.simplify.costly import CALLS
 
@@ -69,6 +69,16 @@ class UnblockedMoves(Watcher):
             return plain(tensor, *args, **kwargs)
 
         return moved
+
+
+class MarkedSteps(Watcher):
+    """Tells CUDA graphs when a step is over: gradients of its micro-batches are kept until then."""
+
+    def root_found(self, model: nn.Module) -> None:
+        torch.compiler.cudagraph_mark_step_begin()
+
+    def stepped(self, optimizer: Optimizer) -> None:
+        torch.compiler.cudagraph_mark_step_begin()
 
 
 def stands_alone(file: str, line: int) -> bool:
@@ -134,6 +144,7 @@ class Applying:
         disturbed: so far away, over each weight, the weights begin from where the script puts them.
         compared: the script's data are to be the same under every setup; else what it draws itself stands, as it does
             with the setup in its own lines.
+        patched: the script's lines say what nothing else can.
     """
 
     def __init__(
@@ -145,9 +156,10 @@ class Applying:
         *,
         disturbed: float = 0.0,
         compared: bool = True,
+        patched: bool = False,
     ) -> None:
         self.joints, self.setup, self.sites, self.seed, self._compared = joints, setup, sites, seed, compared
-        self._disturbed = disturbed
+        self._disturbed, self._patched = disturbed, patched
         self._calls: Counter[tuple[str, int, int | None]] = Counter()
         self._orders = 0
         self._autocast: Any = None
@@ -160,7 +172,8 @@ class Applying:
         Raises:
             WorkloadError: the setup cannot be put on this script.
         """
-        reason = unsayable(self.setup, self.sites) if self.sites is not None else None
+        sites = self.sites
+        reason = unsayable(self.setup, sites, patched=self._patched) if sites is not None else None
         if reason is not None:
             raise WorkloadError(reason)
         apply_flags(self.setup)
@@ -176,6 +189,8 @@ class Applying:
             moves = UnblockedMoves()
             moves.install()
             self.joints.watchers.append(moves)
+        if self.sites is not None and marks_steps(self.setup, self.sites):
+            self.joints.watchers.append(MarkedSteps())
         if self.setup.distributed != Distributed():
             self._wrap()
         self.autocast()
@@ -184,7 +199,7 @@ class Applying:
 
     def autocast(self) -> None:
         """Training calls and losses run from now on in the setup's precision."""
-        if self.setup.precision.dtype is not None:
+        if self.setup.precision.dtype is not None and not self.setup.precision.loss_scaling:  # else its lines do
             self.joints.around_forward = self._enter
             self.joints.before_backward = self._leave
 
@@ -213,7 +228,7 @@ class Applying:
         return (), options
 
     def _of_training(self, options: dict[str, Any]) -> dict[str, Any]:
-        if self.setup.batch.size is not None:
+        if self.setup.batch.size is not None and self.setup.batch.accumulation is None:  # else its lines say it
             options["batch_size"] = self.setup.batch.size
         with kept_random_state():  # a cache may read every sample
             for transform in self.setup.dataset:

@@ -109,7 +109,6 @@ class Joints:
         optimizers: in the order in which they were made.
         on_root: called with each root before its first training call.
         on_optimizer: called with each optimizer once it is made.
-        scaled: whether a gradient scaler takes part.
         within_step: an optimizer's step with a closure is under way.
         trains_in_eval: whether models train in evaluation mode; else one that is called so with gradients on counts as
             training once an optimizer has stepped and no other model was called.
@@ -136,7 +135,7 @@ class Joints:
         self.trains_in_eval = False
         self._in_eval: list[nn.Module] = []
         self._unheld = self._rootless = 0
-        self.scaled = False
+        self._scale: Any = None  # of a loss whose gradients have not been computed yet
         self._in_scaler = self._nested = False
         self._closures = False
         self.within_step = False
@@ -212,6 +211,7 @@ class Joints:
         if self.session.device is None:
             self.session.train_on(next(p for p in module.parameters() if p.requires_grad).device)
         self.roots.append(module)
+        self.session.hold(list(module.parameters()))
         if self.on_root is not None:
             self.session.standing = True  # what it makes is not the script's
             try:
@@ -338,10 +338,11 @@ class Joints:
                 if joints.before_backward is not None:
                     joints.before_backward()
                 done = plain(tensors, *args, **kwargs)
+                loss = tensors if joints._scale is None else joints._unscaled(tensors)
                 if steps.on:
-                    steps.losses.append(tensors.tolist())
+                    steps.losses.append(loss.tolist())
                 else:
-                    session.loss(tensors)
+                    session.loss(loss)
                 return done
             session.leave_plain()
             if session.standing:
@@ -353,7 +354,7 @@ class Joints:
             done = plain(tensors, *args, **kwargs)
             session.mark("backward")
             if root is not None and root.numel() == 1:
-                session.loss(root)
+                session.loss(root if joints._scale is None else joints._unscaled(root))
             for watcher in joints.watchers:
                 watcher.backward(root)
             return done
@@ -433,14 +434,19 @@ class Joints:
             self._after_step(optimizer)
 
     def _scaler(self, scaler: Any) -> None:
-        plain = scaler.step
+        plain, scales = scaler.step, scaler.scale
         joints = self
+
+        @functools.wraps(scales)
+        def scale(self: Any, outputs: Any) -> Any:
+            scaled = scales(self, outputs)
+            joints._scale = self._scale if self.is_enabled() else None
+            return scaled
 
         @functools.wraps(plain)
         def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             # a step that is skipped for gradients that are not finite counts: its work was done
             joints._in_scaler = True
-            joints.scaled = joints.scaled or bool(self.is_enabled())
             try:
                 result = plain(self, optimizer, *args, **kwargs)
             finally:
@@ -448,7 +454,12 @@ class Joints:
             joints._after_step(getattr(optimizer, "optimizer", optimizer))
             return result
 
-        scaler.step = step
+        scaler.step, scaler.scale = step, scale
+
+    def _unscaled(self, loss: Any) -> Any:
+        """A loss that gradients are about to be computed of, as it was before a scaler had it."""
+        scale, self._scale = self._scale, None
+        return loss if scale is None else loss.detach() / scale.to(loss.device)
 
     def _after_step(self, optimizer: Optimizer) -> None:
         if self.session.standing:

@@ -125,6 +125,12 @@ def grouped(seen: list[Seen]) -> list[Seen]:
     return list(groups.values())
 
 
+def _is_compiled(module: nn.Module) -> bool:
+    """Whether the script has compiled a module, around it or in its place."""
+    in_place = getattr(module, "_compiled_call_impl", None)
+    return type(module).__name__ == "OptimizedModule" or hasattr(in_place, "_torchdynamo_orig_callable")
+
+
 def site_of(seen: Seen, steps: float) -> Site:
     """The site as it is told.
 
@@ -259,8 +265,8 @@ class Observer(Watcher):
             self._around(kind, "__init__", functools.partial(self._object, "scheduler"))
         self._around(torch.amp.GradScaler, "__init__", functools.partial(self._object, "scaler"))
         self._around(torch.autocast, "__enter__", self._autocast)
-        self._around(torch, "compile", lambda *_: self._here("compile", "torch.compile"))
-        self._around(nn.Module, "compile", lambda *_: self._here("compile", "Module.compile"))
+        self._around(torch, "compile", functools.partial(self._compiles, "torch.compile"), keywords=True)
+        self._around(nn.Module, "compile", functools.partial(self._compiles, "Module.compile"), keywords=True)
         self._around(torch, "manual_seed", lambda *_: self._seed())
         lazy: Any = torch_parameters  # its declarations leave the mixin out
         self._around(lazy.UninitializedTensorMixin, "materialize", self._materialized)
@@ -279,7 +285,9 @@ class Observer(Watcher):
         """Sees no more."""
         self._watching = False
 
-    def _around(self, owner: Any, name: str, tell: Callable[..., None], *, after: bool = False) -> None:
+    def _around(
+        self, owner: Any, name: str, tell: Callable[..., None], *, after: bool = False, keywords: bool = False
+    ) -> None:
         plain = getattr(owner, name)
         observer = self
 
@@ -288,7 +296,7 @@ class Observer(Watcher):
             if after:
                 result = plain(*args, **kwargs)
             if observer._watching and not observer.joints.session.standing:
-                tell(*args)
+                tell(*args, **(kwargs if keywords else {}))
             return result if after else plain(*args, **kwargs)
 
         setattr(owner, name, listening)
@@ -373,6 +381,8 @@ class Observer(Watcher):
             }
             if not model.training:
                 seen.options["mode"] = "eval"
+            if any(map(_is_compiled, model.modules())):
+                seen.options["compiled"] = True
             if inner is not model:
                 seen.options["wrapped_by"] = type(model).__name__
             seen.options["held_as"] = names_of(model, inner)
@@ -467,6 +477,11 @@ class Observer(Watcher):
                 "dtype": str(getattr(context, "fast_dtype", "")).removeprefix("torch."),
                 "enabled": bool(getattr(context, "_enabled", True)),
             }
+
+    def _compiles(self, call: str, *_: Any, **options: Any) -> None:
+        seen = self._note("compile", user_place(), call)
+        if seen is not None:
+            seen.options = plain_options({name: options[name] for name in ("mode", "dynamic") if name in options})
 
     def _waits(self, name: str, tensor: Any, *_: Any) -> None:
         # from here up: the function that listens, and who called it

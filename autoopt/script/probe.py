@@ -257,7 +257,8 @@ class ScriptRecorder(Recorder, Watcher):
             return None
         closure = kwargs.get("closure") or next((value for value in args[1:2] if callable(value)), None)
         if closure is None:
-            self._gradient = self.coordinates.gradients()
+            scale = getattr(optimizer, "grad_scale", None)  # of a scaler that leaves it to a fused update
+            self._gradient = self.coordinates.gradients(1.0 if scale is None else float(scale))
             return None
         watched = self._watched(closure)
         return ((*args[:1], *args[2:]), {**kwargs, "closure": watched})
@@ -312,7 +313,7 @@ class ScriptRecorder(Recorder, Watcher):
         self.training.do(self._as_before)
         self._taken = len(self.data.digests)
         whole = all(state is not None for state in states) and all(_tells(each, self._rounds) for each in found)
-        if whole and not self.joints.scaled:
+        if whole:
             self._points = len(found)
             self.gradients |= {f"gradients{number}": np.stack(each) for number, each in enumerate(found)}
 
@@ -433,7 +434,7 @@ class ScriptRecorder(Recorder, Watcher):
         seed_everything(mix("gradient", seed))
         for batch in self.training.batches:
             self.training.backward(self.training.forward(batch))
-        return self.coordinates.gradients()
+        return self.coordinates.gradients(self.session.loss_factor)  # of the mean over the same samples
 
 
 def _hyperparameters(optimizer: Optimizer) -> list[JsonDict]:

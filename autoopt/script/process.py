@@ -34,10 +34,12 @@ from autoopt.script.between import seconds_of_one, steps_between
 from autoopt.script.draws import draw_anew
 from autoopt.script.frames import folder, is_users
 from autoopt.script.joints import Joints
+from autoopt.script.lean import Lean
 from autoopt.script.loaders import Watcher
 from autoopt.script.metric import MetricReader, overhear
 from autoopt.script.observer import Observer
 from autoopt.script.refusals import refuse_processes
+from autoopt.script.sayable import added_up
 from autoopt.script.session import Session
 from autoopt.trial.protocol import TrialSpec
 
@@ -79,9 +81,13 @@ class Recording(Watcher):
 
     Attributes:
         takes_probabilities: a loss is made of probabilities (``benchmark.losses``).
+
+    Args:
+        pieces: backward passes that the script makes of each batch of a loader.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pieces: int = 1) -> None:
+        self._pieces = pieces
         self.batches: list[MicroBatch] = []
         self.host_digests: tuple[str, str, str] | None = None
         self.takes_probabilities = False
@@ -108,7 +114,7 @@ class Recording(Watcher):
     def backward(self, loss: Any) -> None:
         if not self._over and isinstance(loss, torch.Tensor):
             self.takes_probabilities = self.takes_probabilities or takes_probabilities(loss)
-        if not self._loads:
+        if not self._loads or self._pieces > 1:
             self._next = True
 
 
@@ -423,14 +429,21 @@ class Script:
         self._imports = ImportClock()
         self.spec, self.command = spec, spec.script
         sites = spec.script.sites
-        self.session = Session(stops=stops, counts=sites is None or sites.unit == "samples")
+        self.session = Session(
+            stops=stops, counts=sites is None or sites.unit == "samples", memory_limit=spec.memory_limit_bytes
+        )
         self.joints = Joints(self.session, period=sites.period if sites is not None else ())
         if sites is not None:
             self.joints.trains_in_eval = any(site.options.get("mode") == "eval" for site in sites.of("model"))
         self.observer = Observer(self.joints) if sites is None else None
-        self.recording = Recording()
         self.registry: Registry = load_strategies(spec.strategies)
         self.setup = self.registry.fold(spec.plan)
+        self.pieces = 1
+        if sites is not None and self.setup.batch.accumulation is not None:  # its lines say so
+            count = self.setup.batch.accumulation
+            more = count / added_up(self.setup.batch.size, count, sites)
+            self.pieces, self.session.loss_factor = max(round(more), 1), more
+        self.recording = Recording(self.pieces)
         if stops:
             place = spec.rank
             refuse_processes(1 if place is None else place.size)
@@ -441,13 +454,16 @@ class Script:
             if not spec.script.own_seeds:
                 draw_anew(spec.seed)
             self.joints.watchers.append(self.recording)
+        if spec.lean:
+            self.joints.watchers.append(Lean(self.session))
         if self.observer is not None:
             self.observer.install()
         if self.command.metric is not None:
             MetricReader(self.command.metric, self.session.metric).install()
         elif stops:
             overhear(self.session.line)
-        Applying(self.joints, self.setup, sites, spec.seed, disturbed=spec.disturbed, compared=stops).install()
+        how = {"disturbed": spec.disturbed, "compared": stops, "patched": bool(self.command.patched)}
+        Applying(self.joints, self.setup, sites, spec.seed, **how).install()
         self.joints.install()
         if self.observer is not None:
             self._imports.start()
@@ -477,4 +493,9 @@ class Script:
 
     def planned_steps(self) -> int | None:
         """Training steps of the whole run, where its loops tell; None where they do not."""
-        return planned_steps(len(self.recording.batches) if self.joints.roles.known else 1)
+        return planned_steps(self.batches_per_step if self.joints.roles.known else 1)
+
+    @property
+    def batches_per_step(self) -> int:
+        """Batches of a loader that a training step takes."""
+        return max(len(self.recording.batches) // self.pieces, 1)

@@ -8,13 +8,21 @@ from autoopt.setup import Batch, Distributed, Setup
 WRAPPER = "DistributedDataParallel"
 
 
-def unsayable(setup: Setup, sites: Sites) -> str | None:
+def in_lines(setup: Setup) -> bool:
+    """Whether nothing but a script's own lines can say a setup: micro-batches, and gradients that are scaled."""
+    return setup.batch.accumulation is not None or setup.precision.loss_scaling
+
+
+def unsayable(setup: Setup, sites: Sites, *, patched: bool = False) -> str | None:
     """Why a setup cannot be put on a script from outside; None where it can.
 
     Args:
         setup: what a plan changes.
         sites: of the script.
+        patched: its lines are changed where nothing else says it.
     """
+    if in_lines(setup) and not patched:
+        return "micro-batches and scaled gradients are said by its lines: autoopt apply writes them"
     loader = sites.of("loader_training")
     reason = without_loader(setup, sites)
     if reason:
@@ -23,8 +31,6 @@ def unsayable(setup: Setup, sites: Sites) -> str | None:
         return "several lines make training loaders, each with data of its own: it needs build()"
     if setup.evaluation and not sites.of("loader_validation"):
         return "the script was not seen to evaluate with a DataLoader"
-    if setup.precision.loss_scaling:
-        return "scaled gradients need lines of their own in the script: it needs build()"
     if setup.precision.dtype is not None and any(site.options.get("enabled") for site in sites.of("autocast")):
         return "the script trains under autocast already"
     if setup.compile is not None and sites.of("compile"):
@@ -45,6 +51,33 @@ def unsayable(setup: Setup, sites: Sites) -> str | None:
         if changed:
             return f"the {what} is the script's own: it needs build()"
     return _unsayable_batch(setup.batch, sites)
+
+
+def own_setup(sites: Sites | None) -> Setup:
+    """What a script does by itself, as far as it decides what else may be done."""
+    if sites is None or not any(site.options.get("compiled") for site in sites.of("model")):
+        return Setup()
+    options = next((site.options for site in sites.of("compile")), {})
+    return Setup().with_compile(mode=options.get("mode"), dynamic=options.get("dynamic"))
+
+
+def added_up(size: int | None, accumulation: int, sites: Sites) -> int:
+    """Batches of the script as it is that an optimizer's step adds up.
+
+    Args:
+        size, accumulation: another micro-batch, and how many of them make the same step.
+        sites: of the script. What they have seen is a mean, with the rest of an epoch in it.
+    """
+    sizes = {site.options.get("batch_size") for site in sites.of("loader_training")}
+    own = sizes.pop() if len(sizes) == 1 else None
+    return round(sites.accumulation) if not own or not size else max(size * accumulation // own, 1)
+
+
+def marks_steps(setup: Setup, sites: Sites) -> bool:
+    """Whether a setup replays CUDA graphs that hold the gradients of several micro-batches, so that its steps must be
+    told apart."""
+    several = (setup.batch.accumulation or round(sites.accumulation)) > 1
+    return several and setup.compile is not None and setup.compile.replays_graphs
 
 
 def without_loader(setup: Setup, sites: Sites) -> str | None:
@@ -80,8 +113,10 @@ def _unsayable_batch(batch: Batch, sites: Sites) -> str | None:
     """Why another batch cannot be had from outside; None where it can, or where it stays."""
     if batch == Batch():
         return None
-    if batch.accumulation is not None or batch.warmup_steps:
-        return "accumulation and a warm-up need lines of their own in the script: it needs build()"
+    if batch.warmup_steps:
+        return "a warm-up needs lines of its own in the script: it needs build()"
+    if batch.accumulation is not None and batch.learning_rate_factor == 1.0:  # the same batch, in the script's lines
+        return None
     loaders = sites.of("loader_training")
     if len(loaders) != 1 or not loaders[0].options.get("batch_size"):
         return "no single DataLoader of the script makes its batches: it needs build()"

@@ -131,15 +131,17 @@ class Session:
         began: when the process started to listen, by ``perf_counter``.
         first_step_at: when the first step's end was reached; None before.
         goal: the latest that was set.
+        loss_factor: by which the mean of a step's losses is multiplied: its lines divide them by another number than
+            the baseline's.
         standing: whether the script stands at a step's end: what is called meanwhile is autoopt's, not the script's.
         plain: steps of which next to nothing is noted; the joints do it, while ``plain.on``.
         watched: whether somebody but the session listens at the joints.
     """
 
-    def __init__(self, *, stops: bool = True, counts: bool = True) -> None:
-        self.stops, self.counts = stops, counts
+    def __init__(self, *, stops: bool = True, counts: bool = True, memory_limit: int | None = None) -> None:
+        self.stops, self.counts, self.memory_limit = stops, counts, memory_limit
         self.steps = self.samples = self._given = self._latest = 0
-        self.evaluations = 0
+        self.evaluations, self.loss_factor = 0, 1.0
         self.between = Between()
         self.plain = PlainSteps(self._plain_over)
         self.watched: Callable[[], bool] = lambda: False
@@ -208,9 +210,16 @@ class Session:
 
     def train_on(self, device: Any) -> None:
         """The model's device is known: from here on steps are timed."""
-        self.device = open_device(str(device))
+        self.device = open_device(str(device), self.memory_limit)
+        if self.device.tensors is not None:
+            self.device.tensors.__enter__()  # until the process ends
         self.clock = clock_for(self.device)
         self.deferred_cost = deferred_cost_for(self.device.torch, compiles=False)
+
+    def hold(self, tensors: Any) -> None:
+        """Tensors that are on the device already, such as parameters."""
+        if self.device is not None and self.device.tensors is not None:
+            self.device.tensors.add(tensors)
 
     def data_begin(self, *, opens: bool = False) -> None:
         """Args: opens: a loader is asked for an iterator, and not for a batch of one."""
@@ -362,7 +371,8 @@ class Session:
         for given in plain.samples:
             self._counted(given)
         self._given, plain.given = plain.given, 0
-        goal.captured.extend(plain.losses[:single])
+        losses = plain.losses[:single]
+        goal.captured.extend(losses if self.loss_factor == 1.0 else [self.loss_factor * number(x) for x in losses])
         self._losses += plain.losses[single:]
         plain.samples.clear()
         plain.losses.clear()
@@ -461,9 +471,12 @@ class Session:
         if not losses:
             return
         if isinstance(losses[0], float | list):
-            goal.captured.extend(losses if len(losses) == 1 else [sum(map(number, losses)) / len(losses)])
+            alone = len(losses) == 1 and self.loss_factor == 1.0
+            mean = losses if alone else [self.loss_factor * sum(map(number, losses)) / len(losses)]
+            goal.captured.extend(mean)
         else:
-            goal.captured.add(losses[0] if len(losses) == 1 else sum(losses[1:], losses[0]) / len(losses))
+            whole = losses[0] if len(losses) == 1 else sum(losses[1:], losses[0]) / len(losses)
+            goal.captured.add(whole if self.loss_factor == 1.0 else whole * self.loss_factor)
 
     def _stand(self, answer: Any) -> None:
         """Stands at a step's end until there is a next goal."""

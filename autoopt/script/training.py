@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -41,6 +42,7 @@ from autoopt.script.metric import candidates, chosen, target_of, values
 from autoopt.script.probe import ScriptRecorder
 from autoopt.script.process import MicroBatch, Script, steps_per_epoch
 from autoopt.script.refusals import shared_out
+from autoopt.script.sayable import own_setup
 from autoopt.setup import Precision, Setup
 from autoopt.trial.protocol import Rank
 from autoopt.workload import Target, Workload
@@ -163,7 +165,9 @@ class ScriptTraining:
             script.session.deferred_cost,
         )
         self.seed = script.spec.seed
-        roots = [getattr(root, "_orig_mod", root) for root in script.joints.roots]
+        called = list(script.joints.roots)
+        roots = [getattr(root, "_orig_mod", root) for root in called]
+        self._compiled = {id(root): each for root, each in zip(roots, called, strict=True) if each is not root}
         if not roots:
             raise WorkloadError(
                 "no model was called in training: its forward pass could not be found",
@@ -186,12 +190,13 @@ class ScriptTraining:
         accumulation = max(len(self.batches), 1)
         total = script.planned_steps()
         per_epoch = length_of(loaders[0]) if loaders else None
-        per_epoch = None if per_epoch is None else steps_per_epoch(per_epoch, accumulation)
+        per_epoch = None if per_epoch is None else steps_per_epoch(per_epoch, script.batches_per_step)
         every = per_epoch or max((total or 100) // 10, 1)
         self.lengths = Lengths(total or 0, per_epoch, total or 0, per_epoch, 1.0, every, accumulation)
         self.dtype = self.batches[0][0].dtype if self.batches and self.batches[0] else None
         self.autocast = torch.autocast(self.device.torch.type, dtype=self.dtype) if self.dtype is not None else None
-        found, metric = Setup(precision=Precision(dtype=_named(self.dtype))), script.command.metric
+        own, metric = own_setup(script.sites()), script.command.metric
+        found = replace(own, precision=Precision(dtype=_named(self.dtype)))
         self.workload = Workload(
             model=self.model.module if isinstance(self.model, DistributedDataParallel) else self.model,
             train_data=self.loader.loader,
@@ -200,13 +205,13 @@ class ScriptTraining:
             optimizer=self.optimizer,
             max_steps=total,
             accumulation=accumulation,
-            setup=found if not script.setup.precision.dtype else Setup(),
+            setup=found if not script.setup.precision.dtype else own,
             target=None if metric is None else target_of(metric, script.spec.target),
             adapter=ADAPTER,
         )
         self.setup = script.registry.fold(script.spec.plan, self.workload.setup)
         self.schedule = _NoSchedule()
-        self.begin = new_graph_hook(self.device.torch, script.setup.compile)
+        self.begin = new_graph_hook(self.device.torch, self.setup.compile)
 
     def _stepping(self) -> list[Optimizer]:
         """The optimizers that hold parameters of the models, the one with the most first."""
@@ -351,8 +356,9 @@ class ScriptTraining:
         return batch
 
     def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
-        """A scalar over all calls of a micro-batch, with a graph."""
+        """A scalar over all calls of a micro-batch, with a graph; the script's own models as it has compiled them."""
         roots = list(model.roots) if isinstance(model, Models) else [model]
+        roots = [self._compiled.get(id(root), root) for root in roots]
         values = [call(roots[self._index(call.model)]) for call in batch]
         return values[0] if len(values) == 1 else torch.stack([value.float() for value in values]).sum()
 
@@ -360,8 +366,9 @@ class ScriptTraining:
         model = getattr(model, "_orig_mod", model)
         return next((index for index, root in enumerate(self._called) if root is model), 0)
 
-    def forward(self, batch: Any) -> torch.Tensor:
-        if self.begin is not None:
+    def forward(self, batch: Any, *, begins: bool = True) -> torch.Tensor:
+        """Args: begins: a step with it, and not a further micro-batch of one."""
+        if self.begin is not None and begins:
             self.begin()
         with self.autocast or nullcontext():
             return self.loss(self.model, batch)
@@ -376,8 +383,8 @@ class ScriptTraining:
 
     def whole_step(self, batches: list[Any]) -> torch.Tensor:
         loss = None
-        for batch in batches:
-            loss = self.forward(batch)
+        for index, batch in enumerate(batches):
+            loss = self.forward(batch, begins=index == 0)
             self.backward(loss)
         self.update()
         assert loss is not None

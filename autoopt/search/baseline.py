@@ -71,6 +71,7 @@ def measure_noise(context: RunContext, state: SearchState) -> AAControl:
         return measured(2, began, first.pairs)
 
     comparison = context.run.step("control", key, measure, Comparison)
+    context.runner.memory.note(comparison)
     if comparison.decision is Decision.FAILED and comparison.failure is not None:
         failure = comparison.failure
         raised = TrialFailed(failure.kind, failure.message, detail=failure.detail, where=failure.where)
@@ -85,19 +86,27 @@ def described(context: RunContext, options: Options) -> SearchState:
     Raises:
         BaselineFailed: the baseline cannot be built.
     """
-    first = FirstProcess(context.runner)
+    first, unfit = FirstProcess(context.runner), None
     try:
         if context.runner.base.script is not None:
-            sites = context.run.step("sites", {}, lambda: _watched(first), Sites)
+            try:
+                sites = context.run.step("sites", {}, lambda: _watched(first), Sites)
+            except TrialFailed as failure:
+                if failure.kind != "out_of_memory":
+                    raise
+                unfit, first = failure, FirstProcess(context.runner, lean=True)
+                sites = context.run.step("sites", {"lean": True}, lambda: _watched(first), Sites)
             context.runner.knows(sites)
             look = first_look(sites, context.now())
             if look is not None:
                 context.announce(look)
         found = context.run.step("inspect", {}, first.description, Description)
     except TrialFailed as failure:
-        raise BaselineFailed(failure, "while it was built") from failure
+        raise BaselineFailed(failure, "while it was built", lean=unfit is not None) from failure
     context.announce(EnvironmentRead(at=context.now(), environment=found.environment))
     context.gate.memory_limit_bytes = memory_limit(found.environment)
+    if context.runner.base.memory_limit_bytes is None:  # else it is each process's own
+        context.runner.memory.limit_bytes = context.gate.memory_limit_bytes
     least, most = options.processes
     check_devices(most, found.environment)
     state = SearchState(
@@ -107,6 +116,7 @@ def described(context: RunContext, options: Options) -> SearchState:
         planned_steps=found.facts.max_steps,
         sites=context.runner.watched(),
         processes=most,
+        unfit=unfit,
     )
     if state.sites is not None and state.sites.shares:
         registry = context.runner.registry
@@ -165,12 +175,12 @@ def benchmark(context: RunContext, state: SearchState, options: Options) -> None
         WorkloadError: the baseline fails, and no plan is found under which it does not.
     """
     fitting: Fitting | None = None
+    failed = BaselineFailed(state.unfit, "in its first steps") if state.unfit is not None else None
     while state.control is None:
-        try:
-            _measure(context, state)
-        except BaselineFailed as failed:
+        if failed is not None:
             fitting = fitting or Fitting(context, state)
             context.warn(state, fitting.next(failed))
+        failed = _measure(context, state)
     if state.aa.side.startup is not None:
         context.runner.limits = TimeLimits.following(state.aa.side.startup)
     if context.gate.probes is not None and state.aa.side.step_seconds is not None:
@@ -187,13 +197,15 @@ def benchmark(context: RunContext, state: SearchState, options: Options) -> None
     context.announce(BaselineMeasured(at=context.now(), baseline=found))
 
 
-def _measure(context: RunContext, state: SearchState) -> None:
-    control = measure_noise(context, state)
-    state.control, state.noise = control, control.noise
-    context.warn(state, *control.doubts)
-    context.announce(NoiseMeasured(at=context.now(), noise=state.noise))
+def _measure(context: RunContext, state: SearchState) -> BaselineFailed | None:
+    """The A/A control and the first training; how the baseline failed in one of them, None where it did not."""
     try:
+        control = measure_noise(context, state)
+        state.control, state.noise = control, control.noise
+        context.warn(state, *control.doubts)
+        context.announce(NoiseMeasured(at=context.now(), noise=state.noise))
         begin(context, state)
-    except BaselineFailed:
+    except BaselineFailed as failed:
         state.control = None
-        raise
+        return failed
+    return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 
 from autoopt.errors import TrialFailed
@@ -31,10 +31,11 @@ class FirstProcess:
 
     Args:
         runner: starts it.
+        lean: the workload does not fit into memory: it is a script, which trains in little memory while it is watched.
     """
 
-    def __init__(self, runner: TrialRunner) -> None:
-        self._runner = runner
+    def __init__(self, runner: TrialRunner, *, lean: bool = False) -> None:
+        self._runner, self._lean = runner, lean
         self._found: Description | None = None
 
     def sites(self) -> Sites | None:
@@ -43,7 +44,12 @@ class FirstProcess:
         Raises:
             TrialFailed: it does not train.
         """
-        return self._runner.watched(self._ask)
+        if not self._lean:
+            return self._runner.watched(self._ask)
+        with self._runner.leanly():
+            sites = self._runner.watched(self._ask)
+        # its steps take as long as the copies of what they keep
+        return None if sites is None else sites.model_copy(update={"step_seconds": None, "shares": {}})
 
     def description(self) -> Description:
         """Facts and peaks: of the process that was watched, else of one that is started for them.
@@ -51,7 +57,8 @@ class FirstProcess:
         Raises:
             TrialFailed: the baseline cannot be built or set up.
         """
-        found = self._found or describe(self._runner)
+        with self._runner.leanly() if self._lean else nullcontext():
+            found = self._found or describe(self._runner)
         sites = self._runner.watched()
         facts = found.facts.model_copy(update={"run": sites.run if sites is not None else None})
         return found.model_copy(update={"facts": facts})

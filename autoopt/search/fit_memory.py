@@ -201,7 +201,7 @@ class Fitting:
                     return None
                 change = ladder[min(rungs.get(name, len(ladder)), len(ladder) - 1)][1]
                 plan = candidate_plan(self.context.runner.registry, plan, (change,))
-            return plan if self._same_batch(plan) else None
+            return plan if self._same_batch(plan) and self.context.runner.in_source(plan) else None
         except PLUGIN_ERRORS:  # it says so where it is asked alone
             return None
 
@@ -259,6 +259,7 @@ class Fitting:
         try:
             done = context.run.step("fit", key, lambda: attempt(context.runner, plan, looks=looks), Attempt)
             reason, peak = done.near_limit, done.peak_memory_bytes
+            context.runner.memory.note_peak(plan, peak)
             if reason:
                 self._tight[plan.key] = reason
         except TrialFailed as failure:

@@ -371,7 +371,8 @@ def open_race(context: RunContext, state: SearchState, looks: int, until: float)
                 begun=workers,
             )
     rng = np.random.default_rng(seed)
-    return Race(context.runner.start, state.incumbent, rule, clock=context.now, rng=rng)
+    start, memory = context.runner.start, context.runner.memory
+    return Race(start, state.incumbent, rule, clock=context.now, rng=rng, memory=memory)
 
 
 def _control(

@@ -230,7 +230,7 @@ def _refused(registry: Registry, strategy: Strategy, case: Case, setting: JsonDi
     for companion in strategy.companions(case, setting):
         if companion.strategy in registry:
             setup = registry[companion.strategy].apply(setup, companion.setting)
-    return unsayable(setup, case.sites) or ""
+    return unsayable(setup, case.sites, patched=True) or ""
 
 
 def unwanted(strategy: Strategy, choice: Choice) -> str:

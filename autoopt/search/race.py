@@ -24,6 +24,7 @@ from autoopt.search.compare.arm import SETTLING_STEPS, Start
 from autoopt.search.compare.comparison import Comparison, Rule
 from autoopt.search.compare.contest import Contest, OnProgress
 from autoopt.search.compare.statistics import MIN_BLOCKS
+from autoopt.search.memory_ledger import MemoryLedger
 from autoopt.search.planner import PLUGIN_ERRORS, Proposal, most_promising
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
@@ -76,6 +77,7 @@ class Race:
         clock: seconds.
         rng: decides order.
         live: a process of the incumbent that is alive and frozen; started with the first measurement where None.
+        memory: of the plans that were measured.
 
     Attributes:
         places: how many candidates are measured at the same time.
@@ -93,10 +95,11 @@ class Race:
         clock: Clock,
         rng: np.random.Generator,
         live: LiveArm | None = None,
+        memory: MemoryLedger | None = None,
     ) -> None:
         self._start, self._clock, self._rng, self.incumbent = start, clock, rng, incumbent
         self._rule = rule.model_copy(update={"max_pairs": 1, "max_seconds": inf})
-        self._live = LiveIncumbent(live)
+        self._live, self._memory = LiveIncumbent(live), memory or MemoryLedger()
         self.one_at_a_time = False
         self._young_step: float | None = None
         self._aged_incumbents = 0
@@ -120,6 +123,9 @@ class Race:
     def _look(
         self, candidate: Plan, noise: Noise, warm_up_seconds: float, on_progress: OnProgress | None
     ) -> Comparison:
+        self.one_at_a_time = self.one_at_a_time or not self._memory.fit_together(self.incumbent, candidate)
+        if self.one_at_a_time:
+            self._live.close()
         contest = Contest(
             Source(self._start, self._live.take()),
             self.incumbent,
@@ -136,6 +142,7 @@ class Race:
         )
         (seen,) = contest.run()
         assert seen is not None
+        self._memory.note(seen)
         self.one_at_a_time = self.one_at_a_time or contest.for_want_of_room
         aged = self._aged(contest.shared_blocks)
         self._aged_incumbents += aged

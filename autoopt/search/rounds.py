@@ -28,6 +28,8 @@ from autoopt.simplify.pipeline import Pipeline
 AGAIN_SECONDS = 10.0
 """Seconds, about, that a further round takes on a short budget before it looks at anything: its profile."""
 
+NOT_IN_LINES = "the script's own lines would have to say it, and no edit of them does"
+
 
 class Rounds:
     """The search between two profiles.
@@ -83,6 +85,10 @@ class Rounds:
         # of a disturbed profile only what it expects to be slower is believed
         threshold = 1.0 if pipeline is not None and pipeline.doubtful else self.threshold
         plan = build_queue(registry, case, context.choice, threshold, state.untrainable)
+        for each in list(plan.proposals):
+            if context.runner.not_in_lines(Change(strategy=each.strategy.name, setting=each.setting)):
+                state.skip(each.strategy, Verdict.NOT_APPLICABLE, NOT_IN_LINES, setting=each.setting)
+                plan = replace(plan, proposals=tuple(other for other in plan.proposals if other is not each))
         plan = replace(plan, proposals=tuple(sorted(plan.proposals, key=self._beyond_source)))
         for skipped in plan.skipped:
             known = state.skipped.get(skipped.strategy.name)

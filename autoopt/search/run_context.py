@@ -137,6 +137,7 @@ class RunContext:
                 noise=state.noise,
                 rng=np.random.default_rng([self.seed, made, state.numbers]),
                 on_progress=progress,
+                alternating=not self.runner.memory.fit_together(incumbent, candidate),
             )
 
         key = {
@@ -144,7 +145,9 @@ class RunContext:
             "incumbent": incumbent.model_dump(),
             "candidate": candidate.model_dump(),
         }
-        return self.on_one_machine(kind, key, measure, Comparison)
+        found = self.on_one_machine(kind, key, measure, Comparison)
+        self.runner.memory.note(found)
+        return found
 
     def on_one_machine(self, kind: str, key: JsonDict, measure: Callable[[], R], model: type[R]) -> R:
         """A durable step all of whose processes run on one machine."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from autoopt.events import TrialEnded, TrialProgress
 from autoopt.records import Change, Estimate, JsonDict, Plan, Trial, Verdict
+from autoopt.script.sayable import own_setup
 from autoopt.search.accept.evidence import Judgement
 from autoopt.search.budget_allocation import STEADY_SECONDS, TimeLimits
 from autoopt.search.candidate import Candidate, Talk, plan_of
@@ -170,12 +171,15 @@ class Screening:
 
     def _compiles_anew(self, proposal: Proposal) -> bool:
         registry, incumbent = self.context.runner.registry, self.state.incumbent
-        change = Change(strategy=proposal.strategy.name, setting=proposal.setting)
+        change, own = Change(strategy=proposal.strategy.name, setting=proposal.setting), own_setup(self.state.sites)
         try:
-            compiles = registry.fold(candidate_plan(registry, incumbent, (change,))).compile is not None
+            after = registry.fold(candidate_plan(registry, incumbent, (change,)), own)
         except PLUGIN_ERRORS:  # its own look says so
             return False
-        return compiles and registry.fold(incumbent).compile is None
+        before = registry.fold(incumbent, own)
+        if after.compile is None or before.compile is None:
+            return after.compile is not None
+        return (after.compile, after.precision, after.model) != (before.compile, before.precision, before.model)
 
     def look(self, candidate: Candidate, remaining: int = 0) -> Screened | None:
         """One look. None where the candidate failed or is plainly no gain, which its trial says."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
+from autoopt.errors import TrialFailed
 from autoopt.records import (
     Advice,
     Change,
@@ -26,6 +27,7 @@ from autoopt.records.model_scaling import ModelScaling
 from autoopt.records.parallel import Sharing
 from autoopt.records.tuning import Tuning
 from autoopt.registry import Registry
+from autoopt.script.sayable import own_setup
 from autoopt.search.aa_control import AAControl
 from autoopt.search.compare.comparison import Comparison, Side
 from autoopt.simplify.stage_profile import StageProfile
@@ -76,7 +78,8 @@ class SearchState:
     ``tuning``: the search of hyper-parameters, where one was asked for; ``tuned``: what its strategy is told of it;
     ``model_scaling``: what models of several sizes learnt, where others were tried;
     ``profiles``: plans measured from the inside, by their key; ``missing``: what could not be measured, and why;
-    ``evaluation_ratio``: seconds of an evaluation of the incumbent over one of the baseline, by changes of evaluation.
+    ``evaluation_ratio``: seconds of an evaluation of the incumbent over one of the baseline, by changes of evaluation;
+    ``unfit``: how the first start of a script failed that does not fit into memory as it is;
     ``diagnosed``: the profile of a script that was taken before anything else was measured.
     """
 
@@ -97,6 +100,7 @@ class SearchState:
     numbers: int = 0
     planned_steps: int | None = None
     sites: Sites | None = None
+    unfit: TrialFailed | None = None
     control: AAControl | None = None
     trained: TrainingRun | None = None
     untrainable: str = ""
@@ -136,7 +140,7 @@ class SearchState:
             environment=self.environment,
             objective=self.objective,
             plan=plan,
-            setup=registry.fold(plan),
+            setup=registry.fold(plan, own_setup(self.sites)),
             trials=tuple(self.trials),
             planned_steps=self.planned_steps,
             fits=fits,

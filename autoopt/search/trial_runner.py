@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from autoopt.errors import TrialFailed, WorkloadError
-from autoopt.records import JsonDict, Plan, Sites
+from autoopt.records import Change, JsonDict, Plan, Sites
 from autoopt.records.messages import TrainingRun
 from autoopt.registry import Registry
 from autoopt.script.execute import runs_here
+from autoopt.script.moved import moved
+from autoopt.script.sayable import in_lines, own_setup
 from autoopt.script.whole_run import whole_run
 from autoopt.search.accept.evidence import TrainedPair
 from autoopt.search.accept.losses import ROUNDING
@@ -21,9 +23,10 @@ from autoopt.search.accept.trainings import Turns
 from autoopt.search.budget_allocation import START_SECONDS, TimeLimits
 from autoopt.search.compare.arm import Arm, TrialArm
 from autoopt.search.compare.script_arm import ScriptArm
+from autoopt.search.memory_ledger import MemoryLedger
 from autoopt.trial.parent import Launcher
 from autoopt.trial.places import Place, ThreadWorkers, Workers
-from autoopt.trial.protocol import TrialSpec
+from autoopt.trial.protocol import ScriptSpec, TrialSpec
 from autoopt.trial.remote.launcher import AnyTrial, RemoteLauncher
 
 SITES = "autoopt.script.tasks:sites"
@@ -48,6 +51,7 @@ class TrialRunner:
 
     Attributes:
         limits: of the time that starting a trial takes.
+        memory: of the plans that were measured.
         once: seconds that a start takes beyond another one, by the word of a strategy, by its name.
         places: where pairs may be measured at the same time; none: one after the other.
         place: where this one starts its trials; empty where it starts them as every run does.
@@ -73,6 +77,7 @@ class TrialRunner:
         self.patched_files: Callable[[Plan], dict[str, str]] | None = None
         self.in_source: Callable[[Plan], bool] = lambda plan: True
         self.limits = TimeLimits()
+        self.memory = MemoryLedger()
         self.once: dict[str, float] = {}
 
     def spec(self, plan: Plan, seed: int | None = None) -> TrialSpec:
@@ -85,8 +90,26 @@ class TrialRunner:
             "seed": self.base.seed if seed is None else seed,
             "flags": {"env": dict(env)} if env else {},
             "processes": setup.distributed.processes if launch is None else launch.size,
+            **({"script": self._rewritten(plan)} if in_lines(setup) else {}),
         }
         return self.base.model_copy(update=changed)
+
+    def _rewritten(self, plan: Plan) -> ScriptSpec | None:
+        """The script with those changes of a plan in its lines that nothing but its lines can say."""
+        script = self.base.script
+        if script is None or script.sites is None or self.patched_files is None:
+            return script
+        files = self.patched_files(Plan(changes=tuple(filter(self._in_lines_alone, plan.changes))))
+        sites = moved(script.sites, files)
+        return script.model_copy(update={"patched": {**files, **script.patched}, "sites": sites})
+
+    def _in_lines_alone(self, change: Change) -> bool:
+        return in_lines(self.registry.fold(Plan(changes=(change,))))
+
+    def not_in_lines(self, change: Change) -> bool:
+        """Whether a change needs lines of the script, and its patch has none for it."""
+        script = self.base.script is not None and self._in_lines_alone(change)
+        return script and not self.in_source(Plan(changes=(change,)))
 
     def watched(self, then: Callable[[AnyTrial, Sites], None] | None = None) -> Sites | None:
         """The sites of a script, seen in a first run of it; None where the workload is not a script.
@@ -126,6 +149,15 @@ class TrialRunner:
         if self.base.script is not None:
             script = self.base.script.model_copy(update={"metric": metric})
             self.base = self.base.model_copy(update={"script": script})
+
+    @contextmanager
+    def leanly(self) -> Iterator[None]:
+        """A script that is started meanwhile trains in little memory, slowly."""
+        self.base = self.base.model_copy(update={"lean": True})
+        try:
+            yield
+        finally:
+            self.base = self.base.model_copy(update={"lean": False})
 
     @property
     def parallel(self) -> int:
@@ -173,7 +205,8 @@ class TrialRunner:
     def _start_seconds(self, plan: Plan) -> float:
         """How long a start may take. A script compiles in its first step, which is a part of it."""
         limits = self._limits(plan)
-        if self.base.script is None or self.registry.fold(plan).compile is None:
+        script = self.base.script
+        if script is None or self.registry.fold(plan, own_setup(script.sites)).compile is None:
             return limits.start
         return max(limits.start, START_SECONDS if limits.warm_up is None else limits.warm_up)
 
@@ -253,7 +286,7 @@ class TrialRunner:
     ) -> TrainedPair:
         """Trains both to the target from one seed, and so much further, in turns.
 
-        Where both do not fit into memory, one after the other.
+        Where both do not fit into memory, one after the other; what is known of them decides it beforehand.
 
         Args:
             seconds, speedup: what a training of the baseline takes and how much faster the plan is, about.
@@ -268,17 +301,17 @@ class TrialRunner:
             "target": target,
             "beyond": beyond,
         }
-        try:
-            with self._adopted(baseline, f"{label}-baseline", seed) as one:
-                _at_rest(one)
-                with self._adopted(plan, label, seed) as other:
-                    before, after = Turns((one, other), {**limits, "confirm": CONFIRMED}, seconds, speedup, keep).run(
-                        seed % 2
-                    )
-            return TrainedPair(baseline=before, best=after)
-        except TrialFailed as failure:
-            if not failure.for_want_of_room:
-                raise
+        if self.memory.fit_together(baseline, plan):
+            try:
+                with self._adopted(baseline, f"{label}-baseline", seed) as one:
+                    _at_rest(one)
+                    with self._adopted(plan, label, seed) as other:
+                        turns = Turns((one, other), {**limits, "confirm": CONFIRMED}, seconds, speedup, keep)
+                        before, after = turns.run(seed % 2)
+                return TrainedPair(baseline=before, best=after)
+            except TrialFailed as failure:
+                if not failure.for_want_of_room:
+                    raise
         runs = []
         for side, (which, kept) in enumerate(((baseline, keep), (plan, ""))):
             try:
@@ -380,6 +413,10 @@ def _at_rest(process: AnyTrial) -> None:
         process.freeze()
 
 
+_WEIGHTS_ALONE = (
+    "with what its backward pass needs on the host it does not fit either: take a smaller model, or a device with more "
+    "memory"
+)
 _MUST_TRAIN = "the workload must train as it is before it can be made faster"
 _SHORT_OF_MEMORY = "autoopt optimize looks for a plan under which it fits, as long as its weights do"
 
@@ -390,12 +427,14 @@ class BaselineFailed(WorkloadError):  # noqa: N818 - reads as the sentence that 
     Args:
         failure: how the trial ended.
         what: it was doing, such as ``in training``.
+        lean: it was a script's, trained in little memory.
     """
 
-    def __init__(self, failure: TrialFailed, what: str) -> None:
+    def __init__(self, failure: TrialFailed, what: str, *, lean: bool = False) -> None:
+        short = _WEIGHTS_ALONE if lean else _SHORT_OF_MEMORY
         super().__init__(
             f"the baseline failed {what}: {failure.reason}",
-            hint=_SHORT_OF_MEMORY if failure.kind == "out_of_memory" else _MUST_TRAIN,
+            hint=short if failure.kind == "out_of_memory" else _MUST_TRAIN,
             detail=failure.detail,
         )
         self.failure = failure

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 
-from autoopt.errors import AutooptError, TrialFailed
+from autoopt.errors import AutooptError, EnvironmentLacks, TrialFailed
 from autoopt.trial.protocol import Failure
 
 LONGEST_REASON = 300
@@ -19,15 +19,19 @@ _OWN = tuple(str(Path(__file__).resolve().parents[1]) + end for end in ("/",))
 _LIBRARIES = ("site-packages", "dist-packages", f"python{sys.version_info.major}.{sys.version_info.minor}", "<frozen")
 
 _DEVICE_MEMORY = re.compile(
-    r"(CUDA|HIP|XPU|MPS)\b.*out of memory|CUDA error: out of memory|(CUBLAS|CUDNN|CUSOLVER)_STATUS_ALLOC_FAILED|"
+    r"(CUDA|HIP|XPU|MPS|NPU)\b.*out of memory|cuda(Error)?MemoryAllocation|"
+    r"(CUBLAS|CUDNN|CUSOLVER|CUSPARSE)_STATUS_ALLOC_FAILED|CUFFT_ALLOC_FAILED|CURAND_STATUS_ALLOCATION_FAILED|"
     # libraries that find no room for a handle or a workspace of their own say so in other words
-    r"CUBLAS_STATUS_NOT_INITIALIZED|CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+    r"CUBLAS_STATUS_NOT_INITIALIZED|CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED|"
+    r"CUSPARSE_STATUS_INSUFFICIENT_RESOURCES|Failed to CUDA (c|m)alloc|Error out of memory at line|"
+    # on a part of a device (MIG) torch fails as it collects who has the memory that it did not get
+    r"NVML_SUCCESS == r",
     re.I,
 )
 _NO_ENGINE = re.compile(r"unable to find an engine to execute this computation", re.I)
 """Of a convolution; for lack of memory where the device is full, else since there is none for it."""
 _HOST_MEMORY = re.compile(
-    r"can't allocate memory|cannot allocate memory|not enough memory: you tried to allocate", re.I
+    r"can't allocate memory|cannot allocate memory|not enough memory: you tried to allocate|std::bad_alloc", re.I
 )
 _SHARED_MEMORY = re.compile(
     r"out of shared memory|insufficient shared memory|shared memory\(shm\)|"
@@ -37,6 +41,12 @@ _SHARED_MEMORY = re.compile(
 _DEVICE_LOST = re.compile(
     r"(CUDA|HIP|ROCm) error: (?!out of memory)|CUDNN_STATUS_(EXECUTION|INTERNAL)|CUBLAS_STATUS_(EXECUTION|INTERNAL)|"
     r"fallen off the bus|no CUDA-capable device",
+    re.I,
+)
+_NO_DEVICE = re.compile(
+    r"not compiled with CUDA enabled|not linked with support for \w+ devices|Found no NVIDIA driver|"
+    r"No CUDA GPUs are available|torch\.cuda\.is_available\(\) is False|invalid device ordinal|"
+    r"Invalid device id|no GPUs found|Cannot access accelerator device when none is available",
     re.I,
 )
 _WORKER_KILLED = re.compile(r"DataLoader worker \(pid\(?s?\)? ([\d, ]+)\) is killed by signal: ([^.]*)")
@@ -72,6 +82,15 @@ def _failure_of(error: BaseException, where: str, oom_kills: Callable[[], int | 
             detail=error.detail or _cause(error),
             exit_code=error.exit_code,
         )
+    if _NO_DEVICE.search(_text(error)):
+        return Failure(
+            failure="error",
+            message=_one_line(f"the code asks for a device that is not here: {_named(error)}"),
+            where=where,
+            hint=f"there is: {', '.join(_devices())}; train on a machine with that device, or on one that is here",
+            detail=trimmed(error),
+            exit_code=EnvironmentLacks.exit_code,
+        )
     kind, message = _judge(error, oom_kills)
     return Failure(failure=kind, message=_one_line(message), where=where, detail=trimmed(error))
 
@@ -102,6 +121,13 @@ def _judge(error: BaseException, oom_kills: Callable[[], int | None]) -> tuple[s
     if isinstance(error, SystemExit):
         return "error", f"the code called sys.exit({_code(error)}){_at(error)}"
     return "error", _named(error)
+
+
+def _devices() -> list[str]:
+    """Devices that torch finds here."""
+    from autoopt.benchmark.device import available_devices  # torch is there: it is what has failed
+
+    return available_devices()
 
 
 def device_full() -> bool:

@@ -84,7 +84,8 @@ class TrialSpec(Record):
     ``target``: overrides the workload's target value. ``script``: of a command that is run as it is.
     ``disturbed``: so far away, over each weight, the weights begin (``autoopt.benchmark.seeding``).
     ``same_draws``: what datasets draw for a batch follows from the batch alone, whichever process reads it, so that two
-    plans can be compared sample by sample.
+    plans can be compared sample by sample. ``lean``: the script trains the same in little memory, slowly
+    (``autoopt.script.lean``).
     """
 
     workload: str
@@ -103,6 +104,7 @@ class TrialSpec(Record):
     devices: str | None = None
     disturbed: float = 0.0
     same_draws: bool = False
+    lean: bool = False
 
 
 class Call(Record):

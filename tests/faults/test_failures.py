@@ -217,10 +217,39 @@ def test_a_process_of_which_nothing_is_known_is_gone() -> None:
         "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
         "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
         "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+        "CUDA error: CUSPARSE_STATUS_INSUFFICIENT_RESOURCES when calling `cusparseCreate(handle)`",
+        "cuFFT error: CUFFT_ALLOC_FAILED",
+        "NCCL error: unhandled cuda error, Failed to CUDA calloc async 608 bytes",
+        "ncclUnhandledCudaError: Cuda failure 2 'out of memory'",
+        "CUDA driver error: out of memory",
+        'NVML_SUCCESS == r INTERNAL ASSERT FAILED at "../c10/cuda/CUDACachingAllocator.cpp":995, please report a bug',
+        "MPS backend out of memory (MPS allocated: 9.07 GB, max allowed: 9.07 GB)",
+        "NPU out of memory. Tried to allocate 2.00 GiB",
+        "[enforce fail at alloc_cpu.cpp:1] . DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes",
+        "std::bad_alloc",
     ],
 )
 def test_libraries_without_room_for_their_own_are_out_of_memory(text: str) -> None:
     assert judged(RuntimeError(text))[0] == "out_of_memory"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Torch not compiled with CUDA enabled",
+        "PyTorch is not linked with support for cuda devices",
+        "Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU",
+        "No CUDA GPUs are available",
+        "Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False.",
+        "CUDA error: invalid device ordinal\nGPU device may be out of range, do you have enough GPUs?",
+        "ProcessGroupNCCL is only supported with GPUs, no GPUs found!",
+    ],
+)
+def test_a_device_that_is_not_here_is_what_the_environment_lacks(text: str) -> None:
+    failure = failure_of(RuntimeError(text), "start")
+    assert failure.exit_code == 4
+    assert failure.message.startswith("the code asks for a device that is not here: RuntimeError: ")
+    assert failure.hint.startswith("there is: cpu")
 
 
 @pytest.mark.parametrize("full", [True, False])

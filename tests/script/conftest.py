@@ -69,6 +69,8 @@ def start_script(
             same_draws: bool = False,
             fresh: bool = False,
             python: str = sys.executable,
+            memory_limit: int | None = None,
+            lean: bool = False,
             **script: Any,
         ) -> TrialProcess:
             command = (python, name, *words)
@@ -81,6 +83,8 @@ def start_script(
                 disturbed=disturbed,
                 script=ScriptSpec(command=command, sites=sites, folders=(str(folder),), path=path, **script),
                 same_draws=same_draws,
+                memory_limit_bytes=memory_limit,
+                lean=lean,
             )
             process = launcher.start(spec, log=tmp_path / "script.log", timeout=120.0)
             assert isinstance(process, TrialProcess)

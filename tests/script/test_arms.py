@@ -220,7 +220,7 @@ def test_what_cannot_be_put_on_from_outside_says_so(start_script: StartScript, s
     assert "sets its own seed" in str(unsayable(larger, sites))
     unseeded = sites.model_copy(update={"seeded": False})
     assert unsayable(larger, unseeded) is None
-    assert "lines of their own" in str(unsayable(Setup().with_batch(size=32, warmup_steps=3), unseeded))
+    assert "lines of its own" in str(unsayable(Setup().with_batch(size=32, warmup_steps=3), unseeded))
     schedule = Site(kind="scheduler", file="a.py", line=1, end_line=1)
     scheduled = unseeded.model_copy(update={"sites": (*unseeded.sites, schedule)})
     assert "schedule" in str(unsayable(larger, scheduled))
@@ -228,7 +228,7 @@ def test_what_cannot_be_put_on_from_outside_says_so(start_script: StartScript, s
     assert "no DataLoader" in str(unsayable(Setup().with_loader(num_workers=2), Sites(command=("x",), cwd="/")))
     compiled = Sites(command=("x",), cwd="/", sites=(Site(kind="compile", file="a.py", line=1, end_line=1),))
     assert "compiles already" in str(unsayable(Setup().with_compile(), compiled))
-    with pytest.raises(AutooptError, match="needs build"):
+    with pytest.raises(AutooptError, match="autoopt apply writes them"):
         start_script("plain.py", "100000", sites=sites, plan=plan("accumulation", size=8, accumulation=2), fresh=True)
 
 

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from autoopt.errors import AutooptError, EnvironmentLacks, TrialFailed, UsageError, WorkloadError
 from autoopt.script.command import Build, Script, parse, read
@@ -114,3 +115,22 @@ def test_a_second_measurement_of_a_folder_is_refused(tmp_path: Path, monkeypatch
         pass
     with script.alone():
         pass
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the device is here")
+def test_a_script_for_a_device_that_is_not_here_says_which_are(start_script: StartScript, folder: Path) -> None:
+    script = folder / "plain.py"
+    text = script.read_text()
+    for moved in ('nn.Linear(32, 2)).to("cuda")', "nn.Linear(32, 2)).cuda()"):
+        script.write_text(text.replace("nn.Linear(32, 2))", moved))
+        with pytest.raises(EnvironmentLacks, match=r"asks for a device that is not here: .*plain.py:\d+") as failed:
+            start_script("plain.py")
+        assert str(failed.value.hint).startswith("there is: cpu")
+
+
+def test_variables_that_a_script_sets_before_torch_are_its_own(start_script: StartScript, folder: Path) -> None:
+    script = folder / "plain.py"
+    script.write_text('import os\n\nos.environ["CUDA_VISIBLE_DEVICES"] = "0"\n' + script.read_text())
+    sites = sites_of(start_script("plain.py", fresh=True))
+    assert sites.early == ("CUDA_VISIBLE_DEVICES",)
+    sites_of(start_script("plain.py", sites=sites, fresh=True))

@@ -28,7 +28,7 @@ def changes(sites: Sites) -> Iterator[tuple[Change, dict[str, str]]]:
             continue
         change = Change(strategy=name, setting=strategy.example.setting)
         plan = Plan(changes=(change,))
-        if unsayable(REGISTRY.fold(plan), sites) is None:
+        if unsayable(REGISTRY.fold(plan), sites, patched=True) is None:
             found = placed(sites, plan, REGISTRY, "cpu")
             if found.patch.diff:
                 yield change, found.texts

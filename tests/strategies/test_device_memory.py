@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autoopt_strategies.input.prepared import Rows
-from autoopt_strategies.memory.checkpointing import CheckpointBlocks
+from autoopt_strategies.memory.checkpointing import checkpoint_blocks
 
 
 def test_indices_go_to_the_device_from_pinned_memory_and_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +51,7 @@ def test_selective_checkpointing_keeps_products_with_weights_and_computes_scores
     def calls(selective: bool) -> Counter[str]:
         model = nn.Sequential(Attending(), Attending())
         with Counting() as counting:
-            (CheckpointBlocks(selective=True)(model) if selective else model)(torch.randn(2, 5, 8)).sum().backward()
+            (checkpoint_blocks(model, selective=True) if selective else model)(torch.randn(2, 5, 8)).sum().backward()
         return counting.calls
 
     plain, selective = calls(False), calls(True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autoopt.export.script_patch.editing import diff_of
+from autoopt.export.script_patch.pieces import place_pieces
 from autoopt.export.script_patch.placing import Placing
 from autoopt.export.script_patch.precision import place_precision
 from autoopt.export.script_patch.source import NoHonestEditError, Source
@@ -110,7 +111,10 @@ def _place(placing: Placing, change: Change, before: Plan, registry: Registry, d
         words = " ".join(f"{name}={text}" for name, text in variables.items())
         raise NoHonestEditError(f"it is set where the script is started: {words}", by_hand=True, variables=variables)
     for edit in edits:
-        placing.place(edit)
+        if edit.at == "batch":
+            place_pieces(placing, edit)
+        else:
+            placing.place(edit)
     if precision is not None:
         place_precision(placing, precision, device)
 

@@ -63,6 +63,25 @@ Argument = tuple[cst.BaseExpression | None, Sequence[str]]
 """Value of an argument, None where it is taken out, and the names of those that may stand without one."""
 
 
+@dataclass(frozen=True)
+class Wrapped:
+    """Statements ``first`` to ``last`` of a block under a header such as ``with no_grad()``, lines above and below."""
+
+    suite: Suite
+    first: int
+    last: int
+    header: str
+    above: tuple[str, ...] = ()
+    below: tuple[str, ...] = ()
+
+    def holds(self, other: Wrapped) -> bool:
+        """Whether the other's statements are some of these."""
+        return self.suite is other.suite and self.first <= other.first and other.last <= self.last
+
+    def apart_from(self, other: Wrapped) -> bool:
+        return self.suite is not other.suite or self.last < other.first or other.last < self.first
+
+
 @dataclass
 class Edits:
     """The edits of one file, collected; nothing is done before ``code``."""
@@ -74,7 +93,7 @@ class Edits:
     owners: dict[cst.CSTNode, cst.CSTNode | None] = field(default_factory=dict)
     before: dict[cst.CSTNode, list[str]] = field(default_factory=lambda: defaultdict(list))
     after: dict[cst.CSTNode, list[str]] = field(default_factory=lambda: defaultdict(list))
-    wrapped: list[tuple[Suite, int, int, str]] = field(default_factory=list)
+    wrapped: list[Wrapped] = field(default_factory=list)
     apart: dict[cst.CSTNode, str] = field(default_factory=dict)
     removed: set[cst.CSTNode] = field(default_factory=set)
 
@@ -116,7 +135,7 @@ class Edits:
         """
         new = cst.parse_expression(text, config=self.source.tree.config_for_parsing)
         old, owner = self.replaced.get(node), self.owners.get(node)
-        if old is not None and owner is not on_behalf and not new.deep_equals(old):
+        if old is not None and (owner is None or owner is not on_behalf) and not new.deep_equals(old):
             where = f"{self.source.name}:{self.source.lines(node).start.line}"
             raise NoHonestEditError(f"{where} decides another argument, too, which gets another value")
         self.replaced[node], self.owners[node] = new, on_behalf
@@ -163,16 +182,16 @@ class Edits:
         """Takes a statement out, with the comment of its line; what stands above it stays."""
         self.removed.add(spot.statement)
 
-    def wrap(self, suite: Suite, first: int, last: int, header: str) -> None:
-        """Puts statements ``first`` to ``last`` of a block under a ``with`` header.
+    def wrap(self, new: Wrapped) -> None:
+        """Puts statements of a block under a header.
 
         Raises:
-            NoHonestEditError: other statements that overlap with these are wrapped already.
+            NoHonestEditError: some of them alone are under another one with others.
         """
-        for other, begin, end, _ in self.wrapped:
-            if other is suite and not (last < begin or end < first):
+        for other in self.wrapped:
+            if not (new.apart_from(other) or new.holds(other) or other.holds(new)):
                 raise NoHonestEditError("other lines of the patch stand around the same statements")
-        self.wrapped.append((suite, first, last, header))
+        self.wrapped.append(new)
 
     def code(self) -> str:
         """The file's text with all edits in it."""
@@ -218,23 +237,35 @@ class _Editor(cst.CSTTransformer):
 
     def _block(self, original: Suite, updated: Suite) -> Suite:
         edits = self.edits
-        spans = {first: (last, header) for suite, first, last, header in edits.wrapped if suite is original}
+        spans = [span for span in edits.wrapped if span.suite is original]
         changed = (edits.before, edits.after, edits.removed)
         touched = spans or any(node in each for node in original.body for each in changed)
         if not touched:
             return updated
-        body: list[Statement] = []
-        index = 0
-        while index < len(original.body):
-            last, header = spans.get(index, (index, ""))
-            inner: list[Statement] = []
-            for here in range(index, last + 1):
-                inner += self._with_lines(original.body[here], updated.body[here])  # type: ignore[arg-type]
-            body += [self._under(header, inner)] if header else inner
-            index = last + 1
+        body = self._statements(original, updated, range(len(original.body)), spans)
         if not body and isinstance(original, cst.IndentedBlock):
             body = [self._parsed("pass")]
         return updated.with_changes(body=body)
+
+    def _statements(self, original: Suite, updated: Suite, indices: range, spans: Sequence[Wrapped]) -> list[Statement]:
+        """Statements of a block with what is put above, below and around them."""
+        body: list[Statement] = []
+        index = indices.start
+        while index < indices.stop:
+            around = max((s for s in spans if s.first == index), key=lambda s: s.last, default=None)
+            if around is None:
+                body += self._with_lines(original.body[index], updated.body[index])  # type: ignore[arg-type]
+                index += 1
+                continue
+            within = [span for span in spans if span is not around and around.holds(span)]
+            inner = self._statements(original, updated, range(index, around.last + 1), within)
+            above = [self._parsed(line) for line in around.above]
+            if above:
+                above[0] = above[0].with_changes(leading_lines=inner[0].leading_lines)
+                inner[0] = inner[0].with_changes(leading_lines=())
+            body += [*above, self._under(around.header, inner), *(self._parsed(line) for line in around.below)]
+            index = around.last + 1
+        return body
 
     def _with_lines(self, original: Statement, updated: Statement) -> list[Statement]:
         above = [self._parsed(line) for line in self.edits.before.get(original, [])]
@@ -251,10 +282,11 @@ class _Editor(cst.CSTTransformer):
 
     def _under(self, header: str, inner: list[Statement]) -> Statement:
         statement = self._parsed(f"{header}:\n    pass\n")
-        assert isinstance(statement, cst.With)
-        if len(inner) == 1 and isinstance(inner[0], cst.With) and _plain_with(inner[0]):
+        assert isinstance(statement, cst.With | cst.For)
+        only = inner[0] if len(inner) == 1 else None
+        if isinstance(statement, cst.With) and isinstance(only, cst.With) and _plain_with(only):
             first = statement.items[0].with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
-            return inner[0].with_changes(items=[first, *inner[0].items])
+            return only.with_changes(items=[first, *only.items])
         leading = inner[0].leading_lines
         body = statement.body.with_changes(body=[inner[0].with_changes(leading_lines=()), *inner[1:]])
         return statement.with_changes(body=body, leading_lines=leading)

@@ -105,7 +105,7 @@ class Placing:
         self.touched: Place | None = None
         self.notes: list[str] = []
         first = [name for name in (self._entry(), *(site.file for site in sites.sites)) if name is not None]
-        self._options = ScriptOptions(sites.command, UserFiles(first, Path(sites.cwd), self._source))
+        self.options = ScriptOptions(sites.command, UserFiles(first, Path(sites.cwd), self._source))
 
     def on_trial(self) -> Placing:
         """The same files, to which a change's edits can be added and taken back as a whole."""
@@ -128,6 +128,7 @@ class Placing:
             "trainer": self._trainer,
             "wrapper": lambda e: self._arguments(e, self.site("model"), ("module", "device_ids")),
             "model": self._model,
+            "step": self._step,
             "start": self._start,
             "left_out": self._left_out,
             "function": self._function,
@@ -278,16 +279,16 @@ class Placing:
         self, edits: Edits, call: cst.Call, there: cst.Arg, name: str, text: str, site: Site, positions: tuple[str, ...]
     ) -> None:
         """Changes an argument that the call has, where its value is made."""
-        made = made_at(edits.source, there.value, self._options, text, site.options.get(name, UNSEEN))
+        made = made_at(edits.source, there.value, self.options, text, site.options.get(name, UNSEEN))
         if made.configured is not None:
-            self._configure(made.configured, text)
+            self.configure(made.configured, text)
         elif made.node is there.value:
             edits.argument(call, name, cst.parse_expression(text), positions)
         else:
             self.edits(made.source.name).replace(made.node, text, there)
         self._note(made.note)
 
-    def _configure(self, line: ConfiguredLine, value: str) -> None:
+    def configure(self, line: ConfiguredLine, value: str) -> None:
         """Changes a value in a file that configures the script."""
         before, after = self.configured.get(line.file) or (self._read(line.file),) * 2
         if before.splitlines()[line.line - 1] != after.splitlines()[line.line - 1]:
@@ -300,7 +301,7 @@ class Placing:
     def _text(self, source: Source, value: object) -> str:
         """A value as Python; a function by its name, which the file imports."""
         if inspect.isfunction(value):
-            return self._import_part(source, f"{value.__module__}:{value.__qualname__}")
+            return self.import_part(source, f"{value.__module__}:{value.__qualname__}")
         return self._literal(value)
 
     def _note(self, text: str) -> None:
@@ -366,11 +367,11 @@ class Placing:
         else:
             code = self._import_name(source, "torch.utils.data", default)
         for part in edit.parts:
-            self._import_part(source, part)
+            self.import_part(source, part)
         text = edit.lines[0].replace(f"{{{edit.at}}}", code)
         edits.argument(call, name, cst.parse_expression(text), positions)
 
-    def _import_part(self, source: Source, part: str) -> str:
+    def import_part(self, source: Source, part: str) -> str:
         """Makes sure that a class or function stands in the file beside the script, and that a file imports it."""
         self.beside = (self.beside or beside(self.sites)).with_part(part)
         return self._import_name(source, self.beside.module, part.rpartition(":")[2])
@@ -420,7 +421,7 @@ class Placing:
             torch_name = self._imported(source, edit.imports).get("torch", "torch")
             lines = [line.replace("{model}", name).replace("{torch}", torch_name) for line in edit.lines]
             for part in edit.parts:
-                self._import_part(source, part)
+                self.import_part(source, part)
             self.edits(source.name).insert(spot, lines, below=below)
 
     def _name_of(self, site: Site) -> tuple[Source, Spot, str, bool]:
@@ -447,6 +448,14 @@ class Placing:
         edits.insert(inline.spot, [f"{inline.name} = {source.code(inline.expression)}"], below=False)
         edits.replace(inline.expression, inline.name)
         return source, inline.spot, inline.name, False
+
+    def _step(self, edit: Edit) -> None:
+        """Lines below the optimizer's step."""
+        site = self.site("step")
+        source = self.edits(site.file).source
+        torch_name = self._imported(source, ("torch",))["torch"]
+        lines = [line.replace("{torch}", torch_name) for line in edit.lines]
+        self.edits(site.file).insert(source.spot(source.call(site, "step")), lines, below=True)
 
     def _start(self, edit: Edit) -> None:
         step = self.sites.of("step") or self.sites.of("optimizer", "model")
@@ -503,7 +512,7 @@ class Placing:
         if len(there) != 1:
             raise NoHonestEditError(f"{file}:{line} has {len(there)} calls of {name} on its lines")
         for part in edit.parts:
-            self._import_part(source, part)
+            self.import_part(source, part)
         arguments = ", ".join(
             source.code(argument.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for argument in there[0].args
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from autoopt.export.script_patch.editing import given
+from autoopt.export.script_patch.editing import Wrapped, given
 from autoopt.export.script_patch.placing import Placing
 from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot
 from autoopt.records import Place, Site
@@ -88,17 +88,17 @@ def place_precision(placing: Placing, precision: Precision, device: str) -> None
     if placing.sites.of("autocast"):
         turn_on(placing, precision, device)
         return
-    losses, used = placing.sites_of("loss"), [ways for site in placing.sites_of("model") for ways in _ways(site)]
+    losses, used = placing.sites_of("loss"), [ways for site in placing.sites_of("model") for ways in ways_of(site)]
     if precision.loss_scaling and len(losses) > 1:
         raise NoHonestEditError(f"{len(losses)} lines compute gradients: which scaler is whose is not known")
     covered: list[Way] = []
     for site in losses:
         source = placing.edits(site.file).source
         call = source.call(site, "backward")
-        back, chosen = _block_of(source, call, used)
+        back, chosen = block_of(source, call, used)
         earlier = [_index_in(source, other, back) for other in losses if other is not site]
         begin = max((index for index in earlier if index is not None and index < back.index), default=-1)
-        forward = {way: _first_index_in(source, way, back) for way in used}
+        forward = {way: first_index_in(source, way, back) for way in used}
         within = {way: index for way, index in forward.items() if index is not None and begin < index <= back.index}
         covered += within
         if back.index == max((back.index, *(index for index in earlier if index is not None))):
@@ -111,7 +111,7 @@ def place_precision(placing: Placing, precision: Precision, device: str) -> None
         _refuse(placing, losses[0], missing)
 
 
-def _block_of(source: Source, call: cst.Call, used: list[Way]) -> tuple[Spot, bool]:
+def block_of(source: Source, call: cst.Call, used: list[Way]) -> tuple[Spot, bool]:
     """The statement that holds a backward pass, in the block that calls a model above it.
 
     Returns:
@@ -120,7 +120,7 @@ def _block_of(source: Source, call: cst.Call, used: list[Way]) -> tuple[Spot, bo
     """
     own = back = source.line_of(call)
     chosen = False
-    while all(index is None or index > back.index for index in (_first_index_in(source, way, back) for way in used)):
+    while all(index is None or index > back.index for index in (first_index_in(source, way, back) for way in used)):
         above = source.parent(back.suite)
         chosen = chosen or isinstance(above, (cst.If, cst.Else))
         if not isinstance(above, (cst.If, cst.Else, cst.With)):
@@ -131,13 +131,13 @@ def _block_of(source: Source, call: cst.Call, used: list[Way]) -> tuple[Spot, bo
     return own, False
 
 
-def _ways(site: Site) -> list[Way]:
+def ways_of(site: Site) -> list[Way]:
     """Of each line that calls a model in training that line, and those from which it is reached, the nearest first."""
     callers = (*site.callers, *[()] * len(site.used))
     return [(place, *by) for place, by in zip(site.used, callers, strict=False)]
 
 
-def _first_index_in(source: Source, way: Way, back: Spot) -> int | None:
+def first_index_in(source: Source, way: Way, back: Spot) -> int | None:
     """Which statement of the block of a backward pass calls a model, or a function that does."""
     found = (_index_in(source, place, back) for place in way)
     return next((index for index in found if index is not None), None)
@@ -168,7 +168,8 @@ def _wrap(
     first = Spot(back.suite, forward[0], back.suite.body[forward[0]])  # type: ignore[arg-type]
     above = [index for index in forward if index < back.index]
     if above:
-        edits.wrap(back.suite, above[0], max(_loss_made(source, call, first, back), above[-1]), header)
+        last = max(_loss_made(source, call, first, back), above[-1])
+        edits.wrap(Wrapped(back.suite, above[0], last, header))
     if forward[-1] == back.index:
         _apart(placing, source, precision, call, back, header)
     if precision.loss_scaling:

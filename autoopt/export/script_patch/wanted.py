@@ -8,6 +8,7 @@ from typing import Literal
 from autoopt.export.text import literal
 from autoopt.records import Change, Plan, Sites
 from autoopt.registry import Registry
+from autoopt.script.sayable import marks_steps
 from autoopt.setup import Batch, Compile, Distributed, Precision, Setup, Wrap
 from autoopt.strategy import Edit
 
@@ -17,6 +18,7 @@ FLAG_LINES = {
     "cudnn_benchmark": "{torch}.backends.cudnn.benchmark = {value}",
     "multiprocessing_sharing_strategy": "{torch}.multiprocessing.set_sharing_strategy({value})",
 }
+_MARK = "{torch}.compiler.cudagraph_mark_step_begin()"
 _BY_BUILD = {
     "cadence": "how often training is interrupted",
     "loss": "the loss",
@@ -46,6 +48,8 @@ def edits_of(
     old, new = registry.fold(before), registry.fold(before.with_change(change))
     recipe = registry[change.strategy].recipe(dict(change.setting))
     edits = [*_of_setup(old, new), *_of_batch(old.batch, new.batch, sites), *recipe.edits]
+    if marks_steps(new, sites) and not marks_steps(old, sites):
+        edits += [Edit("model", lines=(_MARK,)), Edit("step", lines=(_MARK,))]
     precision = new.precision if new.precision.dtype != old.precision.dtype else None
     unsaid = [
         words
@@ -56,8 +60,8 @@ def edits_of(
         unsaid.append("batches that are copied ahead")
     if new.compile != old.compile and new.compile is not None and new.compile.regional:
         unsaid.append("which blocks are compiled")
-    if (new.batch.accumulation, new.batch.warmup_steps) != (old.batch.accumulation, old.batch.warmup_steps):
-        unsaid.append("accumulation and warm-up")
+    if new.batch.warmup_steps != old.batch.warmup_steps:
+        unsaid.append("warm-up")
     return edits, precision, ", ".join(unsaid)
 
 
@@ -82,7 +86,7 @@ def _wraps(at: Literal["dataset", "collate"], old: Setup, new: Setup) -> Iterato
 
 def _of_batch(old: Batch, new: Batch, sites: Sites) -> Iterator[Edit]:
     """The batch where the loader is made, and the learning rate that belongs to it where the optimizer is."""
-    if new.size != old.size and new.size is not None:
+    if new.size != old.size and new.size is not None and new.accumulation == old.accumulation:
         yield Edit("loader", arguments={"batch_size": new.size})
     factor = new.learning_rate_factor / old.learning_rate_factor
     rates = [site.options.get("lr") for site in sites.of("optimizer")]

@@ -503,6 +503,7 @@ def compare(
     rng: np.random.Generator | None = None,
     on_progress: OnProgress | None = None,
     earlier: Sequence[PairOfProcesses] = (),
+    alternating: bool = False,
 ) -> Comparison:
     """Measures how much faster ``candidate`` trains than ``incumbent``, by pairs of fresh processes.
 
@@ -521,6 +522,7 @@ def compare(
         rng=rng,
         on_progress=on_progress,
         earlier=[earlier],
+        alternating=alternating,
     )
     (found,) = contest.run()
     assert found is not None

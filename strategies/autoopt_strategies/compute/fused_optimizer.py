@@ -151,6 +151,14 @@ class FusedOptimizer(Strategy):
             if kept((yield {"implementation": way})):
                 return
 
+    def memory_savings(self, case: Case) -> list[tuple[float, Setting]]:
+        """The copies of all parameters that torch's grouped update makes, which is its choice on CUDA."""
+        grouped = case.device == "cuda" and case.workload.optimizer.options.get("foreach") is not False
+        return [(0.0, {"implementation": "fused"})] if grouped and "fused" in self._ways(case) else []
+
+    def memory_saved(self, case: Case) -> float | None:
+        return float(case.workload.model.parameter_bytes)
+
     def inspect(self, live: Any) -> Setting:
         """Seconds of an update of copies by each implementation, over those of the one in use."""
         return update_ratios(live.training.optimizer, _room(live))

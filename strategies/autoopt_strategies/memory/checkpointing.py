@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from autoopt import Applies, Case, Change, Estimate, Example, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Change, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy, Wrap
 from autoopt_strategies.common import Setting, Settings, gain, kept, memory_used, per_sample, ranged, seconds_of
 
 PRESSED = 0.5
 """Share of the device memory from which on room for a larger batch is worth computing activations again."""
+PART = "autoopt_strategies.memory.checkpointing:checkpoint_blocks"
 
 
-@dataclass(frozen=True)
-class CheckpointBlocks:
-    """``model -> model`` whose repeated blocks keep only their inputs.
+def checkpoint_blocks(model: Any, every: int = 1, selective: bool = False) -> Any:
+    """The model, whose repeated blocks keep only their inputs for the backward pass and compute the rest again there.
 
     Args:
         every: of so many blocks one is checkpointed.
         selective: keeps what is expensive to compute (products with weights, fused attention), recomputes the rest.
     """
-
-    every: int = 1
-    selective: bool = False
-
-    def __call__(self, model: Any) -> Any:
-        for number, block in enumerate(repeated_blocks(model)):
-            if number % self.every == 0:
-                block.__class__ = checkpointed(type(block), self.selective)
-        return model
+    for block in repeated_blocks(model)[::every]:
+        block.__class__ = checkpointed(type(block), selective)
+    return model
 
 
 def checkpointed(kind: type, selective: bool) -> type:
@@ -162,14 +155,21 @@ class Checkpointing(Strategy):
         return [Change(strategy="batch_size", setting=change)]
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
-        return setup.with_model(CheckpointBlocks(setting.get("every", 1), bool(setting.get("selective", False))))
+        return setup.with_model(Wrap(PART, tuple(_options(setting).items())))
 
     def recipe(self, setting: Setting) -> Recipe:
         code = "x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)  # for each repeated block"
         note = {"_note": code}
+        options = "".join(f", {name}={value}" for name, value in _options(setting).items())
+        edits = (Edit("model", lines=(f"checkpoint_blocks({{model}}{options})",), parts=(PART,)),)
         return Recipe(
             pytorch=code,
             lightning=note,
             transformers={"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}},
             accelerate=note,
+            edits=edits,
         )
+
+
+def _options(setting: Setting) -> Setting:
+    return {"every": setting.get("every", 1), "selective": bool(setting.get("selective", False))}

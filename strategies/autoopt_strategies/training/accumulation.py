@@ -4,14 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import log2
+from typing import Any
 
-from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, Settings, compute_gain, kept, memory_used, per_sample
 
 FULL = 0.85
 """Share of the device memory from which on smaller pieces are worth a try."""
 HALVING_COST = 0.05
 """Share of a step that halving the pieces is expected to cost: a guess, by which what does not fit is tried."""
+PART = "autoopt_strategies.training.accumulation:pieces"
+
+
+def pieces(count: int, *batch: Any) -> Iterator[tuple[Any, ...]]:
+    """A batch in so many pieces: of each its share of the samples, and its part of every argument.
+
+    Tensors and lists of one entry a sample are cut; what else is given is in each piece as it is.
+    """
+    samples = next(len(tensor) for tensor in tensors(batch))
+    size = -(-samples // count)
+
+    def cut(value: Any, start: int) -> Any:
+        if isinstance(value, dict):
+            return {key: cut(part, start) for key, part in value.items()}
+        if isinstance(value, (list, tuple)) and any(tensors(value)):
+            return [cut(part, start) for part in value]
+        return value[start : start + size] if hasattr(value, "__len__") and len(value) == samples else value
+
+    for start in range(0, samples, size):
+        yield (min(size, samples - start) / samples, *(cut(value, start) for value in batch))
+
+
+def tensors(value: Any) -> Iterator[Any]:
+    """All tensors with a first dimension, in dicts, lists and tuples."""
+    import torch
+
+    if isinstance(value, torch.Tensor) and value.dim():
+        yield value
+    elif isinstance(value, (dict, list, tuple)):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from tensors(part)
 
 
 class Accumulation(Strategy):
@@ -85,6 +117,7 @@ class Accumulation(Strategy):
             lightning={"accumulate_grad_batches": count, "_note": f"DataLoader(..., batch_size={size})"},
             transformers={"per_device_train_batch_size": size, "gradient_accumulation_steps": count},
             accelerate={"gradient_accumulation_steps": count, "_note": f"DataLoader(..., batch_size={size})"},
+            edits=(Edit("batch", arguments=dict(setting), parts=(PART,)),),
         )
 
 

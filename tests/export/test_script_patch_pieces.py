@@ -1,0 +1,175 @@
+"""Another micro-batch in a script's lines: pieces of each batch, or larger batches that are added up less often."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autoopt.export.script_patch import placed
+from autoopt.records import Change, Place, Plan, ScriptPatch, Site, Sites
+from scripted import BF16, REGISTRY
+
+HEAD = """\
+from torch.utils.data import DataLoader
+import torch
+loader = DataLoader(data, batch_size=16)
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+
+
+def sites_in(folder: Path, body: str, accumulation: float = 1) -> Sites:
+    """The script's file, and its sites by what stands on its lines."""
+    text = HEAD + body
+    (folder / "train.py").write_text(text)
+    lines = text.splitlines()
+
+    def at(words: str, **site: object) -> Site:
+        line = next(number for number, text in enumerate(lines, 1) if words in text)
+        return Site(file="train.py", line=line, end_line=line, **site)  # type: ignore[arg-type]
+
+    def place(words: str) -> tuple[Place, ...]:
+        line = next(n for n, text in enumerate(lines, 1) if words in text.replace("enumerate(loader)", "loader"))
+        return (Place(file="train.py", line=line, end_line=line),)
+
+    found = (
+        at("DataLoader(", kind="loader_training", call="DataLoader", options={"batch_size": 16}, used=place("loader:")),
+        at("Net()", kind="model", call="Net", used=place("model(")),
+        at(".SGD(", kind="optimizer", call="SGD"),
+        at("backward(", kind="loss", call="backward"),
+        at(".step(", kind="step", call="step"),
+    )
+    return Sites(command=("python", "train.py"), cwd=str(folder), sites=found, accumulation=accumulation)
+
+
+def patch_of(sites: Sites, size: int, accumulation: int, *before: Change) -> ScriptPatch:
+    change = Change(strategy="accumulation", setting={"size": size, "accumulation": accumulation})
+    return placed(sites, Plan(changes=(*before, change)), REGISTRY, "cpu").patch
+
+
+def body_of(folder: Path, patch: ScriptPatch) -> str:
+    """The patched loop."""
+    from autoopt.export.applying import apply_diff
+
+    assert [change.how for change in patch.changes] == ["patched"] * len(patch.changes), patch.changes
+    apply_diff(patch.diff, folder)
+    text = (folder / "train.py").read_text()
+    return text[text.index("for ") :]
+
+
+PLAIN = """\
+for i, (x, y) in enumerate(loader):
+    x, y = x.to("cpu"), y.to("cpu")
+    output = model(x)
+    loss = criterion(output, y, reduction="mean")  # of a batch
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    total += loss.item() * x.size(0)
+"""
+
+
+def test_a_batch_is_taken_in_pieces(tmp_path: Path) -> None:
+    patch = patch_of(sites_in(tmp_path, PLAIN), 4, 4)
+    assert (
+        body_of(tmp_path, patch)
+        == """\
+for i, (x, y) in enumerate(loader):
+    x, y = x.to("cpu"), y.to("cpu")
+    optimizer.zero_grad()
+    whole_loss = 0.0
+    for share, x_piece, y_piece in pieces(4, x, y):
+        output = model(x_piece)
+        loss = criterion(output, y_piece, reduction="mean")  # of a batch
+        (loss * share).backward()
+        whole_loss += loss.detach() * share
+    loss = whole_loss
+    optimizer.step()
+    total += loss.item() * x.size(0)
+"""
+    )
+    beside = (tmp_path / "prepared.py").read_text()
+    assert "def pieces(count, *batch):" in beside
+    assert "autoopt" not in beside
+
+
+def test_under_autocast_and_in_one_line(tmp_path: Path) -> None:
+    body = """\
+for batch in loader:
+    optimizer.zero_grad()
+    loss = model(**batch).loss
+    loss.backward()
+    optimizer.step()
+"""
+    patch = patch_of(sites_in(tmp_path, body), 8, 2, BF16)
+    assert (
+        body_of(tmp_path, patch)
+        == """\
+for batch in loader:
+    optimizer.zero_grad()
+    for share, batch_piece in pieces(2, batch):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = model(**batch_piece).loss
+        (loss * share).backward()
+    optimizer.step()
+"""
+    )
+    one = "for x, y in loader:\n    criterion(model(x), y).backward()\n    optimizer.step()\n"
+    (tmp_path / "prepared.py").unlink()
+    assert body_of(tmp_path, patch_of(sites_in(tmp_path, one), 8, 2)) == (
+        "for x, y in loader:\n    for share, x_piece, y_piece in pieces(2, x, y):\n"
+        "        (criterion(model(x_piece), y_piece) * share).backward()\n    optimizer.step()\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        (
+            "    total +=",
+            "    right += (output.argmax(1) == y).sum()\n    total +=",
+            "output would be of the last piece",
+        ),
+        ("    loss =", "    seen += len(x)\n    loss =", "seen adds up something"),
+        ("    output", "    n = x.size(0)\n    output", "n is counted of the whole batch"),
+        ("    loss.backward()", "    optimizer.step()\n    loss.backward()", "optimizer.step() stands between"),
+        ("loss.backward()", "loss.backward(retain_graph=True)", "takes no gradients of a loss"),
+        ("    output", "    share = 1\n    output", "which of the names"),
+    ],
+)
+def test_what_pieces_would_change_is_refused(tmp_path: Path, old: str, new: str, reason: str) -> None:
+    body = PLAIN.replace(old, new).replace("output, y, red", "output, y, n, red" if "n =" in new else "output, y, red")
+    (change,) = patch_of(sites_in(tmp_path, body), 4, 4).changes
+    assert change.how == "plan only"
+    assert reason in change.reason
+
+
+ADDED_UP = """\
+for i, (x, y) in enumerate(loader):
+    loss = criterion(model(x), y) / 4
+    loss.backward()
+    if (i + 1) % 4 == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_larger_batches_are_added_up_less_often(tmp_path: Path) -> None:
+    patch = patch_of(sites_in(tmp_path, ADDED_UP, 4), 32, 2)
+    changed = body_of(tmp_path, patch)
+    assert changed == ADDED_UP.replace(" / 4", " / 2").replace("% 4", "% 2")
+    assert "batch_size=32" in (tmp_path / "train.py").read_text()
+
+
+def test_a_count_with_a_name_is_changed_where_it_is_made(tmp_path: Path) -> None:
+    body = "count = 4\n" + ADDED_UP.replace("/ 4", "/ count").replace("% 4", "% count")
+    patch = patch_of(sites_in(tmp_path, body, 4), 64, 1)
+    assert "-count = 4\n+count = 1" in patch.diff
+    assert "batch_size=64" in patch.diff
+
+
+def test_a_loss_that_is_not_divided_is_left_alone(tmp_path: Path) -> None:
+    (change,) = patch_of(sites_in(tmp_path, ADDED_UP.replace(" / 4", ""), 4), 64, 1).changes
+    assert change.how == "plan only"
+    assert "not seen to be divided" in change.reason

@@ -1,0 +1,96 @@
+"""Changes that nothing but a script's own lines can say: an arm reads its files with them in place."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from autoopt.errors import TrialFailed
+from autoopt.export.script_patch import placed
+from autoopt.records import Change, JsonDict, Plan
+from autoopt.registry import load_strategies
+from autoopt.script.moved import moved
+from autoopt.search.trial_runner import TrialRunner
+from autoopt.trial.parent import Launcher
+from autoopt.trial.process import TrialProcess
+from autoopt.trial.protocol import ScriptSpec, TrialSpec
+from tests.script.conftest import StartScript, sites_of
+
+TASKS = "autoopt.benchmark.tasks"
+LIMIT = 3 << 20
+
+
+@pytest.fixture
+def runner(folder: Path, tmp_path: Path, launcher: Launcher, start_script: StartScript) -> Callable[..., TrialRunner]:
+    """A runner of a script's trials, as a run makes it once the script was watched."""
+
+    def made(*words: str, memory_limit: int | None = None) -> TrialRunner:
+        watched = start_script(*words)
+        sites, registry = sites_of(watched), load_strategies(())
+        script = ScriptSpec(command=(sys.executable, *words), sites=sites, folders=(str(folder),))
+        base = TrialSpec(workload="x", directory=str(folder), script=script, memory_limit_bytes=memory_limit)
+        found = TrialRunner(launcher, base, registry, tmp_path / "logs")
+        found.patched_files = lambda plan: {
+            str(folder / name): text for name, text in placed(sites, plan, registry, "cpu").texts.items()
+        }
+        return found
+
+    return made
+
+
+def losses(process: TrialProcess, steps: int = 4) -> list[float]:
+    found: list[float] = process.call(f"{TASKS}:probe_losses", timeout=60.0, steps=steps)["losses"]
+    return found
+
+
+def plan_of(strategy: str, **setting: object) -> Plan:
+    given: JsonDict = dict(setting)
+    return Plan(changes=(Change(strategy=strategy, setting=given),))
+
+
+def test_pieces_of_a_batch_train_the_same_and_fit(runner: Callable[..., TrialRunner]) -> None:
+    found = runner("deep.py", memory_limit=LIMIT)
+    with found.trial(plan_of("accumulation", size=64, accumulation=8), "pieces") as process:
+        facts = process.call(f"{TASKS}:facts", timeout=60.0)
+        seen = losses(process)
+        assert process.call(f"{TASKS}:largest_batch", timeout=60.0)["peak_memory_bytes"] < LIMIT
+    found.base = found.base.model_copy(update={"memory_limit_bytes": None})
+    with found.trial(Plan(), "whole") as process:
+        assert seen == pytest.approx(losses(process), rel=1e-4)
+        known = process.call(f"{TASKS}:facts", timeout=60.0)
+    assert (facts["max_steps"], facts["steps_per_epoch"]) == (known["max_steps"], known["steps_per_epoch"])
+
+
+def test_larger_batches_train_the_same(runner: Callable[..., TrialRunner]) -> None:
+    found = runner("accumulating.py")
+    with found.trial(plan_of("accumulation", size=32, accumulation=2), "larger") as process:
+        seen = losses(process)
+    with found.trial(Plan(), "as-it-is") as process:
+        assert seen == pytest.approx(losses(process), rel=1e-4)
+
+
+def test_float16_is_scaled(runner: Callable[..., TrialRunner]) -> None:
+    found = runner("plain.py")
+    with found.trial(plan_of("amp", dtype="float16", loss_scaling=True), "scaled") as process:
+        seen = losses(process)
+    with found.trial(Plan(), "as-it-is") as process:
+        assert seen == pytest.approx(losses(process), rel=1e-2)
+
+
+def test_nothing_else_says_them(start_script: StartScript) -> None:
+    sites = sites_of(start_script("plain.py"))
+    with pytest.raises(TrialFailed, match="autoopt apply writes them"):
+        start_script("plain.py", sites=sites, plan=plan_of("amp", dtype="float16", loss_scaling=True))
+
+
+def test_sites_are_where_their_lines_have_gone(start_script: StartScript, folder: Path) -> None:
+    sites = sites_of(start_script("plain.py"))
+    text = (folder / "plain.py").read_text()
+    changed = moved(sites, {str(folder / "plain.py"): text.replace("import torch\n", "import torch\n\nx = 1\n", 1)})
+    for before, after in zip(sites.sites, changed.sites, strict=True):
+        assert (after.line - before.line, after.end_line - before.end_line) == (2, 2)
+        assert after.end_column == before.end_column
+        assert [place.line for place in after.used] == [place.line + 2 for place in before.used]
