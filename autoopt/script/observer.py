@@ -416,7 +416,7 @@ class Observer(Watcher):
         self._note("step", found, "step")
         self._trackers()
 
-    def saved(self) -> None:
+    def saved(self, *_: Any) -> None:
         self._here("checkpoint", "torch.save")
 
     def sites(self, command: tuple[str, ...], cwd: str) -> Sites:

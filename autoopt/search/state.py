@@ -15,6 +15,7 @@ from autoopt.records import (
     Objective,
     Plan,
     Round,
+    RunParts,
     Sites,
     Trial,
     Verdict,
@@ -75,8 +76,8 @@ class SearchState:
     ``tuning``: the search of hyper-parameters, where one was asked for; ``tuned``: what its strategy is told of it;
     ``model_scaling``: what models of several sizes learnt, where others were tried;
     ``profiles``: plans measured from the inside, by their key; ``missing``: what could not be measured, and why;
-    ``evaluated_alone``: strategies that were kept for what they make of evaluations, which no block of steps shows;
-    ``evaluation_ratio``: seconds of an evaluation of the incumbent over one of the baseline, by such changes.
+    ``evaluated_alone``: strategies that were kept for what they make of evaluations or checkpoints, which no block of
+    steps shows; ``between_ratio``: their seconds, by stage, under the incumbent over those under the baseline.
     ``diagnosed``: the profile of a script that was taken before anything else was measured.
     """
 
@@ -118,7 +119,19 @@ class SearchState:
     tuned: dict[str, JsonDict] = field(default_factory=dict)
     model_scaling: ModelScaling | None = None
     evaluated_alone: set[str] = field(default_factory=set)
-    evaluation_ratio: float = 1.0
+    between_ratio: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def run(self) -> RunParts | None:
+        """Parts of a whole run, with evaluations and checkpoints as long as the incumbent's are."""
+        run, ratio = self.facts.run, self.between_ratio
+        if run is None:
+            return None
+        evaluation, checkpoint = (
+            None if seconds is None else seconds * ratio.get(stage, 1.0)
+            for stage, seconds in (("evaluate", run.evaluation_seconds), ("checkpoint", run.checkpoint_seconds))
+        )
+        return run.model_copy(update={"evaluation_seconds": evaluation, "checkpoint_seconds": checkpoint})
 
     def next_id(self) -> int:
         self.numbers += 1

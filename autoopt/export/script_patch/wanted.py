@@ -54,7 +54,7 @@ def edits_of(
     ]
     if new.transfer.prefetch != old.transfer.prefetch and not recipe.edits:
         unsaid.append("batches that are copied ahead")
-    if new.compile != old.compile and new.compile is not None and new.compile.regional:
+    if new.compile != old.compile and new.compile is not None and new.compile.regional and not recipe.edits:
         unsaid.append("which blocks are compiled")
     if (new.batch.accumulation, new.batch.warmup_steps) != (old.batch.accumulation, old.batch.warmup_steps):
         unsaid.append("accumulation and warm-up")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import (
     Setting,
     Settings,
@@ -106,7 +106,7 @@ class CompileModel(Strategy):
         whole: Setting = {"mode": "default", **shapes}
         found = [whole]
         if len(case.workload.model.repeated_blocks) > 2:
-            found.insert(0, {**whole, "regional": True})
+            found.insert(0, {**whole, "regional": True, "blocks": containers(case.workload.model.repeated_blocks)})
         if case.device == "cuda" and case.workload.static_shapes is not False:
             found.append({"mode": "reduce-overhead"})
         seconds = 4 * compile_seconds(case, regional=False)
@@ -124,8 +124,14 @@ class CompileModel(Strategy):
         options = [] if setting["mode"] == "default" else [f'mode="{setting["mode"]}"']
         options += ["dynamic=True"] if setting.get("dynamic") else []
         arguments = ", ".join(options)
+        edits: tuple[Edit, ...] = ()
         if setting.get("regional"):
-            line = f"for block in repeated_blocks:  # such as model.layers\n    block.compile({arguments})"
+            blocks = setting.get("blocks") or ["layers"]
+            loops = [
+                f"for block in {{model}}{place}:\n    block.compile({arguments})" for place in map(_within, blocks)
+            ]
+            line = "\n".join(loops).replace("{model}", "model")
+            edits = (Edit("model", lines=tuple(loops)),) if setting.get("blocks") else ()
         else:
             line = f"model = torch.compile(model{', ' if options else ''}{arguments})"
         if setting.get("loss"):
@@ -136,6 +142,7 @@ class CompileModel(Strategy):
             pytorch=line,
             lightning={"_note": f"module = torch.compile(module{', ' if options else ''}{arguments}) before fit"},
             transformers={"torch_compile": True, "torch_compile_mode": setting["mode"]},
+            edits=edits,
             accelerate={
                 "dynamo_config": {
                     **dynamo,
@@ -177,6 +184,16 @@ class CompileModel(Strategy):
         """Forward and backward at this share of their seconds, issued in this share of the host's."""
         seconds = {name: seconds_of(case, name) * share for name in ("forward", "backward")}
         return gain(case, {**seconds, **issued(case, passes=left)})
+
+
+def containers(blocks: Iterable[str]) -> list[str]:
+    """The modules that hold blocks which repeat: ``layers`` of ``layers.0`` and ``layers.1``."""
+    return list(dict.fromkeys(name.rpartition(".")[0] for name in blocks))
+
+
+def _within(path: str) -> str:
+    """A module's path as code behind its model's name: ``.encoder[0].layers``."""
+    return "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in path.split(".") if part)
 
 
 def _passes(case: Case) -> float:
