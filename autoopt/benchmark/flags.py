@@ -20,6 +20,7 @@ _KNOWN = {
     "threads",
     "interop_threads",
     "cudnn_benchmark",
+    "attention_off",
     "affinity",
     "multiprocessing_sharing_strategy",
     "keep_freed_memory",
@@ -70,6 +71,8 @@ def apply_flags(setup: Setup) -> None:
             warnings.warn("interop_threads can only be set before torch runs anything in parallel", stacklevel=2)
     if flags.get("cudnn_benchmark") is not None:
         torch.backends.cudnn.benchmark = bool(flags["cudnn_benchmark"])
+    for name in flags.get("attention_off", ()):
+        getattr(torch.backends.cuda, f"enable_{name}_sdp")(False)
     if flags.get("keep_freed_memory"):
         keep_freed_memory()
     if flags.get("multiprocessing_sharing_strategy"):

@@ -166,6 +166,7 @@ def _switches(draft: Draft) -> dict[str, Any]:
         "threads": flags.get("threads"),
         "interop_threads": flags.get("interop_threads"),
         "cudnn_benchmark": flags.get("cudnn_benchmark"),
+        "attention_off": flags.get("attention_off"),
         "keeps_freed_memory": flags.get("keep_freed_memory"),
         "sharing_strategy": flags.get("multiprocessing_sharing_strategy"),
         "matmul": draft.setup.precision.matmul,

@@ -1,9 +1,11 @@
-"""The loss compiled with the model: one graph of both, and the same losses."""
+"""The loss compiled with the model as one graph, blocks that repeat, and what is offered when."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,10 +13,12 @@ import pytest
 import torch
 
 from autoopt.benchmark.compiling import compilations
+from autoopt.records import Change
 from autoopt.registry import load_strategies
 from autoopt.setup import Setup
 from autoopt.strategy import Case
 from autoopt.testing.strategies import sample_case, tiny_workload, train_few_steps
+from scripted import PLAIN, changed_lines, patched
 
 COMPILE = load_strategies()["compile"]
 
@@ -69,3 +73,16 @@ def test_without_triton_nothing_is_compiled_for_cuda() -> None:
 
     assert "needs triton" in COMPILE.applies(having("numpy")).reason
     assert COMPILE.applies(having("numpy", "triton"))
+
+
+def test_blocks_that_repeat_are_compiled_in_lines_of_the_script(tmp_path: Path) -> None:
+    (setting,) = itertools.islice(COMPILE.settings(sample_case()), 1)
+    assert setting["blocks"] == ["blocks"]
+    _, patch = patched(tmp_path, PLAIN, Change(strategy="compile", setting=setting))
+    assert [change.how for change in patch.changes] == ["patched"]
+    assert changed_lines(patch.diff) == ["+    for block in model.blocks:", "+        block.compile()"]
+    nested = {**setting, "mode": "max-autotune", "blocks": ["encoder.0.layers", ""]}
+    _, patch = patched(tmp_path, PLAIN, Change(strategy="compile", setting=nested))
+    assert "+    for block in model.encoder[0].layers:" in changed_lines(patch.diff)
+    assert "+    for block in model:" in changed_lines(patch.diff)
+    assert '+        block.compile(mode="max-autotune")' in changed_lines(patch.diff)

@@ -17,8 +17,8 @@ class PrintedPlan:
         build: the user's.
         adapted: whether it gives a Trainer's objects.
         sets_switches: whether any of the following is set.
-        affinity, threads, interop_threads, cudnn_benchmark, keeps_freed_memory, sharing_strategy, matmul: switches of
-            the process.
+        affinity, threads, interop_threads, cudnn_benchmark, attention_off, keeps_freed_memory, sharing_strategy,
+            matmul: switches of the process.
         own_loader: whether the user brings a DataLoader; None where only the script finds out.
         odd_loader: one with a sampler or a class of the user's own.
         map_style, known_length: of the training data.
@@ -50,6 +50,7 @@ class PrintedPlan:
     threads: int | None = None
     interop_threads: int | None = None
     cudnn_benchmark: bool | None = None
+    attention_off: tuple[str, ...] | None = None
     keeps_freed_memory: bool | None = None
     sharing_strategy: str | None = None
     matmul: str | None = None

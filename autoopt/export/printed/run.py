@@ -46,6 +46,9 @@ def set_switches() -> None:
         torch.set_num_interop_threads(plan.interop_threads)
     if plan.cudnn_benchmark is not None:
         torch.backends.cudnn.benchmark = plan.cudnn_benchmark
+    if plan.attention_off is not None:
+        for name in plan.attention_off:
+            getattr(torch.backends.cuda, f"enable_{name}_sdp")(False)
     if plan.keeps_freed_memory is not None:
         keep_freed_memory()
     if plan.sharing_strategy is not None:

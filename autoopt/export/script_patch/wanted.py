@@ -108,6 +108,9 @@ def _of_setup(old: Setup, new: Setup) -> Iterator[Edit]:
             continue
         if name == "env":
             yield Edit("environment", arguments=dict(value))
+        elif name == "attention_off":
+            off = tuple(f"{{torch}}.backends.cuda.enable_{each}_sdp(False)" for each in value)
+            yield Edit("start", lines=off, imports=("torch",))
         elif name == "affinity":
             yield Edit("start", lines=(f"os.sched_setaffinity(0, {literal(list(value))})",), imports=("os",))
         elif name in FLAG_LINES:
