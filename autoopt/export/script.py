@@ -180,6 +180,7 @@ def _data(draft: Draft) -> dict[str, Any]:
         "own_loader": draft.own_loader,
         "odd_loader": draft.odd_loader,
         "map_style": draft.map_style,
+        "same_samples": bool(draft.facts and draft.facts.dataset.deterministic and draft.map_style),
         "known_length": draft.known_length,
         "loader_options": loader_options(draft),
         "valid_options": loader_options(draft, validation=True),

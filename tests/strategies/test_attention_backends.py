@@ -78,7 +78,6 @@ def test_what_stands_before_the_fastest_is_turned_off() -> None:
     assert setting == {"off": ["flash", "mem_efficient"]}
     told = STRATEGY.predict(case, setting)
     assert told is not None
-    assert told.value > 1.0
     assert told.kind == "tried"
     none = replace(case, workload=sample_case(inspected={"flash_attention": {"backends": {"cudnn": 0.99}}}).workload)
     assert "fastest back end already" in STRATEGY.applies(none).reason

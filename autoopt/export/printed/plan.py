@@ -21,7 +21,7 @@ class PrintedPlan:
             matmul: switches of the process.
         own_loader: whether the user brings a DataLoader; None where only the script finds out.
         odd_loader: one with a sampler or a class of the user's own.
-        map_style, known_length: of the training data.
+        map_style, known_length: of the training data; same_samples: an index gives the same sample whatever is drawn.
         loader_options, valid_options: of DataLoaders.
         starts_workers: whether the plan has a ``worker_init_fn``.
         batch_size, accumulation, learning_rate_factor, warmup_steps: None where they are the user's.
@@ -57,6 +57,7 @@ class PrintedPlan:
     own_loader: bool | None = None
     odd_loader: bool = False
     map_style: bool = True
+    same_samples: bool = False
     known_length: bool = True
     loader_options: Mapping[str, Any] = field(default_factory=dict)
     valid_options: Mapping[str, Any] = field(default_factory=dict)
