@@ -86,3 +86,14 @@ def test_blocks_that_repeat_are_compiled_in_lines_of_the_script(tmp_path: Path) 
     assert "+    for block in model.encoder[0].layers:" in changed_lines(patch.diff)
     assert "+    for block in model:" in changed_lines(patch.diff)
     assert '+        block.compile(mode="max-autotune")' in changed_lines(patch.diff)
+
+
+@pytest.mark.parametrize(
+    ("steps", "left", "offered"), [(1_000_000, 7200.0, True), (1000, 7200.0, False), (1_000_000, 60.0, False)]
+)
+def test_kernels_are_tried_out_where_the_planned_run_pays_for_it(steps: int, left: float, offered: bool) -> None:
+    case = replace(sample_case(), planned_steps=steps, seconds_left=left)
+    modes = [setting["mode"] for setting in COMPILE.settings(case)]
+    assert ("max-autotune" in modes) is offered
+    once = COMPILE.once_seconds
+    assert once(case, {"mode": "max-autotune"}) == 4 * once(case, {"mode": "default"})

@@ -25,6 +25,10 @@ FIRST, EACH = 7.0, 0.8
 
 Fitted to measured first steps on two cores: 9.5 s (small MLP), 33 s (small ResNet), 46 s (small GPT).
 """
+AUTOTUNE, AUTOTUNED = "max-autotune", 4.0
+"""The mode that tries kernels out, and how many times as long its compilation takes, about."""
+PAYS, TRIED = 20, 4
+"""Times its seconds that the planned run must take, since it brings a few hundredths, and that the search has left."""
 CONTAINERS = frozenset({"ModuleList", "Sequential", "ModuleDict"})
 STAY = frozenset({"matmul", "other"})
 """Kinds of operators that compiled code calls as they are."""
@@ -52,7 +56,8 @@ class CompileModel(Strategy):
     """Compiles the model with ``torch.compile``: whole, or only the blocks that repeat.
 
     What it does: traces the model, fuses memory-bound operators, writes kernels of its own.
-        Modes: ``default``; ``reduce-overhead`` replays CUDA graphs; ``max-autotune`` tries kernels out;
+        Modes: ``default``; ``reduce-overhead`` replays CUDA graphs; ``max-autotune`` tries kernels out, where the
+        planned run is long enough to pay for that;
         ``dynamic`` expects any shape; ``regional`` compiles a repeated block once; ``loss`` compiles the loss
         with the model, as one graph.
     When it helps: memory-bound elementwise chains, many small operators, long runs.
@@ -89,7 +94,8 @@ class CompileModel(Strategy):
 
     def once_seconds(self, case: Case, setting: Setting) -> float:
         """Of a compilation that finds nothing cached."""
-        return compile_seconds(case, regional=bool(setting.get("regional")))
+        seconds = compile_seconds(case, regional=bool(setting.get("regional")))
+        return AUTOTUNED * seconds if setting.get("mode") == AUTOTUNE else seconds
 
     def settings(self, case: Case) -> Settings:
         for setting in self._likeliest(case):
@@ -109,9 +115,10 @@ class CompileModel(Strategy):
             found.insert(0, {**whole, "regional": True, "blocks": containers(case.workload.model.repeated_blocks)})
         if case.device == "cuda" and case.workload.static_shapes is not False:
             found.append({"mode": "reduce-overhead"})
-        seconds = 4 * compile_seconds(case, regional=False)
-        if (case.seconds_left or 0.0) > 20 * seconds:
-            found.append({"mode": "max-autotune", **shapes})
+        tuned: Setting = {"mode": AUTOTUNE, **shapes}
+        seconds = self.once_seconds(case, tuned)
+        if run_seconds(case) > PAYS * seconds and (case.seconds_left or 0.0) > TRIED * seconds:
+            found.append(tuned)
         return found
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
@@ -184,6 +191,12 @@ class CompileModel(Strategy):
         """Forward and backward at this share of their seconds, issued in this share of the host's."""
         seconds = {name: seconds_of(case, name) * share for name in ("forward", "backward")}
         return gain(case, {**seconds, **issued(case, passes=left)})
+
+
+def run_seconds(case: Case) -> float:
+    """Seconds of the planned run's steps as they are now; 0 where its length is not known."""
+    step = case.pipeline.step_seconds if case.pipeline is not None else 0.0
+    return (case.planned_steps or 0) * step
 
 
 def containers(blocks: Iterable[str]) -> list[str]:
