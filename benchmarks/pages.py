@@ -239,11 +239,11 @@ def what_is_slow(results: Path) -> str:
         wanted = f"expected: {', '.join(f'`{name}`' for name in ask.wanted)}"
         rows.append([ask.kind, "; ".join(said) or ("; ".join(found.get("failed", [])) or wanted), brings])
     return (
-        "Ten small scripts, each slow for one reason that users report, and what one command of four minutes says of "
+        "Ten small scripts, each slow for one reason that users report, and what one command of four minutes reports of "
         "it. The speedup is that of the whole run where whole runs were measured. An expected answer stands where "
         "nothing was measured yet.\n\n"
         "Reproduce: `python -m benchmarks.reports --asks 10`, on a machine that does nothing else.\n\n"
-        + table(["what is slow", "what autoopt says", "what it brings"], rows)
+        + table(["what is slow", "what autoopt reports", "what it brings"], rows)
         + "\n\nKinds that these scripts do not show:\n\n"
         + table(["what is slow", "who answers it"], ELSEWHERE)
         + "\n\n"
@@ -635,7 +635,7 @@ PAGES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "measurements/examples.md": ("The examples, from search to training", adoption),
     "measurements/exhaustive-search.md": ("Compared with an exhaustive search", oracle),
     "measurements/reported-cases.md": ("Reported cases", reported_cases),
-    "measurements/what-is-slow.md": ("What is slow, and what autoopt says", what_is_slow),
+    "measurements/what-is-slow.md": ("What is slow, and what autoopt reports", what_is_slow),
     "measurements/placebos.md": ("Placebos and error rates", truth),
     "measurements/quality.md": ("Quality of broken and honest changes", quality),
     "measurements/coverage.md": ("Coverage of intervals", coverage),
