@@ -32,6 +32,7 @@ class ImportClock:
         self.seconds = 0.0
         self.lines: Counter[tuple[str, int, int, str]] = Counter()
         self._plain: Any = None
+        self._timed: Any = None
         self._depth, self._inner = 0, 0.0
 
     def start(self) -> None:
@@ -63,7 +64,7 @@ class ImportClock:
 
     def stop(self) -> float:
         """Puts the import back as it was; seconds so far."""
-        if builtins.__import__ is self._timed:
+        if self._timed is not None and builtins.__import__ is self._timed:
             builtins.__import__ = self._plain
         return self.seconds
 

@@ -27,6 +27,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.optim.optimizer import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
+from autoopt.benchmark.compiling import is_torchs, repeated_blocks
 from autoopt.benchmark.facts import plain_options
 from autoopt.records import JsonDict, Place, Site, SiteKind, Sites
 from autoopt.script.advice import not_found
@@ -375,7 +376,11 @@ class Observer(Watcher):
                 "parameters": sum(p.numel() for p in parameters if not is_lazy(p)),
                 "device": parameters[0].device.type,
                 **({"lazy": True} if late else {}),
+                **({"torchs": True} if is_torchs(inner) else {}),
             }
+            blocks = [inner.get_submodule(name) for name in repeated_blocks(inner)]
+            if any(is_torchs(block) for block in blocks):
+                seen.options["torchs_blocks"] = True
             if not model.training:
                 seen.options["mode"] = "eval"
             if inner is not model:

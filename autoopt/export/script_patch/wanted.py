@@ -45,7 +45,12 @@ def edits_of(
     """
     old, new = registry.fold(before), registry.fold(before.with_change(change))
     recipe = registry[change.strategy].recipe(dict(change.setting))
-    edits = [*_of_setup(old, new), *_of_batch(old.batch, new.batch, sites), *recipe.edits]
+    edits = [
+        *_of_setup(old, new),
+        *_of_compile(old, new, sites),
+        *_of_batch(old.batch, new.batch, sites),
+        *recipe.edits,
+    ]
     precision = new.precision if new.precision.dtype != old.precision.dtype else None
     unsaid = [
         words
@@ -119,8 +124,18 @@ def _of_setup(old: Setup, new: Setup) -> Iterator[Edit]:
     if new.precision.matmul != old.precision.matmul and new.precision.matmul is not None:
         line = f"{{torch}}.set_float32_matmul_precision({literal(new.precision.matmul)})"
         yield Edit("start", lines=(line,), imports=("torch",))
-    if new.compile is not None and new.compile != old.compile and not new.compile.regional:
-        yield Edit("model", lines=(f"{{model}}.compile({_arguments(new.compile)})",))
+
+
+def _of_compile(old: Setup, new: Setup, sites: Sites) -> Iterator[Edit]:
+    """A model of the user's own class compiles itself; for one of torch's, that does nothing."""
+    if new.compile is None or new.compile == old.compile or new.compile.regional:
+        return
+    arguments = _arguments(new.compile)
+    if any(site.options.get("torchs") for site in sites.of("model")):
+        inner = f", {arguments}" if arguments else ""
+        yield Edit("model", lines=(f"compile_in_place({{model}}{inner})",), parts=(COMPILE_IN_PLACE,))
+    else:
+        yield Edit("model", lines=(f"{{model}}.compile({arguments})",))
 
 
 def _of_processes(old: Distributed, new: Distributed) -> Iterator[Edit]:
@@ -139,5 +154,6 @@ def _arguments(compile_: Compile) -> str:
     return ", ".join(f"{name}={literal(value)}" for name, value in wanted.items() if value is not None)
 
 
+COMPILE_IN_PLACE = "autoopt.benchmark.compiling:compile_in_place"
 HOOKS = "torch.distributed.algorithms.ddp_comm_hooks.default_hooks"
 _NONE = object()

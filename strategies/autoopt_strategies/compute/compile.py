@@ -112,7 +112,10 @@ class CompileModel(Strategy):
         whole: Setting = {"mode": "default", **shapes}
         found = [whole]
         if len(case.workload.model.repeated_blocks) > 2:
-            found.insert(0, {**whole, "regional": True, "blocks": containers(case.workload.model.repeated_blocks)})
+            sites = case.sites.of("model") if case.sites is not None else ()
+            torchs = {"torchs": True} if any(site.options.get("torchs_blocks") for site in sites) else {}
+            blocks = containers(case.workload.model.repeated_blocks)
+            found.insert(0, {**whole, "regional": True, "blocks": blocks, **torchs})
         if case.device == "cuda" and case.workload.static_shapes is not False:
             found.append({"mode": "reduce-overhead"})
         tuned: Setting = {"mode": AUTOTUNE, **shapes}
@@ -134,11 +137,16 @@ class CompileModel(Strategy):
         edits: tuple[Edit, ...] = ()
         if setting.get("regional"):
             blocks = setting.get("blocks") or ["layers"]
-            loops = [
-                f"for block in {{model}}{place}:\n    block.compile({arguments})" for place in map(_within, blocks)
-            ]
+            torchs = setting.get("torchs")  # Module.compile does nothing for a class of torch's own
+            each = (
+                f"compile_in_place(block{', ' if options else ''}{arguments})"
+                if torchs
+                else f"block.compile({arguments})"
+            )
+            loops = [f"for block in {{model}}{place}:\n    {each}" for place in map(_within, blocks)]
             line = "\n".join(loops).replace("{model}", "model")
-            edits = (Edit("model", lines=tuple(loops)),) if setting.get("blocks") else ()
+            parts = ("autoopt.benchmark.compiling:compile_in_place",) if torchs else ()
+            edits = (Edit("model", lines=tuple(loops), parts=parts),) if setting.get("blocks") else ()
         else:
             line = f"model = torch.compile(model{', ' if options else ''}{arguments})"
         if setting.get("loss"):
