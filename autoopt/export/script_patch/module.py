@@ -14,7 +14,7 @@ from autoopt.export.script_patch.imports import entry_of
 from autoopt.export.script_patch.source import NoHonestEditError
 from autoopt.records import Sites
 
-DOCSTRING = '"""How the training data are kept, read and decoded, and how checkpoints are saved."""'
+DOCSTRING = '"""Classes and functions that the training script uses."""'
 _NAMES = ("prepared", "prepared_data", *(f"prepared_{number}" for number in range(2, 100)))
 _DEFINES = ("class ", "def ", "@", "#")
 
