@@ -67,7 +67,6 @@ def test_it_is_tried_where_new_pages_take_a_share_of_the_step() -> None:
     ("device", "inspected", "reason"),
     [
         ("mps", {"page_seconds": 1e-6, "allocator": ""}, "memory of mps"),
-        ("cuda:0", {}, "nothing fragments"),
         ("cpu", {}, "not glibc"),
         ("cpu", {"page_seconds": 1e-6, "allocator": "jemalloc"}, "another allocator is loaded: jemalloc"),
     ],
