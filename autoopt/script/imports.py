@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import sys
 import threading
-from collections import Counter
+from collections import defaultdict
 from time import perf_counter
 from typing import Any
 
@@ -30,7 +30,7 @@ class ImportClock:
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        self.lines: Counter[tuple[str, int, int, str]] = Counter()
+        self.lines: defaultdict[tuple[str, int, int, str], float] = defaultdict(float)
         self._plain: Any = None
         self._timed: Any = None
         self._depth, self._inner = 0, 0.0
@@ -71,8 +71,9 @@ class ImportClock:
 
 def import_sites(*clocks: ImportClock) -> tuple[Site, ...]:
     """The lines whose imports take longest, the longest first."""
-    lines = sum((clock.lines for clock in clocks), Counter[tuple[str, int, int, str]]())
-    told = [each for each in lines.most_common() if each[1] >= LEAST and each[0][3].split(".")[0] not in NEEDED]
+    lines = [each for clock in clocks for each in clock.lines.items()]
+    told = [each for each in lines if each[1] >= LEAST and each[0][3].split(".")[0] not in NEEDED]
+    told.sort(key=lambda each: -each[1])
     return tuple(
         Site(kind="import", file=file, line=line, end_line=end, call=module, options={"seconds": round(seconds, 3)})
         for (file, line, end, module), seconds in told[:MOST]

@@ -125,7 +125,9 @@ def _loads(case: Case, lines: list[str]) -> list[str] | None:
         except (OSError, SyntaxError, ValueError):
             return None
         for node in ast.walk(tree):
-            name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            if not isinstance(node, ast.Call):
+                continue
+            name = ast.unparse(node.func)
             if name in FILES or name.split(".")[0] in FILES:
                 return None
             if name == "torch.load":

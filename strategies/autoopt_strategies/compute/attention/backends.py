@@ -32,7 +32,7 @@ class Through:
             with sdpa_kernel(self.backends):
                 return plain(*args, **kwargs)
 
-        model.forward = forward
+        model.__dict__["forward"] = forward
         return model
 
 
