@@ -102,6 +102,33 @@ def reported_cases(results: Path) -> str:
     )
 
 
+def what_is_slow(results: Path) -> str:
+    from benchmarks.reports.asked import ASKS, ELSEWHERE
+
+    answers = load(results / "reports.json").get("asks", {})
+    rows = []
+    for ask in ASKS:
+        found = answers.get(ask.script) or {}
+        said = [f"`{name}`" for name in found.get("kept", [])] + found.get("advice", []) + found.get("said", [])[:1]
+        said += [found["why_not"]] if found.get("why_not") else []
+        brings = speedup(found.get("headline")) if found.get("kept") else MISSING
+        if not found.get("kept") and found.get("advice_seconds"):
+            brings = f"{found['advice_seconds']:.3g} s of each run, by hand"
+        wanted = f"expected: {', '.join(f'`{name}`' for name in ask.wanted)}"
+        rows.append([ask.kind, "; ".join(said) or ("; ".join(found.get("failed", [])) or wanted), brings])
+    return (
+        "Ten small scripts, each slow for one reason that users know, and what one command of four minutes reports "
+        "of it. The speedup is that of the whole run where whole runs were measured. An expected answer stands where "
+        "nothing was measured yet.\n\n"
+        "Reproduce: `python -m benchmarks.reports --asks 10`, on a machine that does nothing else.\n\n"
+        + table(["what is slow", "what autoopt reports", "what it brings"], rows)
+        + "\n\nKinds that these scripts do not show:\n\n"
+        + table(["what is slow", "who answers it"], ELSEWHERE)
+        + "\n\n"
+        + machine(*(one["environment"] for one in answers.values()))
+    )
+
+
 def attention(results: Path) -> str:
     document = load(results / "attention.json")
     rows = []

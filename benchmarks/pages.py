@@ -224,6 +224,7 @@ PAGES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "measurements/examples.md": ("The examples, from search to training", adoption),
     "measurements/exhaustive-search.md": ("Compared with an exhaustive search", method.oracle),
     "measurements/reported-cases.md": ("Reported cases", method.reported_cases),
+    "measurements/what-is-slow.md": ("What is slow, and what autoopt reports", method.what_is_slow),
     "measurements/placebos.md": ("Placebos and error rates", method.truth),
     "measurements/quality.md": ("Quality of broken and honest changes", method.quality),
     "measurements/coverage.md": ("Coverage of intervals", method.coverage),

@@ -13,6 +13,8 @@ from torch.utils.data import BatchSampler, IterableDataset
 from autoopt.benchmark.clock import StageClock
 from autoopt.benchmark.contents import Sizes, added, samples_of, sizes_of
 from autoopt.benchmark.loader import Loader
+from autoopt.benchmark.same_draws import same_samples
+from autoopt.benchmark.skipping import behind
 from autoopt.benchmark.transfer import END, CopyAhead, Move
 from autoopt.errors import WorkloadError
 from autoopt.records.messages import EpochOrder
@@ -193,7 +195,8 @@ class BatchIterator:
         self.batch = 0
         self._open_epoch()
 
-    def _open_epoch(self) -> None:
+    def _open_epoch(self, unread: int = 0) -> None:
+        """Begins an epoch; ``unread``: batches of it that are passed over."""
         loader, inner = self._loader, self._loader.loader
         loader.generators.start_epoch(self.epoch)
         self._states = loader.generators.state()
@@ -203,7 +206,7 @@ class BatchIterator:
             # order of samples the same as without persistent workers.
             torch.empty((), dtype=torch.int64).random_(generator=inner.generator)
         self.sizes = sizes_of(inner) if self.sizes_hold else None
-        self._iterator = iter(inner)
+        self._iterator = behind(inner, unread) if unread else iter(inner)
 
     def _read(self) -> Any:
         if self._iterator is None:
@@ -235,21 +238,32 @@ class BatchIterator:
         return {"epoch": self.epoch, "batch": self.batch, "ended": self._iterator is None, "generators": self._states}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes to where another one stood, by reading over what it had given: the workers' own random
-        numbers are then where they were."""
+        """Goes to where another one stood.
+
+        What it had given is passed over without being read where samples draw no random numbers; else it is read, so
+        that the workers' own random numbers are where they were.
+        """
         self._iterator = None
         self.epoch, self.batch = state["epoch"], state["batch"]
         if self.epoch < 0:
             return
         self._loader.generators.set_state(state["generators"])
-        self._open_epoch()
+        unread = self.batch if self.batch and self._draws_nothing() else 0
+        self._open_epoch(unread)
         assert self._iterator is not None
-        for _ in range(self.batch):
+        for _ in range(self.batch - unread):
             next(self._iterator, None)
         if state["ended"]:
             for _ in self._iterator:
                 pass
             self._iterator = None
+
+    def _draws_nothing(self) -> bool:
+        """Whether samples are the same whatever was drawn before them."""
+        try:
+            return same_samples(self._loader.loader.dataset) is True
+        except Exception:  # a dataset whose keys come from its own sampler, and what it raises at others
+            return False
 
     def close(self) -> None:
         """Ends the loader's workers."""

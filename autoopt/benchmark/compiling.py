@@ -41,13 +41,18 @@ def compile_blocks(model: nn.Module, **options: Any) -> None:
         compile_in_place(block, **options)
 
 
+def is_torchs(module: nn.Module) -> bool:
+    """Whether a module's class is torch's own, whose frames are not compiled by ``Module.compile``."""
+    return type(module).__module__.startswith("torch.nn.")
+
+
 def compile_in_place(module: nn.Module, **options: Any) -> None:
     """Compiles a module where it stands: names and state dict stay as they are.
 
     Args:
         options: of ``torch.compile``.
     """
-    if not type(module).__module__.startswith("torch.nn."):
+    if not is_torchs(module):
         module.compile(**options)
         return
     plain: Any = module._call_impl

@@ -11,7 +11,6 @@ from math import prod
 from time import perf_counter
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
@@ -20,11 +19,11 @@ from torch.utils.data.dataloader import default_collate, default_convert
 from autoopt.benchmark.compiling import repeated_blocks
 from autoopt.benchmark.contents import array_of, bytes_of, leaves, shape_of, tensors, unmoved, unpinned
 from autoopt.benchmark.cputime import memory
-from autoopt.benchmark.fingerprint import digest, unhashed
 from autoopt.benchmark.live import LiveTraining
 from autoopt.benchmark.loader import user_batch_size
 from autoopt.benchmark.losses import is_criterion
-from autoopt.benchmark.seeding import kept_random_state, seed_everything
+from autoopt.benchmark.same_draws import same_samples
+from autoopt.benchmark.seeding import kept_random_state
 from autoopt.records import JsonDict
 from autoopt.records.facts import DatasetFacts, LoaderFacts, ModelFacts, OptimizerFacts, TensorFacts, WorkloadFacts
 from autoopt.workload import Workload
@@ -94,17 +93,7 @@ class Samples:
 
     def deterministic(self) -> bool | None:
         """Whether the same index gives the same sample under other random numbers; None where that cannot be told."""
-        if not self._items or isinstance(self._dataset, IterableDataset) or unhashed(self._items[0]):
-            return None
-        with kept_random_state():
-            for index in range(min(2, len(self._dataset))):  # the first alone may draw from a seed of its own
-                seen = []
-                for seed in (1, 2, 3):
-                    seed_everything(seed)
-                    seen.append(self._dataset[index])
-                if not all(equal(seen[0], other) for other in seen[1:]):
-                    return False
-        return True
+        return same_samples(self._dataset) if self._items else None
 
     def sample_bytes(self) -> int | None:
         """Bytes of the tensors and arrays of one sample, the largest of those read."""
@@ -120,26 +109,6 @@ class Samples:
         except Exception:  # a collate function that insists on its own batch
             return None
         return [shape_of(t) for _, t in tensors(one)] == [shape_of(t) for _, t in tensors(other)]
-
-
-def equal(one: Any, other: Any) -> bool:
-    """Whether two samples are the same, by the value of all that they hold."""
-    left, right = list(leaves(one)), list(leaves(other))
-    same = [path for path, _ in left] == [path for path, _ in right]
-    return same and all(_same(mine, theirs) for (_, mine), (_, theirs) in zip(left, right, strict=True))
-
-
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        plain = one.layout == other.layout == torch.strided and not one.is_nested and not other.is_nested
-        return bool(torch.equal(one, other)) if plain else digest(one) == digest(other)
-    arrays = array_of(one), array_of(other)
-    if arrays[0] is not None and arrays[1] is not None:
-        return np.array_equal(*arrays)
-    try:
-        return bool(one == other)
-    except (TypeError, ValueError, RuntimeError):
-        return False
 
 
 def size_of(sample: Any) -> int:

@@ -20,11 +20,13 @@ _KNOWN = {
     "threads",
     "interop_threads",
     "cudnn_benchmark",
+    "attention_off",
     "affinity",
     "multiprocessing_sharing_strategy",
     "keep_freed_memory",
     "env",
     "leave_out",
+    "save_beside",
 }
 _FP32 = {"highest": "ieee", "high": "tf32", "medium": "tf32"}
 """The same precisions in torch's newer words (``torch.backends.cuda.matmul.fp32_precision``)."""
@@ -46,7 +48,7 @@ def keep_freed_memory() -> None:
 
 def apply_flags(setup: Setup) -> None:
     """Sets what ``Setup.with_flags`` and ``with_precision(matmul=)`` name. ``env`` is set by who starts the process,
-    ``leave_out`` where a script runs: its lines are meant.
+    ``leave_out`` and ``save_beside`` where a script runs: its lines are meant.
 
     Raises:
         ValueError: a flag that does not exist.
@@ -69,6 +71,8 @@ def apply_flags(setup: Setup) -> None:
             warnings.warn("interop_threads can only be set before torch runs anything in parallel", stacklevel=2)
     if flags.get("cudnn_benchmark") is not None:
         torch.backends.cudnn.benchmark = bool(flags["cudnn_benchmark"])
+    for name in flags.get("attention_off", ()):
+        getattr(torch.backends.cuda, f"enable_{name}_sdp")(False)
     if flags.get("keep_freed_memory"):
         keep_freed_memory()
     if flags.get("multiprocessing_sharing_strategy"):

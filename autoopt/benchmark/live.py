@@ -224,8 +224,11 @@ class LiveTraining(Protocol):
         """Facts that strategies may know; ``spec``: the import string or command."""
         ...
 
-    def held_evaluations(self, count: int, seconds: float) -> HeldEvaluations:
-        """Evaluations at the present weights, so many; none is begun or waited for after so many ``seconds``."""
+    def held_evaluations(self, count: int, seconds: float, stage: str) -> HeldEvaluations:
+        """Evaluations at the present weights, so many; none is begun or waited for after so many ``seconds``.
+
+        ``stage``: ``checkpoint`` for checkpoints in their place.
+        """
         ...
 
     def recorder(self, gradients: int) -> Any:

@@ -115,14 +115,15 @@ def evaluated(live: TrialContext, max_seconds: float) -> JsonDict:
 
 
 @drives
-def evaluations(live: TrialContext, count: int, seconds: float) -> JsonDict:
+def evaluations(live: TrialContext, count: int, seconds: float, stage: str = "evaluate") -> JsonDict:
     """Evaluates so often at the present weights: :class:`~autoopt.records.evaluating.HeldEvaluations`.
 
     Args:
         count: evaluations that are wanted.
         seconds: after which no other one is begun, or waited for in a script.
+        stage: ``checkpoint`` for a script's checkpoints in their place.
     """
-    return live.training.held_evaluations(count, seconds).model_dump()
+    return live.training.held_evaluations(count, seconds, stage).model_dump()
 
 
 @drives

@@ -489,9 +489,11 @@ class Training:
     def metric_told(self, lines: list[Printed], told: Values) -> tuple[tuple[str, ...], Target | None, Values]:
         return (), self.workload.target, told
 
-    def held_evaluations(self, count: int, seconds: float) -> HeldEvaluations:
+    def held_evaluations(self, count: int, seconds: float, stage: str) -> HeldEvaluations:
         """Evaluations of the model as it is, one after the other."""
         evaluation, target, began = self.evaluation, self.workload.target, perf_counter()
+        if stage != "evaluate":
+            return HeldEvaluations(why="a workload's checkpoints are autoopt's own")
         if evaluation is None:
             return HeldEvaluations(why="the workload has no evaluate")
         walls: list[float] = []

@@ -35,12 +35,13 @@ def train_command(workload: str, plan: Path, **given: Any) -> int:
     options = read_options(given)
     from autoopt.loading.importing import check_spec
     from autoopt.plan import read_plan
+    from autoopt.storage.run_directory import compiled_beside
     from autoopt.trackers import check_installed
 
     check_spec(workload)
     check_installed(options.log)
     document = read_plan(plan)
-    set_environment(document, options)
+    set_environment(document, options, compiled_beside(plan))
     start_processes(document, options)
     from autoopt.trackers import following
     from autoopt.train import train_run
@@ -57,10 +58,13 @@ def train_command(workload: str, plan: Path, **given: Any) -> int:
     return INTERRUPTED if outcome.stopped == "interrupted" else 0
 
 
-def set_environment(plan: Plan, options: Options, again: Callable[..., Any] = os.execve) -> None:
+def set_environment(
+    plan: Plan, options: Options, compiled: dict[str, str], again: Callable[..., Any] = os.execve
+) -> None:
     """Sets the plan's environment variables before torch is imported, which reads them only then.
 
     Where a strategy of the user's has imported it already, this process begins anew with them set.
+    ``compiled``: the variable of what the plan's run has compiled.
 
     Raises:
         UsageError: the plan names a strategy that there is not.
@@ -69,7 +73,7 @@ def set_environment(plan: Plan, options: Options, again: Callable[..., Any] = os
 
     with stdout_kept():
         flags = load_strategies(options.strategies).fold(plan).flags
-    wanted = {name: str(value) for name, value in flags.get("env", {}).items()}
+    wanted = {**compiled, **{name: str(value) for name, value in flags.get("env", {}).items()}}
     missing = {name: value for name, value in wanted.items() if os.environ.get(name) != value}
     os.environ.update(missing)
     if missing and "torch" in sys.modules and sys.argv[1:2] == ["train"]:  # as a command, not within another program

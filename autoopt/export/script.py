@@ -103,6 +103,7 @@ def _switches(draft: Draft) -> dict[str, Any]:
         "threads": flags.get("threads"),
         "interop_threads": flags.get("interop_threads"),
         "cudnn_benchmark": flags.get("cudnn_benchmark"),
+        "attention_off": flags.get("attention_off"),
         "keeps_freed_memory": flags.get("keep_freed_memory"),
         "sharing_strategy": flags.get("multiprocessing_sharing_strategy"),
         "matmul": draft.setup.precision.matmul,
@@ -157,6 +158,7 @@ def _run(draft: Draft, facts: WorkloadFacts) -> dict[str, Any]:
         # the random numbers of a sampler of the user's own have to be shielded, as in a trial
         "odd_loader": loader.custom_sampler or loader.custom_batch_sampler,
         "map_style": facts.dataset.map_style,
+        "same_samples": facts.dataset.deterministic and facts.dataset.map_style,
         "known_length": facts.steps_per_epoch is not None,
         "moves_batch": moves_batch,
         "accumulation": batch.accumulation,

@@ -1,4 +1,4 @@
-"""Evaluations that a trial's process makes at the weights that it had at first, to be timed and compared."""
+"""Evaluations or checkpoints of a trial's process at the weights that it had at first, to be timed and compared."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from autoopt.records.record import Record
 
 
 class HeldEvaluations(Record):
-    """Evaluations at one set of weights.
+    """Evaluations at one set of weights, or checkpoints of it, whose metric is whether they read as what was saved.
 
     ``seconds``: of each, the first of which starts what stays. ``samples``: that one reads; None where they were not
     counted. ``value``, ``metric``: its metric and the metric's name; None where none was told. ``digits``: decimals
@@ -22,7 +22,7 @@ class HeldEvaluations(Record):
 
 
 class EvaluationPair(Record):
-    """Evaluations of the incumbent and of a candidate in processes that ran one after the other."""
+    """Those of the incumbent and of a candidate in processes that ran one after the other."""
 
     incumbent: HeldEvaluations
     candidate: HeldEvaluations

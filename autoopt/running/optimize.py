@@ -35,7 +35,7 @@ from autoopt.storage.account import entries, summary, table
 from autoopt.storage.history import History
 from autoopt.storage.interrupts import Interrupts
 from autoopt.storage.run import Run
-from autoopt.storage.run_directory import RunDirectory
+from autoopt.storage.run_directory import RunDirectory, compiled_beside
 from autoopt.trial.parent import Launcher
 from autoopt.trial.places import places_of
 from autoopt.trial.remote.launcher import RemoteLauncher
@@ -188,6 +188,7 @@ def _write(
 ) -> Result:
     """result.json, plan.json, patch.diff or optimized_train.py; the journal's last record."""
     plan, files = outcome.best.plan, run.directory
+    compiles = registry.fold(plan).compile is not None
     result = result_of(
         workload,
         options,
@@ -200,6 +201,8 @@ def _write(
     )
     if result.sites is not None:
         patch = patch_of(result.sites, plan, registry, result.environment.device.partition(":")[0])
+        if compiles:
+            patch = patch.model_copy(update={"environment": {**patch.environment, **compiled_beside(files.plan)}})
         result = result.model_copy(update={"patch": patch})
         files.write(files.patch, patch.diff)
     files.write(files.plan, PlanDocument(changes=plan.changes).model_dump_json(indent=2) + "\n")
@@ -211,7 +214,7 @@ def _write(
         files.write(files.script, script(workload.spec, plan, registry, facts=outcome.state.facts))
     interrupted = outcome.stop.reason is StopReason.INTERRUPTED
     run.finish(outcome.stop.reason.value, complete=not interrupted)
-    if not interrupted:
+    if not interrupted and not compiles:
         run.directory.forget_compiled()
     announce(RunEnded(at=run.clock.elapsed(), result=result, run_directory=str(files.path)))
     return result

@@ -17,6 +17,7 @@ from autoopt.script.command import Build, Script
 from autoopt.script.execute import run_with_plan
 from autoopt.script.sayable import unsayable
 from autoopt.search.trial_runner import TrialRunner
+from autoopt.storage.run_directory import compiled_beside
 from autoopt.trial.parent import Launcher
 from autoopt.trial.protocol import TrialSpec
 
@@ -48,7 +49,8 @@ def script_run(workload: Build | Script, plan: Plan, plan_file: Path, options: O
     reason = unsayable(setup, sites)
     if reason:
         raise UsageError(f"the plan cannot be put on this script from outside: {reason}")
-    return run_with_plan(base.script, plan, sites, strategies=registry.specs, env=setup.flags.get("env"))
+    env = {**(compiled_beside(plan_file) if setup.compile is not None else {}), **setup.flags.get("env", {})}
+    return run_with_plan(base.script, plan, sites, strategies=registry.specs, env=env)
 
 
 def known_sites(plan_file: Path, command: tuple[str, ...]) -> Sites | None:

@@ -26,11 +26,12 @@ from autoopt.benchmark.distributed.replicate import compress
 from autoopt.benchmark.flags import apply_flags
 from autoopt.benchmark.loader import check_workers, consistent, recollate, reorder
 from autoopt.benchmark.optimizer import make_optimizer, users_factory
+from autoopt.benchmark.saving import save_beside, wait_until_saved
 from autoopt.benchmark.seeding import disturb, kept_random_state, mix
 from autoopt.errors import WorkloadError
 from autoopt.records import Site, Sites
 from autoopt.script.draws import own_draws
-from autoopt.script.frames import Found, maker_place, shown
+from autoopt.script.frames import Found, maker_place, shown, user_place
 from autoopt.script.joints import Joints
 from autoopt.script.loaders import Watcher
 from autoopt.script.sayable import marks_steps, unsayable
@@ -75,10 +76,10 @@ class MarkedSteps(Watcher):
     """Tells CUDA graphs when a step is over: gradients of its micro-batches are kept until then."""
 
     def root_found(self, model: nn.Module) -> None:
-        torch.compiler.cudagraph_mark_step_begin()
+        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
 
     def stepped(self, optimizer: Optimizer) -> None:
-        torch.compiler.cudagraph_mark_step_begin()
+        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
 
 
 def stands_alone(file: str, line: int) -> bool:
@@ -178,6 +179,8 @@ class Applying:
             raise WorkloadError(reason)
         apply_flags(self.setup)
         leave_out(self.setup.flags.get("leave_out", ()))
+        if self.setup.flags.get("save_beside"):
+            self._save_beside(frozenset(self.setup.flags["save_beside"]))
         if self.sites is not None and self._compared:
             own_draws(self.seed)
         self.joints.loaders.merged = self._merged
@@ -262,6 +265,25 @@ class Applying:
         if own and (not others or any(call in site.calls for site in own)):
             return "training"
         return "validation" if others else None
+
+    # checkpoints
+
+    def _save_beside(self, lines: frozenset[str]) -> None:
+        """What these lines save is written while training goes on; what is loaded waits for it."""
+        load = torch.load
+
+        def save(plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            found = user_place()
+            beside = found is not None and f"{found.place.file}:{found.place.line}" in lines
+            return (save_beside if beside else plain)(*args, **kwargs)
+
+        @functools.wraps(load)
+        def loaded(*args: Any, **kwargs: Any) -> Any:
+            wait_until_saved()
+            return load(*args, **kwargs)
+
+        self.joints.saving = save
+        torch.load = loaded
 
     # what sends gradients
 

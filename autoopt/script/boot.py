@@ -20,6 +20,7 @@ from autoopt.benchmark.affinity import cores
 from autoopt.errors import WorkloadError
 from autoopt.records import Record
 from autoopt.script.frames import begin_here
+from autoopt.script.imports import ImportClock
 from autoopt.trial.channel import Channel
 from autoopt.trial.protocol import TrialSpec
 
@@ -171,6 +172,9 @@ class ScriptProcess:
         self._server: Any = None
         self._code: Any = None  # of sys.exit
         self.listening_seconds = 0.0  # before the script's first line
+        self._imports = ImportClock()
+        if orders.spec.script is not None and orders.spec.script.sites is None:
+            self._imports.start()
 
     def answer(self, channel: Channel) -> None:
         """Starts the thread that answers the parent."""
@@ -205,11 +209,17 @@ class ScriptProcess:
         """torch has been imported."""
         began, now = self.orders.began, time.monotonic()
         imports = None if began is None else max(now - began - self.listening_seconds, 0.0)
+        self._imports.stop()
         from autoopt.script.process import Script
 
         stops = self._server is not None
         self._script = Script(
-            self.orders.spec, stops=stops, path=self._path, early=self._early, imports_seconds=imports
+            self.orders.spec,
+            stops=stops,
+            path=self._path,
+            early=self._early,
+            imports_seconds=imports,
+            imports=self._imports,
         )
         if self._server is not None:
             self._server.found(self._script)

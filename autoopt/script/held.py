@@ -6,6 +6,8 @@ and the batches of its evaluation are those of the held weights, and of the scri
 from __future__ import annotations
 
 import hashlib
+import os
+from pickle import UnpicklingError
 from time import perf_counter
 from typing import Any
 
@@ -15,6 +17,7 @@ from torch import nn
 from autoopt.benchmark.fingerprint import digest
 from autoopt.benchmark.live import drives
 from autoopt.benchmark.probe import kept_state
+from autoopt.benchmark.saving import wait_until_saved
 from autoopt.records import JsonDict
 from autoopt.records.evaluating import HeldEvaluations
 from autoopt.script.between import Goal, Interruption
@@ -23,6 +26,9 @@ from autoopt.script.metric import LEAST_EVALUATIONS, candidates, chosen, name_of
 
 LOSSES = 32
 """Steps whose loss is told; more would say little more."""
+
+SAVED = "a file that reads as what was saved"
+"""The metric of checkpoints."""
 
 _HASHED = 512
 """Batches of the first evaluation that are hashed: data that differ do so before."""
@@ -140,23 +146,45 @@ class HeldWeights(Watcher):
         return f"one evaluation in {seconds:.0f} s does not show which number it is: name it with --metric"
 
 
-def held_evaluations(training: Any, count: int, seconds: float) -> HeldEvaluations:
-    """Trains on until it has evaluated so often; the weights stay what they are.
+class HeldSaves(Watcher):
+    """Whether a file reads as what was saved in it, of the latest checkpoint."""
+
+    def __init__(self) -> None:
+        self._path, self._saved = "", ""
+
+    def saved(self, *what: Any) -> None:
+        if len(what) > 1 and isinstance(what[1], (str, os.PathLike)):
+            self._path, self._saved = os.path.abspath(what[1]), digest(what[0])
+
+    def read(self) -> float | None:
+        """1 where it does, 0 where it does not; None where no file of tensors and plain values was saved."""
+        wait_until_saved()
+        try:
+            found = torch.load(self._path, map_location="cpu", weights_only=True) if self._saved else None
+        except (OSError, RuntimeError, UnpicklingError):
+            return None
+        return None if found is None else float(digest(found) == self._saved)
+
+
+def held_evaluations(training: Any, count: int, seconds: float, stage: str) -> HeldEvaluations:
+    """Trains on until it has evaluated, or saved, so often; the weights stay what they are.
 
     Args:
         training: the ``ScriptTraining``, which stands at a step's end.
-        count: evaluations that are waited for.
+        count: evaluations or checkpoints that are waited for.
         seconds: after which no other one is.
+        stage: ``evaluate`` or ``checkpoint``.
     """
     session, between, watchers = training.session, training.session.between, training.script.joints.watchers
     model = training.model
     state = session.in_main(lambda: {name: value.clone() for name, value in model.state_dict().items()})
-    held, before, began = HeldWeights(training, state), len(between.of("evaluate")), perf_counter()
-    watchers.append(held)
+    held, before, began = HeldWeights(training, state), len(between.of(stage)), perf_counter()
+    saves, other = HeldSaves(), stage != "evaluate"
+    watchers.append(saves if other else held)
 
     def made() -> dict[int, list[Interruption]]:
         found: dict[int, list[Interruption]] = {}
-        for each in between.of("evaluate")[before:]:
+        for each in between.of(stage)[before:]:
             found.setdefault(each.step, []).append(each)
         return found
 
@@ -164,8 +192,12 @@ def held_evaluations(training: Any, count: int, seconds: float) -> HeldEvaluatio
         return len(made()) >= count or perf_counter() - began > seconds
 
     goal: Goal = training.follow(enough, lambda *_: held.put())
-    watchers.remove(held)
+    watchers.remove(saves if other else held)
     each = list(made().values())
+    why = "" if each else f"no {'checkpoint' if other else 'evaluation'} came within {perf_counter() - began:.0f} s"
+    if other:
+        read, times = saves.read(), tuple(sum(part.seconds for part in parts) for parts in each)
+        return HeldEvaluations(seconds=times, metric=SAVED if read is not None else None, value=read, why=why)
     told = held.told(goal, None)
     return HeldEvaluations(
         seconds=tuple(sum(part.seconds for part in parts) for parts in each),
@@ -173,7 +205,7 @@ def held_evaluations(training: Any, count: int, seconds: float) -> HeldEvaluatio
         metric=told[0] if told else None,
         value=told[1] if told and not held.others else None,
         digits=decimals(told[1]) if told else None,
-        why="" if each else f"no evaluation came within {perf_counter() - began:.0f} s",
+        why=why,
     )
 
 

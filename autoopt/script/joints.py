@@ -6,6 +6,7 @@ Only classes and modules are patched, never what a user may pickle or copy: the 
 from __future__ import annotations
 
 import functools
+import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from time import perf_counter
@@ -114,6 +115,7 @@ class Joints:
             training once an optimizer has stepped and no other model was called.
         around_forward, before_backward: called as a root's training call begins, and before gradients are computed.
         evaluating: makes a root's call outside of training, in place of the call itself.
+        saving: saves a checkpoint in place of ``torch.save``, which it gets first.
     """
 
     def __init__(self, session: Session, *, period: tuple[int, ...] = ()) -> None:
@@ -132,11 +134,12 @@ class Joints:
         self.around_forward: Callable[[], None] | None = None
         self.before_backward: Callable[[], None] | None = None
         self.evaluating: Callable[..., Any] | None = None
+        self.saving: Callable[..., Any] | None = None
         self.trains_in_eval = False
         self._in_eval: list[nn.Module] = []
         self._unheld = self._rootless = 0
         self._scale: Any = None  # of a loss whose gradients have not been computed yet
-        self._in_scaler = self._nested = False
+        self._in_scaler = self._nested = self._saves_now = False
         self._closures = False
         self.within_step = False
         self._before_step: Any = None
@@ -510,15 +513,18 @@ class Joints:
 
         @functools.wraps(plain)
         def save(*args: Any, **kwargs: Any) -> Any:
-            if session.standing:
+            aside = joints._saves_now or threading.current_thread() is not threading.main_thread()
+            if session.standing or aside:
                 return plain(*args, **kwargs)
+            joints._saves_now = True
             begun = session.aside("checkpoint")
             for watcher in joints.watchers:
-                watcher.saved()
+                watcher.saved(*args)
             began = perf_counter()
             try:
-                return plain(*args, **kwargs)
+                return joints.saving(plain, *args, **kwargs) if joints.saving else plain(*args, **kwargs)
             finally:
+                joints._saves_now = False
                 if begun:
                     session.train_again()
                 elif session.evaluating is not None:

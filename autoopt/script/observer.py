@@ -27,6 +27,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.optim.optimizer import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
+from autoopt.benchmark.compiling import is_torchs, repeated_blocks
 from autoopt.benchmark.facts import plain_options
 from autoopt.records import JsonDict, Place, Site, SiteKind, Sites
 from autoopt.script.advice import not_found
@@ -254,6 +255,8 @@ class Observer(Watcher):
         self._loaders: list[tuple[weakref.ref[Any], Seen]] = []
         self._order: list[int] = []
         self._passes = Passes()
+        self._opened: tuple[Found | None, float] | None = None  # until the first training call: by which line, and when
+        self._read, self._trained = 0, False
         self._late = False  # parameters were given their shapes by a first call
         self._watching = True
 
@@ -350,8 +353,11 @@ class Observer(Watcher):
         if found is not None:  # a loop's header; its body belongs to it as the interpreter has it
             place = found.place.model_copy(update={"end_line": found.place.line})
             self._use(self._made.get(loader), Found(place, found.direct))
+        if not self._trained:
+            self._opened, self._read = (found, perf_counter()), 0
 
     def batch_given(self, loader: Any, batch: Any, training: bool) -> None:
+        self._read += 1
         seen = self._made.get(loader)
         if seen is not None:
             seen.count += 1
@@ -378,7 +384,11 @@ class Observer(Watcher):
                 "parameters": sum(p.numel() for p in parameters if not is_lazy(p)),
                 "device": parameters[0].device.type,
                 **({"lazy": True} if late else {}),
+                **({"torchs": True} if is_torchs(inner) else {}),
             }
+            blocks = [inner.get_submodule(name) for name in repeated_blocks(inner)]
+            if any(is_torchs(block) for block in blocks):
+                seen.options["torchs_blocks"] = True
             if not model.training:
                 seen.options["mode"] = "eval"
             if any(map(_is_compiled, model.modules())):
@@ -398,6 +408,9 @@ class Observer(Watcher):
         if not self._watching:
             return
         found = user_place()
+        if not self._trained and self._opened is not None:
+            self._passed_over(*self._opened, trained=training)
+        self._trained = self._trained or training
         if training:
             through = callers()
             self._use(self._made.get(model), found, through[1:])
@@ -426,7 +439,7 @@ class Observer(Watcher):
         self._note("step", found, "step")
         self._trackers()
 
-    def saved(self) -> None:
+    def saved(self, *_: Any) -> None:
         self._here("checkpoint", "torch.save")
 
     def sites(self, command: tuple[str, ...], cwd: str) -> Sites:
@@ -457,6 +470,15 @@ class Observer(Watcher):
         return found.model_copy(update={"not_found": not_found(found)})
 
     # the rest
+
+    def _passed_over(self, found: Found | None, began: float, *, trained: bool) -> None:
+        """The first call since a loader was opened: what it read before the batch of this call was passed over."""
+        self._opened = None
+        batches, seconds = self._read - 1, perf_counter() - began
+        if trained and batches > 0:
+            seen = self._note("passed_over", found, "DataLoader")
+            if seen is not None:
+                seen.options = {"batches": batches, "seconds": seconds * batches / self._read}
 
     def _module_made(self, module: Any, *_: Any) -> None:
         frame = sys._getframe(2)

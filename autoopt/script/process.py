@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ast
-import builtins
 import functools
 import sys
-import threading
 from collections.abc import Sized
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +31,7 @@ from autoopt.script.applying import Applying
 from autoopt.script.between import seconds_of_one, steps_between
 from autoopt.script.draws import draw_anew
 from autoopt.script.frames import folder, is_users
+from autoopt.script.imports import ImportClock, import_sites
 from autoopt.script.joints import Joints
 from autoopt.script.lean import Lean
 from autoopt.script.loaders import Watcher
@@ -373,37 +372,6 @@ def run_parts(training: Any, lap: Lap) -> RunParts:
     )
 
 
-class ImportClock:
-    """Seconds of imports in the thread that trains, until :meth:`stop`."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self._plain: Any = None
-        self._inside = False
-
-    def start(self) -> None:
-        plain = self._plain = builtins.__import__
-        main = threading.main_thread()
-
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            if self._inside or threading.current_thread() is not main or args[0] in sys.modules:
-                return plain(*args, **kwargs)
-            self._inside, began = True, perf_counter()
-            try:
-                return plain(*args, **kwargs)
-            finally:
-                self._inside = False
-                self.seconds += perf_counter() - began
-
-        self._timed = builtins.__import__ = timed
-
-    def stop(self) -> float:
-        """Puts the import back as it was; seconds so far."""
-        if builtins.__import__ is self._timed:
-            builtins.__import__ = self._plain
-        return self.seconds
-
-
 class Script:
     """A script that is listened to.
 
@@ -412,6 +380,7 @@ class Script:
         stops: whether it stops at steps' ends for its parent; False trains for real.
         path, early: see :class:`~autoopt.records.Sites`.
         imports_seconds: of the interpreter and its imports up to torch; None where they were not the script's own.
+        imports: the clock of imports that began before torch's.
     """
 
     def __init__(
@@ -422,11 +391,12 @@ class Script:
         path: tuple[str, ...] = (),
         early: tuple[str, ...] = (),
         imports_seconds: float | None = None,
+        imports: ImportClock | None = None,
     ) -> None:
         assert spec.script is not None
         self._start = {"path": path, "early": early}
         self.imports_seconds = imports_seconds
-        self._imports = ImportClock()
+        self._imports, self._early_imports = ImportClock(), imports or ImportClock()
         self.spec, self.command = spec, spec.script
         sites = spec.script.sites
         self.session = Session(
@@ -462,7 +432,7 @@ class Script:
             MetricReader(self.command.metric, self.session.metric).install()
         elif stops:
             overhear(self.session.line)
-        how = {"disturbed": spec.disturbed, "compared": stops, "patched": bool(self.command.patched)}
+        how: dict[str, Any] = {"disturbed": spec.disturbed, "compared": stops, "patched": bool(self.command.patched)}
         Applying(self.joints, self.setup, sites, spec.seed, **how).install()
         self.joints.install()
         if self.observer is not None:
@@ -489,7 +459,9 @@ class Script:
         if self.observer is None:
             assert self.command.sites is not None
             return self.command.sites
-        return self.observer.sites(self.command.command, folder()).model_copy(update=self._start)
+        found = self.observer.sites(self.command.command, folder())
+        sites = (*found.sites, *import_sites(self._early_imports, self._imports))
+        return found.model_copy(update={**self._start, "sites": sites})
 
     def planned_steps(self) -> int | None:
         """Training steps of the whole run, where its loops tell; None where they do not."""

@@ -411,8 +411,8 @@ class ScriptTraining:
         own = {"max_steps": self.lengths.total or None, "has_evaluate": self.workload.target is not None}
         return facts.model_copy(update={**own, "processes": self.group.size, "wrapped": wrapped})
 
-    def held_evaluations(self, count: int, seconds: float) -> HeldEvaluations:
-        return held_evaluations(self, count, seconds)
+    def held_evaluations(self, count: int, seconds: float, stage: str) -> HeldEvaluations:
+        return held_evaluations(self, count, seconds, stage)
 
     def recorder(self, gradients: int) -> ScriptRecorder:
         return ScriptRecorder(self, gradients)

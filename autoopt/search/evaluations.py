@@ -1,4 +1,6 @@
-"""Changes of evaluation alone: no step is faster by them, so that evaluations are timed, and the whole run decides."""
+"""Changes of evaluations or checkpoints alone: no step is faster by them, so that these are timed.
+
+The whole run decides."""
 
 from __future__ import annotations
 
@@ -34,9 +36,13 @@ _ROUNDING = 1e-5
 """Relative difference of a metric that sums in float32 give it, added up in another order."""
 
 
+STAGES = {"evaluate": "evaluation", "checkpoint": "checkpoint"}
+"""What comes between steps, in words."""
+
+
 def of_evaluation_alone(strategy: Strategy) -> bool:
-    """Whether a strategy can shorten evaluations and nothing else, and trains as before."""
-    return set(strategy.stages) == {"evaluate"} and not strategy.risk.trains_otherwise
+    """Whether a strategy can shorten evaluations, or checkpoints, and nothing else, and trains as before."""
+    return len(strategy.stages) == 1 and set(strategy.stages) <= set(STAGES) and not strategy.risk.trains_otherwise
 
 
 def try_evaluations(
@@ -49,19 +55,20 @@ def try_evaluations(
         deadline: of the search, on the run's clock.
     """
     for proposal in proposals:
+        (stage,) = proposal.strategy.stages
         for setting, answer in conversation(proposal.strategy, case):
             if isinstance(setting, BaseException):
                 skip(context, state, proposal.strategy, Verdict.FAILED, plugin_error(setting))
                 break
-            share = share_of_run(state, round_)
-            seconds = _pair_seconds(context, state)
+            share = share_of_run(state, round_, stage)
+            seconds = _pair_seconds(context, state, stage)
             left = deadline - context.now()
             if context.stopping() or share is None or FEWEST_PAIRS * seconds > TRIAL * left:
                 told = (
-                    "how much of the run evaluations take is not known"
+                    f"how much of the run {STAGES[stage]}s take is not known"
                     if share is None
                     else (
-                        f"no time for it: to time evaluations takes about {FEWEST_PAIRS * seconds:.0f} s, "
+                        f"no time for it: to time {STAGES[stage]}s takes about {FEWEST_PAIRS * seconds:.0f} s, "
                         f"and {max(left, 0):.0f} s were left"
                     )
                 )
@@ -71,40 +78,46 @@ def try_evaluations(
             if candidate is None:
                 answer(None)
                 continue
-            answer(_try(context, state, candidate, share, TRIAL * left))
+            answer(_try(context, state, candidate, stage, share, TRIAL * left))
 
 
-def share_of_run(state: SearchState, round_: Round) -> float | None:
-    """Share of evaluations in the incumbent's whole run, else in its steps; None where that is not known."""
-    run = state.facts.run
-    if run is None or run.evaluation_seconds is None or not run.evaluate_every:
+def share_of_run(state: SearchState, round_: Round, stage: str) -> float | None:
+    """Share of a stage between steps in the incumbent's whole run, else in its steps; None where that is not known."""
+    run = state.run
+    each, every = (run.evaluation_seconds, run.evaluate_every) if run is not None else (None, None)
+    if run is not None and stage == "checkpoint":
+        each, every = run.checkpoint_seconds, run.checkpoint_every
+    if run is None or each is None or not every:
         return None
-    each, step = run.evaluation_seconds * state.evaluation_ratio, round_.step_seconds
+    step = round_.step_seconds
     if not run.steps:
-        return each / (each + step * run.evaluate_every)
-    whole = whole_run_seconds(run.model_copy(update={"step_seconds": step, "evaluation_seconds": each}))
-    part = whole.part("evaluations")
+        return each / (each + step * every)
+    whole = whole_run_seconds(run.model_copy(update={"step_seconds": step}))
+    part = whole.part(f"{STAGES[stage]}s")
     return part.share if part is not None else None
 
 
-def _pair_seconds(context: RunContext, state: SearchState) -> float:
-    """Seconds of two processes that evaluate so often, about; a script trains in between."""
-    run, step = state.facts.run, state.aa.side.step_seconds
+def _pair_seconds(context: RunContext, state: SearchState, stage: str) -> float:
+    """Seconds of two processes that evaluate, or save, so often, about; a script trains in between."""
+    run, step = state.run, state.aa.side.step_seconds
     waited = 0.0
-    if run is not None and run.evaluation_seconds is not None:
+    if run is not None:
         trains = state.sites is not None  # a build() evaluates when it is asked to
-        between = (run.evaluate_every or 0.0) * (step.p50 if step is not None else run.step_seconds or 0.0) * trains
-        waited = EVALUATIONS * (run.evaluation_seconds + between)
+        every = run.checkpoint_every if stage == "checkpoint" else run.evaluate_every
+        between = (every or 0.0) * (step.p50 if step is not None else run.step_seconds or 0.0) * trains
+        waited = EVALUATIONS * ((run.evaluation_seconds or 0.0) + (run.checkpoint_seconds or 0.0) + between)
     return 2 * (context.allocation.start_seconds + waited)
 
 
-def _try(context: RunContext, state: SearchState, candidate: Candidate, share: float, seconds: float) -> Trial:
+def _try(
+    context: RunContext, state: SearchState, candidate: Candidate, stage: str, share: float, seconds: float
+) -> Trial:
     """One setting, until it is decided or its time is up."""
     number, began = state.next_id(), context.now()
     announce_start(context, state, candidate, number, began, 0)
     pairs: list[EvaluationPair] = []
     ruling = EvaluationRuling(Verdict.INCONCLUSIVE, "nothing was measured", Quality(method="not_tested"))
-    same = "batch_size" not in candidate.change.setting
+    same = stage == "evaluate" and "batch_size" not in candidate.change.setting
     while len(pairs) < MOST_PAIRS and not context.stopping():
         key: JsonDict = {
             "purpose": f"trial {number}",
@@ -112,24 +125,24 @@ def _try(context: RunContext, state: SearchState, candidate: Candidate, share: f
             "candidate": candidate.plan.model_dump(),
             "pair": len(pairs),
         }
-        measure = partial(_measured, context, (state.incumbent, candidate.plan), len(pairs))
+        measure = partial(_measured, context, (state.incumbent, candidate.plan), stage, len(pairs))
         try:
             pair = context.run.step("evaluations", key, measure, EvaluationPair)
         except TrialFailed as failure:
             ruling = EvaluationRuling(Verdict.FAILED, failure.reason, Quality(method="not_tested"))
             break
         pairs.append(pair)
-        ruling = rule_on_evaluations(pairs, share, context.min_gain, same_batches=same)
+        ruling = rule_on_evaluations(pairs, share, context.min_gain, same_batches=same, stage=stage)
         spent = context.now() - began
         decided = ruling.verdict is not Verdict.INCONCLUSIVE or ruling.ratio is None
         hopeless = ruling.ratio is not None and ruling.ratio.value <= 1 + context.min_gain
         enough = FEWEST_PAIRS if decided else ENOUGH_PAIRS if hopeless else MOST_PAIRS
         if len(pairs) >= enough or spent * (1 + 1 / len(pairs)) > seconds:
             break
-    return _noted(context, state, candidate, number, began, ruling)
+    return _noted(context, state, candidate, stage, number, began, ruling)
 
 
-def _measured(context: RunContext, plans: tuple[Plan, Plan], number: int) -> EvaluationPair:
+def _measured(context: RunContext, plans: tuple[Plan, Plan], stage: str, number: int) -> EvaluationPair:
     """A pair of processes, the incumbent's first in every other pair.
 
     Raises:
@@ -138,13 +151,19 @@ def _measured(context: RunContext, plans: tuple[Plan, Plan], number: int) -> Eva
     found: dict[int, HeldEvaluations] = {}
     for side in (0, 1) if number % 2 == 0 else (1, 0):
         with context.runner.trial(plans[side], "evaluations") as process:
-            told = process.call(TASK, timeout=600.0, count=EVALUATIONS, seconds=300.0)
+            told = process.call(TASK, timeout=600.0, count=EVALUATIONS, seconds=300.0, stage=stage)
             found[side] = HeldEvaluations.model_validate(told)
     return EvaluationPair(incumbent=found[0], candidate=found[1])
 
 
 def _noted(
-    context: RunContext, state: SearchState, candidate: Candidate, number: int, began: float, ruling: EvaluationRuling
+    context: RunContext,
+    state: SearchState,
+    candidate: Candidate,
+    stage: str,
+    number: int,
+    began: float,
+    ruling: EvaluationRuling,
 ) -> Trial:
     """The trial's document; a kept one makes the incumbent."""
     comparison = Comparison(
@@ -165,10 +184,10 @@ def _noted(
     if trial.verdict is Verdict.KEPT and ruling.evaluation_ratio is not None:
         registry = context.runner.registry
         context.gate.evaluations.measured(
-            registry.fold(candidate.plan), registry.fold(state.incumbent), ruling.evaluation_ratio
+            stage, registry.fold(candidate.plan), registry.fold(state.incumbent), ruling.evaluation_ratio
         )
         state.comparisons[number] = comparison
-        state.evaluation_ratio *= ruling.evaluation_ratio
+        state.between_ratio[stage] = state.between_ratio.get(stage, 1.0) * ruling.evaluation_ratio
         state.incumbent, state.base = registry.order(candidate.plan), str(number)
         best = configuration(state.incumbent, state.environment, side=state.aa.side)
         speedup = Speedup(time_to_target=trial.time_to_target, detail="over the incumbent before it")
@@ -185,7 +204,7 @@ class EvaluationRuling:
         verdict, reason: as a trial has them.
         quality: whether the metric is the same.
         ratio: speedup of the whole run; None where nothing was compared.
-        evaluation_ratio: seconds of an evaluation of the candidate over one of the incumbent.
+        evaluation_ratio: seconds of an evaluation, or a checkpoint, of the candidate over one of the incumbent.
     """
 
     verdict: Verdict
@@ -196,15 +215,16 @@ class EvaluationRuling:
 
 
 def rule_on_evaluations(
-    pairs: Sequence[EvaluationPair], share: float, min_gain: float, *, same_batches: bool
+    pairs: Sequence[EvaluationPair], share: float, min_gain: float, *, same_batches: bool, stage: str = "evaluate"
 ) -> EvaluationRuling:
-    """The verdict on a setting of the evaluation's loader.
+    """The verdict on a setting of the evaluation's loader, or of checkpoints.
 
     Args:
         pairs: of processes, with the same weights.
         share: of the whole run, what evaluations take under the incumbent.
         min_gain: speedup worth having, less 1.
         same_batches: the setting leaves batches as they are, so that the same samples give the same metric.
+        stage: what was timed.
     """
     failed = next((side.why for pair in pairs for side in (pair.incumbent, pair.candidate) if side.why), "")
     if failed or not pairs:
@@ -215,7 +235,8 @@ def rule_on_evaluations(
     value, low, high = (1.0 / (1.0 - share + share / faster) for faster in (each.value, each.low, each.high))
     ratio = Estimate(value=value, low=low, high=high, n=len(pairs), confidence=each.confidence)
     before, after = (_mean([_seconds(side) for side in sides]) for sides in _sides(pairs))
-    told = f"an evaluation takes {after:.3g} s where it took {before:.3g} s, {share:.0%} of the run"
+    name = "an evaluation" if stage == "evaluate" else "a checkpoint"
+    told = f"{name} takes {after:.3g} s where it took {before:.3g} s, {share:.0%} of the run"
     if quality.passed is not True:
         lost = quality.passed is False
         return EvaluationRuling(

@@ -127,11 +127,8 @@ def _seconds(context: RunContext) -> float:
 
 
 def _description(state: SearchState) -> Description:
-    """The workload with evaluations as long as the incumbent's are: a script's profile does not measure them."""
-    run = state.facts.run
-    if run is not None and run.evaluation_seconds is not None:
-        run = run.model_copy(update={"evaluation_seconds": run.evaluation_seconds * state.evaluation_ratio})
-    return Description(facts=state.facts.model_copy(update={"run": run}), environment=state.environment)
+    """The workload with what comes between steps as the incumbent has it: a script's profile does not measure it."""
+    return Description(facts=state.facts.model_copy(update={"run": state.run}), environment=state.environment)
 
 
 def _profiled(

@@ -16,6 +16,7 @@ from autoopt.records import (
     Objective,
     Plan,
     Round,
+    RunParts,
     Sites,
     Trial,
     Verdict,
@@ -78,7 +79,8 @@ class SearchState:
     ``tuning``: the search of hyper-parameters, where one was asked for; ``tuned``: what its strategy is told of it;
     ``model_scaling``: what models of several sizes learnt, where others were tried;
     ``profiles``: plans measured from the inside, by their key; ``missing``: what could not be measured, and why;
-    ``evaluation_ratio``: seconds of an evaluation of the incumbent over one of the baseline, by changes of evaluation;
+    ``between_ratio``: seconds of evaluations and of checkpoints, by stage, under the incumbent over those under the
+    baseline;
     ``unfit``: how the first start of a script failed that does not fit into memory as it is;
     ``diagnosed``: the profile of a script that was taken before anything else was measured.
     """
@@ -122,7 +124,19 @@ class SearchState:
     tuning: Tuning | None = None
     tuned: dict[str, JsonDict] = field(default_factory=dict)
     model_scaling: ModelScaling | None = None
-    evaluation_ratio: float = 1.0
+    between_ratio: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def run(self) -> RunParts | None:
+        """Parts of a whole run, with evaluations and checkpoints as long as the incumbent's are."""
+        run, ratio = self.facts.run, self.between_ratio
+        if run is None:
+            return None
+        evaluation, checkpoint = (
+            None if seconds is None else seconds * ratio.get(stage, 1.0)
+            for stage, seconds in (("evaluate", run.evaluation_seconds), ("checkpoint", run.checkpoint_seconds))
+        )
+        return run.model_copy(update={"evaluation_seconds": evaluation, "checkpoint_seconds": checkpoint})
 
     def next_id(self) -> int:
         self.numbers += 1

@@ -141,6 +141,11 @@ def _between_steps(round_: Round, whole: WholeRun, facts: WorkloadFacts, sites: 
     import_part = whole.part("imports")
     told = f"{_time(import_part.seconds)} of it importing" if import_part is not None else ""
     once = "keep what is made from files at each start (decoded, tokenized) in one file; import only what is used"
+    slow = sites.of("import") if sites is not None else ()
+    for site in slow:
+        lighter = "import it where it is used, if this run uses it; else a lighter part of it, or leave it out"
+        yield _Cost(f"Importing {site.call}", site.options["seconds"], lighter, site.file, site.line, "at each start")
+    start -= sum(site.options["seconds"] for site in slow)
     yield _Cost("The start, before the first batch", start, once, file, None, told)
     part = whole.part("evaluations")
     if part is None:

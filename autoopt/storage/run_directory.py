@@ -21,6 +21,8 @@ LEAST_BYTES = 2**20
 """With less room than this nothing more is begun."""
 
 _OURS = ("journal.jsonl", "result.json", "account.csv", "plan.json", "report.html", "optimized_train.py")
+COMPILED, COMPILER_VARIABLE = "compiler-cache", "TORCHINDUCTOR_CACHE_DIR"
+"""The folder of what trials compile, and the variable that names torch such a folder."""
 
 
 class RunDirectory:
@@ -42,7 +44,7 @@ class RunDirectory:
         self.traces = self.path / "traces"
         self.logs = self.path / "logs"
         # The run's own: what an earlier run compiled would make this one's first start look cheap.
-        self.compiler_cache = self.path / "compiler-cache"
+        self.compiler_cache = self.path / COMPILED
         self._reserve = self.path / ".reserve"
         self._full = False
 
@@ -143,7 +145,7 @@ class RunDirectory:
         return self.release_reserve()
 
     def forget_compiled(self) -> None:
-        """Removes what trials have compiled: it can be large, and nobody reads it after the run."""
+        """Removes what trials have compiled: it can be large, and no plan that compiles nothing reads it."""
         shutil.rmtree(self.compiler_cache, ignore_errors=True)
 
     def check_space(self) -> None:
@@ -221,6 +223,18 @@ def _name(module: str, now: datetime) -> str:
     stem = Path(module.partition(":")[0]).name.removesuffix(".py")
     safe = re.sub(r"[^\w.-]+", "_", stem).strip("._")[:60] or "run"
     return f"{safe}-{now:%Y%m%d-%H%M%S}"
+
+
+def compiled_beside(plan: Path) -> dict[str, str]:
+    """The variable by which torch finds what the trials of a plan's run have compiled; empty where nothing is there.
+
+    Args:
+        plan: the file of the plan. A folder that the user has named for compiled code stays.
+    """
+    folder = plan.absolute().parent / COMPILED
+    if not folder.is_dir() or os.environ.get(COMPILER_VARIABLE):
+        return {}
+    return {COMPILER_VARIABLE: str(folder)}
 
 
 def _free(root: Path, name: str) -> Path:

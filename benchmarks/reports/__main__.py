@@ -1,6 +1,7 @@
 """Slow trainings as they are reported: autoopt's findings on each, and what they reach.
 
     python -m benchmarks.reports --seconds 280     # measures what is missing or was disturbed; call again to go on
+    python -m benchmarks.reports --asks 1          # so many scripts of `asked.py`, five minutes each; --only names one
 
 Each kind of report is a small workload. Its strategy is asked whether it applies and what it expects, and its first
 setting is measured beside the baseline in pairs of live processes. Run it on a machine that does nothing else.
@@ -28,6 +29,8 @@ from autoopt.strategy import Case
 from autoopt.trial.parent import Launcher
 from autoopt.trial.protocol import TrialSpec
 from benchmarks.documents import RESULTS, environment, load, save
+from benchmarks.reports.asked import ASKS, BUDGET
+from benchmarks.reports.asked import answer as answer_to
 from benchmarks.reports.cases import REPORTS, ROOT, Report
 
 FILE = RESULTS / "reports.json"
@@ -88,8 +91,25 @@ def settled(found: dict[str, Any] | None) -> bool:
 def main(words: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.reports")
     parser.add_argument("--seconds", type=float, default=280.0, help="begin no report after so long")
+    parser.add_argument("--asks", type=int, metavar="COUNT", help="answer so many scripts in place of reports")
+    parser.add_argument("--only", choices=[ask.script for ask in ASKS], help="answer this script again")
+    parser.add_argument("--budget", type=float, default=BUDGET, metavar="SECONDS", help="of each command")
     chosen = parser.parse_args(words)
-    measure(chosen.seconds)
+    if chosen.asks is None and chosen.only is None:
+        measure(chosen.seconds)
+    else:
+        ask_some(chosen.asks or 1, chosen.only, chosen.budget)
+
+
+def ask_some(count: int, only: str | None, budget: float) -> None:
+    """Answers so many scripts that have no answer from a quiet machine, or the one that is named."""
+    document = load(FILE)
+    answers = document.setdefault("asks", {})
+    waiting = [ask for ask in ASKS if (ask.script == only if only else not settled(answers.get(ask.script)))]
+    for ask in waiting[:count]:
+        answers[ask.script] = {**answer_to(ask, budget), "budget_seconds": budget}
+        print(ask.script, answers[ask.script], flush=True)
+        save(FILE, document)
 
 
 if __name__ == "__main__":

@@ -36,10 +36,9 @@ BUILTIN: tuple[str, ...] = (
     "memory.optimizer_in_backward:OptimizerInBackward",
     "distributed.sharded_optimizer:ShardedOptimizer",
     "distributed.fully_sharded:FullyShardedParameters",
-    "memory.expandable_segments:ExpandableSegments",
     "training.validation_loader:ValidationLoader",
     "training.evaluation_cadence:EvaluationCadence",
-    "training.checkpoint_cadence:CheckpointCadence",
+    "training.checkpoints:Checkpoints",
     "training.schedule:Schedule",
 )
 """Module and class of each, in the order in which they are tried: the one place where a new strategy is entered."""

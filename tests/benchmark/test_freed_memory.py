@@ -66,7 +66,7 @@ def test_it_is_tried_where_new_pages_take_a_share_of_the_step() -> None:
 @pytest.mark.parametrize(
     ("device", "inspected", "reason"),
     [
-        ("cuda:0", {"page_seconds": 1e-6, "allocator": ""}, "memory of cuda:0"),
+        ("mps", {"page_seconds": 1e-6, "allocator": ""}, "memory of mps"),
         ("cpu", {}, "not glibc"),
         ("cpu", {"page_seconds": 1e-6, "allocator": "jemalloc"}, "another allocator is loaded: jemalloc"),
     ],

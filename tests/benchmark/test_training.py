@@ -247,3 +247,33 @@ def test_stage_times_sum_to_the_whole() -> None:
 def test_an_unknown_flag() -> None:
     with pytest.raises(ValueError, match="there is no flag 'theads'"):
         Training(workload(), Setup().with_flags(theads=1), device="cpu")
+
+
+class Counting(Dataset[Any]):
+    """Counts what is read of it; ``drawn``: each sample draws a random number."""
+
+    def __init__(self, drawn: bool) -> None:
+        self.samples, self.drawn, self.read = data(), drawn, 0
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: Any) -> Any:
+        self.read += 1
+        x, y = self.samples[index]
+        return (x + torch.rand(1), y) if self.drawn else (x, y)
+
+
+@pytest.mark.parametrize(("drawn", "read"), [(False, 6), (True, 3 + 24)])
+def test_samples_that_draw_nothing_are_passed_over_unread(drawn: bool, read: int) -> None:
+    """A look at two samples under three seeds tells; of one that draws, the first tells."""
+    first = Training(workload(train_data=DataLoader(Counting(drawn), 8, shuffle=True)), device="cpu", seed=5)
+    losses(first, 3)
+    state = copy.deepcopy(first.state_dict())
+    expected = losses(first, 6)
+    counting = Counting(drawn)
+    second = Training(workload(train_data=DataLoader(counting, 8, shuffle=True)), device="cpu", seed=5)
+    counting.read = 0
+    second.load_state_dict(state)
+    assert counting.read == read
+    assert losses(second, 6) == expected, "the rest of this epoch, and the next one whole"

@@ -6,8 +6,10 @@ import pytest
 
 from autoopt.loading.importing import load as load_builder
 from autoopt.loading.validation import build
+from autoopt.records import Advice, Change, Plan, Result
 from autoopt.registry import load_strategies
 from benchmarks.reports.__main__ import settled
+from benchmarks.reports.asked import ASKS, SCRIPTS, of_result
 from benchmarks.reports.cases import REPORTS, ROOT, Report
 
 
@@ -31,3 +33,30 @@ def test_its_workload_can_be_built(report: Report, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(ROOT)
     workload = build(load_builder(report.spec, (str(ROOT),)))
     assert next(iter(workload.model.parameters())).requires_grad
+
+
+def test_every_ask_has_its_script_and_an_answer_that_there_is() -> None:
+    names = set(load_strategies())
+    assert {ask.script for ask in ASKS} == {path.stem for path in SCRIPTS.glob("*.py")}
+    for ask in ASKS:
+        compile((SCRIPTS / f"{ask.script}.py").read_text(), ask.script, "exec")
+        if "optimize" in ask.command and all(word.islower() and " " not in word for word in ask.wanted):
+            assert set(ask.wanted) <= names, ask.kind
+
+
+@pytest.mark.parametrize(
+    ("kept", "advice", "found"), [(("trim_padding",), (), True), ((), ("Importing x: 3 s",), False), ((), (), False)]
+)
+def test_an_ask_is_found_by_what_was_kept_or_advised(
+    kept: tuple[str, ...], advice: tuple[str, ...], found: bool
+) -> None:
+    base = Result.model_validate_json((ROOT / "tests" / "golden" / "win.json").read_text())
+    plan = Plan(changes=tuple(Change(strategy=name) for name in kept))
+    result = base.model_copy(
+        update={
+            "best": base.best.model_copy(update={"plan": plan}),
+            "advice": tuple(Advice(title=title, evidence="seen", suggestion="go") for title in advice),
+        }
+    )
+    (ask,) = [each for each in ASKS if each.script == "padded_texts"]
+    assert of_result(ask, result)["found"] is found

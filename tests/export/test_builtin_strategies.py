@@ -39,7 +39,6 @@ WRITTEN = {
     "compile": "compile_in_place(model",
     "cuda_graphs": "make_graphed_callables",
     "affinity": "sched_setaffinity",
-    "expandable_segments": "expandable_segments:True",
 }
 """Lines in the script of a strategy that is not trained with here: it compiles for long, or needs CUDA."""
 

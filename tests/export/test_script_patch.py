@@ -16,7 +16,7 @@ from autoopt.records import Change, Place, Plan, Site, Sites
 from scripted import BF16, COMPILE, FP16, PLAIN, REGISTRY, THREADS, WORKERS, changed_lines, patched, sites_in
 
 AFFINITY = Change(strategy="affinity", setting={"affinity": [0]})
-SEGMENTS = Change(strategy="expandable_segments", setting={"enabled": True})
+SEGMENTS = Change(strategy="allocator", setting={"expandable_segments": True})
 
 
 def test_loader_options_are_merged_into_the_call(tmp_path: Path) -> None:

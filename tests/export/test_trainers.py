@@ -178,7 +178,7 @@ def test_what_code_cannot_do_whole_is_left_out_and_said(target: str, change: Cha
 
 
 def test_variables_of_the_environment_are_said() -> None:
-    changes = (Change(strategy="expandable_segments", setting={"enabled": True}),)
+    changes = (Change(strategy="allocator", setting={"expandable_segments": True}),)
     code = trainer_code(result(changes), "lightning", load_strategies())
     assert code.notes == ("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True must stand in the environment",)
     assert "# Not here: PYTORCH_CUDA_ALLOC_CONF" in code.text

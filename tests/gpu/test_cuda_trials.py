@@ -106,7 +106,7 @@ def test_contenders_that_do_not_fit_together_alternate(start: Start) -> None:
 
 
 def test_expandable_segments_are_set_before_torch_is_imported(start: Start) -> None:
-    plan = Plan(changes=(Change(strategy="expandable_segments", setting={"enabled": True}),))
+    plan = Plan(changes=(Change(strategy="allocator", setting={"expandable_segments": True}),))
     with start(plan=plan, flags={"env": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}}) as trial:
         assert len(trial.call(f"{TASKS}:probe_losses", timeout=120, steps=4)["losses"]) == 4
     assert "PYTORCH_CUDA_ALLOC_CONF" not in os.environ

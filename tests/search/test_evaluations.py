@@ -71,12 +71,17 @@ def test_a_metric_as_a_number_is_the_same_to_rounding_only() -> None:
 def test_ratios_of_evaluations_are_known_by_the_options_of_their_loader() -> None:
     known, own = EvaluationRatios(), Setup()
     large, larger = own.with_evaluation(batch_size=64), own.with_evaluation(batch_size=256)
-    assert known.ratio(large, own) is None
-    known.measured(large, own, 0.5)
-    known.measured(larger, large, 0.5)
-    assert known.ratio(larger, own) == pytest.approx(0.25)
-    assert known.ratio(larger, large) == pytest.approx(0.5)
-    assert known.ratio(large.with_loader(num_workers=2), large) == 1.0, "the training's loader is another"
+    assert known.ratio("evaluate", large, own) is None
+    known.measured("evaluate", large, own, 0.5)
+    known.measured("evaluate", larger, large, 0.5)
+    assert known.ratio("evaluate", larger, own) == pytest.approx(0.25)
+    assert known.ratio("evaluate", larger, large) == pytest.approx(0.5)
+    assert known.ratio("evaluate", large.with_loader(num_workers=2), large) == 1.0, "the training's loader is another"
+    beside = own.with_flags(save_beside=("train.py:9",))
+    assert known.ratio("checkpoint", larger, own) == 1.0, "it saves as before"
+    assert known.ratio("checkpoint", beside, own) is None
+    known.measured("checkpoint", beside, own, 0.1)
+    assert known.ratio("checkpoint", beside, larger) == pytest.approx(0.1)
 
 
 EPOCHS = RunParts(steps=1000, steps_per_epoch=10, step_seconds=0.01)

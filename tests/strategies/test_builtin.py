@@ -96,8 +96,6 @@ def test_any_two_train_together(first: str) -> None:
 @pytest.mark.filterwarnings("ignore:.* should not be instantiated")  # it does so itself, of autograd functions
 @pytest.mark.parametrize("pair", [pair for pair in PAIRS if pair not in QUICK], ids="+".join)
 def test_any_two_train_together_the_slow_ones(pair: tuple[str, str]) -> None:
-    if "expandable_segments" in pair:
-        pytest.skip("it is set before torch is imported, and only CUDA reads it")
     if any(example_of(REGISTRY[name]).processes > 1 for name in pair):
         pytest.skip("one process cannot train what several are to: tests/distributed does")
     assert all(abs(loss) < 1e3 for loss in train_few_steps(tiny_workload(), fold(*pair), steps=2))

@@ -58,7 +58,7 @@ def test_what_makes_it_slower_is_predicted_to_be_slower(name: str) -> None:
 
 def test_numbers_of_a_strategy_s_own_are_declared() -> None:
     """Neither confidence nor interval is claimed for what nobody measured; the pipeline's own what-if is simulated."""
-    found = predict(REGISTRY["expandable_segments"], sample_case("cuda:0"), {"enabled": True})
+    found = predict(REGISTRY["allocator"], sample_case("cuda:0"), {"expandable_segments": True})
     assert found is not None
     assert (found.kind, found.confidence) == ("declared", None)
     simulated = predict(REGISTRY["workers"], sample_case(), {"num_workers": 2})

@@ -17,11 +17,11 @@ class PrintedPlan:
         build: the user's.
         adapted: whether it gives a Trainer's objects.
         sets_switches: whether any of the following is set.
-        affinity, threads, interop_threads, cudnn_benchmark, keeps_freed_memory, sharing_strategy, matmul: switches of
-            the process.
+        affinity, threads, interop_threads, cudnn_benchmark, attention_off, keeps_freed_memory, sharing_strategy,
+            matmul: switches of the process.
         own_loader: whether the user brings a DataLoader.
         odd_loader: one with a sampler or a class of the user's own.
-        map_style, known_length: of the training data.
+        map_style, known_length: of the training data; same_samples: an index gives the same sample whatever is drawn.
         loader_options, valid_options: of DataLoaders.
         starts_workers: whether the plan has a ``worker_init_fn``.
         batch_size, accumulation, learning_rate_factor, warmup_steps: None where they are the user's.
@@ -49,12 +49,14 @@ class PrintedPlan:
     threads: int | None = None
     interop_threads: int | None = None
     cudnn_benchmark: bool | None = None
+    attention_off: tuple[str, ...] | None = None
     keeps_freed_memory: bool | None = None
     sharing_strategy: str | None = None
     matmul: str | None = None
     own_loader: bool = False
     odd_loader: bool = False
     map_style: bool = True
+    same_samples: bool = False
     known_length: bool = True
     loader_options: Mapping[str, Any] = field(default_factory=dict)
     valid_options: Mapping[str, Any] = field(default_factory=dict)

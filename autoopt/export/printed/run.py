@@ -23,6 +23,7 @@ from autoopt.benchmark.losses import Loss
 from autoopt.benchmark.optimizer import RebuiltOptimizer
 from autoopt.benchmark.schedule import Schedule
 from autoopt.benchmark.seeding import mix, random_state, seed_everything, set_random_state
+from autoopt.benchmark.skipping import behind
 from autoopt.benchmark.training_step import TrainingStep
 from autoopt.export.printed.data import (
     OnDevice,
@@ -46,6 +47,9 @@ def set_switches() -> None:
         torch.set_num_interop_threads(plan.interop_threads)
     if plan.cudnn_benchmark is not None:
         torch.backends.cudnn.benchmark = plan.cudnn_benchmark
+    if plan.attention_off is not None:
+        for name in plan.attention_off:
+            getattr(torch.backends.cuda, f"enable_{name}_sdp")(False)
     if plan.keeps_freed_memory is not None:
         keep_freed_memory()
     if plan.sharing_strategy is not None:
@@ -308,10 +312,12 @@ class Run:
         if plan.own_loader and loader.persistent_workers and loader._iterator is not None:
             # such a loader does not draw its workers' seed again; your generator moves on
             torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
-        batches: Iterator[Any] = iter(loader)
-        if self.resumed:  # read over what was trained already
-            for _ in islice(batches, self.batch):
-                pass
+        passed = self.batch if self.resumed else 0
+        batches: Iterator[Any] = behind(loader, passed) if plan.same_samples else iter(loader)
+        if self.resumed:  # what was trained already is passed over
+            if not plan.same_samples:
+                for _ in islice(batches, self.batch):
+                    pass
             set_random_state(self.resumed["random"])
             self.resumed = None
         return batches

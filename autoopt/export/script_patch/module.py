@@ -13,7 +13,7 @@ from autoopt.export.inline import Inliner, NotExportable, import_lines
 from autoopt.export.script_patch.source import NoHonestEditError, entry_of
 from autoopt.records import Sites
 
-DOCSTRING = '"""How the training data are kept, read and decoded."""'
+DOCSTRING = '"""Classes and functions that the training script uses."""'
 _NAMES = ("prepared", "prepared_data", *(f"prepared_{number}" for number in range(2, 100)))
 _DEFINES = ("class ", "def ", "@", "#")
 

@@ -47,7 +47,12 @@ def edits_of(
     """
     old, new = registry.fold(before), registry.fold(before.with_change(change))
     recipe = registry[change.strategy].recipe(dict(change.setting))
-    edits = [*_of_setup(old, new), *_of_batch(old.batch, new.batch, sites), *recipe.edits]
+    edits = [
+        *_of_setup(old, new),
+        *_of_compile(old, new, sites),
+        *_of_batch(old.batch, new.batch, sites),
+        *recipe.edits,
+    ]
     if marks_steps(new, sites) and not marks_steps(old, sites):
         edits += [Edit("model", lines=(_MARK,)), Edit("step", lines=(_MARK,))]
     precision = new.precision if new.precision.dtype != old.precision.dtype else None
@@ -58,7 +63,7 @@ def edits_of(
     ]
     if new.transfer.prefetch != old.transfer.prefetch and not recipe.edits:
         unsaid.append("batches that are copied ahead")
-    if new.compile != old.compile and new.compile is not None and new.compile.regional:
+    if new.compile != old.compile and new.compile is not None and new.compile.regional and not recipe.edits:
         unsaid.append("which blocks are compiled")
     if new.batch.warmup_steps != old.batch.warmup_steps:
         unsaid.append("warm-up")
@@ -112,6 +117,9 @@ def _of_setup(old: Setup, new: Setup) -> Iterator[Edit]:
             continue
         if name == "env":
             yield Edit("environment", arguments=dict(value))
+        elif name == "attention_off":
+            off = tuple(f"{{torch}}.backends.cuda.enable_{each}_sdp(False)" for each in value)
+            yield Edit("start", lines=off, imports=("torch",))
         elif name == "affinity":
             yield Edit("start", lines=(f"os.sched_setaffinity(0, {literal(list(value))})",), imports=("os",))
         elif name in FLAG_LINES:
@@ -120,8 +128,18 @@ def _of_setup(old: Setup, new: Setup) -> Iterator[Edit]:
     if new.precision.matmul != old.precision.matmul and new.precision.matmul is not None:
         line = f"{{torch}}.set_float32_matmul_precision({literal(new.precision.matmul)})"
         yield Edit("start", lines=(line,), imports=("torch",))
-    if new.compile is not None and new.compile != old.compile and not new.compile.regional:
-        yield Edit("model", lines=(f"{{model}}.compile({_arguments(new.compile)})",))
+
+
+def _of_compile(old: Setup, new: Setup, sites: Sites) -> Iterator[Edit]:
+    """A model of the user's own class compiles itself; for one of torch's, that does nothing."""
+    if new.compile is None or new.compile == old.compile or new.compile.regional:
+        return
+    arguments = _arguments(new.compile)
+    if any(site.options.get("torchs") for site in sites.of("model")):
+        inner = f", {arguments}" if arguments else ""
+        yield Edit("model", lines=(f"compile_in_place({{model}}{inner})",), parts=(COMPILE_IN_PLACE,))
+    else:
+        yield Edit("model", lines=(f"{{model}}.compile({arguments})",))
 
 
 def _of_processes(old: Distributed, new: Distributed) -> Iterator[Edit]:
@@ -140,5 +158,6 @@ def _arguments(compile_: Compile) -> str:
     return ", ".join(f"{name}={literal(value)}" for name, value in wanted.items() if value is not None)
 
 
+COMPILE_IN_PLACE = "autoopt.benchmark.compiling:compile_in_place"
 HOOKS = "torch.distributed.algorithms.ddp_comm_hooks.default_hooks"
 _NONE = object()

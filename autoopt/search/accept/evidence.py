@@ -46,7 +46,8 @@ class Evidence(Record):
     ``planned_steps``: optimizer steps of the run that the user plans, as the incumbent takes them.
     ``run``: parts of a whole run of the baseline. ``evaluation_of_incumbent``: seconds of an evaluation of
     the incumbent over one of the baseline, where evaluations were measured by themselves; ``evaluation_ratio``: of the
-    candidate over the incumbent, None where they were not.
+    candidate over the incumbent, None where they were not. ``checkpoint_of_incumbent``, ``checkpoint_ratio``: the same
+    of checkpoints.
     ``failure``: how a training of the candidate ended badly.
     ``memory_limit_bytes``: of the device; None where it is not known.
     ``level``: what probes tell of the quality of an ``exact`` or ``numeric`` change; None where none was made.
@@ -66,6 +67,8 @@ class Evidence(Record):
     run: RunParts | None = None
     evaluation_of_incumbent: float = 1.0
     evaluation_ratio: float | None = None
+    checkpoint_of_incumbent: float = 1.0
+    checkpoint_ratio: float | None = None
     failure: SideFailure | None = None
     memory_limit_bytes: int | None = None
     level: Quality | None = None
@@ -115,30 +118,35 @@ class Judgement(Record):
 
 @dataclass
 class EvaluationRatios:
-    """Measured ratios: seconds of an evaluation under a setup over one under another, by the evaluation's options."""
+    """Measured ratios: seconds of an evaluation, or a checkpoint, under a setup over one under another.
 
-    _known: dict[str, float] = field(default_factory=lambda: {_key(Setup()): 1.0})
+    They are known by the options that the setups have for that stage.
+    """
 
-    def measured(self, setup: Setup, over: Setup, ratio: float) -> None:
+    _known: dict[str, float] = field(default_factory=dict)
+
+    def measured(self, stage: str, setup: Setup, over: Setup, ratio: float) -> None:
         """Notes what was measured.
 
         Args:
+            stage: ``evaluate`` or ``checkpoint``.
             setup, over: of the two evaluations.
             ratio: seconds of the first over those of the second.
         """
-        self._known[_key(setup)] = ratio * self._known.get(_key(over), 1.0)
+        self._known[_key(stage, setup)] = ratio * self._known.get(_key(stage, over), 1.0)
 
-    def ratio(self, setup: Setup, over: Setup) -> float | None:
+    def ratio(self, stage: str, setup: Setup, over: Setup) -> float | None:
         """Of an evaluation under one setup over one under another; None where it was not measured."""
-        one, other = _key(setup), _key(over)
+        one, other, none = _key(stage, setup), _key(stage, over), _key(stage, Setup())
         if one == other:
             return 1.0
-        known = self._known
+        known = {none: 1.0, **self._known}
         return known[one] / known[other] if one in known and other in known else None
 
 
-def _key(setup: Setup) -> str:
-    return json.dumps(dict(setup.evaluation), sort_keys=True, default=str)
+def _key(stage: str, setup: Setup) -> str:
+    options = setup.evaluation if stage == "evaluate" else {"beside": setup.flags.get("save_beside")}
+    return f"{stage} {json.dumps(dict(options), sort_keys=True, default=str)}"
 
 
 def near_limit(peak: int | None, limit: int | None, retries: int = 0, allocated: int | None = None) -> str:

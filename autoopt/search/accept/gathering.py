@@ -200,6 +200,7 @@ class Gate:
         beside, registry = self.trainings.pairs(incumbent, plan), self.registry
         # an incumbent that takes the baseline's steps was shown to train as it does, and stands for it
         reference = incumbent if beside and not differ else self.baseline
+        before = registry.fold(incumbent)
         return Evidence(
             risk=self.risk_over(plan, incumbent),
             baseline_runs=self.trainings.of(reference),
@@ -211,8 +212,10 @@ class Gate:
             accept_undecided=self.accept_undecided,
             planned_steps=facts.max_steps,
             run=facts.run,
-            evaluation_of_incumbent=self.evaluations.ratio(registry.fold(incumbent), Setup()) or 1.0,
-            evaluation_ratio=self.evaluations.ratio(registry.fold(plan), registry.fold(incumbent)),
+            evaluation_of_incumbent=self.evaluations.ratio("evaluate", before, Setup()) or 1.0,
+            evaluation_ratio=self.evaluations.ratio("evaluate", registry.fold(plan), before),
+            checkpoint_of_incumbent=self.evaluations.ratio("checkpoint", before, Setup()) or 1.0,
+            checkpoint_ratio=self.evaluations.ratio("checkpoint", registry.fold(plan), before),
             memory_limit_bytes=self.memory_limit_bytes,
             failure=SideFailure(
                 side="candidate",

@@ -167,6 +167,7 @@ def same_steps(
         fixed_seconds=max(one.fixed_seconds + extra, 0.0),
         step_seconds=times[1],
         evaluation_seconds=one.evaluation_seconds * _evaluating(evidence),
+        checkpoint_seconds=one.checkpoint_seconds * (evidence.checkpoint_ratio or 1.0),
         epoch_seconds=_epoch(comparison.candidate, one.steps_per_epoch),
     )
     return SameSteps(one, other, time_ratio([one], [other], comparison.estimate, seed_noise=False), over)
@@ -180,7 +181,7 @@ def _between(one: Parts, evidence: Evidence, side: Side) -> Parts:
     known: dict[str, Any] = {
         "steps_per_epoch": run.steps_per_epoch,
         "epoch_seconds": _epoch(side, run.steps_per_epoch),
-        "checkpoint_seconds": run.checkpoint_seconds or 0.0,
+        "checkpoint_seconds": (run.checkpoint_seconds or 0.0) * evidence.checkpoint_of_incumbent,
         "checkpoint_every": run.checkpoint_every,
     }
     if one.evaluate_every is None:

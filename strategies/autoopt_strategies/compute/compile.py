@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import (
     Setting,
     Settings,
@@ -25,6 +25,10 @@ FIRST, EACH = 7.0, 0.8
 
 Fitted to measured first steps on two cores: 9.5 s (small MLP), 33 s (small ResNet), 46 s (small GPT).
 """
+AUTOTUNE, AUTOTUNED = "max-autotune", 4.0
+"""The mode that tries kernels out, and how many times as long its compilation takes, about."""
+PAYS, TRIED = 20, 4
+"""Times its seconds that the planned run must take, since it brings a few hundredths, and that the search has left."""
 CONTAINERS = frozenset({"ModuleList", "Sequential", "ModuleDict"})
 STAY = frozenset({"matmul", "other"})
 """Kinds of operators that compiled code calls as they are."""
@@ -52,7 +56,8 @@ class CompileModel(Strategy):
     """Compiles the model with ``torch.compile``: whole, or only the blocks that repeat.
 
     What it does: traces the model, fuses memory-bound operators, writes kernels of its own.
-        Modes: ``default``; ``reduce-overhead`` replays CUDA graphs; ``max-autotune`` tries kernels out;
+        Modes: ``default``; ``reduce-overhead`` replays CUDA graphs; ``max-autotune`` tries kernels out, where the
+        planned run is long enough to pay for that;
         ``dynamic`` expects any shape; ``regional`` compiles a repeated block once; ``loss`` compiles the loss
         with the model, as one graph.
     When it helps: memory-bound elementwise chains, many small operators, long runs.
@@ -89,7 +94,8 @@ class CompileModel(Strategy):
 
     def once_seconds(self, case: Case, setting: Setting) -> float:
         """Of a compilation that finds nothing cached."""
-        return compile_seconds(case, regional=bool(setting.get("regional")))
+        seconds = compile_seconds(case, regional=bool(setting.get("regional")))
+        return AUTOTUNED * seconds if setting.get("mode") == AUTOTUNE else seconds
 
     def settings(self, case: Case) -> Settings:
         for setting in self._likeliest(case):
@@ -106,12 +112,16 @@ class CompileModel(Strategy):
         whole: Setting = {"mode": "default", **shapes}
         found = [whole]
         if len(case.workload.model.repeated_blocks) > 2:
-            found.insert(0, {**whole, "regional": True})
+            sites = case.sites.of("model") if case.sites is not None else ()
+            torchs = {"torchs": True} if any(site.options.get("torchs_blocks") for site in sites) else {}
+            blocks = containers(case.workload.model.repeated_blocks)
+            found.insert(0, {**whole, "regional": True, "blocks": blocks, **torchs})
         if case.device == "cuda" and case.workload.static_shapes is not False:
             found.append({"mode": "reduce-overhead"})
-        seconds = 4 * compile_seconds(case, regional=False)
-        if (case.seconds_left or 0.0) > 20 * seconds:
-            found.append({"mode": "max-autotune", **shapes})
+        tuned: Setting = {"mode": AUTOTUNE, **shapes}
+        seconds = self.once_seconds(case, tuned)
+        if run_seconds(case) > PAYS * seconds and (case.seconds_left or 0.0) > TRIED * seconds:
+            found.append(tuned)
         return found
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
@@ -124,8 +134,19 @@ class CompileModel(Strategy):
         options = [] if setting["mode"] == "default" else [f'mode="{setting["mode"]}"']
         options += ["dynamic=True"] if setting.get("dynamic") else []
         arguments = ", ".join(options)
+        edits: tuple[Edit, ...] = ()
         if setting.get("regional"):
-            line = f"for block in repeated_blocks:  # such as model.layers\n    block.compile({arguments})"
+            blocks = setting.get("blocks") or ["layers"]
+            torchs = setting.get("torchs")  # Module.compile does nothing for a class of torch's own
+            each = (
+                f"compile_in_place(block{', ' if options else ''}{arguments})"
+                if torchs
+                else f"block.compile({arguments})"
+            )
+            loops = [f"for block in {{model}}{place}:\n    {each}" for place in map(_within, blocks)]
+            line = "\n".join(loops).replace("{model}", "model")
+            parts = ("autoopt.benchmark.compiling:compile_in_place",) if torchs else ()
+            edits = (Edit("model", lines=tuple(loops), parts=parts),) if setting.get("blocks") else ()
         else:
             line = f"model = torch.compile(model{', ' if options else ''}{arguments})"
         if setting.get("loss"):
@@ -136,6 +157,7 @@ class CompileModel(Strategy):
             pytorch=line,
             lightning={"_note": f"module = torch.compile(module{', ' if options else ''}{arguments}) before fit"},
             transformers={"torch_compile": True, "torch_compile_mode": setting["mode"]},
+            edits=edits,
             accelerate={
                 "dynamo_config": {
                     **dynamo,
@@ -177,6 +199,22 @@ class CompileModel(Strategy):
         """Forward and backward at this share of their seconds, issued in this share of the host's."""
         seconds = {name: seconds_of(case, name) * share for name in ("forward", "backward")}
         return gain(case, {**seconds, **issued(case, passes=left)})
+
+
+def run_seconds(case: Case) -> float:
+    """Seconds of the planned run's steps as they are now; 0 where its length is not known."""
+    step = case.pipeline.step_seconds if case.pipeline is not None else 0.0
+    return (case.planned_steps or 0) * step
+
+
+def containers(blocks: Iterable[str]) -> list[str]:
+    """The modules that hold blocks which repeat: ``layers`` of ``layers.0`` and ``layers.1``."""
+    return list(dict.fromkeys(name.rpartition(".")[0] for name in blocks))
+
+
+def _within(path: str) -> str:
+    """A module's path as code behind its model's name: ``.encoder[0].layers``."""
+    return "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in path.split(".") if part)
 
 
 def _passes(case: Case) -> float:

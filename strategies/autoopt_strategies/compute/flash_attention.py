@@ -8,10 +8,13 @@ from functools import reduce
 from typing import Any
 
 from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, at_most, compute_gain, operator_share, tried_gain
+from autoopt_strategies.common import Setting, Settings, at_most, compute_gain, kept, operator_share, tried_gain
 
 SCORES = ("softmax", "masked_fill", "bmm", "baddbmm", "where")
 """Operators of hand-written attention, as parts of their names."""
+BACKENDS = ("cudnn", "flash", "mem_efficient")
+LEAST_SAVING = 0.02
+"""Of forward and backward: a back end that saves less is not worth a line."""
 
 
 @dataclass(frozen=True)
@@ -70,13 +73,16 @@ class FlashAttention(Strategy):
     What it does: switches models that offer the choice (transformers, timm). Elsewhere it edits the source of the
         function in which a softmax of scores runs: ``softmax(Q K^T) V``, with scale, bias, masks and dropout, becomes
         one call. Each edit is checked on a copy: outputs and gradients, in both modes, at two lengths and under
-        autocast. A patch holds the edited lines; a library's own function is edited in the process alone.
+        autocast. A patch holds the edited lines; a library's own function is edited in the process alone. ``off``: on
+        CUDA, the back ends (cuDNN, flash, memory-efficient) that stand before a faster one are turned off.
     When it helps: long sequences; memory, since the scores are never stored.
     When it does not: short sequences; attention that is a small part of the step. Together with mixed
         precision on a CPU it may cost (facts differ by machine), so both are also tried apart.
-    What it costs: sums in another order; dropout draws other random numbers.
+    What it costs: sums in another order; dropout draws other random numbers. What the back end that is left refuses,
+        such as a mask, is written out.
     Source: Dao et al., "FlashAttention", NeurIPS 2022;
-        https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html
+        https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html;
+        https://docs.pytorch.org/docs/stable/backends.html#torch.backends.cuda.enable_flash_sdp
     """
 
     name = "flash_attention"
@@ -87,7 +93,7 @@ class FlashAttention(Strategy):
 
     def applies(self, case: Case) -> Applies:
         found = case.inspected(self.name)
-        if found.get("functions") or found.get("switch"):
+        if found.get("functions") or found.get("switch") or _off(case):
             return Applies.yes()
         if found.get("error"):
             return Applies.no(f"looking for attention failed: {found['error']}")
@@ -95,11 +101,14 @@ class FlashAttention(Strategy):
         if refused:
             name, reason = next(iter(refused.items()))
             return Applies.no(f"{name or 'the model'} is left alone: {reason}")
+        if found.get("backends"):
+            return Applies.no("attention takes its fastest back end already (tried)")
         return Applies.no("no hand-written attention was found in the model")
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
         """Seconds of forward and backward with it on a copy; else: scores are neither written nor read."""
-        ratio = case.inspected(self.name).get("ratio")
+        found = case.inspected(self.name)
+        ratio = min(found["backends"].values()) if setting.get("off") and found.get("backends") else found.get("ratio")
         if ratio is not None:
             return tried_gain(case, ratio)
         share = operator_share(case, names=SCORES)
@@ -107,26 +116,31 @@ class FlashAttention(Strategy):
             return None
         return at_most(compute_gain(case, 1 - share))
 
-    def settings(self, case: Case) -> list[Setting]:
+    def settings(self, case: Case) -> Settings:
         found = case.inspected(self.name)
         setting: Setting = {}
         if found.get("switch"):
             setting["switch"] = True
         if found.get("functions"):
             setting["functions"] = found["functions"]
-        return [setting]
+        if setting and not kept((yield setting)):
+            return
+        off = _off(case)
+        if off:
+            yield {**setting, "off": off}
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
         for change in transforms(setting):
             setup = setup.with_model(change)
-        return setup
+        return setup.with_flags(attention_off=tuple(setting["off"])) if setting.get("off") else setup
 
     def recipe(self, setting: Setting) -> Recipe:
         edits: tuple[Edit, ...] = ()
+        lines = [f"torch.backends.cuda.enable_{each}_sdp(False)" for each in setting.get("off", ())]
         if setting.get("switch"):
             line = 'model.set_attn_implementation("sdpa")  # timm: attention.fused_attn = True'
-        else:
-            functions = setting.get("functions", [])
+        elif setting.get("functions"):
+            functions = setting["functions"]
             where = ", ".join(each["function"] for each in functions)
             line = f"y = F.scaled_dot_product_attention(q, k, v, is_causal=...)  # in {where}, for softmax(q @ k.T) @ v"
             edits = tuple(
@@ -138,7 +152,9 @@ class FlashAttention(Strategy):
                 )
                 for each in functions
             )
-        return Recipe.noted(line, edits=edits)
+        else:
+            line = ""
+        return Recipe.noted("\n".join([*([line] if line else []), *lines]), edits=edits)
 
     def inspect(self, live: Any) -> Setting:
         """Where attention is, whether the rewritten one is equal on a real batch, and what it brings on a copy."""
@@ -149,4 +165,18 @@ class FlashAttention(Strategy):
         changes = transforms(found)
         if changes:
             found["ratio"] = live.ratio_with(lambda copied: reduce(lambda one, change: change(one), changes, copied))
+        if live.device.kind == "cuda" and (changes or found["fused"]):
+            from autoopt_strategies.compute.attention.backends import ratios
+
+            found["backends"] = ratios(live, changes)
         return found
+
+
+def _off(case: Case) -> list[str]:
+    """The back ends to be turned off so that the fastest one is taken; empty where none is worth it."""
+    found = case.inspected(FlashAttention.name)
+    ratios, now = found.get("backends") or {}, found.get("ratio") or 1.0
+    best = min(ratios, key=lambda name: ratios[name], default="")
+    if not best or ratios[best] > (1.0 - LEAST_SAVING) * now:
+        return []
+    return [each for each in BACKENDS if each != best]

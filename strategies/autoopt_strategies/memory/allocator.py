@@ -1,11 +1,12 @@
-"""The C library's allocator: what a step frees is kept for the next one."""
+"""Allocators: what a step frees is kept for the next one, and CUDA's segments grow instead of leaving gaps."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import COMPUTE, Setting, compute_threads, seconds_of, tried_gain
+from autoopt_strategies.common import COMPUTE, Setting, compute_threads, memory_used, seconds_of, tried_gain
 
 LEAST_SHARE = 0.005
 """Share of a step that new pages must take to be worth a try."""
@@ -18,19 +19,36 @@ LINES = (
 VARIABLES = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
 """The same from outside: nothing is mapped, and more memory than there is would have to be free to be given back."""
 REPLACED = ("jemalloc", "tcmalloc", "mimalloc")
+CUDA_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+"""The first is what torch 2.9 and later read first; the second is what all read."""
+KEY, ON = "expandable_segments", "expandable_segments:True"
+PRESSED = 0.7
+FRAGMENTED = 0.05
+"""Of the memory, what gaps between tensors take, about, where training runs out of it at its first steps."""
+
+
+def configured() -> tuple[str, str]:
+    """CUDA's variable with expandable segments turned on; whatever else the user has set in it stays."""
+    variable = next((name for name in CUDA_VARIABLES if os.environ.get(name)), CUDA_VARIABLES[-1])
+    rest = [part for part in os.environ.get(variable, "").split(",") if part and part.split(":")[0].strip() != KEY]
+    return variable, ",".join([*rest, ON])
 
 
 class Allocator(Strategy):
-    """Keeps the memory that a step frees for the next step, in a process that computes on the CPU.
+    """Keeps the memory that a step frees for the next step; on CUDA, lets the allocator extend its segments.
 
-    What it does: ``mallopt(M_MMAP_MAX, 0)`` and ``mallopt(M_TRIM_THRESHOLD, -1)``: glibc takes large tensors from the
-        heap, and does not give its end back to the system.
-    When it helps: activations of megabytes. Freed, they go back to the system, and in the next step it has to give and
-        zero each of their pages again: thousands of page faults a step, in some processes and not in others.
-    When it does not: small tensors; a device that holds them; another allocator (jemalloc, tcmalloc).
-    What it costs: memory that was needed once stays with the process.
+    What it does: on a CPU ``mallopt(M_MMAP_MAX, 0)`` and ``mallopt(M_TRIM_THRESHOLD, -1)``: glibc takes large tensors
+        from the heap, and does not give its end back to the system. On CUDA
+        ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True``, beside what you have set there yourself.
+    When it helps: on a CPU, activations of megabytes. Freed, they go back to the system, and in the next step it has to
+        give and zero each of their pages again: thousands of page faults a step, in some processes and not in others.
+        On CUDA, sizes that change from step to step, so that the allocator frees and retries; a batch that almost fits.
+    When it does not: small tensors; another allocator (jemalloc, tcmalloc); static shapes with memory to spare.
+    What it costs: memory that was needed once stays with the process; expandable segments forbid some sharing of CUDA
+        tensors between processes.
     Source: https://man7.org/linux/man-pages/man3/mallopt.3.html;
-        https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html (memory allocators)
+        https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html (memory allocators);
+        https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf
     """
 
     name = "allocator"
@@ -41,6 +59,8 @@ class Allocator(Strategy):
 
     def applies(self, case: Case) -> Applies:
         found = case.inspected(self.name)
+        if case.device == "cuda":
+            return _pressed(case)
         if case.device != "cpu":
             return Applies.no(f"tensors are in the memory of {case.environment.device}, which torch keeps by itself")
         if "page_seconds" not in found:
@@ -53,14 +73,33 @@ class Allocator(Strategy):
         return Applies.yes()
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
-        """Stages without their share of what the page faults of a step take."""
+        """Stages without their share of what the page faults of a step take; of CUDA's, no more than its retries."""
+        if setting:
+            return Estimate(value=1.0, low=0.98, high=1.1, n=1).as_kind("declared")
         share = _share(case)
         return None if share is None else tried_gain(case, dict.fromkeys(_stages(case), 1.0 - share))
 
+    def settings(self, case: Case) -> list[Setting]:
+        return [{KEY: True} if case.device == "cuda" else {}]
+
+    def memory_savings(self, case: Case) -> list[tuple[float, Setting]]:
+        """Less is lost to gaps, at no cost."""
+        return [(0.0, {KEY: True})] if case.device == "cuda" else []
+
+    def memory_saved(self, case: Case) -> float | None:
+        return FRAGMENTED * (case.environment.device_memory_bytes or 0)
+
     def apply(self, setup: Setup, setting: Setting) -> Setup:
+        if setting:
+            variable, value = configured()
+            return setup.with_flags(env={variable: value})
         return setup.with_flags(keep_freed_memory=True)
 
     def recipe(self, setting: Setting) -> Recipe:
+        if setting:
+            variable, value = configured()
+            line = f'os.environ["{variable}"] = "{value}"  # before torch is imported'
+            return Recipe.noted(line, f"{variable}={value} in the environment")
         note = {"_note": "before training: " + "; ".join(line.partition("  #")[0] for line in LINES)}
         return Recipe(
             pytorch="\n".join(LINES),
@@ -73,7 +112,6 @@ class Allocator(Strategy):
     def inspect(self, live: Any) -> Setting:
         """Seconds that a new page takes here, and the allocator that is loaded in place of glibc's."""
         import ctypes
-        import os
 
         if not hasattr(ctypes.CDLL(None), "mallopt"):
             return {}
@@ -93,6 +131,17 @@ def page_seconds() -> float:
         return (perf_counter() - began) / PAGES
 
     return min(each() for _ in range(TURNS))
+
+
+def _pressed(case: Case) -> Applies:
+    """Whether CUDA's allocator may lack memory that is there."""
+    variable, value = configured()
+    if os.environ.get(variable) == value:
+        return Applies.no(f"{variable} has it already")
+    used = memory_used(case)
+    if case.fits and used is not None and used < PRESSED and case.workload.static_shapes is not False:
+        return Applies.no(f"{used:.0%} of the memory is used and shapes are static: nothing fragments")
+    return Applies.yes()
 
 
 def _stages(case: Case) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from autoopt_strategies.compute.attention.backends import attends
 from autoopt_strategies.compute.attention.forward import RewriteAttention, rewritten, text_of
 from autoopt_strategies.compute.attention.prove import bound, check, compare, first_line, gradients, one_smaller
 from autoopt_strategies.compute.attention.source import Refused, variants
@@ -193,7 +194,8 @@ def survey_training(
         switch: switches a model whose library offers the choice; the number of places.
 
     Returns:
-        As :func:`survey`, and ``switch``: whether there is something to switch. Nothing is left that does not give
+        As :func:`survey`, and ``switch``: whether there is something to switch; ``fused``: whether the model calls
+        the operator already. Nothing is left that does not give
         the same loss and gradients of the whole model.
     """
     copied = copy.deepcopy(model)
@@ -208,7 +210,7 @@ def survey_training(
         if not found["switch"]:
             found["refused"][""] = "the library's own implementation gives other gradients on a batch"
             copied = copy.deepcopy(model)
-    edits = survey(copied, run)
+    edits = survey(copied, run) | {"fused": attends(run)}
     refused = found["refused"] | edits.pop("refused")
     if edits["functions"] and not _same(model, RewriteAttention(tuple(edits["functions"]))(copied), loss, batch):
         refused[""] = "the rewritten model gives another loss or other gradients on a batch"

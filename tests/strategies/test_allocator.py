@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autoopt import Setup
-from autoopt_strategies.memory.expandable_segments import ExpandableSegments
+from autoopt_strategies.memory.allocator import Allocator
 
 
 @pytest.mark.parametrize(
@@ -29,8 +29,8 @@ def test_the_users_own_settings_stay(
         monkeypatch.delenv(name, raising=False)
     for name, value in given.items():
         monkeypatch.setenv(name, value)
-    strategy = ExpandableSegments()
-    setting = {"enabled": True}
+    strategy = Allocator()
+    setting = {"expandable_segments": True}
     flags = strategy.apply(Setup(), setting).flags["env"]
     assert flags == wanted
     ((name, value),) = wanted.items()
