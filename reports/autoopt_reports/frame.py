@@ -14,8 +14,8 @@ from autoopt_reports.terminal import (
     Marks,
     clock_text,
     encodable,
+    first_steps_text,
     fit,
-    look_text,
     opportunity_texts,
     prediction_texts,
     ratio_text,
@@ -80,7 +80,7 @@ def _numbers(state: State, width: int, marks: Marks) -> Text:
     """Baseline, best and quality in one line."""
     text = Text(" ")
     if state.baseline is None or state.baseline.step_seconds is None:
-        told = "Baseline is being measured" if state.look is None else f"First look: {look_text(state.look)}"
+        told = "measuring the baseline" if state.look is None else f"first steps: {first_steps_text(state.look)}"
         text.append(encodable(told, marks), style="dim")
         text.truncate(width, overflow="ellipsis")
         return text

@@ -282,10 +282,10 @@ def test_the_quality_says_what_it_rests_on_what_it_costs_and_what_it_would_have_
         }
     )
     checks = report_view(WIN.model_copy(update={"quality": quality})).trust
-    told = next(str(check.text) for check in checks if "rests on the first" in str(check.text))
-    assert "It rests on the first 64 steps." in told
+    told = next(str(check.text) for check in checks if "Evidence: the first" in str(check.text))
+    assert "Evidence: the first 64 steps." in told
     assert "charged as 1.12" in told
-    assert "It would not have shown what the training does otherwise after step 64." in told
+    assert "Not covered: what the training does otherwise after step 64." in told
 
 
 def test_the_first_screen_gives_the_metric_of_the_final_plan_with_its_interval() -> None:
