@@ -153,7 +153,7 @@ def test_no_words_show_the_help_as_a_usage_error(capsys: pytest.CaptureFixture[s
     assert main([]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert "Commands:" in err
+    assert "Search:" in err
 
 
 def test_help_imports_neither_torch_nor_the_engine() -> None:

@@ -149,7 +149,7 @@ def qualifier_phrases(result: Result) -> tuple[Phrase, ...]:
     if claim.status == "point":
         pieces.append(say("no interval"))
     if claim.status == "unsure":
-        pieces.append(say("the interval contains 1"))
+        pieces.append(say("the interval includes no gain"))
     if record is not None and record.source == "modelled":
         pieces.append(say("modelled from measured parts"))
     pieces.append(say("verified end to end" if result.speedup.end_to_end_verified else "not verified"))

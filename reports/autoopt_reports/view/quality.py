@@ -71,7 +71,7 @@ def trial_of(result: Result, strategy: str) -> tuple[int, Trial] | None:
 
 
 def claim_of(quality: Quality | None, mode: Mode = "max") -> Claim:
-    """Claim that one gate allows. A difference is candidate less baseline; ``mode`` tells which way is worse.
+    """Claim that one gate allows. A difference is candidate less baseline; ``mode`` shows which way is worse.
 
     A metric whose interval reaches beyond the tolerance shows nothing, whatever the gate decided: undecided.
     """
