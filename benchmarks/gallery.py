@@ -113,7 +113,7 @@ def browser() -> str:
 
 
 def screenshot(page: Path, program: str) -> Path:
-    """The first screen at 1280×800, beside the page."""
+    """The first screen at 1280×800, next to the page."""
     picture = page.with_suffix(".png")
     with tempfile.TemporaryDirectory() as profile:
         subprocess.run(

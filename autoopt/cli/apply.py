@@ -1,4 +1,4 @@
-"""``autoopt apply``: puts the patch of a run on the user's files."""
+"""``autoopt apply``: applies the patch of a run to the user's files."""
 
 from __future__ import annotations
 
@@ -8,30 +8,34 @@ from typing import Any
 
 import click
 
+from autoopt.cli.group import Command
 from autoopt.cli.output import write_line
 
 
 def of_a_run(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The argument and the option of a command that puts a patch on files, or takes it off."""
-    help_ = "This plan instead of what the run kept."
+    """The argument and the option of a command that applies a patch or removes it."""
+    help_ = "This plan instead of the one that the run kept."
     function = click.option("--plan", type=click.Path(path_type=Path), metavar="FILE", help=help_)(function)
     return click.argument("run", type=click.Path(path_type=Path))(function)
 
 
-@click.command("apply")
+@click.command("apply", cls=Command)
 @of_a_run
 def apply_command(run: Path, plan: Path | None) -> int:
-    """Puts the patch of a run on the files that it was made from.
+    """Apply the patch of a run to your files.
 
-    RUN is a run directory or its result.json; with --plan also that of a profile.
-    All of the patch or nothing: where a file is no longer as the run
-    saw it, none is changed. Prints the files that were.
+    \b
+    Example:
+      autoopt apply autoopt-runs/RUN
+
+    RUN is a run directory or its result.json; with --plan, also the directory of a profile. All hunks are applied, or
+    none if a file has changed since the run. Prints the changed files.
     """
     return change_files(run, plan, revert=False)
 
 
 def change_files(run: Path, plan: Path | None, *, revert: bool) -> int:
-    """Puts the patch of a run, or of a plan, on its files, or takes it off; prints the files that were changed."""
+    """Applies or removes the patch of a run or a plan; prints the changed files."""
     from autoopt.export.applying import apply_patch
     from autoopt.records.reading import read_result
     from autoopt.running.patching import apply_plan, revert_plan

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from autoopt.cli.group import Command
 from autoopt.cli.output import say, stdout_kept, write_json, write_line
 from autoopt.cli.parameters import optimize_options, read_options
 from autoopt.errors import UsageError
@@ -17,19 +18,19 @@ if TYPE_CHECKING:
     from autoopt.records import JsonDict
 
 
-@click.command("bisect")
+@click.command("bisect", cls=Command)
 @click.argument("workload", metavar="SCRIPT|MODULE:ATTR")
-@click.argument("words", metavar="[-- WORDS]", nargs=-1, type=click.UNPROCESSED)
-@click.option("--good", metavar="REF", help="A revision that was fast.")
-@click.option("--bad", metavar="REF", help="A later one that is slower.  [default: HEAD]")
+@click.argument("words", metavar="[-- ARGUMENTS]", nargs=-1, type=click.UNPROCESSED)
+@click.option("--good", metavar="REF", help="Revision that was fast.")
+@click.option("--bad", metavar="REF", help="Later revision that is slower.  [default: HEAD]")
 @click.option(
     "--lock",
     nargs=2,
     type=click.Path(path_type=Path),
     metavar="GOOD.txt BAD.txt",
-    help="Instead: two locks (name==version lines); which package made it slower.",
+    help="Two files of name==version lines, instead of revisions.",
 )
-@click.option("--quality", is_flag=True, help="Which one trains worse, by the loss of short trainings; not slower.")
+@click.option("--quality", is_flag=True, help="Find what made the loss worse, not the speed.")
 @optimize_options(
     "budget",
     "metric",
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     "strategies",
     "json",
     "quiet",
-    budget="Wall-clock time of all comparisons.  [default: 30m]",
+    budget="Wall-clock time of the command: 10m, 90s.  [default: 30m]",
 )
 def bisect_command(
     workload: str,
@@ -48,13 +49,14 @@ def bisect_command(
     quality: bool,
     **given: Any,
 ) -> int:
-    """Finds the commit, or the package, that made a training slower.
+    """Find the commit or package that made a training slower.
 
     \b
+    Examples:
       autoopt bisect --good v1.2 --bad main -- python train.py --epochs 10
       autoopt bisect --lock before.txt after.txt -- python train.py --epochs 10
 
-    Each step is compared with the good end in turns, until it is plain; noisy ones again. The answer has a probability.
+    Each step is compared with the good end, and noisy steps are measured again. The answer has a probability.
     """
     options = read_options({**given, "budget": given["budget"] or "30m"})
     if (good is None) == (lock is None) or (lock is not None and bad is not None):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autoopt.cli.codes import DOES_NOT_HOLD
+from autoopt.cli.group import Command
 from autoopt.cli.output import say, stdout_kept, write_json, write_line
 from autoopt.cli.parameters import optimize_options, read_options
 from autoopt.errors import EnvironmentLacks, UsageError
@@ -23,25 +24,25 @@ BUDGET = "5m"
 TODAY = "."
 
 
-@click.command("compare")
+@click.command("compare", cls=Command)
 @click.argument("workload", metavar="[SCRIPT|MODULE:ATTR]", required=False)
-@click.argument("words", metavar="[-- WORDS]", nargs=-1, type=click.UNPROCESSED)
-@click.option("--baseline", metavar="SIDE", default=TODAY, help="What is compared with.  [default: .]")
+@click.argument("words", metavar="[-- ARGUMENTS]", nargs=-1, type=click.UNPROCESSED)
+@click.option("--baseline", metavar="SIDE", default=TODAY, help="What to compare with.  [default: .]")
 @click.option("--candidate", metavar="SIDE", default=TODAY, help="What may be faster.  [default: .]")
-@click.option("--baseline-python", metavar="FILE", help="The interpreter of a script's baseline: its own environment.")
-@click.option("--candidate-python", metavar="FILE", help="The same of its candidate.")
+@click.option("--baseline-python", metavar="FILE", help="Python interpreter of the baseline's script.")
+@click.option("--candidate-python", metavar="FILE", help="Python interpreter of the candidate's script.")
 @click.option(
     "--require",
     metavar="WHAT",
-    help="faster, not-slower, or not-slower=3% (at most 3 % slower). Exit code 5 where that is not shown.",
+    help="faster, not-slower, or not-slower=3% (at most 3 % slower). Exit code 5 unless shown.",
 )
 @click.option(
     "--ledger",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="All asks in this file share one error of 5 %; needed by --require.",
+    help="Record of all comparisons, which share an error rate of 5 %. Needed by --require.",
 )
-@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Also write a page.")
+@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Also write a web page.")
 @click.option("--markdown", type=click.Path(path_type=Path), metavar="FILE", help="Also write a table for a comment.")
 @optimize_options(
     "budget",
@@ -50,8 +51,8 @@ TODAY = "."
     "strategies",
     "json",
     "quiet",
-    budget="Wall-clock time of the comparison: 2m, 90s, 1h.  [default: 5m]",
-    strategies="Strategies of your own that a plan names (comma-separated).",
+    budget="Wall-clock time of the command: 10m, 90s.  [default: 5m]",
+    strategies="Your own strategies that a plan names, comma-separated.",
 )
 def compare_command(
     workload: str | None,
@@ -66,27 +67,28 @@ def compare_command(
     markdown: Path | None,
     **given: Any,
 ) -> int:
-    """Compares two sides: is one faster, and does it train the same.
-
-    A SIDE is
+    """Compare two versions of a training: speed and quality.
 
     \b
-      .                          the files as they are, committed or not
+    Examples:
+      autoopt compare --baseline main -- python train.py --epochs 10
+      autoopt compare --baseline main --candidate HEAD my_module:build
+
+    \b
+    Each SIDE is one of:
+      .                          your files as they are, committed or not
       main, HEAD~1, v1.2         a git revision
-      plan.json                  a plan, put on from outside
-      change.diff                a patch of a script
-      autoopt-runs/RUN           what a run ended with
+      plan.json                  a plan
+      change.diff                a patch of the script
+      autoopt-runs/RUN           the result of a run
       "python train.py --amp"    a command
       my_module:build            a function
 
-    Revisions, plans, patches and . are of the script behind --, or of MODULE:ATTR:
+    The script after --, or MODULE:ATTR, is what revisions, plans, patches and "." belong to.
 
-    \b
-      autoopt compare --baseline main -- python train.py --epochs 10
-      autoopt compare --baseline main --candidate HEAD --require faster --ledger ~/asks.jsonl my_module:build
-
-    Both run in turns. Time is taken outside of the candidate's process; weights are compared after trainings from a
-    seed that neither side knew. Exit code 0 without --require, whatever the answer; undecided never meets --require.
+    Both sides run alternately. Speed is timed outside of the candidate's process. For quality, both sides train from a
+    seed that neither knows, and their weights are compared. The exit code is 0, or 5 if --require is not shown;
+    "undecided" never passes.
     """
     options = read_options({**given, "budget": given["budget"] or BUDGET})
     wanted = _requirement(require) if require is not None else None

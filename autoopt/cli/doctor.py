@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autoopt import __version__
+from autoopt.cli.group import Command
 from autoopt.cli.output import stdout_kept, write_json, write_line
 from autoopt.cli.parameters import optimize_options, read_options
 
@@ -19,12 +20,17 @@ NOT_KNOWN = "not known"
 NOT_MEASURED = "not measured"
 
 
-@click.command("doctor")
+@click.command("doctor", cls=Command)
 @optimize_options("device", "json")
 def doctor_command(**given: Any) -> int:
-    """Shows the machine, and what makes measuring on it doubtful.
+    """Check how well this machine can measure.
 
-    Device, versions and peaks. The peaks are measured, which takes some seconds, and kept in the user's cache.
+    \b
+    Example:
+      autoopt doctor --device cuda
+
+    Prints device, versions and measured peaks, and what makes measurements doubtful. The peaks take some seconds and
+    are cached.
     """
     options = read_options(given)
     with stdout_kept():

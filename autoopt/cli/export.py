@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from autoopt.cli.group import Command
 from autoopt.cli.output import say, write_line
 from autoopt.errors import EnvironmentLacks, UsageError
 
@@ -16,20 +17,24 @@ if TYPE_CHECKING:
 FORMATS = ("pytorch", "lightning", "transformers", "accelerate")
 
 
-@click.command("export")
+@click.command("export", cls=Command)
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--to", "target", type=click.Choice(FORMATS), required=True, help="What to write it for.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Where to; else to standard output.")
+@click.option("--to", "target", type=click.Choice(FORMATS), required=True, help="Format of the output.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Output file.  [default: standard output]")
 @click.option(
     "--code",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Also write what arguments cannot say, as a Callback (lightning) or a function (transformers).",
+    help="Also write what arguments cannot express: a Callback (lightning) or a function (transformers).",
 )
 def export_command(run: Path, target: str, out: Path | None, code: Path | None) -> int:
-    """Writes the winning plan of a run as code or configuration.
+    """Write the plan of a run as code or configuration.
 
-    RUN is a run directory or its result.json. What the target cannot express is said on standard error.
+    \b
+    Example:
+      autoopt export autoopt-runs/RUN --to lightning
+
+    RUN is a run directory or its result.json. Changes that the format cannot express are listed on standard error.
     """
     if code is not None and not (code.suffix == ".py" and code.stem.isidentifier()):
         raise UsageError(f"--code {code} cannot be imported", hint="such as --code optimized_trainer.py")

@@ -4,31 +4,50 @@ from __future__ import annotations
 
 import difflib
 import importlib
+from itertools import chain
 
 import click
 
 from autoopt import __version__
 
-COMMANDS = (
-    "optimize",
-    "profile",
-    "resume",
-    "report",
-    "export",
-    "apply",
-    "revert",
-    "run",
-    "train",
-    "verify",
-    "compare",
-    "judge",
-    "bisect",
-    "latency",
-    "mcp",
-    "strategies",
-    "doctor",
-)
-"""In the order of the contract's table; ``autoopt.cli.NAME`` holds the command ``NAME_command``."""
+COMMAND_GROUPS = {
+    "Search": ("optimize", "profile", "resume"),
+    "Use a result": ("report", "export", "apply", "revert", "run", "train", "verify"),
+    "Compare": ("compare", "judge", "bisect"),
+    "More": ("latency", "mcp", "strategies", "doctor"),
+}
+"""The commands as the help lists them; ``autoopt.cli.NAME`` holds the command ``NAME_command``."""
+COMMANDS = tuple(chain(*COMMAND_GROUPS.values()))
+OPTION_GROUPS = {
+    "Budget and goal": (
+        "--budget",
+        "--target",
+        "--metric",
+        "--tolerance",
+        "--accept-undecided",
+        "--min-gain",
+        "--price",
+    ),
+    "Search": ("--only", "--skip", "--strategies", "--allow", "--tune", "--seed"),
+    "Machine": ("--device", "--memory-limit", "--nproc", "--parallel", "--executor"),
+    "Output": ("--out", "--log", "--json", "--quiet", "--open", "-h"),
+}
+"""Options that commands share, as the help groups them; a command's own options come first."""
+
+
+class Command(click.Command):
+    """A command whose help groups the options, and names a flag without its ``--no-`` form."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        options = {p.opts[0]: p.get_help_record(ctx) for p in self.get_params(ctx) if isinstance(p, click.Option)}
+        groups = {title: [name for name in names if name in options] for title, names in OPTION_GROUPS.items()}
+        groups = {title: names for title, names in groups.items() if len(names) > 1}  # one option needs no title
+        own = [name for name in options if name not in chain(*groups.values())]
+        for title, names in {"Options": own, **groups}.items():
+            records = [options[name] or (name, "") for name in names]
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl([(words.split(" / ")[0], text) for words, text in records])
 
 
 class LazyGroup(click.Group):
@@ -44,6 +63,15 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, COMMANDS))
+        for title, names in COMMAND_GROUPS.items():
+            with formatter.section(title):
+                commands = ((name, self.get_command(ctx, name)) for name in names)
+                formatter.write_dl(
+                    [(name.ljust(width), each.get_short_help_str(90)) for name, each in commands if each]
+                )
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -58,7 +86,11 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, "-V", "--version", message="autoopt %(version)s")
 def cli() -> None:
-    """Makes a PyTorch training run reach its target faster, and proves it.
+    """Make a PyTorch training run reach its target faster, and show how sure that is.
 
-    Standard output carries the result alone, progress goes to standard error.
+    \b
+    Example:
+      autoopt optimize train.py --budget 1h -- --epochs 10
+
+    The result goes to standard output, progress to standard error.
     """

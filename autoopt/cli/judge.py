@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autoopt.cli.codes import DOES_NOT_HOLD, REFUSED, UNDECIDED
+from autoopt.cli.group import Command
 from autoopt.cli.output import say, stdout_kept, write_line
 from autoopt.cli.parameters import optimize_options, read_options
 from autoopt.errors import UsageError
@@ -20,25 +21,31 @@ if TYPE_CHECKING:
 CODES = {"keep": 0, "discard": DOES_NOT_HOLD, "undecided": UNDECIDED, "refused": REFUSED}
 
 
-@click.command("judge")
+@click.command("judge", cls=Command)
 @click.argument("workload", metavar="SCRIPT|MODULE:ATTR")
-@click.argument("words", metavar="[-- WORDS]", nargs=-1, type=click.UNPROCESSED)
-@click.option("--baseline", metavar="SIDE", default="HEAD", help="What is compared with.  [default: HEAD]")
+@click.argument("words", metavar="[-- ARGUMENTS]", nargs=-1, type=click.UNPROCESSED)
+@click.option("--baseline", metavar="SIDE", default="HEAD", help="What to compare with.  [default: HEAD]")
 @click.option("--candidate", metavar="SIDE", default=".", help="What may be faster.  [default: .]")
-@click.option("--seconds", type=click.FloatRange(min=5), default=60.0, help="In which it answers.  [default: 60]")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=5),
+    default=60.0,
+    metavar="SECONDS",
+    help="Time until the answer.  [default: 60]",
+)
 @click.option(
     "--session",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="What is known of the baseline.  [default: in the user's cache, by folder and command]",
+    help="Measurements of the baseline.  [default: in the user's cache]",
 )
 @click.option(
     "--ledger",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="All asks in this file share one error of 5 %.  [default: next to the session]",
+    help="Record of all calls.  [default: next to the session]",
 )
-@click.option("--head", metavar="DIGEST", help="The ledger's head of the last answer; another one is refused.")
+@click.option("--head", metavar="DIGEST", help="`head` of the previous answer; the ledger must match it.")
 @optimize_options("metric", "device", "strategies", "quiet")
 def judge_command(
     workload: str,
@@ -51,14 +58,17 @@ def judge_command(
     head: str | None,
     **given: Any,
 ) -> int:
-    """Says whether to keep an edit, in one line of JSON.
+    """Decide whether to keep an edit, as one line of JSON.
 
     \b
+    Example:
       autoopt judge --baseline main -- python train.py --epochs 10
 
-    The verdict and the exit code: keep (0), discard (5: not faster, or it fails), undecided (6), refused (7: its speed
-    is not believed). The baseline is measured by the first ask, and again where its code or the machine has changed.
-    All asks of a session share one error of 5 %; each answer says what is left of it.
+    Verdicts and exit codes: keep (0), discard (5: not faster, or it fails), undecided (6), refused (7: the measured
+    speed is not credible).
+
+    The first call measures the baseline; later calls use it again until code or machine change. All calls of a
+    session share an error rate of 5 %, and each answer states what is left of it.
     """
     options = read_options({**given, "budget": f"{seconds:g}s"})
     from autoopt.script.command import read

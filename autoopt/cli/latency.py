@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from autoopt.cli.codes import DOES_NOT_HOLD
+from autoopt.cli.group import Command
 from autoopt.cli.output import say, show, stdout_kept, write_json, write_line
 from autoopt.cli.parameters import optimize_options, read_options
 from autoopt.errors import UsageError
@@ -19,22 +20,24 @@ BUDGET = "5m"
 T = TypeVar("T")
 
 
-@click.command("latency")
+@click.command("latency", cls=Command)
 @click.argument("workload", metavar="MODULE:ATTR")
 @click.option(
-    "--p95", metavar="TIME", help="The limit: 80ms, 1.5s, 900us; exit code 5 where nothing is proven to hold it."
+    "--p95", metavar="TIME", help="Limit of the 95th percentile: 80ms, 1.5s, 900us. Exit code 5 unless shown."
 )
-@click.option("--max-drop", metavar="PERCENT", default="1%", help="Of the metric that may be lost.  [default: 1%]")
+@click.option("--max-drop", metavar="PERCENT", default="1%", help="Accepted loss of the metric.  [default: 1%]")
 @click.option(
-    "--clients", metavar="NUMBER", default="1", help="That ask at once where the limit is to hold.  [default: 1]"
+    "--clients", metavar="NUMBER", default="1", help="Clients that send requests at the same time.  [default: 1]"
 )
-@click.option("--checkpoint", type=click.Path(path_type=Path), metavar="FILE", help="The trained weights.")
+@click.option("--checkpoint", type=click.Path(path_type=Path), metavar="FILE", help="Trained weights.")
 @click.option("--batch", metavar="SHARES", default="1", help="Samples of a request: 1, or 1=80%,8=20%.  [default: 1]")
 @click.option("--lengths", metavar="SHARES", help="Tokens of a request, cut to: 128, or 32=50%,128=50%.")
-@click.option("--student", "students", metavar="MODULE:ATTR", multiple=True, help="Another model that is tried, too.")
+@click.option(
+    "--student", "students", metavar="MODULE:ATTR", multiple=True, help="Another model to try; may be repeated."
+)
 @optimize_options(
     "budget", "device", "seed", "price", "out", "json", "quiet", "open",
-    budget="Wall-clock time of the whole search: 10m, 90s, 1h.  [default: 5m]",
+    budget="Wall-clock time of the command: 10m, 90s.  [default: 5m]",
 )  # fmt: skip
 def latency_command(
     workload: str,
@@ -47,13 +50,15 @@ def latency_command(
     students: tuple[str, ...],
     **given: Any,
 ) -> int:
-    """Serves a trained model within a latency at the least cost.
+    """Make a trained model meet a latency limit at the least cost.
 
-    Quality is lost by no more than is allowed.
+    \b
+    Example:
+      autoopt latency my_module:build --p95 80ms --checkpoint model.pt
 
-    MODULE:ATTR is a workload as for `autoopt optimize`; its validation data are the requests and its evaluate the
-    judge. Precisions, engines, layouts and threads are compared in processes that take turns; the winner is exported
-    with an acceptance test that runs without autoopt.
+    MODULE:ATTR is a workload as for `autoopt optimize`. Its validation data are the requests, and its evaluate
+    function measures quality. Precisions, engines, layouts and threads are compared alternately. The winner is
+    exported with an acceptance test that runs without autoopt.
     """
     options = read_options({**given, "budget": given["budget"] or BUDGET})
     serve = Serve(

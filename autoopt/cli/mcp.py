@@ -6,24 +6,28 @@ from pathlib import Path
 
 import click
 
+from autoopt.cli.group import Command
 from autoopt.cli.output import write_line
 
 
-@click.command("mcp")
+@click.command("mcp", cls=Command)
 @click.option(
     "--workspace",
     type=click.Path(path_type=Path),
     default=Path(),
     metavar="DIR",
-    help="The folder that clients may name files of.  [default: .]",
+    help="Folder that clients may use.  [default: .]",
 )
-@click.option("--install", is_flag=True, help="Write a skill for the coding agents that are found, and end.")
+@click.option("--install", is_flag=True, help="Write a skill for each coding agent found here, and exit.")
 def mcp_command(workspace: Path, install: bool) -> int:
-    """Serves coding agents on stdio (Model Context Protocol).
+    """Serve coding agents over the Model Context Protocol.
 
-    It speaks on standard input and output: a client starts it, not a person. Tools: profile, opportunities, compare,
-    apply, report. Nothing outside of the workspace is read or run on a client's behalf; a script that lies in it is
-    the user's own, and reads what it reads.
+    \b
+    Example:
+      autoopt mcp --workspace path/to/project
+
+    The client starts this command and talks to it over standard input and output. Tools: profile, opportunities,
+    compare, apply, report. autoopt reads and runs nothing outside of the workspace; your scripts may read any file.
     """
     if install:
         from autoopt.toolserver import skill

@@ -6,29 +6,33 @@ from typing import Any
 
 import click
 
+from autoopt.cli.group import Command
 from autoopt.cli.output import stdout_kept
 from autoopt.cli.parameters import optimize_options, read_options
 from autoopt.options import KEYS
 
 
-@click.command("optimize")
+@click.command("optimize", cls=Command)
 @click.argument("workload", metavar="SCRIPT|MODULE:ATTR", required=False)
-@click.argument("words", metavar="[-- WORDS]", nargs=-1, type=click.UNPROCESSED)
+@click.argument("words", metavar="[-- ARGUMENTS]", nargs=-1, type=click.UNPROCESSED)
 @optimize_options(*KEYS)
 def optimize_command(workload: str | None, words: tuple[str, ...], **given: Any) -> int:
-    """Makes a training run reach its target faster, and proves it.
+    """Find changes that make a training run faster, and confirm them.
 
-    A script is run as it is, with the words behind --, and the result is a patch to it:
-    autoopt optimize train.py --budget 1h -- --epochs 10, or a whole command: -- python -m pkg.train.
+    \b
+    Examples:
+      autoopt optimize train.py --budget 1h -- --epochs 10
+      autoopt optimize --budget 1h -- torchrun --nproc-per-node 4 train.py
+      autoopt optimize my_module:build --budget 2h
 
-    MODULE:ATTR names a function that returns an autoopt.Workload, a LightningModule with its data, or a
-    transformers.Trainer: my_module:build, or a path such as examples/photos.py:build.
+    A script runs unchanged, with the arguments after --. Its result is a patch. MODULE:ATTR names a function that
+    returns an autoopt.Workload, a LightningModule with its data, or a transformers.Trainer.
 
-    Measures the baseline, finds the ceiling of every stage, tries what can pay, keeps what a paired comparison
-    proves, and ends with a checked result in a run directory: report.html, result.json, plan.json,
-    optimized_train.py. The same options may stand in [tool.autoopt] of pyproject.toml (budget = "2h"); the
-    command line wins. Ctrl-C ends the search after the current trial and still writes the report; a second one
-    stops at once, and `autoopt resume` goes on later.
+    The command measures the baseline, finds the bottleneck, tries changes, and keeps those that a paired comparison
+    confirms. The run directory holds report.html, result.json, plan.json, and patch.diff or optimized_train.py.
+
+    Ctrl-C ends the search after the current trial and writes the report. A second Ctrl-C stops at once; `autoopt
+    resume` continues. The options may also stand in [tool.autoopt] of pyproject.toml; the command line wins.
     """
     options = read_options(given)
     from autoopt.running.checks import check_command

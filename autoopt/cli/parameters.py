@@ -16,46 +16,49 @@ from autoopt.options.pyproject import read_config
 F = TypeVar("F", bound=Callable[..., Any])
 
 _OPTIONS: dict[str, dict[str, Any]] = {
-    "budget": {"metavar": "TIME", "help": "Wall-clock time of the whole run: 2h, 90m, 1h30m, 45s.  [default: 2h]"},
-    "target": {"metavar": "NUMBER", "help": "The metric to reach; replaces the value of the workload's Target."},
-    "tolerance": {"metavar": "PERCENT", "help": "How much of the target metric may be lost.  [default: 0.5%]"},
-    "min-gain": {"metavar": "PERCENT", "help": "A gain below this is not worth keeping.  [default: 1%]"},
+    "budget": {"metavar": "TIME", "help": "Wall-clock time of the command: 2h, 1h30m, 45s.  [default: 2h]"},
+    "target": {"metavar": "NUMBER", "help": "Metric value to reach.  [default: the workload's]"},
+    "tolerance": {"metavar": "PERCENT", "help": "Accepted loss of the target metric.  [default: 0.5%]"},
+    "min-gain": {"metavar": "PERCENT", "help": "Smallest gain that is kept.  [default: 1%]"},
     "device": {"metavar": "DEVICE", "help": "auto, cpu, cuda, cuda:1 or mps.  [default: auto]"},
-    "memory-limit": {"metavar": "SIZE", "help": "Of the device, for a training: 8GiB.  [default: all there is]"},
-    "seed": {"metavar": "INTEGER", "help": "Seeds Python, NumPy and torch in every trial.  [default: 0]"},
-    "only": {"multiple": True, "metavar": "NAMES", "help": "Try these strategies alone (comma-separated)."},
-    "skip": {"multiple": True, "metavar": "NAMES", "help": "Leave these strategies out (comma-separated)."},
+    "memory-limit": {"metavar": "SIZE", "help": "Device memory for a training: 8GiB.  [default: all]"},
+    "seed": {"metavar": "INTEGER", "help": "Seed of Python, NumPy and torch.  [default: 0]"},
+    "only": {"multiple": True, "metavar": "NAMES", "help": "Strategies to try, comma-separated.  [default: all]"},
+    "skip": {"multiple": True, "metavar": "NAMES", "help": "Strategies to leave out, comma-separated."},
     "strategies": {
         "multiple": True,
         "metavar": "MODULE:CLASS",
-        "help": "Further strategies of your own (comma-separated).",
+        "help": "Your own strategies, comma-separated.",
     },
     "allow": {
         "multiple": True,
         "metavar": "CLASSES",
-        "help": "Further risk classes: model. exact, numeric and training are on.",
+        "help": "Risk classes to add: model.  [default: exact,numeric,training]",
     },
     "executor": {"metavar": "NAME", "help": "Where trials run: local, ray or ray://HOST:PORT.  [default: local]"},
-    "nproc": {"metavar": "N|1..N", "help": "Processes that train together; 1..N tries up to N.  [default: 1]"},
+    "nproc": {"metavar": "N|1..N", "help": "Processes per training; 1..N: try up to N.  [default: 1]"},
     "parallel": {
         "metavar": "N",
-        "help": "Candidates looked at at once, each on a device of its own.  [default: 1]",
+        "help": "Candidates screened at once, one device each.  [default: 1]",
     },
     "tune": {
         "multiple": True,
         "metavar": "RANGES",
-        "help": "Search hyper-parameters of the optimizer: lr=1e-4..1e-2,weight_decay=log:1e-6..1e-2.",
+        "help": "Hyper-parameters to search: lr=1e-4..1e-2,weight_decay=log:1e-6..1e-2.",
     },
-    "price": {"metavar": "NUMBER", "help": "What an hour of the device costs, for cost-to-target."},
-    "log": {"multiple": True, "metavar": "NAMES", "help": "Trackers that follow: mlflow, tensorboard, wandb."},
-    "metric": {"metavar": "PATTERN", "help": "Where a script tells its metric: 'val loss ([0-9.]+)', or a key."},
-    "out": {"metavar": "DIR", "help": "The run directory.  [default: autoopt-runs/<module>-<date>-<time>]"},
+    "price": {"metavar": "NUMBER", "help": "Price of a device hour, to report costs."},
+    "log": {"multiple": True, "metavar": "NAMES", "help": "Trackers to log to: mlflow, tensorboard, wandb."},
+    "metric": {
+        "metavar": "PATTERN",
+        "help": "How to find a script's metric: 'val loss ([0-9.]+)', or a tracker's key.",
+    },
+    "out": {"metavar": "DIR", "help": "Run directory.  [default: autoopt-runs/<module>-<date>-<time>]"},
 }
 _FLAGS = {
-    "accept-undecided": "Keep changes whose quality is not proven to be as good.",
+    "accept-undecided": "Also keep changes whose quality is undecided.",
     "json": "Print the result as one JSON document.",
-    "quiet": "No progress on standard error.",
-    "open": "Show the report in the browser.",
+    "quiet": "Show no progress.",
+    "open": "Open the report in the browser.",
 }
 
 

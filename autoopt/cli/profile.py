@@ -6,17 +6,18 @@ from typing import Any
 
 import click
 
+from autoopt.cli.group import Command
 from autoopt.cli.parameters import optimize_options, read_options
 from autoopt.options import parse_choices
 
 TOOLS = ("torch", "cprofile", "lines", "memory")
 
 
-@click.command("profile")
+@click.command("profile", cls=Command)
 @click.argument("workload", metavar="SCRIPT|MODULE:ATTR", required=False)
-@click.argument("words", metavar="[-- WORDS]", nargs=-1, type=click.UNPROCESSED)
-@click.option("--with", "tools", multiple=True, metavar="NAMES", help=f"Profilers to run as well: {', '.join(TOOLS)}.")
-@click.option("--watch", is_flag=True, help="Run on to the end or the budget, and name why steps grow slower.")
+@click.argument("words", metavar="[-- ARGUMENTS]", nargs=-1, type=click.UNPROCESSED)
+@click.option("--with", "tools", multiple=True, metavar="NAMES", help=f"Profilers to run: {', '.join(TOOLS)}.")
+@click.option("--watch", is_flag=True, help="Train to the end or the budget; name why steps grow slower.")
 @optimize_options(
     "budget",
     "device",
@@ -36,10 +37,13 @@ TOOLS = ("torch", "cprofile", "lines", "memory")
 def profile_command(
     workload: str | None, words: tuple[str, ...], tools: tuple[str, ...], watch: bool, **given: Any
 ) -> int:
-    """Shows where the time goes and the ceiling of every stage.
+    """Show where the time goes, and how fast each stage could be.
 
-    Benchmarks and simplifies only, and says what to expect from each strategy; nothing is changed or tried.
-    --json prints the whole document.
+    \b
+    Example:
+      autoopt profile train.py --budget 5m -- --epochs 10
+
+    Measures the stages of a training step and predicts the gain of each strategy. Tries no change.
     """
     options = read_options(given)
     named = parse_choices(tools, TOOLS) if tools else ()

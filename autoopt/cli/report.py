@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from autoopt.cli.extras import lacking
+from autoopt.cli.group import Command
 from autoopt.cli.output import show, write_json, write_line
 from autoopt.errors import EnvironmentLacks, UsageError
 
@@ -18,18 +19,26 @@ if TYPE_CHECKING:
 AGAINST_FILE = "against.html"
 
 
-@click.command("report")
+@click.command("report", cls=Command)
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="The page.  [default: RUN/report.html]")
-@click.option("--against", type=click.Path(path_type=Path), metavar="RUN", help="Both runs side by side instead.")
-@click.option("--card", is_flag=True, help="A card for a README instead: RUN/card.svg and RUN/card.png.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result document instead of rendering the page.")
-@click.option("--open", "open_", is_flag=True, help="Show the report in the browser.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The page, or the card without its ending.  [default: RUN/report.html]",
+)
+@click.option("--against", type=click.Path(path_type=Path), metavar="RUN", help="Write a page with both runs instead.")
+@click.option("--card", is_flag=True, help="Write a card for a README instead: RUN/card.svg and RUN/card.png.")
+@click.option("--json", "as_json", is_flag=True, help="Print result.json instead of rendering the page.")
+@click.option("--open", "open_", is_flag=True, help="Open the report in the browser.")
 def report_command(run: Path, out: Path | None, against: Path | None, card: bool, as_json: bool, open_: bool) -> int:
-    """Renders the report of a run again and prints where it is.
+    """Render the report of a run again.
 
-    RUN is a run directory or its result.json. Needs neither torch nor the code that was optimized. --out names the
-    page, or the card without its ending.
+    \b
+    Example:
+      autoopt report autoopt-runs/RUN --open
+
+    RUN is a run directory or its result.json. Needs neither torch nor your code. Prints the path of the page.
     """
     from autoopt.records.reading import read_result
 

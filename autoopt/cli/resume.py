@@ -7,19 +7,24 @@ from pathlib import Path
 
 import click
 
+from autoopt.cli.group import Command
 from autoopt.cli.parameters import optimize_options, read_options
 from autoopt.errors import AutooptError, UsageError
 
 
-@click.command("resume")
+@click.command("resume", cls=Command)
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--accept-changed", is_flag=True, help="Go on although code, environment or device have changed since.")
+@click.option("--accept-changed", is_flag=True, help="Continue although code, environment or device changed.")
 @optimize_options("json", "quiet", "open")
 def resume_command(run: Path, accept_changed: bool, **given: object) -> int:
-    """Goes on with an interrupted run from its journal.
+    """Continue an interrupted run.
 
-    RUN is the run directory. At most the trial that was under way is lost, none is repeated, and the time in
-    between is not charged to the budget. Trackers that followed it (--log) go on in the same run of theirs.
+    \b
+    Example:
+      autoopt resume autoopt-runs/RUN
+
+    RUN is the run directory. Finished trials are not repeated, and the pause does not count against the budget.
+    Trackers (--log) continue in the same tracker run.
     """
     options = read_options(given)
     if not (run / "journal.jsonl").is_file():

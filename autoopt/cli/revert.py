@@ -1,4 +1,4 @@
-"""``autoopt revert``: takes the patch of a run off the user's files."""
+"""``autoopt revert``: removes the patch of a run from the user's files."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ from pathlib import Path
 import click
 
 from autoopt.cli.apply import change_files, of_a_run
+from autoopt.cli.group import Command
 
 
-@click.command("revert")
+@click.command("revert", cls=Command)
 @of_a_run
 def revert_command(run: Path, plan: Path | None) -> int:
-    """Takes the patch of a run off the files that it was put on.
+    """Remove the patch of a run from your files.
 
-    RUN is a run directory or its result.json; with --plan also that of a profile.
-    All of the patch or nothing: where a file is no longer as the run
-    saw it, none is changed. Prints the files that were.
+    \b
+    Example:
+      autoopt revert autoopt-runs/RUN
+
+    RUN is a run directory or its result.json; with --plan, also the directory of a profile. All hunks are removed, or
+    none if a file has changed since. Prints the changed files.
     """
     return change_files(run, plan, revert=True)

@@ -7,20 +7,24 @@ from typing import Any
 
 import click
 
+from autoopt.cli.group import Command
 from autoopt.cli.parameters import optimize_options, read_options
 
 
-@click.command("run")
+@click.command("run", cls=Command)
 @click.option("--plan", type=click.Path(path_type=Path), required=True, metavar="FILE", help="plan.json of a run.")
 @optimize_options("device", "seed", "strategies")
 @click.argument("workload", metavar="[-- COMMAND]", required=False)
 @click.argument("words", metavar="", nargs=-1, type=click.UNPROCESSED)
 def run_command(plan: Path, workload: str | None, words: tuple[str, ...], **given: Any) -> int:
-    """Trains a script for real with a plan, and changes no file.
+    """Train a script with a plan, without changing a file.
 
-    The exit code is the script's: autoopt run --plan RUN/plan.json -- python train.py --epochs 90. Where the plan
-    lies in the directory of a run on this script as it is now, its sites are known; else the script's first steps
-    are watched once before.
+    \b
+    Example:
+      autoopt run --plan autoopt-runs/RUN/plan.json -- python train.py --epochs 90
+
+    The exit code is the script's. Leave plan.json in its run directory: otherwise, or if the script has changed,
+    autoopt first runs a few steps of the script to find the places to change.
     """
     options = read_options(given)
     from autoopt.plan import read_plan

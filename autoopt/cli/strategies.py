@@ -6,17 +6,21 @@ from typing import Any
 
 import click
 
+from autoopt.cli.group import Command
 from autoopt.cli.output import say, stdout_kept, write_json, write_line
 from autoopt.cli.parameters import optimize_options, read_options
 
 
-@click.command("strategies")
+@click.command("strategies", cls=Command)
 @optimize_options("strategies", "json")
 def strategies_command(**given: Any) -> int:
-    """Lists the strategies in the order in which they are tried.
+    """List the strategies in the order in which they are tried.
 
-    Built-in, installed and your own; each with its risk class, which decides what must hold before it is kept,
-    and the stages that it can shorten.
+    \b
+    Example:
+      autoopt strategies --strategies my_pkg.my_mod:MyStrategy
+
+    Columns: name, risk class, the stages that it can shorten, and where it comes from.
     """
     options = read_options(given)
     from autoopt.registry import load_strategies

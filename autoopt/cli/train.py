@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autoopt.cli.codes import INTERRUPTED
+from autoopt.cli.group import Command
 from autoopt.cli.output import stdout_kept, write_json, write_line
 from autoopt.cli.parameters import optimize_options, read_options
 from autoopt.options import Options
@@ -22,15 +23,19 @@ if TYPE_CHECKING:
     from autoopt.train.run import Progress
 
 
-@click.command("train")
+@click.command("train", cls=Command)
 @click.argument("workload", metavar="MODULE:ATTR")
 @click.option("--plan", type=click.Path(path_type=Path), required=True, metavar="FILE", help="plan.json of a run.")
 @optimize_options("target", "device", "seed", "strategies", "price", "log", "out", "json", "quiet")
 def train_command(workload: str, plan: Path, **given: Any) -> int:
-    """Trains for real with a plan, with checkpoints and resume.
+    """Train a build() workload with a plan, with checkpoints.
 
-    Ends at the target. Ctrl-C ends it after the step under way and leaves a checkpoint behind; the same command
-    goes on from it.
+    \b
+    Example:
+      autoopt train my_module:build --plan autoopt-runs/RUN/plan.json
+
+    Training ends at the target. Ctrl-C ends it after the current step and saves a checkpoint; the same command
+    continues from there.
     """
     options = read_options(given)
     from autoopt.loading.importing import check_spec

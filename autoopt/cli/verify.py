@@ -8,25 +8,31 @@ from typing import Any
 import click
 
 from autoopt.cli.codes import DOES_NOT_HOLD, OWN_ERROR
+from autoopt.cli.group import Command
 from autoopt.cli.output import stdout_kept, write_json, write_line
 from autoopt.cli.parameters import optimize_options, read_options
 
 
-@click.command("verify")
+@click.command("verify", cls=Command)
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option(
-    "--against", type=click.Path(path_type=Path), metavar="RUN", help="Compare with another run, without measuring."
+    "--against", type=click.Path(path_type=Path), metavar="RUN", help="Compare with another run; measure nothing."
 )
-@optimize_options("budget", "json", "quiet", budget="Wall-clock time of the measurement: 10m, 90s, 1h.  [default: 3m]")
+@optimize_options("budget", "json", "quiet", budget="Wall-clock time of the command: 10m, 90s.  [default: 3m]")
 def verify_command(run: Path, against: Path | None, **given: Any) -> int:
-    """Measures the result of a run again, end to end.
+    """Measure the result of a finished run again.
 
-    RUN is the run directory. Of a script, whole runs of the untouched and the patched script are interleaved, as many
-    pairs as --budget holds. Of a build(), the exported script and the baseline are trained to the target in turns,
-    where a pair of trainings fits half of --budget, then compared in throughput. Exits with 1 where a
-    figure falls outside the reported interval, and with 5 where --against finds the run worse.
-    Each verification is noted in sessions.json; on another day it is a session of its own, and from two sessions on
-    the speedup of the next one is predicted.
+    \b
+    Example:
+      autoopt verify autoopt-runs/RUN --budget 10m
+
+    For a script, whole runs of the untouched and the patched script alternate, as many pairs as --budget holds. For a
+    build(), the exported script and the baseline train to the target if two trainings fit into half of --budget; then
+    their throughput is compared.
+
+    Exit code 1 means that a figure lies outside the reported interval, 5 that --against finds RUN worse. Each
+    verification is stored in sessions.json. From two sessions on, each on a day of its own, autoopt predicts the
+    speedup of the next one.
     """
     options = read_options(given)
     from autoopt.records.reading import read_result

@@ -99,8 +99,8 @@ class Headline(Record):
             control_failed: the baseline against itself is not 1.00 (:meth:`autoopt.records.Noise.failed`).
         """
         if self.source == "modelled":
-            why = "the trainings to the lower target did not gain" if self.pairs else "no training of both was made"
-            return (f"the figure is modelled from measured parts: {why}",)
+            why = "the trainings to the lower target did not gain" if self.pairs else "the two were not trained"
+            return (f"the figure is estimated from measured parts: {why}",)
         found = []
         if self.target_missed:
             found.append("no training reached the target")
@@ -108,12 +108,12 @@ class Headline(Record):
             found.append("the trainings ran one after the other, not interleaved")
         if self.n < 2:
             what = "whole runs" if self.whole else "trainings"
-            found.append(f"one pair of {what} is a point and does not show how much {what} scatter")
+            found.append(f"one pair of {what} does not show how much {what} vary")
         if self.pairs > self.n or (self.kind == "per_step" and not self.target_missed):
             missed = self.pairs if self.kind == "per_step" else self.pairs - self.n
             found.append(f"in {missed} of {self.pairs} pairs the two trainings did not come to the same end")
         if self.agrees is None and not self.whole:
-            found.append("there are no interleaved blocks of steps to hold it against")
+            found.append("there are no interleaved blocks of steps to compare with")
         elif self.agrees is False:
             found.append("trainings and interleaved blocks disagree")
         if self.low is not None and self.low <= 1.0:

@@ -15,7 +15,7 @@ _SEEDS = {0: -0.02, 1: 0.03}
 
 
 def sizes() -> r.Result:
-    """Two smaller models were trained beside the one as it is, and none paid."""
+    """Two smaller models were trained next to the one as it is, and none paid."""
     base = no_gain()
     tried = tuple(_trial(number, width) for number, width in enumerate((32, 16), 1))
     return base.model_copy(

@@ -48,7 +48,7 @@ def page(new: Result, old: Result, *, verdict: str, names: tuple[str, str]) -> s
 
 
 def tables(new: Result, old: Result) -> Iterator[Table]:
-    """Everything that both are told by, in the order in which a reader asks."""
+    """Everything that describes both, in the order in which a reader asks."""
     yield Table("What each found", tuple(_zipped(_found(old), _found(new))))
     yield Table("Before and after, each run on its own", tuple(_zipped(_facts(old), _facts(new))))
     yield Table("Changes kept", tuple(_zipped(_kept(old), _kept(new), absent="not kept")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -129,12 +130,12 @@ def _patch(console: Console, marks: Marks, view: PatchView) -> None:
 
 
 def _expectations(console: Console, marks: Marks, rows: tuple[Expectation, ...]) -> None:
-    """A row for each strategy that may be tried; the others by the reason that speaks against them."""
+    """A row for each strategy that may be tried; the others by the reason against them."""
     table, others = Table.grid(padding=(0, 2)), defaultdict[str, list[str]](list)
     for row in rows:
         reason = row.reason.text if row.reason else ""
         if reason and not (row.applies and row.predicted):
-            others[reason].append(row.label.text.partition(" ")[0])
+            others[reason].append(re.split("[ =]", row.label.text)[0])
             continue
         expected = row.predicted.text if row.predicted else "no prediction" if row.applies else "does not apply"
         table.add_row(
@@ -145,7 +146,7 @@ def _expectations(console: Console, marks: Marks, rows: tuple[Expectation, ...])
     console.print(table)
     if others:
         console.print()
-        _say(console, marks, "What speaks against the others:")
+        _say(console, marks, "Reasons against the others:")
     for reason, names in sorted(others.items(), key=lambda item: -len(item[1])):
         _say(console, marks, f" {reason}: {', '.join(names)}", "dim")
 
@@ -169,11 +170,11 @@ def _run(console: Console, marks: Marks, view: RunView) -> None:
 
 
 def _advice(console: Console, marks: Marks, items: tuple[AdviceView, ...]) -> None:
-    """What only a person can change: first the most expensive places of the run, each with its edit."""
+    """Manual changes: first the most expensive places of the run, each with its edit."""
     for item in items[:MOST_ADVICE]:
         where = f" ({item.where})" if item.where else ""
         edit = f": {item.suggestion}" if item.costly else ""
-        _say(console, marks, f"By hand: {item.title}{where}{edit}")
+        _say(console, marks, f"Manual: {item.title}{where}{edit}")
 
 
 def profile_summary(profile: Profile, console: Console, report: Path | None = None) -> None:

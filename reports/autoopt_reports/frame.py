@@ -14,8 +14,8 @@ from autoopt_reports.terminal import (
     Marks,
     clock_text,
     encodable,
+    first_steps_text,
     fit,
-    look_text,
     opportunity_texts,
     prediction_texts,
     ratio_text,
@@ -26,7 +26,7 @@ from autoopt_reports.view import units
 from autoopt_reports.view.text import change_name, name
 
 OUTCOME, VERDICT = 27, 13
-NARROW = 66  # under this width the mark alone tells the verdict
+NARROW = 66  # under this width the mark alone reports the verdict
 KEYS = " Ctrl-C: finish this trial and report · twice: stop now, journal kept"
 
 
@@ -80,7 +80,7 @@ def _numbers(state: State, width: int, marks: Marks) -> Text:
     """Baseline, best and quality in one line."""
     text = Text(" ")
     if state.baseline is None or state.baseline.step_seconds is None:
-        told = "Baseline is being measured" if state.look is None else f"First look: {look_text(state.look)}"
+        told = "measuring the baseline" if state.look is None else f"first steps: {first_steps_text(state.look)}"
         text.append(encodable(told, marks), style="dim")
         text.truncate(width, overflow="ellipsis")
         return text

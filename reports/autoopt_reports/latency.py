@@ -117,7 +117,7 @@ HEADS = (
 
 
 def rows(found: Latency) -> list[Row]:
-    """All variants: what was proven first, by P95; then what was only looked at, failed or was not tried."""
+    """All variants: what was verified first, by P95; then what was only screened, failed or was not tried."""
     order = {"measured": 0, "screened": 1, "failed": 2, "not_tried": 3, "not_applicable": 4}
     ranked = sorted(found.variants, key=lambda v: (order[v.status], v.p95.value if v.p95 else v.screened_p95 or 0.0))
     return [_row(found, served) for served in ranked]
@@ -179,7 +179,7 @@ class View:
 
 
 def planes(found: Latency) -> list[View]:
-    """P95 against what is lost, and P95 against cost, of the variants that are proven; none for fewer than two."""
+    """P95 against what is lost, and P95 against cost, of the variants that are verified; none for fewer than two."""
     proven = [served for served in found.variants if served.p95 is not None and served.drop is not None]
     if len(proven) < 2:
         return []

@@ -1,7 +1,8 @@
-"""Where there is no terminal: one plain line for each event, and a heartbeat at most once a minute."""
+"""Progress where there is no terminal: a plain line for each event, and a heartbeat at most once a minute."""
 
 from __future__ import annotations
 
+import textwrap
 import threading
 from collections.abc import Callable
 from typing import IO
@@ -32,7 +33,8 @@ from autoopt_reports.state import State
 from autoopt_reports.terminal import (
     clock_text,
     encodable,
-    look_text,
+    first_steps_text,
+    listed,
     marks_for,
     of_what,
     opportunity_texts,
@@ -44,7 +46,16 @@ from autoopt_reports.terminal import (
 from autoopt_reports.view import units
 from autoopt_reports.view.text import change_name, name, throughput
 
-_UNMEASURED = {Verdict.NOT_APPLICABLE: "does not apply here", Verdict.NOT_TRIED: "not tried"}
+WIDTH = 100
+"""Characters of a line; a longer message goes on in the next one, below its own beginning."""
+_UNMEASURED = {Verdict.NOT_APPLICABLE: "do not apply", Verdict.NOT_TRIED: "are not tried"}
+_PHASES: dict[str, str] = {
+    "benchmark": "measuring the baseline",
+    "simplify": "measuring each stage and its ceiling",
+    "optimize": "trying changes",
+    "ablate": "removing each kept change once",
+    "verify": "training baseline and plan",
+}
 
 
 class PlainView:
@@ -101,12 +112,12 @@ class PlainView:
             self._print(self._elapsed(), self._heartbeat())
 
     def _tell_unmeasured(self) -> None:
-        """One line for all that was set aside at once: two dozen reasons would bury what was measured."""
+        """One line for all that were set aside at the same time: two dozen reasons would hide what was measured."""
         for verdict, words in _UNMEASURED.items():
             names = [ended.trial.strategy for ended in self._unmeasured if ended.trial.verdict is verdict]
             if names:
-                unique = ", ".join(str(name(each, 60)) for each in dict.fromkeys(names))
-                self._print(self._unmeasured[-1].at, f"{words} (each reason is in the report): {unique}")
+                unique = list(dict.fromkeys(names))
+                self._print(self._unmeasured[-1].at, f"{len(unique)} {words} (see the report): {listed(unique)}")
         self._unmeasured = []
 
     def _elapsed(self) -> float:
@@ -125,19 +136,24 @@ class PlainView:
 
     def _print(self, at: float, line: str) -> None:
         self._last = self._clock()
-        self._stream.write(f"[{clock_text(at):>7}] {encodable(line, self._marks)}\n")
+        lead = f"[{clock_text(at):>7}] "
+        lines = textwrap.wrap(
+            encodable(line, self._marks), WIDTH, initial_indent=lead, subsequent_indent=" " * len(lead),
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
+        self._stream.write("\n".join(lines) + "\n")
         self._stream.flush()
 
     def _watch(self) -> None:
         while not self._over.wait(5.0):
             try:
                 self.tick()
-            except (OSError, ValueError):  # the stream was closed: nobody is left to tell
+            except (OSError, ValueError):  # the stream was closed: nobody reads it
                 return
 
 
 def describe(event: Event) -> str:
-    """The line of an event; "" where it gets none (progress is told by the heartbeat)."""
+    """The line of an event; "" where it gets none (the heartbeat shows progress)."""
     match event:
         case RunStarted():
             resumed, torch = "resumed: " if event.replayed else "", _torch(event.torch)
@@ -150,54 +166,55 @@ def describe(event: Event) -> str:
             return f"device {seen.device}: {name(seen.device_name or 'unnamed', 60)}{cores}{_torch(seen.torch)}"
         case PhaseStarted():
             round_ = f", round {event.round}" if event.round else ""
-            return f"{event.phase}{round_}" + (f": {name(event.detail)}" if event.detail else "")
+            return f"{event.phase}{round_}: {name(event.detail) if event.detail else _PHASES[event.phase]}"
         case BaselineMeasured(baseline=baseline):
             step, rate = baseline.step_seconds, throughput(baseline, "/baseline")
-            measured = [units.duration(step.p50) + " a step in the control"] if step else []
+            measured = [units.duration(step.p50) + " a step"] if step else []
             measured += [] if rate.missing else [str(rate)]
             return "baseline: " + (", ".join(measured) or units.NOT_MEASURED)
         case NoiseMeasured(noise=noise):
-            floor = "" if noise.floor is None else f"; gains under {units.percent(noise.floor)} are not believed"
+            floor = "" if noise.floor is None else f"; gains under {units.percent(noise.floor)} are within noise"
             return f"noise: baseline against itself {_measured(noise.aa_ratio)}{floor}"
         case FirstLook():
-            return f"first look at {event.steps} steps: {look_text(event)}"
+            return f"first {event.steps} steps: {first_steps_text(event)}"
         case Opportunities():
-            return "opportunities: " + "; ".join(opportunity_texts(event))
+            return "upper bounds of the gain: " + "; ".join(opportunity_texts(event))
         case Predicted():
             return "predicted gains: " + "; ".join(prediction_texts(event))
         case RoundMeasured(round=round_):
             least = round_.ceiling_step_seconds
             ceiling = f", ceiling {units.duration(least)}" if least is not None else ""
-            bottleneck = f"; bottleneck {name(round_.bottleneck, 60)}" if round_.bottleneck else ""
+            bottleneck = f"; bottleneck: {name(round_.bottleneck, 60)}" if round_.bottleneck else ""
             step_ = units.duration(round_.step_seconds)
-            return f"round {round_.index}: step in its profile {step_}{ceiling}{bottleneck}"
+            return f"profile, round {round_.index}: {step_} a step{ceiling}{bottleneck}"
         case TrialStarted():
             predicted = f", predicted {units.ratio(event.predicted)}" if event.predicted is not None else ""
-            return f"trial {event.id} started: {change_name(event.strategy, event.setting, (), 120)}{predicted}"
+            return f"trial {event.id} started: {change_name(event.strategy, event.setting, (), 55)}{predicted}"
         case TrialEnded(trial=trial):
             verdict, outcome = trial.verdict.value.replace("_", " "), trial_outcome(trial, event.has_target)
-            return f"trial {trial.id} {trial_change(trial, 120)}: {verdict}, {outcome}"
+            return f"trial {trial.id} {trial_change(trial, 55)}: {verdict}, {outcome}"
         case Kept():
             detail = f" {name(event.speedup.detail, 80)}" if event.speedup.detail else ""
-            return f"kept; plan: {name(', '.join(event.plan.names()), 160)}; {_speedup(event.speedup)}{detail}"
+            return f"plan: {listed(event.plan.names())}; {_speedup(event.speedup)}{detail}"
         case Verified() if not event.best.plan.changes:
-            return "nothing was kept: there is no plan to verify"
+            return "nothing was kept, so there is no plan to verify"
         case Verified():
             word = "verified end to end" if event.speedup.end_to_end_verified else "not verified"
             return f"final plan {word}: {_speedup(event.speedup, event.has_target)}"
         case AblationMeasured(ablation=found):
-            beside = f" (while {name(', '.join(found.beside), 80)} was in it)" if found.beside else ""
-            change = change_name(found.strategy, found.setting, (), 80)
-            return f"ablation {change}: in the plan {_measured(found.without)}{beside}, alone {_measured(found.alone)}"
+            beside = f" (with {listed(found.beside)} still in it)" if found.beside else ""
+            change = change_name(found.strategy, found.setting, (), 40)
+            gain = f"{_measured(found.without)}{beside}, alone {_measured(found.alone)}"
+            return f"ablation {change}: gain in the plan {gain}"
         case Warned():
             return f"warning: {name(event.text, 400)}"
         case Noted():
             return f"note: {name(event.text, 400)}"
         case Stopped(stop=stop):
             detail = f": {name(stop.detail)}" if stop.detail else ""
-            return f"search ended, {stop.reason.value.replace('_', ' ')}{detail}"
+            return f"search ended ({stop.reason.value.replace('_', ' ')}){detail}"
         case RunEnded():
-            return f"done: {name(event.run_directory)}/report.html"
+            return f"report: {name(event.run_directory)}/report.html"
     return ""
 
 

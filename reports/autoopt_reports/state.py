@@ -141,7 +141,7 @@ class State:
     def eta(self, elapsed: float, budget: float) -> tuple[float, float] | None:
         """Seconds to go, from and to: the quartiles of past trials times the trials to come, within the budget.
 
-        None until the planner told how many are to come and a few have ended.
+        None until the planner reported how many are to come and a few have ended.
         """
         if self.remaining is None or len(self.trial_seconds) < 3 or self.finished:
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import IO
 
@@ -16,10 +17,10 @@ from autoopt_reports.view.trials import reason_words
 
 _LEAST_SHARE = 0.05
 _LEAST_GAIN = 1.005
-_NAMED = 6
+NAMED = 5
+"""Names of a list that a line holds; the others are counted."""
 _BOUND = 10.0
-"""A speedup above which what a strategy leaves of a step says next to nothing of what it will bring."""
-"""Strategies that have to look closer first, as many as are named."""
+"""An upper bound of a speedup above which it says next to nothing about the gain."""
 STYLES = {
     Verdict.KEPT: "bold blue",
     Verdict.NO_GAIN: "dim",
@@ -113,44 +114,51 @@ def ratio_text(estimate: Estimate | None) -> str:
     return shown.text if shown else ""
 
 
-def look_text(look: FirstLook) -> str:
-    """``59 ms a step, data 55% (2.2× at most without it), ...``: stages by what there is to gain, as an upper bound."""
-    ranked = sorted(look.shares.items(), key=lambda item: -item[1])
-    stages = [
-        f"{stage} {units.percent(share)}"
-        + (f" ({units.ratio(1 / (1 - share))} at most without it)" if share < 1 else "")
-        for stage, share in ranked
-        if share >= _LEAST_SHARE
-    ]
-    return ", ".join([f"{units.duration(look.step_seconds)} a step", *stages])
+def listed(names: Sequence[str], most: int = NAMED) -> str:
+    """``a, b, c, d, e and 4 more``."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(str(name(each, 60)) for each in names[:most]) + more
+
+
+def grouped(values: Iterable[tuple[str, str]]) -> list[str]:
+    """``2.2× workers, cache`` for each value with its names; names beyond the first few are counted."""
+    named, groups = list(values), dict[str, list[str]]()
+    for value, strategy in named[:NAMED]:
+        groups.setdefault(value, []).append(strategy)
+    texts = [f"{value} {', '.join(names)}" for value, names in groups.items()]
+    return [*texts, f"{len(named) - NAMED} more"] if len(named) > NAMED else texts
+
+
+def first_steps_text(seen: FirstLook) -> str:
+    """``59 ms a step; data 55 %, forward 20 %``: the stages that take most of a step."""
+    ranked = sorted(seen.shares.items(), key=lambda item: -item[1])
+    stages = ", ".join(f"{stage} {units.percent(share)}" for stage, share in ranked if share >= _LEAST_SHARE)
+    return f"{units.duration(seen.step_seconds)} a step" + (f"; {stages}" if stages else "")
 
 
 def opportunity_texts(found: Opportunities) -> list[str]:
-    """``2.2× at most: workers, cache`` for each group, and the strategies that have to look closer first.
+    """``2.2× workers, cache`` for each upper bound, and how many strategies need a measurement first.
 
-    Those that may shorten nearly all of a step come first: what is left of it without them is no bound of their gain.
+    Strategies that may shorten nearly all of a step come first: the rest of the step is no bound of their gain.
     """
-    unbound = [name for value, names in found.at_most if value > _BOUND for name in names]
-    texts = [f"no bound yet: {', '.join(unbound)}"] if unbound else []
-    texts += [f"{units.ratio(value)} at most: {', '.join(names)}" for value, names in found.at_most if value <= _BOUND]
-    more = len(found.unknown) - _NAMED
+    bounds = sorted(found.at_most, key=lambda item: item[0] <= _BOUND)
+    texts = grouped(
+        (units.ratio(value) if value <= _BOUND else "no bound for", name) for value, names in bounds for name in names
+    )
     if found.unknown:
-        told = ", ".join(found.unknown[:_NAMED]) + (f" and {more} more" if more > 0 else "")
-        texts.append(f"to be looked into: {told}")
-    return texts or ["none that the first steps show"]
+        texts.append(f"{len(found.unknown)} need a measurement first")
+    return texts or ["none from the first steps"]
 
 
 def prediction_texts(found: Predicted) -> list[str]:
-    """``1.50× predicted: amp`` for each group, then bounds as of opportunities, and what nothing is known of."""
-    grouped: dict[str, list[str]] = {}
-    for each in found.predictions:
-        predicted = each.predicted
-        if predicted is not None and predicted.value < _LEAST_GAIN:
-            continue
-        kind = "at most" if predicted is not None and predicted.kind is EstimateKind.BOUND else "predicted"
-        told = f"{units.ratio(predicted.value)} {kind}" if predicted is not None else "no prediction"
-        grouped.setdefault(told, []).append(each.strategy)
-    return [f"{told}: {', '.join(names)}" for told, names in grouped.items()] or ["none"]
+    """``1.50× amp`` for each predicted gain, then upper bounds, and strategies without a prediction."""
+    kinds = {EstimateKind.BOUND: "at most "}
+    pairs = [(each.predicted, each.strategy) for each in found.predictions]
+    return grouped(
+        (kinds.get(gain.kind, "") + units.ratio(gain.value) if gain is not None else "no prediction for", strategy)
+        for gain, strategy in pairs
+        if gain is None or gain.value >= _LEAST_GAIN
+    ) or ["none"]
 
 
 def trial_change(trial: Trial, longest: int = 60) -> str:

@@ -249,7 +249,7 @@ def test_profile_prints_its_document(engine: Engine, capfd: pytest.CaptureFixtur
     out, err = capfd.readouterr()
     assert Profile.model_validate_json(out)
     look, _, printed = err.partition("\n")
-    assert look.startswith("[   0:03] first look at 24 steps: 60.0 ms a step, data 50.0 %"), "as soon as it is known"
+    assert look.startswith("[   0:03] first 24 steps: 60.0 ms a step; data 50.0 %"), "as soon as it is known"
     assert printed == "printed by the user's code\n"
     assert engine.calls == [(Build("m:b"), Options(json=True, device="cpu"))]
     assert main(["profile", "m:b", "--json", "--quiet"]) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -152,7 +153,7 @@ def test_no_words_show_the_help_as_a_usage_error(capsys: pytest.CaptureFixture[s
     assert main([]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert "Commands:" in err
+    assert "Search:" in err
 
 
 def test_help_imports_neither_torch_nor_the_engine() -> None:
@@ -207,16 +208,20 @@ def test_a_closed_pipe_ends_quietly(words: list[str], prints: str) -> None:
 def test_every_command_is_listed_with_a_whole_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
-    listed = out.split("Commands:")[1].split("\n")[1:]
-    names = [line.split()[0] for line in listed if line.strip()]
-    assert names == list(cli_group.COMMANDS)
-    assert all(line.endswith(".") and not line.endswith("...") for line in listed if line.strip())
+    listed = [line for line in out.split("Search:")[1].split("\n") if line.startswith("  ")]
+    assert [line.split()[0] for line in listed] == list(cli_group.COMMANDS)
+    assert all(line.endswith(".") and not line.endswith("...") for line in listed)
 
 
 @pytest.mark.parametrize("name", cli_group.COMMANDS)
 def test_every_command_has_help(capsys: pytest.CaptureFixture[str], name: str) -> None:
     assert main([name, "--help"]) == 0
-    assert f"Usage: autoopt {name}" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"Usage: autoopt {name}" in out
+    assert re.search(rf"Examples?:\n    autoopt {name}", out)
+    command = cli_group.cli.get_command(click.Context(cli_group.cli), name)
+    assert command is not None
+    assert {option for p in command.params for option in p.opts[:1] if option.startswith("-")} <= set(out.split())
 
 
 def test_a_json_document_is_ascii_and_strict(capsys: pytest.CaptureFixture[str]) -> None:

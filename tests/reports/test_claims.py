@@ -172,14 +172,14 @@ def test_the_first_screen_gives_one_figure_of_a_step() -> None:
 
 def test_a_plan_that_needs_more_steps_shows_both_factors() -> None:
     text = first_screen(result_of("equivalent", "to_target", 2, "trained", agrees=True))
-    assert "Its factors: seconds a step 1.52× [" in text
+    assert "Two factors: seconds a step 1.52× [" in text
     assert "steps to target 0.95× [" in text
     assert "(200 → 210)" in text
 
 
 def test_blocks_and_trainings_that_disagree_are_said_to_and_why() -> None:
     text = first_screen(result_of("identical", "to_target", 2, "trained", agrees=False))
-    assert "the trainings say 1.45×, the blocks 2.76×, more than 10.0 % apart" in text
+    assert "the trainings give 1.45×, the blocks 2.76×, a difference above 10.0 %" in text
     assert "load, start-up, evaluation, caches" in text
 
 

@@ -14,32 +14,32 @@ from autoopt_reports.state import State
 from autoopt_reports.terminal import Marks
 
 
-def test_the_first_look_ranks_stages_by_what_there_is_to_gain() -> None:
+def test_the_first_steps_rank_the_stages() -> None:
     look = e.FirstLook(at=7.0, steps=24, step_seconds=0.06, shares={"forward": 0.3, "data": 0.5, "other": 0.01})
-    told = "60.0 ms a step, data 50.0 % (2.00× at most without it), forward 30.0 % (1.43× at most without it)"
-    assert describe(look) == f"first look at 24 steps: {told}"
+    told = "60.0 ms a step; data 50.0 %, forward 30.0 %"
+    assert describe(look) == f"first 24 steps: {told}"
     state = State()
     state.update(look)
     frame = Console(width=140, file=io.StringIO())
     frame.print(draw(state, 7.0, 60.0, 140, 24, Marks()))
-    assert f"First look: {told}" in frame.file.getvalue()  # type: ignore[attr-defined]
+    assert f"first steps: {told}" in frame.file.getvalue()  # type: ignore[attr-defined]
 
 
-def test_opportunities_are_told_before_anything_is_measured() -> None:
+def test_opportunities_are_shown_before_anything_is_measured() -> None:
     found = e.Opportunities(at_most=((2.5, ("workers", "cache")), (1.2, ("amp",))), unknown=("a", *"bcdefgh"))
-    told = ["2.50× at most: workers, cache", "1.20× at most: amp", "to be looked into: a, b, c, d, e, f and 2 more"]
-    assert describe(found) == "opportunities: " + "; ".join(told)
+    told = ["2.50× workers, cache", "1.20× amp", "8 need a measurement first"]
+    assert describe(found) == "upper bounds of the gain: " + "; ".join(told)
     state = State()
     state.update(found)
     frame = Console(width=100, file=io.StringIO())
     frame.print(draw(state, 7.0, 60.0, 100, 24, Marks()))
     assert all(line in frame.file.getvalue() for line in told)  # type: ignore[attr-defined]
     nearly_all = e.Opportunities(at_most=((1000.0, ("threads",)), (20.0, ("amp", "compile")), (1.2, ("cache",))))
-    assert describe(nearly_all) == "opportunities: no bound yet: threads, amp, compile; 1.20× at most: cache"
-    assert describe(e.Opportunities()) == "opportunities: none that the first steps show"
+    assert describe(nearly_all) == "upper bounds of the gain: no bound for threads, amp, compile; 1.20× cache"
+    assert describe(e.Opportunities()) == "upper bounds of the gain: none from the first steps"
 
 
-def test_predicted_gains_are_ranked_and_bounds_told_from_them() -> None:
+def test_predicted_gains_and_bounds_are_distinguished() -> None:
     sure, most = (
         Estimate(value=1.5, low=1.3, high=1.7, n=1),
         Estimate(value=2.0, low=1.0, high=2.0, n=1, kind=EstimateKind.BOUND),
@@ -48,7 +48,7 @@ def test_predicted_gains_are_ranked_and_bounds_told_from_them() -> None:
     none = Estimate(value=0.9, low=0.8, high=1.0, n=1)
     known = (*known, ("compile", none))
     found = e.Predicted(predictions=tuple(Prediction(strategy=name, predicted=value) for name, value in known))
-    told = ["1.50× predicted: amp, cache", "2.00× at most: threads", "no prediction: allocator"]
+    told = ["1.50× amp, cache", "at most 2.00× threads", "no prediction for allocator"]
     assert describe(found) == "predicted gains: " + "; ".join(told)
     state = State()
     state.update(e.Opportunities(at_most=((2.5, ("workers",)),)))

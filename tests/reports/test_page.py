@@ -114,7 +114,7 @@ def test_what_was_not_measured_says_so_and_is_never_zero(golden: Callable[[str],
 def test_empty_lists_say_so(golden: Callable[[str], Result]) -> None:
     page = html.render(golden("interrupted"))
     assert page.count(">None.</p>") == 7, "all lists of trials but one are empty"
-    assert "Nothing found that only a person could change" in page
+    assert "No manual change found" in page
 
 
 def test_write_replaces_the_file_whole(tmp_path: Path, golden: Callable[[str], Result]) -> None:

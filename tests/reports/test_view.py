@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -85,7 +86,7 @@ def test_a_workload_that_was_made_to_fit_is_not_said_to_be_faster_than_what_cann
     baseline = WIN.baseline.model_copy(update={"plan": r.Plan(changes=(fits,))})
     best = WIN.best.model_copy(update={"plan": r.Plan(changes=(fits, *WIN.best.plan.changes))})
     view = verdict_view(WIN.model_copy(update={"baseline": baseline, "best": best}))
-    assert str(view.support[0]).startswith("Your workload as it is does not fit in memory here.")
+    assert str(view.support[0]).startswith("Your workload does not fit into memory here.")
     assert "accumulation (size=32, accumulation=2)" in str(view.support[0])
     nothing = verdict_view(WIN.model_copy(update={"baseline": baseline, "best": baseline}))
     assert str(nothing.headline) == "Made to fit in memory; no safe gain found beyond that"
@@ -282,10 +283,10 @@ def test_the_quality_says_what_it_rests_on_what_it_costs_and_what_it_would_have_
         }
     )
     checks = report_view(WIN.model_copy(update={"quality": quality})).trust
-    told = next(str(check.text) for check in checks if "rests on the first" in str(check.text))
-    assert "It rests on the first 64 steps." in told
-    assert "charged as 1.12" in told
-    assert "It would not have shown what the training does otherwise after step 64." in told
+    told = next(str(check.text) for check in checks if "Evidence: the first" in str(check.text))
+    assert "Evidence: the first 64 steps." in told
+    assert "counts as 1.12" in told
+    assert "Not covered: what the training does otherwise after step 64." in told
 
 
 def test_the_first_screen_gives_the_metric_of_the_final_plan_with_its_interval() -> None:
@@ -301,7 +302,7 @@ def test_the_first_screen_gives_the_metric_of_the_final_plan_with_its_interval()
     untold = WIN.model_copy(update={"quality": None})
     assert "accuracy 0.9318 against 0.9312; their difference has no interval." in told(untold)
     unmeasured = untold.model_copy(update={"best": WIN.best.model_copy(update={"metric": None})})
-    assert "accuracy of the final plan: not measured beside the baseline's." in told(unmeasured)
+    assert "accuracy of the final plan was not compared with the baseline's." in told(unmeasured)
     no_metric = WIN.model_copy(update={"objective": WIN.objective.model_copy(update={"metric": None})})
     assert "difference of" not in told(no_metric)
 
@@ -320,7 +321,7 @@ def test_metrics_of_trainings_of_different_lengths_are_not_held_against_each_oth
     assert (fact.before.value, fact.after.value) == (0.925, 0.93)
     elsewhere = best.model_copy(update={"curves": (r.Curve(seed=0, points=curve(0.9, 0.93, 0.95).points[2:]),)})
     apart = report_view(further.model_copy(update={"best": elsewhere})).verdict
-    assert "not measured beside the baseline's" in " ".join(str(line) for line in apart.support)
+    assert "not compared with the baseline's" in " ".join(str(line) for line in apart.support)
     assert next(fact for fact in apart.facts if fact.label == "accuracy").after.missing
 
 
@@ -330,7 +331,7 @@ def test_what_a_bound_leaves_is_told_as_at_most_and_comes_after_what_is_predicte
     rows = (r.Prediction(strategy="allocator", predicted=bound), *profile.predictions)
     view = profile_view(profile.model_copy(update={"predictions": rows}))
     open_ = [row for row in view.expectations if row.applies]
-    assert [row.label.text.split()[0] for row in open_] == ["workers", "amp", "allocator", "prefetch"]
+    assert [re.split("[ =]", row.label.text)[0] for row in open_] == ["workers", "amp", "allocator", "prefetch"]
     assert str(view.expectations[2].predicted and view.expectations[2].predicted.text) == "at most 9.5×"
     alone = profile_view(profile.model_copy(update={"predictions": rows[:1]}))
     assert not any("is expected of" in str(line) for line in (alone.headline, *alone.support))

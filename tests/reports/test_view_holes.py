@@ -50,7 +50,9 @@ def test_names_are_cleaned_and_shortened() -> None:
     assert clip("abcdefgh", 5) == "abc…h"
     assert setting_text({"a": True, "b": "x", "c": [1, None]}) == "a=true, b=x, c=[1, null]"
     both = change_name("workers", {"n": 2}, (r.Change(strategy="threads", setting={"compute": 1}),))
-    assert both.text == "workers n=2 + threads compute=1"
+    assert change_name("batch_size", {"size": 64, "accumulation": 2}).text == "batch_size size=64, accumulation=2"
+    assert change_name("amp", {}).text == "amp"
+    assert both.text == "workers=2 + threads=1"
     with pytest.raises(ValueError, match="2 places for 1"):
         say("{} {}", "a")
 

@@ -1,7 +1,7 @@
 """Charts in a plane: lines with bands, scatter, roofline, the search over time.
 
 Paths live in a stretched box of 1000 units by the plot's height in pixels; marks and text stand
-beside it in percent and pixels, so that only the lines stretch.
+next to it in percent and pixels, so that only the lines stretch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From a number to a place on an axis, and the ticks that a person would draw."""
+"""From a number to a place on an axis, and the ticks that a user would draw."""
 
 from __future__ import annotations
 

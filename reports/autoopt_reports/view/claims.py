@@ -116,12 +116,14 @@ def headline_phrase(result: Result) -> Phrase:
     words = {"faster": "{} faster ", "slower": "Slower: {} "}.get(claim.status, "No gain shown: {} ")
     if claim.status == "point" and claim.gain:
         words = "{} faster "
-    told = say(words + claim.of_what, claim.value)
+    of_what = claim.of_what
     if claim.status == "point":
-        told = told + " in one pair of trainings"
+        whole = claim.record is not None and claim.record.whole
+        of_what = "in one pair of whole runs" if whole else f"{of_what}, in one pair of trainings"
+    text = say(words + of_what, claim.value)
     if claim.record is not None and claim.record.target_missed:
-        told = told + "; the target was not reached in this budget"
-    return told
+        text = text + "; the target was not reached in this budget"
+    return text
 
 
 def _nothing(result: Result) -> Phrase:
@@ -147,7 +149,7 @@ def qualifier_phrases(result: Result) -> tuple[Phrase, ...]:
     if claim.status == "point":
         pieces.append(say("no interval"))
     if claim.status == "unsure":
-        pieces.append(say("the interval includes no gain at all"))
+        pieces.append(say("the interval includes no gain"))
     if record is not None and record.source == "modelled":
         pieces.append(say("modelled from measured parts"))
     pieces.append(say("verified end to end" if result.speedup.end_to_end_verified else "not verified"))
@@ -229,14 +231,14 @@ def _run_of_earlier(result: Result, claim: Claim) -> Phrase:
 
 def _made_from(record: Headline) -> Phrase:
     if record.source == "modelled" and record.pairs:
-        return say(" (put together from measured parts; the trainings were shorter)")
+        return say(" (estimated from measured parts; the trainings were shorter)")
     if record.source == "modelled":
-        return say(" (modelled from measured parts; no training of both was made)")
+        return say(" (estimated from measured parts; the two were not trained)")
     pairs = number(record.n, units.count, f"{AT}/n")
     how = "trained interleaved" if record.interleaved else "trained one after the other"
     words = " ({} pair, " if record.n == 1 else " ({} pairs, "
     if record.whole:
-        return say(words + "whole runs of the untouched and the patched script, from start to end)", pairs)
+        return say(words + "whole runs of the untouched and the patched script)", pairs)
     return say(words + how + ", start and evaluations included)", pairs)
 
 
@@ -250,14 +252,14 @@ def _factors(record: Headline) -> Phrase:
         parts.append(known.phrase if known else say("{}", number(ratio.value, units.ratio, f"{AT}/{field}/value")))
     counts = (number(record.baseline_steps, units.count, f"{AT}/baseline_steps"),
               number(record.best_steps, units.count, f"{AT}/best_steps"))  # fmt: skip
-    return say("Its factors: seconds a step {}, steps to target {} ({} → {}).", *parts, *counts)
+    return say("Two factors: seconds a step {}, steps to target {} ({} → {}).", *parts, *counts)
 
 
 def disagreement(record: Headline) -> Phrase:
     """That trainings and interleaved blocks contradict each other, and why that may be."""
     assert record.blocks is not None
     return say(
-        "Trainings and interleaved blocks disagree: the trainings say {}, the blocks {}, more than {} apart. The "
+        "Trainings and interleaved blocks disagree: the trainings give {}, the blocks {}, a difference above {}. The "
         "trainings count. Possible causes: other programs' load, start-up, evaluation, caches.",
         number(record.value, units.ratio, f"{AT}/value"),
         number(record.blocks.value, units.ratio, f"{AT}/blocks/value"),
@@ -270,23 +272,23 @@ def verified_phrase(result: Result) -> tuple[bool, Phrase]:
     record = result.speedup.headline
     if record is None:
         if result.speedup.end_to_end_verified:
-            return True, say("The final plan was run again from start to end against the baseline.")
+            return True, say("The final plan and the baseline ran again from start to end.")
         again = "was run again from start to end, which does not confirm by itself that it is faster"
         return False, say(f"The final plan {again if result.best.curves else 'was not run again from start to end'}.")
     if not result.speedup.end_to_end_verified:
         doubts = record.doubts(control_failed=result.noise.failed(result.objective.min_gain))
         return False, say("Not verified: " + "; ".join(doubts) + ".") if doubts else say("Not verified.")
-    told = say(
-        "The untouched and the patched script ran from start to end in {} pairs, nothing listening"
+    text = say(
+        "{} pairs of whole runs of the untouched and the patched script, interleaved"
         if record.whole
-        else "Baseline and final plan were trained interleaved from start to end in {} pairs",
+        else "{} pairs of trainings of baseline and final plan, interleaved from start to end",
         number(record.n, units.count, f"{AT}/n"),
     )
     if record.blocks is not None:
         blocks = number(record.blocks.value, units.ratio, f"{AT}/blocks/value")
         margin = number(record.margin, units.percent, f"{AT}/margin")
-        told = told + say("; steps in interleaved blocks give {}, within {}", blocks, margin)
-    return True, told + "."
+        text = text + say("; steps in interleaved blocks agree ({}, within {})", blocks, margin)
+    return True, text + "."
 
 
 def repeats_phrase(result: Result) -> tuple[bool | None, Phrase] | None:
@@ -299,12 +301,12 @@ def repeats_phrase(result: Result) -> tuple[bool | None, Phrase] | None:
     record = claim.record
     if record is not None and claim.interval is None:
         runs = "whole runs" if record.whole else "trainings"
-        return False, say(f"One pair of {runs}: a point, without an interval.")
+        return False, say(f"One pair of {runs}, so no interval.")
     assert claim.interval is not None
     repeats = claim.interval.n
     if record is not None and record.source == "trained":
         runs = "whole runs" if record.whole else "trainings"
-        return True, say(f"{{}} pairs of {runs} under the interval.", repeats)
+        return True, say(f"The interval comes from {{}} pairs of {runs}.", repeats)
     if (repeats.value or 0) < 2:
-        return False, say("{} independent repeat: the interval does not know how runs differ.", repeats)
-    return True, say("{} independent repeats under the final interval.", repeats)
+        return False, say("{} independent repeat: the interval does not contain the variance between runs.", repeats)
+    return True, say("The interval comes from {} independent repeats.", repeats)

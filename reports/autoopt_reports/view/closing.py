@@ -1,4 +1,4 @@
-"""Advice that only a person can carry out, and how to get the result again."""
+"""Advice that only the user can carry out, and how to get the result again."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def _rows(point: ModelSizePoint, place: int) -> list[SizeRow]:
 
 
 def _headline(found: ModelScaling) -> Phrase:
-    """The size that just reaches the target where it is told, else the exponents."""
+    """The size that just reaches the target where it is reported, else the exponents."""
     sizes = number(len(found.points), units.count, "/model_scaling/points", how="count")
     if not found.points:
         return say("Other sizes were tried, and none was trained to its end")

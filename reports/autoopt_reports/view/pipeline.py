@@ -125,10 +125,10 @@ def _headline(round_: Round) -> Phrase:
     return with_kind(say("{} is the bottleneck", name(round_.bottleneck, 60)), round_)
 
 
-def with_kind(text: Phrase, round_: Round, mark: str = ": ") -> Phrase:
-    """Name of the bottleneck, and its class where that says more than the stage's own name does."""
+def with_kind(text: Phrase, round_: Round) -> Phrase:
+    """The bottleneck, with its class where that adds to the name of the stage."""
     kind = round_.bottleneck_class
-    return text + say(mark + "{}", name(kind, 120)) if kind and kind != round_.bottleneck else text
+    return text + say(" ({})", name(kind, 120)) if kind and kind != round_.bottleneck else text
 
 
 def _simulated(round_: Round, path: str) -> Phrase:

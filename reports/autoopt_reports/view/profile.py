@@ -43,7 +43,7 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class ToolView:
-    """Findings of a profiler; ``href``: its file, where that lies beside the page."""
+    """Findings of a profiler; ``href``: its file, where that lies next to the page."""
 
     tool: Name
     file: Name | None

@@ -45,7 +45,7 @@ SHORT: dict[Claim, str] = {
 }
 
 
-# ``trained`` is told by what its trainings showed, as documents without a level are.
+# ``trained`` is described by what its trainings showed, as documents without a level are.
 _BY_LEVEL: dict[str | None, Claim] = {"identical": "identical", "equivalent": "rounding", "undecided": "undecided"}
 
 
@@ -71,9 +71,9 @@ def trial_of(result: Result, strategy: str) -> tuple[int, Trial] | None:
 
 
 def claim_of(quality: Quality | None, mode: Mode = "max") -> Claim:
-    """Claim that one gate allows. A difference is candidate less baseline; ``mode`` tells which way is worse.
+    """Claim that one gate allows. A difference is candidate less baseline; ``mode`` shows which way is worse.
 
-    A metric whose interval reaches beyond the tolerance proves nothing, whatever the gate said of it: undecided.
+    A metric whose interval reaches beyond the tolerance shows nothing, whatever the gate decided: undecided.
     """
     if quality is None:
         return "not_tested"
@@ -118,13 +118,13 @@ def quality_view(result: Result) -> QualityView:
 
 
 def metric_phrase(result: Result) -> Phrase | None:
-    """The final plan's metric beside the baseline's, with the interval of their difference; None without a metric."""
+    """The metric of the final plan and of the baseline, with the interval of their difference; None without one."""
     if not result.found or result.objective.metric is None:
         return None
     metric, quality = name(result.objective.metric, 60), result.quality
     pair = metric_pair(result)
     if pair is None:
-        return say("{} of the final plan: not measured beside the baseline's.", metric)
+        return say("{} of the final plan was not compared with the baseline's.", metric)
     before, after = pair
     if quality is None or quality.difference is None or quality.candidate is None:
         return say("{} {} against {}; their difference has no interval.", metric, after, before)
@@ -193,7 +193,7 @@ def _too_wide(result: Result, quality: Quality) -> Phrase:
     worst = difference.low if result.objective.mode == "max" else -difference.high
     if worst >= -margin:
         return Phrase()
-    words = ", wider than the tolerance of {}: that nothing is lost is shown by the probe, not by the metric"
+    words = ", wider than the tolerance of {}: the probe shows that nothing is lost, the metric does not"
     return say(words, number(margin, plain, "/quality/margin"))
 
 
@@ -220,7 +220,7 @@ def _detail(result: Result, claim: Claim, quality: Quality | None, path: str, wh
     if claim == "same_path":
         return say("The losses of {} stay within the tolerance; {} itself was not compared.", subject, metric)
     if claim == "undecided":
-        return say("{} was not told apart from the noise of {}", subject, metric) + _because(quality)
+        return say("{} cannot be distinguished from the noise of {}", subject, metric) + _because(quality)
     return say("{} reaches the same target", subject) + _because(quality)
 
 

@@ -29,7 +29,7 @@ def step_basis(result: Result) -> Basis | None:
     """The mean time for the baseline's batch, from the throughput, which is what trials compare.
 
     So a plan with another batch is compared on as many samples, and a step time of two humps (a loader
-    that stalls now and then) is not told by its median. Without a throughput, the median step.
+    that stalls now and then) is not known from its median. Without a throughput, the median step.
     """
     before, after, batch = result.baseline, result.best, result.workload.batch_size
     paths: tuple[str, ...] = ("/workload/batch_size",)

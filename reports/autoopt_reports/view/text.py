@@ -153,9 +153,13 @@ def setting_text(setting: Mapping[str, Any]) -> str:
 def change_name(
     strategy: str, setting: Mapping[str, Any], companions: tuple[Change, ...] = (), longest: int = 160
 ) -> Name:
-    """A change with its companions: ``workers num_workers=2 + threads compute=1``."""
+    """A change with its companions: ``batch_size size=64, accumulation=2 + threads=1``; a single key is not named."""
     changes = [(strategy, setting), *((companion.strategy, companion.setting) for companion in companions)]
-    return name(" + ".join(f"{strategy} {setting_text(values)}".strip() for strategy, values in changes), longest)
+    texts = (
+        f"{strategy}{re.sub('^[^=]*', '', text) if len(values) == 1 else ' ' + text}".strip()
+        for strategy, values, text in ((each, values, setting_text(values)) for each, values in changes)
+    )
+    return name(" + ".join(texts), longest)
 
 
 @dataclass(frozen=True, slots=True)

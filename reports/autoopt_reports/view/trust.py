@@ -26,7 +26,7 @@ class Check:
 
 def trust_checks(result: Result) -> tuple[Check, ...]:
     sure = (_noise(result), _repeats(result), _verified(result), _quality(result))
-    checks = [*sure, _load(result), *_neighbours(result), _gaps(result)]
+    checks = [*sure, _load(result), *_neighbors(result), _gaps(result)]
     return tuple(check for check in checks if check is not None)
 
 
@@ -38,21 +38,19 @@ def _noise(result: Result) -> Check:
             if aa
             else say("The baseline was not measured against itself")
         )
-        return Check("Noise floor", "open", seen + ", so no gain can be told from noise.")
+        return Check("Noise floor", "open", seen + ", so no gain can be distinguished from noise.")
     floor = number(result.noise.floor, units.percent, "/noise/floor")
     claim = claim_of(result)
     low = claim.interval.low.value if claim.interval is not None else None
     inside = claim.status == "faster" and low is not None and low < 1 + result.noise.floor
-    text = say("Baseline against itself: {}; gains under {} are not believed.", aa.phrase, floor)
+    text = say("Baseline against itself: {}; gains under {} are within noise.", aa.phrase, floor)
     if inside:
         return Check("Noise floor", "caution", text + " The lower bound of the speedup lies under it.")
     if result.noise.failed(result.objective.min_gain):
-        return Check("Noise floor", "caution", text + " The control failed: the machine favoured one side.")
+        return Check("Noise floor", "caution", text + " The control failed: the machine favored one side.")
     control = result.noise.aa_ratio
     if control is not None and not control.low <= 1 <= control.high:
-        return Check(
-            "Noise floor", "caution", text + " The interval leaves out no difference: the machine favoured one side."
-        )
+        return Check("Noise floor", "caution", text + " The interval does not contain 1: the machine favored one side.")
     if result.noise.floor > HIGH_FLOOR:
         return Check("Noise floor", "caution", text + " That is high: a quieter machine would show smaller gains.")
     return Check("Noise floor", "good", text)
@@ -70,8 +68,7 @@ def _verified(result: Result) -> Check | None:
     if claim_of(result).status == "none":
         return None
     verified, text = verified_phrase(result)
-    detail = say(" {}", name(result.speedup.detail, LONGEST_SENTENCES)) if result.speedup.detail else Phrase()
-    return Check("End to end", "good" if verified else "caution", text + detail)
+    return Check("End to end", "good" if verified else "caution", text)
 
 
 def _quality(result: Result) -> Check | None:
@@ -79,39 +76,38 @@ def _quality(result: Result) -> Check | None:
     if view.claim == "nothing":
         return None
     level: Level = {"not_tested": "open", "lost": "caution", "undecided": "caution"}.get(view.claim, "good")  # type: ignore[assignment]
-    return Check(view.short[0].upper() + view.short[1:], level, view.detail + _basis(result))
+    return Check(view.short[0].upper() + view.short[1:], level, _basis(result) or view.detail)
 
 
 def _basis(result: Result) -> Phrase:
-    """What the final plan's level rests on, its price in steps, and what it would have missed; empty where unknown."""
-    quality, text = result.quality, Phrase()
-    if quality is None:
-        return text
-    if quality.rests_on:
-        text = text + say(" It rests on {}.", name(quality.rests_on, LONGEST_SENTENCES))
+    """The evidence for the final plan's level, its price in steps, and what it does not cover; empty where unknown."""
+    quality = result.quality
+    if quality is None or not quality.rests_on:
+        return Phrase()
+    text = say("Evidence: {}.", name(quality.rests_on, LONGEST_SENTENCES))
     if quality.step_penalty is not None and quality.step_penalty.value > 1.005:
         price = number(quality.step_penalty.value, units.ratio, "/quality/step_penalty/value")
-        what = "Its way to the target" if quality.level == "trained" else "Rounding"
-        text = text + say(" " + what + " is charged as {} as many steps.", price)
+        what = "The longer way to the target" if quality.level == "trained" else "Rounding"
+        text = text + say(" " + what + " counts as {} as many steps.", price)
     if quality.would_miss:
-        text = text + say(" It would not have shown {}.", name(quality.would_miss, LONGEST_SENTENCES))
+        text = text + say(" Not covered: {}.", name(quality.would_miss, LONGEST_SENTENCES))
     return text
 
 
-def _neighbours(result: Result) -> list[Check]:
-    """Looks at several candidates at once: what the control of neighbours said of each incumbent, the last one here."""
+def _neighbors(result: Result) -> list[Check]:
+    """Whether candidates could be screened at the same time, from the control of the last incumbent."""
     if not result.sharing:
         return []
     last, at = result.sharing[-1], f"/sharing/{len(result.sharing) - 1}"
     seen = [interval(each, f"{at}/beside/{index}") for index, each in enumerate(last.beside)]
     shown = [each.phrase for each in seen if each is not None]
-    told = say("throughput beside neighbours over alone: {}", shown[0]) if shown else say("it was not measured")
+    told = say("throughput with neighbors over alone: {}", shown[0]) if shown else say("it was not measured")
     for phrase in shown[1:]:
         told = told + ", " + phrase
     if last.allowed:
-        text = say("Candidates were looked at side by side, and proved alone; ") + told + "."
-        return [Check("Neighbours", "good", text)]
-    return [Check("Neighbours", "caution", say("Nothing was looked at side by side; ") + told + ".")]
+        text = say("Candidates were screened at the same time and confirmed alone; ") + told + "."
+        return [Check("Neighbors", "good", text)]
+    return [Check("Neighbors", "caution", say("Nothing was screened at the same time; ") + told + ".")]
 
 
 def _load(result: Result) -> Check | None:

@@ -19,7 +19,9 @@ from autoopt_reports.view.claims import (
 )
 from autoopt_reports.view.pipeline import with_kind
 from autoopt_reports.view.quality import metric_pair, metric_phrase
-from autoopt_reports.view.text import Interval, Number, Phrase, code, name, number, say, throughput
+from autoopt_reports.view.text import Interval, Number, Phrase, change_name, code, join, name, number, say, throughput
+
+MOST_CHANGES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,9 @@ class VerdictView:
 
 def verdict_view(result: Result) -> VerdictView:
     claim = claim_of(result)
-    support = (_fitted(result), *run_phrases(result), metric_phrase(result), *_why(result, claim.status))
+    support = (
+        _fitted(result), *run_phrases(result), _changes(result), metric_phrase(result), *_why(result, claim.status)
+    )  # fmt: skip
     return VerdictView(
         status=claim.status,
         speedup=claim.interval if claim.status != "none" else None,
@@ -72,10 +76,22 @@ def _fitted(result: Result) -> Phrase | None:
         return None
     changes = "with " + ", ".join("{}" for _ in result.baseline.plan.changes)
     return say(
-        "Your workload as it is does not fit in memory here. The baseline is the same batch " + changes
-        + ", under which it does; nothing is compared with what cannot run.",
+        "Your workload does not fit into memory here. The baseline is the same batch " + changes
+        + ", which makes it fit; a run that does not fit cannot be compared.",
         *(name(_words(change), 120) for change in result.baseline.plan.changes),
     )  # fmt: skip
+
+
+def _changes(result: Result) -> Phrase | None:
+    """How many changes were kept, the first few by name."""
+    names = [say("{}", change_name(change.strategy, change.setting, longest=60)) for change in result.found]
+    if not names:
+        return None
+    count = Number(units.count(len(names)), len(names), ("/best/plan/changes",), "count")
+    more = "; …" if len(names) > MOST_CHANGES else ""
+    return (
+        say("{} change: " if len(names) == 1 else "{} changes: ", count) + join(names[:MOST_CHANGES], "; ") + f"{more}."
+    )
 
 
 def _words(change: Change) -> str:
@@ -90,10 +106,10 @@ def _why(result: Result, status: Status) -> list[Phrase]:
         last = len(result.rounds) - 1
         round_ = result.rounds[last]
         if round_.bottleneck:
-            what = with_kind(say("What holds it back: {}", name(round_.bottleneck, 60)), round_, ", ")
+            what = with_kind(say("Bottleneck: {}", name(round_.bottleneck, 60)), round_)
             if round_.ceiling_step_seconds is not None:
                 what = what + say(
-                    "; in its profile a step takes {}, its ceiling on this machine is {}",
+                    ". A step takes {} in its profile; the ceiling of this machine is {}",
                     number(round_.step_seconds, units.duration, f"/rounds/{last}/step_seconds"),
                     number(round_.ceiling_step_seconds, units.duration, f"/rounds/{last}/ceiling_step_seconds"),
                 )
@@ -104,9 +120,9 @@ def _why(result: Result, status: Status) -> list[Phrase]:
 
 
 _STOPS = {
-    StopReason.DIMINISHING_RETURNS: "The search ended because what is left could not pay",
+    StopReason.DIMINISHING_RETURNS: "The search ended because no remaining change promises enough",
     StopReason.AT_THE_CEILING: "The search ended at the ceiling of this machine",
-    StopReason.BUDGET: "The search ended with its budget",
+    StopReason.BUDGET: "The search ended at the end of its budget",
     StopReason.EXHAUSTED: "The search ended because nothing applicable was left",
     StopReason.INTERRUPTED: "Interrupted: this is a partial result",
 }
@@ -203,7 +219,7 @@ def _commands(result: Result) -> tuple[Command, ...]:
     spec = shlex.quote(code(result.workload.spec))
     commands: list[Command] = []
     if result.stop.reason is StopReason.INTERRUPTED:
-        commands.append(Command("Go on with the search", f"autoopt resume {run}"))
+        commands.append(Command("Continue the search", f"autoopt resume {run}"))
     if not result.found:
         return tuple(commands)
     plan = shlex.quote(
@@ -228,7 +244,7 @@ def _commands(result: Result) -> tuple[Command, ...]:
 def _script_commands(result: Result, run: str, plan: str) -> Iterator[Command]:
     """Of a script: its patch where there is one, and a run with the plan that changes no file."""
     if result.patch is not None and result.patch.diff:
-        yield Command("Put the patch on", f"autoopt apply {run}")
+        yield Command("Apply the patch", f"autoopt apply {run}")
         yield Command("Or with git", f"git apply {run}/patch.diff")
     if result.sites is not None:
         launched = result.workload.processes > 1  # its sites are those of one of the processes
