@@ -40,9 +40,9 @@ class ImportClock:
         main = threading.main_thread()
 
         def timed(*args: Any, **kwargs: Any) -> Any:
-            if threading.current_thread() is not main or args[0] in sys.modules:
+            frame = sys._getframe().f_back
+            if threading.current_thread() is not main or args[0] in sys.modules or frame is None:
                 return plain(*args, **kwargs)
-            frame = sys._getframe(1)
             users = is_users(frame.f_code.co_filename)
             if self._depth and not users:
                 return plain(*args, **kwargs)
