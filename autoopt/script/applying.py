@@ -75,10 +75,10 @@ class MarkedSteps(Watcher):
     """Tells CUDA graphs when a step is over: gradients of its micro-batches are kept until then."""
 
     def root_found(self, model: nn.Module) -> None:
-        torch.compiler.cudagraph_mark_step_begin()
+        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
 
     def stepped(self, optimizer: Optimizer) -> None:
-        torch.compiler.cudagraph_mark_step_begin()
+        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
 
 
 def stands_alone(file: str, line: int) -> bool:
