@@ -212,7 +212,7 @@ class Session:
         """The model's device is known: from here on steps are timed."""
         self.device = open_device(str(device), self.memory_limit)
         if self.device.tensors is not None:
-            self.device.tensors.__enter__()  # until the process ends
+            self.device.tensors.__enter__()  # type: ignore[no-untyped-call]  # until the process ends
         self.clock = clock_for(self.device)
         self.deferred_cost = deferred_cost_for(self.device.torch, compiles=False)
 

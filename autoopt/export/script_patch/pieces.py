@@ -113,7 +113,9 @@ def _renamed(source: Source, node: cst.BaseExpression, batch: list[str]) -> str:
                 return updated_node.with_changes(value=f"{original_node.value}_piece")
             return updated_node
 
-    return source.code(cst.ensure_type(node.visit(Renaming()), cst.BaseExpression))
+    renamed = node.visit(Renaming())
+    assert isinstance(renamed, cst.CSTNode)
+    return source.code(renamed)
 
 
 def _loads(source: Source, within: cst.CSTNode) -> list[cst.Name]:
