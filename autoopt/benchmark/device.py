@@ -7,12 +7,13 @@ import mmap
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from time import perf_counter
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from autoopt.benchmark.cputime import descendants, memory
 from autoopt.errors import EnvironmentLacks
@@ -164,6 +165,26 @@ class Device:
         """What :meth:`to_host` has put there, on the device again."""
         return copy.to(self.torch) if self.tensors is None else copy.clone()
 
+    def copied(self, state: Any) -> Any:
+        """A copy of a state's tensors on the device; on the host where the device has no room for two of it."""
+        tensors = [leaf for leaf in tree_leaves(state) if isinstance(leaf, torch.Tensor)]
+        free = self.free_bytes()
+        full = free is not None and free < 2 * sum(tensor.nbytes for tensor in tensors)
+
+        def copy(leaf: Any) -> Any:
+            if not isinstance(leaf, torch.Tensor):
+                return deepcopy(leaf)
+            return self.to_host(leaf.detach()) if full else leaf.detach().to(self.torch, copy=True)
+
+        found = tree_map(copy, state)
+        if hasattr(state, "_metadata"):  # versions of modules, which they are loaded by
+            found._metadata = state._metadata
+        return found
+
+    def free_bytes(self) -> int | None:
+        """Memory of the device that no step so far has taken; None on a CPU without a limit."""
+        return self.tensors.limit - self.tensors.peak if self.tensors is not None else None
+
     def reset_peak(self) -> None:
         """Starts a new measurement of the peak."""
         if self.tensors is not None:
@@ -244,6 +265,11 @@ class CudaDevice(Device):
         free, total = torch.cuda.mem_get_info(self.torch)
         own = torch.cuda.max_memory_reserved(self.torch) / (self._limit or total)
         return max(own, 1.0 - free / total)
+
+    def free_bytes(self) -> int | None:
+        free, total = torch.cuda.mem_get_info(self.torch)
+        held = torch.cuda.memory_reserved(self.torch)
+        return min(free, (self._limit or total) - held)
 
     def allocation_retries(self) -> int:
         return int(torch.cuda.memory_stats(self.torch).get("num_alloc_retries", 0))

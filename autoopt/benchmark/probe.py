@@ -449,7 +449,7 @@ def move_elsewhere(model: nn.Module) -> None:
 
 def kept_state(training: Any, path: str) -> dict[str, Any] | None:
     """The weights in a file under the model's own names; None where they are not those of a model like this one."""
-    kept: dict[str, Any] = torch.load(path, map_location=training.device.torch, weights_only=True)
+    kept: dict[str, Any] = training.device.copied(torch.load(path, map_location="cpu", weights_only=True))
     own = training.model.state_dict()
     if Counter(kept.keys()) != Counter(own.keys()):  # layers that were wrapped: the same tensors under other names
         kept = dict(zip(own, kept.values(), strict=False)) if len(kept) == len(own) else {}

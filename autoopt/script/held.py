@@ -115,7 +115,9 @@ class HeldWeights(Watcher):
         if self._looked < max(self.evaluations, 1):
             self._looked = max(self.evaluations, 1)
             own = self.model.state_dict()
-            self.others = self.others or not all(torch.equal(own[name], kept) for name, kept in self.state.items())
+            self.others = self.others or not all(
+                torch.equal(own[name], kept.to(own[name].device)) for name, kept in self.state.items()
+            )
 
     def metric_at(self, goal: Goal) -> float | None:
         """The metric that the first evaluation told, where it was of these weights."""

@@ -12,9 +12,12 @@ import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
+from autoopt.benchmark.cputime import memory
 from autoopt.script.loaders import Watcher
 from autoopt.script.session import Session
 
+LEFT = 0.1
+"""Share of the host's memory that stays free."""
 _Kept = tuple[bool, torch.Tensor]
 """Whether it is a copy on the host, and it."""
 
@@ -48,6 +51,9 @@ class Lean(Watcher):
         movable = tensor.layout == torch.strided and tensor.device == device.torch
         if not movable or _memory_of(tensor) in self._weights:  # which stay anyway
             return False, tensor
+        whole, free = memory()
+        if free - tensor.nbytes < LEFT * whole:
+            return False, tensor  # an error of the device is told, a kill by the kernel is not
         return True, device.to_host(tensor)
 
     def _given_back(self, kept: _Kept) -> torch.Tensor:

@@ -244,7 +244,7 @@ class ScriptRecorder(Recorder, Watcher):
             self._put(self._aside)
             self._aside = None
         if not training and self._left and self._held is not None and self._aside is None:
-            self._aside = copy.deepcopy(self.training.model.state_dict())  # an evaluation within a window
+            self._aside = self.training.device.copied(self.training.model.state_dict())  # an evaluation within a window
             self._held.put()
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
@@ -283,8 +283,9 @@ class ScriptRecorder(Recorder, Watcher):
 
         def prepare() -> None:
             model = self.training.model
-            present = copy.deepcopy(model.state_dict())
-            optimizers = [copy.deepcopy(optimizer.state_dict()) for optimizer in self.training.optimizers]
+            copied = self.training.device.copied
+            present = copied(model.state_dict())
+            optimizers = [copied(optimizer.state_dict()) for optimizer in self.training.optimizers]
             self._present = (present, optimizers)
             states.extend([kept_state(self.training, path) for path in paths] or [present])
             self._origin = states[0] or present

@@ -432,8 +432,11 @@ class Script:
             MetricReader(self.command.metric, self.session.metric).install()
         elif stops:
             overhear(self.session.line)
-        how: dict[str, Any] = {"disturbed": spec.disturbed, "compared": stops, "patched": bool(self.command.patched)}
-        Applying(self.joints, self.setup, sites, spec.seed, **how).install()
+        in_lines = bool(self.command.patched)
+        applying = Applying(
+            self.joints, self.setup, sites, spec.seed, disturbed=spec.disturbed, compared=stops, patched=in_lines
+        )
+        applying.install()
         self.joints.install()
         if self.observer is not None:
             self._imports.start()

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from autoopt.benchmark import tasks
-from autoopt.benchmark.device import open_device, resolve_device
+from autoopt.benchmark.device import Device, open_device, resolve_device
 from autoopt.benchmark.environment import cpu_quota, environment, usable_cores, usable_ram
 from autoopt.benchmark.facts import Samples
 from autoopt.benchmark.trace import read_profile, readable_trace
@@ -297,3 +297,20 @@ def test_samples_of_an_evaluation_are_counted_or_it_takes_too_long(monkeypatch: 
     assert tasks.evaluated(it, max_seconds=60.0) == {"samples": 128}
     it.training.evaluation = None
     assert tasks.evaluated(it, max_seconds=60.0) == {"samples": None}
+
+
+def test_a_copy_of_a_state_lies_on_the_host_where_the_device_is_full() -> None:
+    device = Device(torch.device("cpu"), 6100)
+    assert device.tensors is not None
+    state = {"weight": torch.ones(500), "step": [1, 2]}
+    with device.watched():
+        device.tensors.add(state)
+        copy = device.copied(state)
+        assert device.tensors.bytes == 4000, "there was room for two"
+        again = device.copied(state)
+        assert device.tensors.bytes == 4000
+    for one in (copy, again):
+        assert one["weight"].equal(state["weight"])
+        assert one["weight"] is not state["weight"]
+        assert one["step"] == [1, 2]
+        assert one["step"] is not state["step"]

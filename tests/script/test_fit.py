@@ -18,7 +18,8 @@ def test_a_script_that_does_not_fit_is_watched_in_little_memory(start_script: St
     sites = sites_of(process)
     facts = process.call("autoopt.benchmark.tasks:facts", timeout=60.0)
     fits = start_script("deep.py")
-    assert sites.sites == sites_of(fits).sites
+    seen = [[each.model_copy(update={"seconds_per_step": None}) for each in s.sites] for s in (sites, sites_of(fits))]
+    assert seen[0] == seen[1]
     known = fits.call("autoopt.benchmark.tasks:facts", timeout=60.0)
     assert {**facts, "available_ram_bytes": 0} == {**known, "available_ram_bytes": 0}
 
