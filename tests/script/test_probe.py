@@ -234,7 +234,7 @@ def test_batches_that_depend_on_weights_are_compared_where_weights_are_the_same(
         ("order.split(64)", "order[:256].split(64)"),
         ("order.split(64)", "(order if iteration < 2 else order[:256]).split(64)"),
         ("order = torch.randperm(len(x))", "order = torch.arange(len(x))"),
-        ("* chosen", "* 1.2 * chosen"),
+        ("loss.backward()", "(1.2 * loss).backward()"),
         ("lr=0.01", "lr=0.01, weight_decay=0.1"),
         ("optimizer.step()", "(optimizer.step() if iteration % 3 < 2 else None)"),
     ):
