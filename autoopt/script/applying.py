@@ -330,8 +330,13 @@ class Applying:
             compile_model(model, setup.compile)
 
     def _update(self, optimizer: Optimizer, model: nn.Module, names: dict[int, str]) -> None:
-        """Makes the user's optimizer what the setup makes of it, in place: schedulers hold on to it."""
-        made = make_optimizer(users_factory(optimizer, model, names), model, self.setup.optimizer)
+        """Makes the user's optimizer what the setup makes of it, in place: schedulers hold on to it.
+
+        It updates the models that are called later, too.
+        """
+        own = {id(parameter) for parameter in model.parameters()} | set(names)
+        beside = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in own]
+        made = make_optimizer(users_factory(optimizer, model, names, beside), model, self.setup.optimizer)
         if type(made) is not type(optimizer):
             raise WorkloadError(
                 f"it replaces {type(optimizer).__name__} by {type(made).__name__}, which a script holds on to: "

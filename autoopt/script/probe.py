@@ -60,8 +60,8 @@ class StepData(Watcher):
         self._called: set[int] = set()
         self._outputs: list[torch.Tensor] = []
         self._outputs_before: list[torch.Tensor] = []
-        for call in (call for batch in training.batches for call in batch):
-            self._take(call.model, call.args, call.kwargs)
+        for number, call in enumerate(call for batch in training.batches for call in batch):
+            self._take(call.model, call.args, call.kwargs, unseen=number > 0)
 
     @property
     def samples(self) -> int:
@@ -98,12 +98,15 @@ class StepData(Watcher):
         self._outputs += [leaf.detach() for leaf in leaves if isinstance(leaf, torch.Tensor)]
         self._own_loss |= any(isinstance(leaf, torch.Tensor) and leaf.dim() == 0 for leaf in leaves)
 
-    def _take(self, model: nn.Module, args: Any, kwargs: Any) -> None:
+    def _take(self, model: nn.Module, args: Any, kwargs: Any, *, unseen: bool = False) -> None:
         """Arguments of a model's call.
 
         Where another one was called before it in the step, its numbers may be what that one computed, rounded otherwise
         under another plan: whole numbers alone are the data's then. So it is in the first step, of which it is not
         known what was computed before it, where the data show otherwise.
+
+        Args:
+            unseen: what was computed between this call and the one before was not watched.
         """
         self._called.add(id(model))
         options = [value for value in (*args, *kwargs.values()) if isinstance(value, PLAIN)]
@@ -111,7 +114,8 @@ class StepData(Watcher):
         given = [(path, leaf) for path, leaf in given if all(leaf is not option for option in options)]
         whole = [(path, leaf) for path, leaf in given if not has_fractions(leaf)]
         shown = not self.digests and (self.given or any(isinstance(leaf, torch.Tensor) for _, leaf in whole))
-        self._hold(*digests(dict(whole if shown or len(self._called) > 1 else given)))
+        computed = shown or unseen or len(self._called) > 1
+        self._hold(*digests(dict(whole if computed else given)))
 
     def _hold(self, whole: str, order: str, unhashed: str) -> None:
         self._taken.append((whole, order))

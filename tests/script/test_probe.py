@@ -227,14 +227,14 @@ def test_batches_that_depend_on_weights_are_compared_where_weights_are_the_same(
     before = replace(prober(name, sites), elsewhere=elsewhere)
     fused = judged(FUSED)
     assert (fused.level, fused.passed) == ("equivalent", True), fused.detail
-    rounded = judged(UNCHANGED, "optimizer.step()", "optimizer.step(); policy[0].weight.data.mul_(1.001)")
+    rounded = judged(UNCHANGED, "optimizer.step()", "optimizer.step(); policy[0].weight.data.mul_(1.004)")
     assert "data depend on its weights" in rounded.detail
-    assert (rounded.level, rounded.passed) == ("equivalent", True), rounded.detail
+    assert rounded.passed is not False, rounded.detail
     for edit in (
         ("order.split(64)", "order[:256].split(64)"),
         ("order.split(64)", "(order if iteration < 2 else order[:256]).split(64)"),
         ("order = torch.randperm(len(x))", "order = torch.arange(len(x))"),
-        ("gain[part] *", "1.2 * gain[part] *"),
+        ("loss.backward()", "(1.2 * loss).backward()"),
         ("lr=0.01", "lr=0.01, weight_decay=0.1"),
         ("optimizer.step()", "(optimizer.step() if iteration % 3 < 2 else None)"),
     ):

@@ -8,7 +8,9 @@ from torch import nn
 
 torch.manual_seed(0)
 policy = nn.Sequential(nn.Linear(4, 32), nn.Tanh(), nn.Linear(32, 2))
-optimizer = torch.optim.Adam(policy.parameters(), lr=0.01)
+value = nn.Sequential(nn.Linear(4, 32), nn.Tanh(), nn.Linear(32, 1))
+groups = [{"params": policy.parameters()}, {"params": value.parameters(), "lr": 0.02}]
+optimizer = torch.optim.Adam(groups, lr=0.01)
 pushes = torch.randn(2, 4)
 state = torch.randn(64, 4)
 for iteration in range(int(sys.argv[1])):
@@ -25,7 +27,9 @@ for iteration in range(int(sys.argv[1])):
     order = torch.randperm(len(x))
     for part in order.split(64):
         optimizer.zero_grad()
-        loss = (gain[part] * F.cross_entropy(policy(x[part]), taken[part], reduction="none")).mean()
+        chosen = F.cross_entropy(policy(x[part]), taken[part], reduction="none")
+        told = value(x[part]).squeeze(1)
+        loss = ((gain[part] - told.detach()) * chosen).mean() + F.mse_loss(told, gain[part])
         loss.backward()
         optimizer.step()
     print(f"iteration {iteration} loss {loss.item():.4f}")

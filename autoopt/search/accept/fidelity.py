@@ -414,7 +414,7 @@ def draws_ratio(before: Arrays, after: Arrays) -> tuple[float, float] | None:
     None where neither draws; infinite where the candidate alone does.
     """
     drawn = [each.draws for each in (before, after) if each.draws is not None]
-    if len(drawn) < 2:
+    if len(drawn) < 2 or not before.alike(after):
         return None
     count = min(len(each) for each in drawn) // 2 * 2
     one, other = (np.square(before.norm(np.nan_to_num(d[:count:2] - d[1:count:2]))) for d in drawn)
