@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import threading
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ def save_beside(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
     if isinstance(f, (str, os.PathLike)):
         try:
             with torch.no_grad():
-                held = copy.deepcopy(obj)
+                held = deepcopy(obj)
         except Exception:  # such as a tensor within a graph
             held = None
     if held is None:

@@ -6,7 +6,7 @@ import importlib.util
 from dataclasses import dataclass
 from typing import Any
 
-from autoopt import Applies, Case, Change, Estimate, Example, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Change, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, Settings, compute_gain, declared, kept, operator_share
 
 CAPABILITY = (8, 9)
@@ -108,8 +108,17 @@ class Fp8(Strategy):
             "model = torch.compile(model)"
         )
         note = {"_note": code}
+        config = f"torchao.float8.Float8LinearConfig.from_recipe_name({setting['recipe']!r})"
+        line = (
+            f"torchao.float8.convert_to_float8_training(\n    {{model}}, config={config},\n"
+            f"    module_filter_fn=lambda _, name: name in {layers!r},\n)"
+        )
         return Recipe(
-            pytorch=code, lightning=note, transformers=note, accelerate={"mixed_precision": "fp8", "_note": code}
+            pytorch=code,
+            lightning=note,
+            transformers=note,
+            accelerate={"mixed_precision": "fp8", "_note": code},
+            edits=(Edit("model", lines=(line,), imports=("torchao.float8",)),),
         )
 
     def inspect(self, live: Any) -> Setting:

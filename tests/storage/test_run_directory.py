@@ -12,7 +12,7 @@ import pytest
 from autoopt.errors import EnvironmentLacks, UsageError
 from autoopt.storage import run_directory
 from autoopt.storage.run import Run
-from autoopt.storage.run_directory import RESERVE_BYTES, RunDirectory
+from autoopt.storage.run_directory import RESERVE_BYTES, RunDirectory, compiled_beside
 
 NOW = datetime(2026, 1, 31, 23, 59, 58)
 
@@ -138,3 +138,15 @@ def test_what_was_compiled_goes_when_the_run_has_ended(tmp_path: Path) -> None:
     directory.forget_compiled()
     assert not directory.compiler_cache.exists()
     assert directory.path.exists()
+
+
+def test_what_a_plan_s_run_has_compiled_is_found_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    directory = RunDirectory.create("a:b", tmp_path / "run")
+    assert compiled_beside(directory.plan) == {}, "nothing was compiled"
+    directory.compiler_cache.mkdir()
+    assert compiled_beside(directory.plan) == {"TORCHINDUCTOR_CACHE_DIR": str(directory.compiler_cache)}
+    monkeypatch.chdir(directory.path)
+    assert compiled_beside(Path("plan.json")) == {"TORCHINDUCTOR_CACHE_DIR": str(directory.compiler_cache)}
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/elsewhere")
+    assert compiled_beside(directory.plan) == {}, "what the user has named stays"

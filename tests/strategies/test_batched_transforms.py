@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,15 @@ import torch
 from torch.nn import functional as F
 from torch.utils.data import Subset, default_collate
 
+from autoopt.export.script_patch import placed
+from autoopt.records import Change, Plan
 from autoopt.registry import load_strategies
 from autoopt.setup import Setup
 from autoopt.testing.strategies import sample_case
-from autoopt_strategies.input.batched_transforms import BatchedTransforms, LeaveEnd, probe
+from autoopt_strategies.input.batched_transforms import BatchedTransforms, probe
 from autoopt_strategies.input.prepared import KeptHeads
-from autoopt_strategies.input.transforms import applied, ending, outcomes
+from autoopt_strategies.input.transforms import applied, ending, outcomes, untransformed
+from scripted import PLAIN, REGISTRY, changed_lines, patched, sites_in
 
 Image = pytest.importorskip("PIL.Image")
 STRATEGY = load_strategies()["batched_transforms"]
@@ -164,8 +168,8 @@ def test_what_a_cache_has_done_already_is_not_done_again() -> None:
 def test_a_cache_goes_on_with_the_transforms_before_the_end() -> None:
     dataset = Pictures(larger, *usual())
     kept = KeptHeads(dataset, 1)
-    assert LeaveEnd(1)(kept)[0][0].shape == (3, 16, 16)
-    assert LeaveEnd(2)(kept)[0][0].shape == (3, 12, 12), "the crop is still the dataset's"
+    assert untransformed(kept, 1)[0][0].shape == (3, 16, 16)
+    assert untransformed(kept, 2)[0][0].shape == (3, 12, 12), "the crop is still the dataset's"
     assert kept[0][0].dtype == torch.float32, "the cache itself is as it was"
 
 
@@ -197,3 +201,25 @@ def test_it_applies_where_it_was_tried_and_pays() -> None:
     assert [each["where"] for each in STRATEGY.settings(sample_case(inspected={"batched_transforms": found}))] == [
         "collate"
     ]
+
+
+def test_a_script_s_patch_holds_the_transforms_for_training_alone(tmp_path: Path) -> None:
+    valid = "    valid = DataLoader(Pictures(), batch_size=64)\n"
+    evaluating = PLAIN.replace("    model = nn.Linear", f"{valid}    model = nn.Linear")
+    sites = sites_in(tmp_path, evaluating, loader_validation=("DataLoader", "DataLoader(Pictures(), batch_size=64"))
+    setting = {"prefix": 1, "operations": [{"op": "hflip", "p": 0.5}, {"op": "scale"}], "where": "collate"}
+    change = Change(strategy="batched_transforms", setting=setting)
+    _, patch = patched(tmp_path, evaluating, change, sites=sites)
+    assert [each.how for each in patch.changes] == ["patched"], patch.changes[0].reason
+    lines = changed_lines(patch.diff)
+    assert "+def untransformed(dataset, prefix):" in lines
+    (call,) = [line for line in lines if "untransformed(Pictures(), prefix=1)" in line]
+    assert "batch_size=64" not in call, "evaluation reads as before"
+    made: dict[str, Any] = {}
+    texts = placed(sites, Plan(changes=(change,)), REGISTRY, "cpu").texts
+    (text,) = [text for name, text in texts.items() if "prepared" in name]
+    exec(compile(text, "prepared.py", "exec"), made)
+    batches = made["TransformedBatches"](default_collate, setting["operations"])
+    images, labels = batches([(torch.full((3, 4, 4), 255, dtype=torch.uint8), 1)] * 2)
+    assert images.tolist() == torch.ones(2, 3, 4, 4).tolist()
+    assert labels.tolist() == [1, 1]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import textwrap
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +17,7 @@ from torch.utils.data import TensorDataset
 
 from autoopt import Target, Workload
 from autoopt.benchmark.training import Training
+from autoopt.records import Change
 from autoopt.setup import Setup
 from autoopt.testing.strategies import sample_case, tiny_workload
 from autoopt_model.distillation import Distillation, TowardsTeacher, with_teacher
@@ -24,6 +27,7 @@ from autoopt_model.lora import Lora, adaptable
 from autoopt_model.progressive_resizing import ProgressiveResizing, setting_of
 from autoopt_model.pruning import Pruning, inputs_of, narrowed_copy
 from autoopt_model.quantization_aware import QuantizationAware
+from scripted import PLAIN, changed_lines, patched
 
 
 class Attention(nn.Module):
@@ -286,3 +290,17 @@ def test_smaller_images_are_for_models_that_take_them() -> None:
         assert told in answer.reason
     live = SimpleNamespace(training=Training(sequences(), Setup(), device="cpu", seed=0))
     assert ProgressiveResizing().inspect(live) == {"reason": ""}
+
+
+def test_fp8_is_a_line_below_the_model_of_a_script(tmp_path: Path) -> None:
+    change = Change(strategy="fp8", setting={"layers": ["up", "down"], "recipe": "rowwise"})
+    after, patch = patched(tmp_path, PLAIN, change)
+    assert [each.how for each in patch.changes] == ["patched"], patch.changes[0].reason
+    assert "+import torchao.float8" in changed_lines(patch.diff)
+    line = after.split("    model = nn.Linear(8, 2)\n")[1].split("    optimizer")[0]
+    float8 = pytest.importorskip("torchao.float8")
+    model = Attention(512)
+    exec(textwrap.dedent(line), {"model": model, "torchao": SimpleNamespace(float8=float8)})
+    kinds = {name: type(module).__name__ for name, module in model.named_modules()}
+    assert kinds["up"] == kinds["down"] == "Float8Linear"
+    assert kinds["query"] == kinds["head"] == "Linear"

@@ -6,6 +6,7 @@ import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -122,6 +123,7 @@ class Placing:
             "loader": self._loaders,
             "evaluation": lambda e: self._arguments(e, self.site("loader_validation"), DATALOADER_POSITIONS),
             "dataset": self._dataset,
+            "training_dataset": self._training_dataset,
             "collate": self._collate,
             "moves": self._moves,
             "optimizer": self._optimizers,
@@ -325,6 +327,14 @@ class Placing:
         for other in (*others, *unwatched(self.edits(site.file).source, site, seen)):
             if all(alike(site, each) for each in seen if same_call(each, other)):
                 self._if_honest(lambda trial, other=other: trial._evaluated(edit, other))  # type: ignore[misc]
+
+    def _training_dataset(self, edit: Edit) -> None:
+        """Wraps what the training's loader is given as its dataset, where its line makes no other one."""
+        site = self.site("loader_training")
+        source = self.edits(site.file).source
+        if any(same_call(site, other) for other in self.sites.of("loader_validation")):
+            raise NoHonestEditError(f"{site.file}:{site.line} makes the loaders of training and validation")
+        self._wrap(replace(edit, at="dataset"), source, self._call(source, site), "dataset", DATALOADER_POSITIONS, "")
 
     def _if_honest(self, place: Callable[[Placing], None]) -> None:
         """Adds edits that others do without, where a person would write them."""

@@ -86,7 +86,8 @@ def _wraps(at: Literal["dataset", "collate"], old: Setup, new: Setup) -> Iterato
             # what is wrapped alike for evaluation is read alike
             read_by = ("collate_fn", "num_workers", "pin_memory") if at == "dataset" else ()
             arguments = {name: new.loader[name] for name in read_by if name in new.loader}
-            yield Edit(at, (line,), parts=(each.name,), arguments=arguments)
+            alone = at == "dataset" and bool(_added(old, new, "collate"))  # samples that only its batches complete
+            yield Edit("training_dataset" if alone else at, (line,), parts=(each.name,), arguments=arguments)
 
 
 def _of_batch(old: Batch, new: Batch, sites: Sites) -> Iterator[Edit]:

@@ -6,62 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy, Wrap
 from autoopt_strategies.common import LEAST_SAVING, TURNS, Setting, tried_gain
 from autoopt_strategies.input.batches import dataset_of, split
 from autoopt_strategies.input.prepared_samples import no_whole_batches
 from autoopt_strategies.input.probes import chain_of, sample_of, spread
-from autoopt_strategies.input.transforms import Untransformed, applied, ending, proven
+from autoopt_strategies.input.transforms import TransformedBatches, Untransformed, applied, ending, proven
 
-
-@dataclass(frozen=True)
-class LeaveEnd:
-    """``dataset -> dataset`` whose samples have not gone through the end of the chain.
-
-    Args:
-        prefix: how many transforms at the front of the chain are left.
-    """
-
-    prefix: int
-
-    def __call__(self, dataset: Any) -> Untransformed:
-        import copy
-
-        tail = dataset.__dict__.get("tail") if hasattr(dataset, "__dict__") else None
-        if tail is None:
-            return Untransformed(dataset, split(dataset, self.prefix)[0] if chain_of(dataset) else dataset)
-        source = copy.copy(dataset)  # a cache of what the first transforms make: it goes on with fewer
-        source.tail = tuple(tail[: max(0, self.prefix - (len(chain_of(dataset)) - len(tail)))])
-        return Untransformed(dataset, source)
-
-
-@dataclass(frozen=True)
-class TransformedBatches:
-    """``collate_fn`` whose batches of images go through the operations as a whole."""
-
-    collate: Callable[[Any], Any]
-    operations: tuple[Setting, ...]
-
-    def __call__(self, samples: Any) -> Any:
-        import torch
-
-        images, *others = self.collate(samples)
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # a batch is too little work to wake threads for, whom a busy core keeps waiting
-        try:
-            return [applied(images, self.operations), *others]
-        finally:
-            torch.set_num_threads(threads)
-
-
-@dataclass(frozen=True)
-class TransformBatches:
-    """``collate -> collate`` with the operations after it."""
-
-    operations: tuple[Setting, ...]
-
-    def __call__(self, collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        return TransformedBatches(collate, self.operations)
+MODULE = "autoopt_strategies.input.transforms"
 
 
 @dataclass(frozen=True)
@@ -130,11 +82,10 @@ class BatchedTransforms(Strategy):
         return [*on_device, setting]
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
-        operations = tuple(setting["operations"])
-        left = setup.with_dataset(LeaveEnd(setting["prefix"]))
+        left = setup.with_dataset(Wrap(f"{MODULE}:untransformed", (("prefix", setting["prefix"]),)))
         if setting["where"] == "device":
-            return left.with_loss(TransformOnDevice(operations))
-        return left.with_collate(TransformBatches(operations))
+            return left.with_loss(TransformOnDevice(tuple(setting["operations"])))
+        return left.with_collate(Wrap(f"{MODULE}:TransformedBatches", (("operations", setting["operations"]),)))
 
     def recipe(self, setting: Setting) -> Recipe:
         names = ", ".join(each["op"] for each in setting["operations"] if each["op"] != "nothing")
@@ -190,7 +141,7 @@ def seconds_ratio(dataset: Any, head: Any, operations: list[Setting], size: int)
 
     from torch.utils.data import default_collate
 
-    source, whole = Untransformed(dataset, head), TransformedBatches(default_collate, tuple(operations))
+    source, whole = Untransformed(dataset, head), TransformedBatches(default_collate, operations)
     indices, ratios = [number % len(dataset) for number in range(size)], []
     for _ in range(TURNS):
         began = perf_counter()

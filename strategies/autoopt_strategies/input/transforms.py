@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 from autoopt_strategies.common import Setting
-from autoopt_strategies.input.batches import Wrapper
+from autoopt_strategies.input.batches import Wrapper, split
+from autoopt_strategies.input.probes import chain_of
 
 RANDOM = ("crop", "hflip", "vflip")
 """Operations that draw numbers, one for each image."""
@@ -78,7 +80,7 @@ def ending(chain: list[Any]) -> tuple[int, list[Setting]]:
     return start, found
 
 
-def applied(images: Any, operations: tuple[Setting, ...]) -> Any:
+def applied(images: Any, operations: Any) -> Any:
     """The operations on a batch of images, ``N x C x H x W``.
 
     Images that are numbers of floating point already went through those at the front that draw nothing: a cache kept
@@ -88,17 +90,22 @@ def applied(images: Any, operations: tuple[Setting, ...]) -> Any:
     for each in operations:
         front = front and each["op"] not in RANDOM
         if not front:
-            images = _OPERATIONS[each["op"]](images, each)
+            images = _done(images, each)
     return images
 
 
-def _scale(images: Any, each: Setting) -> Any:
+def _done(images: Any, each: Any) -> Any:
+    done = {"scale": _scale, "normalize": _normalized, "hflip": _flipped, "vflip": _flipped, "crop": _cropped}
+    return images if each["op"] == "nothing" else done[each["op"]](images, each)
+
+
+def _scale(images: Any, each: Any) -> Any:
     import torch
 
     return images if images.is_floating_point() else images.to(torch.float32).div_(255)
 
 
-def _normalized(images: Any, each: Setting) -> Any:
+def _normalized(images: Any, each: Any) -> Any:
     import torch
 
     mean, std = (
@@ -107,17 +114,14 @@ def _normalized(images: Any, each: Setting) -> Any:
     return images.sub(mean).div_(std)
 
 
-def _flipped(dimension: int) -> Any:
-    def flip(images: Any, each: Setting) -> Any:
-        import torch
+def _flipped(images: Any, each: Any) -> Any:
+    import torch
 
-        drawn = torch.rand(len(images), device=images.device) < each["p"]
-        return torch.where(drawn.view(-1, 1, 1, 1), images.flip(dimension), images)
-
-    return flip
+    drawn = torch.rand(len(images), device=images.device) < each["p"]
+    return torch.where(drawn.view(-1, 1, 1, 1), images.flip(3 if each["op"] == "hflip" else 2), images)
 
 
-def _cropped(images: Any, each: Setting) -> Any:
+def _cropped(images: Any, each: Any) -> Any:
     import torch
 
     (height, width), device = each["size"], images.device
@@ -130,16 +134,6 @@ def _cropped(images: Any, each: Setting) -> Any:
     # rows and columns of each image, its channels last: one gather for the whole batch
     found = padded.permute(0, 2, 3, 1)[one, rows.unsqueeze(2), columns.unsqueeze(1)]
     return found.permute(0, 3, 1, 2).contiguous()
-
-
-_OPERATIONS: dict[str, Any] = {
-    "nothing": lambda images, each: images,
-    "scale": _scale,
-    "normalize": _normalized,
-    "hflip": _flipped(3),
-    "vflip": _flipped(2),
-    "crop": _cropped,
-}
 
 
 def outcomes(image: Any, each: Setting) -> Any:
@@ -161,7 +155,7 @@ def outcomes(image: Any, each: Setting) -> Any:
 
 def applied_one(image: Any, each: Setting) -> Any:
     """An operation that draws nothing, on one image."""
-    return _OPERATIONS[each["op"]](image.unsqueeze(0), each)[0]
+    return _done(image.unsqueeze(0), each)[0]
 
 
 def pixels(image: Any) -> Any:
@@ -190,6 +184,38 @@ class Untransformed(Wrapper):
     def __getitem__(self, index: Any) -> Any:
         first, *others = self.source[index]
         return (pixels(first), *others)
+
+
+def untransformed(dataset: Any, prefix: int) -> Untransformed:
+    """A dataset without the end of its chain of transforms.
+
+    Args:
+        prefix: how many transforms at the front of the chain are left.
+    """
+    tail = dataset.__dict__.get("tail") if hasattr(dataset, "__dict__") else None
+    if tail is None:
+        return Untransformed(dataset, split(dataset, prefix)[0] if chain_of(dataset) else dataset)
+    source = copy(dataset)  # a cache of what the first transforms make: it goes on with fewer
+    source.tail = tuple(tail[: max(0, prefix - (len(chain_of(dataset)) - len(tail)))])
+    return Untransformed(dataset, source)
+
+
+class TransformedBatches:
+    """``collate_fn`` whose batches of images go through the operations as a whole."""
+
+    def __init__(self, collate: Any, operations: Any) -> None:
+        self.collate, self.operations = collate, operations
+
+    def __call__(self, samples: Any) -> Any:
+        import torch
+
+        images, *others = self.collate(samples)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # a batch is too little work to wake threads for, whom a busy core keeps waiting
+        try:
+            return [applied(images, self.operations), *others]
+        finally:
+            torch.set_num_threads(threads)
 
 
 def proven(transform: Any, each: Setting, image: Any) -> bool:
