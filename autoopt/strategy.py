@@ -86,7 +86,8 @@ class Edit:
     statements of a function are edited; its ``lines`` are a file and the function's qualified name, and its one
     part, called with the file's text, that name and the ``arguments``, gives the first line, the last line and the
     new text of each, empty where it goes. ``call``: its ``lines`` are a file, a line, the name that is called
-    there, and the expression in the call's place, in which ``{call}`` and ``{arguments}`` stand for what is there.
+    there, and the expression in the call's place, in which ``{call}``, ``{called}`` and ``{arguments}`` stand for
+    what is there.
     ``environment``: its ``arguments`` are variables that the command is started with, which are no lines of the
     script. ``imports``: modules that the lines name; ``{torch}`` stands for what the file calls torch. ``parts``:
     ``module:name`` of classes and functions that the lines name, printed into a file beside the script. ``batch``:

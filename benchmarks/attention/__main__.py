@@ -21,9 +21,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from autoopt_strategies.compute.attention.prove import gradients
-from autoopt_strategies.compute.attention.survey import survey_training
 from autoopt_strategies.compute.flash_attention import switch_attention, transforms
+from autoopt_strategies.compute.rewriting.attention import survey_training
+from autoopt_strategies.compute.rewriting.prove import gradients
 from benchmarks.attention.library import LIBRARY
 from benchmarks.attention.models import OWN, Model, Size
 from benchmarks.documents import environment, save

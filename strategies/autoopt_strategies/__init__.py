@@ -32,6 +32,7 @@ BUILTIN: tuple[str, ...] = (
     "training.accumulation:Accumulation",
     "memory.checkpointing:Checkpointing",
     "compute.flash_attention:FlashAttention",
+    "compute.native_operators:NativeOperators",
     "compute.chunked_loss:ChunkedLoss",
     "memory.optimizer_in_backward:OptimizerInBackward",
     "distributed.sharded_optimizer:ShardedOptimizer",

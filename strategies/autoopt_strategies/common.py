@@ -112,6 +112,26 @@ def tried_gain(
     return None if estimate is None else estimate.as_kind("tried")
 
 
+def ratio_in_turns(one: Callable[[], Any], other: Callable[[], Any], device: Any) -> float:
+    """Seconds of the other over those of the one: the median over turns after the first, which sets things up."""
+    import statistics
+    from time import perf_counter
+
+    import torch
+
+    def seconds(run: Callable[[], Any]) -> float:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        began = perf_counter()
+        run()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return perf_counter() - began
+
+    ratios = [1 / seconds(one) * seconds(other) for _ in range(TURNS + 1)]
+    return statistics.median(ratios[1:])
+
+
 def declared(estimate: Estimate | None) -> Estimate | None:
     """A what-if that rests on a share which nobody measured."""
     return None if estimate is None else estimate.as_kind("declared")

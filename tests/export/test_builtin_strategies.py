@@ -17,7 +17,7 @@ from autoopt.records import Change, Plan
 from autoopt.registry import load_strategies
 from autoopt.testing.method_cards import shipped
 from autoopt.testing.strategies import example_of
-from autoopt_strategies.compute.attention.survey import rewrite
+from autoopt_strategies.compute.rewriting.attention import rewrite
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))

@@ -26,8 +26,8 @@ TINY = ROOT / "tests" / "workloads" / "tiny.py"
 FROM_ITS_OWN_FORK = {"autoopt/simplify/batches.py": 1}
 """Batches that a process gets back from a fork of itself over a pipe: the same program, no file in between."""
 
-THE_USERS_METHOD = {"strategies/autoopt_strategies/compute/attention/forward.py": 1}
-"""``exec`` of a method that was imported already, with the statements of its attention edited; no plan holds code."""
+THE_USERS_METHOD = {"strategies/autoopt_strategies/compute/rewriting/forward.py": 1}
+"""``exec`` of a method that was imported already, with some of its statements edited; no plan holds code."""
 
 THE_SCRIPT_ITSELF = {"autoopt/script/execute.py": 1}
 """``exec`` of the script that the user has asked to run, in a process of its own, as an interpreter would."""

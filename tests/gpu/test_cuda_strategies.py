@@ -24,7 +24,7 @@ from autoopt.registry import load_strategies
 from autoopt.testing.method_cards import shipped
 from autoopt.testing.strategies import example_of
 from autoopt.workload import Workload
-from autoopt_strategies.compute.attention.survey import rewrite
+from autoopt_strategies.compute.rewriting.attention import rewrite
 
 pytestmark = pytest.mark.gpu
 

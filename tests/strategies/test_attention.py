@@ -19,10 +19,11 @@ from torch.nn import functional as F
 
 from autoopt.export.script_patch import placed
 from autoopt.records import Change, Plan
-from autoopt_strategies.compute.attention.forward import RewriteAttention
-from autoopt_strategies.compute.attention.source import edited
-from autoopt_strategies.compute.attention.survey import rewrite, survey_training
 from autoopt_strategies.compute.flash_attention import switch_attention
+from autoopt_strategies.compute.rewriting.attention import rewrite, survey_training
+from autoopt_strategies.compute.rewriting.attention_source import statements
+from autoopt_strategies.compute.rewriting.forward import RewriteFunctions
+from autoopt_strategies.compute.rewriting.source import edited
 from benchmarks.attention import models
 from benchmarks.attention.models import OWN, Model, NanoGPT, Size
 from scripted import REGISTRY, changed_lines, sites_in
@@ -100,7 +101,7 @@ def test_a_copy_has_weights_of_its_own_and_a_pickle_is_the_module_that_its_autho
 def test_the_plan_alone_edits_another_model_and_leaves_one_of_another_kind() -> None:
     """As a trial and the exported script do: names that went through JSON, no search, no batch."""
     plain, _, found = pair("rotary")
-    change = RewriteAttention(tuple(json.loads(json.dumps(found["functions"]))))
+    change = RewriteFunctions(tuple(json.loads(json.dumps(found["functions"]))), statements)
     model = change(copy.deepcopy(plain))
     assert is_fused(model, tokens())
     same_training(plain, model, tokens())
@@ -292,7 +293,7 @@ def test_a_training_is_surveyed_on_copies_and_left_as_it_is() -> None:
 def test_the_edited_source_is_what_a_person_would_write() -> None:
     text = Path(models.__file__).read_text(encoding="utf-8")
     found = pair("mingpt")[2]["functions"][0]
-    after = edited(text, found["function"], found["scale"], found["mask"])
+    after = edited(text, statements(text, found["function"], found["scale"], found["mask"]))
     before_lines, after_lines = text.splitlines(), after.splitlines()
     assert [line.strip() for line in before_lines if line not in after_lines] == [
         "att = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))",

@@ -18,7 +18,7 @@ from autoopt.benchmark.flags import apply_flags
 from autoopt.records import Change
 from autoopt.registry import load_strategies
 from autoopt.testing.strategies import sample_case
-from autoopt_strategies.compute.attention.backends import Through, attends, ratios
+from autoopt_strategies.compute.rewriting.backends import Through, attends, ratios
 from scripted import PLAIN, changed_lines, patched
 
 STRATEGY = load_strategies()["flash_attention"]

@@ -24,6 +24,7 @@ TRIED: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]] = {
     "channels_last": ({"ratio": RATIO}, {}, ("forward", "backward")),
     "matmul_precision": ({"medium": RATIO}, {"precision": "medium"}, ("forward", "backward")),
     "flash_attention": ({"ratio": RATIO}, {}, ("forward", "backward")),
+    "native_operators": ({"ratio": RATIO}, {}, ("forward", "backward")),
     "fused_optimizer": ({"fused": RATIO, "foreach": 0.9}, {"implementation": "fused"}, ("optimizer",)),
 }
 
@@ -97,7 +98,7 @@ def test_copies_are_updated_alike_by_every_implementation() -> None:
     one = on_copies(optimizer)
     other = rebuilt(one, "foreach")
     assert other.param_groups[0]["params"][0] is one.param_groups[0]["params"][0]
-    assert update_ratio(one, rebuilt(on_copies(optimizer), "fused"), turns=2) > 0
+    assert update_ratio(one, rebuilt(on_copies(optimizer), "fused")) > 0
 
 
 def test_a_sample_from_the_cache_costs_what_it_was_seen_to_cost() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -526,7 +527,8 @@ class Placing:
         arguments = ", ".join(
             source.code(argument.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for argument in there[0].args
         )
-        text = text.replace("{call}", source.code(there[0])).replace("{arguments}", arguments)
+        code = {"call": source.code(there[0]), "called": source.code(there[0].func), "arguments": arguments}
+        text = re.sub(r"\{(call|called|arguments)\}", lambda found: code[found[1]], text)
         self.edits(file).replace(there[0], text)
         self.touched = self._at(source, source.line_of(there[0]))
 

@@ -9,6 +9,8 @@ from typing import Any
 
 from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, Settings, at_most, compute_gain, kept, operator_share, tried_gain
+from autoopt_strategies.compute.rewriting.attention_source import statements
+from autoopt_strategies.compute.rewriting.forward import RewriteFunctions, edits_of
 
 SCORES = ("softmax", "masked_fill", "bmm", "baddbmm", "where")
 """Operators of hand-written attention, as parts of their names."""
@@ -54,9 +56,7 @@ def transforms(setting: Setting) -> list[Callable[[Any], Any]]:
     """``model -> model`` of a setting, in their order."""
     found: list[Callable[[Any], Any]] = [SwitchAttention()] if setting.get("switch") else []
     if setting.get("functions"):
-        from autoopt_strategies.compute.attention.forward import RewriteAttention
-
-        found.append(RewriteAttention(tuple(setting["functions"])))
+        found.append(RewriteFunctions(tuple(setting["functions"]), statements))
     return found
 
 
@@ -143,22 +143,14 @@ class FlashAttention(Strategy):
             functions = setting["functions"]
             where = ", ".join(each["function"] for each in functions)
             line = f"y = F.scaled_dot_product_attention(q, k, v, is_causal=...)  # in {where}, for softmax(q @ k.T) @ v"
-            edits = tuple(
-                Edit(
-                    "function",
-                    lines=(each["file"], each["function"]),
-                    arguments={"scale": each["scale"], "mask": each["mask"]},
-                    parts=("autoopt_strategies.compute.attention.source:statements",),
-                )
-                for each in functions
-            )
+            edits = edits_of(functions, statements)
         else:
             line = ""
         return Recipe.noted("\n".join([*([line] if line else []), *lines]), edits=edits)
 
     def inspect(self, live: Any) -> Setting:
         """Where attention is, whether the rewritten one is equal on a real batch, and what it brings on a copy."""
-        from autoopt_strategies.compute.attention.survey import survey_training
+        from autoopt_strategies.compute.rewriting.attention import survey_training
 
         training = live.training
         found = survey_training(training.model, training.loss, training.next()[0], switch_attention)
@@ -166,7 +158,7 @@ class FlashAttention(Strategy):
         if changes:
             found["ratio"] = live.ratio_with(lambda copied: reduce(lambda one, change: change(one), changes, copied))
         if live.device.kind == "cuda" and (changes or found["fused"]):
-            from autoopt_strategies.compute.attention.backends import ratios
+            from autoopt_strategies.compute.rewriting.backends import ratios
 
             found["backends"] = ratios(live, changes)
         return found

@@ -7,7 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, at_most, gain, issued, kept, seconds_of, tried_gain
+from autoopt_strategies.common import (
+    Setting,
+    Settings,
+    at_most,
+    gain,
+    issued,
+    kept,
+    ratio_in_turns,
+    seconds_of,
+    tried_gain,
+)
 
 FUSED = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
 GROUPED = FUSED | {"Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"}
@@ -73,26 +83,9 @@ def on_copies(optimizer: Any) -> Any:
     return type(optimizer)(groups, lr=optimizer.defaults["lr"])
 
 
-def update_ratio(one: Any, other: Any, turns: int = 15) -> float:
-    """Seconds of the other's update over the one's: the median over turns after the first, which makes the states."""
-    import statistics
-    from time import perf_counter
-
-    import torch
-
-    device = one.param_groups[0]["params"][0].device
-
-    def seconds(optimizer: Any) -> float:
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        began = perf_counter()
-        optimizer.step()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        return perf_counter() - began
-
-    ratios = [1 / seconds(one) * seconds(other) for _ in range(turns + 1)]
-    return statistics.median(ratios[1:])
+def update_ratio(one: Any, other: Any) -> float:
+    """Seconds of the other's update over the one's; the first one makes the states."""
+    return ratio_in_turns(one.step, other.step, one.param_groups[0]["params"][0].device)
 
 
 def _room(live: Any) -> float:

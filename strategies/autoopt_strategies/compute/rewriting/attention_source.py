@@ -13,14 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-WIDE = 100
-"""Columns from which on a call is broken."""
+from autoopt_strategies.compute.rewriting.source import Refused, function_of, functional, written
+
 CASTS = ("float", "to", "type_as", "half", "type", "double", "contiguous", "bfloat16")
 MODULES = ("torch", "F", "nn.functional", "torch.nn.functional", "functional")
-
-
-class Refused(Exception):  # noqa: N818 - reads as the sentence that the user gets
-    """This is not attention that can be rewritten, and why."""
 
 
 @dataclass
@@ -41,29 +37,6 @@ class Found:
     kept: list[tuple[bool, ast.expr, ast.expr]] = field(default_factory=list)
     dropout: str = ""
     condition: str = ""
-
-
-def function_of(tree: ast.Module, name: str) -> ast.FunctionDef:
-    """The function of a qualified name, such as ``Attention.forward``."""
-    body: list[ast.stmt] = tree.body
-    found: ast.stmt | None = None
-    for part in name.replace("<locals>.", "").split("."):
-        named = [node for node in _inner(body) if getattr(node, "name", None) == part]
-        if not named:
-            raise Refused(f"its source has no {name}")
-        found = named[-1]
-        body = getattr(found, "body", [])
-    if not isinstance(found, ast.FunctionDef):
-        raise Refused(f"{name} is no function")
-    return found
-
-
-def _inner(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    for node in body:
-        yield node
-        for inner in (getattr(node, "body", []), getattr(node, "orelse", [])):
-            if isinstance(node, (ast.If, ast.Try, ast.With)):
-                yield from _inner(inner)
 
 
 def variants(text: str, name: str, causal: frozenset[str]) -> list[tuple[str, str]]:
@@ -105,16 +78,9 @@ def statements(text: str, name: str, scale: str = "default", mask: str = "") -> 
     tree = ast.parse(text)
     found = find(function_of(tree, name))
     statement, result = found.block[found.place], found.result
-    indent = " " * statement.col_offset
     operator, arguments = _call(found, scale, mask, tree)
     before, after = _around(text, statement, result)
-    made = f"{before}{operator}({', '.join(arguments)}){after}"
-    columns = max(WIDE, *map(len, text.splitlines()))
-    if len(indent) + max(map(len, made.splitlines())) > columns:
-        inside = [f"{indent}    {', '.join(arguments)}\n"]
-        if len(inside[0]) > columns:
-            inside = [f"{indent}    {each},\n" for each in arguments]
-        made = f"{before}{operator}(\n{''.join(inside)}{indent}){after}"
+    made = written(f"{before}{operator}", arguments, after, statement.col_offset, text)
     edits = [(statement.lineno, statement.end_lineno or statement.lineno, made)]
     edits += [(s.lineno, s.end_lineno or s.lineno, "") for s in (found.block[place] for place in sorted(found.used))]
     edits += _idle(found, edits, made)
@@ -122,15 +88,6 @@ def statements(text: str, name: str, scale: str = "default", mask: str = "") -> 
     if any(begins.count(first) > 1 for first, _, _ in edits):
         raise Refused("its statements share lines")
     return sorted(edits)
-
-
-def edited(text: str, name: str, scale: str = "default", mask: str = "") -> str:
-    """The text of a file with the statements edited."""
-    lines = text.splitlines()
-    for first, last, new in reversed(statements(text, name, scale, mask)):
-        indent = lines[first - 1][: len(lines[first - 1]) - len(lines[first - 1].lstrip())]
-        lines[first - 1 : last] = [indent + new] if new else []
-    return "\n".join(lines) + "\n"
 
 
 def find(function: ast.FunctionDef) -> Found:
@@ -446,20 +403,7 @@ def _call(found: Found, scale: str, mask: str, tree: ast.Module) -> tuple[str, l
         arguments.append(f"scale={times.removeprefix(' * ') if times.startswith(' *') else '1.0' + times}")
     elif scale == "queries":
         arguments.append("scale=1.0")
-    return _operator(tree), arguments
-
-
-def _operator(tree: ast.Module) -> str:
-    """What the file calls the operator."""
-    names: dict[str, str] = {}
-    for node in tree.body:
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            above = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
-            names |= {f"{above}{each.name}": each.asname or each.name for each in node.names}
-    for module, rest in (("torch.nn.functional", ""), ("torch.nn", "functional."), ("torch", "nn.functional.")):
-        if module in names:
-            return f"{names[module]}.{rest}scaled_dot_product_attention"
-    raise Refused("its file does not import torch")
+    return f"{functional(tree)}.scaled_dot_product_attention", arguments
 
 
 def _queries_and_keys(found: Found) -> tuple[ast.expr, str]:

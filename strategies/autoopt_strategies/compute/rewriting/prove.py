@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from autoopt_strategies.compute.attention.source import Refused
+from autoopt_strategies.compute.rewriting.source import Refused
 
 TOLERANCE = {torch.float32: 2e-4, torch.float64: 1e-9, torch.bfloat16: 4e-2, torch.float16: 1e-2}
 """The largest difference that is one to us, in units of the largest number compared."""
@@ -124,11 +124,18 @@ def first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".split("\n")[0][:200]
 
 
-def compare(plain: nn.Module, changed: nn.Module, given: dict[str, Any], lower: torch.dtype | None = None) -> None:
+def compare(
+    plain: nn.Module,
+    changed: nn.Module,
+    given: dict[str, Any],
+    lower: torch.dtype | None = None,
+    share: float | None = None,
+) -> None:
     """Compares outputs and gradients of a module and its rewritten copy, called with arguments by name.
 
     Args:
         lower: dtype of autocast; none where None.
+        share: the largest difference in units of the largest number; that of the dtype where None.
 
     Raises:
         Refused: they differ by more than rounding.
@@ -141,7 +148,7 @@ def compare(plain: nn.Module, changed: nn.Module, given: dict[str, Any], lower: 
     if results[0][0] != results[1][0]:
         raise Refused("the outputs are not built alike")
     for expected, got, true, what in zip(results[0][1:], results[1][1:], exact[1:], COMPARED, strict=True):
-        check(expected, got, what, true if lower is not None else None)
+        check(expected, got, what, true if lower is not None else None, share)
 
 
 def check(

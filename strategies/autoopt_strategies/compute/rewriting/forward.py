@@ -1,4 +1,4 @@
-"""Modules whose own source is run with its attention edited: for trainings that no patch edits."""
+"""Modules whose own source is run with edited statements: for trainings that no patch edits."""
 
 from __future__ import annotations
 
@@ -6,22 +6,27 @@ import ast
 import copy
 import linecache
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from autoopt_strategies.compute.attention.source import Refused, edited, function_of
+from autoopt import Edit
+from autoopt_strategies.compute.rewriting.source import Edits, Refused, edited, function_of
+
+WHERE = ("module", "function", "file")
 
 
 @dataclass(frozen=True)
-class RewriteAttention:
-    """``model -> model`` whose hand-written attention is computed by ``scaled_dot_product_attention``.
+class RewriteFunctions:
+    """``model -> model`` whose methods run with edited statements.
 
     Args:
-        functions: of each method, ``module``, ``function`` (its qualified name), ``scale`` and ``mask`` (the variant).
+        functions: of each method, ``module``, ``function`` (its qualified name), and the variant of its edit.
+        statements: ``(text, function, **variant) -> edits``, of the text of the method's file.
     """
 
     functions: tuple[Mapping[str, str], ...]
+    statements: Callable[..., Edits]
 
     def __call__(self, model: Any) -> Any:
         made: dict[tuple[type, str], type] = {}
@@ -32,9 +37,22 @@ class RewriteAttention:
                     continue
                 key = type(module), wanted["function"]
                 if key not in made:
-                    made[key] = with_method(type(module), found.__name__, rewritten(found, wanted))
+                    made[key] = with_method(type(module), found.__name__, rewritten(found, wanted, self.statements))
                 module.__class__ = made[key]
         return model
+
+
+def variant_of(function: Mapping[str, str]) -> dict[str, str]:
+    """The variant of an edit: what is told of a function beside its place."""
+    return {name: value for name, value in function.items() if name not in WHERE}
+
+
+def edits_of(functions: Iterable[Mapping[str, str]], statements: Callable[..., Edits]) -> tuple[Edit, ...]:
+    """The same edits in a patch."""
+    part = f"{statements.__module__}:{statements.__qualname__}"
+    return tuple(
+        Edit("function", (each["file"], each["function"]), variant_of(each), parts=(part,)) for each in functions
+    )
 
 
 def method_of(kind: type, module: str, name: str) -> Any:
@@ -59,15 +77,16 @@ def text_of(function: Any) -> str:
     return text
 
 
-def rewritten(function: Any, variant: Mapping[str, str]) -> Any:
-    """A method with its attention edited, in the module that it was written in.
+def rewritten(function: Any, wanted: Mapping[str, str], statements: Callable[..., Edits]) -> Any:
+    """A method with edited statements, in the module that it was written in.
 
     Raises:
         Refused: its source is not as it was.
     """
     if function.__code__.co_freevars:
         raise Refused("it reads variables of a function around it")
-    text = edited(text_of(function), function.__qualname__, variant["scale"], variant["mask"])
+    text = text_of(function)
+    text = edited(text, statements(text, function.__qualname__, **variant_of(wanted)))
     node = function_of(ast.parse(text), function.__qualname__)
     node.decorator_list = []
     scope: dict[str, Any] = {}

@@ -1,0 +1,127 @@
+"""Attention that can be rewritten in a model: found while it runs on a real batch, and checked on copies."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from autoopt_strategies.compute.rewriting import attention_source
+from autoopt_strategies.compute.rewriting.backends import attends
+from autoopt_strategies.compute.rewriting.forward import RewriteFunctions, text_of
+from autoopt_strategies.compute.rewriting.survey import Call, Sought, following, same, survey
+
+SOFTMAX = (F.softmax, torch.softmax, torch.Tensor.softmax, torch.special.softmax)
+TORCH = str(Path(torch.__file__).parent)
+
+
+def rewrite(model: nn.Module, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """Edits the hand-written attention of a model in place, as far as it is checked on a call of the model.
+
+    Returns:
+        As :func:`survey_attention`.
+    """
+
+    def run() -> None:
+        with torch.no_grad(), torch.random.fork_rng():
+            model(*args, **kwargs)
+
+    found = survey_attention(model, run)
+    RewriteFunctions(tuple(found["functions"]), attention_source.statements)(model)
+    return found
+
+
+def survey_attention(model: nn.Module, run: Callable[[], Any]) -> dict[str, Any]:
+    """The methods whose attention can be edited, checked on the real input of one forward pass.
+
+    Args:
+        run: one forward pass of the model on a real batch.
+
+    Returns:
+        ``functions`` for :class:`RewriteFunctions`, each with its ``file``; ``found`` (how many modules), ``causal``
+        (how many of them without a mask of their own), and ``refused``: reasons by the modules' names.
+    """
+    seen = survey(model, attending(model, run), Sought(attention_source.statements, _variants))
+    modules = seen.pop("modules").values()
+    return {**seen, "found": len(modules), "causal": sum(wanted["mask"] == "causal" for wanted in modules)}
+
+
+def _variants(module: nn.Module, method: Any, given: dict[str, Any]) -> Iterator[Mapping[str, str]]:
+    held = {**vars(module), **dict(module.named_buffers(recurse=False))}
+    tensors = {name: tensor for name, tensor in held.items() if isinstance(tensor, torch.Tensor)}
+    causal = frozenset(name for name, tensor in tensors.items() if _lets_see_earlier(tensor))
+    for scale, mask in attention_source.variants(text_of(method), method.__qualname__, causal):
+        yield {"scale": scale, "mask": mask}
+
+
+def attending(model: nn.Module, run: Callable[[], Any]) -> dict[str, tuple[CodeType, Call]]:
+    """Modules during whose forward a softmax is computed, the function that computes it, and the module's call."""
+    found: dict[str, tuple[CodeType, Call]] = {}
+    with following(model) as stack:
+
+        class Watch(TorchFunctionMode):
+            def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                result = func(*args, **(kwargs or {}))
+                own = [each for each in stack if each[1] is not nn.Softmax]
+                if func in SOFTMAX and result.dim() >= 3 and own and own[-1][0] not in found:
+                    frame = sys._getframe(1)
+                    while frame.f_back is not None and frame.f_code.co_filename.startswith(TORCH):
+                        frame = frame.f_back
+                    found[own[-1][0]] = frame.f_code, own[-1][2]
+                return result
+
+        with Watch(), torch.compiler.set_stance("force_eager"):
+            run()
+    return found
+
+
+def _lets_see_earlier(mask: torch.Tensor) -> bool:
+    """Whether a table, at its whole length, lets each place see those up to its own: true, one or zero there alone."""
+    if mask.dim() < 2 or mask.shape[-1] != mask.shape[-2] or mask.numel() != mask.shape[-1] ** 2 or mask.numel() < 4:
+        return False
+    square = mask.detach().reshape(mask.shape[-2:])
+    earlier = torch.ones_like(square, dtype=torch.bool).tril()
+    below, above = square[earlier], square[~earlier]
+    return bool((below == below[0]).all() and (above == above[0]).all() and below[0] != above[0])
+
+
+def survey_training(
+    model: nn.Module, loss: Callable[[Any, Any], Any], batch: Any, switch: Callable[[nn.Module], int]
+) -> dict[str, Any]:
+    """The changes that a model trained by a loss allows, checked on copies with a real batch.
+
+    Args:
+        loss: ``loss(model, batch)``.
+        switch: switches a model whose library offers the choice; the number of places.
+
+    Returns:
+        As :func:`survey_attention`, and ``switch``: whether there is something to switch; ``fused``: whether the model
+        calls the operator already. Nothing is left that does not give the same loss and gradients of the whole model.
+    """
+    copied = copy.deepcopy(model)
+
+    def run() -> None:
+        with torch.no_grad(), torch.random.fork_rng():
+            loss(copied, batch)
+
+    found: dict[str, Any] = {"switch": False, "refused": {}}
+    if switch(copied):
+        found["switch"] = same(model, copied, loss, batch)
+        if not found["switch"]:
+            found["refused"][""] = "the library's own implementation gives other gradients on a batch"
+            copied = copy.deepcopy(model)
+    edits = survey_attention(copied, run) | {"fused": attends(run)}
+    refused = found["refused"] | edits.pop("refused")
+    change = RewriteFunctions(tuple(edits["functions"]), attention_source.statements)
+    if edits["functions"] and not same(model, change(copied), loss, batch):
+        refused[""] = "the rewritten model gives another loss or other gradients on a batch"
+        edits |= {"functions": [], "found": 0, "causal": 0}
+    return found | edits | {"refused": refused}
