@@ -73,7 +73,7 @@ class UnblockedMoves(Watcher):
 
 
 class MarkedSteps(Watcher):
-    """Tells CUDA graphs when a step is over: gradients of its micro-batches are kept until then."""
+    """Reports CUDA graphs when a step is over: gradients of its micro-batches are kept until then."""
 
     def root_found(self, model: nn.Module) -> None:
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Listening at torch's own joints: classes and functions that every training goes through.
+"""Listening at torch's own torch hooks: classes and functions that every training goes through.
 
 Only classes and modules are patched, never what a user may pickle or copy: the root model's calls are timed through
 ``_compiled_call_impl``, which a module leaves out when it is saved."""
@@ -28,7 +28,7 @@ _TURNS = 2
 _MOST_UNHELD = 200
 _MOST_ROOTLESS = 20
 SETTLED = 3
-"""Training steps after which every root model has been called, as a rule; from then on no other call is looked at."""
+"""Training steps after which every root model has been called, as a rule; from then on no other call is examined."""
 
 
 def period_of(order: Sequence[int]) -> tuple[int, ...]:
@@ -95,11 +95,11 @@ class Passes:
 
 
 class Joints:
-    """All joints of one process.
+    """All torch hooks of one process.
 
     Args:
-        session: told of stages and steps.
-        watchers: told of objects.
+        session: notified of stages and steps.
+        watchers: notified of objects.
         period: the optimizers that take turns in a training step, by the order in which they are made; where it is
             empty, each one's step ends one.
 
@@ -162,7 +162,7 @@ class Joints:
 
         @functools.wraps(plain)
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            # what is called within is no root: it is not looked at, and compiled code never sees this function
+            # what is called within is no root: it is not examined, and compiled code never sees this function
             nn.Module.__call__ = plain  # type: ignore[method-assign]
             try:
                 joints._outermost(self)
@@ -411,7 +411,7 @@ class Joints:
         kind.step = step
 
     def _listen_to_closures(self) -> None:
-        """Looks at the first few steps of optimizers as they begin; and at all, where one takes a closure."""
+        """Reads the first few steps of optimizers as they begin; and at all, where one takes a closure."""
         if self._before_step is None:
             self._before_step = register_optimizer_step_pre_hook(self._optimizer_steps)
 

@@ -26,7 +26,7 @@ train), samples (None where they cannot be counted)."""
 
 
 class Watcher:
-    """Who is told what the joints see, besides the session; does nothing but for what a subclass says."""
+    """Who is notified what the torch hooks see, besides the session; does nothing but for what a subclass says."""
 
     def loader_made(self, loader: Any) -> None: ...
     def loader_opened(self, loader: Any) -> None: ...
@@ -161,13 +161,13 @@ class LoaderJoint:
     """The loaders of one process.
 
     Args:
-        session: told of waits for data.
-        roles: told which loaders are read.
-        watchers: told of loaders and batches.
+        session: notified of waits for data.
+        roles: knows which loaders are read.
+        watchers: notified of loaders and batches.
 
     Attributes:
         merged: changes the arguments that a loader, which is under way, is made with.
-        made: told of each loader once it is made.
+        made: called with each loader once it is made.
         given: whether the training was given a batch since the last step's end.
         latest: the iterator that gave the last batch.
     """
@@ -328,6 +328,6 @@ class LoaderJoint:
 
 
 def _counted(iterator: Any, batch: Any) -> int | None:
-    """Samples of the batch that an iterator has just given: as many as its batch sampler drew, else as it tells."""
+    """Samples of the batch that an iterator has just given: as many as its batch sampler drew, else as it reports."""
     sizes = iterator.__dict__.get("_autoopt_sizes")
     return sizes.popleft() if sizes else count_of(batch)

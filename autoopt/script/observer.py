@@ -133,7 +133,7 @@ def _is_compiled(module: nn.Module) -> bool:
 
 
 def site_of(seen: Seen, steps: float) -> Site:
-    """The site as it is told.
+    """The site as it is reported.
 
     Args:
         steps: training steps in which it was watched.
@@ -238,7 +238,7 @@ def _is_own(node: ast.Attribute) -> bool:
 
 
 class Observer(Watcher):
-    """Collects sites from the joints of a process; installs what is only listened to while watching.
+    """Collects sites from the torch hooks of a process; installs what is only listened to while watching.
 
     Args:
         joints: of the process.
@@ -326,7 +326,7 @@ class Observer(Watcher):
 
         setattr(owner, attribute, timed)
 
-    # what is told
+    # what is reported
 
     def loader_made(self, loader: Any) -> None:
         found = maker_place(loader)

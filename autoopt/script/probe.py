@@ -183,7 +183,7 @@ class ScriptRecorder(Recorder, Watcher):
     """The record of one process that probes its plan, from joint to joint; made in the thread that trains.
 
     Batches are the script's own: none are handed to it. Reading on is training here, and its evaluations on the way are
-    looked at, whichever there are. Two windows of it are written down, each from the weights of the start with an
+    examined, whichever there are. Two windows of it are written down, each from the weights of the start with an
     optimizer that is new: the steps across the end of an epoch, and the last ones of a whole short training.
 
     Args:
@@ -235,7 +235,7 @@ class ScriptRecorder(Recorder, Watcher):
             "crossed": self._crossed,
         }
 
-    # what the joints tell
+    # what the torch hooks tell
 
     def forward(self, model: nn.Module, args: Any, kwargs: Any, training: bool) -> None:
         if training and self._plain is not None:
@@ -362,8 +362,8 @@ class ScriptRecorder(Recorder, Watcher):
     def _read_on(self, seconds: float, usual: float, samples: int, step_seconds: float) -> None:
         """Trains on for the sake of its batches and rates, into the third epoch where there is time.
 
-        The last of the kept weights are held meanwhile, so that an evaluation on the way is one of them. To the end of
-        a short training it goes on where that fits.
+        The last of the kept weights are held in the meantime, so that an evaluation on the way is one of them. To the
+        end of a short training it goes on where that fits.
         """
         held = self._held = HeldWeights(self.training, self._kept) if self._kept is not None else None
         if held is not None:

@@ -130,7 +130,7 @@ def _detached(value: Any) -> Any:
 def scalar_of(output: Any) -> torch.Tensor:
     """A scalar to begin a backward pass with: the loss that a model returns itself, else the mean of its outputs.
 
-    The script's own loss is made by lines that cannot be called alone; what it costs is small beside the model.
+    The script's own loss is made by lines that cannot be called alone; what it costs is small next to the model.
     """
     leaves = tree_leaves(dict(output) if hasattr(output, "keys") else output)
     floating = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
@@ -149,8 +149,8 @@ def planned_steps(batches_per_step: int) -> int | None:
         batches_per_step: batches of a loader that one training step takes.
 
     Returns:
-        What a library's trainer tells, else the product of the loops' lengths; None where a loop does not tell its own.
-        Of a pass over a loader whose batches are added up, its last ones count as the loop's own lines treat them.
+        What a library's trainer reports, else the product of the loops' lengths; None where a loop does not tell its
+        own. Of a pass over a loader whose batches are added up, its last ones count as the loop's own lines treat them.
     """
     total, loads = 1, False
     frame: FrameType | None = sys._getframe(1)
@@ -203,7 +203,7 @@ def _remainder(loop: ast.AST, line: int) -> _Rest | None:
         line: in its body, at which it steps.
 
     Returns:
-        ``stepped``: with those that there are, as the condition on its length tells, or accelerate does; ``dropped``:
+        ``stepped``: with those that there are, as the condition on its length reports, or accelerate does; ``dropped``:
         its counter begins anew with each pass; None where neither is seen: the next pass goes on counting.
     """
     if not isinstance(loop, ast.For):

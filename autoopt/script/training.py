@@ -96,7 +96,7 @@ def _text(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A form in JSON of what is told of blocks and probes."""
+    """A form in JSON of what is notified of blocks and probes."""
     if isinstance(value, Block):
         return {_BLOCK: value.model_dump()}
     return (
@@ -109,7 +109,7 @@ def _value(text: bytes) -> Any:
 
 
 class Models(nn.Module):
-    """Several root models as one, for what looks at parameters and modules."""
+    """Several root models as one, for what reads parameters and modules."""
 
     def __init__(self, roots: list[nn.Module]) -> None:
         super().__init__()
@@ -428,7 +428,7 @@ class ScriptTraining:
             return (found, None, []) if taken is None else (found, target_of(taken, None), values(taken, lines))
         if not told and (session.evaluations or session.over):
             raise UsageError(
-                f"--metric {metric!r} was told by nothing that the script printed or logged in {session.steps} steps "
+                f"--metric {metric!r} is in nothing that the script printed or logged in {session.steps} steps "
                 f"and {session.evaluations} evaluations",
                 hint="a pattern with one group for the number, as the script prints it: 'val loss ([0-9.]+)'",
             )
