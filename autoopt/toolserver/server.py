@@ -26,7 +26,7 @@ from autoopt.toolserver.workspace import Workspace
 INSTRUCTIONS = """Measures PyTorch training runs in one workspace and judges changes to them.
 profile a script (train.py with its words) or a function (job.py:build) first; opportunities ranks what could be
 changed, with predicted gains and file:line; compare measures a change (a plan, a patch, a revision, or the files as
-they are now) against a baseline and is never passed by a lucky run: "undecided" is no pass; apply puts changes on the
+they are now) against a baseline and is never passed by chance: "undecided" is no pass; apply puts changes on the
 script's files, and takes them off again with revert. Calls take as long as their budget; they report progress and
 can be cancelled."""
 
@@ -81,7 +81,7 @@ class _Tools:
         return await _answered(work)
 
     async def opportunities(self, run: str) -> dict[str, Any]:
-        """Rank what could make a profiled training faster: predicted gain, file and line, and what a person must do.
+        """Rank what could make a profiled training faster: predicted gain, file and line, and what a user must do.
 
         run: as profile returned it. Predictions are upper bounds: measure with compare before believing one.
         """
@@ -187,7 +187,7 @@ def document_key(document: PlanDocument) -> str:
 
 
 async def _answered(work: Callable[[], Awaitable[JsonDict]]) -> JsonDict:
-    """The answer; an error of the tree is told as it is, with what to do."""
+    """The answer; an error of the tree is reported as it is, with what to do."""
     try:
         return await work()
     except AutooptError as error:
