@@ -1,1 +1,1 @@
-"""Hand-written attention found in the captured forward of modules, proven, and rewritten into one operator."""
+"""Hand-written attention found in the captured forward of modules, verified, and rewritten into one operator."""

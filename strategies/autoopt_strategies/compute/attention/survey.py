@@ -66,8 +66,8 @@ def survey(model: nn.Module, run: Callable[[], Any]) -> dict[str, Any]:
                 functions[code] = _checked(module, code, call)
             except Refused as reason:
                 reasons[code] = str(reason)
-            except Exception as error:  # a model that does not like to be looked at is left alone, too
-                reasons[code] = f"it cannot be looked at: {first_line(error)}"
+            except Exception as error:  # a model that does not like to be examined is left alone, too
+                reasons[code] = f"it cannot be read: {first_line(error)}"
         if code in functions:
             found += 1
             causal += functions[code]["mask"] == "causal"
