@@ -56,7 +56,7 @@ def evaluate(live: Any, weights: str, seconds: float, pattern: str | None = None
         return {"fits": False}
     held = HeldWeights(training, state)
     session.in_main(held.put)
-    training.script.joints.watchers.append(held)
+    training.script.hooks.watchers.append(held)
     began = perf_counter()
 
     def enough(done: int, elapsed: float) -> bool:
@@ -175,7 +175,7 @@ def held_evaluations(training: Any, count: int, seconds: float, stage: str) -> H
         seconds: after which no other one is.
         stage: ``evaluate`` or ``checkpoint``.
     """
-    session, between, watchers = training.session, training.session.between, training.script.joints.watchers
+    session, between, watchers = training.session, training.session.between, training.script.hooks.watchers
     model = training.model
     state = session.in_main(lambda: {name: value.clone() for name, value in model.state_dict().items()})
     held, before, began = HeldWeights(training, state), len(between.of(stage)), perf_counter()

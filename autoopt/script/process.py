@@ -32,7 +32,6 @@ from autoopt.script.between import seconds_of_one, steps_between
 from autoopt.script.draws import draw_anew
 from autoopt.script.frames import folder, is_users
 from autoopt.script.imports import ImportClock, import_sites
-from autoopt.script.joints import Joints
 from autoopt.script.lean import Lean
 from autoopt.script.loaders import Watcher
 from autoopt.script.metric import MetricReader, overhear
@@ -40,6 +39,7 @@ from autoopt.script.observer import Observer
 from autoopt.script.refusals import refuse_processes
 from autoopt.script.sayable import added_up
 from autoopt.script.session import Session
+from autoopt.script.torch_hooks import TorchHooks
 from autoopt.trial.protocol import TrialSpec
 
 _Rest = Literal["stepped", "dropped"]
@@ -349,7 +349,7 @@ def run_parts(training: Any, lap: Lap) -> RunParts:
     session = training.session
     between, step = session.between, median(lap.steps) if lap.steps else None
     evaluations, saved = between.of("evaluate"), between.of("checkpoint")
-    first_batch = between.openings[0] if between.openings else None if training.script.joints.roles.known else 0.0
+    first_batch = between.openings[0] if between.openings else None if training.script.hooks.roles.known else 0.0
     begun = session.began if between.first_at is None else between.first_at
     ready = session.began if session.first_step_at is None else session.first_step_at
     before = training.script.imports_seconds
@@ -402,10 +402,10 @@ class Script:
         self.session = Session(
             stops=stops, counts=sites is None or sites.unit == "samples", memory_limit=spec.memory_limit_bytes
         )
-        self.joints = Joints(self.session, period=sites.period if sites is not None else ())
+        self.hooks = TorchHooks(self.session, period=sites.period if sites is not None else ())
         if sites is not None:
-            self.joints.trains_in_eval = any(site.options.get("mode") == "eval" for site in sites.of("model"))
-        self.observer = Observer(self.joints) if sites is None else None
+            self.hooks.trains_in_eval = any(site.options.get("mode") == "eval" for site in sites.of("model"))
+        self.observer = Observer(self.hooks) if sites is None else None
         self.registry: Registry = load_strategies(spec.strategies)
         self.setup = self.registry.fold(spec.plan)
         self.pieces = 1
@@ -423,9 +423,9 @@ class Script:
             seed_everything(mix(spec.seed, *own) if own else spec.seed)  # the script's own seeds come after
             if not spec.script.own_seeds:
                 draw_anew(spec.seed)
-            self.joints.watchers.append(self.recording)
+            self.hooks.watchers.append(self.recording)
         if spec.lean:
-            self.joints.watchers.append(Lean(self.session))
+            self.hooks.watchers.append(Lean(self.session))
         if self.observer is not None:
             self.observer.install()
         if self.command.metric is not None:
@@ -433,8 +433,8 @@ class Script:
         elif stops:
             overhear(self.session.line)
         how: dict[str, Any] = {"disturbed": spec.disturbed, "compared": stops, "patched": bool(self.command.patched)}
-        Applying(self.joints, self.setup, sites, spec.seed, **how).install()
-        self.joints.install()
+        Applying(self.hooks, self.setup, sites, spec.seed, **how).install()
+        self.hooks.install()
         if self.observer is not None:
             self._imports.start()
         self.session.began = perf_counter()  # what listening itself has imported is no part of the script's start
@@ -444,13 +444,13 @@ class Script:
         if self.observer is not None:
             self.session.between.imports = self._imports.stop()
         self.recording.stop()
-        self.joints.watchers.remove(self.recording)
+        self.hooks.watchers.remove(self.recording)
 
     def why_never_trained(self) -> str:
         """The script has ended without a training step."""
-        if not self.joints.optimizers:
+        if not self.hooks.optimizers:
             return "the script ended without having made an optimizer"
-        if not self.joints.roots:
+        if not self.hooks.roots:
             return "the script ended without having called a model in training (grad enabled, in training mode)"
         return "the script ended without a step of its optimizer"
 
@@ -465,7 +465,7 @@ class Script:
 
     def planned_steps(self) -> int | None:
         """Training steps of the whole run, where its loops tell; None where they do not."""
-        return planned_steps(self.batches_per_step if self.joints.roles.known else 1)
+        return planned_steps(self.batches_per_step if self.hooks.roles.known else 1)
 
     @property
     def batches_per_step(self) -> int:

@@ -19,7 +19,7 @@ from autoopt.options.duration import parse_duration
 from autoopt.records import Change, JsonDict, PlanDocument, Profile
 from autoopt.records.comparing import Compared
 from autoopt.records.reading import RESULT_FILE, read_document, read_result
-from autoopt.toolserver import told
+from autoopt.toolserver import answers
 from autoopt.toolserver.commands import Commands, Report
 from autoopt.toolserver.workspace import Workspace
 
@@ -76,7 +76,7 @@ class _Tools:
             options = [f"--budget={budget}", "--json", *([f"--metric={metric}"] if metric else [])]
             named = self._workspace.workload(target, words or [])
             document = await self._commands.json(["profile", *options, *named], self._report(ctx, budget))
-            return told.profiled(Profile.model_validate(document))
+            return answers.profiled(Profile.model_validate(document))
 
         return await _answered(work)
 
@@ -87,7 +87,7 @@ class _Tools:
         """
 
         async def work() -> JsonDict:
-            return told.opportunities(self._profile(run))
+            return answers.opportunities(self._profile(run))
 
         return await _answered(work)
 
@@ -123,7 +123,7 @@ class _Tools:
             options += [f"--metric={metric}"] if metric else []
             named = self._workspace.workload(target, words or [])
             document = await self._commands.json(["compare", *options, *named], self._report(ctx, budget))
-            return told.compared(Compared.model_validate(document))
+            return answers.compared(Compared.model_validate(document))
 
         return await _answered(work)
 
@@ -152,9 +152,9 @@ class _Tools:
             folder = self._workspace.existing(run)
             if not (folder / RESULT_FILE).exists():
                 page = folder / "profile.html"
-                return {"page": str(page) if page.exists() else None, **told.profiled(self._profile(run))}
+                return {"page": str(page) if page.exists() else None, **answers.profiled(self._profile(run))}
             page = Path((await self._commands.text(["report", str(folder)], self._report(ctx))).strip())
-            return told.reported(read_result(folder), str(page))
+            return answers.reported(read_result(folder), str(page))
 
         return await _answered(work)
 
