@@ -293,7 +293,7 @@ class Search:
 
     def _blame(self, final: list[Looked], failure: TrialFailed) -> None:
         for look in final[1:]:
-            look.served = look.served.model_copy(update={"reason": f"not proved: {failure.reason}"})
+            look.served = look.served.model_copy(update={"reason": f"not confirmed: {failure.reason}"})
 
     def _add(self, final: list[Looked], servers: list[Server]) -> None:
         clients = self.serve.clients

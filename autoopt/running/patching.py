@@ -56,7 +56,7 @@ def revert_plan(run: Path, plan: Path) -> tuple[str, ...]:
     try:
         diff = _diff_of(plan).read_text(encoding="utf-8")
     except OSError:
-        raise UsageError(f"{plan} was not put on: there is no {_diff_of(plan).name} beside it") from None
+        raise UsageError(f"{plan} was not applied: there is no {_diff_of(plan).name} next to it") from None
     return apply_diff(diff, Path(sites.cwd), revert=True)
 
 
