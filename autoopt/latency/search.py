@@ -171,7 +171,7 @@ class Search:
 
     def baseline(self, server: Server) -> None:
         """Judges the model as it is, which the others are held against."""
-        self.say("the model as it is")
+        self.say("measuring the model without changes")
         judged = server.judge(self.options.seed, 600.0)
         self.looks.append(self._looked(server, judged, None))
 
@@ -279,7 +279,7 @@ class Search:
         sets, slowest = 0, 0.0
         while sets < MOST_SETS and self.left > slowest * 1.1:
             began = self.clock()
-            self.say(f"fresh processes of {len(final)} variants, set {sets + 1}")
+            self.say(f"confirming {len(final)} variants in fresh processes, set {sets + 1}")
             try:
                 with self.servers.together([BASELINE, *(look.variant for look in final)], LONGEST_START) as servers:
                     self.servers.take_turns(servers, self.serve.loads, self.rng, ROUNDS)
