@@ -82,12 +82,8 @@ mutation: install-dev ## small changes of the pure modules that no test notices 
 	$(BIN)/python -m mutmut run $(ONLY)
 	$(BIN)/python -m mutmut results
 
-gallery: install-dev browser ## optimize every example and keep the reports, with screenshots, in docs/gallery
-	set -e; runs=""; for name in photos stdlib_gpt digits; do \
-	  out="autoopt-runs/gallery-$(NOW)/$$name"; \
-	  $(BIN)/autoopt optimize examples/$$name.py:build --budget $(BUDGET) --out "$$out"; \
-	  runs="$$runs $$out"; \
-	done; $(BIN)/python -m benchmarks.gallery $$runs --out docs/gallery --screenshots
+gallery: install-dev browser ## reports and screenshots of finished runs in docs/gallery (RUNS='autoopt-runs/a autoopt-runs/b')
+	$(BIN)/python -m benchmarks.gallery $(RUNS) --out docs/gallery --screenshots
 
 gauntlet: install-dev ## one case against an expert, in under 15 minutes (CASE=jpegs); its result is in benchmarks/results
 	$(BIN)/python -m benchmarks.gauntlet run $(CASE)

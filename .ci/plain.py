@@ -1,6 +1,6 @@
 """Plain English, as far as a program can check it: sizes of pages, sentences, words, links, subjects of commits.
 
-    python .ci/plain.py              # README, CONTRIBUTING, CHANGELOG, docs/ and the commits of this branch
+    python .ci/plain.py              # README, CONTRIBUTING, CHANGELOG, docs/, the product's code, this branch's commits
     python .ci/plain.py --words      # words of each page
 
 Exit code 1 where a page or a commit breaks a rule; each finding names the file, the rule and the place.
@@ -9,11 +9,14 @@ Exit code 1 where a page or a commit breaks a rule; each finding names the file,
 from __future__ import annotations
 
 import argparse
+import ast
+import io
 import re
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
+import tokenize
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,14 +38,15 @@ SUBJECT = 72
 """Characters of a commit's subject, at most: what `git log --oneline` shows in a terminal."""
 GENERATED = {
     "docs/reference/strategies.md": "made from docstrings, which are checked where they are written",
-    "docs/gallery/README.md": "made from the results of old runs by benchmarks.gallery",
+    "docs/gallery/README.md": "made from the results of old runs by autoopt_reports.gallery",
 }
 """Pages without a check of words and sentences, with the reason."""
 BANNED = {
     r"proofs?|proved?|proven|proves|proving": "confirmation, confirm",
     r"(a|the|first|second|each|every|one|no) looks?|looked at|looks at|glance": "screening measurement",
-    r"stacks?(?! trace)(?! of every thread)|stacked": "combined candidate",
-    r"told|tells|says|said": "reported, reason",
+    r"(?<!call )(?<!\.)stacks?(?! trace)(?! of every thread)|stacked": "combined candidate",
+    r"told|tells": "reported, shows",
+    r"says|said": "reported, reason",
     r"taken out|takes out|kept apart|taken apart|takes apart": "removed, stack ablation",
     r"outdone|exchanged": "superseded, swapped",
     r"sayable": "applicable to a script",
@@ -63,6 +67,14 @@ BANNED = {
 Left out of the list although the house's table has it, since the plain use is common: "ledger" (the option `--ledger`),
 "box", "inspect", "survey", "match", "verify", "live", "tools", "place", "fit", "apart" alone, "look up".
 """
+
+
+PACKAGES = ("autoopt", "strategies/autoopt_strategies", "reports/autoopt_reports")
+"""Code whose docstrings, comments and messages are checked for words."""
+PLAIN_IN_CODE = {r"says|said"}
+"""Patterns that only pages are checked for: "the error says what to do" is plain English."""
+MESSAGE = 3
+"""Words from which on a text in code is a message rather than a name."""
 
 
 class Finding(NamedTuple):
@@ -109,12 +121,39 @@ def sentences(text: str) -> list[int]:
     return [words for words in found if words]
 
 
-def banned(text: str) -> Iterator[tuple[int, str, str]]:
+def banned(text: str, allowed: Collection[str] = ()) -> Iterator[tuple[int, str, str]]:
     """Line, word and what to write in its place."""
     plain = without_code(text)
     for pattern, instead in BANNED.items():
+        if pattern in allowed:
+            continue
         for found in re.finditer(rf"\b(?:{pattern})\b", plain, flags=re.I):
             yield plain.count("\n", 0, found.start()) + 1, found[0], instead
+
+
+def prose(source: str) -> Iterator[tuple[int, str]]:
+    """The line and the text of each docstring, comment and message of a module."""
+    tree = ast.parse(source)
+    names = {node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "split"}
+    texts = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and node not in names)
+    for node in texts:
+        if isinstance(node.value, str) and len(node.value.split()) >= MESSAGE:
+            yield node.lineno, re.sub(r"^ +\w+:", "", node.value, flags=re.M)  # an argument has its name in the code
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+
+
+def check_code(root: Path = ROOT) -> list[Finding]:
+    """Words of the dialect in the product's code."""
+    return [
+        Finding(f"{file.relative_to(root)}:{line + further - 1}", "words", f"{word!r}: write {so}")
+        for package in PACKAGES
+        for file in sorted((root / package).rglob("*.py"))
+        if "search" not in file.parts
+        for line, text in prose(file.read_text(encoding="utf-8"))
+        for further, word, so in banned(text, PLAIN_IN_CODE)
+    ]
 
 
 def anchors(text: str) -> set[str]:
@@ -188,8 +227,8 @@ def main(arguments: list[str] | None = None) -> int:
             words = count(page.read_text(encoding="utf-8"))
             sys.stdout.write(f"{words:>6}  {page.relative_to(ROOT)}\n")
         return 0
-    found = check(ROOT) + long_subjects(subjects(ROOT) or [])
-    sys.stdout.write(("\n".join(map(str, found)) or "plain: all pages and commits hold") + "\n")
+    found = check(ROOT) + check_code(ROOT) + long_subjects(subjects(ROOT) or [])
+    sys.stdout.write(("\n".join(map(str, found)) or "plain: all pages, code and commits hold") + "\n")
     return int(bool(found))
 
 

@@ -1,4 +1,4 @@
-"""autoopt makes a PyTorch training run reach its target faster, and proves it.
+"""autoopt makes a PyTorch training run reach its target faster, and verifies it.
 
 The facade: names are imported when first used, so that ``import autoopt`` costs no torch.
 """

@@ -54,7 +54,7 @@ class Loop:
         return finished(self.context, state, verification, stop, rows, self.options.price)
 
     def _rounds(self, rounds: Rounds, state: SearchState) -> Stop:
-        """Simplifies and optimizes in turn; the reason why that ended."""
+        """Simplifies and optimizes one after the other; the reason why that ended."""
         while not (over := rounds.over()):
             index = len(state.rounds)
             self.context.begin("simplify", index)

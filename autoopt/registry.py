@@ -77,7 +77,7 @@ class Registry(Mapping[str, Strategy]):
         return tuple(source.spec for source in self._sources.values() if source.spec)
 
     def exclude(self, one: str, other: str) -> bool:
-        """Whether one of two strategies is of no use beside the other."""
+        """Whether one of two strategies is of no use next to the other."""
         return other in self[one].excludes or one in self[other].excludes
 
     def order(self, plan: Plan) -> Plan:
@@ -95,7 +95,7 @@ class Registry(Mapping[str, Strategy]):
         return Plan(changes=tuple(placed))
 
     def fold(self, plan: Plan, setup: Setup | None = None) -> Setup:
-        """Applies the plan's changes in turn to a setup (the untouched one by default)."""
+        """Applies the plan's changes one after the other to a setup (the untouched one by default)."""
         current = setup or Setup()
         for change in plan.changes:
             following = self[change.strategy].apply(current, dict(change.setting))
@@ -137,7 +137,7 @@ def _fault(source: Source, earlier: Mapping[str, Source], names: Iterable[str]) 
 
 
 def companion_names(strategy: Strategy) -> list[str]:
-    """Strategies that ``companions`` names literally, ``Change(strategy="threads")``, as far as its source tells."""
+    """Strategies that ``companions`` names literally, ``Change(strategy="threads")``, as far as its source reports."""
     if type(strategy).companions is Strategy.companions:
         return []
     try:
@@ -203,7 +203,7 @@ def load_spec(spec: str) -> Strategy:
     module_name, _, attribute = spec.partition(":")
     if not module_name or not attribute:
         raise UsageError(f"--strategies takes MODULE:CLASS, got {spec!r}", hint="such as my_pkg.my_mod:MyStrategy")
-    from autoopt.loading.importing import import_module  # local: the same five failures, told the same way
+    from autoopt.loading.importing import import_module  # local: the same five failures, reported the same way
 
     module = import_module(module_name)
     if not hasattr(module, attribute):

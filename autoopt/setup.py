@@ -25,7 +25,7 @@ Transform = Callable[[Any], Any]
 class Wrap:
     """``name(x, **options)``, a transform that a script's patch says as that call.
 
-    The class or function, with what it needs of its module, is printed into a file beside the script: plain code of
+    The class or function, with what it needs of its module, is printed into a file next to the script: plain code of
     torch and the standard library alone, which a reviewer reads.
 
     Args:

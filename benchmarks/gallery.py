@@ -37,7 +37,6 @@ FLAGS = (
 class Exhibit:
     """One run in the gallery."""
 
-    name: str
     headline: str
     qualifiers: str
     machine: str
@@ -68,7 +67,7 @@ def exhibit(path: Path, out: Path) -> Exhibit:
     page = html.write(result, out / f"{stem}.html")
     machine = result.environment.device_name or result.environment.cpu or result.environment.device
     qualifiers = ", ".join(str(piece) for piece in view.verdict.qualifiers)
-    return Exhibit(view.title.text, str(view.verdict.headline), qualifiers, machine, result.created[:10], page)
+    return Exhibit(str(view.verdict.headline), qualifiers, machine, result.created[:10], page)
 
 
 def elsewhere(result: Result, name: str) -> Result:
@@ -82,12 +81,12 @@ def index(exhibits: list[Exhibit], *, screenshots: bool) -> str:
     lines = [
         "# Gallery",
         "",
-        "Reports as they came out, rendered again from their `result.json`. Made by `make gallery`.",
+        "Reports of finished runs, rendered from their `result.json` by `make gallery`.",
         "",
     ]
     for item in exhibits:
         lines += [
-            f"## {_plain(item.name)}",
+            f"## {_plain(item.page.stem)}",
             "",
             f"**{_plain(item.headline)}**"
             + (f" ({_plain(item.qualifiers)})" if item.qualifiers else "")
@@ -100,7 +99,7 @@ def index(exhibits: list[Exhibit], *, screenshots: bool) -> str:
 
 
 def _plain(text: str) -> str:
-    """Markdown's own signs taken out of the user's text."""
+    """The user's text with Markdown's own signs escaped."""
     return "".join("\\" + c if c in "\\`*_[]<>#|!" else c for c in text)
 
 

@@ -88,6 +88,27 @@ def test_generated_pages_are_exempt_from_words(tmp_path: Path) -> None:
     assert broken(tmp_path, "It is proved.", "docs/reference/strategies.md") == []
 
 
+def test_the_code_holds() -> None:
+    assert plain.check_code(ROOT) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ('"""The proof of it."""', ["proof"]),
+        ("x = 1  # told by the loader", ["told"]),
+        ('raise ValueError("it was looked at twice")', ["looked at"]),
+        ('"""An error says what to do; the call stack."""', []),
+        ('"""Args:\n    told: an argument has its name in the code.\n"""', []),
+        ('OPERATORS = "cat stack index".split()', []),
+    ],
+)
+def test_words_of_code(tmp_path: Path, code: str, words: list[str]) -> None:
+    (tmp_path / "autoopt").mkdir()
+    (tmp_path / "autoopt" / "module.py").write_text(code, encoding="utf-8")
+    assert [each.what.split("'")[1] for each in plain.check_code(tmp_path)] == words
+
+
 @pytest.mark.parametrize(
     ("link", "rules"),
     [

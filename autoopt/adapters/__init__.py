@@ -30,7 +30,7 @@ def adapt(made: Any) -> Workload | None:
         None where it is none of them.
 
     Raises:
-        WorkloadError: it trains in a way that cannot be taken apart; says which.
+        WorkloadError: it trains in a way that has no equivalent workload; says which.
     """
     kind = adapter_of(made)
     if kind is None:
@@ -41,7 +41,7 @@ def adapt(made: Any) -> Workload | None:
 
 
 def adapter_of(made: Any) -> str | None:
-    """Which adapter takes an object; told by the names of its classes."""
+    """Which adapter takes an object; known from the names of its classes."""
     items: Iterable[Any] = made if isinstance(made, (tuple, list)) else (made,)
     for item in items:
         for cls in type(item).__mro__:

@@ -41,7 +41,7 @@ def workload(made: Any) -> Workload:
         made: a module, or a tuple of module, datamodule and trainer in any order.
 
     Raises:
-        WorkloadError: it trains in a way that cannot be taken apart.
+        WorkloadError: it trains in a way that has no equivalent workload.
     """
     trainer, module, datamodule = _sorted_out(made)
     _refuse(trainer, module)
@@ -91,7 +91,7 @@ def _sorted_out(made: Any) -> tuple[Any, Any, Any]:
 
 def _cannot(why: str, hint: str = "") -> WorkloadError:
     return WorkloadError(
-        f"this Lightning training cannot be taken apart: {why}",
+        f"this Lightning training cannot become a workload: {why}",
         hint=hint or "return an autoopt.Workload with the model, the loss, the optimizer and the data instead",
     )
 
@@ -99,7 +99,7 @@ def _cannot(why: str, hint: str = "") -> WorkloadError:
 def _refuse(trainer: Any, module: Any) -> None:
     if not module.automatic_optimization:
         raise _cannot(
-            f"{type(module).__name__} optimizes by hand (automatic_optimization = False), "
+            f"{type(module).__name__} optimizes manually (automatic_optimization = False), "
             "so that no one else knows where a step begins and ends",
             "use automatic optimization, or return an autoopt.Workload",
         )

@@ -1,4 +1,4 @@
-"""``transformers.Trainer`` as a workload: model, arguments, collator, optimizer, schedule and metrics taken apart."""
+"""``transformers.Trainer`` as a workload: model, arguments, collator, optimizer, schedule and metrics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def workload(trainer: Any) -> Workload:
     """The run that ``trainer.train()`` would do, in parts.
 
     Raises:
-        WorkloadError: it trains in a way that cannot be taken apart.
+        WorkloadError: it trains in a way that has no equivalent workload.
     """
     args = trainer.args
     _refuse(trainer, args)
@@ -58,7 +58,7 @@ def _refuse(trainer: Any, args: Any) -> None:
     for why, holds in whys.items():
         if holds:
             raise WorkloadError(
-                f"this transformers.Trainer cannot be taken apart: {why}",
+                f"this transformers.Trainer cannot become a workload: {why}",
                 hint="return an autoopt.Workload with the loss, the optimizer and the data instead",
             )
 

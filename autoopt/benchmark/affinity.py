@@ -37,7 +37,7 @@ def bind(numbers: Iterable[int], tasks: Path = Path("/proc/self/task")) -> None:
     os.sched_setaffinity(0, wanted)
     with suppress(OSError):
         for task in list(tasks.iterdir()):
-            with suppress(OSError, ValueError):  # a thread that ended meanwhile
+            with suppress(OSError, ValueError):  # a thread that ended in the meantime
                 os.sched_setaffinity(int(task.name), wanted)
 
 

@@ -52,7 +52,7 @@ def epoch_order(loader: Loader, most: int) -> EpochOrder | None:
         try:
             length = len(inner.dataset)  # type: ignore[arg-type]
             epochs.append(list(islice(iter(batches.sampler), most + 1)))
-        except Exception:  # a sampler of the user's that tells no length, or may be iterated once
+        except Exception:  # a sampler of the user's that reports no length, or may be iterated once
             return None
     first, second = epochs
     if len(first) > most or not all(isinstance(index, int) for index in first):
@@ -68,7 +68,7 @@ class BatchIterator:
         loader: what it reads, epoch after epoch.
         move: puts a batch on the device; None where it is there already.
         accumulation: micro-batches per step; the last step of an epoch may have fewer.
-        clock: told when data has come, and when it is on the device.
+        clock: notified when data has come, and when it is on the device.
         prefetch: batches that are copied ahead on a stream of their own (CUDA alone).
 
     Attributes:
@@ -77,7 +77,7 @@ class BatchIterator:
         openings: seconds until each epoch's first batch was there; until its iterator was, where ``open`` began it.
         single: whether each batch is a step's whole group and needs no moving.
         sizes: of the epoch's batches; None where only the batches tell.
-        sizes_hold: False once a batch was smaller than the loader told.
+        sizes_hold: False once a batch was smaller than the loader reported.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class BatchIterator:
             raise self._no_batch()
 
     def size_mismatch(self) -> None:
-        """A batch was smaller than the loader tells: sizes are looked up in the batches ever after."""
+        """A batch was smaller than the loader reports: sizes are looked up in the batches ever after."""
         self.sizes, self.sizes_hold = None, False
 
     def _no_batch(self) -> WorkloadError:
@@ -167,9 +167,10 @@ class BatchIterator:
         )
 
     def _size(self, batch: Any) -> int | None:
-        """Samples of the next batch, as the loader tells; looked up in the batch where the clock has time for it.
+        """Samples of the next batch, as the loader reports; looked up in the batch where the clock has time for it.
 
-        What once was fewer than the loader tells (bad samples that ``collate_fn`` leaves out) is looked up ever after.
+        What once was fewer than the loader reports (bad samples that ``collate_fn`` leaves out) is looked up ever
+        after.
         """
         index, sizes = self.batch, self.sizes
         self.batch += 1

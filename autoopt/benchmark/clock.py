@@ -1,7 +1,7 @@
 """Exposed seconds of each stage of a step: by the host's clock on the CPU, by stream events on CUDA.
 
-Costs that are paid once but late are told apart: ``torch.compile`` compiles a graph when it meets a shape that the
-last one does not fit, and cuDNN searches an algorithm for each new shape where it is told to. Both take seconds of one
+Costs that are paid once but late are distinguished: ``torch.compile`` compiles a graph when it meets a shape that the
+last one does not fit, and cuDNN searches an algorithm for each new shape where it may. Both take seconds of one
 step, whenever that shape first comes: what a real run pays once is no part of its steady step."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from autoopt.benchmark.device import Device
 
 STAGES = ("data", "copy", "forward", "backward", "optimizer", "whole", "evaluate", "other")
 """``data``: waiting for the next batch; ``optimizer`` includes unscaling, clipping and the scheduler; ``whole``: what
-a step that a plan has wrapped does not tell apart."""
+a step that a plan has wrapped does not distinguish."""
 
 BETWEEN = frozenset({"data", "copy", "evaluate"})
 """Stages before and after what a step computes; the CPU's clock reads them in every step."""
@@ -59,7 +59,7 @@ class StageClock:
     """Attributes the time since the last mark to the stage that ends now. For the CPU.
 
     The end of every step is read, and every wait for data, which comes in bursts. The stages within short
-    steps are read in some of them only, at distances drawn by lot (what repeats every so many steps would
+    steps are read in some of them only, at distances drawn at random (what repeats every so many steps would
     else be met always, or never); their shares stand for all.
 
     Args:

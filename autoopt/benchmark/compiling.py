@@ -112,7 +112,7 @@ def trouble() -> str | None:
 
 
 def _first_break() -> str:
-    """Why the first place that could not be compiled was left out, where torch tells."""
+    """Why the first place that could not be compiled was left out, where torch reports."""
     counters = _dynamo("counters")
     reasons = [*counters["graph_break"], *counters["unimplemented"]] if counters is not None else []
     return f": {reasons[0].strip().partition(chr(10))[0]}" if reasons else ""

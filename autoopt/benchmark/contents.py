@@ -25,7 +25,7 @@ PLAIN = (
     str, bytes, bytearray, int, float, complex, type(None), enum.Enum, np.generic,
     date, time, timedelta, PurePath, torch.Size, torch.dtype, torch.device,
 )  # fmt: skip
-"""Leaves beside tensors and arrays whose value is their text."""
+"""Leaves next to tensors and arrays whose value is their text."""
 
 _NO_DATA = (type, ModuleType, weakref.ref, nn.Module, torch.Generator)
 """Things that an object holds to work with; they are no part of what it holds of the data."""
@@ -116,15 +116,15 @@ def array_of(leaf: Any) -> Any:
         return None
     try:
         found = np.asarray(leaf)
-    except Exception:  # whatever an object of the user's raises, it tells nothing
+    except Exception:  # whatever an object of the user's raises, it shows nothing
         return None
     return None if found.dtype.hasobject else found
 
 
 def samples_of(batch: Any) -> int | None:
-    """Samples in a batch, as it tells them itself, or by its length or first dimension; None where that is not known.
+    """Samples in a batch, as it reports them itself, or by its length or first dimension; None where that is not known.
 
-    A graph's batch tells its graphs, a packed one its sequences. Of several parts the first that can be counted does.
+    A graph's batch reports its graphs, a packed one its sequences. Of several parts the first that can be counted does.
     """
     if isinstance(batch, torch.Tensor):
         return batch.size(0) if batch.dim() else None
@@ -235,7 +235,7 @@ def sizes_of(loader: DataLoader[Any]) -> Sizes | None:
 def padding_share(batches: Iterable[Any]) -> float | None:
     """Share of padding in the sequences of some batches.
 
-    An attention mask tells it; without one, what rows of ids end with: runs of the number that most rows end with.
+    An attention mask reports it; without one, what rows of ids end with: runs of the number that most rows end with.
 
     Returns:
         Between 0 and 1; None where the batches hold neither masks nor rows of ids.

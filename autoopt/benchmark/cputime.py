@@ -116,7 +116,7 @@ def foreign_cores(before: CpuTimes, after: CpuTimes, seconds: float) -> float | 
 
 
 def _stat(pid: int) -> list[str]:
-    """What the kernel tells of a process, from its state on; nothing of one that is gone."""
+    """What the kernel reports about a process, from its state on; nothing of one that is gone."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as file:
         return file.read().rpartition(")")[2].split()
     return []

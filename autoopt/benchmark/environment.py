@@ -236,7 +236,7 @@ def nvml_handle(nvml: Any, device: Device) -> Any:
     says that they are counted otherwise.
 
     Raises:
-        LookupError: NVML does not know it, or it cannot be told which of its devices it is.
+        LookupError: NVML does not know it, or it is unknown which of its devices it is.
     """
     import torch
 
@@ -270,7 +270,7 @@ def _questions(nvml: Any, handle: Any) -> dict[str, Callable[[], float]]:
 
 
 def other_users(device: Device) -> list[int]:
-    """Processes outside this one's tree that hold memory of a CUDA device; empty where that cannot be told.
+    """Processes outside this one's tree that hold memory of a CUDA device; empty where that is unknown.
 
     In a container the driver may count processes as the host does: where this one, which holds memory, is
     not among those it names, nothing can be said of the others.

@@ -133,7 +133,7 @@ def checked_metrics(returned: Any, metric: str | None) -> dict[str, float]:
             metrics[str(name)] = float(value)
         except (TypeError, ValueError, RuntimeError):
             if name != metric:
-                continue  # a confusion matrix beside the metric does no harm
+                continue  # a confusion matrix next to the metric does no harm
             raise WorkloadError(
                 f"evaluate returned {name!r} as {type(value).__name__}; wanted: a number", hint=example
             ) from None

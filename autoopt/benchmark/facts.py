@@ -37,7 +37,7 @@ class Samples:
     """Reads a batch of the user's size from the front of the dataset.
 
     Attributes:
-        batch: collated as the user's loader does; None where it cannot be read beside the training.
+        batch: collated as the user's loader does; None where it cannot be read next to the training.
     """
 
     def __init__(self, workload: Workload) -> None:
@@ -92,7 +92,7 @@ class Samples:
             return collate(items)
 
     def deterministic(self) -> bool | None:
-        """Whether the same index gives the same sample under other random numbers; None where that cannot be told."""
+        """Whether the same index gives the same sample under other random numbers; None where that is unknown."""
         return same_samples(self._dataset) if self._items else None
 
     def sample_bytes(self) -> int | None:
@@ -229,7 +229,7 @@ def _dataset_facts(workload: Workload, samples: Samples) -> DatasetFacts:
 
 
 def _picklable(dataset: Any) -> bool | None:
-    """Whether it can go to a worker that is not forked, told without pickling its data."""
+    """Whether it can go to a worker that is not forked, decided without pickling its data."""
     import pickle
 
     class Probe(pickle.Pickler):

@@ -270,7 +270,7 @@ def dropouts(model: nn.Module) -> tuple[float, ...]:
 
 
 def _at(value: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """Elements of a tensor that is looked at as one row; of a sparse one without the rest."""
+    """Elements of a tensor that is examined as one row; of a sparse one without the rest."""
     if not value.is_sparse:
         return value.reshape(-1)[index]
     if value.sparse_dim() != 1:

@@ -37,7 +37,7 @@ class KeptWeights:
             self._keep()
 
     def evaluated(self, evaluations: int) -> None:
-        """Told after each evaluation; keeps where their number is a power of two."""
+        """Called after each evaluation; keeps where their number is a power of two."""
         if self._wanted and evaluations & (evaluations - 1) == 0:
             self._keep()
 
@@ -68,9 +68,9 @@ class KeptWeights:
 
 
 class Movement:
-    """Looks at sampled elements of every parameter, between steps and off the clock.
+    """Reads sampled elements of every parameter, between steps and off the clock.
 
-    Parameters that are spread over processes are not looked at: no element of them is here for sure.
+    Parameters that are spread over processes are not examined: no element of them is here for sure.
 
     Args:
         model: whose trainable parameters are sampled.

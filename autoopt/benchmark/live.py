@@ -25,7 +25,7 @@ Wrap = Callable[[str, Callable[..., Any]], Callable[..., Any]]
 Each = Callable[[int, float], None]
 Task = TypeVar("Task", bound=Callable[..., Any])
 Values = list[tuple[int, float, float]]
-"""Of a metric: the step and the seconds at which each was told, and the value."""
+"""Of a metric: the step and the seconds at which each was reported, and the value."""
 
 
 def drives(task: Task) -> Task:
@@ -49,9 +49,9 @@ class Stretch:
     """Steps that were trained one after another, and what was measured on the way.
 
     ``laps``: of training alone; what lay between them is in ``aside``, seconds by stage. ``metrics``: values of the
-    target's metric with the step and the seconds at which each was told, evaluations included. ``lines``: that were
+    target's metric with the step and the seconds at which each was reported, evaluations included. ``lines``: that were
     printed at evaluations. ``away``: for each step, seconds of it in which the training evaluated or saved, or was
-    looked at.
+    examined.
     """
 
     captured: LossRecorder
@@ -182,7 +182,7 @@ class LiveTraining(Protocol):
         ...
 
     def profiled(self, profiler: Any, steps: int) -> None:
-        """Trains so many steps under torch's profiler, which is told of the end of each."""
+        """Trains so many steps under torch's profiler, which is notified of the end of each."""
         ...
 
     def stepping_as(self, setup: Setup) -> AbstractContextManager[None]:
@@ -211,7 +211,7 @@ class LiveTraining(Protocol):
     def whole_step(self, batches: list[Any]) -> torch.Tensor: ...
 
     def apart(self) -> AbstractContextManager[None]:
-        """Each process trains by itself for a while, at its own pace, for what is measured or looked at in it.
+        """Each process trains by itself for a while, at its own speed, for what is measured or examined in it.
 
         Raises:
             TrialFailed: the processes share parameters or states out, so that none can train by itself.
@@ -251,12 +251,12 @@ class LiveTraining(Protocol):
             told: values of the metric, where one was named.
 
         Raises:
-            UsageError: it was named, and nothing told it.
+            UsageError: it was named, and nothing reported it.
         """
         ...
 
     def host_peak_bytes(self) -> int | None: ...
 
     def close(self) -> None:
-        """Ends what it has started beside itself, such as a loader's workers."""
+        """Ends what it has started next to itself, such as a loader's workers."""
         ...

@@ -47,7 +47,7 @@ class Generators:
 
     Args:
         seed: of the run.
-        label: tells loaders of the same run apart.
+        label: distinguishes loaders of the same run.
     """
 
     def __init__(self, seed: int, label: str) -> None:
@@ -269,7 +269,7 @@ def rebuilt(
         options: of the new one, over the user's.
         size: another batch size; None keeps it.
         seed: of the generators that the user's loader lacks.
-        label: tells loaders of the same run apart.
+        label: distinguishes loaders of the same run.
 
     Raises:
         WorkloadError: the batch size of a custom batch sampler or a subclass cannot be changed.
@@ -430,7 +430,7 @@ def check_workers(dataset: Any, options: Mapping[str, Any], workers: int, *, cha
 
 
 def shares_work(dataset: Any, worker_init_fn: Any = None) -> bool:
-    """Whether an IterableDataset shares its samples out between workers, as far as its source tells."""
+    """Whether an IterableDataset shares its samples out between workers, as far as its source reports."""
     if worker_init_fn is not None:
         return True
     seen: list[Any] = [dataset]
@@ -446,7 +446,7 @@ def shares_work(dataset: Any, worker_init_fn: Any = None) -> bool:
 
 
 def _sources(kind: type) -> Iterator[str]:
-    """The source of a class and its bases, and of the functions beside them that their methods name."""
+    """The source of a class and its bases, and of the functions next to them that their methods name."""
     for cls in kind.__mro__:
         if cls.__module__.startswith(("torch.utils.data", "builtins", "typing")):
             continue
@@ -506,7 +506,7 @@ def lengths(workload: Workload, setup: Setup, loader: Loader) -> Lengths:
 
 
 def user_batch_size(workload: Workload) -> int | None:
-    """Samples in a micro-batch of the user's, where it can be told."""
+    """Samples in a micro-batch of the user's, where it is known."""
     data = workload.train_data
     if not isinstance(data, DataLoader):
         return workload.batch_size

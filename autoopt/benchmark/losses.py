@@ -26,7 +26,7 @@ Recorded = torch.Tensor | float
 def is_criterion(loss: Any) -> bool:
     """Whether a loss compares an output with a label, rather than taking model and batch.
 
-    Told by the names and annotations of its parameters; an ``nn.Module`` and a function of
+    Known from the names and annotations of its parameters; an ``nn.Module`` and a function of
     ``torch.nn.functional`` are criteria, anything else that does not say so is a closure.
     """
     function = loss.forward if isinstance(loss, nn.Module) else loss
@@ -53,7 +53,7 @@ def _annotated(parameter: inspect.Parameter, name: str) -> bool:
 
 
 def takes_probabilities(loss: torch.Tensor) -> bool:
-    """Whether a loss was made by ``binary_cross_entropy`` of probabilities, as its history tells.
+    """Whether a loss was made by ``binary_cross_entropy`` of probabilities, as its history reports.
 
     A low precision rounds a probability near 1 to 1 itself, from where no gradient leads back.
     """

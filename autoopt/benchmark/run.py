@@ -94,7 +94,7 @@ class RunUnderWay:
         self.evaluated_at = evaluated_at
 
     def _one_leg(self, until: float, steps: float = math.inf) -> None:
-        """Trains to the end of the time, or to where something is to be done: an evaluation, a look, the end."""
+        """Trains to the end of the time, or to where something is to be done: an evaluation, a measurement, the end."""
         training, before, first, known = self.training, self.seconds, self.steps, len(self.told)
         stop, confirmed = self.group.agree(min(self._next_stop(), max(steps, first + 1))), self._confirmed
 
@@ -156,10 +156,11 @@ class RunUnderWay:
         return float(seconds + max(each[1] for each in ranks))
 
     def _note(self, stretch: Stretch, before: float, known: int) -> None:
-        """Values of the metric that a stretch has told beyond those that are noted; a script tells them as it trains.
+        """Values of the metric that a stretch has reported beyond those that are noted; a script reports them as it
+        trains.
 
         Args:
-            before, known: seconds, and values that were told, before the stretch.
+            before, known: seconds, and values that were reported, before the stretch.
         """
         for step, seconds, value in stretch.metrics[len(self.told) - known :]:
             self._tell(step, before + seconds, value)
@@ -210,7 +211,7 @@ class RunUnderWay:
         """The run as far as it has come.
 
         Raises:
-            UsageError: nothing that a script said told the metric that was named.
+            UsageError: nothing that a script printed has the metric that was named.
         """
         live, training, target = self.live, self.training, self.live.workload.target
         found: tuple[str, ...] = ()

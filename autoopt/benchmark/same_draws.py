@@ -37,7 +37,7 @@ def same_draws() -> None:
 
 
 def same_samples(dataset: Any) -> bool | None:
-    """Whether the same index gives the same sample under other random numbers; None where that cannot be told."""
+    """Whether the same index gives the same sample under other random numbers; None where that is unknown."""
     if isinstance(dataset, IterableDataset):
         return None
     with kept_random_state():

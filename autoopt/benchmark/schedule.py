@@ -115,7 +115,7 @@ class Schedule:
             while (self._moved if by_epoch else self.steps) < (places if by_epoch else total_steps):
                 try:
                     self.epoch() if by_epoch else self.step()
-                except Exception:  # a schedule that ends before the run does: the last place tells where
+                except Exception:  # a schedule that ends before the run does: the last place shows where
                     break
                 place = self._moved if by_epoch else self.steps
                 if by_epoch or place % every == 0:

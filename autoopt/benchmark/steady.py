@@ -7,7 +7,7 @@ stands for it, and the change points are the cheapest cut under an absolute-devi
 penalty, so that a burst of foreign load neither ends nor begins a warm-up.
 
 A loader with W workers delivers in order, W batches at a time: one step waits and W - 1 do not. Work that comes once in
-so many steps (logging, garbage collection, a learning-rate schedule) makes cycles likewise. A block of steps tells the
+so many steps (logging, garbage collection, a learning-rate schedule) makes cycles likewise. A block of steps shows the
 speed where it holds whole cycles."""
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def find_steady(times: Sequence[float], min_groups: int = 4) -> Steady | None:
 
 
 def _lasting_level(cuts: list[tuple[int, int]], levels: list[float]) -> float:
-    """The lowest level that holds for a quarter of the second half; one lucky group is none."""
+    """The lowest level that holds for a quarter of the second half; one group that is fast by chance is none."""
     half = cuts[-1][1] / 2
     held = [level for level, (a, b) in zip(levels, cuts, strict=True) if b - max(a, half) >= half / 4]
     return min(held) if held else levels[-1]

@@ -1,6 +1,6 @@
 """Changes that a running process can take on and put off: another way to step, over the same weights.
 
-What is switched is looked at between two of the process's own blocks, so that what makes one process faster than
+What is switched is examined between two of the process's own blocks, so that what makes one process faster than
 another cancels. The process is thrown away afterwards: its place in the data has moved, and its allocator's cache
 and its kernels are no longer those of a process that was never switched."""
 
@@ -23,7 +23,7 @@ from autoopt.errors import WorkloadError
 from autoopt.setup import Setup, Transform
 
 ROOM = 4
-"""Times the bytes of the state that must be free for it to be kept where it is: what runs beside it needs room, too."""
+"""Times the bytes of the state that must be free for it to stay: what runs next to it needs room, too."""
 PARTS = frozenset({"precision", "transfer", "flags", "loss", "optimizer", "model"})
 """Parts of a setup that can be switched; of the model how its tensors lie in memory alone. Not those of the loader (its
 workers live), of the batch (another training), and of whole steps (a recorded graph has one way to step)."""
@@ -106,7 +106,7 @@ def _room_for(size: int, device: torch.device) -> torch.device:
     if device.type == "cuda" and ROOM * size < torch.cuda.mem_get_info(device)[0]:
         return device
     if ROOM * size >= memory()[1]:
-        raise WorkloadError(f"there is no room to keep {size / 2**20:.0f} MiB of the training's state beside it")
+        raise WorkloadError(f"there is no room to keep {size / 2**20:.0f} MiB more for a copy of the training's state")
     return torch.device("cpu")
 
 
@@ -117,9 +117,9 @@ def layout_alone(transform: Transform) -> bool:
 
 @contextmanager
 def laid_out(roots: Iterable[nn.Module], optimizers: Iterable[Any], transforms: Sequence[Transform]) -> Iterator[None]:
-    """Models under transforms of their layout, the optimizers' state beside it, and then the very tensors they had.
+    """Models under transforms of their layout, the optimizers' state next to it, and then the very tensors they had.
 
-    What is trained meanwhile stays in the tensors of the other layout, which are dropped.
+    What is trained in the meantime stays in the tensors of the other layout, which are dropped.
 
     Args:
         roots: the models.
@@ -226,7 +226,7 @@ class Switching:
         kept_up: keys of plans that did not wait for batches in their last block.
 
     Raises:
-        WorkloadError: there is no room to keep its state beside it, or it trains in several processes.
+        WorkloadError: there is no room to keep its state next to it, or it trains in several processes.
     """
 
     def __init__(self, training: LiveTraining) -> None:

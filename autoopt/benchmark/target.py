@@ -34,7 +34,7 @@ def whole_run_seconds(parts: RunParts, steps: float | None = None) -> WholeRun:
         steps: of the run; those of the plan where None.
 
     Raises:
-        ValueError: neither tells the steps, or a step was not measured.
+        ValueError: neither reports the steps, or a step was not measured.
     """
     steps = parts.steps if steps is None else steps
     if steps is None or parts.step_seconds is None:

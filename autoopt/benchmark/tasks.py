@@ -182,8 +182,8 @@ def train_rung(live: TrialContext, steps: int, **arguments: Any) -> JsonDict:
     """Trains on to a step's evaluation: a :class:`~autoopt.records.messages.TrainingRun` as far as it has come.
 
     Args:
-        steps: at which a rung of a search ends.
-        arguments: those of :func:`train`; the first rung's hold.
+        steps: at which a level of a search ends.
+        arguments: those of :func:`train`; the first level's hold.
     """
     if live.under_way is None:
         live.under_way = RunUnderWay(live, **arguments)
@@ -267,7 +267,7 @@ def largest_batch(live: TrialContext, batches: int = 64, steps: int = 2) -> Json
     """Trains on the largest of the coming batches, for the peak of memory.
 
     Args:
-        batches: how many are looked at.
+        batches: how many are examined.
         steps: trained on the largest.
 
     Returns:

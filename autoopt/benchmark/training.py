@@ -294,7 +294,7 @@ class Training:
         return loss
 
     def _weigh(self, weights: Weights) -> int:
-        """Tells the step what part of their batches its micro-batches are; how many samples that are."""
+        """Notifies the step what part of their batches its micro-batches are; how many samples that are."""
         if isinstance(self.plain_step, SharedStep):
             self.plain_step.weights = weights
         return sum(round(weight * samples / self.group.size) for weight, samples in weights)
@@ -303,7 +303,7 @@ class Training:
         """The step itself, without the book that is kept of it."""
         loss: torch.Tensor = self.one_step(batches)
         if self.setup.step:
-            self.clock.mark("whole")  # a step that is replayed as a whole tells no stages apart
+            self.clock.mark("whole")  # a step that is replayed as a whole distinguishes no stages
         if not self.schedule.idle:
             self.schedule.step()
             self.clock.mark("optimizer")
@@ -319,7 +319,7 @@ class Training:
     def follow(
         self, enough: Enough, each: Each | None = None, *, most: int | None = None, rests: float | None = None
     ) -> Stretch:
-        """The same; nobody evaluates meanwhile."""
+        """The same; nobody evaluates in the meantime."""
         agreed = self.group.agreed(enough, most)
         self.group.wait()
         over = agreed
@@ -525,7 +525,7 @@ class Training:
         return metrics
 
     def by_first(self, work: Callable[[], T]) -> T:
-        """Done by the first process alone, unless the model is shared out: then all take part, and the first tells."""
+        """Done by the first process, or by all where the model is shared out; then the first reports."""
         if self.setup.distributed.fully_sharded is not None and self.group.size > 1:
             return self.group.agree(work())
         return self.group.on_first(work)

@@ -32,7 +32,7 @@ class TrainingStep:
         scaler: gradient scaler, or None.
         clip: largest norm of the gradient, or None.
         begin: called before the first micro-batch of each step, where CUDA graphs are replayed.
-        clock: told where each stage ends.
+        clock: notified where each stage ends.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class TrainingStep:
         self.forward: Loss = loss if autocast is None else self._under_autocast
         self.backward: Callable[[torch.Tensor], None] = torch.Tensor.backward if scaler is None else self._scaled
         self._plain_update = scaler is None and clip is None
-        self._unchecked = 3  # first steps, whose losses are looked at
+        self._unchecked = 3  # first steps, whose losses are examined
         self._latest: torch.Tensor | None = None
 
     def __call__(self, batches: list[Any]) -> torch.Tensor:
@@ -73,8 +73,8 @@ class TrainingStep:
 
     def train(self, batches: list[Any]) -> torch.Tensor:
         """The same; the loss may still have its graph."""
-        # The last loss is let go of, with its graph, once there is a new one, as in a loop by hand: where else that
-        # happens costs a short step a thousandth, too.
+        # The last loss is let go of, with its graph, once there is a new one, as in a hand-written loop: otherwise a
+        # short step takes a thousandth longer.
         if self.begin is not None:
             self.begin()
         fine = self.clock.fine
@@ -221,7 +221,7 @@ class FastPath:
         return clock.distance()
 
     def _further_samples(self, batch: Any, further: int) -> int:
-        """Samples of a batch, so many further on, over those that the loader tells: below 0 where some are left out."""
+        """Samples of a batch, so many further on, over those that the loader reports; below 0 if some are left out."""
         sizes = self._batches.sizes
         assert sizes is not None
         told = sizes.of(self._batches.batch + further)
@@ -234,7 +234,7 @@ class FastPath:
             arrivals: when the batch of each had come, by ``perf_counter``; one more where a step failed.
             ends: when each ended.
             left: steps before the next one that the clock splits.
-            further: samples of the last batch beyond those that the loader told.
+            further: samples of the last batch beyond those that the loader reported.
         """
         training, batches, clock = self._training, self._batches, self._clock
         sizes, first = batches.sizes, batches.batch

@@ -52,7 +52,7 @@ class TrialContext:
         spec: workload, plan, device, seed.
         registry: folds the plan into the setup.
         workload: given instead of built from ``spec.workload`` (tests, ``autoopt.apply``).
-        emit: tells the parent how a task stands.
+        emit: notifies the parent how a task stands.
         training: that is under way already, such as a script's, and the seconds until it was.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Steps tried beside the training: with another model or arithmetic, counted by operator, on the largest batch."""
+"""Steps tried next to the training: with another model or arithmetic, counted by operator, on the largest batch."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _once(training: LiveTraining, model: nn.Module, batch: Any, autocast: Any, m
 
 
 def _unchanged(training: LiveTraining, plain: Callable[[], float], seconds: float) -> float:
-    """Passes for these seconds, one at least, with nothing to be held against: what is asked of them is beside them."""
+    """Passes for these seconds, one at least, with nothing to compare with."""
     end = training.device.now() + seconds
     plain()
     while training.device.now() < end:
@@ -141,7 +141,7 @@ def _turns(training: LiveTraining, plain: Callable[[], float], changed: Callable
     ratios = [1 / plain() * changed()]
     if ratios[0] > _HOPELESS:
         return ratios[0]
-    least = _LEAST if training.device.now() < end + seconds / 2 else 1  # one turn of a slow step tells as much
+    least = _LEAST if training.device.now() < end + seconds / 2 else 1  # one turn of a slow step shows as much
     while len(ratios) < least or (len(ratios) < _MOST and training.device.now() < end):
         ratios.append(1 / plain() * changed())
     return statistics.median(ratios)

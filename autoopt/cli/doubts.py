@@ -149,7 +149,7 @@ def _tools(machine: Readings) -> list[Doubt]:
 def probe(
     threads: int | None = None, taken_device_bytes: int | None = None, device_bytes: int | None = None
 ) -> Readings:
-    """Looks at this machine; the arguments are what only torch knows."""
+    """Reads this machine; the arguments are what only torch knows."""
     import psutil
 
     from autoopt.benchmark.environment import affinity_cores, compiler, cpu_quota

@@ -27,7 +27,7 @@ def follow(search: Callable[[list[Listener]], Result], options: Options) -> int:
 
     Args:
         search: takes the listeners and returns the result; has written the run directory.
-        options: ``json``, ``quiet`` and ``open`` are looked at.
+        options: ``json``, ``quiet`` and ``open`` are examined.
 
     Returns:
         The exit code: 130 where the user ended the search early, else 0.

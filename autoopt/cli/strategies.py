@@ -48,11 +48,12 @@ def strategies_command(**given: Any) -> int:
 
 
 def _print_table(rows: list[dict[str, Any]]) -> None:
-    cells = [("", "strategy", "risk", "stages", "from")]
-    cells += [
-        (str(index), row["name"], row["risk"], ", ".join(row["stages"]) or "-", row["origin"])
-        for index, row in enumerate(rows, 1)
-    ]
+    from autoopt_reports.terminal import listed
+
+    cells = [("", "strategy", "risk", "from", "stages")]
+    for index, row in enumerate(rows, 1):
+        origin = row["origin"].removesuffix(f" {row['name']}")  # an entry point of the same name
+        cells.append((str(index), row["name"], row["risk"], origin, listed(row["stages"]) or "-"))
     widths = [max(len(row[column]) for row in cells) for column in range(5)]
     for row in cells:
         number, *rest = (text.ljust(width) for text, width in zip(row, widths, strict=True))

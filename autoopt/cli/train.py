@@ -102,7 +102,7 @@ def start_processes(plan: Plan, options: Options, become: Callable[..., Any] = o
 
 
 def scalars_of(tracker: Tracker) -> Callable[[Progress], None]:
-    """Tells a tracker the loss, the speed and what was evaluated."""
+    """Sends a tracker the loss, the speed and what was evaluated."""
 
     def tell(progress: Progress) -> None:
         values = {"train/loss": progress.loss} if progress.loss is not None else {}

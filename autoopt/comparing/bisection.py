@@ -1,8 +1,8 @@
 """Which step of a history made a training slower: noisy comparisons with its good end, and what follows from them.
 
 Each hypothesis is a step (a commit, a package) that is the first slow one, or none. A comparison of a place with the
-good end shows nothing before that step and the whole loss from it on. The posterior of all hypotheses tells where the
-next comparison tells most; places whose answer was noisy are asked again by that (Waeber, Frazier and Henderson,
+good end shows nothing before that step and the whole loss from it on. The posterior of all hypotheses shows where the
+next comparison shows most; places whose answer was noisy are asked again by that (Waeber, Frazier and Henderson,
 "Bisection search with noisy responses", SIAM J. Control Optim. 51, 2013).
 """
 
@@ -19,7 +19,7 @@ from scipy.stats import t as student
 SURE = 0.95
 """The probability from which a step is blamed."""
 _DOF = 4.0
-"""Of the noise of one comparison: a machine has bad minutes, which a normal distribution would take for proof."""
+"""Of the noise of one comparison: a machine has bad minutes, which a normal distribution would take for evidence."""
 _MOST, _MOST_ENDS = 64, 4
 """Comparisons in all, and of the bad end, where it is not plain whether it is slower."""
 

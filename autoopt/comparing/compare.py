@@ -54,7 +54,7 @@ def compare_sides(
         requirement: what must hold; without one the comparison goes on until its interval is narrow.
         ledger: the file that divides one alpha over all asks.
         session: the file by which an ask knows the baseline, and the ledger's head, from those before it.
-        head: of the ledger, as the last answer told it; None: the session's.
+        head: of the ledger, as the last answer reported it; None: the session's.
         pythons: interpreters of the two sides of a script, where they are not that of the command.
         say: progress, a line at a time.
 
@@ -66,7 +66,7 @@ def compare_sides(
     registry, began, created = registry_of(options), clock(), now()
     workload = workload_of((baseline, candidate), workload)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(handled(_stopped))  # checkouts are taken out of the user's repository in any case
+        stack.enter_context(handled(_stopped))  # checkouts are removed from the user's repository in any case
         sides = {
             "baseline": stack.enter_context(side(baseline, workload, pythons[0])),
             "candidate": stack.enter_context(side(candidate, workload, pythons[1])),

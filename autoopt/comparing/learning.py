@@ -3,7 +3,7 @@
 Each side trains the same number of steps in a fresh process, from a seed that was drawn after both sides were fixed,
 and hands over its weights. The judge's own process, made from the baseline, compares and evaluates them. Where weights
 differ by more than they would alone, both train once more with the same random samples, and gradients at the baseline's
-weights and the optimizers' updates tell whether it is rounding.
+weights and the optimizers' updates show whether it is rounding.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Judge:
         clock: seconds.
         seconds: for all trainings, about.
         facts: of the baseline.
-        rounding: tells rounding from another training; None leaves what is not identical undecided.
+        rounding: distinguishes rounding from another training; None leaves what is not identical undecided.
         script: both are scripts.
         evaluates: their weights are evaluated as well.
         deadline: on the clock; who does not answer until then has hung, but for :data:`PATIENCE` seconds.

@@ -52,7 +52,7 @@ def enter(path: Path, *, baseline: str, candidate: str, after: str | None = None
     Args:
         path: the file; made where it is missing.
         baseline, candidate: what is compared, for people who read it.
-        after: the head that the last answer told; None: not checked.
+        after: the head that the last answer reported; None: not checked.
 
     Raises:
         DocumentError: it is no ledger, or is damaged.

@@ -1,7 +1,7 @@
 """A session of asks: what is known of the baseline is used again while its code and the machine stay the same.
 
 The file holds rows of the baseline against itself, and the head of the ledger after the last answer. A ratio is made of
-rows of its own ask alone: what is used again tells how processes of this baseline differ, and what its facts are.
+rows of its own ask alone: what is used again shows how processes of this baseline differ, and what its facts are.
 """
 
 from __future__ import annotations

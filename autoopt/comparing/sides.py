@@ -260,7 +260,7 @@ def _within(workload: str, root: Path, folder: Path) -> str:
 
 
 def _script_of(command: tuple[str, ...]) -> str | None:
-    """The file that a command runs, as far as that is told by its words."""
+    """The file that a command runs, as far as that is known from its words."""
     if "-m" in command[:-1]:
         return command[command.index("-m") + 1].replace(".", os.sep) + ".py"
     return next((word for word in command[1:] if word.endswith(".py")), None)
@@ -376,7 +376,7 @@ def moved(paths: list[str], root: Path, folder: Path) -> tuple[str, ...]:
 
 
 def python_path(python: str, root: Path, folder: Path) -> tuple[str, ...]:
-    """Folders that an interpreter looks at first, to find the checkout's modules in place of today's."""
+    """Folders that an interpreter reads first, to find the checkout's modules in place of today's."""
     words = [python, "-c", "import json, sys; print(json.dumps(sys.path[1:]))"]
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True, stdin=subprocess.DEVNULL)

@@ -2,7 +2,7 @@
 
 Both processes of a pair begin from one seed and train blocks of the same steps. Each block ends with entries of the
 weights in the judge's hands, so that work which is put off is in the block's seconds, and work which is left out, or is
-other work, shows beside the other process's weights at the same step.
+other work, shows next to the other process's weights at the same step.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SAMPLED = "autoopt.comparing.tasks:sampled"
 MOVED_AWAY = "autoopt.comparing.tasks:moved_away"
 
 _ASKED = 3
-"""Steps by which a pace is known: the shortest of them was not disturbed."""
+"""Steps by which a speed is known: the shortest of them was not disturbed."""
 
 
 class Pair:
@@ -42,7 +42,7 @@ class Pair:
     Attributes:
         seed: of both, which neither process before them can have known.
         entries: draws the entries of the weights, and how the weights are changed before the first block; no process
-            is told it before.
+            is given it before.
         start: the step from which blocks begin, in every run of a script.
         seen: of each process, its weights' entries by run and step.
     """
@@ -138,8 +138,8 @@ def apart(pairs: Sequence[Pair]) -> float | None:
 class WatchedArm(TrialArm):
     """Seconds of blocks and of the start are those between question and answer on ``clock``.
 
-    The ramp after a thaw is a question of its own, so that all of the measured block lies between two looks at the
-    clock. Nothing is taken out: a script's evaluations and checkpoints within a block are a part of its seconds.
+    The ramp after a thaw is a question of its own, so that all of the measured block lies between two readings of the
+    clock. Nothing is left out: a script's evaluations and checkpoints within a block are a part of its seconds.
 
     Args:
         process: a started trial.
@@ -238,7 +238,7 @@ class WatchedArm(TrialArm):
         self._standing = standing() if standing is not None else {}
 
     def thaw(self) -> None:
-        """Lets it go on, after a look at what the system lets another process of this user change about it."""
+        """Lets it go on, after reading what the system lets another process of this user change about it."""
         now = self._process.standing() if self._standing else {}  # type: ignore[attr-defined]
         if any(now.get(thread, before) != before for thread, before in self._standing.items()):
             self._pairs.tampered = f"priority or cores of the {self._side} were changed while it was frozen"

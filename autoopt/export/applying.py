@@ -43,7 +43,7 @@ def apply_diff(diff: str, folder: Path, *, revert: bool = False) -> tuple[str, .
         if refused is not None:
             raise UsageError(
                 f"the files in {folder} are not as the run saw them: {refused}",
-                hint="nothing was changed; put patch.diff on by hand, or run autoopt optimize on them as they are",
+                hint="nothing was changed; apply patch.diff manually, or run autoopt optimize on them as they are",
             )
     return tuple(line.removeprefix("+++ b/") for line in diff.splitlines() if line.startswith("+++ b/"))
 

@@ -33,7 +33,7 @@ class _Script:
     """The script's own training loop, step by step.
 
     Args:
-        words: of the command line, beside seed and device.
+        words: of the command line, next to seed and device.
     """
 
     def __init__(self, path: str, device: Any, seed: int, words: tuple[str, ...] = ENDLESS) -> None:

@@ -103,7 +103,7 @@ def trainer_code(result: Result, target: str, registry: Registry) -> Code:
 
 
 def _is_configuration(snippet: Snippets | None, target: str) -> bool:
-    """Whether arguments say all of a change: nothing of it is left to do by hand."""
+    """Whether arguments say all of a change: nothing of it is left to do manually."""
     keys: JsonDict | None = getattr(snippet, target) if snippet is not None else None
     return keys is not None and "_note" not in keys
 
@@ -201,7 +201,7 @@ def _merged(result: Result, target: str, code: Code | None = None) -> tuple[Json
             continue
         for key, value in recipe.items():
             if key == "_note":
-                notes.append(f"{_titled(change)}: by hand: {value}")
+                notes.append(f"{_titled(change)}: manually: {value}")
                 continue
             if key in keys and keys[key] != value:
                 notes.append(f"{_titled(change)}: {key}={value} takes the place of {keys[key]}")
@@ -242,7 +242,7 @@ def _accelerate(keys: JsonDict, notes: list[str]) -> str:
     inside = {name: value for name, value in keys.items() if name in _ACCELERATE_FILE}
     for name, value in keys.items():
         if name not in inside:
-            notes.append(f"by hand: Accelerator({name}={_argument(name, value)})")
+            notes.append(f"manually: Accelerator({name}={_argument(name, value)})")
     fixed: JsonDict = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": "NO",

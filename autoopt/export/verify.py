@@ -1,4 +1,4 @@
-"""``autoopt verify``: the exported script against the baseline once more, beside what the run reported."""
+"""``autoopt verify``: the exported script against the baseline once more, next to what the run reported."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def with_sessions(run: Path, result: Result, found: Checked, *, began: str, ende
 
 
 def verify(result: Result, script: Path, *, seconds: float, logs: Path) -> Checked:
-    """The script against the baseline: trained to the target in turns, then paired as in every comparison.
+    """The script against the baseline: trained to the target alternately, then paired as in every comparison.
 
     What the first screen claims is the time to the target, so that is measured where it fits half of the time.
 

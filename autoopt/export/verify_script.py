@@ -1,4 +1,4 @@
-"""``autoopt verify`` of a script: whole runs of the patched script beside the untouched one, nothing listening."""
+"""``autoopt verify`` of a script: whole runs of the patched script next to the untouched one, nothing listening."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ Run = Callable[[str, float], WholeRun]
 
 
 def verify_script(run: Path, result: Result, *, seconds: float) -> Checked:
-    """Whole runs of both sides in turn, the order within a pair drawn by lot, until the time is up; one pair at least.
+    """Whole runs of both sides one after the other, the order within a pair drawn at random, until the time is up; one
+    pair at least.
 
     Args:
         run: the run directory, which is named in messages.

@@ -112,7 +112,7 @@ def _axes(variant: Served) -> tuple[float, float, float] | None:
 
 
 def marked(variants: Sequence[Served]) -> tuple[Served, ...]:
-    """Marks the front (no other is as good on all three axes and better on one) and its knee, of what is proven."""
+    """Marks the front (no other is as good on all three axes and better on one) and its knee, of what is verified."""
     points = [_axes(variant) for variant in variants]
     front = [
         i for i, p in enumerate(points)
@@ -197,7 +197,7 @@ def _why_not(found: Latency, near: Served) -> str:
         more = _samples_wanted(found, near)
         if near.keeps == "undecided" and more:
             parts.append(f"about {more} validation samples would decide it, {found.validation_samples} are there")
-    return f"no variant is proven to hold; the nearest is {near.name}: " + "; ".join(parts)
+    return f"no variant is confirmed to hold the limit; the nearest is {near.name}: " + "; ".join(parts)
 
 
 def _samples_wanted(found: Latency, near: Served) -> int | None:

@@ -1,6 +1,6 @@
 """How much of the metric a variant loses, with an interval, from answers that are recorded once.
 
-A metric that is the mean over samples is taken apart: the user's ``evaluate`` is asked of each sample's recorded
+A metric that is the mean over samples is split: the user's ``evaluate`` is asked of each sample's recorded
 answer, and the paired differences decide. For right or wrong that is the score interval of Tango, "Equivalence test and
 confidence interval for the difference in proportions for the paired-sample design", 1998, which holds where nothing
 differs, too. Any other metric is evaluated on resamples of the validation samples, the same ones for every variant.

@@ -1,4 +1,4 @@
-"""The whole of ``autoopt latency``: every variant a look, the promising ones fresh processes, the winner exported."""
+"""``autoopt latency``: screens each variant, confirms the best in fresh processes, exports the winner."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SLOWER = 1.5
 
 @dataclass
 class Looked:
-    """A variant's look: what its document will say, and what decides whether it is proved.
+    """A variant's screening: what its document will say, and what decides whether it is verified.
 
     ``start_seconds``: until its process answered.
     """
@@ -116,7 +116,7 @@ def _exported(found: Latency, search: Search, directory: RunDirectory, say: Say)
 
 
 class Search:
-    """Looks at variants in turn, and proves the best in fresh processes.
+    """Screens variants one after the other, and verifies the best in fresh processes.
 
     Attributes:
         looks: every variant so far, the baseline first.
@@ -171,7 +171,7 @@ class Search:
 
     def baseline(self, server: Server) -> None:
         """Judges the model as it is, which the others are held against."""
-        self.say("the model as it is")
+        self.say("measuring the model without changes")
         judged = server.judge(self.options.seed, 600.0)
         self.looks.append(self._looked(server, judged, None))
 
@@ -194,11 +194,11 @@ class Search:
             self._note(variant, "not_applicable", why)
             return
         spent = self.options.budget_seconds - self.left
-        spare = self.left - self.reserve  # a look whose winner nobody proves is of no use
+        spare = self.left - self.reserve  # a measurement whose winner nobody verifies is of no use
         if spent > SCREENING * self.options.budget_seconds or (spare < LEAST_LOOK and len(self.looks) > 1):
-            self._note(variant, "not_tried", "the time for looks is up; a larger --budget tries it")
+            self._note(variant, "not_tried", "the time for screening is up; a larger --budget tries it")
             return
-        self.say(f"a look at {variant.name}")
+        self.say(f"screening {variant.name}")
         timeout = max(LEAST_LOOK, min(LONGEST_START, self.left / 3, spare))
         try:
             prepared = self.servers.prepare(variant, timeout)
@@ -273,13 +273,13 @@ class Search:
         finalists = self.finalists()
         while len(finalists) > 1 and FEWEST * self.set_seconds(finalists) > self.left:
             dropped = finalists.pop()
-            told = "not proved: the time was kept for what promises more; a larger --budget proves it"
+            told = "not confirmed: the time went to better candidates; a larger --budget confirms it"
             dropped.served = dropped.served.model_copy(update={"reason": told})
         final = [self.looks[0], *finalists]
         sets, slowest = 0, 0.0
         while sets < MOST_SETS and self.left > slowest * 1.1:
             began = self.clock()
-            self.say(f"fresh processes of {len(final)} variants, set {sets + 1}")
+            self.say(f"confirming {len(final)} variants in fresh processes, set {sets + 1}")
             try:
                 with self.servers.together([BASELINE, *(look.variant for look in final)], LONGEST_START) as servers:
                     self.servers.take_turns(servers, self.serve.loads, self.rng, ROUNDS)
@@ -293,7 +293,7 @@ class Search:
 
     def _blame(self, final: list[Looked], failure: TrialFailed) -> None:
         for look in final[1:]:
-            look.served = look.served.model_copy(update={"reason": f"not proved: {failure.reason}"})
+            look.served = look.served.model_copy(update={"reason": f"not confirmed: {failure.reason}"})
 
     def _add(self, final: list[Looked], servers: list[Server]) -> None:
         clients = self.serve.clients
@@ -337,7 +337,7 @@ class Search:
         return chosen(document)
 
     def _proved(self, look: Looked) -> Served:
-        """The look's document with what its fresh processes gave."""
+        """The screening's document with what its fresh processes gave."""
         clients, sets = self.serve.clients, look.sets
         if not sets:
             return look.served

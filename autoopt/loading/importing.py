@@ -146,7 +146,7 @@ def import_module(name: str) -> ModuleType:
 
 
 def import_file(where: str) -> ModuleType:
-    """Imports a file. Its folder joins ``sys.path``, so that what stands beside it can be imported too.
+    """Imports a file. Its folder joins ``sys.path``, so that what stands next to it can be imported too.
 
     A file inside a package is imported under its dotted name, so that its relative imports work.
 
@@ -193,7 +193,7 @@ def _leads_to(name: str, path: Path) -> bool:
     if loaded is not None:
         return _same(getattr(loaded, "__file__", None), path)
     if "." in name:
-        return True  # finding it would import its parents; importing it tells what is wrong
+        return True  # finding it would import its parents; importing it shows what is wrong
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError, AttributeError):

@@ -53,7 +53,7 @@ def build(factory: Any) -> Workload:
             f"{name}{inspect.signature(factory)} needs arguments ({error})", "a function without any"
         ) from None
     except ValueError:
-        pass  # a builtin without a signature: calling it tells
+        pass  # a builtin without a signature: calling it reports
     try:
         made = factory()
     except (AutooptError, MemoryError, torch.OutOfMemoryError):
@@ -157,7 +157,7 @@ def _check_data(name: str, data: Any) -> None:
 
 
 def length_of(data: Any) -> int | None:
-    """How many there are, of whatever tells."""
+    """How many there are, of whatever reports."""
     try:
         return len(data)
     except (TypeError, NotImplementedError):
@@ -287,7 +287,7 @@ def _takes(name: str, function: Callable[..., Any], count: int, form: str, examp
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return  # builtins without a signature: the first call tells
+        return  # builtins without a signature: the first call reports
     try:
         signature.bind(*[None] * count)
     except TypeError:
@@ -325,7 +325,7 @@ _ADAPTED = {
 
 
 def _adaptable(made: Any) -> bool:
-    """Whether it comes from Lightning or transformers; told by class names, so that neither is imported."""
+    """Whether it comes from Lightning or transformers; known from class names, so that neither is imported."""
     items: Iterable[Any] = made if isinstance(made, (tuple, list)) else (made,)
     return any(
         (cls.__module__.partition(".")[0], cls.__name__) in _ADAPTED for item in items for cls in type(item).__mro__

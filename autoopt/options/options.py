@@ -44,7 +44,7 @@ class Options:
         budget_seconds: wall-clock seconds of the whole run.
         target: replaces the value of the workload's target.
         tolerance: how much of the target metric may be lost, as a fraction of it.
-        accept_undecided: keeps changes whose quality is not proven, and says so.
+        accept_undecided: keeps changes whose quality is not verified, and says so.
         min_gain: the gain below which a change is not kept, as a fraction (0.01 is 1 %).
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
         memory_limit: bytes of the device that a training may take; None: all there are. On the CPU the tensors
@@ -60,7 +60,7 @@ class Options:
         tune: hyper-parameters of the optimizer to search, ``lr=log:0.0001..0.01``; empty: none.
         price: what an hour of the device costs; None where it was not given.
         log: trackers that follow the run.
-        metric: where a script tells its metric: a pattern with one group for the number, or a tracker's key.
+        metric: where a script reports its metric: a pattern with one group for the number, or a tracker's key.
         out: the run directory; None lets autoopt name one under ``autoopt-runs``.
         json, quiet, open: what the command prints and whether it shows the report.
     """

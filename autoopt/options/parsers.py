@@ -60,7 +60,7 @@ def parse_number(value: object, *, least: float = -math.inf, example: str) -> fl
 
 
 def parse_pattern(value: object) -> str:
-    """Where a script tells its metric: a regular expression with one group for the number, or a tracker's key.
+    """Where a script reports its metric: a regular expression with one group for the number, or a tracker's key.
 
     Raises:
         UsageError: no text, no regular expression, or one with several groups.

@@ -20,7 +20,7 @@ _DEEPEST = 4
 _FEW = 64
 """Entries of a dictionary up to which its values are looked into."""
 _MOST_NODES = 100_000
-"""Objects that a look at what grows goes through: a second or so."""
+"""Objects that a search for what grows reads: a second or so."""
 _GROWS = ("append", "appendleft", "extend", "insert", "add", "update", "setdefault", "put")
 _Loops = (ast.For, ast.While, ast.AsyncFor)
 _Functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)

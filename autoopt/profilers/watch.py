@@ -173,7 +173,7 @@ COUNTERS = (
         "storage read",
         "KiB",
         Machine.read_bytes,
-        "the page cache misses: the data no longer fits in memory beside what the run keeps",
+        "the page cache misses: the data no longer fits in memory next to what the run keeps",
         _INPUT,
         total=True,
     ),
@@ -292,7 +292,7 @@ def _read(machine: Machine, training: Any) -> tuple[dict[str, float], dict[tuple
 
 
 def _roots(training: Any) -> Iterator[tuple[str, str, Any]]:
-    """File, name and value of all that the user's code holds: on the stack, in its modules, and the training's own."""
+    """File, name and value of all that the user's code holds: on the call stack, in modules, in the training."""
     at: Any = sys._getframe(1)
     while at is not None:
         if is_users(at.f_code.co_filename):

@@ -19,10 +19,10 @@ class Row(Record):
     """One block: a process trained some whole cycles of steps under one plan. Seconds are wall-clock.
 
     ``plan``: the plan's key. ``process``: the name of its log. ``round``: blocks of one round were measured one after
-    the other, in an order drawn by lot. ``start``: on the run's clock. ``samples``: None where they cannot be counted;
-    a step is then the unit. ``stage_seconds``: exposed seconds by stage; with ``other`` they sum to ``seconds``.
-    ``foreign_cpu_seconds``: CPU seconds that other programs used meanwhile; None where the system does not tell.
-    ``late_seconds``: of costs paid once, such as compiling again; not in ``seconds``.
+    the other, in an order drawn at random. ``start``: on the run's clock. ``samples``: None where they cannot be
+    counted; a step is then the unit. ``stage_seconds``: exposed seconds by stage; with ``other`` they sum to
+    ``seconds``. ``foreign_cpu_seconds``: CPU seconds that other programs used in the meantime; None where the system
+    does not tell. ``late_seconds``: of costs paid once, such as compiling again; not in ``seconds``.
     """
 
     plan: str

@@ -17,7 +17,7 @@ class ComparedSide(Record):
     """One side. ``given``: as the command named it; ``commit``: of a revision; ``sources``: hashes of its files.
 
     Rates per second by the clock of the judging process. ``start_seconds``: from the start of a process to its steady
-    state, without the steps that it trained meanwhile. ``metric``, ``loss``: of its weights after the steps of
+    state, without the steps that it trained in the meantime. ``metric``, ``loss``: of its weights after the steps of
     ``Learning``, by the baseline's evaluation and on its training batches, in a process of the judge's.
     """
 
@@ -36,7 +36,7 @@ class ComparedSide(Record):
 
 
 class Learning(Record):
-    """Quality of the candidate's training beside the baseline's, from trainings whose seed neither side knew.
+    """Quality of the candidate's training next to the baseline's, from trainings whose seed neither side knew.
 
     ``apart``: distance of the weights after ``steps`` steps, over the way that the baseline's training moved them;
     ``again``: the same of the baseline against itself; ``start_apart``: of those that both started from.

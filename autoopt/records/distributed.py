@@ -78,7 +78,7 @@ class ScalingForecast(Record):
 
 
 class Scaling(Record):
-    """How training scales with processes, from comparisons in turns with one process.
+    """How training scales with processes, from comparisons alternately with one process.
 
     ``forecast``: what the graph says of other numbers of processes; None where messages were not measured.
     """

@@ -1,4 +1,4 @@
-"""Drift of a long run: how its steps and the counters beside them changed from its early to its late windows."""
+"""Drift of a long run: how its steps and the counters next to them changed from its early to its late windows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Growth(Record):
     ``early``, ``late``: medians of the first and the last third of the windows. ``slope``: change a step, with the 90 %
     interval of windows from ``low`` to ``high``. ``grows``: the interval is above zero, and late windows lie above
     early ones. ``means``: the reason behind such growth. ``stages``: those that it can slow; empty: any. ``explains``:
-    share of the slowdown that it makes up; None where that cannot be told. ``file``, ``line``: where the script makes
+    share of the slowdown that it makes up; None where that is unknown. ``file``, ``line``: where the script makes
     it grow.
     """
 

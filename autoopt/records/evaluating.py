@@ -9,8 +9,8 @@ class HeldEvaluations(Record):
     """Evaluations at one set of weights, or checkpoints of it, whose metric is whether they read as what was saved.
 
     ``seconds``: of each, the first of which starts what stays. ``samples``: that one reads; None where they were not
-    counted. ``value``, ``metric``: its metric and the metric's name; None where none was told. ``digits``: decimals
-    with which a script tells it; None where it comes as a number. ``why``: why there is nothing to compare.
+    counted. ``value``, ``metric``: its metric and the metric's name; None where none was reported. ``digits``: decimals
+    with which a script reports it; None where it comes as a number. ``why``: why there is nothing to compare.
     """
 
     seconds: tuple[float, ...] = ()

@@ -86,7 +86,7 @@ class Acceptance(Record):
 
 
 class Latency(Record):
-    """latency.json. Times are seconds; ``holds``: whether a variant is proven to meet limit and quality."""
+    """latency.json. Times are seconds; ``holds``: whether a variant is verified to meet limit and quality."""
 
     schema_version: int = SCHEMA_VERSION
     autoopt_version: str

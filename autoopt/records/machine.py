@@ -11,8 +11,9 @@ class Peaks(Record):
     """Measured peaks of this machine, per second or in seconds.
 
     ``memory``: of the device; ``host_memory``: of the host, where the device is another, None where it is the same.
-    ``foreign_cores``: what others used of the machine meanwhile. ``pace_seconds``: the speed reference at the fastest
-    moment of that time (``simplify.drift``), so that a step which ran in a slower one is not measured against it.
+    ``foreign_cores``: what others used of the machine in the meantime. ``pace_seconds``: the speed reference at the
+    fastest moment of that time (``simplify.drift``), so that a step which ran in a slower one is not measured against
+    it.
     """
 
     matmul_fp32_flops_per_second: float | None = None

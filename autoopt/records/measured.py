@@ -69,7 +69,7 @@ QualityLevel = Literal["identical", "equivalent", "trained", "undecided"]
 class Quality(Record):
     """Findings of the quality gate. ``difference`` is candidate less baseline in the metric's unit.
 
-    ``level``: how it is known that nothing was lost; None where something was, or nothing was looked at.
+    ``level``: how it is known that nothing was lost; None where something was, or nothing was examined.
     ``rests_on``: what was compared to know it; ``would_miss``: what would not have been noticed by that.
     ``gradient_error``, ``gradient_bias``: of the worst point, over the spread of gradients between batches.
     ``bias_bound``: upper bound of the bias over the mean gradient, at the worst point, from so many ``batches``;

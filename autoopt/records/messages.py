@@ -65,7 +65,7 @@ class Startup(Record):
 
 
 class Moved(Record):
-    """Parameters of a training between two looks at sampled elements of them, by their place in the model's order.
+    """Parameters of a training between two readings of sampled elements of them, by their place in the model's order.
 
     ``first_step``, ``step``: optimizer steps at both looks. ``parameters``: how many there are. ``still``: those of
     which no element moved, with their ``names``; ``slow``: those of which half moved at most, the still ones included.

@@ -63,7 +63,7 @@ class PowerLaw(Record):
 
 
 class ModelScaling(Record):
-    """The sizes that were trained beside each other, the smallest first.
+    """The sizes that were trained next to each other, the smallest first.
 
     ``steps``: after which the metrics are compared. ``error``, ``seconds``: None where fewer than three sizes tell, or
     a power law cannot be fitted; ``missing`` says why, by their names.

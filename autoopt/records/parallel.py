@@ -7,10 +7,10 @@ from autoopt.records.record import Record
 
 
 class Sharing(Record):
-    """A plan's throughput beside neighbours that train the same, over that of the same process with them stopped.
+    """A plan's throughput next to neighbours that train the same, over that of the same process with them stopped.
 
     ``places``: where the processes ran; ``beside``: the ratio of each, None where it was not measured. ``floor``: the
-    noise floor of the run, which the effect is held against. ``allowed``: candidates are looked at side by side on this
+    noise floor of the run, which the effect is held against. ``allowed``: candidates are examined side by side on this
     plan; ``reason``: why, or why not.
     """
 

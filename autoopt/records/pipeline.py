@@ -69,7 +69,8 @@ class Operator(Record):
 
 
 class Contention(Record):
-    """Speeds while ``workers`` prepare samples beside a training step of ``threads`` compute threads, over those alone.
+    """Speeds while ``workers`` prepare samples next to a training step of ``threads`` compute threads, over those
+    alone.
 
     ``prepare``: of one worker; ``step``: of the step, None where there was none (``threads`` 0).
     """

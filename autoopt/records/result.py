@@ -68,7 +68,7 @@ class Stop(Record):
 
 
 class Advice(Record):
-    """A change that only a person can make. ``share``: of a step, as it was measured; None where it was not.
+    """A change that only the user can make. ``share``: of a step, as it was measured; None where it was not.
 
     ``seconds``: of the whole planned run, where the advice is on one of its most expensive places.
     """
@@ -83,7 +83,7 @@ class Advice(Record):
 
 
 class Snippets(Record):
-    """A kept change as a person would write it, per way of training. ``None``: cannot be expressed there."""
+    """A kept change as a user would write it, per way of training. ``None``: cannot be expressed there."""
 
     strategy: str
     setting: JsonDict = field(default_factory=dict)

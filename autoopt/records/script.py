@@ -56,7 +56,7 @@ class Site(Place):
     ``takes``: arguments that the object's class takes, where it is not torch's own; None where it takes any.
     ``calls``: where a call makes several loaders, which of its runs made those of this site, from 0.
     ``end_column``: where the call ends in its last line, in bytes from 0 as the interpreter counts; None where it does
-    not know. It tells calls apart that stand on the same lines.
+    not know. It distinguishes calls that stand on the same lines.
     """
 
     kind: SiteKind
@@ -91,8 +91,8 @@ class Sites(Record):
     ``path``: the interpreter's ``sys.path`` before the script's own folder stands in it; empty where it is not known.
     ``early``: what the script changes in its process before it imports torch (environment variables, its cores), which
     torch may read as it is imported. ``unit``: steps where samples cannot be counted. ``step_seconds``: median of the
-    watched steps; ``shares``: of the steps' time by stage; a first look, while the script was listened to closely.
-    ``run``: the parts of its whole run by that look.
+    watched steps; ``shares``: of the steps' time by stage; a first measurement, while the script was listened to
+    closely. ``run``: the parts of its whole run by that look.
     """
 
     command: tuple[str, ...]
@@ -120,7 +120,7 @@ class PatchedChange(Record):
     """The fate of a kept change in the patch.
 
     ``how``: ``patched``, a hunk of the diff; ``plan only``, ``autoopt run --plan`` applies it and no honest edit
-    does; ``by hand``, the line named is to be changed by a person. ``reason``: why it is no hunk, or what to write; of
+    does; ``by hand``, the line named is to be changed by a user. ``reason``: why it is no hunk, or what to write; of
     a hunk, what it means beyond its lines, such as an option that no longer decides.
     """
 

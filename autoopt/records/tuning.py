@@ -11,7 +11,7 @@ from autoopt.records.record import Record
 class TuningTrial(Record):
     """A training with some values.
 
-    ``state``: it reached the target, did not within the steps, was pruned at a rung, or failed. ``points``: step and
+    ``state``: it reached the target, did not within the steps, was pruned at a level, or failed. ``points``: step and
     metric of its evaluations. ``seconds_to_target``: its steps at the baseline's seconds for a step, evaluations
     included; ``took_seconds``: of this search, its start included.
     """

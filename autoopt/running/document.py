@@ -95,7 +95,7 @@ def result_of(
 
 
 def _advice(state: SearchState) -> tuple[Advice, ...]:
-    """The most expensive places of the run, then all else that only a person can change."""
+    """The most expensive places of the run, then all else that only the user can change."""
     costly = costly_lines(state.rounds[-1], state.facts, state.sites) if state.rounds else ()
     return (*costly, *state.advice, *(advice_of(state.sites) if state.sites else ()))
 

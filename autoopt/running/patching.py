@@ -1,4 +1,4 @@
-"""A patch of changes that a person or a program has chosen from a run or a profile, rather than of what a run kept."""
+"""A patch of changes that a user or a program has chosen from a run or a profile, rather than of what a run kept."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PROFILE_FILE = "profile.json"
 
 
 def apply_plan(run: Path, plan: Path) -> tuple[str, ...]:
-    """Puts a plan into the lines of the script that a run or a profile has seen; the diff is kept beside the plan.
+    """Puts a plan into the lines of the script that a run or a profile has seen; the diff is kept next to the plan.
 
     Args:
         run: the directory, which knows the script's sites.
@@ -56,7 +56,7 @@ def revert_plan(run: Path, plan: Path) -> tuple[str, ...]:
     try:
         diff = _diff_of(plan).read_text(encoding="utf-8")
     except OSError:
-        raise UsageError(f"{plan} was not put on: there is no {_diff_of(plan).name} beside it") from None
+        raise UsageError(f"{plan} was not applied: there is no {_diff_of(plan).name} next to it") from None
     return apply_diff(diff, Path(sites.cwd), revert=True)
 
 

@@ -37,8 +37,8 @@ def profile_run(
     """Benchmark and simplify only, once checked (``running.checks``); writes profile.json and a trace.
 
     Args:
-        tools: profilers to run afterwards (``autoopt.profilers.TOOLS``), each told to ``on_profiled``.
-        watch: trains on to the run's own end, or until the budget is spent, and tells whether it grows slower.
+        tools: profilers to run afterwards (``autoopt.profilers.TOOLS``), each reported to ``on_profiled``.
+        watch: trains on to the run's own end, or until the budget is spent, and shows whether it grows slower.
         announce: gets what is known early, such as where the time of a script's first steps goes.
 
     Raises:
@@ -130,7 +130,7 @@ def _profiled(runner: TrialRunner, tool: str, folder: Path) -> Profiled:
 
 
 def _within(found: Profiled, directory: Path) -> Profiled:
-    """The same with its file relative to the run directory, beside which the page stands."""
+    """The same with its file relative to the run directory, next to which the page stands."""
     if found.file is None or not Path(found.file).is_relative_to(directory):
         return found
     return found.model_copy(update={"file": Path(found.file).relative_to(directory).as_posix()})

@@ -28,7 +28,7 @@ def script_run(workload: Build | Script, plan: Plan, plan_file: Path, options: O
     Args:
         workload: the script.
         plan: changes in their order.
-        plan_file: where it was read; the run that lies beside it knows the script's sites.
+        plan_file: where it was read; the run that lies next to it knows the script's sites.
         options: device, seed and strategies.
 
     Raises:
@@ -54,7 +54,7 @@ def script_run(workload: Build | Script, plan: Plan, plan_file: Path, options: O
 
 
 def known_sites(plan_file: Path, command: tuple[str, ...]) -> Sites | None:
-    """The sites that the run beside the plan saw, where the same script has not been changed since."""
+    """The sites that the run next to the plan saw, where the same script has not been changed since."""
     try:
         result = read_result(plan_file.parent)
     except AutooptError:

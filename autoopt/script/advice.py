@@ -1,4 +1,4 @@
-"""What a person must change or show in a script: calls that a step need not make, parts that were not seen."""
+"""What a user must change or show in a script: calls that a step need not make, parts that were not seen."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from autoopt.simplify.costly import forced_advice, mistakes
 _OFTEN = 0.5
 """Times a training step from which on a wait is worth a word."""
 _PASSED = 3
-"""Batches before the first step that are no look at the data any more."""
+"""Batches before the first step that are no measurement at the data any more."""
 _WANTED: tuple[tuple[SiteKind, str, str], ...] = (
     ("loader_training", "a DataLoader that training batches come from", "workers, pinning, prefetch and caches"),
     ("model", "the line that makes the model", "a patch for changes of the model (they can still be measured)"),
@@ -18,7 +18,7 @@ _WANTED: tuple[tuple[SiteKind, str, str], ...] = (
 
 
 def advice_of(sites: Sites) -> tuple[Advice, ...]:
-    """Calls of every step that a person may leave out, or make less often."""
+    """Calls of every step that a user may leave out, or make less often."""
     return (*mistakes(sites), *_passed_over(sites), *_waits(sites), *_forced(sites))
 
 

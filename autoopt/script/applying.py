@@ -32,9 +32,9 @@ from autoopt.errors import WorkloadError
 from autoopt.records import Site, Sites
 from autoopt.script.draws import own_draws
 from autoopt.script.frames import Found, maker_place, shown, user_place
-from autoopt.script.joints import Joints
 from autoopt.script.loaders import Watcher
 from autoopt.script.sayable import marks_steps, unsayable
+from autoopt.script.torch_hooks import TorchHooks
 from autoopt.setup import Distributed, Setup
 from autoopt.simplify.costly import CALLS
 
@@ -73,7 +73,7 @@ class UnblockedMoves(Watcher):
 
 
 class MarkedSteps(Watcher):
-    """Tells CUDA graphs when a step is over: gradients of its micro-batches are kept until then."""
+    """Reports CUDA graphs when a step is over: gradients of its micro-batches are kept until then."""
 
     def root_found(self, model: nn.Module) -> None:
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
@@ -138,7 +138,7 @@ class Applying:
     """A setup on its way into a script.
 
     Args:
-        joints: of the process.
+        hooks: of the process.
         setup: what the plan changes; the empty one changes nothing.
         sites: of an earlier run; None while the script is watched for the first time.
         seed: of the order of samples of loaders that have no generator.
@@ -150,7 +150,7 @@ class Applying:
 
     def __init__(
         self,
-        joints: Joints,
+        hooks: TorchHooks,
         setup: Setup,
         sites: Sites | None,
         seed: int,
@@ -159,7 +159,7 @@ class Applying:
         compared: bool = True,
         patched: bool = False,
     ) -> None:
-        self.joints, self.setup, self.sites, self.seed, self._compared = joints, setup, sites, seed, compared
+        self.hooks, self.setup, self.sites, self.seed, self._compared = hooks, setup, sites, seed, compared
         self._disturbed, self._patched = disturbed, patched
         self._calls: Counter[tuple[str, int, int | None]] = Counter()
         self._orders = 0
@@ -183,28 +183,28 @@ class Applying:
             self._save_beside(frozenset(self.setup.flags["save_beside"]))
         if self.sites is not None and self._compared:
             own_draws(self.seed)
-        self.joints.loaders.merged = self._merged
+        self.hooks.loaders.merged = self._merged
         if self.setup.batch.learning_rate_factor != 1.0:
-            self.joints.on_optimizer = self._scale
-        self.joints.loaders.made = self._made
-        self.joints.on_root = self._root
+            self.hooks.on_optimizer = self._scale
+        self.hooks.loaders.made = self._made
+        self.hooks.on_root = self._root
         if self.setup.transfer.non_blocking:
             moves = UnblockedMoves()
             moves.install()
-            self.joints.watchers.append(moves)
+            self.hooks.watchers.append(moves)
         if self.sites is not None and marks_steps(self.setup, self.sites):
-            self.joints.watchers.append(MarkedSteps())
+            self.hooks.watchers.append(MarkedSteps())
         if self.setup.distributed != Distributed():
             self._wrap()
         self.autocast()
         if self.setup.precision.dtype is not None and self.sites is not None and self.sites.of("trainer"):
-            self.joints.evaluating = self._evaluated
+            self.hooks.evaluating = self._evaluated
 
     def autocast(self) -> None:
         """Training calls and losses run from now on in the setup's precision."""
         if self.setup.precision.dtype is not None and not self.setup.precision.loss_scaling:  # else its lines do
-            self.joints.around_forward = self._enter
-            self.joints.before_backward = self._leave
+            self.hooks.around_forward = self._enter
+            self.hooks.before_backward = self._leave
 
     # loaders
 
@@ -282,7 +282,7 @@ class Applying:
             wait_until_saved()
             return load(*args, **kwargs)
 
-        self.joints.saving = save
+        self.hooks.saving = save
         torch.load = loaded
 
     # what sends gradients
@@ -314,14 +314,14 @@ class Applying:
         setup = self.setup
         self._keep_cores()
         if self._disturbed:
-            disturb(model, self._disturbed, self.seed, len(self.joints.roots))
+            disturb(model, self._disturbed, self.seed, len(self.hooks.roots))
         before = {id(parameter): name for name, parameter in model.named_parameters()}
         for transform in setup.model:
             if transform(model) is not model:
                 raise WorkloadError(f"{transform!r} replaces the model, which a script holds on to: it needs build()")
         if setup.optimizer:
             own = {id(parameter) for parameter in model.parameters()}
-            for optimizer in list(self.joints.optimizers):
+            for optimizer in list(self.hooks.optimizers):
                 held = {id(p) for group in optimizer.param_groups for p in group["params"]}
                 if held & (own | set(before)) and not any(optimizer is known for known in self._updated):
                     self._updated.append(optimizer)
@@ -357,7 +357,7 @@ class Applying:
 
     def _enter(self) -> None:
         """From the forward pass to the backward pass, the loss included, as ``with torch.autocast`` around both."""
-        if self._autocast is None and self.joints.session.device is not None:
+        if self._autocast is None and self.hooks.session.device is not None:
             self._autocast = self._low_precision()
             self._autocast.__enter__()
 
@@ -372,7 +372,7 @@ class Applying:
         return tree_map(lambda x: x.float() if isinstance(x, torch.Tensor) and x.dtype in low else x, output)
 
     def _low_precision(self) -> Any:
-        device = self.joints.session.device
+        device = self.hooks.session.device
         assert device is not None, "the model is on one"
         return torch.autocast(device.torch.type, dtype=_DTYPES[str(self.setup.precision.dtype)])
 

@@ -16,7 +16,7 @@ class Goal(Stretch):
 
     ``enough``: asked whether it is over. ``rests``: seconds for which it need not be asked again, with nothing but
     steps in between; None where every step's end is observed. ``most``: steps after which it is asked in any
-    case. ``looks``: it looks at more than what it is given.
+    case. ``looks``: it reads more than what it is given.
     ``before``: seconds of the laps that are over. ``other``: of what followed steps. ``opening``: of waiting for the
     first batch of an epoch. ``away_now``: of ``away``, in the step under way.
     """

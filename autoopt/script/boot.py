@@ -45,7 +45,7 @@ class Orders(Record):
     """``channel``: descriptor of the private pipe; None where the script trains for real, with a plan.
 
     ``writable``: folders that the script may write to; it is stopped where it would write elsewhere. None: anywhere.
-    ``tell_imports``: the first answer tells what the script has imported up to its first step. ``began``: when its
+    ``tell_imports``: the first answer shows what the script has imported up to its first step. ``began``: when its
     interpreter was started, by ``time.monotonic``; None where one that runs already took it over.
     """
 
@@ -97,7 +97,7 @@ def when_imported(name: str, then: Callable[[], None], *, before: Callable[[], N
 
 
 class _Waiting(importlib.abc.MetaPathFinder):
-    """Tells when a module has been imported, whoever imports it, and is gone from then on."""
+    """Shows when a module has been imported, whoever imports it, and is gone from then on."""
 
     def __init__(self, name: str, then: Callable[[], None], before: Callable[[], None] | None) -> None:
         self._name, self._then, self._before = name, then, before
@@ -151,7 +151,7 @@ def listen(orders: Orders, channel: Channel | None) -> ScriptProcess:
     if "torch" in sys.modules:
         try:
             process.listen()
-        except Exception as error:  # the plan cannot be put on: the parent is told, as where the script imports torch
+        except Exception as error:  # the plan cannot be applied: notify the parent, as if the script imports torch
             process.end(error)
             raise
     else:

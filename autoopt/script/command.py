@@ -68,7 +68,7 @@ def launcher_of(words: Sequence[str]) -> tuple[str, ...]:
     """A launcher's command with the program found.
 
     Raises:
-        UsageError: there is none, or it is told to start processes on several machines.
+        UsageError: there is none, or it is asked to start processes on several machines.
     """
     found = shutil.which(words[0])
     if found is None:
@@ -87,14 +87,14 @@ def launcher_of(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def asked(command: Sequence[str], folder: Path) -> tuple[tuple[str, ...], Launch]:
-    """Starts a launcher once, so that it tells the processes that it would start; they end before their first line.
+    """Starts a launcher once, so that it reports the processes that it would start; they end before their first line.
 
     Args:
         command: the launcher's, as ``launcher_of`` gave it.
         folder: where it runs.
 
     Returns:
-        the command that each of the processes runs, the interpreter first, and what tells them apart.
+        the command that each of the processes runs, the interpreter first, and what distinguishes them.
 
     Raises:
         WorkloadError: it starts none, not all of them here, or different ones.
@@ -119,7 +119,7 @@ def asked(command: Sequence[str], folder: Path) -> tuple[tuple[str, ...], Launch
 
 
 def _run(command: Sequence[str], folder: Path, place: Path, log: Path) -> str:
-    """Runs the launcher to its end, which is told."""
+    """Runs the launcher to its end, which is reported."""
     own = {name: value for name, value in os.environ.items() if name not in _OF_THE_PLACE}
     path = os.pathsep.join([HOOK, *filter(None, [own.get("PYTHONPATH")])])
     environment = {**own, "PYTHONPATH": path, "TMPDIR": str(place), ASKED: str(place)}
@@ -181,7 +181,7 @@ class Build:
         return " ".join([self.spec, *options])
 
     def alone(self) -> contextlib.AbstractContextManager[None]:
-        """Builds may be measured beside each other: each is imported into processes of its own."""
+        """Builds may be measured next to each other: each is imported into processes of its own."""
         return contextlib.nullcontext()
 
     def in_trials(self, folder: Path | None = None, **more: Any) -> None:
@@ -319,7 +319,7 @@ def parse(spec: str) -> Script | Build:
     """The workload of one text, as documents keep it.
 
     Raises:
-        UsageError: another launcher of several processes, or an interpreter that is told not to listen.
+        UsageError: another launcher of several processes, or an interpreter that is asked not to listen.
     """
     try:
         words = shlex.split(spec)

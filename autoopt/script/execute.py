@@ -61,7 +61,7 @@ def run(words: Sequence[str], process: ScriptProcess) -> None:
 
     Args:
         words: of the command, behind the interpreter.
-        process: which listens; it is told how the script ended.
+        process: which listens; it is notified how the script ended.
     """
     error: BaseException | None = None
     try:
@@ -108,7 +108,7 @@ def main(trial: int, supervisor: int, log: int) -> NoReturn:
 
 
 def execute(channel: Channel) -> None:
-    """Becomes the command, once the parent has said which. Returns only where that is impossible, which it tells."""
+    """Becomes the command, once the parent has said which. Returns only where that is impossible, which it reports."""
     first = channel.receive()
     assert first is not None
     prepared = _prepared(first, channel)
@@ -144,7 +144,7 @@ def run_here(channel: Channel, first: JsonDict) -> None:
 
 
 def _prepared(first: JsonDict, channel: Channel) -> tuple[list[str], Orders, dict[str, str]] | None:
-    """Opens the process's view of the user's folders; None where that is impossible, which the parent is told.
+    """Opens the process's view of the user's folders; None where that is impossible, which the parent is notified.
 
     Returns:
         The command's words as this process has them, its orders, and the environment variables that it gets.

@@ -1,4 +1,4 @@
-"""Lines of the user's own code on the stack: frames of libraries and of autoopt are skipped."""
+"""Lines of the user's own code on the call stack: frames of libraries and of autoopt are skipped."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def callers() -> tuple[Place, ...]:
 def editable_place(frame: FrameType | None) -> Found | None:
     """The innermost line within the folder that the script began in; of its other files where none of it led here.
 
-    A package beside the folder is the user's, too, as far as anybody knows; its lines are in no patch.
+    A package next to the folder is the user's, too, as far as anybody knows; its lines are in no patch.
     """
     found = user_place(frame)
     place = found
@@ -130,7 +130,8 @@ def _position(frame: FrameType) -> tuple[int, int, int | None]:
 
 
 def names_of(*wanted: object) -> dict[str, str]:
-    """Under which name each function of the user's on the stack, by its qualified name, holds one of these objects.
+    """Under which name each function of the user's on the call stack, by its qualified name, holds one of these
+    objects.
 
     A name is a variable or a variable's attribute, such as ``self.model``.
     """

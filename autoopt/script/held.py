@@ -1,7 +1,7 @@
 """A script's own evaluation of weights that are not its own: put back after every step until it has evaluated them.
 
-A script evaluates within its loop, so it trains on, and its weights are held: what it tells, the loss of its next steps
-and the batches of its evaluation are those of the held weights, and of the script's own code and data."""
+A script evaluates within its loop, so it trains on, and its weights are held: what it reports, the loss of its next
+steps and the batches of its evaluation are those of the held weights, and of the script's own code and data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from autoopt.script.loaders import Watcher
 from autoopt.script.metric import LEAST_EVALUATIONS, candidates, chosen, name_of, values
 
 LOSSES = 32
-"""Steps whose loss is told; more would say little more."""
+"""Steps whose loss is reported; more would say little more."""
 
 SAVED = "a file that reads as what was saved"
 """The metric of checkpoints."""
@@ -45,10 +45,10 @@ def evaluate(live: Any, weights: str, seconds: float, pattern: str | None = None
         pattern: of the metric, where an evaluation before has shown it.
 
     Returns:
-        ``fits``: the weights are those of a model like this one, else nothing else is told. ``metric``, ``value``: its
-        name and what the first evaluation told, None where ``why`` says why not. ``pattern``: for the next call.
-        ``losses``: of the next training steps at these weights, None where not finite. ``digest``: of what the first
-        evaluation read; None where there was none.
+        ``fits``: the weights are those of a model like this one, else nothing else is reported. ``metric``, ``value``:
+        its name and what the first evaluation reported, None where ``why`` says why not. ``pattern``: for the next
+        call. ``losses``: of the next training steps at these weights, None where not finite. ``digest``: of what the
+        first evaluation read; None where there was none.
     """
     training, session = live.training, live.training.session
     state = session.in_main(lambda: kept_state(training, weights))
@@ -56,7 +56,7 @@ def evaluate(live: Any, weights: str, seconds: float, pattern: str | None = None
         return {"fits": False}
     held = HeldWeights(training, state)
     session.in_main(held.put)
-    training.script.joints.watchers.append(held)
+    training.script.hooks.watchers.append(held)
     began = perf_counter()
 
     def enough(done: int, elapsed: float) -> bool:
@@ -78,7 +78,7 @@ def evaluate(live: Any, weights: str, seconds: float, pattern: str | None = None
 
 
 class HeldWeights(Watcher):
-    """Keeps weights in place, and looks at what the script's evaluation is called with.
+    """Keeps weights in place, and reads what the script's evaluation is called with.
 
     ``others``: an evaluation called the model with other weights, such as the best so far; ``seen``: it was seen to
     call the model that trains, not a copy such as an average of its weights.
@@ -120,7 +120,7 @@ class HeldWeights(Watcher):
             )
 
     def metric_at(self, goal: Goal) -> float | None:
-        """The metric that the first evaluation told, where it was of these weights."""
+        """The metric that the first evaluation reported, where it was of these weights."""
         found = self.told(goal, None) if self.metric is not None else None
         return found[1] if found is not None and self.seen and not self.others else None
 
@@ -134,7 +134,7 @@ class HeldWeights(Watcher):
         return (pattern, told[0][2]) if pattern is not None and told else None
 
     def why(self, told: bool, seconds: float, over: bool) -> str:
-        """Why no value is told; empty where one is."""
+        """Why no value is reported; empty where one is."""
         if told:
             if not self.seen:
                 return "the evaluation was not seen to call the model that trains"
@@ -142,9 +142,9 @@ class HeldWeights(Watcher):
         if not self.evaluations:
             return f"the script {'ended' if over else f'trained {seconds:.0f} s'} without an evaluation"
         if self.metric is not None:
-            return f"--metric {self.metric!r} was told by nothing that it printed or logged"
+            return f"--metric {self.metric!r} is in nothing that it printed or logged"
         if over or self.evaluations >= LEAST_EVALUATIONS:
-            return "no number that it prints is told to be the metric: name it with --metric"
+            return "no printed number is known to be the metric: name it with --metric"
         return f"one evaluation in {seconds:.0f} s does not show which number it is: name it with --metric"
 
 
@@ -177,7 +177,7 @@ def held_evaluations(training: Any, count: int, seconds: float, stage: str) -> H
         seconds: after which no other one is.
         stage: ``evaluate`` or ``checkpoint``.
     """
-    session, between, watchers = training.session, training.session.between, training.script.joints.watchers
+    session, between, watchers = training.session, training.session.between, training.script.hooks.watchers
     model = training.model
     state = session.in_main(lambda: {name: value.clone() for name, value in model.state_dict().items()})
     held, before, began = HeldWeights(training, state), len(between.of(stage)), perf_counter()
@@ -212,5 +212,5 @@ def held_evaluations(training: Any, count: int, seconds: float, stage: str) -> H
 
 
 def decimals(value: float) -> int:
-    """Decimals with which a number was told, by the shortest text that gives it."""
+    """Decimals with which a number was reported, by the shortest text that gives it."""
     return len(repr(value).partition("e")[0].partition(".")[2].rstrip("0"))

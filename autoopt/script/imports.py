@@ -16,7 +16,7 @@ NEEDED = frozenset({"torch", "numpy"})
 """Modules that a training needs in any case."""
 MOST = 5
 LEAST = 0.05
-"""Seconds below which an import is not told."""
+"""Seconds below which an import is not reported."""
 
 
 class ImportClock:
@@ -25,7 +25,7 @@ class ImportClock:
     Attributes:
         seconds: of all of them.
         lines: seconds by the user's file, line, end line and module: of what a line imports itself, without what lines
-            of the user's own modules import in turn.
+            of the user's own modules import one after the other.
     """
 
     def __init__(self) -> None:

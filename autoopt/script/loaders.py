@@ -26,7 +26,7 @@ train), samples (None where they cannot be counted)."""
 
 
 class Watcher:
-    """Who is told what the joints see, besides the session; does nothing but for what a subclass says."""
+    """Who is notified what the torch hooks see, besides the session; does nothing but for what a subclass says."""
 
     def loader_made(self, loader: Any) -> None: ...
     def loader_opened(self, loader: Any) -> None: ...
@@ -157,17 +157,17 @@ def count_of(batch: Any) -> int | None:
     return samples_of(batch)
 
 
-class LoaderJoint:
+class LoaderHook:
     """The loaders of one process.
 
     Args:
-        session: told of waits for data.
-        roles: told which loaders are read.
-        watchers: told of loaders and batches.
+        session: notified of waits for data.
+        roles: knows which loaders are read.
+        watchers: notified of loaders and batches.
 
     Attributes:
         merged: changes the arguments that a loader, which is under way, is made with.
-        made: told of each loader once it is made.
+        made: called with each loader once it is made.
         given: whether the training was given a batch since the last step's end.
         latest: the iterator that gave the last batch.
     """
@@ -184,33 +184,33 @@ class LoaderJoint:
         """Puts the listeners in place."""
         made, opened, advanced = DataLoader.__init__, DataLoader.__iter__, _BaseDataLoaderIter.__next__
         drawn = _BaseDataLoaderIter._next_index
-        joint, session, roles, watchers = self, self.session, self.roles, self.watchers
+        hook, session, roles, watchers = self, self.session, self.roles, self.watchers
         plain = session.plain
 
         @functools.wraps(made)
         def init(self: Any, *args: Any, **kwargs: Any) -> None:
-            if session.standing or joint._changing:
+            if session.standing or hook._changing:
                 return made(self, *args, **kwargs)
-            joint._changing = True  # what changes a dataset may read it by a loader of its own
+            hook._changing = True  # what changes a dataset may read it by a loader of its own
             try:
-                if joint.merged is not None:
-                    args, kwargs = joint.merged(self, args, kwargs)
+                if hook.merged is not None:
+                    args, kwargs = hook.merged(self, args, kwargs)
                 made(self, *args, **kwargs)
                 roles.made(self)
-                if joint.made is not None:
-                    joint.made(self)
+                if hook.made is not None:
+                    hook.made(self)
             finally:
-                joint._changing = False
+                hook._changing = False
             for watcher in watchers:
                 watcher.loader_made(self)
             return None
 
         @functools.wraps(opened)
         def iterate(self: Any) -> Any:
-            if session.standing or joint._changing:
+            if session.standing or hook._changing:
                 return opened(self)
             if session.stops:  # compared with others; a training for real draws what the script's lines draw
-                joint._draw(self)
+                hook._draw(self)
             training = roles.serves_training(self) and torch.is_grad_enabled()
             if training:
                 session.data_begin(opens=True)
@@ -241,16 +241,16 @@ class LoaderJoint:
                     plain.arrived.append(perf_counter())
                 plain.given = _counted(self, batch) or 0
                 return batch
-            if session.standing or joint._changing:
+            if session.standing or hook._changing:
                 return advanced(self)
             if "_autoopt_evaluates" in self.__dict__:  # a pass over the training's data that nothing is learnt from
-                joint._reads_training_data()
+                hook._reads_training_data()
                 try:
                     batch = advanced(self)
                 except StopIteration:
-                    joint._reads_training_data()
+                    hook._reads_training_data()
                     raise
-                joint._evaluated(_counted(self, batch))
+                hook._evaluated(_counted(self, batch))
                 return batch
             loader = None
             training = "_autoopt_trains" in self.__dict__
@@ -265,15 +265,15 @@ class LoaderJoint:
                 session.aside("evaluate")
                 batch = advanced(self)
                 count = _counted(self, batch)
-                joint._evaluated(count)
+                hook._evaluated(count)
             else:
                 session.data_begin()
                 try:
                     batch = advanced(self)
                 finally:
                     session.data_end()
-                count, joint.given = _counted(self, batch), True
-            joint.latest = weakref.ref(self)
+                count, hook.given = _counted(self, batch), True
+            hook.latest = weakref.ref(self)
             roles.given(id(self), loader, count)
             if watchers:
                 told = loader if loader is not None else getattr(self, "_autoopt_loader", lambda: None)()
@@ -328,6 +328,6 @@ class LoaderJoint:
 
 
 def _counted(iterator: Any, batch: Any) -> int | None:
-    """Samples of the batch that an iterator has just given: as many as its batch sampler drew, else as it tells."""
+    """Samples of the batch that an iterator has just given: as many as its batch sampler drew, else as it reports."""
     sizes = iterator.__dict__.get("_autoopt_sizes")
     return sizes.popleft() if sizes else count_of(batch)

@@ -1,4 +1,4 @@
-"""The metric of a script: read from what it prints or tells its trackers, or found in what it prints."""
+"""The metric of a script: read from what it prints or reports to its trackers, or found in what it prints."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def target_of(metric: str, value: float | None) -> Target:
 
 
 class MetricReader:
-    """Reads a metric wherever the script tells it.
+    """Reads a metric wherever the script reports it.
 
     Trackers are a SummaryWriter, W&B, MLflow, and what a LightningModule logs in its evaluations.
 
@@ -129,7 +129,7 @@ def overhear(line: Callable[[str], None], tracked: Callable[[str, Any], None] | 
 
 
 def spoken(key: str, value: float) -> str:
-    """A value that was told to a tracker, as a line of output."""
+    """A value that was given to a tracker, as a line of output."""
     return f"{key}: {value}"
 
 
@@ -280,7 +280,7 @@ def values(pattern: str, told: Sequence[Printed]) -> list[tuple[int, float, floa
 
 
 def told_again(step: int, value: float, earlier: Sequence[tuple[int, float, float]]) -> bool:
-    """Whether a value was told at its step before, but for rounding: printed and logged, or given to two trackers.
+    """Whether a value was reported at its step before, but for rounding: printed and logged, or given to two trackers.
 
     It is no second evaluation, and confirms none.
     """

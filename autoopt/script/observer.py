@@ -44,8 +44,8 @@ from autoopt.script.frames import (
     names_of,
     user_place,
 )
-from autoopt.script.joints import Joints, Passes, period_of
 from autoopt.script.loaders import Watcher
+from autoopt.script.torch_hooks import Passes, TorchHooks, period_of
 from autoopt.simplify.costly import CALLS
 
 _LOADER_OPTIONS = (
@@ -133,7 +133,7 @@ def _is_compiled(module: nn.Module) -> bool:
 
 
 def site_of(seen: Seen, steps: float) -> Site:
-    """The site as it is told.
+    """The site as it is reported.
 
     Args:
         steps: training steps in which it was watched.
@@ -238,14 +238,14 @@ def _is_own(node: ast.Attribute) -> bool:
 
 
 class Observer(Watcher):
-    """Collects sites from the joints of a process; installs what is only listened to while watching.
+    """Collects sites from the torch hooks of a process; installs what is only listened to while watching.
 
     Args:
-        joints: of the process.
+        hooks: of the process.
     """
 
-    def __init__(self, joints: Joints) -> None:
-        self.joints = joints
+    def __init__(self, hooks: TorchHooks) -> None:
+        self.hooks = hooks
         self.seeded = False
         self._sites: dict[Any, Seen] = {}
         # by identity: what users make may have a hash of its own, or none yet
@@ -262,7 +262,7 @@ class Observer(Watcher):
 
     def install(self) -> None:
         """Listens where only a watched run does. Its cost is no part of any measurement."""
-        self.joints.watchers.append(self)
+        self.hooks.watchers.append(self)
         self._around(nn.Module, "__init__", self._module_made, after=True)
         for kind in (LRScheduler, ReduceLROnPlateau):
             self._around(kind, "__init__", functools.partial(self._object, "scheduler"))
@@ -298,7 +298,7 @@ class Observer(Watcher):
         def listening(*args: Any, **kwargs: Any) -> Any:
             if after:
                 result = plain(*args, **kwargs)
-            if observer._watching and not observer.joints.session.standing:
+            if observer._watching and not observer.hooks.session.standing:
                 tell(*args, **(kwargs if keywords else {}))
             return result if after else plain(*args, **kwargs)
 
@@ -314,7 +314,7 @@ class Observer(Watcher):
             began = perf_counter()
             result = plain(*args, **kwargs)
             passed = perf_counter() - began
-            session = observer.joints.session
+            session = observer.hooks.session
             if session.steps > 0 and not session.standing and called_by_user(depth):
                 seen = observer._note("forced", user_place(), name)
                 if seen is not None:
@@ -326,7 +326,7 @@ class Observer(Watcher):
 
         setattr(owner, attribute, timed)
 
-    # what is told
+    # what is reported
 
     def loader_made(self, loader: Any) -> None:
         found = maker_place(loader)
@@ -362,7 +362,7 @@ class Observer(Watcher):
         if seen is not None:
             seen.count += 1
             seen.options = loader_options(loader)
-            role = self.joints.roles.of(loader)
+            role = self.hooks.roles.of(loader)
             seen.kind = "loader_training" if (training if role is None else role) else "loader_validation"
 
     def optimizer_made(self, optimizer: Optimizer) -> None:
@@ -414,7 +414,7 @@ class Observer(Watcher):
         if training:
             through = callers()
             self._use(self._made.get(model), found, through[1:])
-            if not self.joints.roles.known:
+            if not self.hooks.roles.known:
                 seen = self._note("batch_without_loader", found, type(model).__name__)
                 if seen is not None and seen.count == 1:
                     seen.options = origin_of(through)
@@ -424,13 +424,13 @@ class Observer(Watcher):
     def backward(self, loss: Any) -> None:
         found = user_place()
         if self._watching:
-            self._passes.backward(found, within_step=self.joints.within_step)
+            self._passes.backward(found, within_step=self.hooks.within_step)
             self._note("loss", found, "backward")
 
     def stepped(self, optimizer: Optimizer) -> None:
         if not self._watching:
             return
-        index = next((i for i, known in enumerate(self.joints.optimizers) if known is optimizer), None)
+        index = next((i for i, known in enumerate(self.hooks.optimizers) if known is optimizer), None)
         if index is not None:
             self._order.append(index)
             self._passes.stepped()
@@ -444,16 +444,16 @@ class Observer(Watcher):
 
     def sites(self, command: tuple[str, ...], cwd: str) -> Sites:
         """The sites that were seen so far."""
-        steps = self.joints.session.steps
+        steps = self.hooks.session.steps
         period = period_of(self._order)
         for reference, item in self._loaders:  # what was read last may be known for what it is by now
-            role = self.joints.roles.of(reference())
+            role = self.hooks.roles.of(reference())
             if role is not None:
                 item.kind = "loader_training" if role else "loader_validation"
         whole = max(len(self._order) / max(len(period), 1), 1)
         seen = [*grouped([item for _, item in self._loaders if item.count]), *self._sites.values()]
         optimizers = set(self._order)
-        made = [self._made.get(each) for each in self.joints.optimizers]
+        made = [self._made.get(each) for each in self.hooks.optimizers]
         unused = {id(item) for index, item in enumerate(made) if index not in optimizers}
         sites = tuple(site_of(item, whole) for item in seen if id(item) not in unused)
         found = Sites(
@@ -465,7 +465,7 @@ class Observer(Watcher):
             accumulation=self._passes.accumulation,
             backwards=self._passes.per_turn(max(len(period), 1)),
             seeded=self.seeded,
-            unit="samples" if self.joints.session.counts else "steps",
+            unit="samples" if self.hooks.session.counts else "steps",
         )
         return found.model_copy(update={"not_found": not_found(found)})
 
@@ -507,7 +507,7 @@ class Observer(Watcher):
 
     def _waits(self, name: str, tensor: Any, *_: Any) -> None:
         # from here up: the function that listens, and who called it
-        if self.joints.session.steps > 0 and isinstance(tensor, torch.Tensor) and called_by_user(3):
+        if self.hooks.session.steps > 0 and isinstance(tensor, torch.Tensor) and called_by_user(3):
             found = user_place()
             seen = self._note("device_wait", found, name)
             if seen is not None:

@@ -36,7 +36,7 @@ _MOST_READ = 1024
 
 
 class StepData(Watcher):
-    """The data of one process's steps, from joint to joint.
+    """The data of one process's steps, from hook to hook.
 
     Attributes:
         digests: of each step's data; ``orders``: of their whole numbers alone.
@@ -47,7 +47,7 @@ class StepData(Watcher):
 
     def __init__(self, training: Any) -> None:
         script = training.script
-        self._roles = script.joints.roles
+        self._roles = script.hooks.roles
         self.digests: list[str] = []
         self.orders: list[str] = []
         self.epochs: list[EpochRead] = []
@@ -184,10 +184,10 @@ def _same_numbers(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 class ScriptRecorder(Recorder, Watcher):
-    """The record of one process that probes its plan, from joint to joint; made in the thread that trains.
+    """The record of one process that probes its plan, from hook to hook; made in the thread that trains.
 
     Batches are the script's own: none are handed to it. Reading on is training here, and its evaluations on the way are
-    looked at, whichever there are. Two windows of it are written down, each from the weights of the start with an
+    examined, whichever there are. Two windows of it are written down, each from the weights of the start with an
     optimizer that is new: the steps across the end of an epoch, and the last ones of a whole short training.
 
     Args:
@@ -198,7 +198,7 @@ class ScriptRecorder(Recorder, Watcher):
     def __init__(self, training: Any, gradients: int = 0) -> None:
         super().__init__(training)
         self._rounds = gradients or _ROUNDS
-        self.session, self.joints = training.session, training.script.joints
+        self.session, self.hooks = training.session, training.script.hooks
         self.data = StepData(training)
         self._points = self._taken = self._until = self._left = self._crossed = 0
         self._steps, self._window, self._elsewhere = 1, "", False
@@ -209,7 +209,7 @@ class ScriptRecorder(Recorder, Watcher):
         self._kept: Any = None
         self._gradient: Array | None = None
         self._plain: contextlib.ExitStack | None = None
-        self.joints.watchers += [self.data, self]
+        self.hooks.watchers += [self.data, self]
         self._hook = register_optimizer_step_pre_hook(self._before_step)
 
     def run(self, asked: Asked) -> None:
@@ -239,7 +239,7 @@ class ScriptRecorder(Recorder, Watcher):
             "crossed": self._crossed,
         }
 
-    # what the joints tell
+    # what the torch hooks tell
 
     def forward(self, model: nn.Module, args: Any, kwargs: Any, training: bool) -> None:
         if training and self._plain is not None:
@@ -367,13 +367,13 @@ class ScriptRecorder(Recorder, Watcher):
     def _read_on(self, seconds: float, usual: float, samples: int, step_seconds: float) -> None:
         """Trains on for the sake of its batches and rates, into the third epoch where there is time.
 
-        The last of the kept weights are held meanwhile, so that an evaluation on the way is one of them. To the end of
-        a short training it goes on where that fits.
+        The last of the kept weights are held in the meantime, so that an evaluation on the way is one of them. To the
+        end of a short training it goes on where that fits.
         """
         held = self._held = HeldWeights(self.training, self._kept) if self._kept is not None else None
         if held is not None:
             self.training.do(held.put)
-            self.joints.watchers.append(held)
+            self.hooks.watchers.append(held)
         fits = usual > 0 and (self._until - self._steps) * step_seconds <= seconds
 
         def each(done: int, elapsed: float) -> None:
@@ -397,7 +397,7 @@ class ScriptRecorder(Recorder, Watcher):
         began = perf_counter()
         goal = self.training.follow(enough, each, most=_MOST_READ)
         if held is not None:
-            self.joints.watchers.remove(held)
+            self.hooks.watchers.remove(held)
             self._metrics, self._evaluation = (held.metric_at(goal),), held.hashed.hexdigest()
 
     def _begin_window(self) -> None:
@@ -425,7 +425,7 @@ class ScriptRecorder(Recorder, Watcher):
         for.
         """
         for watcher in (self.data, self):
-            self.joints.watchers.remove(watcher)
+            self.hooks.watchers.remove(watcher)
         self._put(self._origin)
         with contextlib.suppress(Exception):  # an optimizer that wants a closure, or keeps its own state
             for optimizer, kept in zip(self.training.optimizers, self._rates, strict=True):

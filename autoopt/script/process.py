@@ -32,7 +32,6 @@ from autoopt.script.between import seconds_of_one, steps_between
 from autoopt.script.draws import draw_anew
 from autoopt.script.frames import folder, is_users
 from autoopt.script.imports import ImportClock, import_sites
-from autoopt.script.joints import Joints
 from autoopt.script.lean import Lean
 from autoopt.script.loaders import Watcher
 from autoopt.script.metric import MetricReader, overhear
@@ -40,6 +39,7 @@ from autoopt.script.observer import Observer
 from autoopt.script.refusals import refuse_processes
 from autoopt.script.sayable import added_up
 from autoopt.script.session import Session
+from autoopt.script.torch_hooks import TorchHooks
 from autoopt.trial.protocol import TrialSpec
 
 _Rest = Literal["stepped", "dropped"]
@@ -130,7 +130,7 @@ def _detached(value: Any) -> Any:
 def scalar_of(output: Any) -> torch.Tensor:
     """A scalar to begin a backward pass with: the loss that a model returns itself, else the mean of its outputs.
 
-    The script's own loss is made by lines that cannot be called alone; what it costs is small beside the model.
+    The script's own loss is made by lines that cannot be called alone; what it costs is small next to the model.
     """
     leaves = tree_leaves(dict(output) if hasattr(output, "keys") else output)
     floating = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
@@ -149,8 +149,8 @@ def planned_steps(batches_per_step: int) -> int | None:
         batches_per_step: batches of a loader that one training step takes.
 
     Returns:
-        What a library's trainer tells, else the product of the loops' lengths; None where a loop does not tell its own.
-        Of a pass over a loader whose batches are added up, its last ones count as the loop's own lines treat them.
+        What a library's trainer reports, else the product of the loops' lengths; None where a loop does not tell its
+        own. Of a pass over a loader whose batches are added up, its last ones count as the loop's own lines treat them.
     """
     total, loads = 1, False
     frame: FrameType | None = sys._getframe(1)
@@ -203,7 +203,7 @@ def _remainder(loop: ast.AST, line: int) -> _Rest | None:
         line: in its body, at which it steps.
 
     Returns:
-        ``stepped``: with those that there are, as the condition on its length tells, or accelerate does; ``dropped``:
+        ``stepped``: with those that there are, as the condition on its length reports, or accelerate does; ``dropped``:
         its counter begins anew with each pass; None where neither is seen: the next pass goes on counting.
     """
     if not isinstance(loop, ast.For):
@@ -349,7 +349,7 @@ def run_parts(training: Any, lap: Lap) -> RunParts:
     session = training.session
     between, step = session.between, median(lap.steps) if lap.steps else None
     evaluations, saved = between.of("evaluate"), between.of("checkpoint")
-    first_batch = between.openings[0] if between.openings else None if training.script.joints.roles.known else 0.0
+    first_batch = between.openings[0] if between.openings else None if training.script.hooks.roles.known else 0.0
     begun = session.began if between.first_at is None else between.first_at
     ready = session.began if session.first_step_at is None else session.first_step_at
     before = training.script.imports_seconds
@@ -402,10 +402,10 @@ class Script:
         self.session = Session(
             stops=stops, counts=sites is None or sites.unit == "samples", memory_limit=spec.memory_limit_bytes
         )
-        self.joints = Joints(self.session, period=sites.period if sites is not None else ())
+        self.hooks = TorchHooks(self.session, period=sites.period if sites is not None else ())
         if sites is not None:
-            self.joints.trains_in_eval = any(site.options.get("mode") == "eval" for site in sites.of("model"))
-        self.observer = Observer(self.joints) if sites is None else None
+            self.hooks.trains_in_eval = any(site.options.get("mode") == "eval" for site in sites.of("model"))
+        self.observer = Observer(self.hooks) if sites is None else None
         self.registry: Registry = load_strategies(spec.strategies)
         self.setup = self.registry.fold(spec.plan)
         self.pieces = 1
@@ -423,9 +423,9 @@ class Script:
             seed_everything(mix(spec.seed, *own) if own else spec.seed)  # the script's own seeds come after
             if not spec.script.own_seeds:
                 draw_anew(spec.seed)
-            self.joints.watchers.append(self.recording)
+            self.hooks.watchers.append(self.recording)
         if spec.lean:
-            self.joints.watchers.append(Lean(self.session))
+            self.hooks.watchers.append(Lean(self.session))
         if self.observer is not None:
             self.observer.install()
         if self.command.metric is not None:
@@ -434,10 +434,10 @@ class Script:
             overhear(self.session.line)
         in_lines = bool(self.command.patched)
         applying = Applying(
-            self.joints, self.setup, sites, spec.seed, disturbed=spec.disturbed, compared=stops, patched=in_lines
+            self.hooks, self.setup, sites, spec.seed, disturbed=spec.disturbed, compared=stops, patched=in_lines
         )
         applying.install()
-        self.joints.install()
+        self.hooks.install()
         if self.observer is not None:
             self._imports.start()
         self.session.began = perf_counter()  # what listening itself has imported is no part of the script's start
@@ -447,13 +447,13 @@ class Script:
         if self.observer is not None:
             self.session.between.imports = self._imports.stop()
         self.recording.stop()
-        self.joints.watchers.remove(self.recording)
+        self.hooks.watchers.remove(self.recording)
 
     def why_never_trained(self) -> str:
         """The script has ended without a training step."""
-        if not self.joints.optimizers:
+        if not self.hooks.optimizers:
             return "the script ended without having made an optimizer"
-        if not self.joints.roots:
+        if not self.hooks.roots:
             return "the script ended without having called a model in training (grad enabled, in training mode)"
         return "the script ended without a step of its optimizer"
 
@@ -468,7 +468,7 @@ class Script:
 
     def planned_steps(self) -> int | None:
         """Training steps of the whole run, where its loops tell; None where they do not."""
-        return planned_steps(self.batches_per_step if self.joints.roles.known else 1)
+        return planned_steps(self.batches_per_step if self.hooks.roles.known else 1)
 
     @property
     def batches_per_step(self) -> int:

@@ -93,7 +93,7 @@ class ScriptEnded(TrialFailed):
 
 
 def of_training(error: BaseException | None, steps: int) -> BaseException:
-    """What those are told who wait for a script that has ended after so many training steps.
+    """What those get who wait for a script that has ended after so many training steps.
 
     One that leaves by itself has come to its end, whatever it leaves with.
     """

@@ -75,7 +75,7 @@ def added_up(size: int | None, accumulation: int, sites: Sites) -> int:
 
 def marks_steps(setup: Setup, sites: Sites) -> bool:
     """Whether a setup replays CUDA graphs that hold the gradients of several micro-batches, so that its steps must be
-    told apart."""
+    distinguished."""
     several = (setup.batch.accumulation or round(sites.accumulation)) > 1
     return several and setup.compile is not None and setup.compile.replays_graphs
 

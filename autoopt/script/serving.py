@@ -35,7 +35,7 @@ class ScriptServer(TaskServer):
         """torch has been imported, and the script's session begins; or why it never will."""
         self._script.put((script, error))
         if error is not None:
-            threading.Event().wait()  # until the parent, which is told, ends this process
+            threading.Event().wait()  # until the parent, which is notified, ends this process
 
     def _serve(self, log: EnvironmentLog | None) -> None:
         self._thread = threading.get_ident()

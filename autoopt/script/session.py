@@ -1,4 +1,4 @@
-"""The steps of a script as its joints tell them: counted, timed by stage, and stopped at their ends when told.
+"""The steps of a script as its torch hooks tell them: counted, timed by stage, and stopped at their ends on request.
 
 The script's main thread runs the training. Between two goals it stands at a step's end and does what the serving
 thread asks for: so whatever computes runs in the thread whose torch settings are the script's."""
@@ -30,10 +30,10 @@ class PlainSteps:
     """The plain steps since the last that was split, or since something happened between two of them.
 
     Args:
-        over: told at a step's end that was to be the last of them, or at which somebody is to be asked.
+        over: called at a step's end that was to be the last of them, or at which somebody is to be asked.
 
     Attributes:
-        on: whether the step under way is plain; the joints write into the lists only then.
+        on: whether the step under way is plain; the torch hooks write into the lists only then.
         opened, arrived, ends: when a batch was asked for, had come, and when the step ended, by ``perf_counter``.
         losses: of backward passes, in their order.
         samples: of each step that has ended; given: of the step under way; 0 where none were counted.
@@ -94,7 +94,7 @@ class PlainSteps:
         return len(self.arrived) > len(self.ends)
 
     def book(self, clock: StageClock) -> tuple[int, float]:
-        """Tells the clock of them and forgets them, in place of ``set_aside``, ``mark("data")`` and ``step_done``.
+        """Notifies the clock of them and forgets them, in place of ``set_aside``, ``mark("data")`` and ``step_done``.
 
         Returns:
             Steps that have ended, and seconds between the end of one and the next wait.
@@ -118,7 +118,7 @@ class PlainSteps:
 
 
 class Session:
-    """The session of a script: what the joints tell, and who waits for it.
+    """The session of a script: what the torch hooks tell, and who waits for it.
 
     Attributes:
         steps, samples: trained so far. A step of which none were counted has as many as the one before: it trains on
@@ -133,9 +133,10 @@ class Session:
         goal: the latest that was set.
         loss_factor: by which the mean of a step's losses is multiplied: its lines divide them by another number than
             the baseline's.
-        standing: whether the script stands at a step's end: what is called meanwhile is autoopt's, not the script's.
-        plain: steps of which next to nothing is noted; the joints do it, while ``plain.on``.
-        watched: whether somebody but the session listens at the joints.
+        standing: whether the script stands at a step's end: what is called in the meantime is autoopt's, not the
+        script's.
+        plain: steps of which next to nothing is noted; the torch hooks do it, while ``plain.on``.
+        watched: whether somebody but the session listens at the torch hooks.
     """
 
     def __init__(self, *, stops: bool = True, counts: bool = True, memory_limit: int | None = None) -> None:
@@ -285,7 +286,7 @@ class Session:
         self.samples += self._latest
 
     def metric(self, value: float) -> None:
-        """The script has told its metric."""
+        """The script has reported its metric."""
         self.leave_plain()
         if self._goal is not None and not told_again(self.steps, value, self._goal.metrics):
             self._goal.metrics.append((self.steps, self._seconds(self._goal), value))
@@ -453,7 +454,7 @@ class Session:
         self.clock.start()
 
     def end(self, error: BaseException | None) -> None:
-        """The script has ended: whoever waits is told, and whatever is asked for after gets the same answer."""
+        """The script has ended: whoever waits is notified, and whatever is asked for after gets the same answer."""
         if self.over or not self.stops:
             return
         self.leave_plain()

@@ -28,7 +28,7 @@ def sites(live: Any, seconds: float = WATCHED_SECONDS, steps: int = 24) -> JsonD
     first = script.sites()
     with suppress(Exception):  # what fails after the first steps is reported by the training that comes to it
         _wait_for_evaluation(live, seconds)
-    turns = {"period": first.period, "backwards": first.backwards}  # of one loop: a later one may have begun meanwhile
+    turns = {"period": first.period, "backwards": first.backwards}  # of one loop: a later one may have begun since
     found = {**turns, **_first_look(lap), "run": run_parts(live.training, lap)}
     document: JsonDict = script.sites().model_copy(update=found).model_dump()
     return document

@@ -96,7 +96,7 @@ def _text(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A form in JSON of what is told of blocks and probes."""
+    """A form in JSON of what is notified of blocks and probes."""
     if isinstance(value, Block):
         return {_BLOCK: value.model_dump()}
     return (
@@ -109,7 +109,7 @@ def _value(text: bytes) -> Any:
 
 
 class Models(nn.Module):
-    """Several root models as one, for what looks at parameters and modules."""
+    """Several root models as one, for what reads parameters and modules."""
 
     def __init__(self, roots: list[nn.Module]) -> None:
         super().__init__()
@@ -165,7 +165,7 @@ class ScriptTraining:
             script.session.deferred_cost,
         )
         self.seed = script.spec.seed
-        called = list(script.joints.roots)
+        called = list(script.hooks.roots)
         roots = [getattr(root, "_orig_mod", root) for root in called]
         self._compiled = {id(root): each for root, each in zip(roots, called, strict=True) if each is not root}
         if not roots:
@@ -180,7 +180,7 @@ class ScriptTraining:
         self.optimizers = self._stepping()
         self.optimizer = self.users_optimizer = self.optimizers[0]
         self.batches: list[MicroBatch] = script.recording.batches
-        loaders = script.joints.roles.training
+        loaders = script.hooks.roles.training
         self.loader = SimpleNamespace(
             loader=loaders[0] if loaders else DataLoader(NoBatches(), batch_size=self._size()),
             batch_size=self._size(),
@@ -220,7 +220,7 @@ class ScriptTraining:
         def held(optimizer: Optimizer) -> int:
             return sum(own.get(id(p), 0) for group in optimizer.param_groups for p in group["params"])
 
-        return sorted(filter(held, self.script.joints.optimizers), key=held, reverse=True)
+        return sorted(filter(held, self.script.hooks.optimizers), key=held, reverse=True)
 
     def _size(self) -> int | None:
         return self.batches[0].samples or None if self.batches else None
@@ -300,13 +300,13 @@ class ScriptTraining:
         if setup.precision.dtype == self.setup.precision.dtype:
             yield
             return
-        joints, script = self.script.joints, self.script
-        before = joints.around_forward, joints.before_backward
-        Applying(joints, setup, script.command.sites, script.spec.seed).autocast()
+        hooks, script = self.script.hooks, self.script
+        before = hooks.around_forward, hooks.before_backward
+        Applying(hooks, setup, script.command.sites, script.spec.seed).autocast()
         try:
             yield
         finally:
-            joints.around_forward, joints.before_backward = before
+            hooks.around_forward, hooks.before_backward = before
 
     def place(self) -> Callable[[], None]:
         return lambda: None  # what a script counts and schedules by itself moves on
@@ -428,7 +428,7 @@ class ScriptTraining:
             return (found, None, []) if taken is None else (found, target_of(taken, None), values(taken, lines))
         if not told and (session.evaluations or session.over):
             raise UsageError(
-                f"--metric {metric!r} was told by nothing that the script printed or logged in {session.steps} steps "
+                f"--metric {metric!r} is in nothing that the script printed or logged in {session.steps} steps "
                 f"and {session.evaluations} evaluations",
                 hint="a pattern with one group for the number, as the script prints it: 'val loss ([0-9.]+)'",
             )

@@ -35,7 +35,7 @@ class WholeRun:
 
     Attributes:
         seconds: from the start of the script's process to its end.
-        foreign_cpu_seconds: CPU seconds of other programs meanwhile; None where the kernel does not count them.
+        foreign_cpu_seconds: CPU seconds of other programs in the meantime; None where the kernel does not count them.
         metric: the last value that it printed; None where it printed none, or none was asked for.
     """
 
@@ -108,7 +108,7 @@ class Ended:
         seconds: from its start to its end, ``ended`` on the monotonic clock.
         code: its exit code; None where it was ended since it took too long.
         lines: of its output, each with the seconds at which it came.
-        own_cpu_seconds, foreign_cpu_seconds: of this program's processes, and of other programs meanwhile.
+        own_cpu_seconds, foreign_cpu_seconds: of this program's processes, and of other programs in the meantime.
     """
 
     seconds: float

@@ -1,4 +1,4 @@
-"""Advice on what only a person can change: its file and line, its measured share of a step, and the edit.
+"""Advice on what only the user can change: its file and line, its measured share of a step, and the edit.
 
 It is looked for in a live training's step, its source and its input. What a strategy can do is no advice."""
 
@@ -79,7 +79,7 @@ def creation_advice(functions: Iterable[Function], seen: WatchedStep, waits: boo
     """Tensors made on the host in every step.
 
     Args:
-        waits: where the model runs on a device, to which they must then be copied; else only what costs is told.
+        waits: where the model runs on a device, to which they must then be copied; else only what costs is reported.
     """
     found = []
     for function in functions:
@@ -105,7 +105,7 @@ def copy_advice(functions: Iterable[Function], seen: WatchedStep, autocast: bool
     """Copies between devices or types inside the step, apart from those that autocast makes.
 
     Args:
-        waits: where the model runs on a device; else only what costs is told.
+        waits: where the model runs on a device; else only what costs is reported.
     """
     found: dict[Line, str] = {}
     for function in functions:
@@ -165,7 +165,7 @@ def _end(tree: ast.AST) -> int:
 
 
 def _calls_module(functions: list[Function], file: str, line: int) -> bool:
-    """Whether the loop goes over submodules, which is how layers are stacked: ``x = block(x)``."""
+    """Whether the loop goes over submodules, which is how layers follow each other: ``x = block(x)``."""
     for function in functions:
         if function.file != file:
             continue
@@ -247,7 +247,7 @@ def collate_advice(
             "Collate goes through the samples in Python",
             f"{seconds * 1e3:.2f} ms for a batch of {size / 1e6:.2f} MB, which memory moves in {least * 1e3:.3f} ms",
             (function.file, line),
-            "stack once (torch.stack, np.stack, torch.nn.utils.rnn.pad_sequence) instead of filling row by row",
+            "combine them once (torch.stack, np.stack, torch.nn.utils.rnn.pad_sequence) instead of row by row",
             min(1.0, seconds / step) if step > 0 else None,
         )
     ]
@@ -293,7 +293,7 @@ def merged(found: Iterable[Advice]) -> list[Advice]:
 def advise_training(
     training: LiveTraining, batches: list[Any], peaks: Peaks, timings: StageTimings, step_seconds: float | None = None
 ) -> list[Advice]:
-    """All advice on an assembled training. A look that fails is left out: advice is never worth an error.
+    """All advice on an assembled training. A measurement that fails is left out: advice is never worth an error.
 
     Args:
         batches: micro-batches of one step, on the host.
@@ -306,7 +306,7 @@ def advise_training(
     def attempt(look: Callable[[], list[Advice]]) -> None:
         try:
             found.extend(look())
-        except Exception:  # a user's object may do anything when it is looked at
+        except Exception:  # a user's object may do anything when it is examined
             return
 
     functions = step_functions(training.workload.loss, training.workload.model)
@@ -356,7 +356,7 @@ def forced_in_batch(training: LiveTraining, step: float) -> list[Advice]:
     functions = [*dataset_functions(loader.dataset), *([collating] if collating is not None else [])]
     names = {name for _, _, name in CALLS}
     if loader.num_workers or not any(name in names for function in functions for name, _ in function.calls()):
-        return []  # what workers do beside the step is no share of it
+        return []  # what workers do next to the step is no share of it
     fetch = Fetch(loader)
 
     def make() -> JsonDict:

@@ -55,7 +55,7 @@ def run_parts(facts: WorkloadFacts, startup: Startup, block: Block, timings: Sta
     """The parts of a whole run of the plan that was profiled.
 
     Args:
-        facts: of the workload; of a script with the parts that its first look has shown.
+        facts: of the workload; of a script with the parts that its first measurement has shown.
         startup, block: of the profile.
         timings: with evaluations and checkpoints.
     """
@@ -225,7 +225,7 @@ def communication(sent: Communication) -> Stage:
 
 
 def _is_whole(block: Block) -> bool:
-    """Whether the running step is replayed as one, and tells its stages not apart."""
+    """Whether the running step is replayed as one, so that its stages are unknown."""
     told = block.stage_seconds
     return told.get("whole", 0.0) > sum(told.get(name, 0.0) for name in ("forward", "backward", "optimizer"))
 

@@ -48,7 +48,7 @@ def in_child(measure: Callable[[], JsonDict], timeout: float) -> JsonDict:
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_child, args=(measure, theirs), daemon=False)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # fork beside threads, as a DataLoader does it
+        warnings.simplefilter("ignore", DeprecationWarning)  # fork next to threads, as a DataLoader does it
         process.start()
     theirs.close()
     try:
@@ -88,7 +88,7 @@ def restored(training: LiveTraining) -> Iterator[None]:
     """Everything that a training step changes is put back when the block ends, however it ends.
 
     Weights, buffers, gradients, the states of optimizer, scaler and schedule, modes, threads, random numbers; the
-    training's clock forgets what was measured meanwhile.
+    training's clock forgets what was measured in the meantime.
     """
     saved = _Saved(training)
     try:

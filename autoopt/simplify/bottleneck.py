@@ -30,7 +30,7 @@ _LEAST_EXPLAINED = 0.1
 _FULL_MEMORY = 0.95
 """From here on the allocator gives memory back and asks for it again."""
 _DISPATCHES = 6
-"""Launches in the time of an operator, forward and backward, below which issuing them sets the pace."""
+"""Launches in the time of an operator, forward and backward, below which issuing them sets the speed."""
 
 
 def stage_ceilings(timings: StageTimings, peaks: Peaks) -> dict[str, float]:
@@ -106,7 +106,7 @@ def of_peak(timings: StageTimings, peaks: Peaks) -> float:
 
 
 def ceiling_step(pipeline: Pipeline, timings: StageTimings, peaks: Peaks) -> float | None:
-    """The best step that the stages' ceilings allow; never above the measured one, which would prove it wrong."""
+    """The best step that the stages' ceilings allow; never above the measured one, which would contradict it."""
     ceiling = uncapped_ceiling_step(pipeline, timings, peaks)
     return None if ceiling is None else min(ceiling, pipeline.step_seconds)
 
@@ -168,7 +168,7 @@ def bottleneck(pipeline: Pipeline, reach: float | None = None) -> str | None:
     nothing of it: what holds it back is not among them.
 
     Args:
-        reach: the ceiling at the share of its peak that the machine gave meanwhile, where that is known.
+        reach: the ceiling at the share of its peak that the machine gave in the meantime, where that is known.
     """
     ceiling = reach or pipeline.round.ceiling_step_seconds
     interruptions = sum(stage.seconds for stage in pipeline.stages if stage.name in INTERRUPTIONS)

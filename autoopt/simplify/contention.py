@@ -1,7 +1,7 @@
-"""Contention for the cores, measured: the workload's own preparation beside its own training step.
+"""Contention for the cores, measured: the workload's own preparation next to its own training step.
 
-First both sides work all the time, which tells two speeds. In a running step the training process also waits, its
-compute threads fall asleep or spin beside the workers, and batches are handed over. So a few combinations that
+First both sides work all the time, which reports two speeds. In a running step the training process also waits, its
+compute threads fall asleep or spin next to the workers, and batches are handed over. So a few combinations that
 strategies are likely to ask for are run as they would train, and the graph is held to them.
 
 Cache effects: what stages cost in the step's own order, over what they cost in a loop of their own.
@@ -9,7 +9,7 @@ Cache effects: what stages cost in the step's own order, over what they cost in 
 A loop of its own finds caches, branch tables and threads as it left them. In a running step whatever is small finds
 them as another stage left them, or asleep: batches of a few microseconds a sample take up to twice as long between two
 training steps as one after the other, small steps a third longer after a pause, and threads that went to sleep must be
-woken. So both are timed in the step's own order beside the same thing repeated at once, and their ratio is kept: the
+woken. So both are timed in the step's own order next to the same thing repeated at once, and their ratio is kept: the
 cold ratio of batches and the wake-up ratio of steps. It is a mean over a median: what happens in one step of ten is
 part of a step's mean, and of no microbenchmark's median."""
 
@@ -209,7 +209,7 @@ def _preparing(loader: DataLoader[Any]) -> Callable[[], int]:
 def _measure(
     workers: list[ForkedWorker], step: Callable[[], Any], wanted: list[tuple[int, int]], window: float, limit: float
 ) -> tuple[Contention, ...]:
-    """Alone and together turn by turn: a core's speed shifts within tenths of a second, and their ratio does not."""
+    """Alone and together alternately: a core's speed shifts within tenths of a second, and their ratio does not."""
     prepared: dict[tuple[int, int], list[float]] = defaultdict(list)
     stepped: dict[tuple[int, int], list[float]] = defaultdict(list)
     start = time.perf_counter()
@@ -274,7 +274,7 @@ class ForkedWorker:
         arguments = (work, self.counter, self.gate, os.getpid())
         self.process = context.Process(target=_work, args=arguments, daemon=True)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # fork beside threads, as a DataLoader does it
+            warnings.simplefilter("ignore", DeprecationWarning)  # fork next to threads, as a DataLoader does it
             self.process.start()
 
     def end(self) -> None:
@@ -306,7 +306,7 @@ def _work(work: Callable[[], int], counter: Any, gate: Any, parent: int) -> None
         while gate.is_set():
             try:
                 counter.value += work()
-            except Exception:  # a dataset of the user's: its errors are told where samples are measured alone
+            except Exception:  # a dataset of the user's: its errors are reported where samples are measured alone
                 return
 
 
@@ -382,9 +382,10 @@ def steps_by_threads(training: LiveTraining, seconds: float, cycle: int) -> list
 
 
 def fed_combinations(cores: int, threads: int, waits: bool) -> list[tuple[int, int]]:
-    """(workers, compute threads) to try: half of the cores each, then workers on all of them, beside one thread or all.
+    """(workers, compute threads) to try: half of the cores each, then workers on all of them, next to one thread or
+    all.
 
-    Where samples wait, twice as many workers as cores, beside one thread or all.
+    Where samples wait, twice as many workers as cores, next to one thread or all.
     """
     half = max(1, cores // 2)
     found = [(2 * cores, 1), (2 * cores, threads)] if waits else [(half, max(1, cores - half)), (cores, 1)]
@@ -394,7 +395,7 @@ def fed_combinations(cores: int, threads: int, waits: bool) -> list[tuple[int, i
 def _tried(training: LiveTraining, indices: list[Any], workers: int, threads: int, time_limit: float) -> Overlap:
     loader = training.loader.loader
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # more workers than cores, and a fork beside threads, are what is tried
+        warnings.simplefilter("ignore")  # more workers than cores, and a fork next to threads, are what is tried
         source: DataLoader[Any] = DataLoader(
             loader.dataset,
             batch_sampler=_Sequence(indices),

@@ -19,7 +19,7 @@ from autoopt.records.facts import WorkloadFacts
 
 MOST = 5
 LEAST = 0.03
-"""Of the whole run: what takes less is not worth a person's time."""
+"""Of the whole run: what takes less is not worth a user's time."""
 _SMALL = 64
 """Samples of a batch below which an evaluation's time is mostly what each batch costs once."""
 _INPUT = ("storage", "preparation", "collate")
@@ -32,7 +32,7 @@ CALLS = (
 )
 """Module, attribute and name of each."""
 LEAST_SHARE = 0.01
-"""Of a step: what takes less is not worth a person's time."""
+"""Of a step: what takes less is not worth a user's time."""
 _TOLD = {
     "gc.collect": (
         "Garbage is collected by force in every step",
@@ -71,7 +71,7 @@ def costly_lines(round_: Round, facts: WorkloadFacts, sites: Sites | None = None
     """The most expensive places of the planned run, the dearest first; empty where its length is not known.
 
     Args:
-        round_: of the plan that is adopted: what it has shortened is told with what is left of it.
+        round_: of the plan that is adopted: what it has shortened is reported with what is left of it.
         facts: of the workload.
         sites: of a script; None: the places of a ``build()`` are those that its objects tell.
     """
@@ -110,7 +110,9 @@ def _of_steps(round_: Round, whole: WholeRun, facts: WorkloadFacts, sites: Sites
         each = sum(exposed.get(name, 0.0) for name in stages)
         opened = deepest if round_.bottleneck in stages else None
         file, line = (opened.file, opened.line) if opened is not None else place
-        return _Cost(what, each * whole.steps, edit, file, line, f"{_time(each)} of each of {whole.steps:.0f} steps")
+        return _Cost(
+            what, each * whole.steps, edit, file, line, f"{time_text(each)} of each of {whole.steps:.0f} steps"
+        )
 
     data, model = facts.dataset, facts.model
     loader = _place(sites, "loader_training")
@@ -123,7 +125,7 @@ def _of_steps(round_: Round, whole: WholeRun, facts: WorkloadFacts, sites: Sites
     lighter = "fewer and larger operators: one product for several, scaled_dot_product_attention, no loop in Python"
     if round_.operators:
         dearest = max(round_.operators, key=lambda operator: operator.seconds)
-        lighter += f"; {dearest.name} takes most ({_time(dearest.seconds)} of a step)"
+        lighter += f"; {dearest.name} takes most ({time_text(dearest.seconds)} of a step)"
     called = _place(sites, "model")
     yield cost("The model", ("forward", "backward"), lighter, (model.file, model.line) if model.file else called)
     fused = "one kernel for all parameters: fused=True, where the optimizer has it"
@@ -135,16 +137,16 @@ def _between_steps(round_: Round, whole: WholeRun, facts: WorkloadFacts, sites: 
     for name, cost in (("checkpoints", _checkpoints), ("later epochs' starts", _epochs)):
         part = whole.part(name)
         if part is not None:
-            yield cost(part.seconds, f"{_time(part.each)}, {part.count:.0f} times", sites)
+            yield cost(part.seconds, f"{time_text(part.each)}, {part.count:.0f} times", sites)
     start = sum(part.seconds for name in ("imports", "build") if (part := whole.part(name)) is not None)
     file, _ = _place(sites, "model")
     import_part = whole.part("imports")
-    told = f"{_time(import_part.seconds)} of it importing" if import_part is not None else ""
+    told = f"{time_text(import_part.seconds)} of it importing" if import_part is not None else ""
     once = "keep what is made from files at each start (decoded, tokenized) in one file; import only what is used"
     slow = sites.of("import") if sites is not None else ()
     for site in slow:
-        lighter = "import it where it is used, if this run uses it; else a lighter part of it, or leave it out"
-        yield _Cost(f"Importing {site.call}", site.options["seconds"], lighter, site.file, site.line, "at each start")
+        smaller = "import it where it is used, if this run uses it; else a smaller part of it, or leave it out"
+        yield _Cost(f"Importing {site.call}", site.options["seconds"], smaller, site.file, site.line, "at each start")
     start -= sum(site.options["seconds"] for site in slow)
     yield _Cost("The start, before the first batch", start, once, file, None, told)
     part = whole.part("evaluations")
@@ -162,7 +164,7 @@ def _between_steps(round_: Round, whole: WholeRun, facts: WorkloadFacts, sites: 
             "add up the metric of the training's own batches as they are trained on, or evaluate a sample of them",
             latest.file,
             latest.line,
-            f"{_time(latest.training_data_seconds or 0.0)}, {part.count:.0f} times",
+            f"{time_text(latest.training_data_seconds or 0.0)}, {part.count:.0f} times",
         )
     where = next((each for each in reversed(seen) if each.file and not each.training_data), None)
     where = where or next((each for each in reversed(seen) if each.file), None)
@@ -172,7 +174,7 @@ def _between_steps(round_: Round, whole: WholeRun, facts: WorkloadFacts, sites: 
         _of_evaluation(seen, round_.plan.names()),
         where.file if where is not None else None,
         where.line if where is not None else None,
-        f"{_time(part.each)}, {part.count:.0f} times",
+        f"{time_text(part.each)}, {part.count:.0f} times",
     )
 
 
@@ -209,12 +211,12 @@ def _advice(cost: _Cost, whole: WholeRun) -> Advice:
     share = cost.seconds / whole.seconds
     text = linecache.getline(cost.file, cost.line).strip() if cost.file and cost.line else ""
     evidence = (
-        f"{cost.each}, of a run of {_time(whole.seconds)} by its parts"
+        f"{cost.each}, of a run of {time_text(whole.seconds)} by its parts"
         if cost.each
-        else (f"of a run of {_time(whole.seconds)} by its parts")
+        else (f"of a run of {time_text(whole.seconds)} by its parts")
     )
     return Advice(
-        title=f"{cost.what}: {_time(cost.seconds)} of the run ({share:.0%})",
+        title=f"{cost.what}: {time_text(cost.seconds)} of the run ({share:.0%})",
         evidence=f"{evidence} — {text[:120]}" if text else evidence,
         seconds=cost.seconds,
         file=cost.file,
@@ -223,7 +225,7 @@ def _advice(cost: _Cost, whole: WholeRun) -> Advice:
     )
 
 
-def _time(seconds: float) -> str:
+def time_text(seconds: float) -> str:
     if seconds >= 1:
         return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:.0f} s"
     return f"{1e3 * seconds:.3g} ms"

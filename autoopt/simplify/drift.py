@@ -1,4 +1,4 @@
-"""Drift of the machine's speed: a reference read beside whatever is timed, and timings normalized to one speed.
+"""Drift of the machine's speed: a reference read next to whatever is timed, and timings normalized to one speed.
 
 A shared machine's cores change their speed by up to 2.5, for tenths of a second to many seconds, without a process
 that could be blamed and without stolen time: neighbours on the same silicon, clocks. What was timed in one such
@@ -25,7 +25,7 @@ from autoopt.simplify.stage_timings import InputTimings, StageTimings, Timing
 FRESH = 0.05
 """Seconds for which a reading stands; levels hold for several times as long."""
 BESIDE_WORKERS = 0.25
-"""Seconds between readings where workers go on meanwhile: the time that reading takes is not theirs."""
+"""Seconds between readings where workers go on in the meantime: the time that reading takes is not theirs."""
 SETTLED = 2.5e-3
 """Seconds of plain work after which a core's clock has forgotten the wide vector units, which lower it."""
 SAMPLES, TENSORS = 0.7, 0.4
@@ -84,10 +84,10 @@ def sensitivity(seconds: Sequence[float], readings: Sequence[float], usual: floa
 
     Args:
         seconds: of the repeats.
-        readings: of the reference beside each of them.
+        readings: of the reference next to each of them.
         usual: what is said where they tell nothing.
 
-    The median of the repeats in the fastest quarter beside that of the slowest, so that a burst, or a reading that
+    The median of the repeats in the fastest quarter next to that of the slowest, so that a burst, or a reading that
     fell on a change, has no say. Where all saw one speed they tell nothing, and the usual stands.
     """
     middle, typical = statistics.median(seconds), statistics.median(readings)

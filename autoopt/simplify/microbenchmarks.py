@@ -58,7 +58,7 @@ _LIBRARY = (
     "topk",
     "unique",
 )
-"""Parts of the names of operators that are one kernel of a library, which nothing fuses with what stands beside it."""
+"""Parts of the names of operators that are one kernel of a library, which nothing fuses with what stands next to it."""
 _STEPS, _WINDOW = 3, 0.5
 """Steps that are profiled; no further one is begun after so many seconds."""
 _EVALUATED, _ISSUED = 3, 5
@@ -95,7 +95,7 @@ def summary(
 
     Args:
         values: of each repeat.
-        readings: of the speed reference beside each repeat; empty where they were not read.
+        readings: of the speed reference next to each repeat; empty where they were not read.
         usual: sensitivity where the repeats do not tell it.
         cpu_seconds: of the calling thread.
     """
@@ -142,7 +142,7 @@ def repeat(
         time_limit: seconds for all of it; at least two calls are made however long they take.
         before: made ready before each repeat, not timed.
         wait: ends what ``call`` started (a device's synchronize), timed.
-        reference: of speed, read beside each repeat, not timed.
+        reference: of speed, read next to each repeat, not timed.
         usual: sensitivity where the repeats do not tell it; of the part that a core works.
 
     A call far shorter than the clock's own cost is timed several at once.
@@ -172,14 +172,15 @@ def interleaved(
     derived: Sequence[Callable[[Sequence[float]], float]] = (),
     reference: ReferenceSpeed | None = None,
 ) -> list[Timing]:
-    """Times several microbenchmarks in turn, so that a burst of the machine does not fall on one of them alone.
+    """Times several microbenchmarks one after the other, so that a burst of the machine does not fall on one of them
+    alone.
 
     Args:
         time_limit: seconds for all of them; at least two turns are made however long they take. Where one takes half of
-            it, the first call of each, which is left out otherwise, is one of them: setting up is little beside it.
+            it, the first call of each, which is left out otherwise, is one of them: setting up is little next to it.
         derived: what follows from the seconds of one turn, such as a difference; each is a further timing, of 0 at
             least.
-        reference: of speed, read beside each repeat, not timed.
+        reference: of speed, read next to each repeat, not timed.
     """
     start = time.perf_counter()
     readings: list[list[float]] = [[] for _ in microbenchmarks]
@@ -208,7 +209,7 @@ def interleaved(
 def _read_beside(
     one: Microbenchmark, at_once: int, reference: ReferenceSpeed | None, readings: list[float]
 ) -> tuple[float, float]:
-    """One repeat, and the speed beside it: the mean of before and after."""
+    """One repeat, and the speed next to it: the mean of before and after."""
     if reference is None:
         return _once(one.call, one.before, one.wait, at_once)
     first = reference.now()
@@ -373,7 +374,7 @@ def compute(training: LiveTraining, batches: list[Any], time_limit: float) -> Js
         "forward_backward": Microbenchmark(both, no_gradients, wait),
         "optimizer": Microbenchmark(training.update, cached_gradients, wait),
     }
-    # differences turn by turn: a burst of the machine spoils one turn, not the difference of two medians
+    # differences alternately: a burst of the machine spoils one turn, not the difference of two medians
     derived = {
         "backward": lambda turn: turn[2] - turn[1],
         "host": lambda turn: turn[0] - training.lengths.accumulation * turn[2] - turn[3],
@@ -393,7 +394,7 @@ def compute(training: LiveTraining, batches: list[Any], time_limit: float) -> Js
 
 
 def reference_of(training: LiveTraining) -> ReferenceSpeed | None:
-    """Reads the machine's speed beside a microbenchmark; None on a device, which has its own."""
+    """Reads the machine's speed next to a microbenchmark; None on a device, which has its own."""
     return ReferenceSpeed() if training.device.kind == "cpu" else None
 
 
@@ -411,7 +412,7 @@ def _issue(call: Callable[[], Any], idle: Callable[[], Any]) -> Timing:
 
 
 def ratio_of_batches(training: LiveTraining, batch: Any, other: Any, time_limit: float) -> float:
-    """Seconds of forward and backward of another micro-batch over those of this one, turn by turn."""
+    """Seconds of forward and backward of another micro-batch over those of this one, alternately."""
 
     def clear() -> None:
         training.optimizer.zero_grad(set_to_none=True)
@@ -426,7 +427,7 @@ def ratio_of_batches(training: LiveTraining, batch: Any, other: Any, time_limit:
 def by_threads(training: LiveTraining, batches: list[Any], measured: Timing, time_limit: float) -> dict[int, float]:
     """Seconds of a whole step on cached batches by number of compute threads; the CPU only.
 
-    The present number is measured again beside each other one, so that a burst does not pass for a speedup; twice,
+    The present number is measured again next to each other one, so that a burst does not pass for a speedup; twice,
     where a step is not longer than the time for it.
     """
     present = torch.get_num_threads()

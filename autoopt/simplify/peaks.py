@@ -59,7 +59,7 @@ def measured_peaks(device: torch.device, *, cache: Path | None = None) -> Peaks:
 
 
 def _shared(device: torch.device) -> bool:
-    """Whether other processes use the device, as far as NVML tells."""
+    """Whether other processes use the device, as far as NVML reports."""
     return device.type == "cuda" and bool(other_users(open_device(str(device))))
 
 

@@ -40,7 +40,7 @@ ON_HOST = ("preparation", "collate")
 HIDDEN = 0.05
 """Of the seconds of messages: where no more is exposed all of them are hidden, and more might be."""
 FARTHEST = 8
-"""Processes up to which is told, or twice as many as were measured: beyond that a machine has another link."""
+"""Processes up to which is reported, or twice as many as were measured: beyond that a machine has another link."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class InterferenceModel:
     def speeds(self, single: int, threads: int) -> tuple[float, float]:
         """Speeds of each of ``single`` threads that prepare and of a step with ``threads`` compute threads.
 
-        Where so many threads were measured beside other numbers of workers, in between on a line. Else by fair shares,
+        Where so many threads were measured next to other numbers of workers, in between on a line. Else by fair shares,
         times what a measured combination of the same kind (cores enough or not) got beyond or below its fair one.
         """
         if not threads:

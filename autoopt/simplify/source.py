@@ -234,7 +234,7 @@ def link(file: str, line: int, seconds: float) -> Deeper:
 
 
 def profile_lines(run: Callable[[], Any], time_limit: float, *, most: int = 50) -> LineProfile:
-    """Runs again and again under a tracer that looks at the user's own files alone.
+    """Runs again and again under a tracer that reads the user's own files alone.
 
     Whatever was traced before (a debugger, coverage) goes on afterwards.
     """

@@ -1,4 +1,4 @@
-"""Stage profile of a plan: one trial measured from the inside, and whether it was disturbed meanwhile."""
+"""Stage profile of a plan: one trial measured from the inside, and whether it was disturbed in the meantime."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from autoopt.records import Advice, Environment, JsonDict, Peaks, Plan, Record
 from autoopt.records.distributed import Communication
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import Block, Startup
+from autoopt.simplify.costly import time_text
 from autoopt.simplify.drift import whole
 
 BENCHMARK = "autoopt.benchmark.tasks"
@@ -27,9 +28,9 @@ STAGES_STEPS, INSPECT_STEPS = 36.0, 35.0
 SLOW_STEP = 0.3
 """Seconds of a step from which on a half of the block holds two: such steps differ by some per cent."""
 THROTTLED = 0.1
-"""Share of readings with a lowered clock from which on it is told."""
+"""Share of readings with a lowered clock from which on it is reported."""
 FOREIGN_CORES = 0.3
-"""Cores that others may use meanwhile: two busy-waiting compute threads lose far more than that share."""
+"""Cores that others may use in the meantime: two busy-waiting compute threads lose far more than that share."""
 DRIFT = 1.3
 """How far the profile's own step may be from the one that the paired comparison measured."""
 MODEL_ERROR = 0.2
@@ -151,10 +152,10 @@ def profile_stages(
     Args:
         seconds: for the microbenchmarks. The two halves of the block take a quarter of it besides; what strategies
             ask and advice are held to as much.
-        advise: also look for what only a person can change.
+        advise: also look for what only the user can change.
         trace: a folder for a short torch.profiler trace.
         strategies: that may look into the workload; all where None.
-        limit: seconds of all of it, about: what steps are too slow for is left out, and told.
+        limit: seconds of all of it, about: what steps are too slow for is left out, and reported.
         trying: seconds after which strategies try nothing more on copies of the model; without limit where None.
         told: called with what predictions need, as soon as that is there: before advice and trace.
 
@@ -295,8 +296,8 @@ def slower_than_seen(seen: StageProfile, look: float | None) -> str:
     step = seen.step_seconds
     if look and step and step > DRIFT * look:
         return (
-            f"while its stages were measured a step took {step * 1e3:.3g} ms, "
-            f"in the first look, which slows it, {look * 1e3:.3g} ms"
+            f"a step took {time_text(step)} while its stages were measured, "
+            f"and {time_text(look)} in the first steps, which are slower"
         )
     return reason_to_doubt(seen, None)
 
@@ -306,9 +307,8 @@ def reason_to_doubt(seen: StageProfile, usual_step: float | None) -> str:
     step = seen.step_seconds
     if usual_step and step and not 1 / DRIFT <= step / usual_step <= DRIFT:
         return (
-            f"while its stages were measured a step took {step * 1e3:.3g} ms, "
-            f"in the comparisons {usual_step * 1e3:.3g} ms"
+            f"a step took {time_text(step)} while its stages were measured, and {time_text(usual_step)} in comparisons"
         )
     if seen.foreign_cores is not None and seen.foreign_cores > FOREIGN_CORES:
-        return f"while its stages were measured other programs used {seen.foreign_cores:.1f} cores"
+        return f"other programs used {seen.foreign_cores:.1f} cores while its stages were measured"
     return ""

@@ -9,7 +9,7 @@ from autoopt.records import Contention, Deeper, Operator, Record
 SLOWEST = 0.02
 """Least speed over the speed alone, however many compete."""
 PRODUCT = 1024
-"""Rows of the square product that tells how near to its peak the machine is just now, on all of its cores."""
+"""Rows of the square product that shows how near to its peak the machine is just now, on all of its cores."""
 
 
 class Timing(Record):
@@ -64,9 +64,9 @@ class StageTimings(Record):
     """Every stage alone. Times are per micro-batch unless said otherwise.
 
     ``transfer``: a batch to the device, as the training moves it; ``pin``: pinning on the host. ``forward``: forward
-    and loss. ``forward_backward``: both. ``backward``: their difference, turn by turn. ``optimizer``: one optimizer
+    and loss. ``forward_backward``: both. ``backward``: their difference, alternately. ``optimizer``: one optimizer
     step on cached gradients, clipping and zeroing included. ``compute``: one whole optimizer step on cached batches
-    that are on the device. ``host``: what that step takes beyond forward, backward and optimizer, turn by turn.
+    that are on the device. ``host``: what that step takes beyond forward, backward and optimizer, alternately.
     ``contention``: speeds of workers and of that step while they compete; ``overlaps``: steps that were fed by workers
     for real. ``cold_ratio``, ``wakeup_ratio``,
     ``pause_seconds``: cache effects (``simplify.contention``). ``doubled``: forward and backward of twice the

@@ -1,4 +1,4 @@
-"""Tasks of a trial's process: the machine's peaks, the timings of every stage, advice on what a person must change."""
+"""Tasks of a trial's process: the machine's peaks, the timings of every stage, advice on what a user must change."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def measure_peaks(live: Any) -> JsonDict:
 
 @drives
 def running(live: Any, seconds: float, min_steps: int = 1, ramp_seconds: float = 0.0) -> JsonDict:
-    """A running ``block`` (:class:`~autoopt.records.messages.Block`), and the mean ``reference`` of speed beside it."""
+    """A running ``block`` (:class:`~autoopt.records.messages.Block`), and its mean ``reference`` of speed."""
     block, reference = running_block(live.training, seconds, min_steps, ramp_seconds)
     return {"block": block.model_dump(), "reference": reference}
 
@@ -71,7 +71,7 @@ def measure_messages(live: Any, seconds: float = 2.0) -> JsonDict:
 
 
 def advise(live: Any, timings: JsonDict, step_seconds: float | None = None) -> JsonDict:
-    """Advice on what only a person can change, with file and line: ``{"advice": [...]}``.
+    """Advice on what only the user can change, with file and line: ``{"advice": [...]}``.
 
     Args:
         timings: as ``measure_stages`` gave them.

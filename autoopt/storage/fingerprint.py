@@ -68,7 +68,8 @@ def differences(old: JsonDict, new: JsonDict, prefix: str = "") -> list[str]:
 
 
 def source_hashes(file: Path, root: Path | None = None) -> dict[str, str]:
-    """Hashes of a module and of the modules beside it that it imports, in turn, without running any of them.
+    """Hashes of a module and of the modules next to it that it imports, one after the other, without running any of
+    them.
 
     Args:
         file: the module.

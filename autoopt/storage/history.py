@@ -1,7 +1,7 @@
 """The history of a user's runs: the plan that was found for each workload on each device, in one readable file.
 
-A later search of the same workload looks at that plan first. It is never taken as proof. How much processes of one
-program differed on a device is remembered beside it: a later run's first guess.
+A later search of the same workload tries that plan first. It is never taken as evidence. How much processes of one
+program differed on a device is remembered next to it: a later run's first guess.
 """
 
 from __future__ import annotations

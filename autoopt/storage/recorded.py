@@ -52,7 +52,7 @@ class Recorded:
         return len(self.deaths)
 
     def crashes(self, now: Machine) -> int:
-        """How often it may have been what brought the run down, rather than a person who killed it.
+        """How often it may have been what brought the run down, rather than a user who killed it.
 
         Args:
             now: the machine at present.

@@ -266,7 +266,7 @@ class Run:
         return any(record.get("type") == "finished" and record.get("complete") for record in self._journal)
 
     def note(self, event: Event) -> None:
-        """A listener: writes down what was announced, for a person to read; resume does not need it."""
+        """A listener: writes down what was announced, for a user to read; resume does not need it."""
         if event.replayed or isinstance(event, NOT_JOURNALED):
             return
         with contextlib.suppress(EnvironmentLacks):  # the next step says so
@@ -388,7 +388,7 @@ def content(event: Event) -> JsonDict:
 class Announced:
     """Events that earlier processes of a run announced; each is recognized as often as it was.
 
-    Measured numbers are left out of the comparison: seconds are told apart by when the clock was looked at.
+    Measured numbers are left out of the comparison: seconds are distinguished by when the clock was examined.
 
     Args:
         records: of the journal.

@@ -89,7 +89,7 @@ class RunDirectory:
     def write(self, path: Path, text: str) -> None:
         """Writes a file of the run at once: a reader sees the old one or the new one, never a part.
 
-        A directory that was deleted meanwhile is made again, so that a result is not lost with it.
+        A directory that was deleted in the meantime is made again, so that a result is not lost with it.
 
         Raises:
             EnvironmentLacks: it cannot be written, also after giving up what was kept back.

@@ -25,7 +25,7 @@ Kind = Literal["quiet", "normal", "heavy", "drifting", "bimodal"]
 
 @dataclass
 class FakeClock:
-    """Seconds that pass only when told to."""
+    """Seconds that pass only on request."""
 
     now: float = 0.0
 
@@ -84,8 +84,8 @@ class Behaviour:
     ``fails`` is raised when the process has trained ``fails_at`` steps (0: while it is built).
     ``loss``: loss by step, the same for every process of this plan.
     ``process_sd``: how its processes scatter (log), where that is not as the machine's do.
-    ``quality``: what a probe of it shows beside one of the baseline.
-    ``loader``: how batches are made beside training, whose ``step_seconds`` are then those of computing alone; None:
+    ``quality``: what a probe of it shows next to one of the baseline.
+    ``loader``: how batches are made next to training, whose ``step_seconds`` are then those of computing alone; None:
     no step waits. ``slow_mode``: chance of a process, and how much longer its steps then take.
     ``young``: how much longer a process's first ``young_steps`` steps take, such as while it asks for pages anew.
     """

@@ -183,7 +183,7 @@ def _round(device: str) -> Round:
 
 
 def example_settings(strategy: Strategy, case: Case) -> list[JsonDict]:
-    """Settings that a strategy would try here; a generator is told that none was kept."""
+    """Settings that a strategy would try here; a generator is notified that none was kept."""
     settings = strategy.settings(case)
     if not isinstance(settings, Generator):
         return [dict(setting) for setting in islice(settings, MOST_SETTINGS)]

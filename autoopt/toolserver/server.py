@@ -19,14 +19,14 @@ from autoopt.options.duration import parse_duration
 from autoopt.records import Change, JsonDict, PlanDocument, Profile
 from autoopt.records.comparing import Compared
 from autoopt.records.reading import RESULT_FILE, read_document, read_result
-from autoopt.toolserver import told
+from autoopt.toolserver import answers
 from autoopt.toolserver.commands import Commands, Report
 from autoopt.toolserver.workspace import Workspace
 
 INSTRUCTIONS = """Measures PyTorch training runs in one workspace and judges changes to them.
 profile a script (train.py with its words) or a function (job.py:build) first; opportunities ranks what could be
 changed, with predicted gains and file:line; compare measures a change (a plan, a patch, a revision, or the files as
-they are now) against a baseline and is never passed by a lucky run: "undecided" is no pass; apply puts changes on the
+they are now) against a baseline and is never passed by chance: "undecided" is no pass; apply puts changes on the
 script's files, and takes them off again with revert. Calls take as long as their budget; they report progress and
 can be cancelled."""
 
@@ -76,18 +76,18 @@ class _Tools:
             options = [f"--budget={budget}", "--json", *([f"--metric={metric}"] if metric else [])]
             named = self._workspace.workload(target, words or [])
             document = await self._commands.json(["profile", *options, *named], self._report(ctx, budget))
-            return told.profiled(Profile.model_validate(document))
+            return answers.profiled(Profile.model_validate(document))
 
         return await _answered(work)
 
     async def opportunities(self, run: str) -> dict[str, Any]:
-        """Rank what could make a profiled training faster: predicted gain, file and line, and what a person must do.
+        """Rank what could make a profiled training faster: predicted gain, file and line, and what a user must do.
 
         run: as profile returned it. Predictions are upper bounds: measure with compare before believing one.
         """
 
         async def work() -> JsonDict:
-            return told.opportunities(self._profile(run))
+            return answers.opportunities(self._profile(run))
 
         return await _answered(work)
 
@@ -123,7 +123,7 @@ class _Tools:
             options += [f"--metric={metric}"] if metric else []
             named = self._workspace.workload(target, words or [])
             document = await self._commands.json(["compare", *options, *named], self._report(ctx, budget))
-            return told.compared(Compared.model_validate(document))
+            return answers.compared(Compared.model_validate(document))
 
         return await _answered(work)
 
@@ -152,9 +152,9 @@ class _Tools:
             folder = self._workspace.existing(run)
             if not (folder / RESULT_FILE).exists():
                 page = folder / "profile.html"
-                return {"page": str(page) if page.exists() else None, **told.profiled(self._profile(run))}
+                return {"page": str(page) if page.exists() else None, **answers.profiled(self._profile(run))}
             page = Path((await self._commands.text(["report", str(folder)], self._report(ctx))).strip())
-            return told.reported(read_result(folder), str(page))
+            return answers.reported(read_result(folder), str(page))
 
         return await _answered(work)
 
@@ -187,7 +187,7 @@ def document_key(document: PlanDocument) -> str:
 
 
 async def _answered(work: Callable[[], Awaitable[JsonDict]]) -> JsonDict:
-    """The answer; an error of the tree is told as it is, with what to do."""
+    """The answer; an error of the tree is reported as it is, with what to do."""
     try:
         return await work()
     except AutooptError as error:

@@ -23,7 +23,7 @@ KINDS = ("mlflow", "tensorboard", "wandb")
 
 
 class Tracker(Protocol):
-    """A listener that is told of the report at the end."""
+    """A listener that is notified of the report at the end."""
 
     def __call__(self, event: Event) -> None: ...
 

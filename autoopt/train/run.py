@@ -36,7 +36,7 @@ from autoopt.workload import Target
 
 CHECKPOINT = "checkpoint.pt"
 _LOOKED_AT_EVERY = 20
-"""Steps between looks at the loss: each look waits for the device."""
+"""Steps between readings of the loss: each reading waits for the device."""
 
 
 class Trained(Record):
@@ -344,7 +344,7 @@ def _short(spec: str) -> str:
 
 @contextlib.contextmanager
 def stopping(on_first: Callable[[], None] = lambda: None) -> Iterator[Callable[[], bool]]:
-    """Yields what tells whether a signal has come. Signals that were ignored (``nohup``) stay so.
+    """Yields what shows whether a signal has come. Signals that were ignored (``nohup``) stay so.
 
     A step is never broken off by the first: half a step could not be gone on from. Loader workers that are
     forked inherit this, and outlive the Ctrl-C that reaches them, too. The second raises ``KeyboardInterrupt``.

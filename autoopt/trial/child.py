@@ -23,7 +23,7 @@ from autoopt.trial.protocol import Answer, Call, Failure, Progress, TrialSpec
 
 LIVE = "autoopt.benchmark.trial_context:TrialContext"
 DUMP_SIGNAL = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else signal.SIGTERM
-"""Makes a trial write the stack of every thread into its log; sent before one that hangs is killed."""
+"""Makes a trial write the call stack of every thread into its log; sent before one that hangs is killed."""
 
 
 def main(channel: Channel) -> None:
@@ -64,7 +64,7 @@ class TaskServer:
         """Until the parent closes its end.
 
         Args:
-            log: the first answer tells what building the workload has imported, and what it set meanwhile.
+            log: the first answer shows what building the workload has imported, and what it set in the meantime.
         """
         live: Any = None
 
@@ -100,7 +100,7 @@ class TaskServer:
         return resolve(self._live_name)(spec, registry, emit=self.emit)
 
     def emit(self, data: JsonDict) -> None:
-        """Tells the parent how the task stands; from a thread of the user's it says nothing."""
+        """Notifies the parent how the task stands; from a thread of the user's it says nothing."""
         if threading.get_ident() == self._thread and os.getpid() == self._pid:
             self._channel.send(Progress(data=data).model_dump())
 

@@ -66,7 +66,7 @@ def failure_of(error: BaseException, where: str, oom_kills: Callable[[], int | N
     try:
         return _failure_of(error, where, oom_kills)
     except Exception as broken:  # an exception of the user's own class may answer with another one to anything
-        named = f"{type(error).__name__}, which raises {type(broken).__name__} when it is looked at"
+        named = f"{type(error).__name__}, which raises {type(broken).__name__} when it is printed"
         return Failure(failure="error", message=_one_line(named), where=where)
 
 
@@ -180,7 +180,7 @@ def _one_line(text: str) -> str:
 
 
 def _at(error: BaseException) -> str:
-    """Where in the user's own code it happened: `` (train.py:12)``; empty where none of it is on the stack."""
+    """Where in the user's own code it happened: `` (train.py:12)``; empty where none of it is on the call stack."""
     place = ""
     for frame, line in traceback.walk_tb(error.__traceback__):
         file = frame.f_code.co_filename

@@ -32,7 +32,7 @@ class TrialGroup(Answering):
     """Several live trials, one for each rank, as one :class:`TrialProcess`. What the first rank answers is the answer.
 
     Args:
-        ranks: in their order; started, not yet told what they are.
+        ranks: in their order; started, not yet given their ranks.
         folder: where they meet; removed with them.
     """
 
@@ -70,7 +70,7 @@ class TrialGroup(Answering):
         return sum(peaks) if peaks else None
 
     def introduce(self, how: JsonDict, deadline: float, timeout: float) -> JsonDict:
-        """Tells every rank what it is, and waits until all have built the workload and met."""
+        """Sends every rank its description, and waits until all have built the workload and met."""
         for rank in self.ranks:
             rank.tell(how)
         return _Gathering(self, "build", deadline, timeout, None).answer()
@@ -137,7 +137,7 @@ class _Gathering:
         """The first rank's, once all have answered.
 
         Raises:
-            AutooptError: the failure of the rank to blame; unless all told of theirs, none is alive any more.
+            AutooptError: the failure of the rank to blame; unless all reported theirs, none is alive any more.
         """
         while self.waiting and not self.failures:
             left = None if self.deadline is None else self.deadline - time.monotonic()
@@ -182,7 +182,7 @@ class _Gathering:
             self.answers[number] = document["data"]
 
     def _blamed(self) -> AutooptError:
-        """The failure that is no consequence of another's: of a process that ended first, then of one that tells."""
+        """The failure that is no consequence of another's: of a process that ended first, then of one that reports."""
         ranked = sorted(self.failures.items(), key=lambda item: (_consequence(item[1]), item[0]))
         number, error = ranked[0]
         if (
@@ -195,7 +195,7 @@ class _Gathering:
         return error
 
     def _hung(self) -> TrialFailed:
-        """No answer in time: each rank's stack tells who waits for whom."""
+        """No answer in time: each rank's call stack shows who waits for whom."""
         failures = {number: rank.hung(self.where, self.timeout, "") for number, rank in self.waiting.items()}
         hanging = {number: place for number, rank in self.waiting.items() if (place := _standing(rank.tail()))}
         missing = sorted(failures) if len(failures) < len(self.group.ranks) else sorted(hanging)
@@ -218,7 +218,7 @@ def _consequence(error: AutooptError) -> int:
 
 
 def _standing(log: str) -> str:
-    """Where the main thread stood when its stack was written to the log; empty where it waited for another rank."""
+    """Where the main thread was when its call stack was logged; empty where it waited for another rank."""
     dump = log.rpartition("most recent call first")[2]
     with contextlib.suppress(IndexError):
         frames = _FRAME.findall(dump)

@@ -106,7 +106,7 @@ class Launcher:
         return process
 
     def _several(self, spec: TrialSpec, log: Path) -> TrialGroup:
-        """A process for each rank; the first one's log is the trial's, the others' stand beside it."""
+        """A process for each rank; the first one's log is the trial's, the others' stand next to it."""
         folder = tempfile.mkdtemp(prefix="autoopt-group-", dir=scratch_folder())
         started: list[TrialProcess] = []
         port = free_port()
@@ -121,7 +121,7 @@ class Launcher:
         return TrialGroup(started, folder)
 
     def _introduce(self, process: Trial, deadline: float, timeout: float) -> None:
-        """Tells a trial what it is; the first one tells what it has imported.
+        """Sends a trial its description; the first one reports what it has imported.
 
         A fresh interpreter imports libraries before it builds as well, where the server has them: what building
         takes is compared.

@@ -36,7 +36,7 @@ class Workers(Protocol):
     """Fills places with jobs, in the order in which they are handed in."""
 
     def submit(self, job: Callable[[int], T]) -> Future[T]:
-        """Runs ``job(place)`` as soon as a place is free, which is told by its number."""
+        """Runs ``job(place)`` as soon as a place is free, which is known from its number."""
 
     def close(self, wait: bool = True) -> None:
         """Drops the jobs that were not begun, and waits for the others."""

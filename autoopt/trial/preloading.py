@@ -1,6 +1,6 @@
 """Libraries that the user's code imports, imported once in the fork server instead of in every trial.
 
-Only what comes from ``site-packages``: the user's own code runs in trials alone. What importing changes beside the
+Only what comes from ``site-packages``: the user's own code runs in trials alone. What importing changes next to the
 modules must be what it changed in the trial, or the server goes on without them.
 """
 

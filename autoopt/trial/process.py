@@ -32,7 +32,7 @@ Task = str | Callable[..., Any]
 
 
 class Answering(ABC):
-    """An object that tasks are asked of, and that tells once what its workload is."""
+    """An object that tasks are asked of, and that reports once what its workload is."""
 
     @abstractmethod
     def call(
@@ -42,7 +42,7 @@ class Answering(ABC):
 
     @cached_property
     def ready(self) -> Ready:
-        """Facts that the trial tells of its workload; assembled when first asked for."""
+        """Facts that the trial reports about its workload; assembled when first asked for."""
         return Ready.model_validate(self.call(READY, timeout=300.0))
 
 
@@ -95,7 +95,7 @@ class TrialProcess(Answering):
         Args:
             task: ``module:function``, or the function itself.
             timeout: seconds until it counts as hung and is killed.
-            on_progress: gets what the task tells on the way.
+            on_progress: gets what the task reports on the way.
             arguments: of the task; JSON.
 
         Raises:
@@ -156,12 +156,12 @@ class TrialProcess(Answering):
         self.close()
 
     def introduce(self, how: JsonDict, deadline: float, timeout: float) -> JsonDict:
-        """Tells the trial what it is, and waits until its workload is built."""
+        """Sends the trial its description, and waits until its workload is built."""
         self.tell(how)
         return self._answer("build", deadline, timeout, None)
 
     def tell(self, how: JsonDict) -> None:
-        """Tells the trial what it is."""
+        """Sends the trial its description."""
         self._say({"spec": self.spec.model_dump(), **how})
 
     def _say(self, document: JsonDict) -> None:
@@ -252,7 +252,7 @@ class TrialProcess(Answering):
         return TrialFailed(failure.failure, failure.message, where=where, detail=self.tail())
 
     def hung(self, where: str, timeout: float | None, note: str) -> TrialFailed:
-        """No answer in time: has every thread's stack written to the log, then ends the trial."""
+        """No answer in time: has every thread's call stack written to the log, then ends the trial."""
         if self._pid and self.alive:
             tree.send([self._pid], DUMP_SIGNAL)
             tree.send([self._pid], tree.CONTINUE)
@@ -263,7 +263,7 @@ class TrialProcess(Answering):
         return TrialFailed(failure.failure, failure.message, where=where, detail=self.tail())
 
     def error(self, failure: Failure) -> AutooptError:
-        """The exception for a failure that the trial told."""
+        """The exception for a failure that the trial reported."""
         if failure.exit_code and not self.spec.plan.changes:
             kinds: dict[int, type[AutooptError]] = {2: UsageError, 3: WorkloadError, 4: EnvironmentLacks}
             kind = kinds.get(failure.exit_code, AutooptError)

@@ -14,7 +14,7 @@ from autoopt.records import JsonDict, Plan, Record, Sites
 
 
 class Launch(Record):
-    """The processes that a launcher such as torchrun starts for a command, as it told when it was asked once.
+    """The processes that a launcher such as torchrun starts for a command, as it reported when it was asked once.
 
     ``ranks``: the environment variables of each process, by rank, that the launcher sets or changes. ``command``: of
     the launcher, as the user gave it.
@@ -42,7 +42,7 @@ class ScriptSpec(Record):
     watched. ``metric``: pattern or key of the metric in what it prints or logs. ``folders``: those that the trial
     sees through a view of its own, so that nothing in them is changed; ``shared``: those within them that it writes to
     for autoopt (the run directory). ``patched``: files to be read in place of those
-    that are there, their text by path. ``python_path``: folders that its interpreter looks at before all others.
+    that are there, their text by path. ``python_path``: folders that its interpreter reads before all others.
     ``own_seeds``: its seeds stand; where they do not, each is mixed with the trial's (``autoopt.script.draws``).
     ``entry``: the module whose ``main`` the trial's process runs. ``path``: the
     interpreter's ``sys.path``, where the script may be run by a process that has torch imported already; None: it is

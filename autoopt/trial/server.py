@@ -49,8 +49,8 @@ def main(descriptor: int) -> NoReturn:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors need no reaping
     tree.die_with_parent()  # while it imports it cannot see that its socket is closed
     preload()
-    affinity.bind(affinity.AT_START)  # what the imports took away; a trial tells whether the workload's own do so too
-    tree.die_with_parent(False)  # from here on the socket tells; the thread that started it may end
+    affinity.bind(affinity.AT_START)  # what the imports took away; a trial shows whether the workload's own do so too
+    tree.die_with_parent(False)  # from here on the socket reports; the thread that started it may end
     gc.collect()
     gc.freeze()  # so that a collection in a supervisor does not touch, and copy, every page of the server
     with socket.socket(fileno=descriptor) as end:

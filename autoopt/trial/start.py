@@ -51,10 +51,10 @@ class ForkServer:
     """A process with torch imported from which trials are forked; started again when it is gone.
 
     Args:
-        variables: of its environment, beside this process's: what torch reads as it is imported.
+        variables: of its environment, next to this process's: what torch reads as it is imported.
 
     Attributes:
-        seen: what a trial has imported; None before one has told.
+        seen: what a trial has imported; None before one has reported.
         preloaded: whether it has imported that as well; None before it was asked to.
     """
 

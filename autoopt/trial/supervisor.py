@@ -2,7 +2,7 @@
 
 It adopts every orphan below it, so that no process gets away by changing its group or session. When the
 trial ends, when the parent asks for it, or when the parent dies, it kills what is left, removes the
-trial's temporary files and shared memory, tells how the trial ended, and goes.
+trial's temporary files and shared memory, shows how the trial ended, and goes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LOG_LIMIT = 32 * 2**20
 """Bytes of a trial's log; beyond it, what was printed first is dropped."""
 
 _LOOK_SECONDS = 1.0
-"""Between looks at how long the log has grown."""
+"""Between reads how long the log has grown."""
 
 
 def supervise(trial: int, supervisor: int, log: int, main: Callable[[Channel], None]) -> NoReturn:

@@ -98,7 +98,7 @@ def kill_below(pid: int, *, on_end: Callable[[Ended], None] = lambda _: None) ->
 
     Args:
         pid: this process.
-        on_end: is told of each process that was reaped.
+        on_end: is notified of each process that was reaped.
 
     Returns:
         what did not go within ten seconds: processes in a wait that cannot be interrupted.

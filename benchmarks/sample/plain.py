@@ -221,8 +221,8 @@ def win() -> r.Result:
             r.Ablation(strategy="compile", setting=PLAN.changes[3].setting, without=estimate(1.14), alone=None),
         ),
         decided=(
-            r.Decided(strategy="workers", verdict=r.Verdict.KEPT, by="its own proof"),
-            r.Decided(strategy="pin_memory", by="kept as a part of what was proved together"),
+            r.Decided(strategy="workers", verdict=r.Verdict.KEPT, by="its own confirmation"),
+            r.Decided(strategy="pin_memory", by="kept as a part of a confirmed combination"),
             r.Decided(strategy="batch", verdict=r.Verdict.FAILED, by="out_of_memory: tried to allocate 9.4 GiB"),
         ),
         stop=r.Stop(

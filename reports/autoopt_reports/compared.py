@@ -30,7 +30,7 @@ def summary(found: Compared) -> Iterator[str]:
     if found.requirement is not None:
         yield f"required {found.requirement.text}: {'holds' if found.requirement.holds else 'does not hold'}"
     if found.ledger is not None:
-        yield f"ask {found.ledger.ask} of its ledger: {_ledger(found.ledger)}"
+        yield f"ledger, comparison {found.ledger.ask}: {_ledger(found.ledger)}"
     if found.answer == "undecided" and found.learning.level != "undecided":
         yield "more --budget, or a quieter machine, may decide it"
     if found.metric_note:
@@ -40,10 +40,10 @@ def summary(found: Compared) -> Iterator[str]:
 
 
 def _ledger(ledger: LedgerEntry) -> str:
-    reached = "none was reached" if ledger.e_value is None else f"{ledger.e_value:.3g} was reached"
-    needs = f"may err with {ledger.alpha:.2g}, so an e-value of {ledger.needed:.3g} is needed and {reached}"
+    reached = "none" if ledger.e_value is None else f"{ledger.e_value:.3g}"
+    needs = f"error rate {ledger.alpha:.2g}; e-value needed {ledger.needed:.3g}, reached {reached}"
     head = f"; head {ledger.head}" if ledger.head else ""
-    return f"{needs}; {ledger.left:.2g} of {ledger.total:g} is left for all later asks{head}"
+    return f"{needs}; error rate left {ledger.left:.2g} of {ledger.total:g}{head}"
 
 
 def rows(found: Compared) -> list[tuple[str, str, str, str]]:
@@ -104,7 +104,7 @@ def facts(found: Compared) -> list[tuple[str, str]]:
         verdict = "holds" if found.requirement.holds else "does not hold"
         told.append(("Required", f"{found.requirement.text}: {verdict}"))
     if found.ledger is not None:
-        told.append(("Ledger", f"ask {found.ledger.ask}: {_ledger(found.ledger)}"))
+        told.append(("Ledger", f"comparison {found.ledger.ask}: {_ledger(found.ledger)}"))
     machine = found.environment
     if machine is not None:
         told.append(("Machine", f"{machine.device_name or machine.device}, torch {machine.torch}, seed {found.seed}"))

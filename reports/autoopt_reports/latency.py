@@ -48,7 +48,7 @@ def headline(found: Latency) -> str:
     """The verdict in one line."""
     limit = "" if found.limit_seconds is None else f"P95 of {milliseconds(found.limit_seconds)}"
     if found.chosen is None:
-        return f"{limit or 'Nothing'}: {ANSWERS[found.holds]}" if limit else "No variant is proven to keep the quality"
+        return f"{limit or 'Nothing'}: {ANSWERS[found.holds]}" if limit else "No variant was shown to keep the quality"
     best = found.variant(found.chosen)
     assert best is not None
     speed = f", {ratio_text(best.ratio)} of the model as it is" if best.name != "as it is" else ""
@@ -61,7 +61,7 @@ def summary(found: Latency) -> Iterator[str]:
     yield found.reason
     for served in found.variants:
         if served.status in ("measured", "screened"):
-            p95 = latency_text(served.p95) if served.p95 else f"{milliseconds(served.screened_p95)} at a look"
+            p95 = latency_text(served.p95) if served.p95 else f"{milliseconds(served.screened_p95)} screened"
             yield f"  {served.name}: P95 {p95}; drop of {found.metric} {drop_text(served)}"
         else:
             yield f"  {served.name}: {served.status.replace('_', ' ')}: {served.reason}"
@@ -128,7 +128,7 @@ def _row(found: Latency, served: Served) -> Row:
     name += " · knee" if served.knee else " · front" if served.front else ""
     if served.status not in ("measured", "screened"):
         return Row("mute", (name, f"{served.status.replace('_', ' ')}: {served.reason}", *[""] * (len(HEADS) - 2)))
-    p95 = latency_text(served.p95) if served.p95 else f"{milliseconds(served.screened_p95)} at a look: {served.reason}"
+    p95 = latency_text(served.p95) if served.p95 else f"{milliseconds(served.screened_p95)} screened: {served.reason}"
     cold = served.cold_start
     start = (
         f"{units.duration(cold.prepare_seconds) if cold.prepare_seconds is not None else 'nothing'}, "

@@ -1,4 +1,4 @@
-"""LoRA: the weights stay, and matrices of low rank beside them are trained."""
+"""LoRA: the weights stay, and matrices of low rank next to them are trained."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Adapted:
     """``model -> model`` with adapters of low rank at the targets, in place; heads are trained as they are.
 
     Args:
-        rank: of the two matrices beside each weight; their product is scaled by 2.
+        rank: of the two matrices next to each weight; their product is scaled by 2.
         targets: names of linear modules.
         heads: names of modules that are trained as a whole.
     """
@@ -44,7 +44,7 @@ class Adapted:
 class Lora(Strategy):
     """Trains adapters of low rank in place of the weights.
 
-    What it does: peft's LoRA beside linear layers, rank and layers searched; the last layer is trained as a whole. The
+    What it does: peft's LoRA next to linear layers, rank and layers searched; the last layer is trained as a whole. The
         learning rate is four times as high.
     When it helps: fine-tuning of a pretrained transformer: 5 to 100 times fewer trained parameters, and the optimizer's
         state and the gradients shrink as much.

@@ -153,7 +153,7 @@ def side_of(own: Any, share: float) -> tuple[int, int]:
 
 
 def setting_of(own: Any, share: float, steps: int) -> Setting:
-    """Sizes in turn over a share of the planned steps, then the images' own."""
+    """Sizes one after the other over a share of the planned steps, then the images' own."""
     full_from = max(len(SIZES), round(share * steps))
     sizes = [[*side_of(own, size), round(place * full_from / len(SIZES))] for place, size in enumerate(SIZES)]
     return {"own": list(own), "sizes": sizes, "full_from": full_from}

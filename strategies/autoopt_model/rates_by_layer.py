@@ -106,8 +106,8 @@ class RatesByLayer(Strategy):
 
     No run and no benchmark has kept it so far.
 
-    What it does: LARS beside SGD: before the step the gradient of each matrix, weight decay included, is scaled down to
-        a share of the weights; the learning rate is never exceeded. LAMB beside the Adam family: after the step the
+    What it does: LARS next to SGD: before the step the gradient of each matrix, weight decay included, is scaled down
+        to a share of the weights; the learning rate is never exceeded. LAMB next to the Adam family: after the step the
         update of each matrix gets the size of its weights times the learning rate. Biases and norms stay as they are.
     When it helps: batches so large that one learning rate for all layers no longer learns.
     When it does not: the batch that is trained with now, where it rarely learns faster; tuned rates.

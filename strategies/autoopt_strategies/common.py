@@ -16,7 +16,7 @@ PATIENCE = 0.25
 LEAST_SHARE = 0.01
 """Of a step, as the smallest gain that is asked for: what takes less is not worth a setting."""
 LEAST_SAVING = 0.03
-"""Of what is timed: a few timings in turns tell no smaller difference, and predictions are no better."""
+"""Of what is timed: a few timings alternately tell no smaller difference, and predictions are no better."""
 FASTER = 1.05
 """A precision whose matmul peak is not this much above another's cannot pay for its casts."""
 OF_CONVOLUTIONS = 0.5

@@ -143,7 +143,7 @@ class Two(Module):
 @pytest.mark.parametrize(
     ("made", "why"),
     [
-        (lambda: Manual(), "optimizes by hand"),
+        (lambda: Manual(), "optimizes manually"),
         (lambda: OwnStep(), "overrides optimizer_step"),
         (lambda: Two(), "2 optimizers"),
         (lambda: (trainer(precision="bf16-true"), Module()), "bf16-true"),

@@ -93,7 +93,7 @@ def test_it_is_told_in_a_terminal_a_comment_and_a_page() -> None:
     assert "faster: a step 1.20x [1.10, 1.30]" in lines
     assert "required faster: holds" in lines
     assert "0.02 of 0.05 is left" in lines
-    assert "an e-value of 1e+03 is needed and 12.3 was reached" in lines
+    assert "e-value needed 1e+03, reached 12.3" in lines
     assert "throughput: - -> -" in lines
     assert "accuracy" not in lines
     comment = compared.markdown(found)

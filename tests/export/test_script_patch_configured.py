@@ -90,7 +90,7 @@ def test_the_one_line_of_the_users_files_that_sets_it_is_changed(
             {"conf/other.yaml": "data:\n  batch_size: 8\n  num_workers: 4  # as many as cores\n"},
             (),
             4,
-            "which is set in conf/other.yaml:3; write 2 there; beside it persistent_workers=True",
+            "which is set in conf/other.yaml:3; write 2 there; next to it persistent_workers=True",
         ),
         ({"conf.json": '{"num_workers": 4, "x": 1}\n'}, (), 4, "no one line was seen to set"),  # several keys on a line
         ({"conf.json": '{\n  "num_workers": 4,\n  "x": 1}\n'}, (), 4, "conf.json:2"),
@@ -177,5 +177,5 @@ def test_what_is_computed_is_told_with_what_to_write(tmp_path: Path) -> None:
     (change,) = patch.changes
     assert change.how == "by hand"
     assert change.reason == (
-        "train.py:3 computes it: min(8, cores()); write 2 in its place; beside it persistent_workers=True"
+        "train.py:3 computes it: min(8, cores()); write 2 in its place; next to it persistent_workers=True"
     )

@@ -272,7 +272,7 @@ def test_an_exception_that_answers_with_others_is_a_failure_all_the_same() -> No
 
     failure = failure_of(Odd(), "step")
     assert (failure.failure, failure.where) == ("error", "step")
-    assert failure.message == "Odd, which raises KeyError when it is looked at"
+    assert failure.message == "Odd, which raises KeyError when it is printed"
 
 
 def test_an_exception_that_is_a_frozen_dataclass_is_told_with_its_traceback() -> None:

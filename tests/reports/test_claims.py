@@ -13,7 +13,7 @@ from rich.console import Console
 from autoopt import records as r
 from autoopt.events import Verified
 from autoopt.records.headline import Headline
-from autoopt.toolserver.told import reported
+from autoopt.toolserver.answers import reported
 from autoopt.trackers.values import of_result
 from autoopt_reports import card, html
 from autoopt_reports.console import summary

@@ -46,7 +46,7 @@ def test_it_says_why_no_line_and_no_size_is_told() -> None:
     assert found.error is not None
     flat = found.error.model_copy(update={"at_target": None, "note": "the bounds hold zero", "by_size": True})
     page = html.render(result_of(found.model_copy(update={"error": flat})))
-    assert "the size that just reaches the target is not told: <bdi>the bounds hold zero</bdi>" in page
+    assert "the size that just reaches the target is unknown: <bdi>the bounds hold zero</bdi>" in page
     assert "farther from a line than trainings of one size from each other: each size counts once" in page
     assert "to the power of" in str(model_scaling_view(result_of(found.model_copy(update={"error": flat}))).headline)  # type: ignore[union-attr]
     none = result_of(ModelScaling(missing=missing))

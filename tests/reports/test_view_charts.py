@@ -169,7 +169,7 @@ def test_what_was_trained_stands_in_the_trade_off_of_time_and_quality() -> None:
     assert (view.limit.value.value, view.limit.below, view.limit.word) == (WIN.objective.target, False, "target")
     front = {str(spot.label) for spot in view.spots if spot.front}
     assert front == {"change_1", "change_2"}, "cheapest, and best in the metric"
-    assert "change_2 looks sooner and is not proven" in str(view.reason)
+    assert "change_2 may be sooner, but is not confirmed" in str(view.reason)
     assert "change_3 missed the target" in str(view.reason)
     plane = tradeoff_chart(view)
     assert plane.rules[0].kind == "target"

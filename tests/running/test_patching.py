@@ -49,7 +49,7 @@ def test_what_no_line_says_is_told_and_nothing_is_changed(
     assert run(["apply", "--plan", path, str(tmp_path / "run")]) == 2
     assert "accumulation" in capsys.readouterr().err
     assert run(["revert", "--plan", path, str(tmp_path / "run")]) == 2
-    assert "was not put on" in capsys.readouterr().err
+    assert "was not applied" in capsys.readouterr().err
     assert (tmp_path / "train.py").read_text() == PLAIN
 
 

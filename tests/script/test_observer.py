@@ -13,15 +13,15 @@ import pytest
 
 from autoopt.script import frames
 from autoopt.script.frames import names_of
-from autoopt.script.joints import Joints
 from autoopt.script.observer import Observer
+from autoopt.script.torch_hooks import TorchHooks
 
 
 def test_what_a_library_prints_is_no_line_of_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builtins, "print", print)  # is put back at the end
     monkeypatch.delitem(sys.modules, "this", raising=False)
-    joints = SimpleNamespace(session=SimpleNamespace(standing=False, steps=1), watchers=[])
-    observer = Observer(cast(Joints, cast(Any, joints)))
+    hooks = SimpleNamespace(session=SimpleNamespace(standing=False, steps=1), watchers=[])
+    observer = Observer(cast(TorchHooks, cast(Any, hooks)))
     observer._around(builtins, "print", observer._prints)
     importlib.import_module("this")  # prints
     assert not observer._sites

@@ -37,7 +37,7 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Time:
 
 
 class Script:
-    """A training loop as its joints tell of it, on the CPU; ``plain``: whether they may write down next to nothing."""
+    """A training loop as its hooks tell of it, on the CPU; ``plain``: whether they may write down next to nothing."""
 
     def __init__(self, time: Time, plain: bool, enough: Callable[[int, float], bool] = lambda *_: False) -> None:
         self.time, self.session = time, Session(stops=False)

@@ -13,7 +13,7 @@ def loader() -> DataLoader[int]:
 
 
 def read(roles: Roles, one: DataLoader[int], *, reader: int | None = None, samples: int = 4) -> None:
-    """The next batch of a loader, as the joints tell of it."""
+    """The next batch of a loader, as the hooks tell of it."""
     number = id(one) if reader is None else reader
     if roles.trains(one):
         roles.given(number, None, samples)

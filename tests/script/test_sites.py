@@ -12,7 +12,7 @@ from autoopt.errors import TrialFailed
 from autoopt.export.script_patch import placed
 from autoopt.records import Change, Plan, Site, SiteKind, Sites
 from autoopt.script.advice import advice_of
-from autoopt.script.joints import Passes, anchor_of, period_of
+from autoopt.script.torch_hooks import Passes, anchor_of, period_of
 from autoopt.search.compare.arm import TrialArm
 from scripted import BF16, REGISTRY
 from tests.script.conftest import SCRIPTS, StartScript, sites_of

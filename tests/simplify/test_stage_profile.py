@@ -119,7 +119,7 @@ def test_what_speaks_against_a_profile(profile: StageProfile, usual: float | Non
     [
         (seen(0.1), 0.1, ""),
         (seen(0.05), 0.1, ""),
-        (seen(0.4), 0.1, "400 ms, in the first look, which slows it, 100 ms"),
+        (seen(0.4), 0.1, "400 ms while its stages were measured, and 100 ms in the first steps"),
         (seen(0.1, 0.9), 0.1, "0.9 cores"),
         (seen(0.1), None, ""),
     ],

@@ -351,7 +351,7 @@ def without_waiting(lap: Lap, away: Sequence[float], group: Group) -> Lap:
 
     Args:
         lap: of this process; its own evaluations and checkpoints are no part of it.
-        away: seconds before the end of each step in which this process evaluated, saved or was looked at; empty where
+        away: seconds before the end of each step in which this process evaluated, saved or was examined; empty where
             it did neither by itself.
     """
     if group.size == 1 or not away:

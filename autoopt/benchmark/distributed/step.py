@@ -28,7 +28,7 @@ FIRST_BUCKET, BUCKET = 2**20, 25 * 2**20
 """Torch begins with a small bucket, so that sending starts early."""
 _LEAST, _TURN = 5, 3
 _MESSAGES = 0.35
-"""Of the time, for messages alone; the rest is for steps with and without them, in turns."""
+"""Of the time, for messages alone; the rest is for steps with and without them, alternately."""
 
 
 class SharedStep(TrainingStep):
@@ -268,7 +268,7 @@ def _timed(training: Any, call: Callable[[], None], seconds: float) -> list[floa
 
 
 def _in_turns(training: Any, batches: list[Any], ways: Mapping[str, Way], seconds: float) -> dict[str, list[float]]:
-    """Seconds of forward and backward in each of several ways, in turns of a few."""
+    """Seconds of forward and backward in each of several ways, a few at a time, alternately."""
     group, began = training.group, time.perf_counter()
     found: dict[str, list[float]] = {name: [] for name in ways}
 

@@ -145,7 +145,7 @@ def save(path: str, state: dict[str, Any]) -> None:
 
 
 def graph_marker(device: torch.device) -> Callable[[], None] | None:
-    """The call that tells CUDA graphs that a step begins; there are none on other devices."""
+    """The call that notifies CUDA graphs that a step begins; there are none on other devices."""
     return torch.compiler.cudagraph_mark_step_begin if device.type == "cuda" else None
 
 
@@ -157,7 +157,7 @@ class Run:
         seed_everything(args.seed)
         workload: Any = plan.build()
         if plan.adapted:
-            workload = adapt(workload)  # the objects of a Trainer, taken apart
+            workload = adapt(workload)  # the objects of a Trainer
         self.workload = workload
         self.make_loaders()
         self.accumulation: int = workload.accumulation if plan.accumulation is None else plan.accumulation
@@ -413,7 +413,7 @@ def default_device() -> str:
 
 
 def main() -> None:
-    """Trains, and tells each evaluation."""
+    """Trains, and reports each evaluation."""
     args = arguments()
     began = time.perf_counter()
     for step, loss, metrics in train(args):

@@ -1,4 +1,4 @@
-"""The winning plan as a unified diff of a script, one hunk a change, as a person would write it."""
+"""The winning plan as a unified diff of a script, one hunk a change, as a user would write it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Placed:
 
     @property
     def _added(self) -> dict[str, str]:
-        """The file that is added beside the script."""
+        """The file that is added next to the script."""
         added = self.placing.beside
         return {} if added is None else {added.file: added.text}
 

@@ -57,10 +57,10 @@ DATALOADER_POSITIONS = (
 
 
 _SHORT = 40
-"""Characters of the contexts of a ``with`` that another one is put beside."""
+"""Characters of the contexts of a ``with`` that another one is put next to."""
 
 Argument = tuple[cst.BaseExpression | None, Sequence[str]]
-"""Value of an argument, None where it is taken out, and the names of those that may stand without one."""
+"""Value of an argument, None where it is removed, and the names of those that may stand without one."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The file beside a script that holds a patch's own classes and functions: the source of what was measured."""
+"""The file next to a script that holds a patch's own classes and functions: the source of what was measured."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ class Beside:
 
 
 def beside(sites: Sites) -> Beside:
-    """The file that is added beside a script, empty; one that is there is never overwritten.
+    """The file that is added next to a script, empty; one that is there is never overwritten.
 
     Raises:
         NoHonestEditError: it is not known which file begins the script.
     """
     entry = entry_of(sites)
     if entry is None:
-        raise NoHonestEditError("which file begins the script is not known, so that no file can be put beside it")
+        raise NoHonestEditError("which file begins the script is not known, so that no file can be added next to it")
     folder, package = Path(entry).parent, ""
     if "-m" in sites.command[:-1] and folder != Path():  # found from the folder of the command
         package = ".".join(folder.parts) + "."

@@ -1,4 +1,4 @@
-"""The user's own files, those that configure the script, and the command-line options that argparse is told of."""
+"""The user's own files, those that configure the script, and the command-line options that argparse knows."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ from autoopt.strategy import Edit, Recipe
 
 
 def made_otherwise(source: Source, site: Site, arguments: JsonDict, command: Sequence[str]) -> NoHonestEditError:
-    """The edit for a person to make where a parser makes the object that holds a trainer's arguments.
+    """The edit for a user to make where a parser makes the object that holds a trainer's arguments.
 
     Args:
         source: the file of the site.
@@ -84,7 +84,7 @@ class Placing:
         sites: of the script.
         files: edits by file as the sites name them; read when first asked for.
         sources: the files that were read so far; edits name the nodes of these.
-        beside: the file that is added beside the script; None where nothing needs it so far.
+        beside: the file that is added next to the script; None where nothing needs it so far.
         environment: variables that the command is started with.
         configured: texts of files that configure the script, as they are and as they become.
     """
@@ -118,7 +118,7 @@ class Placing:
         """Adds one edit.
 
         Raises:
-            NoHonestEditError: there is no place for it where a person would write it.
+            NoHonestEditError: there is no place for it where a user would write it.
         """
         places: dict[str, Callable[[Edit], None]] = {
             "loader": self._loaders,
@@ -338,7 +338,7 @@ class Placing:
         self._wrap(replace(edit, at="dataset"), source, self._call(source, site), "dataset", DATALOADER_POSITIONS, "")
 
     def _if_honest(self, place: Callable[[Placing], None]) -> None:
-        """Adds edits that others do without, where a person would write them."""
+        """Adds edits that others do without, where a user would write them."""
         trial = self.on_trial()
         try:
             place(trial)
@@ -383,7 +383,7 @@ class Placing:
         edits.argument(call, name, cst.parse_expression(text), positions)
 
     def import_part(self, source: Source, part: str) -> str:
-        """Makes sure that a class or function stands in the file beside the script, and that a file imports it."""
+        """Makes sure that a class or function stands in the file next to the script, and that a file imports it."""
         self.beside = (self.beside or beside(self.sites)).with_part(part)
         return self._import_name(source, self.beside.module, part.rpartition(":")[2])
 
@@ -481,7 +481,7 @@ class Placing:
         self.touched = self.touched or self._at(source, last)
 
     def _left_out(self, edit: Edit) -> None:
-        """Takes out statements that consist of a call."""
+        """Removes statements that consist of a call."""
         for site in self.sites.of("forced"):
             if f"{site.file}:{site.line} {site.call}" not in edit.lines:
                 continue
@@ -503,7 +503,7 @@ class Placing:
         module, _, edited = edit.parts[0].partition(":")
         try:
             found = getattr(import_module(module), edited)(source.tree.code, name, **edit.arguments)
-        except Exception as reason:  # the file is another one than that which was looked at
+        except Exception as reason:  # the file is another one than that which was examined
             raise NoHonestEditError(f"{name} in {file}: {reason}") from None
         for first, _, text in found:
             spot = source.statement(first)
@@ -554,14 +554,14 @@ class Placing:
 
 @contextmanager
 def _told_whole(others: dict[str, str]) -> Iterator[None]:
-    """Where an argument is to be changed by hand, the change's other arguments are told as well."""
+    """Where an argument is to be changed manually, the change's other arguments are reported as well."""
     try:
         yield
     except NoHonestEditError as reason:
         if not reason.by_hand or not others:
             raise
         beside = ", ".join(f"{name}={text}" for name, text in others.items())
-        raise NoHonestEditError(f"{reason}; beside it {beside}", by_hand=True) from None
+        raise NoHonestEditError(f"{reason}; next to it {beside}", by_hand=True) from None
 
 
 def _is_call(statement: cst.SimpleStatementLine, call: cst.Call) -> bool:
@@ -571,7 +571,7 @@ def _is_call(statement: cst.SimpleStatementLine, call: cst.Call) -> bool:
 
 
 def _without_workers(site: Site, edit: Edit) -> JsonDict:
-    """Arguments that torch refuses beside no workers, each as it is where nothing sets it."""
+    """Arguments that torch refuses next to no workers, each as it is where nothing sets it."""
     if edit.at not in ("loader", "evaluation") or edit.arguments.get("num_workers", 1) != 0:
         return {}
     unset: JsonDict = {"prefetch_factor": None, "persistent_workers": False, "timeout": 0}

@@ -18,7 +18,7 @@ Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 
 
 class NoHonestEditError(Exception):
-    """A change that has no edit here which a person would make; the text is the reason.
+    """A change that has no edit here which a user would make; the text is the reason.
 
     Args:
         reason: what stands in the way.
@@ -84,7 +84,7 @@ class Source:
         """The call on these lines.
 
         Args:
-            place: lines of the call, as the interpreter gave them; a site tells calls on the same lines apart.
+            place: lines of the call, as the interpreter gave them; a site distinguishes calls on the same lines.
             called: the last part of the name that is called; empty where any will do.
 
         Raises:

@@ -176,7 +176,7 @@ def made_elsewhere(
         seen: what arrived.
 
     Raises:
-        NoHonestEditError: nothing or several lines of code set it, or a file that configures the script does; a person
+        NoHonestEditError: nothing or several lines of code set it, or a file that configures the script does; a user
             can, at the lines that are named.
     """
     code, line = source.code(value), source.lines(value).start.line

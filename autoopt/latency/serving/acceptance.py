@@ -1,6 +1,6 @@
 """The acceptance test of a served model: it fails when its P95 or its metric does. Needs no autoopt.
 
-Copied beside the model; ``accept.py`` calls :func:`main` with the folder of ``acceptance.json``:
+Copied next to the model; ``accept.py`` calls :func:`main` with the folder of ``acceptance.json``:
 
 * ``variant``: how it is served; ``workload``: the build whose evaluation is taken, and model without an artefact.
 * ``limit_seconds`` (or null), ``clients``: of the P95; ``metric``, ``mode``, ``least`` (the worst accepted).

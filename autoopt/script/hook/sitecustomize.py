@@ -20,7 +20,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 class _Packages:
     """Finds autoopt's own packages, and the entry points of its strategies, where the parent has them.
 
-    Nothing else that lies beside them there is found.
+    Nothing else that lies next to them there is found.
     """
 
     def __init__(self, folders: list[str]) -> None:

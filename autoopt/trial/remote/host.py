@@ -60,7 +60,7 @@ class Host:
         return os.access(folder, os.W_OK | os.X_OK)
 
     def start(self, number: int, spec: JsonDict, timeout: float) -> JsonDict:
-        """Starts a trial; see ``Launcher.start``. What failed is told, not raised: errors travel as documents."""
+        """Starts a trial; see ``Launcher.start``. What failed is reported, not raised: errors travel as documents."""
         try:
             log = self._folder / f"{number}.log"
             self._trials[number] = self._launcher.start(_here(TrialSpec.model_validate(spec)), log=log, timeout=timeout)
@@ -69,7 +69,7 @@ class Host:
         return {}
 
     def call(self, number: int, task: str, timeout: float | None, arguments: JsonDict) -> Iterator[JsonDict]:
-        """Runs a task of a trial: what it tells on the way, then its answer or its error."""
+        """Runs a task of a trial: what it reports on the way, then its answer or its error."""
         told: list[JsonDict] = []
         try:
             answer = self._trials[number].call(task, timeout=timeout, on_progress=told.append, **arguments)
@@ -106,7 +106,7 @@ class Host:
 
 
 def _driver() -> str | None:
-    """The version of NVIDIA's driver, as the kernel tells it."""
+    """The version of NVIDIA's driver, as the kernel reports it."""
     try:
         first = Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
     except (OSError, IndexError):

@@ -60,7 +60,7 @@ class RemoteLauncher:
     Args:
         cluster: where hosts are started.
         folder: of the run, in which trials leave files; every machine must see it.
-        kind: that all hosts must be of, shared with those beside this one; empty: as the first one turns out to be.
+        kind: that all hosts must be of, shared with those next to this one; empty: as the first one turns out to be.
     """
 
     def __init__(self, cluster: Cluster, folder: str, kind: JsonDict | None = None) -> None:
@@ -81,7 +81,7 @@ class RemoteLauncher:
         self.close()
 
     def start(self, spec: TrialSpec, *, log: Path, timeout: float) -> RemoteTrial:
-        """Starts a trial beside those that live; where none does, on a fresh host. See ``Launcher.start``.
+        """Starts a trial next to those that live; where none does, on a fresh host. See ``Launcher.start``.
 
         Raises:
             NodeLost: the host is gone; whoever measures begins anew.
@@ -270,7 +270,7 @@ class RemoteTrial(Answering):
 
 
 def _raised(document: JsonDict) -> None:
-    """Raises the error that a host tells of; nothing where it tells of none."""
+    """Raises the error that a host reports; nothing where it reports none."""
     name = document.get("error")
     if not name:
         return

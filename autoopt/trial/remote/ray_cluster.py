@@ -44,7 +44,7 @@ class RayCluster:
             except (ConnectionError, TimeoutError, RuntimeError, ValueError) as error:
                 raise EnvironmentLacks(
                     f"Ray cannot be reached or started at {address or 'this machine'}: {error}".split("\n")[0],
-                    hint="ray status tells whether a cluster runs; --executor ray://HOST:10001 names one",
+                    hint="ray status shows whether a cluster runs; --executor ray://HOST:10001 names one",
                 ) from None
         self._environment = as_users(os.environ)
 

@@ -13,7 +13,7 @@ from autoopt_reports.charts.scale import Scale, linear_ticks, log_ticks, tick_te
 from autoopt_reports.view.text import Phrase
 
 INSET, BESIDE = 3.0, 9.0
-"""Per cent of the width that stay free at the edges, and where numbers stand beside the plot."""
+"""Per cent of the width that stay free at the edges, and where numbers stand next to the plot."""
 
 
 @dataclass(frozen=True, slots=True)

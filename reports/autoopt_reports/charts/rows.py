@@ -1,4 +1,4 @@
-"""Charts of rows: waterfall, forest, stacked bars, bars with a ceiling."""
+"""Charts of rows: waterfall, forest, segmented bars, bars with a ceiling."""
 
 from __future__ import annotations
 

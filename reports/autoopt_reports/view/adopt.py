@@ -195,7 +195,7 @@ def _merged(values: list[JsonDict | None]) -> tuple[list[str], JsonDict]:
     return notes, {key: item for value in given for key, item in value.items() if key != "_note"}
 
 
-_HOW = {"patched": "in the patch", "plan only": "with the plan alone", "by hand": "by hand"}
+_HOW = {"patched": "in the patch", "plan only": "with the plan alone", "by hand": "manually"}
 
 
 @dataclass(frozen=True, slots=True)

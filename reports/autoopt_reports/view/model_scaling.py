@@ -134,7 +134,7 @@ def _law(found: ModelScaling, of: Literal["error", "seconds"], law: PowerLaw | N
     if met is not None:
         said += say("; ") + _met(found, law)
     elif law.note:
-        said += say("; the size that just reaches the target is not told: {}", name(law.note, 200))
+        said += say("; the size that just reaches the target is unknown: {}", name(law.note, 200))
     line = tuple((place.parameters, place.value, place.low, place.high) for place in law.line)
     target = None if of == "seconds" or found.target is None else _error(found.target, found.mode)
     return LawView(of, title, said, exponent, met, line, target if target is None or target > 0 else None)

@@ -48,7 +48,7 @@ def _row(point: ScalingPoint | ScalingForecast, at: str) -> ScalingRow:
     if isinstance(point, ScalingForecast):
         words = "simulated on the graph, not measured"
     else:
-        words = "measured in turns" if point.source == "measured" else "the trial that made it so many"
+        words = "measured alternately" if point.source == "measured" else "the trial that made it so many"
     return ScalingRow(number(point.processes, units.count, f"{at}/processes"), throughput, efficiency, Name(words))
 
 

@@ -13,7 +13,7 @@ COMPUTE = Resource.DEVICE
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A piece of the stacked bar. ``colour``: the stage's place in the legend."""
+    """A piece of the segmented bar. ``colour``: the stage's place in the legend."""
 
     label: Name | str
     colour: int

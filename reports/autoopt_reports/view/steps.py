@@ -207,9 +207,9 @@ def _forest_headline(rows: list[ForestRow], floor: float) -> Phrase:
     tested = [row for row in rows if row.without is not None]
     clear = [row for row in tested if row.without and (row.without.low.value or 0) > 1 + floor]
     if not tested:
-        return say("No change was taken out of the final plan; only its gain alone was measured")
+        return say("No change was removed from the final plan; only its gain alone was measured")
     if not clear:
-        return say("No change clears the noise when it is taken out of the final plan")
+        return say("No change clears the noise when it is removed from the final plan")
     best = clear[0]
     assert best.without is not None
     words = (

@@ -249,11 +249,11 @@ def _why(result: Result, spots: Sequence[Spot], missed: Sequence[Spot]) -> Phras
     others = [spot for spot in spots if spot.kind not in {"final", "baseline", "kept"}]
     sooner = [spot for spot in others if final is not None and _before(spot, final)]
     if not result.found:
-        text = say("Taken: the baseline; nothing was proven to have the target sooner at the same quality")
+        text = say("Taken: the baseline; nothing was confirmed to reach the target sooner at the same quality")
     elif final is None:
         text = say("Taken: the final plan, whose own training to the target was not measured")
     elif sooner:
-        text = say("Taken: the final plan; {} looks sooner and is not proven to be", sooner[0].label)
+        text = say("Taken: the final plan; {} may be sooner, but is not confirmed", sooner[0].label)
     else:
         text = say("Taken: the final plan, which has the target after {}, sooner than all that reach it", final.x or "")
     bend = next((spot for spot in spots if spot.knee), None)

@@ -1,4 +1,4 @@
-"""The whole trial table, each verdict a list of its own, and predictions beside results."""
+"""The whole trial table, each verdict a list of its own, and predictions next to results."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from autoopt_strategies.compute.threads import core_numbers
 
 
 class Affinity(Strategy):
-    """Gives the process back the cores that an import took away, or keeps it beside its GPU.
+    """Gives the process back the cores that an import took away, or keeps it next to its GPU.
 
     What it does: ``os.sched_setaffinity`` before training, for every thread; workers inherit it.
     When it helps: a library bound the process to one core when it was imported, so that all workers share it;

@@ -26,7 +26,7 @@ class ChunkedLoss(Strategy):
     When it helps: vocabularies of tens of thousands of words: less memory, fewer passes over it, larger batches.
     When it does not: small vocabularies; losses other than cross-entropy of hard labels; a model that is compiled
         whole, whose head is compiled with it.
-    What it costs: sums in another order. It is proven on a real batch that loss and gradients are the same.
+    What it costs: sums in another order. It is verified on a real batch that loss and gradients are the same.
     Source: Wijmans et al., "Cut your losses in large-vocabulary language models", 2024;
         Hsu et al., "Liger kernel", 2024
     """

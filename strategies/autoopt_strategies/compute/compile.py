@@ -1,4 +1,4 @@
-"""torch.compile: operators fused into fewer kernels, Python taken out of the step."""
+"""torch.compile: operators fused into fewer kernels, no Python within the step."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ class CompileModel(Strategy):
         best = sum(min(operator.seconds, operator.ceiling_seconds or 0.0) for operator in fused)
         best += whole - sum(operator.seconds for operator in fused)
         share = best / whole * busy_share(case)
-        if case.device == "cpu":  # what an operator costs beside its own seconds is Python's and autograd's
+        if case.device == "cpu":  # what an operator costs next to its own seconds is Python's and autograd's
             share = min(1.0, best * _accumulation(case) / max(_passes(case), 1e-12))
         calls = sum(operator.calls or 1 for operator in found)
         stay = calls - sum(operator.calls or 1 for operator in fused)

@@ -81,7 +81,7 @@ class CudaGraphs(Strategy):
 
     What it does: ``whole`` records one step (forward, backward, clipping, optimizer) after a few that run as
         they are, and launches it at once; otherwise ``torch.cuda.make_graphed_callables`` at the first step.
-        Batches of another shape, and evaluation, run as before; the schedule moves on beside the graph.
+        Batches of another shape, and evaluation, run as before; the schedule moves on next to the graph.
     When it helps: many short kernels, so that the device waits for their launches.
     When it does not: long kernels; a step that waits for the device (``.item()``, a gradient scaler), branches
         on values, or counts in Python cannot be recorded; without ``whole``, autocast's cache of weights

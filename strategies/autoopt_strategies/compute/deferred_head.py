@@ -228,7 +228,7 @@ def _cross_entropy(
 
 @dataclass(frozen=True)
 class Chunks:
-    """How the loss is made: rows of a chunk, the vocabulary's multiple, dtypes, and what ``cross_entropy`` is told."""
+    """How the loss is made: rows of a chunk, the vocabulary's multiple, dtypes, and what ``cross_entropy`` gets."""
 
     rows: int
     multiple: int

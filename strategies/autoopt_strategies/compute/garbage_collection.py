@@ -1,4 +1,4 @@
-"""Garbage collection: Python's collector looks at what was loaded once, not in every step."""
+"""Garbage collection: Python's collector scans what was loaded once, not in every step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds the linear layer whose outputs are a cross-entropy's logits, and proves that chunks give the same."""
+"""Finds the linear layer whose outputs are a cross-entropy's logits, and verifies that chunks give the same."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def head_of_loss(live: Any, least_bytes: int = 0) -> dict[str, Any]:
     """``{"path": of the head, "rows", "words": of its logits}``, or ``{"reason": why there is none}``.
 
     Args:
-        least_bytes: logits in float32 that take less are not worth a proof.
+        least_bytes: logits in float32 that take less are not worth a check.
     """
     batch = live.training.next()[0]
     try:
@@ -43,8 +43,8 @@ def head_of_loss(live: Any, least_bytes: int = 0) -> dict[str, Any]:
         if 4 * rows * words < least_bytes:
             return {"reason": f"the logits are small: {rows} rows of {words} words"}
         reason = _different(live, model, path, max(1, rows // 3), batch)
-    except Exception as error:  # a model that does not like to be copied or looked at is left alone
-        return {"reason": f"the loss cannot be looked at: {type(error).__name__}: {str(error).partition(chr(10))[0]}"}
+    except Exception as error:  # a model that does not like to be copied or examined is left alone
+        return {"reason": f"the loss cannot be traced: {type(error).__name__}: {str(error).partition(chr(10))[0]}"}
     return {"reason": reason} if reason else {"path": path, "rows": rows, "words": words}
 
 

@@ -54,7 +54,7 @@ class CudaRecorder:
     def record(self, run: Run) -> Run:
         """``run`` as a function that replays it; recording itself trains nothing."""
         graph = torch.cuda.CUDAGraph()
-        # A loader's thread may pin memory meanwhile: only calls of this thread can spoil the recording.
+        # A loader's thread may pin memory in the meantime: only calls of this thread can spoil the recording.
         try:
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 loss = run()

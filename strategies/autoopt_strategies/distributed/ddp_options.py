@@ -23,8 +23,8 @@ class DdpOptions(Strategy):
 
     What it does: ``bucket_view`` lets gradients lie in the buckets that are sent, ``static_graph`` says that the graph
         never changes, ``bucket_megabytes`` is how much is sent at once, ``compression`` sends bfloat16,
-        ``quiet_accumulation`` sends once a step, not once a micro-batch (``no_sync``). What is kept of one stays beside
-        the next.
+        ``quiet_accumulation`` sends once a step, not once a micro-batch (``no_sync``). What is kept of one stays next
+        to the next.
     When it helps: large models, whose gradients take long to copy or to send; parameters without a gradient that are
         searched for in every step; accumulation over several micro-batches; a slow link.
     When it does not: a small model, whose gradients are sent at once; a fast link. Between processes of a CPU torch has
@@ -74,7 +74,7 @@ class DdpOptions(Strategy):
         )
 
     def settings(self, case: Case) -> Settings:
-        """One option after the other, beside what was kept of those before it."""
+        """One option after the other, next to what was kept of those before it."""
         best: Setting = {}
         for name, values in _options(case):
             for value in values if isinstance(values, list) else ():

@@ -43,7 +43,7 @@ class BatchedTransforms(Strategy):
     When it helps: small images, for which calling each transform costs more than what it does; a device that waits.
     When it does not: chains that end with transforms of another kind; images that differ in size there; a collate
         function of one's own.
-    What it costs: each image draws from the same distribution, but other numbers. It is proven on real samples,
+    What it costs: each image draws from the same distribution, but other numbers. It is verified on real samples,
         transform by transform, that what yours makes is among the outcomes, to rounding.
     Source: https://docs.pytorch.org/vision/stable/transforms.html (v2 on batches); Riba et al., "Kornia", WACV 2020
     """
@@ -96,7 +96,7 @@ class BatchedTransforms(Strategy):
         return Recipe.noted(code, f"transforms on batches: {names}")
 
     def inspect(self, live: Any) -> Setting:
-        """The end of the chain that batches can go through, proven, and how the seconds of a batch compare."""
+        """The end of the chain that batches can go through, verified, and how the seconds of a batch compare."""
         return probe(dataset_of(live.workload), live.training.loader.batch_size or 8)
 
 

@@ -136,7 +136,7 @@ def equal(one: Any, other: Any, within: tuple[int, ...] = ()) -> bool:
 
 
 def dataset_of(workload: Any) -> Any:
-    """The training dataset, taken out of its loader."""
+    """The training dataset of its loader."""
     from torch.utils.data import DataLoader
 
     data = workload.train_data

@@ -142,7 +142,7 @@ def missing(library: str) -> str:
         if error.name in (module, module.split(".")[0]):
             return "not installed"
         return f"cannot be imported: {error}"
-    except Exception as error:  # torchvision beside another torch than the one that it was built for
+    except Exception as error:  # torchvision next to another torch than the one that it was built for
         return f"cannot be imported: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
     return ""
 

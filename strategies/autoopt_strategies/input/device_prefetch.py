@@ -28,7 +28,7 @@ class DevicePrefetch(Strategy):
 
     def applies(self, case: Case) -> Applies:
         if case.device != "cuda":
-            return Applies.no(f"copies beside the computation need CUDA streams; the device is {case.device}")
+            return Applies.no(f"copies during the computation need CUDA streams; the device is {case.device}")
         if not case.workload.batch_bytes:
             return Applies.no("batches hold no tensors that could be copied ahead")
         if case.workload.unmoved:

@@ -65,7 +65,7 @@ def _parts(value: Any) -> Iterator[Any]:
 
 
 def _opened_up(value: Any) -> bool:
-    """Whether an object's own attributes are looked at: those of datasets."""
+    """Whether an object's own attributes are examined: those of datasets."""
     from torch.utils.data import Dataset
 
     return isinstance(value, Dataset) or (hasattr(value, "__dict__") and hasattr(type(value), "__getitem__"))

@@ -103,7 +103,7 @@ def reducing(data: bytes, flags: int, shorter: int) -> int:
 
 
 def jpeg_size(data: bytes) -> tuple[int, int] | None:
-    """Width and height that a JPEG file's frame header tells; None where it is no such file."""
+    """Width and height that a JPEG file's frame header reports; None where it is no such file."""
     place = 2
     while data[:2] == b"\xff\xd8" and place + 9 <= len(data) and data[place] == 0xFF:
         marker = data[place + 1]

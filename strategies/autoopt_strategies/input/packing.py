@@ -55,7 +55,7 @@ def packable(batch: Any) -> bool:
 def packed(batch: Any, multiple: int) -> dict[str, Any]:
     """Ids, labels and positions of the real places of a batch, in rows as wide as its longest sequence.
 
-    Positions begin anew with each sequence, which tells transformers where one ends. The first of each predicts
+    Positions begin anew with each sequence, which shows transformers where one ends. The first of each predicts
     nothing. What is left of a row is a sequence of its own, of which no label counts.
     """
     import torch
@@ -108,8 +108,8 @@ class Packing(Strategy):
     When it helps: fine-tuning on texts of very different lengths, where half of each batch is padding.
     When it does not: texts that are cut to one length already; models that compute positions or masks otherwise; one
         sample in a batch.
-    What it costs: a mask of blocks where the operator's own causal one did. It is proven on a real batch that loss and
-        gradients are the same.
+    What it costs: a mask of blocks where the operator's own causal one did. It is verified on a real batch that loss
+        and gradients are the same.
     Source: Krell et al., "Efficient sequence packing without cross-contamination", 2021;
         https://huggingface.co/docs/transformers (``DataCollatorWithFlattening``)
     """

@@ -120,7 +120,7 @@ class PreparedSamples(Strategy):
                 return
 
     def companions(self, case: Case, setting: Setting) -> list[Change]:
-        """No workers beside what is prepared, which rows have none of by themselves; some beside transforms that are
+        """No workers next to what is prepared, which rows have none of by themselves; some next to transforms that are
         left, to which the bottleneck moves."""
         if setting["form"] in ("samples", "batches"):
             return without_workers(case)

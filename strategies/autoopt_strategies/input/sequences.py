@@ -35,7 +35,7 @@ def size_of(sample: Any) -> int:
 def needed(batch: Any) -> tuple[int, int] | None:
     """``(columns that are not padding in every row, all columns)`` of a batch of sequences; None where there are none.
 
-    An attention mask tells it; without one, the runs of one number with which all rows of ids end.
+    An attention mask reports it; without one, the runs of one number with which all rows of ids end.
     """
     found = tensors(batch)
     masks = [tensor for name, tensor in found if name == MASK and tensor.ndim == 2]

@@ -17,12 +17,12 @@ BUCKETS = 4
 class TrimPadding(Strategy):
     """Cuts off the columns of a batch that are padding in every row.
 
-    What it does: wraps the collate function: tensors of a batch lose the columns beyond its longest sequence, told by
-        ``attention_mask`` or by the number with which all rows of ids end; widths are rounded up to a multiple.
+    What it does: wraps the collate function: tensors of a batch lose the columns beyond its longest sequence, known
+        from ``attention_mask`` or by the number with which all rows of ids end; widths are rounded up to a multiple.
     When it helps: sequences padded to a fixed maximum, which few of them reach.
     When it does not: batches that are padded to their longest already; packed sequences; padding at the left.
     What it costs: batches of different widths: with compilation or CUDA graphs a few widths are used, so that each is
-        compiled once. It is proven on real batches that the loss is the same.
+        compiled once. It is verified on real batches that the loss is the same.
     Source: https://huggingface.co/docs/transformers/pad_truncation; Hugging Face course, "dynamic padding"
     """
 
@@ -54,7 +54,7 @@ class TrimPadding(Strategy):
         ratio, tried = found.get("ratio"), left_of(found)
         if ratio is None:
             return declared(compute_gain(case, share))
-        # what a batch costs beside its columns stays: it was tried with as many as are left without rounding up
+        # what a batch costs next to its columns stays: it was tried with as many as are left without rounding up
         return tried_gain(case, max(0.05, 1.0 - (1.0 - ratio) * (1.0 - share) / (1.0 - tried)))
 
     def settings(self, case: Case) -> Settings:

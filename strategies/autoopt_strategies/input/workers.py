@@ -95,7 +95,7 @@ class Workers(Strategy):
         )
 
     def inspect(self, live: Any) -> Setting:
-        """Whether an IterableDataset looks at ``get_worker_info``, as far as its source tells."""
+        """Whether an IterableDataset reads ``get_worker_info``, as far as its source reports."""
         import inspect
 
         data = live.workload.train_data

@@ -39,7 +39,7 @@ class Allocator(Strategy):
 
     What it does: on a CPU ``mallopt(M_MMAP_MAX, 0)`` and ``mallopt(M_TRIM_THRESHOLD, -1)``: glibc takes large tensors
         from the heap, and does not give its end back to the system. On CUDA
-        ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True``, beside what you have set there yourself.
+        ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True``, next to what you have set there yourself.
     When it helps: on a CPU, activations of megabytes. Freed, they go back to the system, and in the next step it has to
         give and zero each of their pages again: thousands of page faults a step, in some processes and not in others.
         On CUDA, sizes that change from step to step, so that the allocator frees and retries; a batch that almost fits.

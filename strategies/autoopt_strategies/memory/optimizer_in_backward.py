@@ -88,7 +88,7 @@ class OptimizerInBackward(Strategy):
         if facts.clip_grad_norm is not None:
             return Applies.no("clipping the norm needs all gradients at once")
         if case.setup.precision.loss_scaling:
-            return Applies.no("the gradient scaler looks at all gradients before the step")
+            return Applies.no("the gradient scaler needs all gradients before the step")
         if not case.fits:
             return Applies.yes()
         used = memory_used(case)

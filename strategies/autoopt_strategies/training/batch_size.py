@@ -54,7 +54,7 @@ class BatchSize(Strategy):
         return Applies.yes()
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
-        """Costs of each step are paid less often; whether samples teach as much, only training tells."""
+        """Costs of each step are paid less often; whether samples teach as much, only training reports."""
         if case.pipeline is None or not case.workload.batch_size:
             return None
         times = setting["size"] / _size(case)

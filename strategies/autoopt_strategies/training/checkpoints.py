@@ -24,14 +24,14 @@ class Checkpoints(Strategy):
 
     No run and no benchmark has kept it so far.
 
-    What it does: ``lines``: at these lines of a script ``torch.save`` is given a copy, which a thread writes beside the
-        file and then puts in its place; ``torch.load`` in the script's files waits for it. ``checkpoint_every``: steps
-        between checkpoints by Young's formula.
+    What it does: ``lines``: at these lines of a script ``torch.save`` is given a copy, which a thread writes next to
+        the file and then puts in its place; ``torch.load`` in the script's files waits for it. ``checkpoint_every``:
+        steps between checkpoints by Young's formula.
     When it helps: checkpoints take a good part of the run: large states, a slow disk, a save in every epoch.
     When it does not: short runs without checkpoints; states that are copied in the time that they take to write; files
         that the script moves or measures after it has saved them, and whole models instead of a ``state_dict``, which
         are not read back to be compared; a library's own trainer.
-    What it costs: memory for one copy of what is saved, on its device; a write that fails is told at the next save.
+    What it costs: memory for one copy of what is saved, on its device; a write that fails is reported at the next save.
         Less often: more is trained again after a failure.
     Source: Mohan et al., "CheckFreq: frequent, fine-grained DNN checkpointing", FAST 2021;
         https://docs.pytorch.org/tutorials/recipes/distributed_async_checkpoint_recipe.html;
@@ -39,7 +39,7 @@ class Checkpoints(Strategy):
     """
 
     name = "checkpoints"
-    title = "checkpoints written beside training"
+    title = "checkpoints written during training"
     stages = frozenset({"checkpoint"})
     risk = Risk.EXACT
     example = Example({"checkpoint_every": 500}, setup=Setup().with_cadence(checkpoint_every=2))

@@ -96,7 +96,7 @@ class Schedule(Strategy):
         return Applies.yes()
 
     def settings(self, case: Case) -> Settings:
-        """Both shapes in turn, until one is kept."""
+        """Both shapes one after the other, until one is kept."""
         for shape, rise, peaks in (("cosine", 0.05, (2.0, 4.0, 1.0)), ("cycle", 0.3, (4.0, 10.0, 2.0))):
             for peak in peaks:
                 if kept((yield {"shape": shape, "rise": rise, "peak": peak})):

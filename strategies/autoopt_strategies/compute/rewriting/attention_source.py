@@ -1,4 +1,4 @@
-"""Hand-written attention in the source of a function, and its statements as a person would edit them.
+"""Hand-written attention in the source of a function, and its statements as a user would edit them.
 
 ``softmax(Q K^T) V`` is followed through the assignments of a block of statements: from the softmax back through scales,
 masks and casts to the product of queries and keys, and on through dropout to the product with the values. Nothing is
@@ -117,7 +117,7 @@ def _blocks(body: list[ast.stmt]) -> Iterator[list[ast.stmt]]:
 
 
 def _own(statement: ast.stmt) -> Iterator[ast.AST]:
-    """The nodes of a statement; of one with a block of its own none, since that is looked at itself."""
+    """The nodes of a statement; of one with a block of its own none, since that is examined itself."""
     return iter(()) if hasattr(statement, "body") else ast.walk(statement)
 
 
@@ -215,7 +215,7 @@ def _assigned(found: Found, name: str, before: int) -> tuple[int, ast.expr]:
                 return place, call
         elif name in _stored(statement):
             break
-    raise Refused(f"its scores come from {name}, which no statement beside the softmax makes of queries and keys")
+    raise Refused(f"its scores come from {name}, which no statement next to the softmax makes of queries and keys")
 
 
 # from the softmax on to the product with the values

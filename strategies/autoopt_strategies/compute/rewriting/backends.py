@@ -16,7 +16,7 @@ NAMES = {
     "flash": SDPBackend.FLASH_ATTENTION,
     "mem_efficient": SDPBackend.EFFICIENT_ATTENTION,
 }
-"""As ``torch.backends.cuda.enable_..._sdp`` names them. Beside each stays the one written out, for what it refuses."""
+"""As ``torch.backends.cuda.enable_..._sdp`` names them. Next to each stays the one written out, for what it refuses."""
 
 
 class Through:

@@ -45,7 +45,7 @@ def full_precision() -> Iterator[None]:
     places: list[Any] = [torch.backends.cuda.matmul, torch.backends.mkldnn.matmul]  # type: ignore[attr-defined]
     try:
         before, newer = torch.get_float32_matmul_precision(), []
-    except RuntimeError:  # it was set by the newer ``fp32_precision``, and torch tells the older no more
+    except RuntimeError:  # it was set by the newer ``fp32_precision``, and torch no longer reports the older
         before, newer = "", [place.fp32_precision for place in places]
     torch.set_float32_matmul_precision("highest")
     try:

@@ -1,4 +1,4 @@
-"""Listening at torch's own joints: classes and functions that every training goes through.
+"""Listening at torch's own torch hooks: classes and functions that every training goes through.
 
 Only classes and modules are patched, never what a user may pickle or copy: the root model's calls are timed through
 ``_compiled_call_impl``, which a module leaves out when it is saved."""
@@ -19,7 +19,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 
 from autoopt.script.between import Interruption
 from autoopt.script.frames import user_place
-from autoopt.script.loaders import LoaderJoint, Roles, Watcher, count_of
+from autoopt.script.loaders import LoaderHook, Roles, Watcher, count_of
 from autoopt.script.refusals import no_model, no_optimizer
 from autoopt.script.session import Session
 
@@ -28,7 +28,7 @@ _TURNS = 2
 _MOST_UNHELD = 200
 _MOST_ROOTLESS = 20
 SETTLED = 3
-"""Training steps after which every root model has been called, as a rule; from then on no other call is looked at."""
+"""Training steps after which every root model has been called, as a rule; from then on no other call is examined."""
 
 
 def period_of(order: Sequence[int]) -> tuple[int, ...]:
@@ -94,12 +94,12 @@ class Passes:
         return self._at_steps[turns * steps - 1] / turns if turns else None
 
 
-class Joints:
-    """All joints of one process.
+class TorchHooks:
+    """All torch hooks of one process.
 
     Args:
-        session: told of stages and steps.
-        watchers: told of objects.
+        session: notified of stages and steps.
+        watchers: notified of objects.
         period: the optimizers that take turns in a training step, by the order in which they are made; where it is
             empty, each one's step ends one.
 
@@ -128,7 +128,7 @@ class Joints:
         self.roots: list[nn.Module] = []
         self.optimizers: list[Optimizer] = []
         self.roles = Roles()
-        self.loaders = LoaderJoint(session, self.roles, self.watchers)
+        self.loaders = LoaderHook(session, self.roles, self.watchers)
         self.on_root: Callable[[nn.Module], None] | None = None
         self.on_optimizer: Callable[[Optimizer], None] | None = None
         self.around_forward: Callable[[], None] | None = None
@@ -158,17 +158,17 @@ class Joints:
 
     def _modules(self) -> None:
         plain = nn.Module.__call__
-        joints = self
+        hooks = self
 
         @functools.wraps(plain)
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            # what is called within is no root: it is not looked at, and compiled code never sees this function
+            # what is called within is no root: it is not examined, and compiled code never sees this function
             nn.Module.__call__ = plain  # type: ignore[method-assign]
             try:
-                joints._outermost(self)
+                hooks._outermost(self)
                 return plain(self, *args, **kwargs)
             finally:
-                if joints.session.steps < joints._settled:
+                if hooks.session.steps < hooks._settled:
                     nn.Module.__call__ = call  # type: ignore[method-assign]
 
         self._looking = call
@@ -230,40 +230,40 @@ class Joints:
 
     def _time(self, module: nn.Module) -> None:
         inner: Any = module._compiled_call_impl or module._call_impl
-        session, joints, always = self.session, self, not module.training
+        session, hooks, always = self.session, self, not module.training
         plain, roles = session.plain, self.roles
 
         def call(*args: Any, **kwargs: Any) -> Any:
             if plain.on:
-                if joints._depth:
+                if hooks._depth:
                     return inner(*args, **kwargs)
                 if torch.is_grad_enabled() and (module.training or always):
                     if not roles.known:
-                        joints._trains_on_own(args, kwargs)
-                    if joints.around_forward is not None:
-                        joints.around_forward()
-                    joints._depth = 1
+                        hooks._trains_on_own(args, kwargs)
+                    if hooks.around_forward is not None:
+                        hooks.around_forward()
+                    hooks._depth = 1
                     try:
                         return inner(*args, **kwargs)
                     finally:
-                        joints._depth = 0
-                joints._evaluates_plainly()
-            if joints._depth or session.standing:  # a root within a root, or autoopt's own call
+                        hooks._depth = 0
+                hooks._evaluates_plainly()
+            if hooks._depth or session.standing:  # a root within a root, or autoopt's own call
                 return inner(*args, **kwargs)
             training = torch.is_grad_enabled() and (module.training or always)
             if training:
-                joints._trains(args, kwargs)
-            for watcher in joints.watchers:
+                hooks._trains(args, kwargs)
+            for watcher in hooks.watchers:
                 watcher.forward(module, args, kwargs, training)
             if not training:
-                return joints._evaluates(module, inner, args, kwargs)
-            joints._depth = 1
+                return hooks._evaluates(module, inner, args, kwargs)
+            hooks._depth = 1
             try:
                 output = inner(*args, **kwargs)
             finally:
-                joints._depth = 0
+                hooks._depth = 0
             session.mark("forward")
-            for watcher in joints.watchers:
+            for watcher in hooks.watchers:
                 watcher.forward_done(module, output)
             return output
 
@@ -331,17 +331,17 @@ class Joints:
 
     def _backwards(self) -> None:
         plain = torch.autograd.backward
-        joints, session, steps = self, self.session, self.session.plain
+        hooks, session, steps = self, self.session, self.session.plain
 
         @functools.wraps(plain)
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            if joints._own and not joints.within_step:  # a closure's passes are all on the same batch
-                joints._count_own()
+            if hooks._own and not hooks.within_step:  # a closure's passes are all on the same batch
+                hooks._count_own()
             if steps.on and type(tensors) is torch.Tensor and tensors.numel() == 1:
-                if joints.before_backward is not None:
-                    joints.before_backward()
+                if hooks.before_backward is not None:
+                    hooks.before_backward()
                 done = plain(tensors, *args, **kwargs)
-                loss = tensors if joints._scale is None else joints._unscaled(tensors)
+                loss = tensors if hooks._scale is None else hooks._unscaled(tensors)
                 if steps.on:
                     steps.losses.append(loss.tolist())
                 else:
@@ -350,15 +350,15 @@ class Joints:
             session.leave_plain()
             if session.standing:
                 return plain(tensors, *args, **kwargs)
-            if joints.before_backward is not None:
-                joints.before_backward()
+            if hooks.before_backward is not None:
+                hooks.before_backward()
             session.mark("forward")
             root = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
             done = plain(tensors, *args, **kwargs)
             session.mark("backward")
             if root is not None and root.numel() == 1:
-                session.loss(root if joints._scale is None else joints._unscaled(root))
-            for watcher in joints.watchers:
+                session.loss(root if hooks._scale is None else hooks._unscaled(root))
+            for watcher in hooks.watchers:
                 watcher.backward(root)
             return done
 
@@ -368,19 +368,19 @@ class Joints:
 
     def _optimizers(self) -> None:
         made = Optimizer.__init__
-        joints = self
+        hooks = self
 
         @functools.wraps(made)
         def init(self: Any, *args: Any, **kwargs: Any) -> None:
             made(self, *args, **kwargs)
-            if joints.session.standing:
+            if hooks.session.standing:
                 return
-            joints.optimizers.append(self)
-            joints._step_once(type(self))
-            joints._listen_to_closures()
-            if joints.on_optimizer is not None:
-                joints.on_optimizer(self)
-            for watcher in joints.watchers:
+            hooks.optimizers.append(self)
+            hooks._step_once(type(self))
+            hooks._listen_to_closures()
+            if hooks.on_optimizer is not None:
+                hooks.on_optimizer(self)
+            for watcher in hooks.watchers:
                 watcher.optimizer_made(self)
 
         Optimizer.__init__ = init  # type: ignore[method-assign]
@@ -393,25 +393,25 @@ class Joints:
         plain = kind.step
         if len(own) < 2 or hasattr(plain, "steps_once"):
             return
-        joints = self
+        hooks = self
 
         @functools.wraps(plain)
         def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if joints._in_scaler or joints._nested:
+            if hooks._in_scaler or hooks._nested:
                 return plain(self, *args, **kwargs)
-            joints._nested = True
+            hooks._nested = True
             try:
                 result = plain(self, *args, **kwargs)
             finally:
-                joints._nested = False
-            joints._optimizer_stepped(self, (), {})
+                hooks._nested = False
+            hooks._optimizer_stepped(self, (), {})
             return result
 
         step.steps_once = True  # type: ignore[attr-defined]
         kind.step = step
 
     def _listen_to_closures(self) -> None:
-        """Looks at the first few steps of optimizers as they begin; and at all, where one takes a closure."""
+        """Reads the first few steps of optimizers as they begin; and at all, where one takes a closure."""
         if self._before_step is None:
             self._before_step = register_optimizer_step_pre_hook(self._optimizer_steps)
 
@@ -438,23 +438,23 @@ class Joints:
 
     def _scaler(self, scaler: Any) -> None:
         plain, scales = scaler.step, scaler.scale
-        joints = self
+        hooks = self
 
         @functools.wraps(scales)
         def scale(self: Any, outputs: Any) -> Any:
             scaled = scales(self, outputs)
-            joints._scale = self._scale if self.is_enabled() else None
+            hooks._scale = self._scale if self.is_enabled() else None
             return scaled
 
         @functools.wraps(plain)
         def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             # a step that is skipped for gradients that are not finite counts: its work was done
-            joints._in_scaler = True
+            hooks._in_scaler = True
             try:
                 result = plain(self, optimizer, *args, **kwargs)
             finally:
-                joints._in_scaler = False
-            joints._after_step(getattr(optimizer, "optimizer", optimizer))
+                hooks._in_scaler = False
+            hooks._after_step(getattr(optimizer, "optimizer", optimizer))
             return result
 
         scaler.step, scaler.scale = step, scale
@@ -509,22 +509,22 @@ class Joints:
 
     def _saves(self) -> None:
         plain = torch.save
-        joints, session = self, self.session
+        hooks, session = self, self.session
 
         @functools.wraps(plain)
         def save(*args: Any, **kwargs: Any) -> Any:
-            aside = joints._saves_now or threading.current_thread() is not threading.main_thread()
+            aside = hooks._saves_now or threading.current_thread() is not threading.main_thread()
             if session.standing or aside:
                 return plain(*args, **kwargs)
-            joints._saves_now = True
+            hooks._saves_now = True
             begun = session.aside("checkpoint")
-            for watcher in joints.watchers:
+            for watcher in hooks.watchers:
                 watcher.saved(*args)
             began = perf_counter()
             try:
-                return joints.saving(plain, *args, **kwargs) if joints.saving else plain(*args, **kwargs)
+                return hooks.saving(plain, *args, **kwargs) if hooks.saving else plain(*args, **kwargs)
             finally:
-                joints._saves_now = False
+                hooks._saves_now = False
                 if begun:
                     session.train_again()
                 elif session.evaluating is not None:

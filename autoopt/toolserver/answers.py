@@ -1,4 +1,4 @@
-"""Documents as a client is told of them: what decides, in few words; the whole lies in the run directory."""
+"""Documents in the form that a client gets: what decides, in few words; the whole lies in the run directory."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def _run(directory: str | None) -> str | None:
 
 
 def opportunities(found: Profile) -> JsonDict:
-    """Changes to try, the largest predicted gain first; then what only a person can change.
+    """Changes to try, the largest predicted gain first; then what only the user can change.
 
     ``predicted`` is a speedup of the step, not a promise; of the kind ``bound`` it is the most that the ceilings of its
     stages leave, where nothing is predicted: these come last. ``how``: whether ``apply`` can put the change on the
-    script, only a plan can, or a person must.
+    script, only a plan can, or a user must.
     """
     able = [each for each in found.predictions if each.applies and not each.reason]
     ranked = sorted(able, key=lambda each: _rank(each.predicted), reverse=True)
