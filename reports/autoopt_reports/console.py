@@ -22,7 +22,6 @@ from autoopt_reports.view.verdict import Fact
 
 __all__ = ["console_for", "profile_summary", "summary"]
 
-MOST_ADVICE = 5
 _LEVELS = {"good": "kept", "caution": "caution", "open": "not_tried"}
 
 
@@ -171,7 +170,7 @@ def _run(console: Console, marks: Marks, view: RunView) -> None:
 
 def _advice(console: Console, marks: Marks, items: tuple[AdviceView, ...]) -> None:
     """Manual changes: first the most expensive places of the run, each with its edit."""
-    for item in items[:MOST_ADVICE]:
+    for item in items[:5]:
         where = f" ({item.where})" if item.where else ""
         edit = f": {item.suggestion}" if item.costly else ""
         _say(console, marks, f"Manual: {item.title}{where}{edit}")

@@ -10,6 +10,7 @@ from autoopt_reports.view.text import Name, Number, Phrase, change_name, interva
 from autoopt_reports.view.trials import GROUPS, reason_words
 
 MOST_STRATEGIES = 12
+"""Rows of the table of what was spent; the others are one row."""
 _WORDS = {verdict: title.lower() for verdict, title, _, _ in GROUPS}
 
 

@@ -11,7 +11,6 @@ from autoopt_reports.view.claims import claim_of, repeats_phrase, verified_phras
 from autoopt_reports.view.quality import quality_view
 from autoopt_reports.view.text import LONGEST_SENTENCES, Number, Phrase, interval, name, number, say
 
-HIGH_FLOOR = 0.05
 Level = Literal["good", "caution", "open"]
 
 
@@ -51,7 +50,7 @@ def _noise(result: Result) -> Check:
     control = result.noise.aa_ratio
     if control is not None and not control.low <= 1 <= control.high:
         return Check("Noise floor", "caution", text + " The interval does not contain 1: the machine favored one side.")
-    if result.noise.floor > HIGH_FLOOR:
+    if result.noise.floor > 0.05:
         return Check("Noise floor", "caution", text + " That is high: a quieter machine would show smaller gains.")
     return Check("Noise floor", "good", text)
 

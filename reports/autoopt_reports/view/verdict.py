@@ -22,6 +22,7 @@ from autoopt_reports.view.quality import metric_pair, metric_phrase
 from autoopt_reports.view.text import Interval, Number, Phrase, change_name, code, join, name, number, say, throughput
 
 MOST_CHANGES = 5
+"""Changes that the first screen names."""
 
 
 @dataclass(frozen=True, slots=True)
