@@ -82,7 +82,7 @@ class Edit:
     ``{collate}`` stand for what the loader is given (``training_dataset``: that of the training alone, evaluation
     reads as before); ``model`` gets ``lines`` below the statement that makes it, in which ``{model}`` stands for
     its name there; ``step`` gets them below the optimizer's step; ``start`` gets ``lines`` below the imports;
-    ``left_out`` takes out the statements that its ``lines`` name, as ``train.py:9 gc.collect``. ``function``:
+    ``left_out`` removes the statements that its ``lines`` name, as ``train.py:9 gc.collect``. ``function``:
     statements of a function are edited; its ``lines`` are a file and the function's qualified name, and its one
     part, called with the file's text, that name and the ``arguments``, gives the first line, the last line and the
     new text of each, empty where it goes. ``call``: its ``lines`` are a file, a line, the name that is called
@@ -90,7 +90,7 @@ class Edit:
     what is there.
     ``environment``: its ``arguments`` are variables that the command is started with, which are no lines of the
     script. ``imports``: modules that the lines name; ``{torch}`` stands for what the file calls torch. ``parts``:
-    ``module:name`` of classes and functions that the lines name, printed into a file beside the script. ``batch``:
+    ``module:name`` of classes and functions that the lines name, printed into a file next to the script. ``batch``:
     its ``arguments`` are the ``size`` of a micro-batch and the ``accumulation`` that keeps the batch of a step what
     it is, its one part cuts a batch into pieces.
     """
@@ -122,13 +122,13 @@ class Edit:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A change as a person would write it. ``None``: that way of training cannot express it.
+    """A change as a user would write it. ``None``: that way of training cannot express it.
 
     ``pytorch``: lines of code; ``lightning``: keywords of ``Trainer``; ``transformers``: keywords of
     ``TrainingArguments``; ``accelerate``: keys of its configuration file. A dict's ``"_note"`` is
-    printed as a comment beside it.
+    printed as a comment next to it.
 
-    ``edits``: all that it puts into a script beside what follows from the setup by itself (arguments of the loader,
+    ``edits``: all that it puts into a script next to what follows from the setup by itself (arguments of the loader,
     datasets and collate functions by ``Wrap``, moves, flags, precision, compilation of the whole model). A change of
     anything else without edits stays with the plan.
     """
@@ -141,7 +141,7 @@ class Recipe:
 
     @classmethod
     def noted(cls, code: str, note: str = "", edits: tuple[Edit, ...] = ()) -> Recipe:
-        """The same lines in every way of training, told as a note where a trainer has no argument for them."""
+        """The same lines in every way of training, reported as a note where a trainer has no argument for them."""
         words = {"_note": note or code}
         return cls(pytorch=code, lightning=words, transformers=words, accelerate=words, edits=edits)
 
@@ -264,14 +264,15 @@ class Strategy(ABC):
         stages: the names of the stages that it can shorten.
         risk: decides what must hold before it is kept.
         after: strategies that must stand before it in a plan.
-        excludes: strategies that bring nothing beside it: it takes their place in a plan, and they are not tried on it.
+        excludes: strategies that bring nothing next to it: it takes their place in a plan, and they are not tried on
+        it.
         title: a few words for the report; the name where empty.
         switchable: a process that trains can take its change on between two steps, and put it off again: one of
             ``with_precision``, ``with_loss``, ``with_transfer``, ``with_flags(threads=)``, of ``with_optimizer``
             where the class of the optimizer stays, or of ``with_model`` where its function changes the layout of
-            tensors alone, and says so by an attribute ``layout_alone``. It is then looked at block by block in one
-            process before it is proved in processes of its own; with anything else in its setup it has a look of its
-            own all the same.
+            tensors alone, and says so by an attribute ``layout_alone``. It is then examined block by block in one
+            process before it is verified in processes of its own; with anything else in its setup it has a measurement
+            of its own all the same.
         example: what ``autoopt.testing.StrategyTestCase`` tests it with; None: its defaults.
     """
 
@@ -321,7 +322,7 @@ class Strategy(ABC):
         return None
 
     def companions(self, case: Case, setting: JsonDict) -> list[Change]:
-        """Changes that belong with this one: tried together with it, then taken apart."""
+        """Changes that belong with this one: tried together with it, then ablated."""
         return []
 
     @abstractmethod
@@ -329,7 +330,7 @@ class Strategy(ABC):
         """The next setup. Pure."""
 
     def recipe(self, setting: JsonDict) -> Recipe:
-        """The lines a person would write by hand."""
+        """The lines a user would write manually."""
         return Recipe()
 
     def inspect(self, live: Any) -> JsonDict:

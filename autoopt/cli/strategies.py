@@ -55,6 +55,6 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
         origin = row["origin"].removesuffix(f" {row['name']}")  # an entry point of the same name
         cells.append((str(index), row["name"], row["risk"], origin, listed(row["stages"]) or "-"))
     widths = [max(len(row[column]) for row in cells) for column in range(5)]
-    for row in cells:
-        number, *rest = (text.ljust(width) for text, width in zip(row, widths, strict=True))
+    for each in cells:
+        number, *rest = (text.ljust(width) for text, width in zip(each, widths, strict=True))
         write_line("  ".join([number.strip().rjust(widths[0]), *rest]).rstrip())

@@ -37,7 +37,7 @@ _TAIL = 0.05
 _EXPLAINS = 0.1
 """Share of the slowdown below which a counter is no cause of it."""
 _MIB = 2**20
-"""Bytes, the unit in which memory and files are told."""
+"""Bytes, the unit in which memory and files are reported."""
 _INPUT = ("data", "epoch")
 
 

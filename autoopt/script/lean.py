@@ -53,7 +53,7 @@ class Lean(Watcher):
             return False, tensor
         whole, free = memory()
         if free - tensor.nbytes < LEFT * whole:
-            return False, tensor  # an error of the device is told, a kill by the kernel is not
+            return False, tensor  # an error of the device is caught, a kill by the kernel is not
         return True, device.to_host(tensor)
 
     def _given_back(self, kept: _Kept) -> torch.Tensor:

@@ -43,7 +43,7 @@ class RewriteFunctions:
 
 
 def variant_of(function: Mapping[str, str]) -> dict[str, str]:
-    """The variant of an edit: what is told of a function beside its place."""
+    """The variant of an edit: what an edit records of a function in addition to its place."""
     return {name: value for name, value in function.items() if name not in WHERE}
 
 

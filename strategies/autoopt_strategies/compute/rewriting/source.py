@@ -1,4 +1,4 @@
-"""A function in the source of its file, and edits of its statements as a person would write them."""
+"""A function in the source of its file, and edits of its statements as a user would write them."""
 
 from __future__ import annotations
 

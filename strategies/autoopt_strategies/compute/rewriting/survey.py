@@ -100,8 +100,8 @@ def survey(model: nn.Module, called: Mapping[str, tuple[CodeType, Call]], sought
             functions[code] = _checked(model.get_submodule(path), code, call, sought, functions.get(code))
         except Refused as reason:
             reasons[code] = str(reason)
-        except Exception as error:  # a model that does not like to be looked at is left alone, too
-            reasons[code] = f"it cannot be looked at: {first_line(error)}"
+        except Exception as error:  # a model that does not like to be examined is left alone, too
+            reasons[code] = f"it cannot be examined: {first_line(error)}"
     modules = {path: functions[code] for path, code in paths.items() if code not in reasons}
     return {
         "functions": [wanted for code, wanted in functions.items() if code not in reasons],
