@@ -39,7 +39,9 @@ def ready_batches(training: LiveTraining) -> int:
     return int(loader.num_workers * (getattr(loader, "prefetch_factor", None) or 0))
 
 
-def run_block(training: LiveTraining, enough: Enough, *, ramp: Ramp = Ramp(), settle: bool = True) -> Block:
+def run_block(
+    training: LiveTraining, enough: Enough, *, ramp: Ramp = Ramp(), settle: bool = True, most: int | None = None
+) -> Block:
     """Trains until ``enough``, and measures.
 
     Args:
@@ -47,6 +49,7 @@ def run_block(training: LiveTraining, enough: Enough, *, ramp: Ramp = Ramp(), se
         enough: asked after each step.
         ramp: trained first, unmeasured.
         settle: takes what is paid once (compiling again, a search) out of the block's time.
+        most: steps after which ``enough`` ends it in any case; several processes need to know.
 
     Of several processes that train together each gets the same block, that of all.
     """
@@ -57,7 +60,7 @@ def run_block(training: LiveTraining, enough: Enough, *, ramp: Ramp = Ramp(), se
     retries, compiled = device.allocation_retries(), compilations()
     first, samples = training.steps, training.samples
     before = cpu_times(with_children=workers)
-    lap, recorder = training.run_until(enough)
+    lap, recorder = training.run_until(enough, most)
     after = cpu_times(with_children=workers)
     lap, paid = training.deferred_cost.settled(lap) if settle else (lap, 0.0)
     block = Block(
