@@ -44,7 +44,7 @@ def test_steps_are_marked_where_graphs_hold_the_gradients_of_micro_batches(
     registry = load_strategies(())
     assert marks_steps(registry.fold(Plan(changes=(REPLAYED,))), sites)
     text = placed(sites, Plan(changes=(REPLAYED,)), registry, "cuda").texts["added_up.py"]
-    assert 'model.compile(mode="reduce-overhead")\ntorch.compiler.cudagraph_mark_step_begin()\n' in text
+    assert 'net.compile(mode="reduce-overhead")\ntorch.compiler.cudagraph_mark_step_begin()\n' in text
     assert "    optimizer.step()\n    torch.compiler.cudagraph_mark_step_begin()\n" in text
     alone: Sites = sites.model_copy(update={"accumulation": 1})
     assert "mark_step" not in placed(alone, Plan(changes=(REPLAYED,)), registry, "cuda").texts["added_up.py"]

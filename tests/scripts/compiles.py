@@ -16,7 +16,16 @@ def counted(graph, _):
     return run
 
 
-net = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 2))
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 2))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+net = Net()
 if sys.argv[1:] == ["in_place"]:
     model = net
     net.compile(backend=counted)

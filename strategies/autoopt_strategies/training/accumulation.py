@@ -13,6 +13,8 @@ FULL = 0.85
 """Share of the device memory from which on smaller pieces are worth a try."""
 HALVING_COST = 0.05
 """Share of a step that halving the pieces is expected to cost: a guess, by which what does not fit is tried."""
+MOST_PIECES = 64
+"""Of a batch that does not fit: more of them save less than a 64th of what its activations take."""
 PART = "autoopt_strategies.training.accumulation:pieces"
 
 
@@ -101,7 +103,7 @@ class Accumulation(Strategy):
         size, count = _now(case)
         if _impossible(case):
             return
-        for pieces in (number for number in range(2, size + 1) if size % number == 0):
+        for pieces in (number for number in range(2, min(size, MOST_PIECES) + 1) if size % number == 0):
             yield HALVING_COST * log2(pieces), {"size": size // pieces, "accumulation": count * pieces}
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
