@@ -169,7 +169,7 @@ def _watched(first: FirstProcess) -> Sites:
 def benchmark(context: RunContext, state: SearchState, options: Options) -> None:
     """Measures the baseline: A/A control and first training; where it runs out of memory, the least costly that fits.
 
-    On a short budget the training waits until there is a plan to train beside it.
+    On a short budget the training waits until there is a plan to train next to it.
 
     Raises:
         WorkloadError: the baseline fails, and no plan is found under which it does not.

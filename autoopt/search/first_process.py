@@ -23,7 +23,7 @@ _STAGES = {
     "backward": {"backward"},
     "optimizer": {"optimizer"},
 }
-"""Stages as strategies name them, by what a script's first look tells apart."""
+"""Stages as strategies name them, by what a script's first steps distinguish."""
 
 
 class FirstProcess:
@@ -87,7 +87,7 @@ def first_look(sites: Sites, at: float) -> FirstLook | None:
 
 
 def opportunities(registry: Registry, case: Case, choice: Choice, least: float) -> Opportunities:
-    """Strategies that may shorten a step of a script, by what its first look leaves them to gain at most.
+    """Strategies that may shorten a step of a script, by what its first steps leave them to gain at most.
 
     Args:
         registry: of all strategies.
