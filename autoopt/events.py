@@ -12,6 +12,7 @@ from typing import Literal
 
 from autoopt.records import (
     Ablation,
+    Change,
     Configuration,
     Environment,
     JsonDict,
@@ -102,12 +103,14 @@ class RoundMeasured(Event):
 
 
 class TrialStarted(Event):
-    """``remaining``: how many trials are expected after this one, where the planner can tell."""
+    """``step``: what the trial does, such as ``screening``. ``remaining``: trials expected after it, if known."""
 
     id: int
     round: int
     strategy: str
     setting: JsonDict
+    companions: tuple[Change, ...] = ()
+    step: str = "trying"
     predicted: float | None = None
     remaining: int | None = None
 

@@ -114,7 +114,7 @@ def _try(
 ) -> Trial:
     """One setting, until it is decided or its time is up."""
     number, began = state.next_id(), context.now()
-    announce_start(context, state, candidate, number, began, 0)
+    announce_start(context, state, candidate, number, began, step="timing evaluations of")
     pairs: list[EvaluationPair] = []
     ruling = EvaluationRuling(Verdict.INCONCLUSIVE, "nothing was measured", Quality(method="not_tested"))
     same = stage == "evaluate" and "batch_size" not in candidate.change.setting

@@ -202,7 +202,13 @@ def stands_out(estimate: Estimate, min_gain: float) -> bool:
 
 
 def announce_start(
-    context: RunContext, state: SearchState, candidate: Candidate, number: int, began: float, remaining: int
+    context: RunContext,
+    state: SearchState,
+    candidate: Candidate,
+    number: int,
+    began: float,
+    remaining: int = 0,
+    step: str = "confirming",
 ) -> None:
     context.announce(
         TrialStarted(
@@ -211,6 +217,8 @@ def announce_start(
             round=len(state.rounds),
             strategy=candidate.change.strategy,
             setting=candidate.change.setting,
+            companions=candidate.companions,
+            step=step,
             predicted=_expected(candidate.predicted),
             remaining=remaining,
         )

@@ -185,7 +185,7 @@ class Screening:
         """One screening. None where the candidate failed or is plainly no gain, which its trial says."""
         context, state = self.context, self.state
         number, began = state.next_id(), context.now()
-        announce_start(context, state, candidate, number, began, remaining)
+        announce_start(context, state, candidate, number, began, remaining, "screening")
         self._switched.visit([candidate.plan], self.deadline)
         seen = self._measured(candidate, f"look {number}", number)
         if seen.mode == SWITCHED:

@@ -61,7 +61,7 @@ class WholeRunProof:
         """True where the plan was kept; its pairs of whole runs then are the verification's."""
         context, state = self.context, self.state
         number, began = state.next_id(), context.now()
-        announce_start(context, state, self.candidate, number, began, 0)
+        announce_start(context, state, self.candidate, number, began, step="confirming by whole runs")
         judged = self._judged(number)
         comparison = Comparison(
             decision=Decision.INCONCLUSIVE,

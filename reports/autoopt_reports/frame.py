@@ -236,7 +236,7 @@ def _running(state: State, elapsed: float, width: int, marks: Marks) -> Text:
     return _row(
         started.id,
         marks.running,
-        encodable(change_name(started.strategy, started.setting, (), 60).text, marks),
+        encodable(change_name(started.strategy, started.setting, started.companions, 60).text, marks),
         encodable(outcome, marks),
         encodable(f"{note}{spent}", marks)[-24:],
         width,
