@@ -62,7 +62,7 @@ class PhaseStarted(Event):
     detail: str = ""
 
 
-class FirstLook(Event):
+class FirstSteps(Event):
     """Where the time of a script's first steps went, before anything is measured. ``shares``: of a step, by stage."""
 
     steps: int

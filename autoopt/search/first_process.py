@@ -6,7 +6,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 
 from autoopt.errors import TrialFailed
-from autoopt.events import FirstLook, Opportunities
+from autoopt.events import FirstSteps, Opportunities
 from autoopt.records import Sites
 from autoopt.registry import Registry
 from autoopt.search.planner import Choice, build_queue
@@ -75,7 +75,7 @@ def _steps_as_ever(sites: Sites) -> bool:
     return len(set(sites.period)) == 1 and not evaluated
 
 
-def first_look(sites: Sites, at: float) -> FirstLook | None:
+def first_steps(sites: Sites, at: float) -> FirstSteps | None:
     """Where the time of a script's first steps went; None where they were not timed.
 
     Args:
@@ -83,7 +83,7 @@ def first_look(sites: Sites, at: float) -> FirstLook | None:
     """
     if sites.step_seconds is None:
         return None
-    return FirstLook(at=at, steps=sites.steps, step_seconds=sites.step_seconds, shares=sites.shares)
+    return FirstSteps(at=at, steps=sites.steps, step_seconds=sites.step_seconds, shares=sites.shares)
 
 
 def opportunities(registry: Registry, case: Case, choice: Choice, least: float) -> Opportunities:

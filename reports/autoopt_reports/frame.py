@@ -80,8 +80,9 @@ def _numbers(state: State, width: int, marks: Marks) -> Text:
     """Baseline, best and quality in one line."""
     text = Text(" ")
     if state.baseline is None or state.baseline.step_seconds is None:
-        told = "measuring the baseline" if state.look is None else f"first steps: {first_steps_text(state.look)}"
-        text.append(encodable(told, marks), style="dim")
+        seen = state.first_steps
+        shown = f"first steps: {first_steps_text(seen)}" if seen is not None else "measuring the baseline"
+        text.append(encodable(shown, marks), style="dim")
         text.truncate(width, overflow="ellipsis")
         return text
     text.append("Baseline ")

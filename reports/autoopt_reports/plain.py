@@ -12,7 +12,7 @@ from autoopt.events import (
     BaselineMeasured,
     EnvironmentRead,
     Event,
-    FirstLook,
+    FirstSteps,
     Kept,
     NoiseMeasured,
     Noted,
@@ -175,7 +175,7 @@ def describe(event: Event) -> str:
         case NoiseMeasured(noise=noise):
             floor = "" if noise.floor is None else f"; gains under {units.percent(noise.floor)} are within noise"
             return f"noise: baseline against itself {_measured(noise.aa_ratio)}{floor}"
-        case FirstLook():
+        case FirstSteps():
             return f"first {event.steps} steps: {first_steps_text(event)}"
         case Opportunities():
             return "upper bounds of the gain: " + "; ".join(opportunity_texts(event))
