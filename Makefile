@@ -70,7 +70,7 @@ typecheck: install-dev ## mypy, strict
 imports: install-dev ## imports go one way (import-linter)
 	$(BIN)/lint-imports --no-cache
 
-plain: install-dev ## sizes, sentences, words and links of the pages; subjects of the commits
+plain: install-dev ## sizes, sentences, words and links of the pages; words of docstrings and messages; commit subjects
 	$(BIN)/python .ci/plain.py
 
 format: install-dev ## ruff, in place

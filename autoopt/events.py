@@ -12,6 +12,7 @@ from typing import Literal
 
 from autoopt.records import (
     Ablation,
+    Change,
     Configuration,
     Environment,
     JsonDict,
@@ -61,7 +62,7 @@ class PhaseStarted(Event):
     detail: str = ""
 
 
-class FirstLook(Event):
+class FirstSteps(Event):
     """Where the time of a script's first steps went, before anything is measured. ``shares``: of a step, by stage."""
 
     steps: int
@@ -102,12 +103,14 @@ class RoundMeasured(Event):
 
 
 class TrialStarted(Event):
-    """``remaining``: how many trials are expected after this one, where the planner can tell."""
+    """``step``: what the trial does, such as ``screening``. ``remaining``: trials expected after it, if known."""
 
     id: int
     round: int
     strategy: str
     setting: JsonDict
+    companions: tuple[Change, ...] = ()
+    step: str = "trying"
     predicted: float | None = None
     remaining: int | None = None
 

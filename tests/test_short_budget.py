@@ -130,7 +130,9 @@ def test_what_is_left_of_a_stack_is_not_compared_beyond_the_budget(
     assert checked == [("risky", "fine")], "what was left was not measured once more"
     assert outcome.best.plan == Plan()
     assert Verdict.KEPT not in [verdict for found in verdicts(outcome).values() for verdict in found]
-    assert any("fine was taken out as well: proved only together with risky" in note for note in outcome.state.warnings)
+    assert any(
+        "fine was removed as well: confirmed only together with risky" in note for note in outcome.state.warnings
+    )
 
 
 def test_time_that_is_left_narrows_the_headline_by_more_seeds(tmp_path: Path) -> None:

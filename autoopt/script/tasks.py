@@ -29,7 +29,7 @@ def sites(live: Any, seconds: float = WATCHED_SECONDS, steps: int = 24) -> JsonD
     with suppress(Exception):  # what fails after the first steps is reported by the training that comes to it
         _wait_for_evaluation(live, seconds)
     turns = {"period": first.period, "backwards": first.backwards}  # of one loop: a later one may have begun since
-    found = {**turns, **_first_look(lap), "run": run_parts(live.training, lap)}
+    found = {**turns, **_first_steps(lap), "run": run_parts(live.training, lap)}
     document: JsonDict = script.sites().model_copy(update=found).model_dump()
     return document
 
@@ -41,7 +41,7 @@ def _wait_for_evaluation(live: Any, seconds: float) -> None:
         live.training.follow(lambda done, elapsed: elapsed >= until or bool(between.of("evaluate")))
 
 
-def _first_look(lap: Lap) -> JsonDict:
+def _first_steps(lap: Lap) -> JsonDict:
     """Where the time of the watched steps went; nothing where none came to its end."""
     whole = sum(lap.stages.values())
     if not lap.steps or whole <= 0:

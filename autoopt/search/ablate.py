@@ -1,4 +1,4 @@
-"""Worth of each kept change: stacks taken apart, the final plan without each change, and each alone."""
+"""Worth of each kept change: combined candidates ablated, the final plan without each change, and each alone."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from autoopt.search.verify import seconds_due
 def ablate(context: RunContext, state: SearchState, deadline: float) -> tuple[list[Ablation], list[str]]:
     """Takes each change of the incumbent away; drops what no longer pays.
 
-    What made the workload fit may no longer be wanted beside the rest. A dropped change leaves another plan,
+    What made the workload fit may no longer be wanted next to the rest. A dropped change leaves another plan,
     of which the rest is ablated again while time allows.
 
     Returns:
         The ablation of the plan that is left, leave-one-out alone, and a sentence for each change that was dropped or
-        stays as a part of what was proved together.
+        stays as a part of what was confirmed together.
     """
     dropped: list[str] = []
     while state.found:
@@ -64,13 +64,13 @@ def _from_larger_plan(state: SearchState, row: Ablation) -> Ablation:
 
 
 def _unproved(state: SearchState, rows: list[Ablation]) -> list[str]:
-    """A sentence for each part of a stack that stays although leaving it out is not decided to be worse."""
+    """A sentence for each part of a combined candidate that stays although it is undecided whether it helps."""
     found = []
     for row in rows:
         part = state.together.get(row.strategy)
         if part is not None and _decision(state, row) is not Decision.ACCEPT:
             found.append(
-                f"{row.strategy} was proved together with others, not by itself: {exp(part.gain):.2f}x by what was seen"
+                f"{row.strategy} was confirmed together with others, not alone: {exp(part.gain):.2f}x by what was seen"
             )
     return found
 
@@ -217,7 +217,7 @@ def _loser(context: RunContext, state: SearchState, rows: list[Ablation]) -> Abl
         and not _of_evaluations(context, row.strategy)
         and (
             _refused(state, row)
-            # never proved by itself: the simpler plan stands, where there is time to verify that one
+            # never confirmed by itself: the simpler plan stands, where there is time to verify that one
             or (
                 row.strategy in state.together
                 and not stands_out(row.without, context.min_gain)
@@ -229,7 +229,7 @@ def _loser(context: RunContext, state: SearchState, rows: list[Ablation]) -> Abl
 
 
 def _verifiable(context: RunContext, state: SearchState, strategy: str) -> bool:
-    """Whether there is time to verify the plan without a change: what was trained in turns was the plan with it."""
+    """Whether there is time to verify the plan without a change: what was trained alternately was the plan with it."""
     less = replace(state, incumbent=state.without(strategy))
     return not context.stopping() and context.now() + seconds_due(context, less) <= context.allocation.budget
 
@@ -251,11 +251,11 @@ def _decision(state: SearchState, row: Ablation) -> Decision | None:
 
 
 STRONG_PAIRS = 5
-"""A part that so many pairs of processes would prove is left out by itself."""
+"""A part that so many pairs of processes would confirm is left out by itself."""
 
 
 def take_apart(context: RunContext, state: SearchState, deadline: float) -> list[str]:
-    """Leaves out the parts of the incumbent that were proved together, and drops what nothing supports.
+    """Leaves out the parts of the incumbent that were confirmed together, and drops what nothing supports.
 
     Args:
         deadline: on the run's clock.
@@ -263,7 +263,8 @@ def take_apart(context: RunContext, state: SearchState, deadline: float) -> list
     Where there is no time to test what would be left, the whole stands but for what is decided to bring nothing.
 
     Returns:
-        A sentence for what was dropped; parts that stay without a proof of their own are left in ``state.together``.
+        A sentence for what was dropped; parts that stay without a confirmation of their own are left in
+        ``state.together``.
     """
     if len(state.together) < 2:
         state.together.clear()
@@ -278,10 +279,10 @@ def take_apart(context: RunContext, state: SearchState, deadline: float) -> list
 
 
 class _Taking:
-    """One stack that is taken apart.
+    """One combined candidate that is ablated.
 
     Attributes:
-        left: the stack without what was dropped.
+        left: the combined candidate without what was dropped.
         doubtful: parts that stay for what was seen of them: there was no time to decide them.
         decidable: parts that had the pairs of processes that decide what is worth having, or showed nothing in fewer:
             what looks had shown of them was selected by them.
@@ -309,21 +310,21 @@ class _Taking:
             self._halve([name])
         self._halve(weak)
         whole, parts = self.state.incumbent, self.state.together
-        if self._steps and self.left == self._without(self._steps, whole):  # the whole was proved faster than that
+        if self._steps and self.left == self._without(self._steps, whole):  # the whole was confirmed faster than that
             best = max(self._steps, key=lambda name: (self.seen.get(name, 0.0), parts[name].gain))
             self.left = self._without(set(self._steps) - {best}, whole)
             self.doubtful.add(best)
             self.refused.discard(best)
         if self.left != whole and not self.context.testable(self.state, self.left):
             undecided = {name for name in parts if self.left.setting(name) != whole.setting(name)} - self.refused
-            self.left = self._without(self.refused, whole)  # what was proved as a whole stands
+            self.left = self._without(self.refused, whole)  # what was confirmed as a whole stands
             self.doubtful |= undecided
 
     def _halve(self, parts: Sequence[str]) -> None:
         """Leaves parts out, and by halves where that is decided to be worse; the stronger half is looked into first."""
         if not parts:
             return
-        every = len(parts) > 1 and len(parts) == len(self._steps)  # of all, the stack's own proof says so
+        every = len(parts) > 1 and len(parts) == len(self._steps)  # of all: the confirmation of the whole says so
         needed = True if every else self._needed(parts)
         if needed and len(parts) > 1:
             half = (len(parts) + 1) // 2
@@ -337,8 +338,8 @@ class _Taking:
     def _firm(self, name: str) -> bool:
         """Whether a part that there was no time to decide stays.
 
-        One that was left out stays where what was seen tells it from chance. One that was not belongs to what was
-        confirmed as a whole: it stays where it is likelier to bring something than not.
+        One that was left out stays if its effect is distinguishable from chance. Another one belongs to the confirmed
+        whole: it stays if a gain is more likely than none.
         """
         part = self.state.together[name]
         likely = part.firm if self._measured_without(name) is not None else part.gain > part.error
@@ -354,7 +355,7 @@ class _Taking:
         less = [
             plan for plan in (self._without([name]) for name in self._open) if differ(self.context, plan, self.left)
         ]
-        told = "ablation: the stack without each, in processes that put it on and off"
+        told = "ablation: the plan without each change, switched within one process"
         compare_switched(self.context, self.state, self.left, less, "candidate", self.deadline, told)
 
     def _measured_without(self, name: str) -> Comparison | None:
@@ -388,7 +389,7 @@ class _Taking:
         return self._ruled(seen, parts) if seen is not None else None
 
     def _ruled(self, seen: Comparison, parts: Sequence[str]) -> bool | None:
-        """The same, by a comparison; what it tells of a single part is remembered."""
+        """The same, by a comparison; what it reports about a single part is remembered."""
         if seen.failure is not None:
             return True if seen.failure.side == "incumbent" else None
         if seen.decision in (Decision.REJECT, Decision.HARMFUL):
@@ -415,7 +416,7 @@ class _Taking:
             self.state,
             seconds=min(left, max(MORE * needed, left / (len(self._open) + 1))),
             deadline=self.deadline,
-            purpose=f"ablation: the stack without {', '.join(parts)}",
+            purpose=f"ablation: the plan without {', '.join(parts)}",
         )
         self.state.ablations.append(comparison)
         return comparison
@@ -447,6 +448,6 @@ def _dropped(names: Sequence[str]) -> list[str]:
     if not names:
         return []
     return [
-        f"{', '.join(names)}: proved together with others; that the plan is slower without is not decided, and the "
+        f"{', '.join(names)}: confirmed together with others; whether the plan is slower without is undecided, and the "
         "simpler plan stands"
     ]

@@ -61,7 +61,7 @@ def compare_switched(
     deadline: float,
     purpose: str,
 ) -> None:
-    """Compares one plan with those of the others that a process can take on beside it, into ``state.ablations``.
+    """Compares one plan with those of the others that a process can take on next to it, into ``state.ablations``.
 
     Args:
         role: of the shared plan in each comparison.

@@ -16,7 +16,7 @@ from autoopt.search.accept.evidence import memory_limit
 from autoopt.search.budget_allocation import NOISE_AT_MOST, TimeLimits
 from autoopt.search.compare.comparison import Comparison, Decision, PairOfProcesses, Rule
 from autoopt.search.compare.noise import control, doubts, noise_of
-from autoopt.search.first_process import FirstProcess, first_look, opportunities
+from autoopt.search.first_process import FirstProcess, first_steps, opportunities
 from autoopt.search.first_training import begin
 from autoopt.search.fit_memory import Fitting
 from autoopt.search.outcome import configuration
@@ -97,7 +97,7 @@ def described(context: RunContext, options: Options) -> SearchState:
                 unfit, first = failure, FirstProcess(context.runner, lean=True)
                 sites = context.run.step("sites", {"lean": True}, lambda: _watched(first), Sites)
             context.runner.knows(sites)
-            look = first_look(sites, context.now())
+            look = first_steps(sites, context.now())
             if look is not None:
                 context.announce(look)
         found = context.run.step("inspect", {}, first.description, Description)
@@ -169,7 +169,7 @@ def _watched(first: FirstProcess) -> Sites:
 def benchmark(context: RunContext, state: SearchState, options: Options) -> None:
     """Measures the baseline: A/A control and first training; where it runs out of memory, the least costly that fits.
 
-    On a short budget the training waits until there is a plan to train beside it.
+    On a short budget the training waits until there is a plan to train next to it.
 
     Raises:
         WorkloadError: the baseline fails, and no plan is found under which it does not.

@@ -36,7 +36,7 @@ PROBE_SECONDS, PROBE_STEPS = 8.0, 24
 """Of a probe of quality, about, its start apart: two follow the first training. Slow steps: so many of them."""
 
 TRIAL = 0.6
-"""Of what is left for the search, for one proof at most."""
+"""Of what is left for the search, for one confirmation at most."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class BudgetAllocation:
         baseline_seconds: one training of the baseline to the target, as measured; 0 before that.
         pair_seconds: a pair of processes of it with few blocks, as measured; 0 before that.
         step_seconds: a step of it, as measured; 0 before that.
-        trained: the baseline had its first training; False where that waits for a plan to be trained beside it.
+        trained: the baseline had its first training; False where that waits for a plan to be trained next to it.
     """
 
     budget: float
@@ -76,8 +76,8 @@ class BudgetAllocation:
     def verification(self, seeds: int = 2, speedup: float = 1.0) -> float:
         """Seconds to train baseline and final plan to the target from that many seeds.
 
-        For one seed the plan is trained alone, beside the training of the baseline that is at hand already; in turns,
-        from fresh seeds, where there is time for it.
+        For one seed the plan is trained alone, next to the training of the baseline that is at hand already;
+        alternately, from fresh seeds, where there is time for it.
 
         Args:
             speedup: of the final plan over the baseline, as far as it is known; 1 where it is not.
@@ -86,7 +86,7 @@ class BudgetAllocation:
         return (seeds - self.trained) * training + seeds * training / speedup
 
     def in_turns(self, speedup: float = 1.0) -> float:
-        """Seconds to train baseline and final plan to the target in turns, from one fresh seed."""
+        """Seconds to train baseline and final plan to the target alternately, from one fresh seed."""
         return (self.baseline_seconds + self.start_seconds) * (1 + 1 / max(speedup, 1.0))
 
     def ablation(self, changes: int) -> float:
@@ -113,7 +113,7 @@ class BudgetAllocation:
 
     @property
     def look(self) -> float:
-        """Seconds that a look at one candidate takes: its start and its blocks against an incumbent that is alive."""
+        """Seconds to screen one candidate: its start and its blocks against an incumbent that is alive."""
         return max(self.pair - self.start_seconds, self.start_seconds)
 
     def kept_back(self, changes: int, speedup: float = 1.0) -> float:
@@ -135,7 +135,7 @@ class BudgetAllocation:
         return min(must + min(more, MORE_SHARE * self.budget), KEPT_BACK_AT_MOST * self.budget)
 
     def last_deadline(self, speedup: float = 1.0) -> float:
-        """When what promises must be decided: the final plan is then compared once more and trained in turns once."""
+        """When promising candidates must be decided: then the final plan is compared and trained once more."""
         needed = self.in_turns(speedup) + self.comparison
         return self.budget - min(needed, KEPT_BACK_AT_MOST * self.budget)
 
@@ -162,7 +162,7 @@ LEAST_SHARE_SECONDS = 10.0
 PATIENCE = 2.0
 """Times the seconds that a strategy says its start takes once: such figures are off by that."""
 STEADY_SECONDS = 20.0
-"""A look waits no longer than this for steady steps, compilation apart."""
+"""A measurement waits no longer than this for steady steps, compilation apart."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ class TimeLimits:
         )
 
     def for_look(self, saved: float | None, seconds_left: float) -> TimeLimits:
-        """Limits for a look at a candidate: no more than its share of what is left, nor than it could ever save.
+        """Limits for the screening of a candidate: no more than its share of what is left, nor than it could ever save.
 
         Args:
             saved: seconds that a planned run saves at the very best, which it may cost once; None where not known.

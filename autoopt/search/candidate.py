@@ -18,7 +18,7 @@ from autoopt.search.state import Part, SearchState
 from autoopt.strategy import MOST_SETTINGS, Case, Risk, Strategy
 
 RIVALS = 2.0
-"""Standard errors by which a whole falls short of its parts where they do not all serve beside each other."""
+"""Standard errors by which a whole falls short of its parts where they do not all serve next to each other."""
 
 Answer = Callable[[Trial | None], None]
 
@@ -44,14 +44,16 @@ class Candidate:
 
 
 def shares(candidate: Candidate, proof: Comparison, looks: Iterable[Comparison]) -> dict[str, Part]:
-    """The gain of each part of a stack after its proof, which tells their sum where gains multiply.
+    """The gain of each part of a combined candidate after its confirmation, which is their sum where gains
+    multiply.
 
-    A part that was not looked at alone has an equal share of the whole, of which nothing more is known. Where the whole
-    brings plainly less than its parts did, some serve the same end, and only the strongest is told from chance by that.
+    A part that was not screened alone has an equal share of the whole, of which nothing more is known. Where the whole
+    brings plainly less than its parts did, some overlap, and only the strongest is distinguished from chance by
+    that.
 
     Args:
-        proof: of the whole stack.
-        looks: at whatever; those at the stack count.
+        proof: of the whole combined candidate.
+        looks: at whatever; those at the combined candidate count.
     """
     same = [s for s in looks if (s.incumbent.plan, s.candidate.plan) == (proof.incumbent.plan, candidate.plan)]
     pairs = [pair for seen in (proof, *same) for pair in seen.pairs]
@@ -180,9 +182,9 @@ class Talk:
 
     Args:
         context, state: of the run.
-        case: what the strategy is told.
-        look: looks at a candidate, with so many waiting behind it; the log of its gain, None where it shows none.
-        start_room: seconds that a look leaves the candidate's start.
+        case: what the strategy gets.
+        look: screens a candidate, with so many waiting behind it; the log of its gain, None where it shows none.
+        start_room: seconds that a screening leaves the candidate's start.
 
     Attributes:
         best: the largest log gain so far; 0 where none was seen.
@@ -218,7 +220,7 @@ class Talk:
         return (plan, None) if plan is not None else None
 
     def upcoming(self) -> Candidate | None:
-        """The candidate that is looked at next; None where there is none, or nothing new to try in it."""
+        """The candidate that is screened next; None where there is none, or nothing new to try in it."""
         if self._upcoming is None and self.goes_on:
             self._upcoming = self._next()
         return self._upcoming
@@ -239,7 +241,7 @@ class Talk:
         return candidate
 
     def ask(self, remaining: int) -> None:
-        """Looks at the next setting, and answers: kept where it is the best of this strategy so far."""
+        """Screens the next setting, and answers: kept where it is the best of this strategy so far."""
         candidate, self._upcoming = self.upcoming(), None
         if candidate is None:
             return
@@ -247,7 +249,7 @@ class Talk:
         room, once = self._start_room(candidate), context.runner.once.get(self.strategy.name, 0.0)
         if once > PATIENCE * room:
             state.unseen[self.strategy.name] = once
-            told = f"no time for a look: its start takes about {once:.0f} s once, and may take {room:.0f} s here"
+            told = f"no time to screen it: its start takes about {once:.0f} s once, and may take {room:.0f} s here"
             skip(context, state, self.strategy, Verdict.NOT_TRIED, told)
             self.goes_on = False
             return

@@ -1,7 +1,7 @@
 """Decided candidates: what each strategy came to over all its trials, and what decided it.
 
-A trial speaks of one candidate on one incumbent. A change that was looked at alone and kept as a part of a stack is
-decided where the plan without it is, and one that came along as a companion where leaving it out is.
+A trial speaks of one candidate on one incumbent. A change that was screened alone and kept as a part of a combined
+candidate is decided where the plan without it is, and one that came along as a companion where leaving it out is.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _kept(state: SearchState, name: str) -> Decided | None:
             return Decided(strategy=name, verdict=Verdict.KEPT, by=f"the plan with and without it, {seen.reason}")
     alone = [trial for trial in state.trials if trial.strategy == name and not trial.companions]
     if any(trial.verdict is Verdict.KEPT for trial in alone):
-        return Decided(strategy=name, verdict=Verdict.KEPT, by="its own proof")
+        return Decided(strategy=name, verdict=Verdict.KEPT, by="its own confirmation")
     larger = in_larger_plan(state, name)
     if larger is not None and larger[0].decision is Decision.ACCEPT:
         seen, others = larger
@@ -47,7 +47,7 @@ def _kept(state: SearchState, name: str) -> Decided | None:
     by = _in_smaller_plan(state, name)
     if by:
         return Decided(strategy=name, verdict=Verdict.KEPT, by=by)
-    return Decided(strategy=name, by="kept as a part of what was proved together; leaving it out was not decided")
+    return Decided(strategy=name, by="kept as a part of a confirmed combination; its own effect is undecided")
 
 
 def in_larger_plan(state: SearchState, name: str) -> tuple[Comparison, tuple[str, ...]] | None:
@@ -74,7 +74,7 @@ def _in_smaller_plan(state: SearchState, name: str) -> str:
 def _refused(state: SearchState, name: str, measured: list[Trial]) -> Decided:
     """A strategy that is not in the final plan: refused where no candidate of its own is left open.
 
-    Its own candidates are those with the fewest companions: stacks of which it is a part have more.
+    Its own candidates are those with the fewest companions: combined candidates of which it is a part have more.
     """
     trials = [trial for trial in measured if trial.strategy == name]
     fewest = min((len(trial.companions) for trial in trials), default=0)

@@ -29,7 +29,7 @@ from autoopt.strategy import Case, Strategy
 
 TASK = "autoopt.benchmark.tasks:evaluations"
 EVALUATIONS = 3
-"""Of each process: the first one starts workers that stay, two tell what the others take."""
+"""Of each process: the first one starts workers that stay, two show what the others take."""
 FEWEST_PAIRS, ENOUGH_PAIRS, MOST_PAIRS = 2, 3, 6
 """Of processes: to decide anything, for what does not look worth having, and at most."""
 _ROUNDING = 1e-5
@@ -48,7 +48,7 @@ def of_evaluation_alone(strategy: Strategy) -> bool:
 def try_evaluations(
     context: RunContext, state: SearchState, proposals: Sequence[Proposal], case: Case, round_: Round, deadline: float
 ) -> None:
-    """Tries their settings in turn; what is kept becomes a part of the incumbent, and the round goes on.
+    """Tries their settings one after the other; what is kept becomes a part of the incumbent, and the round goes on.
 
     Args:
         proposals: of strategies of evaluation alone.
@@ -114,7 +114,7 @@ def _try(
 ) -> Trial:
     """One setting, until it is decided or its time is up."""
     number, began = state.next_id(), context.now()
-    announce_start(context, state, candidate, number, began, 0)
+    announce_start(context, state, candidate, number, began, step="timing evaluations of")
     pairs: list[EvaluationPair] = []
     ruling = EvaluationRuling(Verdict.INCONCLUSIVE, "nothing was measured", Quality(method="not_tested"))
     same = stage == "evaluate" and "batch_size" not in candidate.change.setting
@@ -278,7 +278,7 @@ def _same_metric(pairs: Sequence[EvaluationPair], *, same_batches: bool) -> Qual
         if same_batches and pairs[0].incumbent.samples is not None:
             detail = f"the same {pairs[0].incumbent.samples} samples in the same batches"
             return Quality(method="metric", level="identical", passed=True, detail=detail)
-        detail = "no metric was told by which other batches could be compared: name it with --metric"
+        detail = "other batches cannot be compared without a metric: name it with --metric"
         return Quality(method="not_tested", level="undecided", detail=detail)
     old, new, tolerance = max(values, key=lambda one: abs(one[0] - one[1]) - one[2])
     known = {"method": "metric", "metric": name, "baseline": old, "candidate": new, "margin": tolerance}
@@ -291,7 +291,7 @@ def _same_metric(pairs: Sequence[EvaluationPair], *, same_batches: bool) -> Qual
 
 
 def _tolerance(before: HeldEvaluations, after: HeldEvaluations) -> float:
-    """How far two values may be apart by rounding: of sums, and of the decimals with which both are told."""
+    """How far two values may be apart by rounding: of sums, and of the decimals with which both are reported."""
     size = max(abs(before.value or 0.0), abs(after.value or 0.0))
     digits = [side.digits for side in (before, after) if side.digits is not None]
     return max(_ROUNDING * size, 1.01 * 10.0 ** -max(digits) if digits else 0.0)

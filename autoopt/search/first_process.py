@@ -6,7 +6,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 
 from autoopt.errors import TrialFailed
-from autoopt.events import FirstLook, Opportunities
+from autoopt.events import FirstSteps, Opportunities
 from autoopt.records import Sites
 from autoopt.registry import Registry
 from autoopt.search.planner import Choice, build_queue
@@ -23,7 +23,7 @@ _STAGES = {
     "backward": {"backward"},
     "optimizer": {"optimizer"},
 }
-"""Stages as strategies name them, by what a script's first look tells apart."""
+"""Stages as strategies name them, by what a script's first steps distinguish."""
 
 
 class FirstProcess:
@@ -75,7 +75,7 @@ def _steps_as_ever(sites: Sites) -> bool:
     return len(set(sites.period)) == 1 and not evaluated
 
 
-def first_look(sites: Sites, at: float) -> FirstLook | None:
+def first_steps(sites: Sites, at: float) -> FirstSteps | None:
     """Where the time of a script's first steps went; None where they were not timed.
 
     Args:
@@ -83,11 +83,11 @@ def first_look(sites: Sites, at: float) -> FirstLook | None:
     """
     if sites.step_seconds is None:
         return None
-    return FirstLook(at=at, steps=sites.steps, step_seconds=sites.step_seconds, shares=sites.shares)
+    return FirstSteps(at=at, steps=sites.steps, step_seconds=sites.step_seconds, shares=sites.shares)
 
 
 def opportunities(registry: Registry, case: Case, choice: Choice, least: float) -> Opportunities:
-    """Strategies that may shorten a step of a script, by what its first look leaves them to gain at most.
+    """Strategies that may shorten a step of a script, by what its first steps leave them to gain at most.
 
     Args:
         registry: of all strategies.

@@ -1,6 +1,6 @@
 """The baseline's first training: the target that follows from it, and what the rest of a run is planned by.
 
-On a short budget it waits until a plan was proved faster, and takes turns with the training of that plan, which ends
+On a short budget it waits until a plan was confirmed faster, and takes turns with the training of that plan, which ends
 the run anyway: one training in place of two. What needs one before that has it alone.
 """
 
@@ -28,33 +28,33 @@ from autoopt.search.whole_runs import run_seconds, shown_by_whole_runs
 LATER_UP_TO = 900.0
 LATER_SHARE = 0.04
 """A training waits on a budget of at most so many seconds, of which it would take more than this share: an error in
-somebody's evaluation is told within minutes either way."""
+somebody's evaluation is reported within minutes either way."""
 ROOM = 0.7
-"""And where the baseline takes no more of a memory's limit than this: what does not fit is told at once."""
+"""And where the baseline takes no more of a memory's limit than this: what does not fit is reported at once."""
 LEAST_SECONDS = 3.0
 """A shorter training says nothing."""
 
 NAMING_EPOCHS = 2
-"""Epochs in which a metric that nobody named is looked for: what two evaluations print alike tells lines apart."""
+"""Epochs in which a metric without a name is searched: two evaluations show which lines are alike."""
 NAMING_SHARE = 0.5
 """Of the first training, at most; where that is not enough the first training shows it."""
 
 PROFILE_SECONDS, LEAST_LOOKS = 10.0, 3
-"""The least search: its profile, about, looks, and one short proof with its probes."""
+"""The least search: its profile, about, looks, and one short confirmation with its probes."""
 NOT_LOOKED_FOR = (
     "no metric of the script was looked for, since this budget hardly holds a training of the final plan: --metric "
     "'PATTERN' names one, a larger --budget finds it"
 )
 
 NO_METRIC = (
-    "no metric of the script is known, so only changes that are proven to train the same are kept, and times are those "
+    "no metric of the script is known, so only changes that train the same are kept, and times are those "
     "of the same steps: give --metric 'PATTERN', such as --metric 'val loss ([0-9.]+)'"
 )
 """A script's training says nothing of how good it is, but in what it prints."""
 
 
 def begin(context: RunContext, state: SearchState) -> None:
-    """The baseline's first training, unless that can wait for a plan to be trained beside it.
+    """The baseline's first training, unless that can wait for a plan to be trained next to it.
 
     Raises:
         BaselineFailed: the baseline does not train.
@@ -84,7 +84,7 @@ def _trains_later(context: RunContext, planned: BudgetAllocation) -> bool:
 
 
 def _may_wait(context: RunContext, state: SearchState) -> bool:
-    """Whether the time before the search is better spent on other things, and nothing has to be told at once."""
+    """Whether the time before the search is better spent on other things, and nothing has to be reported at once."""
     budget, side = context.allocation.budget, state.aa.side
     limit, peak = context.gate.memory_limit_bytes, side.peak_memory_bytes
     near_limit = limit is not None and peak is not None and peak > ROOM * limit
@@ -154,9 +154,10 @@ def train_first(
     """Trains the baseline to its target in its share of the budget, unless it was; sets the target where it is missed.
 
     Args:
-        beside: a plan that is trained in turns with it, from the same seed; what fails in it is the plan's failure.
+        beside: a plan that is trained alternately with it, from the same seed; what fails in it is the plan's failure.
         speedup: of that plan, about.
-        reserve: seconds that its proof has yet to take: a training that leaves none to prove anything is no use.
+        reserve: seconds that its confirmation has yet to take: a training that leaves none to confirm anything is no
+        use.
 
     Where there is hardly any time left it is not trained.
 
@@ -219,7 +220,7 @@ def _adopt(context: RunContext, state: SearchState, run: TrainingRun) -> None:
 
 
 def train_beside(context: RunContext, state: SearchState, plan: Plan, comparison: Comparison) -> None:
-    """The baseline's first training, where it waited for a plan that is faster: in turns with it.
+    """The baseline's first training, where it waited for a plan that is faster: alternately with it.
 
     Args:
         comparison: that has shown it. Where that is of another plan or on another one, the time to compare this one
@@ -241,7 +242,7 @@ def _room(context: RunContext, state: SearchState, beside: Plan | None) -> float
 
 
 def _in_turns(context: RunContext, state: SearchState, plan: Plan, speedup: float, beyond: float) -> None:
-    """Trains both; a plan that fails has been told so, and the baseline is then trained alone."""
+    """Trains both; a plan that fails has been reported so, and the baseline is then trained alone."""
     try:
         context.gate.trainings.in_turns(
             state.baseline,

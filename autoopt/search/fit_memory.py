@@ -34,11 +34,11 @@ RELAXED_SHARE = 0.4
 
 PROBE_STEPS = 3
 LOOKS = 64
-"""Batches that are looked at for the largest, where shapes vary."""
+"""Batches that are read for the largest, where shapes vary."""
 
 ATTEMPT_SECONDS = 900.0
 MOST_STEPS = 16
-"""Settings of one strategy that are looked at."""
+"""Settings of one strategy that are screened."""
 
 Rung = tuple[float, Change]
 
@@ -187,7 +187,7 @@ class Fitting:
         except PLUGIN_ERRORS as error:  # a plugin's crash is a result, not the end
             self._left_out[name] = plugin_error(error)
             return []
-        if applies is not None and not applies and not plan.changes:  # beside others it was tried alone
+        if applies is not None and not applies and not plan.changes:  # next to others it was tried alone
             self._left_out.setdefault(name, applies.reason)
         return rungs if applies else []
 
@@ -213,7 +213,7 @@ class Fitting:
         return (batch.size or facts.batch_size) * count == facts.batch_size * facts.accumulation
 
     def _relaxed(self, names: Sequence[str]) -> Plan | None:
-        """The same strategies, each saving no more than it must beside the others: its settings are halved.
+        """The same strategies, each saving no more than it must next to the others: its settings are halved.
 
         A reference that saves more than it must is a slow one, so that there is some time for this.
         """

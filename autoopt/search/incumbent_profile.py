@@ -46,7 +46,7 @@ AGAIN_AT_MOST = 0.025
 
 
 def diagnose(context: RunContext, state: SearchState) -> None:
-    """Tells what strategies are predicted to bring a script, before anything is compared.
+    """Shows what strategies are predicted to bring a script, before anything is compared.
 
     On a short budget this profile is the first round's; a longer one has a longer one taken later. What is wrong with
     the script shows where it is compared with itself.
@@ -106,7 +106,7 @@ def simplify(context: RunContext, state: SearchState) -> tuple[Round, Pipeline |
         began = context.now()
         first = profiled()
         if context.now() - began > AGAIN_AT_MOST * context.allocation.budget:
-            return first  # a short budget has no time for a second one, and its doubts are told
+            return first  # a short budget has no time for a second one, and its doubts are reported
         looks = chain((first,), iter(profiled, None))
         return least_doubtful(lambda: next(looks), lambda seen: doubt_of(seen, usual, model_error(description, seen)))
 
@@ -148,7 +148,7 @@ def _profiled(
         seconds=seconds,
         advise=advise,
         trace=trace,
-        strategies=sorted(wanted, key=lambda name: registry[name].switchable),  # those are looked at within seconds
+        strategies=sorted(wanted, key=lambda name: registry[name].switchable),  # those are screened within seconds
         limit=max(AT_MOST * context.allocation.budget, AT_LEAST_SECONDS),
         trying=TRYING * context.allocation.budget,
         told=told,
@@ -180,7 +180,7 @@ def _round(context: RunContext, state: SearchState, seen: StageProfile, index: i
     context.announce(RoundMeasured(at=context.now(), round=round_))
     disturbed = reason_to_doubt(seen, _usual_step(state))
     if disturbed:
-        believed = "its predictions exclude only what they expect to be slower"
+        believed = "its predictions exclude only slower candidates"
         told = f"round {index}: {disturbed}; {believed}: measure again on a quiet machine"
         context.warn(state, told)
     return round_, Pipeline(pipeline.round, doubtful=bool(disturbed)) if pipeline is not None else None

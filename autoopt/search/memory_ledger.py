@@ -35,7 +35,7 @@ class MemoryLedger:
     def fit_together(self, one: Plan, other: Plan) -> bool:
         """Whether processes of two plans are known to fit, or not known not to.
 
-        A plan that was not measured counts as the one beside it.
+        A plan that was not measured counts as the one next to it.
         """
         together = self._together(one, other)
         return together is None or (together < self._too_much and together <= (self.limit_bytes or inf))

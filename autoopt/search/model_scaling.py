@@ -252,7 +252,7 @@ def _bent(by_size: dict[float, list[float]]) -> bool:
 
 
 def _size_at(line: Line, y: float, sizes: list[float]) -> tuple[Estimate | None, str]:
-    """Parameters at which the line meets a value, or why that is not told."""
+    """Parameters at which the line meets a value, or why that is not reported."""
     found = line.where(y)
     if found is None:
         return None, "the bounds of the exponent hold zero: that the size matters is not shown"

@@ -252,7 +252,7 @@ _BY_PURPOSE = {"ablation": "ablation", "verification": "verification", "baseline
 """Purposes that begin so say more than the kind of a step."""
 
 IDLE = "between steps"
-MOST_NAMED = 6
+MOST_NAMED = 5
 BEFORE_ROUNDS = 1.25
 """Seconds before the first round on a somewhat larger budget, over those that they were."""
 
@@ -280,7 +280,7 @@ def spent_on(kind: str, purpose: str) -> str:
 
 
 def more_budget(state: SearchState) -> str:
-    """A sentence on what more time would buy, with how much; empty where time held nothing back."""
+    """A sentence on what more time would do, with how much; empty where more time would not help."""
     unseen = without_a_look(state)
     undecided = {t.id: t.strategy for t in state.trials if t.verdict is Verdict.INCONCLUSIVE}
     unproven = {number: seconds for number, seconds in state.unproven.items() if number in undecided}
@@ -289,10 +289,10 @@ def more_budget(state: SearchState) -> str:
     seconds = sum(unseen.values()) + sum(unproven.values())
     parts = []
     if unseen:
-        parts.append(f"a look at {len(unseen)} that had none ({named(unseen)})")
+        parts.append(f"screen {len(unseen)} more strategies ({named(unseen)})")
     if unproven:
-        parts.append(f"the proof of what did well and was not decided ({named(undecided[n] for n in unproven)})")
-    return f"about {max(seconds / 60, 0.1):.1f} min more would buy {' and '.join(parts)}"
+        parts.append(f"confirm promising candidates ({named(undecided[n] for n in unproven)})")
+    return f"about {max(seconds / 60, 0.1):.1f} min more would {' and '.join(parts)}"
 
 
 def out_of_time(now: float, deadline: float, budget: float, needed: float, *, begun: bool) -> Stop:
@@ -306,17 +306,17 @@ def out_of_time(now: float, deadline: float, budget: float, needed: float, *, be
     """
     kept_back = budget - deadline
     told = (
-        f"of the {deadline:.0f} s that the search had of the {budget:.0f} s budget {max(deadline - now, 0):.0f} s were "
-        f"left, and going on takes {needed:.0f} s; {kept_back:.0f} s are kept back for ablation and verification"
+        f"{max(deadline - now, 0):.0f} s of the search were left, and the next step takes {needed:.0f} s; "
+        f"{kept_back:.0f} s are reserved for ablation and verification"
     )
     if not begun:
         wanted = BEFORE_ROUNDS * (now + needed + kept_back)
-        told += f"; a budget of some {max(wanted / 60, 0.5):.1f} min begins to try changes"
+        told += f"; a budget of about {max(wanted / 60, 0.5):.1f} min would try changes"
     return Stop(reason=StopReason.BUDGET, detail=told)
 
 
 def without_a_look(state: SearchState) -> dict[str, float]:
-    """Strategies that there was no time for, with the seconds that a look at each would have taken."""
+    """Strategies that there was no time for, with the seconds that screening each would have taken."""
     tried = {trial.strategy for trial in state.trials}
     return {name: seconds for name, seconds in state.unseen.items() if name not in tried}
 

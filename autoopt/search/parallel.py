@@ -29,7 +29,7 @@ from autoopt.search.trial_runner import TrialRunner
 from autoopt.trial.places import Workers
 
 MOST_TURNS = 60
-"""Turns of blocks alone and beside the others: what is not known by then is not taken for granted."""
+"""Turns of blocks alone and next to the others: what is not known by then is not taken for granted."""
 CONFIDENCE = 0.95
 
 
@@ -112,7 +112,7 @@ class Neighbours:
         return blocks
 
     def seen(self) -> list[Estimate | None]:
-        """Throughput beside the others over alone, by place; valid however often it is looked at."""
+        """Throughput next to the others over alone, by place; valid however often it is screened."""
         return [_estimate(turns) for turns in self._turns]
 
     def whole(self) -> Estimate | None:
@@ -186,7 +186,7 @@ def _measured(
         if whole is None or not seen:
             continue
         worst, name = max(seen, key=lambda item: abs(log(item[0].value)))
-        told = f"beside its neighbours {_ratio(whole)} in the mean, and {name} {_ratio(worst)} at the worst"
+        told = f"next to its neighbors {_ratio(whole)} in the mean, and {name} {_ratio(worst)} at the worst"
         if _within(whole.low, floor) and _within(whole.high, floor) and _within(worst.value, floor):
             return True, f"{told}: within the noise floor of {floor:.1%}"
         if any(_outside(each, floor) for each in (whole, *(each for each, _ in seen))):
@@ -237,7 +237,7 @@ class Runner(Protocol):
 
 @dataclass(frozen=True)
 class Expected:
-    """A look that will be asked for: its plan, and the limits of its start."""
+    """A measurement that will be asked for: its plan, and the limits of its start."""
 
     plan: Plan
     limits: TimeLimits
@@ -254,7 +254,7 @@ class ParallelRace:
     """Candidates against live processes of the incumbent, one on each place.
 
     Args:
-        main: the runner of the search, whose limits hold for what was not expected, and which is told the logs.
+        main: the runner of the search, whose limits hold for what was not expected, and which is reported the logs.
         runners: one for each place.
         incumbent: its plan.
         rule: block length, ramp, and the gain worth having.
@@ -307,7 +307,7 @@ class ParallelRace:
     def look(
         self, candidate: Plan, noise: Noise, *, warm_up_seconds: float, on_progress: OnProgress | None = None
     ) -> Comparison:
-        """The look at a candidate, waited for; measured now where it was not expected. See ``Race.look``."""
+        """The screening of a candidate, waited for; measured now where it was not expected. See ``Race.look``."""
         if candidate.key not in self._waiting:
             self._begin(Expected(candidate, self._main.limits), noise, warm_up_seconds)
         future = self._waiting.pop(candidate.key)

@@ -27,7 +27,7 @@ PLUGIN_ERRORS = (Exception, SystemExit)
 """Exceptions that a strategy's methods may raise without ending the run; a stop by the user is none of them."""
 DOUBT = {EstimateKind.SIMULATED: 0.1}
 """Share by which predictions may be too low besides their interval, which knows nothing of what the graph leaves out:
-loader workers beside compute threads on few cores were predicted at 0.99x, and brought 1.15x."""
+loader workers next to compute threads on few cores were predicted at 0.99x, and brought 1.15x."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def most_promising(proposals: tuple[Proposal, ...], seconds: Callable[[Proposal]
     """The proposal that promises most for a second of its look: the first where there may be no time for the rest.
 
     Args:
-        seconds: that a look at it takes.
+        seconds: that its screening takes.
     """
     promise = _promise(proposals)
     return max(proposals, key=lambda proposal: log(max(promise[proposal.strategy.name], 1.0)) / seconds(proposal))
@@ -152,7 +152,7 @@ def _consider(
     try:
         for change in case.plan.changes:
             if strategy.name in registry[change.strategy].excludes:
-                return Skipped(strategy, Verdict.NOT_APPLICABLE, f"it brings nothing beside {change.strategy}")
+                return Skipped(strategy, Verdict.NOT_APPLICABLE, f"it has no effect in addition to {change.strategy}")
         refused = _without_loader(strategy, case)
         if refused:
             return Skipped(strategy, Verdict.NOT_APPLICABLE, refused)

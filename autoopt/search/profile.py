@@ -10,7 +10,7 @@ from autoopt.records import Plan, Prediction, Profile, Verdict, WorkloadSummary
 from autoopt.records.facts import WorkloadFacts
 from autoopt.script.advice import advice_of
 from autoopt.search.baseline import check_devices, objective_of, together
-from autoopt.search.first_process import FirstProcess, first_look, opportunities
+from autoopt.search.first_process import FirstProcess, first_steps, opportunities
 from autoopt.search.incumbent_profile import queue_by
 from autoopt.search.outcome import configuration
 from autoopt.search.planner import Choice
@@ -54,7 +54,7 @@ def profile(
     first = FirstProcess(runner)
     announce(PhaseStarted(at=0.0, phase="benchmark"))
     sites = first.sites()
-    look = first_look(sites, time.monotonic() - began) if sites is not None else None
+    look = first_steps(sites, time.monotonic() - began) if sites is not None else None
     if look is not None:
         announce(look)
     description = first.description()

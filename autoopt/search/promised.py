@@ -20,7 +20,7 @@ def together(
 ) -> Candidate | None:
     """All that predictions promise, as one plan on the incumbent: of rivals the one that promises most.
 
-    Where most predictions hold, it has most of the gain after one look. Of a script, only what its patch can say.
+    Where most predictions hold, it has most of the gain after one screening. Of a script, only what its patch can say.
 
     Args:
         fewest: changes, with their companions counted as one with theirs.
@@ -63,7 +63,8 @@ def together(
 def with_small(
     context: RunContext, state: SearchState, screened: Screened, small: Sequence[tuple[Change, Part]]
 ) -> Candidate:
-    """A candidate with what brings something besides, each too little to be shown alone. The proof is of the whole.
+    """A candidate with what brings something besides, each too little to be shown alone. The confirmation is of the
+    whole.
 
     Args:
         small: changes with what is known of each; of a script only what its patch can say comes with it.
@@ -88,9 +89,9 @@ def with_small(
 
 
 def besides(screened: Screened, found: Iterable[Screened], skipped: Iterable[Skipped]) -> list[tuple[Change, Part]]:
-    """What may be proved together with a candidate, though not alone.
+    """What may be confirmed together with a candidate, though not alone.
 
-    That is what a prediction promises by the whole of its interval: where it was looked at, the look has to agree.
+    That is what a prediction promises by the whole of its interval: where it was screened, the screening has to agree.
     """
     small = []
     for other in found:

@@ -1,4 +1,4 @@
-"""The proof of a candidate: fresh pairs of processes until it is decided, then its quality; what passes is kept."""
+"""Confirmation of a candidate: fresh pairs of processes until it is decided, then its quality."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ONCE_AT_MOST = 0.05
 
 
 class Proof:
-    """Proves candidates on the incumbent.
+    """Confirms candidates on the incumbent.
 
     Args:
         context, state: of the run.
@@ -49,7 +49,7 @@ class Proof:
 
         Args:
             seconds: for its comparison; one that looks worth keeping may take half as much again.
-            number: of the look that it follows, whose trial it replaces; a new one where None.
+            number: of the screening that it follows, whose trial it replaces; a new one where None.
             note: where the candidate comes from, for the reason that the report shows.
             remaining: trials that are expected after this one.
         """
@@ -69,7 +69,7 @@ class Proof:
         )
         comparison = state.with_fixed_costs(comparison)
         told = self._told_by_probes(candidate) and not self._pays_once(comparison)
-        # whole runs are of the patch, which is known once what was proved together was taken apart
+        # whole runs are of the patch, which is known once what was confirmed together was ablated
         whole = shown_by_whole_runs(context, state, candidate.plan)
         if not told and comparison.decision is Decision.ACCEPT and whole is None:
             train_beside(context, state, candidate.plan, comparison)
@@ -103,13 +103,13 @@ class Proof:
         return level is not None and level.passed is True
 
     def _pays_once(self, comparison: Comparison) -> bool:
-        """Whether its start costs so much more that only the steps to the target, which a training tells, settle it."""
+        """Whether its start costs so much more that only the steps to the target decide."""
         before, after = comparison.incumbent.fixed_seconds, comparison.candidate.fixed_seconds
         more = median(after) - median(before) if before and after else 0.0
         return more > ONCE_AT_MOST * expected(self.context, self.state)
 
     def _rule(self, candidate: Candidate, comparison: Comparison, number: int) -> Judgement:
-        """The verdict; trained are those whose quality nothing else tells: the final plan is trained anyway."""
+        """The verdict; trained are those whose quality nothing else reports: the final plan is trained anyway."""
         context, state = self.context, self.state
         return context.gate.decide(
             candidate.plan,
@@ -145,7 +145,7 @@ class Proof:
         self.state.base = str(trial.id)
 
     def _redundant(self, before: Plan, candidate: Candidate, number: int) -> Iterator[Change]:
-        """Of changes that won together, those without which it is as fast. The ablation takes a stack apart."""
+        """Of changes that won together, those without which it is as fast."""
         changes, plan = candidate.changes, candidate.plan
         if len(changes) < 2 or candidate.stacked:
             return
@@ -196,13 +196,19 @@ STANDS_OUT = 0.5
 
 
 def stands_out(estimate: Estimate, min_gain: float) -> bool:
-    """Whether the gain of a part of what was proved together is more than chance gives a part that brings nothing."""
+    """Whether the gain of a part of a confirmed combination is more than chance."""
     gain = log(estimate.value)
     return gain >= max(log1p(min_gain), STANDS_OUT * (log(estimate.high) - gain))
 
 
 def announce_start(
-    context: RunContext, state: SearchState, candidate: Candidate, number: int, began: float, remaining: int
+    context: RunContext,
+    state: SearchState,
+    candidate: Candidate,
+    number: int,
+    began: float,
+    remaining: int = 0,
+    step: str = "confirming",
 ) -> None:
     context.announce(
         TrialStarted(
@@ -211,6 +217,8 @@ def announce_start(
             round=len(state.rounds),
             strategy=candidate.change.strategy,
             setting=candidate.change.setting,
+            companions=candidate.companions,
+            step=step,
             predicted=_expected(candidate.predicted),
             remaining=remaining,
         )

@@ -1,7 +1,7 @@
-"""Proofs: what did well in the screening, by the gain that a second of deciding it may bring.
+"""Confirmations: what did well in the screening, by the gain that a second of deciding it may bring.
 
-To decide a change is to prove that it is faster and that it trains as well. Where the second cannot be had in the time
-that is left, the first is not begun.
+To decide a change is to confirm that it is faster and that it trains as well. Where the second cannot be had in the
+time that is left, the first is not begun.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from autoopt.search.verify import proved
 from autoopt.strategy import Risk
 
 UNLIKELY = 0.1
-"""A chance of a gain that can be proved, below which no further look is taken."""
+"""A chance of a gain that can be confirmed, below which no further look is taken."""
 
 TRAINS_AS_WELL = 0.5
 """The chance, as thought beforehand, that trainings show a change to be as good of which probes do not tell."""
@@ -46,7 +46,7 @@ class Costs:
     state: SearchState
 
     def pairs(self, *members: Screened) -> float:
-        """Seconds of the pairs of processes that would prove them together, if they are as good as they looked."""
+        """Seconds of the pairs of processes that would confirm them together, if they are as good as they looked."""
         context, state = self.context, self.state
         gain = sum(member.gain + HOPE * member.error for member in members)
         starts = state.dearer_start(state.incumbent) + max(state.dearer_start(one.candidate.plan) for one in members)
@@ -61,7 +61,7 @@ class Costs:
         return (allocation.start_seconds + allocation.probe) * (1 if probes.made else 2)
 
     def trainings(self, plan: Plan, speedup: float) -> float:
-        """Seconds of the trainings, in turns with the baseline's, that prove its quality where probes do not tell.
+        """Seconds of the trainings, alternately with the baseline's, that confirm its quality where probes do not tell.
 
         Infinite where nothing would: no metric is known.
         """
@@ -110,9 +110,9 @@ class Costs:
         return usual
 
     def latest(self, found: Iterable[Screened]) -> float:
-        """Until when may be looked at more, on the run's clock: the best of what stands out is still to be proved.
+        """Until when may be screened more, on the run's clock: the best of what stands out is still to be confirmed.
 
-        That is the most that goes together: where that was not looked at, a look at it comes first. Where nothing
+        That is the most that goes together: where that was not screened, its screening comes first. Where nothing
         stands out, what may yet do so has the time of a short comparison.
         """
         plain = [screened for screened in found if screened.plain]
@@ -142,14 +142,14 @@ class Costs:
         seconds = self.trainings(screened.candidate.plan, exp(screened.gain))
         if not isfinite(seconds):
             return "no metric is known that would"
-        return f"to prove it and to train it would take about {self.pairs(screened) + seconds:.0f} s"
+        return f"to confirm and train it takes about {self.pairs(screened) + seconds:.0f} s"
 
     def last_deadline(self) -> float:
-        """Until when what was kept may be taken apart: of the end, only what every result needs is kept back."""
+        """Until when what was kept may be ablated: of the end, only what every result needs is kept back."""
         return max(self.context.allocation.last_deadline(self.state.speedup_so_far), self.deadline())
 
     def likely(self, found: Sequence[Screened], seconds: float) -> list[Screened]:
-        """Candidates that do not stand out, and may yet be a gain that so many seconds prove; the likeliest first."""
+        """Candidates that do not stand out, and may yet be a gain that so many seconds confirm; the likeliest first."""
         context = self.context
         least = provable(seconds, context.allocation.pair, self.state.noise, context.min_gain)
         chances = {screened.trial.id: chance(screened, least) for screened in found}
@@ -157,12 +157,12 @@ class Costs:
         return sorted(open_, key=lambda screened: -chances[screened.trial.id])
 
     def in_order(self, found: Iterable[Screened]) -> list[Screened]:
-        """Candidates in their order: the one worth most for a second of its proof first."""
+        """Candidates in their order: the one worth most for a second of its confirmation first."""
         return sorted(found, key=self.worth, reverse=True)
 
 
 def quality_first(context: RunContext, state: SearchState, screened: Screened) -> Quality | None:
-    """The quality level of a candidate that may change what is learnt, before it is proved faster.
+    """The quality level of a candidate that may change what is learnt, before it is confirmed faster.
 
     Where the baseline's first training is due, it takes turns with the candidate's now.
 
@@ -188,7 +188,8 @@ def quality_first(context: RunContext, state: SearchState, screened: Screened) -
 def _before_training(context: RunContext, state: SearchState, candidate: Candidate) -> Quality | None:
     """The quality level that probes show before the baseline was trained, at weights of its first steps.
 
-    What is kept by it is trained in turns at the end, as what is exact is, and its losses are then compared to the end.
+    What is kept by it is trained alternately at the end, as what is exact is, and its losses are then compared to the
+    end.
 
     Returns:
         None where that settles nothing.
@@ -202,7 +203,8 @@ def _before_training(context: RunContext, state: SearchState, candidate: Candida
 def without_doubtful(
     context: RunContext, state: SearchState, candidate: Candidate, lost: bool = False
 ) -> Candidate | None:
-    """A stack less those of its changes whose quality is not proven alone; None where nothing new is left.
+    """A combined candidate less those of its changes whose quality is not confirmed alone; None where nothing new is
+    left.
 
     Args:
         lost: it certainly trains otherwise, so that those that claim to be exact are asked, too.
@@ -260,7 +262,7 @@ def _suspicion(context: RunContext, state: SearchState, change: Change) -> tuple
 
 
 def _proven(context: RunContext, state: SearchState, changes: tuple[Change, ...], exact_too: bool = False) -> bool:
-    """Whether the incumbent with these changes is proven to train as well; what claims to be exact is, unless asked."""
+    """Whether the incumbent with these changes trains as well; exact changes are taken to, unless asked."""
     registry = context.runner.registry
     try:
         plan = candidate_plan(registry, state.incumbent, changes)
@@ -274,7 +276,7 @@ def _proven(context: RunContext, state: SearchState, changes: tuple[Change, ...]
 
 
 def refused(state: SearchState, screened: Screened, quality: Quality, told: str = "") -> None:
-    """Writes the quality that was found into the trial of a look; another training ends it, and a price too high."""
+    """Writes the quality into the trial of a screening; another training, or too high a price, ends it."""
     verdict = {True: Verdict.NO_GAIN, False: Verdict.QUALITY_LOST, None: Verdict.INCONCLUSIVE}[quality.passed]
     reason = "; ".join(text for text in (screened.trial.reason, quality.detail, told) if text)
     for index, known in enumerate(state.trials):
@@ -287,7 +289,7 @@ IN_VAIN = "a plan that it is a part of was trained, and not shown to be as good"
 
 
 class Proofs:
-    """Proves what did well in the screening.
+    """Confirms what did well in the screening.
 
     Args:
         context, state: of the run.
@@ -305,7 +307,7 @@ class Proofs:
         self._found: list[Screened] = []
 
     def in_order(self, waiting: list[Screened], screening: Screening, round_: Round) -> bool:
-        """Proves one after the other until one is kept; what the time does not hold waits for the others."""
+        """Confirms one after the other until one is kept; what the time does not hold waits for the others."""
         later, unproven = list[Screened](), list[Screened]()
         self._found = [*waiting, *screening.found]
         while waiting and not self.context.stopping():
@@ -323,10 +325,10 @@ class Proofs:
         return any(self._prove(screened, 0, round_) for screened in later)
 
     def _left_for(self, screened: Screened) -> float:
-        """Seconds for its proof. What is trained to be kept is verified by that, and has all but the way back.
+        """Seconds for its confirmation. What is trained to be kept is verified by that, and has all but the way back.
 
-        Where nothing was kept and a proof does not fit before what ends the run, it may take that time, too: nothing
-        else would be verified in it.
+        Where nothing was kept and a confirmation does not fit before what ends the run, it may take that time, too:
+        nothing else would be verified in it.
         """
         context, now = self.context, self.context.now()
         if screened.trial.id in self._trained_by:
@@ -341,10 +343,11 @@ class Proofs:
     def _learns_as_well(
         self, screened: Screened, screening: Screening, waiting: list[Screened], unproven: list[Screened]
     ) -> bool:
-        """Whether nothing speaks against proving it now: what is known of its quality, or may be asked afterwards.
+        """Whether nothing speaks against confirming it now: what is known of its quality, or may be asked afterwards.
 
-        One whose quality takes trainings has them after its proof, where they fit and leave the way back to the best of
-        the others; else a stack comes back without its doubtful part. A part of what was trained in vain has none.
+        One whose quality takes trainings has them after its confirmation, where they fit and leave the way back to the
+        best of the others; else a combined candidate comes back without its doubtful part. A part of what was trained
+        in vain has none.
         """
         context, state, costs = self.context, self.state, self._costs
         quality = quality_first(context, state, screened)
@@ -370,7 +373,7 @@ class Proofs:
         return False
 
     def _less_doubtful(self, screened: Screened, screening: Screening, waiting: list[Screened], lost: bool) -> None:
-        """Looks at a stack without what is not shown to train as well, and puts it to what waits."""
+        """Screens a combined candidate without what is not shown to train as well, and puts it to what waits."""
         rest = without_doubtful(self.context, self.state, screened.candidate, lost=lost)
         with closing(screening):
             again = screening.look(rest) if rest is not None else None
@@ -378,7 +381,7 @@ class Proofs:
             waiting[:] = self._costs.in_order([*waiting, again])
 
     def _prove(self, screened: Screened, remaining: int, round_: Round) -> bool:
-        """Proves what did well in the screening, if there is time for two pairs of processes. True where it is kept."""
+        """Confirms the best of the screening, if there is time for two pairs of processes. True if kept."""
         context, state = self.context, self.state
         candidate = with_small(context, state, screened, besides(screened, self._found, self.skipped))
         left, needed = self._left_for(screened), self._costs.pairs(screened)
@@ -386,10 +389,12 @@ class Proofs:
         least = min(needed, FEWEST_PAIRS * context.allocation.pair)
         if context.stopping() or late or left < least:
             state.unproven[screened.trial.id] = needed - max(left, 0)
-            told = f"to prove it would take about {needed:.0f} s; {max(left, 0):.0f} s were left"
+            told = f"to confirm it takes about {needed:.0f} s; {max(left, 0):.0f} s were left"
             self._revise(screened.trial, told)
             return False
-        state.trials = [trial for trial in state.trials if trial.id != screened.trial.id]  # its proof stands for it
+        state.trials = [
+            trial for trial in state.trials if trial.id != screened.trial.id
+        ]  # replaced by its confirmation
         self._seen_bottleneck[candidate.strategy.name] = round_.bottleneck
         proof = Proof(context, state, context.now() + left)
         trial = proof.measure(
@@ -402,7 +407,7 @@ class Proofs:
         return trial.verdict is Verdict.KEPT
 
     def _compared_in(self, screened: Screened, left: float) -> float:
-        """Of the seconds for its proof, those that its trainings leave."""
+        """Of the seconds for its confirmation, those that its trainings leave."""
         if screened.trial.id not in self._trained_by:
             return left
         return left - self._costs.trainings(screened.candidate.plan, exp(screened.gain)) - self._costs.probes()

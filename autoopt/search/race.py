@@ -1,6 +1,6 @@
 """Looks: candidates against one live incumbent, each in a process of its own, or put on in the incumbent's.
 
-How processes of one program differ is in the interval of a look, so that it refuses what is plainly slow and never
+How processes of one program differ is in the interval of a screening, so that it refuses what is plainly slow and never
 accepts.
 """
 
@@ -180,11 +180,11 @@ def _undisturbed(blocks: Sequence[Block]) -> list[float]:
 
 
 SECONDS = 4.0
-"""Of a look in a process that is alive, at least, as thought beforehand."""
+"""Of a screening in a process that is alive, at least, as thought beforehand."""
 
 
 class Visit(Record):
-    """One visit: a look at each plan, in their order; None where the process could not tell."""
+    """One visit: a screening of each plan, in their order; None where the process could not tell."""
 
     looks: tuple[Comparison | None, ...] = ()
 
@@ -198,8 +198,8 @@ def switchable_parts(runner: TrialRunner) -> frozenset[str]:
 
 
 def seconds_of_look(allocation: BudgetAllocation, state: SearchState) -> float:
-    """Seconds of a look in a process that is alive, as thought beforehand: of a ramp and a block of both, each a cycle
-    of the loader, as often as counts."""
+    """Seconds of a screening in a process that is alive, as thought beforehand: of a ramp and a block of both, each a
+    cycle of the loader, as often as counts."""
     startup = state.aa.side.startup
     steps = SETTLING_STEPS + 4 * MIN_BLOCKS * (startup.cycle if startup is not None else 1)
     return max(SECONDS, steps * allocation.step_seconds)
@@ -222,11 +222,11 @@ def switchable(registry: Registry, incumbent: Plan, plan: Plan, parts: frozenset
 
 
 class SwitchedLooks:
-    """Visits, and the looks that they brought until they are asked for.
+    """Visits, and the screening that they brought until they are asked for.
 
     Args:
         context, state: of the run.
-        case: what strategies are told.
+        case: what strategies get.
         take_over: hands over a live process of the incumbent.
     """
 
@@ -250,7 +250,7 @@ class SwitchedLooks:
 
         Args:
             seconds: for all proposals.
-            each: seconds that a look with a start of its own takes.
+            each: seconds that a screening with a start of its own takes.
         """
         able = [p for p in proposals if self.able(p)]
         if self.fit(proposals, seconds, each):
@@ -266,7 +266,7 @@ class SwitchedLooks:
         return [p for p in able if p.strategy.name in chosen]
 
     def fit(self, proposals: Sequence[Proposal], seconds: float, each: float) -> bool:
-        """Whether there is time for a look at all of them, those that a process can take on in one visit."""
+        """Whether there is time to screen all of them, those that a process can take on in one visit."""
         return sum(self._costs(proposals, each).values()) <= self._left(seconds)
 
     def _costs(self, proposals: Sequence[Proposal], each: float) -> dict[str, float]:
@@ -278,7 +278,7 @@ class SwitchedLooks:
 
     @property
     def each(self) -> float:
-        """Seconds of a look in a visit, as thought beforehand and as seen so far."""
+        """Seconds of a screening in a visit, as thought beforehand and as seen so far."""
         return fmean([seconds_of_look(self._context.allocation, self._state), *self._spent])
 
     def able(self, proposal: Proposal) -> bool:
@@ -290,7 +290,7 @@ class SwitchedLooks:
         return plan is not None and self.possible(plan)
 
     def visit(self, plans: Sequence[Plan], deadline: float) -> None:
-        """Looks at those plans that a process can take on and that were not looked at; a durable step."""
+        """Screens those plans that a process can take on and that were not screened; a durable step."""
         new = [plan for plan in plans if plan.key not in self._seen and self.possible(plan)]
         if not new:
             return
@@ -304,8 +304,8 @@ class SwitchedLooks:
 
         def measure() -> Visit:
             names = ", ".join("+".join(name for name in plan.names() if name not in incumbent) for plan in new)
-            looked = f"looking at {len(new)} candidates in one process: {names}"
-            context.begin("optimize", len(state.rounds), looked if len(new) > 1 else f"looking at {names}")
+            screened = f"screening {len(new)} candidates in one process: {names}"
+            context.begin("optimize", len(state.rounds), screened if len(new) > 1 else f"screening {names}")
             return Visit(looks=tuple(self._measured(new, deadline)))
 
         seen = context.run.step("look", key, measure, Visit)
@@ -337,7 +337,7 @@ class SwitchedLooks:
         return plan.key in self._seen
 
     def take(self, plan: Plan) -> Comparison | None:
-        """The look at a plan, once."""
+        """The screening of a plan, once."""
         return self._seen.pop(plan.key, None)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Recollection: the plan that an earlier run found for this workload on this device is looked at first."""
+"""Recollection: the plan that an earlier run found for this workload on this device is screened first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from autoopt.search.state import SearchState
 from autoopt.storage.history import KnownNoise, Remembered
 
 AS_GOOD = 0.7
-"""A remembered plan whose look shows so much of its log gain again goes to its proof at once."""
+"""A remembered plan whose look shows so much of its log gain again goes to its confirmation at once."""
 
 
 def recall(context: RunContext, state: SearchState) -> None:
@@ -54,7 +54,7 @@ def remember(context: RunContext, state: SearchState, best: Plan, speedup: Speed
 
 
 def confirmed(context: RunContext, state: SearchState, screening: Screening) -> bool:
-    """Looks at the remembered plan. True where it does about as well as it did: the rest can wait for its proof."""
+    """Screens the remembered plan. True if it does about as well as before: then it is confirmed first."""
     candidate, known = _candidate(context, state), state.remembered.speedup
     if candidate is None or known is None or state.rounds[1:] or screening.over:
         return False
@@ -77,7 +77,7 @@ def _candidate(context: RunContext, state: SearchState) -> Candidate | None:
             if unwanted(strategy, context.choice) or not strategy.applies(case):
                 return None
             if strategy.risk.trains_otherwise:
-                return None  # proved by trainings, not by looks
+                return None  # confirmed by trainings, not by looks
         plan = candidate_plan(registry, state.incumbent, changes)
         if not changes or registry.fold(plan) == registry.fold(state.incumbent) or not state.first_time(changes):
             return None

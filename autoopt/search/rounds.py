@@ -1,4 +1,4 @@
-"""Rounds of trials: screened, then proved, until nothing that promises is left or the time is up."""
+"""Rounds of trials: screened, then confirmed, until nothing that promises is left or the time is up."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from autoopt.search.whole_run_proof import WholeRunProof
 from autoopt.simplify.pipeline import Pipeline
 
 AGAIN_SECONDS = 10.0
-"""Seconds, about, that a further round takes on a short budget before it looks at anything: its profile."""
+"""Seconds, about, that a further round takes on a short budget before it screens anything: its profile."""
 
 NOT_IN_LINES = "the script's own lines would have to say it, and no edit of them does"
 
@@ -45,7 +45,8 @@ class Rounds:
         self._proofs = Proofs(context, state, self._seen_bottleneck)
 
     def optimize(self, round_: Round, pipeline: Pipeline | None) -> Stop | None:
-        """Screens what is worth a look on the incumbent, and proves what did well; the stack of it first.
+        """Screens what is worth a screening on the incumbent, and confirms what did well; the combined candidate of it
+        first.
 
         Returns:
             None where something was kept: the bottleneck has moved, profile again. Else why the search ends.
@@ -109,7 +110,7 @@ class Rounds:
         return not self.context.runner.in_source(Plan(changes=(change,)))
 
     def _screen_and_prove(self, proposals: Sequence[Proposal], round_: Round, pipeline: Pipeline | None) -> bool:
-        """Looks, and proves what stands out; looks again at what may yet be a gain, as long as that can be proved."""
+        """Screens, confirms what stands out, and screens again what may be a gain that can be confirmed."""
         context, state = self.context, self.state
         case = state.case(context.runner.registry, pipeline, self._left())
         unseen = lookable(context, state, proposals)
@@ -133,7 +134,7 @@ class Rounds:
             return self._proofs.in_order(self._taken(screening, plain=False), screening, round_)
 
     def _promised(self, screening: Screening, proposals: Sequence[Proposal]) -> bool:
-        """Looks at all that predictions promise, at once. True where it brings more than the rest may."""
+        """Screens all that predictions promise, at once. True where it brings more than the rest may."""
         if screening.over:
             return False
         candidate = together(self.context, self.state, screening.case, proposals)
@@ -144,18 +145,18 @@ class Rounds:
         return screening.outstanding(rest) is not None
 
     def _taken(self, screening: Screening, plain: bool) -> list[Screened]:
-        """Takes from the screening what is to be proved: what stands out, or in the end all that showed a gain."""
+        """Takes from the screening what is to be confirmed: what stands out, or in the end all that showed a gain."""
         found = [s for s in screening.found if s.plain or (not plain and s.gain > 0)]
         screening.found = [s for s in screening.found if s not in found]
         return self._costs.in_order(found)
 
     def _look_again(self, screening: Screening) -> bool:
-        """Looks once more at the likelier half of what may be a gain that can be proved then. False without any."""
+        """Looks once more at the likelier half of what may be a gain that can be confirmed then. False without any."""
         likely = self._costs.likely(screening.found, self._left() - screening.each)
         return screening.again(likely[: (len(likely) + 1) // 2])
 
     def _screen(self, screening: Screening, unseen: list[Proposal], round_: Round) -> list[Proposal]:
-        """Looks at proposals, alone and together, while its time lasts; gives back those that had no look."""
+        """Screens proposals, alone and together, while its time lasts; gives back those that had no screening."""
         left = screening.run(unseen)
         look_at_stacks(screening, self._costs)
         open_ = {screened.candidate.strategy.name for screened in screening.found}
@@ -173,7 +174,8 @@ class Rounds:
             self._seen_bottleneck[proposal.strategy.name] = round_.bottleneck
 
     def _by_whole_runs(self, queue: Queue, pipeline: Pipeline | None) -> bool:
-        """Proves by whole runs all that predictions promise and nothing has refused, where a script's budget holds it.
+        """Confirms by whole runs all that predictions promise and nothing has refused, where a script's budget holds
+        it.
 
         That is for what no block of steps shows. Where something was kept, small gains have come with it.
         """
@@ -239,7 +241,7 @@ class Rounds:
 
     @property
     def threshold(self) -> float:
-        """The speedup that a prediction must allow: what is worth having, and what could be told from noise."""
+        """The speedup that a prediction must allow: worth having, and distinguishable from noise."""
         return 1 + max(self.context.min_gain, self.state.noise.floor or 0.0)
 
     def _left(self, gain: float = 1.0) -> float:
@@ -254,7 +256,7 @@ class Rounds:
         """Notes those that were left when the time was up."""
         for proposal in waiting:
             self.state.unseen[proposal.strategy.name] = self.context.allocation.look
-            self._not_tried(proposal, "no time in this budget for a look at it and the proof of what it may show")
+            self._not_tried(proposal, "no time in this budget to screen and confirm it")
 
     def _not_tried(self, proposal: Proposal, reason: str) -> None:
         if proposal.strategy.name not in {trial.strategy for trial in self.state.trials}:

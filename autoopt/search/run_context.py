@@ -87,7 +87,7 @@ class RunContext:
         return self.allocation.pair + state.dearer_start(one) + state.dearer_start(other)
 
     def testable(self, state: SearchState, plan: Plan) -> bool:
-        """Whether there is time to compare a plan that was never proved with the baseline, and to probe it."""
+        """Whether there is time to compare a plan that was never confirmed with the baseline, and to probe it."""
         return not self.stopping() and self.now() <= self.tested_by(state, plan)
 
     def tested_by(self, state: SearchState, plan: Plan) -> float:

@@ -1,4 +1,4 @@
-"""A candidate that was looked at: its gain, how far that may err, its verdict, and what its proof would take."""
+"""A candidate that was screened: its gain, how far that may err, its verdict, and what its confirmation would take."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LARGE = 1.3
 
 @dataclass(frozen=True)
 class Screened:
-    """A candidate that was looked at.
+    """A candidate that was screened.
 
     Args:
         gain: log of the speedup that was seen, of the time to the target where that is known, fixed cost included.
@@ -51,7 +51,7 @@ class Screened:
     error: float = 0.0
 
     def bar(self, candidates: int) -> float:
-        """Standard errors that tell a gain from chance, where so many candidates were looked at."""
+        """Standard errors that tell a gain from chance, where so many candidates were screened."""
         return float(student.isf(FIRM_ALPHA / max(candidates, 1), len(self.looks) + FIRM_DOF))
 
     @property
@@ -65,7 +65,7 @@ class Screened:
 
 
 def posterior(predicted: Estimate | None, gain: float, error: float) -> tuple[float, float]:
-    """What a look says of a log gain together with what was known before it: its mean and standard error.
+    """What a screening says of a log gain together with what was known before it: its mean and standard error.
 
     A prediction errs by half of itself, and by :data:`USUAL_SD` at least. A bound says that there is no more; nothing
     known, that a gain is rarely larger than :data:`UNKNOWN_SD`.
@@ -92,10 +92,10 @@ def alone_or_together(found: Iterable[Screened]) -> list[Screened]:
 def outstanding(found: Sequence[Screened], waiting: Iterable[Estimate | None]) -> Screened | None:
     """The one whose gain is for certain large, and larger than all that the rest may bring together; None without one.
 
-    It is proved at once: what is looked at then is looked at faster, and on the plan that it is meant for.
+    It is confirmed at once: what is screened then is screened faster, and on the plan that it is meant for.
 
     Args:
-        waiting: predictions of those that had no look yet; one without may bring anything.
+        waiting: predictions of those that had no screening yet; one without may bring anything.
     """
     best = max(found, key=lambda screened: screened.gain, default=None)
     if best is None:
@@ -136,7 +136,7 @@ class LookRuling:
         return log(ratio.value if ratio else seen.estimate.value)
 
     def ruling(self, candidate: Candidate, seen: Comparison) -> Judgement:
-        """The verdict of a look: what is plain after seconds, a refusal by whatever else would refuse it; else none."""
+        """The verdict of a screening where it is plain after seconds, or something else refuses; else none."""
         context, state = self.context, self.state
         open_ = seen.decision in (Decision.INCONCLUSIVE, Decision.ACCEPT)
         ruling = context.gate.screened(
@@ -157,14 +157,14 @@ class LookRuling:
         return ruling.model_copy(update={"verdict": Verdict.INCONCLUSIVE, "reason": told, "quality": NOT_TESTED})
 
     def _costs_too_much(self, candidate: Candidate, seen: Comparison) -> bool:
-        """Whether it is faster step by step, and what it costs once outweighs that by more than a look may err."""
+        """Whether it is faster step by step, and what it costs once outweighs that by more than a screening may err."""
         gain, least = self.gain(candidate, seen), log1p(self.context.min_gain)
         if gain is None or seen.estimate is None or log(seen.estimate.value) < least:
             return False
         return gain + self.error((seen,)) < least
 
     def joined(self, looks: tuple[Comparison, ...]) -> Comparison:
-        """The looks at one candidate as one comparison: each is a pair of processes of its own."""
+        """The screening of one candidate as one comparison: each is a pair of processes of its own."""
         pairs = [pair for look in looks for pair in look.pairs]
         test = SequentialTest(self.context.rule(1.0), self.state.noise, pairs)
         decision, reason = test.decide(0.0) or (Decision.INCONCLUSIVE, "too few blocks")
@@ -194,7 +194,7 @@ ALPHA = 0.05
 
 
 def pairs_to_prove(gain: float, noise: Noise, min_gain: float) -> int:
-    """Pairs of processes that prove a log gain.
+    """Pairs of processes that confirm a log gain.
 
     Args:
         gain: log speedup.
@@ -208,10 +208,10 @@ def pairs_to_prove(gain: float, noise: Noise, min_gain: float) -> int:
 
 
 def provable(seconds: float, pair_seconds: float, noise: Noise, min_gain: float) -> float:
-    """The smallest log gain that can be proved in so many seconds; infinite where they hold too few pairs.
+    """The smallest log gain that can be confirmed in so many seconds; infinite where they hold too few pairs.
 
     Args:
-        seconds: for the proof.
+        seconds: for the confirmation.
         pair_seconds: that a pair of processes takes.
         noise: with the variance between processes.
         min_gain: the gain worth having.

@@ -1,8 +1,8 @@
-"""Screening: seconds for every candidate, to find what is worth proving. No claim is made here.
+"""Screening: seconds for every candidate, to find what is worth confirming. No claim is made here.
 
-Every applicable change with the companions that belong to it gets one look against the live incumbent; those that do
-well are asked for their next setting. Of what does not stand out the likelier half has further looks at fresh processes
-while a gain can still be proved (successive halving: Jamieson and Talwalkar, AISTATS 2016).
+Every applicable change with the companions that belong to it gets one screening against the live incumbent; those that
+do well are asked for their next setting. Of what does not stand out the likelier half has further screening in fresh
+processes while a gain can still be confirmed (successive halving: Jamieson and Talwalkar, AISTATS 2016).
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ COMPILE_SECONDS = 30.0
 
 
 class Screening:
-    """Looks at candidates on the present incumbent.
+    """Screens candidates on the present incumbent.
 
     Args:
         context, state: of the run.
-        case: what strategies are told.
-        latest: until when may be looked at more, by what was found so far; on the run's clock.
+        case: what strategies get.
+        latest: until when may be screened more, by what was found so far; on the run's clock.
 
     Attributes:
         found: what did well.
@@ -67,7 +67,7 @@ class Screening:
         self._switched = SwitchedLooks(self.context, self.state, self.case, live)
 
     def _expect(self, candidates: Iterable[tuple[Plan, Estimate | None]]) -> None:
-        """Tells the race what will be looked at next, so that looks on other places begin already."""
+        """Notifies the race what will be screened next, so that looks on other places begin already."""
         if isinstance(self._race, ParallelRace):
             looks = (Expected(plan, self._limits(predicted)) for plan, predicted in candidates)
             self._race.expect(looks, self.state.noise, warm_up_seconds=STEADY_SECONDS)
@@ -89,7 +89,7 @@ class Screening:
 
     @property
     def each(self) -> float:
-        """Seconds that a look takes, as thought beforehand and as seen so far."""
+        """Seconds that a screening takes, as thought beforehand and as seen so far."""
         return fmean([self.context.allocation.look, *self._spent])
 
     @property
@@ -97,7 +97,7 @@ class Screening:
         return self.context.stopping() or self.context.now() + self.each > self.deadline
 
     def run(self, proposals: Sequence[Proposal]) -> list[Proposal]:
-        """Looks at the first setting of each, then at what the good ones ask for; gives back those without a look.
+        """Screens the first setting of each, then at what the good ones ask for; gives back those without a screening.
 
         It ends early with one whose gain is larger than what all others promise, and asks for further settings of that.
         """
@@ -116,7 +116,7 @@ class Screening:
                 continue
             waiting.remove(first)
             if self.context.now() + self._look_seconds(first) > self.deadline:
-                late.append(first)  # what was found would not be proved any more
+                late.append(first)  # what was found would not be confirmed any more
                 continue
             self._expect(self._coming([first, *(proposal for proposal in chosen if proposal is not first)]))
             talk = self._talk(first)
@@ -133,7 +133,7 @@ class Screening:
         return [*waiting, *late]
 
     def outstanding(self, waiting: Sequence[Proposal]) -> Screened | None:
-        """A gain to be proved before anything else is looked at; not one whose quality only trainings tell."""
+        """A gain to be confirmed before anything else is screened; not one whose quality only trainings tell."""
         best = outstanding(self.found, [proposal.predicted for proposal in waiting])
         return None if best is None or self.trains(best) else best
 
@@ -145,7 +145,7 @@ class Screening:
         return Talk(self.context, self.state, self.case, proposal.strategy, gain, self.start_room)
 
     def _switch(self, waiting: list[Proposal]) -> list[Talk]:
-        """Looks at what a running process can take on, all in one, and takes it from those that wait."""
+        """Screens what a running process can take on, all in one, and takes it from those that wait."""
         left = self.deadline - self.context.now()
         chosen = [] if self.over else self._switched.among(waiting, left, self.each)
         talks = {proposal.strategy.name: self._talk(proposal) for proposal in chosen}
@@ -164,7 +164,7 @@ class Screening:
         return list(talks.values())
 
     def _look_seconds(self, proposal: Proposal) -> float:
-        """Seconds that a look at it takes, about: one that compiles takes longer, up to the limit of its start."""
+        """Seconds that its screening takes, about: one that compiles takes longer, up to the limit of its start."""
         if not self._compiles_anew(proposal):
             return self.each
         return self.each + min(COMPILE_SECONDS, self._limits(proposal.predicted).warm_up or COMPILE_SECONDS)
@@ -182,10 +182,10 @@ class Screening:
         return (after.compile, after.precision, after.model) != (before.compile, before.precision, before.model)
 
     def look(self, candidate: Candidate, remaining: int = 0) -> Screened | None:
-        """One look. None where the candidate failed or is plainly no gain, which its trial says."""
+        """One screening. None where the candidate failed or is plainly no gain, which its trial says."""
         context, state = self.context, self.state
         number, began = state.next_id(), context.now()
-        announce_start(context, state, candidate, number, began, remaining)
+        announce_start(context, state, candidate, number, began, remaining, "screening")
         self._switched.visit([candidate.plan], self.deadline)
         seen = self._measured(candidate, f"look {number}", number)
         if seen.mode == SWITCHED:
@@ -205,12 +205,12 @@ class Screening:
         return screened
 
     def start_room(self, candidate: Candidate) -> float:
-        """Seconds that a look leaves the candidate's start: its share of what is left, and what it could ever save."""
+        """Seconds for the candidate's start: its share of what is left, at most what it could ever save."""
         limits = self._limits(candidate.predicted)
         return min(limits.share, limits.warm_up or inf)
 
     def _limits(self, predicted: Estimate | None) -> TimeLimits:
-        """Limits of the start that a look makes, by what it may save at best and the time that is left."""
+        """Limits of the start that a screening makes, by what it may save at best and the time that is left."""
         saved, left = self.state.most_saved(predicted), self.deadline - self.context.now()
         return self.context.runner.limits.for_look(saved, left)
 

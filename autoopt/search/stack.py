@@ -1,4 +1,4 @@
-"""The stack: changes that did well alone, together."""
+"""The combined candidate: changes that did well alone, together."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from autoopt.search.state import Part, SearchState
 from autoopt.strategy import Case
 
 ON_TOP, MOST = 1.15, 4.0
-"""What a change of other stages may bring on top of a stack, from which it is looked at with it, and at most."""
+"""Least and largest gain of a change of other stages with which it is added to a combined candidate."""
 
 
 def look_at_stacks(screening: Screening, costs: Costs) -> None:
-    """Looks at what did well together, as far as that can still be proved.
+    """Screens what did well together, as far as that can still be confirmed.
 
     What is sure comes first: a change that only trainings tell of must not keep it out. Where such a change promises
-    more for a second than the sure ones together, it is looked at on top of them.
+    more for a second than the sure ones together, it is screened on top of them.
     """
     threshold, registry = log1p(screening.context.min_gain), screening.context.runner.registry
     good = [s for s in _by_gain(screening, costs) if s.gain > threshold]
@@ -38,9 +38,9 @@ def look_at_stacks(screening: Screening, costs: Costs) -> None:
 
 
 def _late(screening: Screening, costs: Costs, members: Sequence[Screened]) -> bool:
-    """Whether a look at several together would leave no time to prove them; until something is kept, to the very end.
+    """Whether screening several together would leave no time to confirm them; until something is kept, to the very end.
 
-    What is larger takes fewer pairs of processes, so that it may be proved where its best part could not be.
+    What is larger takes fewer pairs of processes, so that it may be confirmed where its best part could not be.
     """
     context, hoped = screening.context, exp(sum(member.gain for member in members))
     needed = screening.each + costs.pairs(*members) + costs.probes()
@@ -51,10 +51,10 @@ def _late(screening: Screening, costs: Costs, members: Sequence[Screened]) -> bo
 def _further(
     screening: Screening, costs: Costs, good: Sequence[Screened], members: Sequence[Screened]
 ) -> list[Screened]:
-    """What may serve on top of a stack.
+    """What may serve on top of a combined candidate.
 
     These are its rivals, since some that shorten the same stages serve together, what promises more and only trainings
-    tell of, and what pays more once the stack has shortened the rest.
+    tell of, and what pays more once the combined candidate has shortened the rest.
     """
     registry, sure = screening.context.runner.registry, _sure(screening, good)
     plain = [s for s in good if s.plain and not any(s.candidate.strategy is m.candidate.strategy for m in members)]
@@ -64,7 +64,8 @@ def _further(
 
 
 def _complements(screening: Screening, members: Sequence[Screened]) -> list[Screened]:
-    """What shortens the stages that a stack leaves as they are, and may pay more there than alone; the best first.
+    """What shortens the stages that a combined candidate leaves as they are, and may pay more there than alone; the
+    best first.
 
     Input or compute alone may show little while the other holds the step back, and much once that is shorter.
     """
@@ -94,7 +95,7 @@ def _on_top(screened: Screened, shorter: float) -> float:
 
 
 def _sure(screening: Screening, found: Iterable[Screened]) -> list[Screened]:
-    """Those whose quality is told without trainings."""
+    """Those whose quality is decided without trainings."""
     return [s for s in found if not screening.trains(s)]
 
 

@@ -38,12 +38,12 @@ from autoopt.strategy import Case, PipelineView, Strategy
 
 @dataclass(frozen=True)
 class Part:
-    """A change that was proved together with others.
+    """A change that was confirmed together with others.
 
     Args:
         gain: log of its speedup, by its looks and by what all parts showed together.
         error: standard error of that.
-        bar: standard errors that tell a gain from chance, over all candidates that were looked at.
+        bar: standard errors that tell a gain from chance, over all candidates that were screened.
     """
 
     gain: float
@@ -52,7 +52,7 @@ class Part:
 
     @property
     def firm(self) -> bool:
-        """Whether what was seen tells the gain from chance."""
+        """Whether what was seen distinguishes the gain from chance."""
         return self.gain > self.bar * self.error
 
 
@@ -63,20 +63,20 @@ class SearchState:
     ``baseline``: what everything is compared with: the workload as it is, or where that does not fit in
     memory, the least costly plan under which it does.
     ``base``: the id of the trial whose change made the incumbent, or ``"baseline"``.
-    ``comparisons``: of trials, by their id; ``looks``: those of the screening, which prove nothing;
-    ``ablations``: comparisons that tell what a change of a plan is worth.
+    ``comparisons``: of trials, by their id; ``looks``: those of the screening, which confirm nothing;
+    ``ablations``: comparisons that show what a change of a plan is worth.
     ``sites``: of a script that is run as it is.
-    ``together``: strategies whose changes were kept as parts of a stack, none of them proved by itself;
+    ``together``: strategies whose changes were kept as parts of a combined candidate, none of them confirmed by itself;
         ``before_stack``: the incumbent that the first of them came to.
-    ``unseen``: strategies that there was no time for, with the seconds that a look would have taken; ``unproven``:
-    trials by id whose proof would have taken so many seconds more than were left.
+    ``unseen``: strategies that there was no time for, with the seconds that a screening would have taken; ``unproven``:
+    trials by id whose confirmation would have taken so many seconds more than were left.
     ``processes``: the most that may train together; ``scaling``: how the final plan does;
     ``sharing``: what neighbours cost an incumbent, by its key.
-    ``remembered``: what an earlier run found, which orders this one and proves nothing; ``known_noise``: of the device.
-    ``tried``: changes with the incumbent that they were tried on, so that nothing is tried twice.
+    ``remembered``: what an earlier run found, which orders this one and confirms nothing; ``known_noise``: of the
+    device. ``tried``: changes with the incumbent that they were tried on, so that nothing is tried twice.
     ``control``, ``trained``: the A/A control of the baseline and its first training, once measured;
     ``untrainable``: why no change of training can be judged in this budget; empty where one can.
-    ``tuning``: the search of hyper-parameters, where one was asked for; ``tuned``: what its strategy is told of it;
+    ``tuning``: the search of hyper-parameters, where one was asked for; ``tuned``: what its strategy is notified of it;
     ``model_scaling``: what models of several sizes learnt, where others were tried;
     ``profiles``: plans measured from the inside, by their key; ``missing``: what could not be measured, and why;
     ``between_ratio``: seconds of evaluations and of checkpoints, by stage, under the incumbent over those under the
@@ -143,12 +143,12 @@ class SearchState:
         return self.numbers
 
     def case(self, registry: Registry, pipeline: PipelineView | None, seconds_left: float | None) -> Case:
-        """The case of the incumbent, as a strategy is told it."""
+        """The case of the incumbent, as a strategy is given it."""
         case = self.case_of(self.incumbent, registry)
         return replace(case, pipeline=pipeline, seconds_left=seconds_left)
 
     def case_of(self, plan: Plan, registry: Registry, *, fits: bool = True) -> Case:
-        """The case of a plan of which nothing was measured, as a strategy is told it."""
+        """The case of a plan of which nothing was measured, as a strategy is given it."""
         return Case(
             workload=self.facts,
             environment=self.environment,
@@ -202,7 +202,7 @@ class SearchState:
     def skip(self, strategy: Strategy, verdict: Verdict, reason: str, **fields: object) -> Trial:
         """Notes why a strategy is not tried; the latest note of each strategy stands.
 
-        Only a crash has the number of a trial: it is told as one.
+        Only a crash has the number of a trial: it is reported as one.
         """
         known = self.skipped.get(strategy.name)
         number = known.id if known is not None else 0
@@ -250,7 +250,7 @@ class SearchState:
         return sum(trial.verdict is Verdict.KEPT for trial in self.trials)
 
     def measured_again(self, strategy: str, estimate: Estimate) -> None:
-        """Gives the kept trial of a strategy the speedup that fresh processes showed; none for a stack."""
+        """Gives the kept trial of a strategy the speedup that fresh processes showed; none for a combined candidate."""
         for index in reversed(range(len(self.trials))):
             trial = self.trials[index]
             if trial.strategy == strategy and trial.verdict is Verdict.KEPT:
@@ -316,7 +316,7 @@ class SearchState:
 
 
 def changes_text(changes: tuple[Change, ...]) -> str:
-    """Changes as a person reads them: ``workers (num_workers=2) with threads (threads=1)``."""
+    """Changes as a user reads them: ``workers (num_workers=2) with threads (threads=1)``."""
     return " with ".join(
         f"{c.strategy} ({', '.join(f'{k}={v}' for k, v in c.setting.items())})" if c.setting else c.strategy
         for c in changes

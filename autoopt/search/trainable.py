@@ -25,7 +25,7 @@ MOST_MINUTES = 24 * 60
 
 
 def takes_trainings(context: RunContext, state: SearchState, changes: Sequence[Change]) -> bool:
-    """Whether no probe tells the quality of changes: they make other samples of data that draw at random.
+    """Whether no probe reports the quality of changes: they make other samples of data that draw at random.
 
     Gradients are compared on the same batches, and such data never give one twice.
     """
@@ -40,9 +40,10 @@ def takes_trainings(context: RunContext, state: SearchState, changes: Sequence[C
 
 
 def lookable(context: RunContext, state: SearchState, proposals: Sequence[Proposal]) -> list[Proposal]:
-    """Proposals less those that could not be kept in this budget, whatever a look shows; these are told what they need.
+    """Proposals less those that could not be kept in this budget, whatever a screening shows; these are notified what
+    they need.
 
-    That is what no probe tells the quality of, where there is no time for the trainings that do.
+    That is what no probe reports the quality of, where there is no time for the trainings that do.
     """
     told_before = {name for name, trial in state.skipped.items() if trial.reason.startswith(OTHER_SAMPLES)}
     found = []
@@ -63,7 +64,7 @@ def lookable(context: RunContext, state: SearchState, proposals: Sequence[Propos
 
 
 def _with_trainings(state: SearchState, allocation: BudgetAllocation, speedup: float) -> float:
-    """Seconds to look at a change, to prove and to train it, and then the rest alone; infinite without a metric."""
+    """Seconds to look at a change, to confirm and to train it, and then the rest alone; infinite without a metric."""
     if state.objective.metric is None:
         return inf
     trainings = FEWEST_SEEDS * allocation.in_turns(speedup) + allocation.in_turns()

@@ -152,7 +152,7 @@ class TrialRunner:
 
     @contextmanager
     def leanly(self) -> Iterator[None]:
-        """A script that is started meanwhile trains in little memory, slowly."""
+        """A script that is started in the meantime trains in little memory, slowly."""
         self.base = self.base.model_copy(update={"lean": True})
         try:
             yield
@@ -284,7 +284,7 @@ class TrialRunner:
         beyond: float = 0.0,
         keep: str = "",
     ) -> TrainedPair:
-        """Trains both to the target from one seed, and so much further, in turns.
+        """Trains both to the target from one seed, and so much further, alternately.
 
         Where both do not fit into memory, one after the other; what is known of them decides it beforehand.
 

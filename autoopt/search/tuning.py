@@ -1,8 +1,9 @@
 """``--tune``: a budgeted search of the optimizer's hyper-parameters, before the search of changes.
 
-Optuna's TPE asks for values, each is trained here from a seed that proves nothing later, and successive halving ends
-those that are hopeless at their rung. What is best is handed to the strategy ``hyperparameters``, whose proof trains it
-anew from the seeds of the gate. Every rung is a step of the journal: a resumed run asks for the same values again.
+Optuna's TPE asks for values, each is trained here from a seed that confirms nothing later, and successive halving ends
+those that are hopeless at their level. What is best is handed to the strategy ``hyperparameters``, whose confirmation
+trains it anew from the seeds of the gate. Every level is a step of the journal: a resumed run asks for the same values
+again.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ if TYPE_CHECKING:
 
 STRATEGY = "hyperparameters"
 SHARE = 0.5
-"""Of what is left for the search, for tuning at most; the winner's proof and all other changes need the rest."""
+"""Of what is left for the search, for tuning at most; the winner's confirmation and all other changes need the rest."""
 MOST_TRIALS, STARTUP, FACTOR = 60, 5, 3
 SEEDS_APART = 1000
 """Between the seed of tuning and the first of the gate: the winner is trained anew from seeds that chose nothing."""
 ENOUGH_FOR_IMPORTANCE = 8
 FINER = 1.01
-"""A winner must be so many times as quick as the workload's own values on the tuning seed to be worth its proof."""
+"""A winner must be so many times as quick as the workload's own values on the tuning seed to be confirmed."""
 
 
 def tune(context: RunContext, state: SearchState, options: Options) -> None:
@@ -52,7 +53,7 @@ def tune(context: RunContext, state: SearchState, options: Options) -> None:
         seed=context.seed + SEEDS_APART, own=own,
     )  # fmt: skip
     if state.trained is None and state.objective.metric is not None and not state.untrainable:
-        train_first(context, state)  # on a short budget it waits for a plan to be trained beside it: rungs come of it
+        train_first(context, state)  # on a short budget it waits for a plan to be trained next to it: levels come of it
     refused = _refused(state)
     if refused:
         state.tuning = empty.model_copy(update={"note": refused})
@@ -137,7 +138,7 @@ class Tuner:
         self.step_seconds = trained.seconds / max(trained.steps, 1)
         self.rungs = rungs_of(steps, every)
         self.limit = self.rungs[-1] + CONFIRMED * every
-        """The last rung and the evaluation that confirms it."""
+        """The last level and the evaluation that confirms it."""
         self.study = optuna.create_study(
             direction="minimize",
             sampler=optuna.samplers.TPESampler(seed=context.seed, n_startup_trials=STARTUP),
@@ -212,7 +213,7 @@ class Tuner:
 
     @contextlib.contextmanager
     def _training(self, values: dict[str, float]) -> Iterator[Any]:
-        """A training that goes on from rung to rung in one process, started when a rung is not in the journal."""
+        """A training that goes on from level to level in one process, started when a level is not in the journal."""
         context, document = self.context, self.document
         plan = Plan(changes=(*self.state.baseline.changes, Change(strategy=STRATEGY, setting=values)))
         plan = context.runner.registry.order(plan)

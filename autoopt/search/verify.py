@@ -34,7 +34,7 @@ MOST_SEEDS = 4
 while the headline's interval is wide, or trainings and blocks disagree."""
 
 FRESH_SEEDS = 1000
-"""Above the seeds that the search has seen: what was selected on a seed is not proven on it."""
+"""Above the seeds that the search has seen: what was selected on a seed is not confirmed on it."""
 
 AGAIN = "measured again"
 UNTIL_ERROR = 0.05
@@ -75,25 +75,25 @@ def verify(context: RunContext, state: SearchState, aa: AAControl, end: float) -
         doubted = doubted or bool(found.best_runs)
         given_up = _riskiest(context, state)
         state.revise(given_up.strategy, _verdict(found, trouble), trouble)
-        notes.append(f"{given_up.strategy} was taken out again by the verification: {trouble}")
+        notes.append(f"{given_up.strategy} was removed again by the verification: {trouble}")
         state.incumbent = state.without(given_up.strategy)
         if state.found and not may_be_checked(context, state, end, trained=doubted):
             notes.append(_give_up_all(state, given_up.strategy))
         if not state.found:
             state.incumbent = state.baseline  # without what made it fit, where that was left out
     if not context.stopping() and context.now() + context.allocation.verification(1) / 2 <= end:
-        train_first(context, state)  # it waited for a plan to be trained beside it, and none came
+        train_first(context, state)  # it waited for a plan to be trained next to it, and none came
     return _nothing_kept(context, state, aa, notes)
 
 
 def _give_up_all(state: SearchState, given_up: str) -> str:
-    """Takes out what was proved only together with a change that did not pass. Returns the note."""
+    """Removes what was confirmed only together with a change that did not pass. Returns the note."""
     left = ", ".join(change.strategy for change in state.found)
-    why = f"proved only together with {given_up}, and no time was left to prove it without"
+    why = f"confirmed only together with {given_up}, and no time was left to confirm it without"
     for change in state.found:
         state.revise(change.strategy, Verdict.INCONCLUSIVE, why)
     state.incumbent = state.baseline
-    return f"{left} was taken out as well: {why}"
+    return f"{left} was removed as well: {why}"
 
 
 def _check(context: RunContext, state: SearchState, end: float, doubted: bool) -> tuple[Verification, str | None]:
@@ -165,7 +165,7 @@ def _not_passed(
 def evidence_of(
     context: RunContext, state: SearchState, plan: Plan, pairs: list[TrainedPair], level: Quality | None = None
 ) -> Evidence:
-    """Evidence of a plan beside the baseline from these trainings alone."""
+    """Evidence of a plan next to the baseline from these trainings alone."""
     known = context.gate.evidence(plan, state.baseline, state.facts)
     return known.model_copy(
         update={
@@ -178,9 +178,10 @@ def evidence_of(
 
 
 def _compared(context: RunContext, state: SearchState, end: float) -> Comparison:
-    """The final plan against the baseline: fresh pairs of processes where there is time for two, else its proof.
+    """The final plan against the baseline: fresh pairs of processes where there is time for two, else its confirmation.
 
-    The bounds of the proof hold at whatever time it ended. A plan that whole runs have proved needs no blocks of steps.
+    The bounds of the confirmation hold at whatever time it ended. A plan that whole runs have confirmed needs no blocks
+    of steps.
     """
     proof = proved(state)
     whole = any(pair.whole for pair in context.gate.in_turns(state.incumbent))
@@ -202,13 +203,13 @@ def _compared(context: RunContext, state: SearchState, end: float) -> Comparison
 def _train(
     context: RunContext, state: SearchState, number: int, end: float, ratio: Estimate | None, whole: float | None
 ) -> TrainedPair | None:
-    """Plan and baseline trained in turns from a fresh seed; None where there is no time, or where one fails.
+    """Plan and baseline trained alternately from a fresh seed; None where there is no time, or where one fails.
 
     Of a script it is a whole run of each, the patch in place of the plan, where the budget holds that.
 
     Without a first training it is not known what they would take, and there was no time for that.
 
-    Where there is not even the time for one such pair, the plan is trained alone beside the training that the baseline
+    Where there is not even the time for one such pair, the plan is trained alone next to the training that the baseline
     had at first: enough to see that nothing broke, and no verified ratio.
 
     Args:
@@ -371,13 +372,13 @@ OVER = 0.05
 
 
 def seconds_due(context: RunContext, state: SearchState) -> float:
-    """Seconds that the verification of the incumbent still needs: pairs of processes, probes, trainings in turns."""
+    """Seconds that the verification of the incumbent still needs: pairs of processes, probes, trainings alternately."""
     tested = 0.0 if proved(state) else _short(context, state) + probes_due(context, state)
     return _trainings_due(context, state) + tested
 
 
 def proved(state: SearchState) -> Comparison | None:
-    """The proof of the incumbent, where it was compared with the baseline itself."""
+    """The confirmation of the incumbent, where it was compared with the baseline itself."""
     found = state.comparisons.get(int(state.base)) if state.base.isdigit() else None
     return found if found is not None and of_plans(found, state.baseline, state.incumbent) else None
 
@@ -388,7 +389,7 @@ def may_be_compared(context: RunContext, state: SearchState, end: float) -> bool
 
 
 def may_be_checked(context: RunContext, state: SearchState, end: float, *, trained: bool) -> bool:
-    """Whether the incumbent can be proved against the baseline itself: what is left of a stack was not.
+    """Whether the incumbent can be confirmed against the baseline itself: what is left of a combined candidate was not.
 
     Args:
         trained: no probe is believed on what is left, unless it is exact.
@@ -410,14 +411,14 @@ def compared_by(context: RunContext, state: SearchState, end: float) -> float:
     """Until when the plan may be compared, so that it can be trained thereafter: from two seeds, else from one.
 
     What is left for the comparison is a short one at least, before a second seed is thought of and before the plan is
-    trained alone instead of in turns.
+    trained alone instead of alternately.
     """
     allocation, speedup = context.allocation, state.speedup_so_far
     now, short, dearer = context.now(), _short(context, state), state.dearer_start(state.incumbent)
     end -= short / 4  # half a pair of processes: the last one may take longer than those before it
     first = len(context.gate.in_turns(state.incumbent))
     by = end - max(SEEDS - first, 0) * (allocation.in_turns(speedup) + dearer)
-    if by - now >= short:  # two seeds, each trained in turns, make the headline
+    if by - now >= short:  # two seeds, each trained alternately, make the headline
         return by
     if first:
         return max(end, now + short)
@@ -431,13 +432,13 @@ def _short(context: RunContext, state: SearchState) -> float:
 
 
 def probes_due(context: RunContext, state: SearchState) -> float:
-    """Seconds of the probes that the quality level of the incumbent beside the baseline still takes."""
+    """Seconds of the probes that the quality level of the incumbent next to the baseline still takes."""
     due = context.gate.probes_due(state.incumbent, state.baseline)
     return due * (context.allocation.probe + context.allocation.start_seconds)
 
 
 def _trainings_due(context: RunContext, state: SearchState) -> float:
-    """Seconds of the trainings in turns that the headline still takes: two pairs where they fit, one in any case.
+    """Seconds of the trainings alternately that the headline still takes: two pairs where they fit, one in any case.
 
     Two pairs are an interval, and one is a point. So the second comes before a finer ablation or another comparison.
     """

@@ -1,4 +1,5 @@
-"""The proof of a script's plan by whole runs, where what predictions promise lies outside of what blocks of steps hold.
+"""The confirmation of a script's plan by whole runs, where what predictions promise lies outside of what blocks of
+steps hold.
 
 Evaluations, starts of epochs and the end of a run are in none of a step's blocks. A whole run holds them all, and it is
 what the user pays.
@@ -24,11 +25,11 @@ from autoopt.search.verify import FRESH_SEEDS, evidence_of, probes_due
 from autoopt.search.whole_runs import shown_by_whole_runs
 
 MOST_PAIRS = 8
-"""Of whole runs for one proof: a plan that takes more of them is better proved by a larger budget."""
+"""Of whole runs for one confirmation: a plan that takes more of them is better confirmed by a larger budget."""
 
 
 class WholeRunProof:
-    """Proves a plan on the untouched script by whole runs of both.
+    """Confirms a plan on the untouched script by whole runs of both.
 
     Args:
         context, state: of the run, in which nothing was kept so far.
@@ -42,7 +43,7 @@ class WholeRunProof:
 
     @property
     def pairs(self) -> int | None:
-        """Pairs of whole runs that would prove what is predicted; None where no feasible number does."""
+        """Pairs of whole runs that would confirm what is predicted; None where no feasible number does."""
         if self.seconds is None:
             return None
         wanted = 1.0 + self.context.min_gain
@@ -50,7 +51,7 @@ class WholeRunProof:
 
     @property
     def needed(self) -> float | None:
-        """Seconds of the proof, its probes included; None where there is none."""
+        """Seconds of the confirmation, its probes included; None where there is none."""
         pairs = self.pairs
         if pairs is None or self.seconds is None:
             return None
@@ -60,7 +61,7 @@ class WholeRunProof:
         """True where the plan was kept; its pairs of whole runs then are the verification's."""
         context, state = self.context, self.state
         number, began = state.next_id(), context.now()
-        announce_start(context, state, self.candidate, number, began, 0)
+        announce_start(context, state, self.candidate, number, began, step="confirming by whole runs")
         judged = self._judged(number)
         comparison = Comparison(
             decision=Decision.INCONCLUSIVE,

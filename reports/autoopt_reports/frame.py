@@ -80,8 +80,9 @@ def _numbers(state: State, width: int, marks: Marks) -> Text:
     """Baseline, best and quality in one line."""
     text = Text(" ")
     if state.baseline is None or state.baseline.step_seconds is None:
-        told = "measuring the baseline" if state.look is None else f"first steps: {first_steps_text(state.look)}"
-        text.append(encodable(told, marks), style="dim")
+        seen = state.first_steps
+        shown = f"first steps: {first_steps_text(seen)}" if seen is not None else "measuring the baseline"
+        text.append(encodable(shown, marks), style="dim")
         text.truncate(width, overflow="ellipsis")
         return text
     text.append("Baseline ")
@@ -236,7 +237,7 @@ def _running(state: State, elapsed: float, width: int, marks: Marks) -> Text:
     return _row(
         started.id,
         marks.running,
-        encodable(change_name(started.strategy, started.setting, (), 60).text, marks),
+        encodable(change_name(started.strategy, started.setting, started.companions, 60).text, marks),
         encodable(outcome, marks),
         encodable(f"{note}{spent}", marks)[-24:],
         width,

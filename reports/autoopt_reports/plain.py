@@ -12,7 +12,7 @@ from autoopt.events import (
     BaselineMeasured,
     EnvironmentRead,
     Event,
-    FirstLook,
+    FirstSteps,
     Kept,
     NoiseMeasured,
     Noted,
@@ -131,8 +131,8 @@ class PlainView:
             return f"still in {state.phase or 'the start'}; {left}"
         started, progress = state.running.started, state.running.progress
         note = f", {name(progress.note, 60)}" if progress is not None and progress.note else ""
-        change = change_name(started.strategy, started.setting, (), 80)
-        return f"still in trial {started.id} {change}{note}; {left}"
+        change = change_name(started.strategy, started.setting, started.companions, 55)
+        return f"trial {started.id}: still {started.step} {change}{note}; {left}"
 
     def _print(self, at: float, line: str) -> None:
         self._last = self._clock()
@@ -175,7 +175,7 @@ def describe(event: Event) -> str:
         case NoiseMeasured(noise=noise):
             floor = "" if noise.floor is None else f"; gains under {units.percent(noise.floor)} are within noise"
             return f"noise: baseline against itself {_measured(noise.aa_ratio)}{floor}"
-        case FirstLook():
+        case FirstSteps():
             return f"first {event.steps} steps: {first_steps_text(event)}"
         case Opportunities():
             return "upper bounds of the gain: " + "; ".join(opportunity_texts(event))
@@ -189,10 +189,11 @@ def describe(event: Event) -> str:
             return f"profile, round {round_.index}: {step_} a step{ceiling}{bottleneck}"
         case TrialStarted():
             predicted = f", predicted {units.ratio(event.predicted)}" if event.predicted is not None else ""
-            return f"trial {event.id} started: {change_name(event.strategy, event.setting, (), 55)}{predicted}"
+            change = change_name(event.strategy, event.setting, event.companions, 55)
+            return f"trial {event.id}: {event.step} {change}{predicted}"
         case TrialEnded(trial=trial):
             verdict, outcome = trial.verdict.value.replace("_", " "), trial_outcome(trial, event.has_target)
-            return f"trial {trial.id} {trial_change(trial, 55)}: {verdict}, {outcome}"
+            return f"trial {trial.id}: {trial_change(trial, 55)} → {verdict}, {outcome}"
         case Kept():
             detail = f" {name(event.speedup.detail, 80)}" if event.speedup.detail else ""
             return f"plan: {listed(event.plan.names())}; {_speedup(event.speedup)}{detail}"

@@ -11,7 +11,7 @@ from autoopt.events import (
     BaselineMeasured,
     EnvironmentRead,
     Event,
-    FirstLook,
+    FirstSteps,
     Kept,
     NoiseMeasured,
     Noted,
@@ -52,7 +52,7 @@ class State:
     phase: Phase | None = None
     phase_round: int = 0
     detail: str = ""
-    look: FirstLook | None = None
+    first_steps: FirstSteps | None = None
     opportunities: Opportunities | None = None
     predicted: Predicted | None = None
     baseline: Configuration | None = None
@@ -91,8 +91,8 @@ class State:
                 self.baseline = event.baseline
             case NoiseMeasured():
                 self.noise = event.noise
-            case FirstLook():
-                self.look = event
+            case FirstSteps():
+                self.first_steps = event
             case Opportunities():
                 self.opportunities = event
             case Predicted():

@@ -9,7 +9,7 @@ from typing import IO
 from rich.console import Console
 from rich.text import Text
 
-from autoopt.events import FirstLook, Opportunities, Predicted
+from autoopt.events import FirstSteps, Opportunities, Predicted
 from autoopt.records import Estimate, EstimateKind, Trial, Verdict
 from autoopt_reports.view import units
 from autoopt_reports.view.text import change_name, interval, name
@@ -129,7 +129,7 @@ def grouped(values: Iterable[tuple[str, str]]) -> list[str]:
     return [*texts, f"{len(named) - NAMED} more"] if len(named) > NAMED else texts
 
 
-def first_steps_text(seen: FirstLook) -> str:
+def first_steps_text(seen: FirstSteps) -> str:
     """``59 ms a step; data 55 %, forward 20 %``: the stages that take most of a step."""
     ranked = sorted(seen.shares.items(), key=lambda item: -item[1])
     stages = ", ".join(f"{stage} {units.percent(share)}" for stage, share in ranked if share >= _LEAST_SHARE)

@@ -13,7 +13,7 @@ import pytest
 
 from autoopt.cli import main
 from autoopt.errors import EnvironmentLacks, WorkloadError
-from autoopt.events import FirstLook, Warned
+from autoopt.events import FirstSteps, Warned
 from autoopt.options import Options
 from autoopt.records import Profile, Result
 from autoopt.script.command import Build
@@ -41,7 +41,7 @@ class Engine:
 
     def profile_run(self, spec: str, options: Options, *, announce: Any, **profilers: object) -> Profile:
         self.calls.append((spec, options))
-        announce(FirstLook(at=3.0, steps=24, step_seconds=0.06, shares={"forward": 0.3, "data": 0.5}))
+        announce(FirstSteps(at=3.0, steps=24, step_seconds=0.06, shares={"forward": 0.3, "data": 0.5}))
         print("printed by the user's code")
         return sample.profile()
 

@@ -92,7 +92,7 @@ def test_it_is_told_in_a_terminal_a_comment_and_a_page() -> None:
     lines = "\n".join(compared.summary(found))
     assert "faster: a step 1.20x [1.10, 1.30]" in lines
     assert "required faster: holds" in lines
-    assert "0.02 of 0.05 is left" in lines
+    assert "error rate left 0.02 of 0.05" in lines
     assert "e-value needed 1e+03, reached 12.3" in lines
     assert "throughput: - -> -" in lines
     assert "accuracy" not in lines

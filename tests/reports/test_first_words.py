@@ -15,7 +15,7 @@ from autoopt_reports.terminal import Marks
 
 
 def test_the_first_steps_rank_the_stages() -> None:
-    look = e.FirstLook(at=7.0, steps=24, step_seconds=0.06, shares={"forward": 0.3, "data": 0.5, "other": 0.01})
+    look = e.FirstSteps(at=7.0, steps=24, step_seconds=0.06, shares={"forward": 0.3, "data": 0.5, "other": 0.01})
     told = "60.0 ms a step; data 50.0 %, forward 30.0 %"
     assert describe(look) == f"first 24 steps: {told}"
     state = State()

@@ -290,7 +290,7 @@ def test_at_most_one_heartbeat_a_minute_and_none_after_the_end(golden: Callable[
             view.tick()
         beats = stream.getvalue().splitlines()[lines:]
         assert len(beats) == 3
-        assert all("still in trial 1 workers=4, block" in line for line in beats)
+        assert all("trial 1: still trying workers=4, block" in line for line in beats)
         view(e.RunEnded(at=700, result=result, run_directory="runs/x"))
         lines = len(stream.getvalue().splitlines())
         clock.now = 2000

@@ -74,7 +74,7 @@ def test_the_empty_plan_is_no_gain_whatever_the_numbers_say() -> None:
 
 
 def test_where_nothing_was_kept_the_first_screen_says_what_more_time_would_buy() -> None:
-    told = "about 3.1 min more would buy a look at 2 that had none (workers, amp)"
+    told = "about 3.1 min more would screen 2 more strategies (workers, amp)"
     nothing = with_speedup(sample_estimate(2.0)).model_copy(update={"best": WIN.baseline, "more_budget": told})
     assert any(str(line) == f"A{told[1:]}." for line in verdict_view(nothing).support)
     won = with_speedup(sample_estimate(2.0)).model_copy(update={"more_budget": told})

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autoopt.benchmark.environment import usable_cores
-from autoopt.events import Event, FirstLook, Opportunities
+from autoopt.events import Event, FirstSteps, Opportunities
 from autoopt.options import make_options
 from autoopt.registry import load_strategies
 from autoopt.search.planner import Choice
@@ -29,7 +29,7 @@ def test_a_profile_tells_its_first_look_before_it_measures(folder: Path, tmp_pat
         runner = TrialRunner(launcher, base, load_strategies([]), tmp_path / "logs")
         found = profile(runner, make_options({"budget": "6s", "device": "cpu"}), Choice(), announce=told.append)
     kinds = [event.phase if event.__class__.__name__ == "PhaseStarted" else type(event) for event in told]  # type: ignore[attr-defined]
-    assert kinds.index(FirstLook) < kinds.index(Opportunities) < kinds.index("simplify")
+    assert kinds.index(FirstSteps) < kinds.index(Opportunities) < kinds.index("simplify")
     assert [event.at for event in told] == sorted(event.at for event in told)
     assert found.sites is not None
 

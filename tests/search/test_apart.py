@@ -47,7 +47,7 @@ def test_what_came_in_with_others_and_brings_nothing_is_dropped(tmp_path: Path) 
     state = stack(one, {"strong": Part(0.34), "good": Part(0.18), "idle": Part(0.15)})
     (told,) = take_apart(one.context, state, one.clock() + 400.0)
     assert set(state.incumbent.names()) == {"strong", "good"}
-    assert told.startswith("idle: proved together with others")
+    assert told.startswith("idle: confirmed together with others")
     assert not state.together, "what stays is proved"
     assert {c.incumbent.plan.names() for c in state.ablations} >= {("good", "idle"), ("strong", "idle")}
 
@@ -150,7 +150,7 @@ def test_without_time_only_those_stay_whose_looks_tell_them_from_chance(tmp_path
     assert set(state.together) == {"strong"}
     assert not state.ablations
     assert ablate(one.context, state, one.clock())[1] == [
-        "strong was proved together with others, not by itself: 1.40x by what was seen"
+        "strong was confirmed together with others, not alone: 1.40x by what was seen"
     ]
 
 
@@ -230,7 +230,7 @@ def test_what_could_no_longer_be_tested_is_not_made(tmp_path: Path) -> None:
     assert take_apart(one.context, state, one.clock()) == []
     assert set(state.incumbent.names()) == {"strong", "doubtful"}
     told = ablate(one.context, state, one.clock())[1]
-    assert [text.split()[0] for text in told] == ["strong", "doubtful"], "both are said to be proved together"
+    assert [text.split()[0] for text in told] == ["strong", "doubtful"], "both are reported as confirmed together"
     assert set(state.incumbent.names()) == {"strong", "doubtful"}
 
 

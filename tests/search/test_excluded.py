@@ -31,10 +31,10 @@ def test_one_takes_the_place_of_what_it_excludes() -> None:
 def test_what_it_excludes_is_not_tried_on_it() -> None:
     case = dataclasses.replace(sample_case(), plan=Plan(changes=(PACKED,)))
     skipped = {item.strategy.name: item.reason for item in build_queue(REGISTRY, case, Choice(), 1.01).skipped}
-    assert skipped["trim_padding"] == "it brings nothing beside packing"
+    assert skipped["trim_padding"] == "it has no effect in addition to packing"
     on_trimmed = dataclasses.replace(sample_case(), plan=Plan(changes=(TRIMMED,)))
     skipped = {item.strategy.name: item.reason for item in build_queue(REGISTRY, on_trimmed, Choice(), 1.01).skipped}
-    assert "brings nothing beside" not in skipped.get("packing", "")
+    assert "has no effect in addition" not in skipped.get("packing", "")
 
 
 def test_a_stack_holds_the_better_of_two_that_exclude_each_other(tmp_path: Path) -> None:

@@ -85,9 +85,9 @@ def test_a_good_machine_raises_no_doubt() -> None:
 @pytest.mark.parametrize(
     ("noise", "comparison", "load", "words"),
     [
-        (GOOD, quiet(), 3.9, "busy before anything was measured (load 3.9 on 4 cores)"),
-        (GOOD, quiet(disturbed_share=0.24), 0.1, "24% of the block pairs were disturbed"),
-        (GOOD.model_copy(update={"floor": 0.2}), quiet(), 0.1, "noise floor is 20.0%"),
+        (GOOD, quiet(), 3.9, "busy before the first measurement (load 3.9 on 4 cores)"),
+        (GOOD, quiet(disturbed_share=0.24), 0.1, "disturbed 24 % of the block pairs"),
+        (GOOD.model_copy(update={"floor": 0.2}), quiet(), 0.1, "noise floor is 20.0 %"),
         (
             GOOD.model_copy(update={"aa_ratio": Estimate(value=1.1, low=1.05, high=1.15, n=4)}),
             quiet(),

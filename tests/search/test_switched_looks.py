@@ -46,7 +46,7 @@ def test_many_are_seen_in_the_time_of_one_start_and_the_truth_is_kept(tmp_path: 
     assert modes[("loader",)] == "interleaved"
     assert {modes[(name,)] for name in "abcde"} == {"switched"}
     told = [event.detail for event in one.events if isinstance(event, PhaseStarted) and event.detail]
-    assert any(line.startswith("looking at 5 candidates in one process: ") for line in told), told
+    assert any(line.startswith("screening 5 candidates in one process: ") for line in told), told
     seen = {trial.strategy: trial for trial in screened(one) if not trial.companions}
     assert "in one process with the incumbent" in seen["a"].reason
     assert seen["a"].throughput is not None

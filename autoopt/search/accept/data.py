@@ -72,7 +72,7 @@ class ProbeResult:
 
 @dataclass(frozen=True)
 class DataCompared:
-    """The data of two probes beside each other.
+    """The data of two probes next to each other.
 
     ``lost``: a sentence where the candidate certainly reads other data; else empty. ``until``: the step from which on
     nothing can be compared, for the data depend on weights that differ; None: none. ``alike``: some steps before it
@@ -120,7 +120,7 @@ class DataCompared:
 
 @dataclass(frozen=True)
 class _Step:
-    """A step's data beside the incumbent's.
+    """A step's data next to the incumbent's.
 
     ``other``: parts that do not depend on weights differ. ``alike``: they are the same, and others differ.
     ``parted``: others differ, and there are none. ``whole``: both have as many parts.
@@ -208,5 +208,5 @@ def other_order(one: EpochOrder | None, other: EpochOrder | None) -> str:
     if other.distinct < one.distinct:
         return f"{other.distinct} different samples an epoch of the {one.distinct} that it was: a subset of the data"
     if other.repeats and not one.repeats:
-        return "the second epoch has the order of the first: the sampler is not told its epoch (set_epoch)"
+        return "the second epoch has the order of the first: nothing calls the sampler's set_epoch"
     return ""

@@ -1,4 +1,4 @@
-"""Evidence that the gate decides on: trainings and facts beside the comparison of throughput, and its judgement."""
+"""Evidence that the gate decides on: trainings and facts next to the comparison of throughput, and its judgement."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ MARGIN = 0.05
 class TrainedPair(Record):
     """Both trainings from one seed.
 
-    ``interleaved``: in turns; False where they did not fit into memory together. ``whole``: a whole run of the
-    untouched script and one of the patched script, nothing listening, in an order drawn by lot.
+    ``interleaved``: alternately; False where they did not fit into memory together. ``whole``: a whole run of the
+    untouched script and one of the patched script, nothing listening, in an order drawn at random.
     """
 
     baseline: TrainingRun
@@ -40,7 +40,7 @@ class Evidence(Record):
     ``risk``: the class of the candidate's riskiest change.
     ``incumbent_runs``: of what the candidate was compared with, where it takes other steps than the
     baseline (a kept change of class ``training``); empty: the baseline's runs stand for it.
-    ``in_turns``: trainings of the incumbent and the candidate beside each other, whose own seconds tell them apart.
+    ``in_turns``: trainings of the incumbent and the candidate next to each other, whose own seconds distinguish them.
     ``deterministic``: the dataset gives the same sample twice (None: not known).
     ``epsilon``: rounding of the arithmetic that both sides train in (float32 by default).
     ``planned_steps``: optimizer steps of the run that the user plans, as the incumbent takes them.
@@ -51,7 +51,7 @@ class Evidence(Record):
     ``failure``: how a training of the candidate ended badly.
     ``memory_limit_bytes``: of the device; None where it is not known.
     ``level``: what probes tell of the quality of an ``exact`` or ``numeric`` change; None where none was made.
-    ``accept_undecided``: the user takes what is not proven.
+    ``accept_undecided``: the user takes what is not confirmed.
     ``rounded``: losses of the incumbent whose weights begin a rounding apart; empty where nobody asked for them.
     ``alpha_accept``: the level that the run's error budget leaves for keeping a change of training.
     """

@@ -34,7 +34,7 @@ GROSS_ERROR, GROSS_SLOPE = 0.7, 0.1
 
 LEAST_SPREAD = 0.1
 """Spread between batches, over the gradient itself, that is taken where they are more alike, or all the same one: a
-training on all its samples at once has no noise that an error could be small beside."""
+training on all its samples at once has no noise to compare an error with."""
 
 TENSOR_ERROR = 1.0
 _NEGLIGIBLE = 1e-3
@@ -61,7 +61,7 @@ CONFIDENCE = 0.975
 """One-sided confidence of each bound."""
 
 UNKNOWN_STEPS = 10_000
-"""Length of a planned run that nobody has told: noise of a hundredth of the batch spread is left of one so long."""
+"""Length of a planned run that nobody has reported: noise of a hundredth of the batch spread is left of one so long."""
 
 NO_PENALTY = Estimate(value=1.0, low=1.0, high=1.0, n=1)
 
@@ -162,7 +162,7 @@ class MeanSquare:
 
 @dataclass(frozen=True)
 class GradientFidelity:
-    """The candidate's gradients beside the incumbent's at one set of weights.
+    """The candidate's gradients next to the incumbent's at one set of weights.
 
     Args:
         error: root mean square of their difference over the spread between batches (``LEAST_SPREAD`` of the gradient
@@ -234,7 +234,7 @@ def gradient_fidelity(arrays: Arrays, before: Array, after: Array, steps: int = 
         before, after: of incumbent and candidate, (batches, coordinates); three batches or more. The incumbent may
             have more: they tell its mean gradient.
         steps: of the planned run. Noise of the size s averages to s / sqrt(steps) over it, so that a bias which is
-            small beside that is as small beside the difference between two seeds, however small the mean gradient is.
+            small next to that is as small next to the difference between two seeds, however small the mean gradient is.
     """
     whole, count = before, min(len(before), len(after))
     before, after = before[:count], after[:count]
@@ -312,7 +312,7 @@ def _by_tensor(arrays: Arrays, values: Array) -> Array:
 
 
 def _worst(arrays: Arrays, errors: Array, spreads: Array, whole: float) -> tuple[float, str]:
-    """The parameter whose error is largest beside its own spread, of those that matter; all by parameter, squared."""
+    """The parameter whose error is largest next to its own spread, of those that matter; all by parameter, squared."""
     matters = (spreads > _NEGLIGIBLE * whole) | (errors > _NEGLIGIBLE * whole)
     if not matters.any():
         return 0.0, ""

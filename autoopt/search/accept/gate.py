@@ -102,11 +102,11 @@ def judge(comparison: Comparison, evidence: Evidence, objective: Objective, nois
 
 
 def before_quality(comparison: Comparison, evidence: Evidence) -> Judgement | None:
-    """A judgement that needs no look at quality: failures, throughput, losses that are missing or not finite."""
+    """A judgement without a measurement of quality: failures, throughput, losses that are missing or not finite."""
     failure, before, after = comparison.failure or evidence.failure, comparison.incumbent, comparison.candidate
     if failure:
         verdict = Verdict.FAILED if failure.side == "candidate" else Verdict.INCONCLUSIVE
-        reason = failure.reason if verdict is Verdict.FAILED else f"the incumbent failed beside it: {failure.reason}"
+        reason = failure.reason if verdict is Verdict.FAILED else f"the incumbent failed next to it: {failure.reason}"
         return Judgement(verdict=verdict, reason=reason, quality=NOT_TESTED)
     if comparison.decision is not Decision.ACCEPT and not _trained_anyway(comparison, evidence):
         return Judgement(verdict=_SPEED[comparison.decision], reason=comparison.reason, quality=NOT_TESTED)
@@ -130,7 +130,7 @@ def before_quality(comparison: Comparison, evidence: Evidence) -> Judgement | No
 
 
 def _trained_anyway(comparison: Comparison, evidence: Evidence) -> bool:
-    """Whether a change that is not proved faster per sample may still reach the target sooner.
+    """Whether a change that is not confirmed faster per sample may still reach the target sooner.
 
     One that leaves the batch alone may (a schedule); another batch that brings no throughput is not worth
     its trainings.
@@ -158,8 +158,8 @@ def _finite(run: TrainingRun) -> bool:
 def _quality(comparison: Comparison, evidence: Evidence, objective: Objective, noise: Noise) -> Quality:
     """The quality level: losses as before, and then by the probe, or where that does not tell by trainings.
 
-    ``passed`` is None where neither proves anything; the difference that was observed stands in the document. Where no
-    probe was made, losses that are the same to rounding step by step stand in for it.
+    ``passed`` is None where neither confirms anything; the difference that was observed stands in the document. Where
+    no probe was made, losses that are the same to rounding step by step stand in for it.
     """
     paths, known = _paths(comparison, evidence), evidence.level
     if paths.passed is False:
@@ -215,7 +215,7 @@ def _paths(comparison: Comparison, evidence: Evidence) -> Quality:
 
 
 def may_be_rounding(comparison: Comparison, evidence: Evidence) -> int:
-    """Steps over which the incumbent itself, a rounding apart, would tell why losses part; 0 where that is not asked.
+    """Steps over which the incumbent itself, a rounding apart, would show why losses part; 0 where that is not asked.
 
     That is where probes show the same training but for rounding, and losses part all the same: of a training that is
     unstable at first, and of networks that are trained against each other.
@@ -278,7 +278,7 @@ def judge_trained(comparison: Comparison, evidence: Evidence, objective: Objecti
 
 
 def time_verdict(ratio: TrainedRatio, worth: float, alpha_accept: float) -> tuple[Verdict, str]:
-    """The verdict on a time to target, by bounds that hold at every look, with a sentence.
+    """The verdict on a time to target, by bounds that hold at every screening, with a sentence.
 
     Args:
         worth: log of the speedup worth having.
@@ -377,7 +377,7 @@ def judge_runs(evidence: Evidence, objective: Objective, noise: Noise) -> Qualit
 
     ``passed`` is False for a loss that is not finite, fewer evaluated samples, a target missed from a seed from which
     the baseline reaches it, losses that are not as before where the steps are the same ones (``evidence.level``),
-    or a metric that is certainly worse; None where it is not proven. A plan that takes other steps by its class may
+    or a metric that is certainly worse; None where it is not confirmed. A plan that takes other steps by its class may
     well have learnt less at the same step: it is as good where it comes to the target from every seed, each in its own
     steps, and stays there. So is one whose metric is too noisy to tell, for its own steps make the headline.
     """

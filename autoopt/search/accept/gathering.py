@@ -40,7 +40,7 @@ class Gate:
         baseline: the plan that everything is compared with.
         memory_limit_bytes: of the device; None where it is not known.
         probes: durable probes; None where there are none, which leaves quality to trainings.
-        accept_undecided: keeps what is not proven to train as well.
+        accept_undecided: keeps what is not confirmed to train as well.
         evaluations: what was measured of the seconds of an evaluation under other settings of its loader.
     """
 
@@ -103,13 +103,13 @@ class Gate:
     def screened(
         self, plan: Plan, comparison: Comparison, facts: WorkloadFacts, objective: Objective, noise: Noise
     ) -> Judgement:
-        """The verdict by what is known already: nothing is probed or trained for a look, which claims nothing."""
+        """The verdict by what is known already: nothing is probed or trained for a screening, which claims nothing."""
         return judge(comparison, self.evidence(plan, comparison.incumbent.plan, facts), objective, noise)
 
     def quality(
         self, plan: Plan, incumbent: Plan, facts: WorkloadFacts, objective: Objective, *, hurried: bool = False
     ) -> Quality | None:
-        """The quality level of a plan beside another one, by probes alone: seconds, and no training.
+        """The quality level of a plan next to another one, by probes alone: seconds, and no training.
 
         ``passed`` is True with the level ``identical`` or ``equivalent``, False where it is certainly another
         training, and None with the level ``undecided`` where only trainings can tell. The incumbent is probed once.
@@ -150,7 +150,7 @@ class Gate:
     def price(self, plan: Plan, incumbent: Plan) -> float:
         """The factor on the steps that the rounding of a plan costs, as far as probes were made.
 
-        Of a stack that was not probed it is the product of its changes' own.
+        Of a combined candidate that was not probed it is the product of its changes' own.
         """
         known = self._prices.get((plan.key, incumbent.key))
         if known is not None:
@@ -159,7 +159,7 @@ class Gate:
         return math.prod(self._prices.get((one.key, incumbent.key), 1.0) for one in new)
 
     def probes_due(self, plan: Plan, incumbent: Plan) -> int:
-        """How many probes the quality level of a plan beside another one still costs."""
+        """How many probes the quality level of a plan next to another one still costs."""
         if self.probes is None:
             return 0
         exact = self.risk_over(plan, incumbent) is Risk.EXACT
@@ -186,7 +186,7 @@ class Gate:
         return ROUNDING.get(self.registry.fold(plan).precision.dtype, ROUNDING[None])
 
     def in_turns(self, plan: Plan) -> tuple[TrainedPair, ...]:
-        """The trainings of a plan in turns with the baseline's: nothing was selected by their seconds.
+        """The trainings of a plan alternately with the baseline's: nothing was selected by their seconds.
 
         Empty for a plan that trains otherwise, which was selected by its trainings.
         """
@@ -235,14 +235,14 @@ class Gate:
     def _gather(
         self, wanted: RequiredRuns, plan: Plan, incumbent: Plan, comparison: Comparison, deadline: float, number: int
     ) -> str:
-        """Trains a plan in turns with what it is compared with, from the seeds that are wanted.
+        """Trains a plan alternately with what it is compared with, from the seeds that are wanted.
 
         What takes other steps is compared with the incumbent, by seconds to the target. What takes the same ones is
         compared with the baseline; these trainings are those of the verification, too, if nothing else is kept, and
         like those they go on past the target, where there is time.
 
         Returns:
-            What they would take, in words, where no time is left for all of them: fewer prove nothing. Else empty.
+            What they would take, in words, where no time is left for all of them: fewer confirm nothing. Else empty.
         """
         trainings, estimate = self.trainings, comparison.estimate
         low, speedup = (max(estimate.low, 1.0), estimate.value) if estimate else (1.0, 1.0)
@@ -265,5 +265,5 @@ class Gate:
                 purpose = f"trial {number} seed {seed}"
                 trainings.in_turns(beside, plan, seed, purpose=purpose, speedup=speedup, beyond=beyond, remember=True)
         except TrialFailed as failure:
-            return f"its trainings failed: {failure.reason}"  # the judge is told through the evidence
+            return f"its trainings failed: {failure.reason}"  # the judge is reported through the evidence
         return ""

@@ -63,10 +63,10 @@ def level_of(
     epsilon: float = 2.0**-23,
     planned_steps: int | None = None,
 ) -> Quality:
-    """The quality level that two probes show of the candidate's training beside the incumbent's.
+    """The quality level that two probes show of the candidate's training next to the incumbent's.
 
     Args:
-        risk: ``exact`` or ``numeric``; others train otherwise by intention and are not told by a probe.
+        risk: ``exact`` or ``numeric``; others train otherwise by intention and are not known from a probe.
         deterministic: the dataset gives the same sample twice.
         epsilon: rounding of the arithmetic of both.
         planned_steps: of the run that the user plans; None where it is not known.
@@ -106,7 +106,7 @@ def level_of(
 
 
 def _unseen(one: Probe, other: Probe) -> str:
-    """What is said where a part of the batches tells nothing that can be compared."""
+    """What is said where a part of the batches shows nothing that can be compared."""
     part = one.unseen or other.unseen
     return f"; the samples' order could not be checked ({part} not seen)" if part else ""
 

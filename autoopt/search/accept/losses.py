@@ -221,7 +221,7 @@ def parted_late(paths: Common) -> bool:
 def judge_whole_runs(quality: Quality, evidence: Evidence) -> Quality:
     """The quality that probes have shown, unless whole trainings show another training.
 
-    Where the losses of one seed alone differ, that is told, and decides only where no chance explains it: of what
+    Where the losses of one seed alone differ, that is reported, and decides only where no chance explains it: of what
     rounds otherwise, whatever is gross wants a further seed. Of several seeds, what lies off in the same direction in
     all of them, by more than the baseline's own trainings do from each other, is another training.
 
@@ -261,7 +261,7 @@ def judge_whole_runs(quality: Quality, evidence: Evidence) -> Quality:
 
 @dataclass(frozen=True)
 class _Beside:
-    """Losses of candidate and baseline beside each other, by window.
+    """Losses of candidate and baseline next to each other, by window.
 
     Args:
         first: the step that each window begins with.

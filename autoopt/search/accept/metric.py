@@ -34,7 +34,7 @@ _MOST_SHOWN = 100
 """More seeds than this nobody trains for a verdict."""
 
 _LOST_TAIL = 0.002
-"""Chance that an identical change reads as lost at one look; there are three at most."""
+"""Chance that an identical change reads as lost at one screening; there are three at most."""
 
 PAST = 0.25
 """Share of the steps to the target that a verification trains on beyond it."""
@@ -72,7 +72,7 @@ class MetricDifference:
 
     @property
     def detectable(self) -> float | None:
-        """The loss, in tolerances, that would have been noticed with 80 %; None where nothing tells the spread.
+        """The loss, in tolerances, that would have been noticed with 80 %; None where nothing reports the spread.
 
         What counts as shown to be as good is refused where a loss brings its lower bound below the tolerance; what is
         not shown is refused where it is certainly worse.
@@ -95,7 +95,7 @@ class MetricDifference:
 
 
 def fewest_seeds(spread: float, margin: float, most: int) -> int | None:
-    """Seeds from which a change that loses nothing is as likely as not to be proved to lose less than the margin.
+    """Seeds from which a change that loses nothing is as likely as not to be confirmed to lose less than the margin.
 
     Args:
         spread: standard deviation of one training's value over seeds.
@@ -224,7 +224,7 @@ class FurtherSteps:
         """None with fewer seeds than a verdict takes, without a target, or where it was not reached from each.
 
         Args:
-            baseline: its trainings, whose seeds tell how steps to the target scatter.
+            baseline: its trainings, whose seeds show how steps to the target scatter.
         """
         if objective.target is None:
             return None

@@ -70,7 +70,7 @@ class TrainedRatio:
         return TwoLevel(self.ratios, [0.0] * len(self.ratios), SEEDS)
 
     def bounds(self, alpha: float) -> tuple[float, float]:
-        """Bounds of the log speedup that hold at all looks at once, but for a chance of ``alpha``."""
+        """Bounds of the log speedup that hold at all times at once, but for a chance of ``alpha``."""
         value = self._level.value
         low, high = self._level.sequence(alpha)
         return value - math.hypot(value - low, self.reach), value + math.hypot(high - value, self.reach)
@@ -86,7 +86,7 @@ class TrainedRatio:
 def trained_ratio(comparison: Comparison, evidence: Evidence, objective: Objective) -> TrainedRatio | None:
     """From the seconds that each side needed, seed by seed; None with fewer than two seeds where both arrived.
 
-    Trainings in turns have seconds of their own. Where there were none, the steps that each side needed are taken at
+    Trainings alternately have seconds of their own. Where there were none, the steps that each side needed are taken at
     the seconds of a step in the comparison, whose interval all seeds then share. A target that was set to what a short
     baseline reached stands for a longer plan: steps are then scaled to the planned run, whose fixed cost is paid once.
     """

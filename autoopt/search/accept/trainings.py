@@ -1,6 +1,6 @@
-"""Trainings to the target: durable, each plan and seed once; baseline and plan in turns, the idle one frozen.
+"""Trainings to the target: durable, each plan and seed once; baseline and plan alternately, the idle one frozen.
 
-Whole trainings one after the other compare a machine with itself an hour later. In turns, a machine that drifts drifts
+Whole trainings one after the other compare a machine with itself an hour later. Interleaved, a drifting machine drifts
 for both.
 """
 
@@ -268,7 +268,7 @@ class Trainings:
         remember: bool = False,
         max_seconds: float = math.inf,
     ) -> TrainedPair:
-        """Baseline and plan trained from that seed, in turns: a paired measurement of whole trainings.
+        """Baseline and plan trained from that seed, alternately: a paired measurement of whole trainings.
 
         Args:
             beyond: share of the steps to the target that both are trained on thereafter.
@@ -349,11 +349,11 @@ class Trainings:
         return pair
 
     def pair(self, baseline: Plan, plan: Plan, seed: int) -> TrainedPair | None:
-        """Their trainings in turns from that seed; None where there were none."""
+        """Their trainings alternately from that seed; None where there were none."""
         return self._pairs.get((baseline.key, plan.key, seed))
 
     def pairs(self, baseline: Plan, plan: Plan) -> tuple[TrainedPair, ...]:
-        """All of their trainings in turns, by seed."""
+        """All of their trainings alternately, by seed."""
         found = [(seed, pair) for (*keys, seed), pair in self._pairs.items() if keys == [baseline.key, plan.key]]
         return tuple(pair for _, pair in sorted(found, key=lambda item: item[0]))
 

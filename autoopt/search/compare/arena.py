@@ -1,8 +1,9 @@
 """The arena: live processes of several plans, of which one trains at a time and the others are frozen.
 
 Where its processes come from is a :class:`Source`: fresh ones, one that lives on from before, or one process that takes
-each plan on in turn. A round measures one block of every plan, in an order drawn by lot and reversed in the next round,
-so that a steady drift cancels and a periodic disturbance has no side to favor. Each block is a row of the account.
+each plan on one after the other. A round measures one block of every plan, in an order drawn at random and reversed in
+the next round, so that a steady drift cancels and a periodic disturbance has no side to favor. Each block is a row of
+the account.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class Seat:
 
 
 class SeatFailedError(Exception):
-    """A process ended badly, or could not be started; ``others`` tells whether others held memory at that time."""
+    """A process ended badly, or could not be started; ``others`` shows whether others held memory at that time."""
 
     def __init__(self, seat: Seat, error: TrialFailed, others: bool) -> None:
         super().__init__(str(error))
@@ -90,7 +91,7 @@ class SeatFailedError(Exception):
 
     @property
     def for_want_of_room(self) -> bool:
-        """Whether the process may have failed because others were alive beside it."""
+        """Whether the process may have failed because others were alive next to it."""
         return self.error.for_want_of_room and self.others
 
 
@@ -131,7 +132,7 @@ class Arena:
         return all(seat.arm.can_freeze for seat in self.seats if seat.arm is not None)
 
     def drawn(self) -> list[Seat]:
-        """The seats in an order drawn by lot, the first of them first where its process serves all or is alive."""
+        """The seats in an order drawn at random, the first of them first where its process serves all or is alive."""
         order = [self.seats[place] for place in self._rng.permutation(len(self.seats))]
         one_first = self._live is not None or self._source.switched is not None
         return sorted(order, key=lambda seat: seat is not self.seats[0]) if one_first else order
@@ -245,7 +246,7 @@ class Arena:
             raise SeatFailedError(seat, failed, others) from error
 
     def evaluated(self, seat: Seat, seconds: float) -> int | None:
-        """Samples that an evaluation of a seat's process reads; None where that cannot be told in so many seconds."""
+        """Samples that an evaluation of a seat's process reads; None where that is unknown in so many seconds."""
         assert seat.arm is not None
         with self._blaming(seat):
             self._run(seat.arm)

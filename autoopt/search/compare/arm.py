@@ -53,7 +53,7 @@ class Arm(Protocol):
         for its place in the data. What a process takes on for the first time settles before it is measured."""
 
     def evaluated(self, max_seconds: float) -> int | None:
-        """Samples that an evaluation reads; None where that cannot be told in so many seconds."""
+        """Samples that an evaluation reads; None where that is unknown in so many seconds."""
 
     def freeze(self) -> None:
         """Stops the process tree where it stands."""

@@ -15,7 +15,7 @@ SideName = Literal["incumbent", "candidate"]
 
 
 class Decision(StrEnum):
-    """Decision on throughput alone. ``accept``: the gain is proved; quality is another question."""
+    """Decision on throughput alone. ``accept``: the gain is confirmed; quality is another question."""
 
     ACCEPT = "accept"
     REJECT = "reject"
@@ -157,13 +157,13 @@ class Comparison(Record):
     """Candidate against incumbent. ``estimate`` is of the ratio of speeds (samples per second, or steps where those are
     the unit), above 1 is faster.
 
-    ``estimate`` holds at all times with its confidence, however often it was looked at. ``rows``: the blocks that it is
+    ``estimate`` holds at all times with its confidence, however often it was screened. ``rows``: the blocks that it is
     made of, apart from those of earlier pairs. ``seconds`` is wall-clock; ``measured_seconds`` is block time of both
     sides. ``mode``: ``interleaved`` with the idle side frozen, ``unfrozen`` where the platform cannot freeze,
-    ``alternating`` where both do not fit in memory at once, ``switched`` where one process takes on both plans in turn.
-    ``fresh``: all its processes were started in it; False where the incumbent's was alive before. ``e_value``: evidence
-    of a speedup above ``rule.min_gain``; at ``1 / alpha`` it is accepted. ``saved_seconds``: of the start that a
-    process which switches did without.
+    ``alternating`` where both do not fit in memory at once, ``switched`` where one process takes on both plans one
+    after the other. ``fresh``: all its processes were started in it; False where the incumbent's was alive before.
+    ``e_value``: evidence of a speedup above ``rule.min_gain``; at ``1 / alpha`` it is accepted. ``saved_seconds``: of
+    the start that a process which switches did without.
     """
 
     decision: Decision

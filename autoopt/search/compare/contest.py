@@ -262,7 +262,7 @@ class Contest:
             if failed.for_want_of_room:  # alone it may fit: then it is seen whose fault it is
                 self.for_want_of_room = True
                 raise _NoRoomError from failed
-            if self._mode == SWITCHED:  # a process of its own tells what it is
+            if self._mode == SWITCHED:  # a process of its own shows what it is
                 for each in self.rivals if rival is None else [rival]:
                     each.lost = each.lost or each.waits
             else:
@@ -272,7 +272,7 @@ class Contest:
                     if each.waits:
                         each.failure = failure_of(label, failed.error)
                         each.decided = Decision.FAILED, each.failure.reason + whose
-            arena.end(failed.seat)  # what hangs would train beside the others
+            arena.end(failed.seat)  # what hangs would train next to the others
             return False
 
     def _interleave(self, arena: Arena, waiting: Sequence[_Rival]) -> None:

@@ -16,7 +16,7 @@ def alpha_of(tested: int, kept: int) -> float:
     """The level at which the next candidate is kept.
 
     Args:
-        tested: candidates that were put to proof before it.
+        tested: candidates that were put to confirmation before it.
         kept: those of them that were kept.
     """
     number = tested + 1

@@ -93,7 +93,7 @@ def floor(process_sd: float, errors: list[float], rule: Rule, ratio: Estimate | 
 
 
 def learned(noise: Noise, comparison: Comparison, since: int = 0) -> Noise:
-    """The noise with what one more comparison tells of the between-process variance, by its pairs from ``since`` on.
+    """The noise with what one more comparison shows about the between-process variance, by its pairs from ``since`` on.
 
     The A/A ratio and the floor stay those of the control: they are in the report as they were measured.
     """
@@ -116,30 +116,30 @@ def doubts(noise: Noise, comparison: Comparison, environment: Environment | None
     cores = (environment.cores or 1) if environment else 1
     if environment and environment.load is not None and environment.load > _LOAD_PER_CORE * cores:
         found.append(
-            f"the machine was busy before anything was measured (load {environment.load:.1f} on {cores} cores): "
-            "stop other programs, or read the gains as those of a machine under this load"
+            f"the machine was busy before the first measurement (load {environment.load:.1f} on {cores} cores): "
+            "stop other programs, or expect gains under this load only"
         )
     if comparison.disturbed_share is not None and comparison.disturbed_share > _DISTURBED:
         found.append(
-            f"{comparison.disturbed_share:.0%} of the block pairs were disturbed by other processes and left out: "
+            f"other processes disturbed {100 * comparison.disturbed_share:.0f} % of the block pairs (left out): "
             "stop other programs, or give the run more budget"
         )
     if noise.floor is not None and noise.floor > _FLOOR:
         found.append(
-            f"the noise floor is {noise.floor:.1%}: smaller gains cannot be told from chance here; "
+            f"the noise floor is {100 * noise.floor:.1f} %: smaller gains are within noise; "
             "a larger budget or a quieter machine lowers it"
         )
     ratio = noise.aa_ratio
     if ratio is not None and not ratio.low <= 1.0 <= ratio.high:
         found.append(
             f"the baseline against itself reads {ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}], which "
-            "leaves out 1: something favours one side; run again on a quieter machine"
+            "does not contain 1: something favors one side; run again on a quieter machine"
         )
     drift = _drift(comparison)
     if drift is not None and abs(drift) > _DRIFT:
         found.append(
-            f"the machine became {abs(drift):.0%} {'slower' if drift > 0 else 'faster'} while it was measured (clock "
-            "or heat): ratios are paired and hold, absolute times do not; fix the clock or let it warm up first"
+            f"the machine became {abs(drift):.0%} {'slower' if drift > 0 else 'faster'} during the measurement (clock "
+            "or heat): paired ratios hold, absolute times do not; fix the clock or let it warm up first"
         )
     if compiled_again(comparison.incumbent) or compiled_again(comparison.candidate):
         found.append(compiled_again(comparison.incumbent) or compiled_again(comparison.candidate))

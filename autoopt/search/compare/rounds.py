@@ -144,7 +144,7 @@ class Rounds:
 
 
 def undisturbed(shares: Sequence[tuple[float | None, float | None]], limit: float) -> list[bool]:
-    """Which rounds to keep, from the foreign CPU share of their two blocks alone; ratios are never looked at.
+    """Which rounds to keep, from the foreign CPU share of their two blocks alone; ratios are never read.
 
     A block is disturbed when it saw more than ``limit`` above what is usual for its own side. Where one side has n of
     them, the n rounds with the most foreign time go on either side: time that is taken from every busy core shows more

@@ -17,7 +17,7 @@ MOST_RUNS = 50
 
 
 _LONG_ENOUGH = 0.1
-"""Seconds of warming up below which a script that ends meanwhile is too short to be measured."""
+"""Seconds of warming up below which a script that ends in the meantime is too short to be measured."""
 
 
 class ScriptArm(TrialArm):

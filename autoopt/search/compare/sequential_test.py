@@ -15,7 +15,7 @@ _MOST_BLOCKS = 40
 
 PLAN_DOF = 2.0
 """Worth of what other plans showed of the variance between processes, in pairs of processes of this plan: plans differ
-in it, so that its prior has a heavy tail. With 12, a placebo of 9 % after calm plans of 2 % was kept in 22 % of runs,
+in it, so that its prior has a heavy tail. With 12, a placebo of 9 % after quiet plans of 2 % was kept in 22 % of runs,
 with 2 in 4 %; a gain of a tenth takes six pairs in place of five."""
 
 MODES = 5.0

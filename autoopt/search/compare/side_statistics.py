@@ -50,7 +50,7 @@ class SideStatistics:
         self.blocks.append(block)
         if self.fixed_seconds:
             self.fixed_seconds[-1] += block.late_seconds
-        if 0 < len(self.paths) <= _PATHS:  # later processes train the same again: two tell what repeats
+        if 0 < len(self.paths) <= _PATHS:  # later processes train the same again: two show what repeats
             self.paths[-1].update(enumerate(block.losses, start=block.first_step))
 
     @property

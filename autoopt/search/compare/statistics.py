@@ -7,10 +7,10 @@ standard error that its blocks leave and ``tau`` the between-process variance, u
 inverse chi-square distribution that the A/A control and earlier comparisons sharpen.
 
 Sources: Kalibera and Jones, "Rigorous benchmarking in reasonable time", ISMM 2013 (levels of repetition and their best
-lengths); Robbins, Ann. Math. Stat. 41 (1970) (normal mixture, valid however often one looks); Jennison and Turnbull,
-JASA 92 (1997) (the weighted mean of a mixed model has independent increments in its information); Wang and Ramdas,
-"Anytime-valid t-tests", Sequential Analysis 44 (2025) (mixing over an unknown variance keeps a likelihood ratio a
-martingale).
+lengths); Robbins, Ann. Math. Stat. 41 (1970) (normal mixture, valid however often one reads it); Jennison and
+Turnbull, JASA 92 (1997) (the weighted mean of a mixed model has independent increments in its information); Wang and
+Ramdas, "Anytime-valid t-tests", Sequential Analysis 44 (2025) (mixing over an unknown variance keeps a likelihood ratio
+a martingale).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class BetweenProcess:
     Args:
         sd: its standard deviation, dimensionless (0.05: two processes differ by about 5 %).
         dof: how many independent pairs that figure is worth. The default is one: a first guess that
-            four pairs of an A/A control overrule on a calm machine as on a restless one.
+            four pairs of an A/A control overrule on a quiet machine as on a restless one.
         most: larger values of ``sd`` are not considered; processes of one program do not differ by more than a fifth.
     """
 
@@ -60,7 +60,8 @@ class BetweenProcess:
 
         The spread of ``values`` beyond what ``errors`` explain is variance between processes. ``dof``
         is bounded, since another plan (other threads, a compiled model) may have another than those before it.
-        ``around``: the true log ratio where it is known, as in an A/A control, of which a single pair tells something.
+        ``around``: the true log ratio where it is known, as in an A/A control, of which a single pair shows
+        something.
         """
         free = len(values) - (around is None)
         if free < 1:
@@ -136,7 +137,7 @@ class TwoLevel:
         return float(np.sqrt(self._odds @ self._taus))
 
     def sequence(self, alpha: float) -> tuple[float, float]:
-        """Bounds of mu that hold at all times at once with probability ``1 - alpha``, looked at after any block.
+        """Bounds of mu that hold at all times at once with probability ``1 - alpha``, screened after any block.
 
         The likelihood ratio of "mu is spread around m by the mixture" against "mu is m", each averaged
         over what the variance may be, is a martingale with mean 1 if mu is m; by Ville's inequality it
@@ -156,14 +157,14 @@ class TwoLevel:
         """Whether mu is above ``m``, where that is the one question: wrong with probability at most ``alpha``.
 
         The mixture lies wholly above ``m``, so that it spends nothing on what nobody asks. Its likelihood ratio has a
-        mean of at most 1 wherever mu is below ``m``, whenever one looks.
+        mean of at most 1 wherever mu is below ``m``, whenever one reads it.
         """
         return self.value > m and bool(self._evidence(np.array([m]), upward=True)[0] > -np.log(alpha))
 
     def e_value(self, m: float) -> float:
         """Evidence that mu is above ``m``: at ``1 / alpha`` the lower bound of :meth:`sequence` clears it.
 
-        If mu is ``m`` its mean is 1 whenever one looks. Below ``m`` there is none to tell: at most 1.
+        If mu is ``m`` its mean is 1 whenever one reads it. Below ``m`` there is none to tell: at most 1.
         """
         found = float(np.exp(min(self._evidence(np.array([m]))[0], _MOST_EVIDENCE)))
         return found if self.value > m else min(found, 1.0)
