@@ -162,7 +162,9 @@ class TorchHooks:
 
         @functools.wraps(plain)
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            # what is called within is no root: it is not examined, and compiled code never sees this function
+            if torch.compiler.is_compiling():  # torch.compile(model) compiles this function in place of its own
+                return plain(self, *args, **kwargs)
+            # what is called within is no root: it is not examined
             nn.Module.__call__ = plain  # type: ignore[method-assign]
             try:
                 hooks._outermost(self)
