@@ -17,7 +17,7 @@ from autoopt.search.promised import together
 from autoopt.search.proofs import Costs, Proofs
 from autoopt.search.recollection import confirmed
 from autoopt.search.run_context import RunContext
-from autoopt.search.screened import Screened
+from autoopt.search.screened import Screened, promise_of
 from autoopt.search.screening import Screening
 from autoopt.search.stack import look_at_stacks
 from autoopt.search.state import SearchState
@@ -138,11 +138,12 @@ class Rounds:
         if screening.over:
             return False
         candidate = together(self.context, self.state, screening.case, proposals)
-        if candidate is None or not self.state.first_time(candidate.changes) or screening.look(candidate) is None:
+        if candidate is None or not self.state.first_time(candidate.changes):
             return False
+        seen = screening.look(candidate)
         names = {change.strategy for change in candidate.changes}
-        rest = [proposal for proposal in proposals if proposal.strategy.name not in names]
-        return screening.outstanding(rest) is not None
+        rest = [proposal.predicted for proposal in proposals if proposal.strategy.name not in names]
+        return seen is not None and seen.plain and seen.gain > promise_of(rest)
 
     def _taken(self, screening: Screening, plain: bool) -> list[Screened]:
         """Takes from the screening what is to be confirmed: what stands out, or in the end all that showed a gain."""

@@ -101,14 +101,14 @@ def outstanding(found: Sequence[Screened], waiting: Iterable[Estimate | None]) -
     if best is None:
         return None
     rest = sum(max(one.gain, 0.0) for one in found if one is not best and not best.rivals(one))
-    rest += sum(_promised(predicted) for predicted in waiting)
+    rest += promise_of(waiting)
     surely = best.gain - PLAIN * best.error
     return best if surely > max(log(LARGE), rest) else None
 
 
-def _promised(predicted: Estimate | None) -> float:
-    """Log speedup: of a prediction, or its bound; without one it may be anything."""
-    return inf if predicted is None else max(log(predicted.value), 0.0)
+def promise_of(waiting: Iterable[Estimate | None]) -> float:
+    """Log speedup of all predictions, or their bounds, together; infinite where one has none: it may be anything."""
+    return sum(inf if predicted is None else max(log(predicted.value), 0.0) for predicted in waiting)
 
 
 def rival_strategies(one: Strategy, other: Strategy) -> bool:

@@ -106,7 +106,7 @@ class Screening:
             self.close()
             self._fresh(len(waiting))
         talks, visited = list[Talk](), False
-        while waiting and not self.over and self.outstanding(waiting) is None:
+        while waiting and not self.over and self._outstanding(waiting) is None:
             left = self.deadline - self.context.now()
             chosen = fitting(tuple(waiting), left, self.each)
             first = chosen[0]
@@ -122,7 +122,7 @@ class Screening:
             talk = self._talk(first)
             talk.ask(len(chosen) - 1)
             talks.append(talk)
-        best = self.outstanding([*waiting, *late])
+        best = self._outstanding([*waiting, *late])
         talks = [talk for talk in talks if best is None or talk.strategy is best.candidate.strategy]
         talks.sort(key=lambda talk: -talk.best)
         while (asking := [talk for talk in talks if talk.goes_on][: self._race.places]) and not self.over:
@@ -132,7 +132,7 @@ class Screening:
                     talk.ask(0)
         return [*waiting, *late]
 
-    def outstanding(self, waiting: Sequence[Proposal]) -> Screened | None:
+    def _outstanding(self, waiting: Sequence[Proposal]) -> Screened | None:
         """A gain to be confirmed before anything else is screened; not one whose quality only trainings tell."""
         best = outstanding(self.found, [proposal.predicted for proposal in waiting])
         return None if best is None or self.trains(best) else best
