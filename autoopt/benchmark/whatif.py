@@ -193,7 +193,7 @@ def largest_step(training: LiveTraining, looks: int, steps: int) -> JsonDict:
     largest: Any = None
     most = -1
     seen = 0
-    for _ in range(max(1, looks)):
+    for _ in range(max(1, looks) if training.takes_batches else 1):  # else these are all that it holds
         for batch in training.next():
             seen += 1
             size = sum(bytes_of(tensor) for _, tensor in tensors(batch))
