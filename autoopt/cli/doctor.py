@@ -95,7 +95,7 @@ def lines(environment: Environment, found: list[Doubt]) -> Iterator[str]:
 def _peaks(environment: Environment) -> Iterator[tuple[str, str]]:
     peaks = environment.peaks
     if (peaks.foreign_cores or 0.0) > 0.0:
-        yield "measured next to", f"{peaks.foreign_cores:.2f} cores in use by others"
+        yield "other programs", f"{peaks.foreign_cores:.2f} cores during the measurement"
     for precision in ("fp32", "tf32", "bf16", "fp16"):
         yield f"matmul {precision}", _rate(getattr(peaks, f"matmul_{precision}_flops_per_second"), "FLOP/s")
     yield "memory", _rate(peaks.memory_bytes_per_second, "B/s")

@@ -66,7 +66,7 @@ def _processor(machine: Readings) -> list[Doubt]:
         found.append(
             Doubt(
                 what=f"the machine is busy: load {machine.load:.1f} on {machine.cores} cores",
-                do="stop other programs, or read every gain as that of a machine under this load",
+                do="stop other programs, or expect gains under this load only",
             )
         )
     if machine.cores == 1:

@@ -89,7 +89,7 @@ def _diff(result: Result) -> str:
             "this run was on a build(), which has no patch", hint="autoopt export RUN prints the winning plan as code"
         )
     if not result.best.plan.changes:
-        raise UsageError("the run kept no change: there is nothing to put on or to take off")
+        raise UsageError("the run kept no change: there is nothing to apply or revert")
     if result.patch is None or not result.patch.diff:
         raise UsageError(
             "the run's patch is empty: no change was kept that a line of the script can say",

@@ -48,7 +48,7 @@ from autoopt_reports.view.text import change_name, name, throughput
 
 WIDTH = 100
 """Characters of a line; a longer message goes on in the next one, below its own beginning."""
-_UNMEASURED = {Verdict.NOT_APPLICABLE: "do not apply", Verdict.NOT_TRIED: "are not tried"}
+_UNMEASURED = {Verdict.NOT_APPLICABLE: "not applicable", Verdict.NOT_TRIED: "not tried"}
 _PHASES: dict[str, str] = {
     "benchmark": "measuring the baseline",
     "simplify": "measuring each stage and its ceiling",
@@ -117,7 +117,8 @@ class PlainView:
             names = [ended.trial.strategy for ended in self._unmeasured if ended.trial.verdict is verdict]
             if names:
                 unique = list(dict.fromkeys(names))
-                self._print(self._unmeasured[-1].at, f"{len(unique)} {words} (see the report): {listed(unique)}")
+                line = f"{words} ({len(unique)}, reasons in the report): {listed(unique)}"
+                self._print(self._unmeasured[-1].at, line)
         self._unmeasured = []
 
     def _elapsed(self) -> float:

@@ -232,8 +232,8 @@ def test_what_was_set_aside_is_one_line_and_not_one_each(golden: Callable[[str],
             view(e.TrialEnded(at=60, trial=trial.model_copy(update={"strategy": strategy, "verdict": verdict})))
         assert stream.getvalue() == "", "the next measured thing, or the end, ends the list"
     assert [line.partition("] ")[2] for line in stream.getvalue().splitlines()] == [
-        "2 do not apply (see the report): pin_memory, channels_last",
-        "1 are not tried (see the report): cache",
+        "not applicable (2, reasons in the report): pin_memory, channels_last",
+        "not tried (1, reasons in the report): cache",
     ]
 
 
