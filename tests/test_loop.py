@@ -12,6 +12,7 @@ from autoopt.errors import Interrupted, TrialFailed, WorkloadError
 from autoopt.events import Event
 from autoopt.records import Change, JsonDict, Plan, StopReason, Trial, Verdict
 from autoopt.records.messages import Block
+from autoopt.search.outcome import Outcome
 from autoopt.search.verify import FRESH_SEEDS, SEEDS
 from autoopt.setup import Setup
 from autoopt.strategy import Applies, Case, Risk, Strategy
@@ -76,7 +77,7 @@ def test_a_single_kept_change_is_measured_again_by_the_verification(tmp_path: Pa
 
 
 def test_nothing_helps_and_the_best_is_the_baseline(tmp_path: Path) -> None:
-    world = World(tmp_path, strategy("useless"), speed=product({"useless": 1.0}))
+    world = World(tmp_path, strategy("useless"), speed=product({"useless": 1.0}), budget=600.0)
     outcome = world.go()
     assert outcome.best == outcome.baseline
     assert outcome.best.plan == Plan()
@@ -268,20 +269,27 @@ def test_broken_off_at_once_nothing_unverified_is_best(tmp_path: Path) -> None:
     assert partial.stop.reason is StopReason.INTERRUPTED
 
 
-@pytest.mark.parametrize("lines", [4, 8, 16, 24])
-def test_a_resumed_run_measures_only_what_is_missing_and_ends_alike(tmp_path: Path, lines: int) -> None:
-    speeds = {"quick": 1.5, "useless": 1.0}
-    made = [strategy(name) for name in speeds]
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-    first = World(tmp_path / "a", *made, speed=product(speeds))
-    whole = first.go()
-    journal = (tmp_path / "a" / "journal.jsonl").read_bytes().splitlines(keepends=True)
-    (tmp_path / "b" / "journal.jsonl").write_bytes(b"".join(journal[:lines]))
-    second = World(tmp_path / "b", *made, speed=product(speeds), resume=True)
-    resumed = second.go()
-    assert resumed.best.plan == whole.best.plan
-    again = (tmp_path / "b" / "journal.jsonl").read_bytes().splitlines(keepends=True)
+SPEEDS = {"quick": 1.5, "useless": 1.0}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[World, Outcome, list[bytes]]:
+    """A run from start to end, what it found, and the lines of its journal."""
+    folder = tmp_path_factory.mktemp("whole")
+    world = World(folder, *map(strategy, SPEEDS), speed=product(SPEEDS), budget=900.0)
+    outcome = world.go()
+    return world, outcome, (folder / "journal.jsonl").read_bytes().splitlines(keepends=True)
+
+
+@pytest.mark.parametrize("lines", [4, 8, 12, 16])
+def test_a_resumed_run_measures_only_what_is_missing_and_ends_alike(
+    tmp_path: Path, whole: tuple[World, Outcome, list[bytes]], lines: int
+) -> None:
+    first, found, journal = whole
+    (tmp_path / "journal.jsonl").write_bytes(b"".join(journal[:lines]))
+    second = World(tmp_path, *map(strategy, SPEEDS), speed=product(SPEEDS), resume=True, budget=900.0)
+    assert second.go().best.plan == found.best.plan
+    again = (tmp_path / "journal.jsonl").read_bytes().splitlines(keepends=True)
     assert again[:lines] == journal[:lines]
     assert len(again) > lines
     known = [json.loads(line)["record"] for line in journal[:lines]]

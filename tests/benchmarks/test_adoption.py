@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.adoption import __main__ as adoption
 from benchmarks.adoption import own_trainer_side as side
 from benchmarks.adoption.own_trainer import interval
 
@@ -46,15 +45,6 @@ def test_a_ratio_has_an_interval_from_two_pairs_on() -> None:
     assert found["n"] == 3
     assert found["low"] < 1.2214 < found["high"]
     assert found["value"] == pytest.approx(1.2214, rel=1e-4)
-
-
-def test_the_table_shows_what_there_is() -> None:
-    estimate = {"value": 1.5, "low": 1.4, "high": 1.6, "n": 4}
-    entry = {"optimize": {"plan": [{"strategy": "cache"}], "throughput": estimate}, "verify": {"holds": False}}
-    shown = adoption.table({"examples": {"digits": entry, "photos": {}}})
-    assert "| digits | cache | 1.50 [1.40, 1.60] (4) |" in shown
-    assert "does not hold" in shown
-    assert "| photos | not measured |" in shown
 
 
 @pytest.mark.slow

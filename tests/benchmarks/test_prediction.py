@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from autoopt.records import Estimate, Peaks, Plan, Resource, Round, Stage
 from autoopt.records.messages import Block
-from autoopt.registry import load_strategies
 from autoopt.search.compare.comparison import Comparison, Decision
 from autoopt.simplify.stage_profile import Description, StageProfile
 from autoopt.simplify.stage_timings import InputTimings, StageTimings, Timing
 from autoopt.testing.strategies import sample_case
 from benchmarks.prediction import __main__ as prediction
 from benchmarks.prediction import table as prediction_table
-from benchmarks.prediction.cases import CHANGES, WORKLOADS, in_turns, names
+from benchmarks.prediction.cases import CHANGES
 from benchmarks.prediction.planted import plants
 
 
@@ -62,21 +59,6 @@ def documents() -> dict[str, Any]:
         refused.name: {"refused": "samples are rows already"},
     }  # fmt: skip
     return {name: {"name": name, "load_before": 0.1, **document} for name, document in found.items()}
-
-
-def test_every_case_has_a_name_of_its_own_and_a_strategy() -> None:
-    listed = list(names(2))
-    assert len(set(listed)) == len(listed)
-    registry = load_strategies()
-    assert all(change.strategy in registry or change.strategy == "graph" for change in CHANGES)
-    assert {change.workload for change in CHANGES} == set(WORKLOADS)
-
-
-def test_changes_of_all_workloads_take_turns() -> None:
-    order = in_turns()
-    assert sorted(order) == sorted(change.name for change in CHANGES)
-    assert [name.split(":")[1] for name in order[: len(WORKLOADS)]] == list(WORKLOADS)
-    assert list(names(1))[-len(order) :] == order
 
 
 def test_what_was_disturbed_is_measured_again_after_what_is_missing() -> None:
@@ -124,14 +106,6 @@ def test_the_first_look_is_scored_and_the_repeat_stands_beside_it() -> None:
     assert summary["step_error_worst_again"] < summary["step_error_worst"]
 
 
-def test_a_plant_that_is_misnamed_is_not_right() -> None:
-    done = documents()
-    slow = timings().model_copy(update={"forward": timing(0.05), "forward_backward": timing(0.0505)})
-    done["plant:preparation"]["timings"] = slow.model_dump()
-    (planted,) = prediction_table.tables(done)["planted"]
-    assert (planted["right"], planted["bottleneck"]) == (False, "forward")
-
-
 def test_a_stage_faster_than_its_ceiling_is_counted() -> None:
     peaks = Peaks(memory_bytes_per_second=1.0)
     slow = timings().model_copy(update={"optimizer_bytes": 10})
@@ -140,10 +114,3 @@ def test_a_stage_faster_than_its_ceiling_is_counted() -> None:
         stages=(Stage(name="optimizer", resource=Resource.DEVICE, seconds=0.0005),),
     )  # fmt: skip
     assert prediction_table.violations(round_, slow, peaks, 0.01) != []
-
-
-def test_the_latest_document_of_a_case_counts(tmp_path: Path) -> None:
-    state = tmp_path / "state.jsonl"
-    state.write_text("".join(json.dumps({"name": "a", "value": value}) + "\n" for value in (1, 2)))
-    assert prediction.load(state) == {"a": {"name": "a", "value": 2}}
-    assert prediction.load(tmp_path / "none") == {}

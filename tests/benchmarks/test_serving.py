@@ -11,13 +11,6 @@ from benchmarks.serving import changes, latency, tuning
 from benchmarks.serving.commands import Piece, UnfinishedError
 
 
-def estimate(value: float) -> dict[str, Any]:
-    return {"value": value, "low": 0.9 * value, "high": 1.1 * value}
-
-
-MACHINE = {"cores": 2, "cpu": "a CPU", "load": [0.5, 0.4, 0.3]}
-
-
 class Clock:
     def __init__(self) -> None:
         self.now = 0.0
@@ -57,13 +50,6 @@ def test_fresh_trainings_go_on_where_the_last_call_ended(tmp_path: Path, monkeyp
     runs = tuning.fresh(Piece(tmp_path, 1000.0, clock), rates)
     assert [len(runs[name]) for name in rates] == [3, 3, 0], "what no search found is not trained"
     assert asked == [(lr, seed) for seed in tuning.FRESH for lr in (None, 0.02)]
-
-
-def test_a_run_that_searched_nothing_says_so(tmp_path: Path) -> None:
-    piece = Piece(tmp_path, 100.0, Clock())
-    piece.once("searched", lambda: {"tuning": {"trials": [], "note": "no time to train the baseline"}})
-    with pytest.raises(SystemExit, match="nothing was searched .no time to train the baseline.: a larger budget"):
-        tuning.tuned(piece, 60.0)
 
 
 def test_every_case_names_a_workload_that_there_is() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from benchmarks.truth import headline_coverage
 from benchmarks.truth import overhead as truth_overhead
 from benchmarks.truth import several as truth_several
-from benchmarks.truth import table as truth_table
 from benchmarks.truth import workload as truth_workload
 
 
@@ -42,31 +40,6 @@ def test_the_interval_of_the_overhead_is_one_over_processes() -> None:
     assert (three["processes"], three["block_pairs_each"]) == (3, 50)
     assert three["low"] < 1.0 < three["ratio"] < three["high"] < 1.006
     assert truth_overhead.summary("digits", found[:1])["low"] == 0.0, "one process says nothing of the next"
-
-
-def row(low: float, high: float, decision: str, cpu: str, load: float | None) -> dict[str, Any]:
-    where = {"cpu": cpu, "load": None if load is None else [load, load, load]}
-    return {"low": low, "high": high, "value": 1.0, "decision": decision, "environment": where}
-
-
-def test_placebos_are_counted_by_processor() -> None:
-    placebos = [
-        row(0.9, 1.1, "reject", "A", None),
-        row(1.01, 1.1, "accept", "B", 1.5),
-        row(0.95, 1.2, "inconclusive", "B", 2.5),
-    ]
-    text = truth_table.render({"live": {"placebos": placebos}})
-    assert "| A | 1 | 0 | 1 | not noted |" in text
-    assert "| B | 2 | 1 | 1 | 1.5 to 2.5 |" in text
-    assert "| all | 3 | 1 | 2 | 1.5 to 2.5 |" in text
-
-
-def test_planted_effects_are_covered_or_not() -> None:
-    more = {"block_seconds": 8.0, "wall_seconds": 20.0, "sequential": 1.2}
-    rows = [{**row(0.9, 1.2, "accept", "A", 1.0), **more, "value": 1.1}, {**row(1.2, 1.3, "accept", "A", 1.0), **more}]
-    text = truth_table.render({"live": {"effects": {"1.1": rows}}})
-    assert "| 1.1 | 2 | 1 of 2 | accept 2 | 8.0 | 20 | 6.7% | 8.7% | 1.0 to 1.0 |" in text
-    assert truth_table.render({}) == "nothing measured yet\n"
 
 
 def test_several_at_once_are_judged_by_what_they_say_of_the_truth() -> None:

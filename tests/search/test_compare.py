@@ -79,7 +79,7 @@ def test_what_an_evaluation_reads_is_counted_where_a_change_is_accepted() -> Non
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_placebos_are_not_kept(kind) -> None:
-    for seed in range(40):
+    for seed in range(15):
         fake = machine(1.0, kind, seed)
         noise, _ = control(fake.start, A, Rule(), clock=fake.clock)
         assert run(fake, seed=seed, noise=noise).decision is not Decision.ACCEPT

@@ -69,7 +69,7 @@ class Runner:
         self.start: Any = machine.start
 
 
-PLANS = [Plan(changes=(Change(strategy=f"candidate_{number}"),)) for number in range(1000)]
+PLANS = [Plan(changes=(Change(strategy=f"candidate_{number}"),)) for number in range(160)]
 
 
 def race_of(machine: FakeMachine, places: int) -> tuple[ParallelRace, SimulatedWorkers]:
@@ -81,7 +81,7 @@ def race_of(machine: FakeMachine, places: int) -> tuple[ParallelRace, SimulatedW
     return race, workers
 
 
-def test_a_thousand_trials_on_eight_places_take_an_eighth_of_the_time() -> None:
+def test_trials_on_eight_places_take_an_eighth_of_the_time() -> None:
     """Each takes as long as the next, within what blocks round to: only the first start on each place is on top."""
     machine = FakeMachine(behave=lambda plan: Behaviour(startup_seconds=0.5), noise=NoiseModel("quiet"))
     race, _ = race_of(machine, 8)
@@ -92,7 +92,7 @@ def test_a_thousand_trials_on_eight_places_take_an_eighth_of_the_time() -> None:
         seconds += race.look(look.plan, Noise(), warm_up_seconds=5.0).seconds
     efficiency = seconds / (8 * (machine.clock.now - began))
     race.close()
-    assert efficiency > 0.98
+    assert efficiency > 0.95
     assert [label for _, label in machine.started].count("incumbent") == 8
     assert not machine.alive, "processes were left behind"
 
@@ -194,12 +194,12 @@ def test_what_is_not_known_is_refused(arguments: dict[str, Any], reason: str) ->
     assert reason in found.reason
 
 
-FACTORS = {f"change_{number}": (1.3 if number == 5 else 1.0) for number in range(12)}
+FACTORS = {f"change_{number}": (1.3 if number == 5 else 1.0) for number in range(8)}
 
 
 def world(tmp_path: Path, places: int, cost: float = 1.0, resume: bool = False) -> World:
     made = World(
-        tmp_path / "run", *(strategy(name) for name in FACTORS), speed=product(FACTORS), budget=1500.0, resume=resume
+        tmp_path / "run", *(strategy(name) for name in FACTORS), speed=product(FACTORS), budget=900.0, resume=resume
     )
     runner: Any = made.runner
     if places > 1:
@@ -225,7 +225,7 @@ def test_the_whole_loop_finds_the_same_in_less_time_and_says_what_sharing_costs(
     (first, *_) = outcomes[1].state.sharing.values()
     assert first.allowed
     assert len(first.places) == 4
-    first_looks = [[took.seconds for took in each.run.took if took.kind == "look"][:12] for each in (alone, together)]
+    first_looks = [[took.seconds for took in each.run.took if took.kind == "look"][:8] for each in (alone, together)]
     assert sum(first_looks[1]) < 0.4 * sum(first_looks[0])
     assert not together.runner.machine.alive, "processes were left behind"
 

@@ -52,8 +52,8 @@ def simulated_difference(rng, loss: float, seeds: int):
 
 def test_rates_of_false_losses_and_of_true_losses_that_pass() -> None:
     rng, most = np.random.default_rng(5), 4
-    same = [[simulated_difference(rng, 0.0, n) for n in range(2, most + 1)] for _ in range(300)]
-    lost = [[simulated_difference(rng, 0.009, n) for n in range(2, most + 1)] for _ in range(300)]
+    same = [[simulated_difference(rng, 0.0, n) for n in range(2, most + 1)] for _ in range(120)]
+    lost = [[simulated_difference(rng, 0.009, n) for n in range(2, most + 1)] for _ in range(120)]
     assert np.mean([any(d.lost for d in looks) for looks in same]) <= 0.02
     assert np.mean([any(d.proved for d in looks) for looks in lost]) <= 0.05
 

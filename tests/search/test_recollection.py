@@ -31,14 +31,20 @@ def first_kept(made: World) -> float:
 def test_the_second_run_keeps_the_plan_of_the_first_sooner_and_proves_it(tmp_path: Path) -> None:
     history = History(tmp_path / "history.json")
     first, second = world(tmp_path / "first", history), world(tmp_path / "second", history)
-    found = first.go().best.plan
+    outcome = first.go()
+    assert {"b", "e"} <= set(outcome.best.plan.names())
+    assert history.noise("cpu").process_sd == outcome.state.noise.process_sd
     again = second.go()
-    assert {"b", "e"} <= set(found.names())
     assert set(again.best.plan.names()) >= {"b", "e"}
     control = next(event.at for event in second.events if type(event).__name__ == "RoundMeasured")
     assert first_kept(second) - control < (first_kept(first) - control) / 1.5
     (kept,) = [trial for trial in again.state.trials if trial.verdict == "kept" and trial.round == 1]
     assert len(kept.ratios) >= 2  # fresh pairs of processes
+    assert second.loop.state is not None
+    guess = known_noise(second.loop.state)
+    assert guess is not None
+    assert guess.dof == PLAN_DOF, "worth two pairs of processes at most"
+    assert history.recall("nothing of the kind") == Remembered(), "workloads are another section"
 
 
 def test_a_plan_that_no_longer_pays_is_only_looked_at(tmp_path: Path) -> None:
@@ -47,20 +53,6 @@ def test_a_plan_that_no_longer_pays_is_only_looked_at(tmp_path: Path) -> None:
     key = f"fake:build in {Path.cwd()} on cpu"
     history.remember(key, Remembered(plan=Plan(changes=(Change(strategy="d"),)), speedup=3.0))
     assert set(made.go().best.plan.names()) == {"b", "e"}
-
-
-def test_the_noise_of_a_device_is_the_next_runs_first_guess(tmp_path: Path) -> None:
-    history = History(tmp_path / "history.json")
-    outcome = world(tmp_path / "first", history).go()
-    known = history.noise("cpu")
-    assert known.process_sd == outcome.state.noise.process_sd
-    again = world(tmp_path / "second", history)
-    again.go()
-    assert again.loop.state is not None
-    guess = known_noise(again.loop.state)
-    assert guess is not None
-    assert guess.dof == PLAN_DOF, "worth two pairs of processes at most"
-    assert history.recall("nothing of the kind") == Remembered(), "workloads are another section"
 
 
 def test_a_file_without_noise_is_read_as_before(tmp_path: Path) -> None:

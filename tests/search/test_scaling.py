@@ -40,7 +40,7 @@ class Several(Strategy):
 
 def world(tmp_path: Path, nproc: str | None, **more: Any) -> World:
     speed = lambda plan: SPEED[plan.processes] * (1.3 if "quick" in plan.names() else 1.0)  # noqa: E731
-    return World(tmp_path, Several(), strategy("quick"), speed=speed, nproc=nproc, **more)
+    return World(tmp_path, Several(), strategy("quick"), speed=speed, nproc=nproc, budget=900.0, **more)
 
 
 def test_up_to_four_are_found_and_scaling_is_told_with_its_interval(tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ def test_intervals_hold_and_placebos_are_not_accepted(kind: str) -> None:
     """Of four plans that are all the same as the shared one, over many machines."""
     names = ["a", "b", "c", "d"]
     missed = accepted = 0
-    for seed in range(25):
+    for seed in range(10):
         fake = machine(dict.fromkeys(names, faster(1.0)), kind=kind, seed=seed)
         fake.noise = replace(fake.noise, process_sd=0.015)
         noise, _ = control(fake.start, SHARED, RULE, clock=fake.clock)
@@ -167,5 +167,5 @@ def test_intervals_hold_and_placebos_are_not_accepted(kind: str) -> None:
         for each in one_by_one(several):
             accepted += each.decision is Decision.ACCEPT
             missed += not (each.estimate is not None and each.estimate.low <= 1.0 <= each.estimate.high)
-    assert missed <= 7  # of 100; 5 are allowed on average
-    assert accepted <= 2
+    assert missed <= 4  # of 40; 2 are allowed on average
+    assert accepted <= 1

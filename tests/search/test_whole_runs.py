@@ -33,11 +33,11 @@ def judged(candidates, seeds: int = 2) -> Quality:
 
 def test_trainings_that_part_by_chance_are_those_of_the_baseline_among_themselves() -> None:
     lost = undecided = 0
-    for number in range(60):
+    for number in range(25):
         found = judged(lambda seed, number=number: chaotic(seed, 100 + 2 * number + seed))
         lost, undecided = lost + (found.passed is False), undecided + (found.passed is None)
     assert lost <= 1
-    assert undecided <= 6
+    assert undecided <= 3
 
 
 @pytest.mark.parametrize(("since", "shift"), [(0, 0.05), (8, -0.05), (400, 0.5)])
