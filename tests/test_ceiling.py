@@ -35,7 +35,7 @@ def survey_of(behaviour: Behaviour) -> JsonDict:
 
 def world(directory: Path, speed: float) -> World:
     made = World(directory, strategy("quick"), strategy("sharp", stages={"forward", "backward"}),
-                 speed=product({"quick": speed, "sharp": 1.0}))  # fmt: skip
+                 speed=product({"quick": speed, "sharp": 1.0}), budget=900.0)  # fmt: skip
     made.runner.survey = survey_of
     made.runner.peaks = Peaks(matmul_fp32_flops_per_second=PEAK, memory_bytes_per_second=1e12).model_dump()
     return made

@@ -33,7 +33,7 @@ class Larger(Strategy):
 
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, metric: float = 0.5) -> World:
     """A world in which an evaluation of 5 s takes so long in larger batches."""
-    made = World(tmp_path, Larger(), strategy("quick"), speed=product({"larger": 1.0, "quick": 1.5}))
+    made = World(tmp_path, Larger(), strategy("quick"), speed=product({"larger": 1.0, "quick": 1.5}), budget=1200.0)
     made.runner.facts = made.runner.facts.model_copy(update={"run": RUN})
     plain = FakeTrial.call
 
