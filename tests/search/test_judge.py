@@ -6,14 +6,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pytest
 
-from autoopt.records import Estimate, Noise, Quality, Verdict
-from autoopt.search.accept.evidence import Evidence, Judgement, TrainedPair
-from autoopt.search.accept.gate import judge_runs
-from autoopt.search.accept.time_to_target import same_steps_ratio
-from autoopt.search.compare.comparison import Comparison, Decision, Side, SideFailure
+from autoopt.benchmark.compiling import AGAIN
+from autoopt.records import Change, Environment, Estimate, Noise, Objective, Plan, Quality, Trial, Verdict
+from autoopt.records.messages import Startup
+from autoopt.registry import load_strategies
+from autoopt.search.accept.evidence import Evidence, Judgement, TrainedPair, lost_margin, memory_limit, near_limit
+from autoopt.search.accept.gate import ENOUGH_SEEDS, MOST_SEEDS, NOT_TESTED, judge_runs, more_seeds_help, time_verdict
+from autoopt.search.accept.metric import missed_target
+from autoopt.search.accept.time_to_target import TrainedRatio, same_steps_ratio
+from autoopt.search.compare.comparison import Comparison, Decision, Rule, Side, SideFailure
+from autoopt.search.compare.contest import compare
 from autoopt.strategy import Risk
+from autoopt.testing import FakeMachine
+from autoopt.testing.fakes import FakeArm
+from autoopt.testing.strategies import sample_case
 from made_up import DOUBT, NOISE, OBJECTIVE, SAME, comparison, evidence, judge_as, losses, required_as, run
 
 STEPS, TRAINED, ALL = (Risk.EXACT, Risk.NUMERIC), (Risk.TRAINING, Risk.MODEL), tuple(Risk)
@@ -291,3 +300,166 @@ def test_the_final_plan_is_judged_by_its_trainings(known: Evidence, passed: bool
     assert (found.passed, level) in ((passed, None), (passed, found.level))
     if level == "trained":
         assert (found.seeds, "accuracy 0.9 reached from 2 of 2 seeds" in found.detail) == (2, True)
+
+
+# Room in the device's memory: what counts against a setting, and what does not.
+
+LIMIT = 1000
+
+
+@pytest.mark.parametrize(
+    ("peak", "limit", "retries", "refused"),
+    [
+        (950, LIMIT, 0, False),
+        (951, LIMIT, 0, True),
+        (None, LIMIT, 0, False),
+        (5000, None, 0, False),
+        (10, LIMIT, 1, True),
+    ],
+)
+def test_five_per_cent_must_stay_free(peak: int | None, limit: int | None, retries: int, refused: bool) -> None:
+    assert bool(near_limit(peak, limit, retries)) is refused
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "refused"),
+    [
+        (Side(peak_memory_bytes=500), Side(peak_memory_bytes=960), True),
+        (Side(peak_memory_bytes=960), Side(peak_memory_bytes=960), False),
+        (Side(peak_memory_bytes=960), Side(peak_memory_bytes=990), True),
+        (Side(), Side(allocation_retries=2), True),
+        (Side(allocation_retries=1), Side(allocation_retries=2), False),
+        (Side(peak_memory_bytes=500), Side(peak_memory_bytes=500), False),
+    ],
+)
+def test_what_the_incumbent_does_too_is_not_held_against_a_candidate(before: Side, after: Side, refused: bool) -> None:
+    assert bool(lost_margin(before, after, LIMIT)) is refused
+
+
+def test_what_the_allocator_only_keeps_is_held_against_nobody() -> None:
+    """Reserved memory of 99 % of which tensors hold 60 % is cache, which goes before anything fails."""
+    assert near_limit(990, LIMIT, 0, 600) == ""
+    assert near_limit(990, LIMIT, 0, 960) != ""
+    assert "ran out 2 times" in near_limit(990, LIMIT, 2, 600)
+    before = Side(peak_memory_bytes=500, allocated_memory_bytes=400)
+    assert lost_margin(before, Side(peak_memory_bytes=990, allocated_memory_bytes=600), LIMIT) == ""
+    assert lost_margin(before, Side(peak_memory_bytes=990, allocated_memory_bytes=970), LIMIT) != ""
+    full = Side(peak_memory_bytes=999, allocated_memory_bytes=980)
+    assert lost_margin(full, Side(peak_memory_bytes=999, allocated_memory_bytes=970), LIMIT) == ""
+
+
+def test_the_cpu_has_a_limit_where_one_was_set() -> None:
+    cpu = Environment(python="3", device="cpu", ram_bytes=100, device_memory_bytes=100)
+    assert memory_limit(cpu) is None
+    assert memory_limit(cpu.model_copy(update={"device_memory_bytes": 50})) == 50
+    assert memory_limit(cpu.model_copy(update={"device": "cuda:0"})) == 100
+
+
+def test_what_tensors_held_is_told_where_it_is_known() -> None:
+    assert "tensors held 600 MiB" in near_limit(990 << 20, 1000 << 20, 1, 600 << 20)
+    assert "tensors held" not in near_limit(990 << 20, 1000 << 20, 1)
+
+
+# Trouble of the compiler stands in the reason of the verdict, and a strategy may answer to it.
+
+COMPILED = Plan(changes=(Change(strategy="compile", setting={"mode": "default"}),))
+STORM = f"{AGAIN} (forward, 8 times or more; the last for: size mismatch)"
+
+
+def test_a_storm_is_named_in_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = FakeArm.warm_up
+
+    def warm_up(self: FakeArm, max_seconds: float) -> Startup:
+        startup = plain(self, max_seconds)
+        return startup.model_copy(update={"compiler": STORM}) if self.plan.changes else startup
+
+    monkeypatch.setattr(FakeArm, "warm_up", warm_up)
+    fake = FakeMachine()
+    found = compare(fake.start, Plan(), COMPILED, Rule(max_seconds=60), clock=fake.clock)
+    assert found.reason.endswith(f"; {STORM}")
+    assert AGAIN not in compare(fake.start, Plan(), Plan(), Rule(max_seconds=60), clock=fake.clock).reason
+
+
+def trial(reason: str) -> Trial:
+    return Trial(id=1, round=0, strategy="compile", setting={}, base="baseline", verdict=Verdict.NO_GAIN, reason=reason)
+
+
+def test_after_a_storm_any_shape_is_expected() -> None:
+    conversation = load_strategies()["compile"].settings(sample_case())
+    first = next(conversation)
+    assert not first.get("dynamic")
+    assert conversation.send(trial(f"no gain; {STORM}")) == {**first, "dynamic": True}
+    assert not conversation.send(trial("no gain")).get("dynamic")
+
+
+# Times to target over seeds: looked at after each seed, placebos are seldom kept and real gains are.
+
+OBJECTIVE_TRAINED = Objective(
+    metric="accuracy", mode="max", target=0.9, target_source="user", tolerance=0.005, min_gain=0.01
+)
+WORTH = float(np.log(1.01))
+THROUGHPUT_ERROR = 0.01
+
+
+def sought(rng: np.random.Generator, true: float, spread: float, alpha: float = 0.05) -> Verdict:
+    """The verdict on a change of a true log speedup, whose seeds are looked at one by one.
+
+    Args:
+        spread: standard deviation over seeds of the log time to target of either side.
+    """
+    shared = THROUGHPUT_ERROR * rng.standard_normal()
+    ratios = true + shared + np.sqrt(2) * spread * rng.standard_normal(MOST_SEEDS)
+    for seeds in range(2, MOST_SEEDS + 1):
+        ratio = TrainedRatio(tuple(ratios[:seeds]), 1.96 * THROUGHPUT_ERROR)
+        verdict, _ = time_verdict(ratio, WORTH, alpha)
+        if not more_seeds_help(_judged(verdict, ratio), seeds, OBJECTIVE_TRAINED):
+            return verdict
+    return verdict
+
+
+def _judged(verdict: Verdict, ratio: TrainedRatio) -> Judgement:
+    return Judgement(verdict=verdict, reason="", quality=NOT_TESTED, time_to_target=ratio.estimate)
+
+
+@pytest.mark.parametrize("spread", [0.02, 0.1, 0.3])
+def test_placebos_are_kept_in_at_most_five_per_cent(spread: float) -> None:
+    rng = np.random.default_rng(7)
+    kept = [sought(rng, 0.0, spread) is Verdict.KEPT for _ in range(150)]
+    assert np.mean(kept) <= 0.05
+
+
+def test_a_true_gain_is_not_called_none() -> None:
+    """A true 1.5 whose seeds scatter by a tenth: seldom called no gain, kept in most runs."""
+    rng = np.random.default_rng(8)
+    found = [sought(rng, np.log(1.5), 0.1) for _ in range(60)]
+    assert np.mean([verdict in (Verdict.NO_GAIN, Verdict.HARMFUL) for verdict in found]) <= 0.05
+    assert np.mean([verdict is Verdict.KEPT for verdict in found]) > 0.6
+
+
+def test_a_point_below_the_gain_worth_having_is_no_verdict() -> None:
+    """Two seeds that differ by a fifth, around 1: nothing is known yet."""
+    verdict, _ = time_verdict(TrainedRatio((0.1, -0.12), 0.02), WORTH, 0.05)
+    assert verdict is Verdict.INCONCLUSIVE
+
+
+def test_the_errors_that_the_run_may_still_make_narrow_what_is_kept() -> None:
+    ratio = TrainedRatio((0.34, 0.30, 0.36), 0.02)
+    assert time_verdict(ratio, WORTH, 0.05)[0] is Verdict.KEPT
+    assert time_verdict(ratio, WORTH, 1e-6)[0] is Verdict.INCONCLUSIVE
+
+
+def test_seeds_that_do_not_look_worth_it_end_early() -> None:
+    ratio = TrainedRatio((0.01, -0.02, 0.0), 0.02)
+    judged = _judged(Verdict.INCONCLUSIVE, ratio)
+    assert more_seeds_help(judged, ENOUGH_SEEDS - 1, OBJECTIVE_TRAINED)
+    assert not more_seeds_help(judged, ENOUGH_SEEDS, OBJECTIVE_TRAINED)
+    better = _judged(Verdict.INCONCLUSIVE, TrainedRatio((0.2, -0.1, 0.1), 0.02))
+    assert more_seeds_help(better, ENOUGH_SEEDS, OBJECTIVE_TRAINED)
+    assert not more_seeds_help(better, MOST_SEEDS, OBJECTIVE_TRAINED)
+
+
+def test_a_target_that_the_paired_baseline_reaches_is_missed_from_one_seed_on() -> None:
+    there, short = run(0), run(1, to=None, best=0.5)
+    assert missed_target([(run(0), there), (run(1), short)], OBJECTIVE_TRAINED).startswith("accuracy 0.9 not reached")
+    assert missed_target([(run(1), short)], OBJECTIVE_TRAINED), "from the first pair on"
+    assert missed_target([(short, short), (short, short)], OBJECTIVE_TRAINED) == "", "the baseline misses it too"

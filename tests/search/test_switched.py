@@ -1,0 +1,438 @@
+"""Plans that one process takes on in turn, in simulated time and in real processes."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from autoopt.errors import TrialFailed
+from autoopt.events import PhaseStarted
+from autoopt.records import Change, Noise, Plan, Trial, Verdict
+from autoopt.registry import Registry, load_strategies
+from autoopt.registry import Source as Registered
+from autoopt.search.compare.arena import Source
+from autoopt.search.compare.comparison import Comparison, Decision, Rule
+from autoopt.search.compare.contest import Contest
+from autoopt.search.compare.statistics import MIN_BLOCKS
+from autoopt.search.race import MOST_ROUNDS, Race, switchable
+from autoopt.search.trial_runner import TrialRunner
+from autoopt.testing import Behaviour, FakeMachine, NoiseModel
+from autoopt.trial.parent import Launcher
+from autoopt.trial.protocol import ScriptSpec, TrialSpec
+from simulated import World, product, strategy, verdicts
+
+BASE = Behaviour(step_seconds=0.05, startup_seconds=8.0)
+NOISE = Noise(process_sd=0.05, process_dof=8.0, block_sd=0.06)
+
+
+def plan(name: str) -> Plan:
+    return Plan(changes=(Change(strategy=name),))
+
+
+def machine(
+    speeds: dict[str, float], noise: NoiseModel | None = None, seed: int = 0, **fails: TrialFailed
+) -> FakeMachine:
+    def behave(given: Plan) -> Behaviour:
+        names = given.names()
+        found = replace(BASE, step_seconds=BASE.step_seconds / math.prod(speeds[name] for name in names))
+        return replace(found, fails=next((fails[name] for name in names if name in fails), None))
+
+    return FakeMachine(behave=behave, noise=noise or NoiseModel("quiet"), seed=seed)
+
+
+def looks(
+    on: FakeMachine, names: list[str], seed: int = 0, seconds: float = 1e6, deadline: float = 1e6
+) -> list[Comparison | None]:
+    contest = Contest(
+        Source(on.start, switched=Plan()),
+        Plan(),
+        [plan(name) for name in names],
+        "incumbent",
+        Rule(max_pairs=1, max_seconds=seconds, warm_up_seconds=5.0),
+        clock=on.clock,
+        deadline=deadline,
+        noise=NOISE,
+        rng=np.random.default_rng(seed),
+        most_rounds=MOST_ROUNDS,
+    )
+    found = contest.run()
+    assert not on.alive, "processes were left behind"
+    return found
+
+
+def watch(on: FakeMachine, tell: Callable[[tuple[str, ...]], None]) -> None:
+    """Tells of each switched block, once it is over, the names of its plan."""
+    start = on.start
+
+    def watched(given: Plan, label: str):
+        arm = start(given, label)
+        usual = arm.switched_block
+
+        def switched(wanted: Plan, *length):
+            block = usual(wanted, *length)
+            tell(wanted.names())
+            return block
+
+        arm.switched_block = switched
+        return arm
+
+    on.start = watched
+
+
+def test_one_start_serves_all_candidates_and_the_truth_is_seen() -> None:
+    speeds = {"faster": 1.3, "same": 1.0, "slower": 0.7}
+    on = machine(speeds)
+    for name, seen in zip(speeds, looks(on, list(speeds)), strict=True):
+        assert seen is not None
+        assert seen.mode == "switched"
+        assert seen.estimate is not None
+        assert seen.estimate.value == pytest.approx(speeds[name], rel=1e-3)
+        assert seen.saved_seconds >= BASE.startup_seconds
+    assert len(on.started) == 1
+    other = machine(speeds)
+    with closing(Race(other.start, Plan(), Rule(), clock=other.clock, rng=np.random.default_rng(0))) as race:
+        for name in speeds:
+            race.look(plan(name), NOISE, warm_up_seconds=5.0)
+    assert on.clock() < 0.7 * other.clock()
+
+
+def test_a_look_never_accepts_and_refuses_what_is_plainly_slow() -> None:
+    faster, slower = looks(machine({"faster": 1.5, "slower": 0.6}), ["faster", "slower"])
+    assert faster is not None
+    assert slower is not None
+    assert faster.decision is Decision.INCONCLUSIVE
+    assert slower.decision in (Decision.HARMFUL, Decision.REJECT)
+
+
+def errors(kind: str, runs: int = 40) -> float:
+    """Root mean square error (log) of looks at a candidate of 1.1 on a machine whose processes differ by much."""
+    found = []
+    for seed in range(runs):
+        on = machine({"candidate": 1.1}, NoiseModel("normal", block_sd=0.03, process_sd=0.06), seed=seed)
+        if kind == "one process":
+            seen = looks(on, ["candidate"], seed)[0]
+        else:
+            race = Race(on.start, Plan(), Rule(max_seconds=60), clock=on.clock, rng=np.random.default_rng(seed))
+            with closing(race):
+                seen = race.look(plan("candidate"), NOISE, warm_up_seconds=5.0)
+        assert seen is not None
+        assert seen.estimate is not None
+        found.append(math.log(seen.estimate.value / 1.1))
+    return math.sqrt(float(np.mean(np.square(found))))
+
+
+def test_what_makes_a_process_faster_than_another_cancels() -> None:
+    assert errors("one process") < errors("two processes") / 3
+
+
+def test_a_drift_of_the_machine_cancels() -> None:
+    on = machine({"candidate": 1.1}, NoiseModel("drifting", block_sd=0.001))
+    seen = looks(on, ["candidate"])[0]
+    assert seen is not None
+    assert seen.estimate is not None
+    assert seen.estimate.value == pytest.approx(1.1, rel=0.02)
+
+
+def test_one_that_fails_or_is_not_finite_takes_nothing_from_the_others() -> None:
+    speeds = {"a": 1.2, "fails": 1.5, "nan": 1.5, "b": 0.9}
+    on = machine(speeds, fails=TrialFailed("error", "no such kernel"))
+    usual = on.behave
+    on.behave = lambda given: replace(usual(given), loss=lambda _: None if "nan" in given.names() else 1.0)
+    a, fails, nan, b = looks(on, list(speeds))
+    assert (fails, nan) == (None, None), "looks of their own tell what they are"
+    for name, seen in (("a", a), ("b", b)):
+        assert seen is not None
+        assert seen.estimate is not None
+        assert seen.estimate.value == pytest.approx(speeds[name], rel=1e-3)
+    assert len(on.started) == 1
+
+
+def test_one_that_ends_the_process_leaves_the_others_another_one() -> None:
+    speeds = {"a": 1.2, "crashes": 1.5, "b": 0.9}
+    on = machine(speeds)
+    start = on.start
+
+    def fragile(given: Plan, label: str):
+        arm, dead = start(given, label), False
+        usual = arm.switched_block
+
+        def switched(wanted: Plan, *length):
+            nonlocal dead
+            dead = dead or "crashes" in wanted.names()
+            if dead:
+                raise TrialFailed("crashed", "signal 11")
+            return usual(wanted, *length)
+
+        arm.switched_block = switched
+        return arm
+
+    on.start = fragile
+    a, crashes, b = looks(on, list(speeds))
+    assert crashes is None
+    assert a is not None
+    assert b is not None
+    assert len(on.started) == 2
+
+
+def test_an_incumbent_that_cannot_start_is_left_to_the_looks_that_say_so() -> None:
+    on = FakeMachine(behave=lambda _: replace(BASE, fails=TrialFailed("error", "gone")), noise=NoiseModel("quiet"))
+    assert looks(on, ["a"]) == [None]
+
+
+def test_the_deadline_ends_a_visit_and_what_was_not_seen_is_not_told() -> None:
+    on = machine({"a": 1.2})
+    assert looks(on, ["a"], deadline=BASE.startup_seconds + 1.5) == [None]
+
+
+def test_a_process_that_was_started_gets_the_fewest_rounds_that_count() -> None:
+    """Past the time it goes on where that takes no longer than what was spent already."""
+    on = machine({"a": 1.2})
+    seconds = BASE.startup_seconds + 1.0
+    (seen,) = looks(on, ["a"], seconds=seconds)
+    assert seen is not None
+    assert len(seen.pairs[0].block_log_ratios) == MIN_BLOCKS
+    assert on.clock() > seconds
+
+
+def test_orders_are_reversed_so_that_none_is_always_first() -> None:
+    on = machine({"a": 1.0, "b": 1.0, "c": 1.0}, NoiseModel("normal", block_sd=0.05))
+    asked = list[str]()
+    watch(on, asked.extend)
+    looks(on, ["a", "b", "c"])
+    names = [name for name in asked if name]
+    assert names[3:6] == names[2::-1]
+    assert max(names.count(name) for name in "abc") <= MOST_ROUNDS
+
+
+# The search over changes that a running process can take on, in simulated time.
+
+SPEEDS = {"loader": 1.0, "a": 1.3, "b": 1.0, "c": 0.8, "d": 1.15, "e": 1.0}
+SECONDS = 9.0
+
+
+def world(folder: Path, switched: bool, **options) -> World:
+    def slow(plan: Plan, behaviour: Behaviour) -> Behaviour:
+        return replace(behaviour, startup_seconds=SECONDS)
+
+    made = [strategy(name, switchable=switched and name != "loader") for name in SPEEDS]
+    options = {
+        "behave": slow,
+        "noise": NoiseModel("normal", block_sd=0.03, process_sd=0.02),
+        "budget": 480.0,
+        **options,
+    }
+    return World(folder, *made, speed=product(SPEEDS), **options)
+
+
+def screened(run: World) -> list[Trial]:
+    return [event.trial for event in run.events if hasattr(event, "trial") and "screened" in event.trial.reason]
+
+
+def test_many_are_seen_in_the_time_of_one_start_and_the_truth_is_kept(tmp_path: Path) -> None:
+    one, other = (world(tmp_path / str(switched), switched) for switched in (True, False))
+    outcome, usual = one.go(), other.go()
+    assert set(outcome.best.plan.names()) == {"a", "d"}
+    assert {"a", "d"} >= set(usual.best.plan.names())
+    modes = {look.candidate.plan.names(): look.mode for look in outcome.state.looks}
+    assert modes[("loader",)] == "interleaved"
+    assert {modes[(name,)] for name in "abcde"} == {"switched"}
+    told = [event.detail for event in one.events if isinstance(event, PhaseStarted) and event.detail]
+    assert any(line.startswith("looking at 5 candidates in one process: ") for line in told), told
+    seen = {trial.strategy: trial for trial in screened(one) if not trial.companions}
+    assert "in one process with the incumbent" in seen["a"].reason
+    assert seen["a"].throughput is not None
+    assert seen["a"].throughput.n == 1
+
+
+def test_no_look_is_a_proof(tmp_path: Path) -> None:
+    """What is kept was compared in two pairs of processes or more."""
+    outcome = world(tmp_path, True).go()
+    kept = [trial for trial in outcome.state.trials if trial.verdict is Verdict.KEPT]
+    assert kept
+    for trial in kept:
+        comparison = outcome.state.comparisons[trial.id]
+        assert comparison.mode == "interleaved"
+        assert len(comparison.pairs) >= 2
+
+
+def test_one_that_fails_in_the_process_has_a_look_of_its_own_that_says_why(tmp_path: Path) -> None:
+    def behave(plan: Plan, behaviour: Behaviour) -> Behaviour:
+        fails = TrialFailed("error", "no such kernel") if "b" in plan.names() else None
+        return replace(behaviour, startup_seconds=SECONDS, fails=fails)
+
+    outcome = world(tmp_path, True, behave=behave).go()
+    assert verdicts(outcome)["b"] == [Verdict.FAILED]
+    assert set(outcome.best.plan.names()) == {"a", "d"}
+
+
+@pytest.mark.slow
+def test_a_resumed_run_reads_its_visits_back(tmp_path: Path) -> None:
+    first = world(tmp_path, True).go()
+    again = world(tmp_path, True, resume=True)
+    assert again.go().best.plan == first.best.plan
+    assert not again.runner.machine.started, "nothing is measured twice"
+
+
+def test_a_plan_is_switchable_by_what_it_adds_and_what_it_takes_away() -> None:
+    loader, a, b = strategy("loader"), strategy("a", switchable=True), strategy("b", switchable=True)
+    registry = Registry([Registered(each, "test") for each in (loader, a, b)])
+
+    def plan(*names: str) -> Plan:
+        return Plan.model_validate({"changes": [{"strategy": name} for name in names]})
+
+    assert switchable(registry, plan("loader"), plan("loader", "a"))
+    assert switchable(registry, plan("a"), plan("b"))
+    assert not switchable(registry, plan(), plan("loader", "a"))
+    assert not switchable(registry, plan("loader"), plan("a"))
+    assert not switchable(registry, plan("a"), plan("a"))
+
+
+def test_a_strategy_that_claims_what_no_process_can_do_has_looks_of_its_own() -> None:
+    class Claims(type(strategy("claims"))):  # type: ignore[misc]
+        name = "claims"
+        switchable = True
+
+        def apply(self, setup, setting):
+            return setup.with_loader(num_workers=2)
+
+    registry = Registry([Registered(Claims(), "test")])
+    assert not switchable(registry, Plan(), Plan.model_validate({"changes": [{"strategy": "claims"}]}))
+
+
+# Looks within one real process: of a ``build()``, and of a script by its hook.
+
+BUILD = """
+import torch, autoopt
+from autoopt import Risk, Strategy
+from torch.nn import functional as F
+
+class Named(Strategy):
+    risk = Risk.NUMERIC
+    switchable = True
+
+class Broken(Named):
+    name = "broken"
+    def apply(self, setup, setting):
+        return setup.with_loss(raising)
+
+class NotFinite(Named):
+    name = "not_finite"
+    def apply(self, setup, setting):
+        return setup.with_loss(lost)
+
+def raising(loss):
+    def called(model, batch):
+        raise RuntimeError("no such kernel")
+    return called
+
+def lost(loss):
+    return lambda model, batch: loss(model, batch) * float("nan")
+
+def build():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(512, 32, generator=generator)
+    return autoopt.Workload(
+        model=torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 4)),
+        train_data=torch.utils.data.TensorDataset(x, x.argmax(1) % 4),
+        batch_size=32,
+        loss=lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]),
+        optimizer=lambda params: torch.optim.AdamW(params, lr=1e-3),
+        max_steps=1000,
+    )
+"""
+
+SCRIPT = """
+import torch
+torch.manual_seed(0)
+data = torch.utils.data.TensorDataset(torch.randn(512, 32), torch.randint(4, (512,)))
+loader = torch.utils.data.DataLoader(data, batch_size=32, shuffle=True)
+model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 4))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+for epoch in range(100000):
+    for x, y in loader:
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+ABLE = (
+    Plan(changes=(Change(strategy="fused_optimizer", setting={"implementation": "fused"}),)),
+    Plan(changes=(Change(strategy="amp", setting={"dtype": "bfloat16"}),)),
+    Plan(changes=(Change(strategy="threads", setting={"threads": 1}),)),
+)
+RULE = Rule(min_steps=2, max_pairs=1, warm_up_seconds=2.0)
+
+
+@pytest.fixture(scope="module")
+def launcher() -> Iterator[Launcher]:
+    with Launcher() as launcher:
+        yield launcher
+
+
+def looked(runner: TrialRunner, plans: tuple[Plan, ...]) -> tuple[list[Comparison | None], int]:
+    """The looks at plans, and how many processes they took."""
+    started = 0
+
+    def start(plan: Plan, label: str) -> Any:
+        nonlocal started
+        started += 1
+        return runner.start(plan, label)
+
+    contest = Contest(
+        Source(start, switched=Plan()), Plan(), plans, "incumbent", RULE, clock=time.monotonic, noise=Noise()
+    )
+    return contest.run(), started
+
+
+def check(found: list[Comparison | None]) -> None:
+    for seen in found:
+        assert seen is not None
+        assert seen.mode == "switched"
+        assert seen.estimate is not None
+        assert 0.02 < seen.estimate.value < 50
+        assert seen.candidate.blocks >= 6
+        assert seen.candidate.samples_per_step == 32
+
+
+@pytest.mark.slow
+def test_a_build_takes_changes_on_in_one_process_and_broken_ones_harm_nobody(
+    launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "toggled.py").write_text(BUILD)
+    strategies = ("toggled:Broken", "toggled:NotFinite")
+    base = TrialSpec(
+        workload="toggled:build", strategies=strategies, directory=str(tmp_path), search_path=(str(tmp_path),)
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    registry = load_strategies(list(strategies))
+    monkeypatch.delitem(sys.modules, "toggled")
+    runner = TrialRunner(launcher, base, registry, tmp_path / "logs")
+    broken = tuple(Plan(changes=(Change(strategy=name),)) for name in ("broken", "not_finite"))
+    found, started = looked(runner, (ABLE[0], *broken, *ABLE[1:]))
+    check([found[0], *found[3:]])
+    assert found[1:3] == [None, None]
+    assert started == 1
+
+
+@pytest.mark.slow
+def test_a_script_takes_changes_on_by_its_hook(launcher: Launcher, tmp_path: Path) -> None:
+    folder = tmp_path / "user"
+    folder.mkdir()
+    (folder / "train.py").write_text(SCRIPT)
+    script = ScriptSpec(command=(sys.executable, "train.py"), folders=(str(folder),))
+    base = TrialSpec(workload="train.py", directory=str(folder), script=script)
+    runner = TrialRunner(launcher, base, load_strategies([]), tmp_path / "logs")
+    runner.watched()
+    found, started = looked(runner, ABLE)
+    check(found)
+    assert started == 1
