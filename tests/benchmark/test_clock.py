@@ -13,11 +13,10 @@ from autoopt.benchmark.clock import DeferredCost, EventClock, Lap, StageClock, c
 from autoopt.benchmark.cputime import CpuTimes, foreign_cores, foreign_seconds
 from autoopt.benchmark.device import open_device
 from autoopt.benchmark.steady import LONGEST, change_points, cycle_of, find_steady, period, warmup_excess
-from autoopt.benchmark.target import parts
 from autoopt.benchmark.training import Training
 from autoopt.benchmark.warmup import least_groups, run_block
-from autoopt.records import Curve, Plan
-from autoopt.records.messages import Block, Startup, TrainingRun
+from autoopt.records import Plan
+from autoopt.records.messages import Block, Startup
 from autoopt.search.compare.arena import row_of
 from autoopt.search.compare.rounds import Rounds
 from autoopt.search.compare.side_statistics import SideStatistics
@@ -248,13 +247,6 @@ def test_too_few_steps_say_nothing() -> None:
 
 def test_steps_that_get_faster_for_ever_are_not_steady() -> None:
     assert find_steady([1.0 * 0.9**step for step in range(60)]) is None
-
-
-def test_no_excess_below_zero() -> None:
-    times = [0.001] * 5 + [0.01] * 50
-    found = find_steady(times)
-    assert found is not None
-    assert warmup_excess(times, found) >= 0.0
 
 
 def test_change_points_cut_where_the_level_changes() -> None:
@@ -493,23 +485,3 @@ def test_block_pairs_before_a_late_search_go_once_there_are_enough_after_it() ->
     level = rounds.level()
     assert level is not None
     assert level.value == pytest.approx(0.693, abs=0.01)
-
-
-def test_what_is_paid_once_counts_once_in_the_time_to_target() -> None:
-    run = TrainingRun(
-        seed=0,
-        curve=Curve(seed=0),
-        seconds=40.0,
-        training_seconds=40.0,
-        evaluation_seconds=0.0,
-        evaluations=0,
-        steps=10,
-        samples=80,
-        fixed_seconds=32.0,
-        once_seconds=30.0,
-        reached=None,
-    )
-    found = parts(run, None, "max")
-    assert found is not None
-    assert found.step_seconds == pytest.approx(1.0)
-    assert found.seconds == pytest.approx(42.0)

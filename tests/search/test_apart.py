@@ -7,7 +7,6 @@ from math import inf, log
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from autoopt.errors import TrialFailed
@@ -66,23 +65,6 @@ def test_what_was_measured_before_something_was_dropped_stays_a_figure_of_its_ch
     found = {one.strategy: one for one in decided(state)}
     assert found["strong"].verdict is Verdict.KEPT
     assert "as idle was in it" in found["strong"].by
-
-
-def starts(one: World, since: int = 0) -> list[tuple[str, ...]]:
-    return [plan.names() for plan, _ in one.runner.machine.started[since:]]
-
-
-def test_a_part_that_showed_nothing_from_fresh_processes_does_not_stay_for_its_looks(tmp_path: Path) -> None:
-    """Live, a change with 1.00x [0.90, 1.13] in the plan was adopted, since its looks had told it from chance."""
-    left = []
-    for seed in range(4):
-        made = world(tmp_path / str(seed), {"strong": 1.4, "good": 1.3, "idle": 0.99})
-        made.runner.machine.rng = np.random.default_rng(seed)
-        state = stack(made, {"strong": Part(0.34), "good": Part(0.26), "idle": Part(0.2, error=0.01)})
-        take_apart(made.context, state, made.clock() + 90.0)
-        left.append(set(state.incumbent.names()))
-    assert all({"strong", "good"} <= names for names in left)
-    assert sum("idle" in names for names in left) <= 1
 
 
 def test_a_part_that_alone_cannot_run_ends_nothing_for_the_others(tmp_path: Path) -> None:
@@ -282,15 +264,6 @@ def test_no_comparison_is_begun_that_its_starts_leave_no_time_for(tmp_path: Path
     assert set(state.incumbent.names()) == {"strong", "compiled"}
 
 
-def test_comparisons_get_the_time_that_their_starts_take(tmp_path: Path) -> None:
-    one = dear(tmp_path)
-    state = stack(one, {"strong": Part(0.34), "compiled": Part(0.14)})
-    looked_at(one, state)
-    take_apart(one.context, state, one.clock() + 1500.0)
-    assert state.ablations
-    assert all(len(comparison.pairs) >= 2 for comparison in state.ablations)
-
-
 # Parts of a plan that a running process can put on and off, left out and tried alone in such, in simulated time.
 
 SPEEDS = {"loader": 1.4, "amp": 1.2, "layout": 1.1}
@@ -336,26 +309,6 @@ def test_what_a_process_can_put_on_and_off_is_left_out_in_it(tmp_path: Path) -> 
         assert seen.decision is Decision.ACCEPT
         assert seen.estimate is not None
         assert seen.estimate.low < SPEEDS[name] < seen.estimate.high
-
-
-def test_it_decides_in_fewer_seconds_than_processes_of_each(tmp_path: Path) -> None:
-    """What a machine's processes differ by is not in the way."""
-    widths, seconds = {}, {}
-    for switchable in (True, False):
-        speeds = {"amp": 1.2, "layout": 1.1}
-        made = World(
-            tmp_path / str(switchable),
-            *(strategy(name, switchable=switchable) for name in speeds),
-            speed=product(speeds),
-            noise=NOISE_SWITCHED_APART,
-        )
-        state = stack_switched_apart(made, speeds)
-        since = made.clock()
-        take_apart(made.context, state, made.clock() + 60.0)
-        seconds[switchable] = made.clock() - since
-        widths[switchable] = [log(seen.estimate.high / seen.estimate.low) for seen in state.ablations if seen.estimate]
-    assert max(widths[True]) < min(widths[False])
-    assert seconds[True] < seconds[False]
 
 
 def test_an_idle_part_is_dropped_and_the_rest_is_measured_without_it(tmp_path: Path) -> None:
@@ -410,18 +363,6 @@ def test_as_many_are_left_out_as_there_is_time_for(tmp_path: Path) -> None:
     assert len(state.ablations) == 2
 
 
-def test_a_resumed_run_reads_them_back(tmp_path: Path) -> None:
-    first = world_switched_apart(tmp_path)
-    state = stack_switched_apart(first)
-    take_apart(first.context, state, first.clock() + 400.0)
-    first.run.close()
-    again = world_switched_apart(tmp_path, resume=True)
-    resumed = stack_switched_apart(again)
-    take_apart(again.context, resumed, again.clock() + 400.0)
-    assert resumed.ablations == state.ablations
-    assert not again.runner.machine.started
-
-
 @pytest.mark.parametrize(("gain", "kept"), [(0.95, {"a"}), (1.2, {"a", "b"})])
 def test_a_companion_is_put_off_where_the_pair_is_as_fast_without_it(
     tmp_path: Path, gain: float, kept: set[str]
@@ -453,22 +394,6 @@ def test_a_process_has_what_its_plans_have_in_common(tmp_path: Path) -> None:
     assert not chosen
     made.runner.parallel = 2
     assert not switchable_from(made.context, whole, less)[1], "several processes at once are not switched"
-
-
-@pytest.mark.slow
-def test_a_part_that_brings_nothing_is_seldom_called_needed(tmp_path: Path) -> None:
-    """Of what a process shows of it by chance, and of what a process of its own would, a twentieth at most is kept."""
-    needed = 0
-    for seed in range(100):
-        speeds = {"loader": 1.4, "idle": 1.0}
-        made = world_switched_apart(tmp_path / str(seed), speeds)
-        made.runner.machine.rng = np.random.default_rng(seed)
-        state = stack_switched_apart(made, speeds)
-        take_apart(made.context, state, made.clock() + 100.0)
-        needed += any(
-            seen.decision is Decision.ACCEPT for seen in state.ablations if "idle" not in seen.incumbent.plan.names()
-        )
-    assert needed <= 10
 
 
 # What became of each candidate, over its trials and the ablation.

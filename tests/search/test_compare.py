@@ -90,15 +90,6 @@ def test_placebos_are_not_kept(kind) -> None:
         assert run(fake, seed=seed, noise=noise).decision is not Decision.ACCEPT
 
 
-def test_a_large_effect_takes_two_pairs_and_a_small_one_more() -> None:
-    noise = Noise(floor=0.03, process_sd=0.04, process_dof=5)
-    large = [run(machine(3.0, seed=seed), noise=noise) for seed in range(9)]
-    small = [run(machine(1.12, seed=seed), noise=noise) for seed in range(9)]
-    assert np.median([len(c.pairs) for c in large]) <= 3
-    assert np.median([len(c.pairs) for c in small]) > np.median([len(c.pairs) for c in large])
-    assert all(len(c.pairs) >= 2 for c in [*large, *small] if c.decision is Decision.ACCEPT)
-
-
 def test_figures_of_both_sides_are_reported() -> None:
     found = run(machine(2.0))
     assert found.candidate.samples_per_second == pytest.approx(3200, rel=0.15)
@@ -118,15 +109,6 @@ def test_loss_paths_run_from_the_first_step_without_a_gap() -> None:
         assert side.losses.steps == tuple(range(len(side.losses.steps)))
         assert side.losses.losses[:3] == pytest.approx([2.0, 2.0 / 1.01, 2.0 / 1.02])
         assert side.losses_again.steps[:1] == (0,)
-
-
-def test_document_survives_json() -> None:
-    found = run(machine(1.5))
-    assert Comparison.model_validate_json(found.model_dump_json()) == found
-
-
-def test_same_seed_same_comparison() -> None:
-    assert run(machine(1.1, seed=4), seed=5) == run(machine(1.1, seed=4), seed=5)
 
 
 def test_idle_side_is_frozen_while_the_other_trains() -> None:
@@ -263,13 +245,6 @@ def test_the_floor_describes_power_and_does_not_veto() -> None:
     noise = Noise(floor=0.30, process_sd=0.005, process_dof=12)
     found = run(machine(1.15, kind="quiet"), noise=noise)
     assert found.decision is Decision.ACCEPT
-
-
-def test_progress_is_told() -> None:
-    notes = []
-    run(machine(1.5), on_progress=lambda note, estimate: notes.append((note, estimate)))
-    assert len(notes) > 10
-    assert any(estimate is not None for _, estimate in notes)
 
 
 @given(st.floats(0.5, 3.0), st.integers(0, 10_000), st.sampled_from(KINDS), st.floats(0.002, 0.8))
@@ -434,11 +409,6 @@ def test_the_error_is_the_scatter_of_totals(count: int) -> None:
     assert np.sqrt(np.mean([level.error**2 for level in found])) == pytest.approx(truth * widened**0.5, rel=0.12)
 
 
-def test_steps_are_the_unit_where_a_side_cannot_count_samples() -> None:
-    rows = [(row(0.2, samples=None), row(0.1, samples=64))] * MIN_BLOCKS
-    assert ratio_of_totals(rows).value == pytest.approx(log(2.0))
-
-
 def test_a_block_without_work_is_refused() -> None:
     with pytest.raises(ValueError, match="needs work and time"):
         ratio_of_totals([(row(0.2, steps=0, samples=None), row(0.2, samples=None))] * MIN_BLOCKS)
@@ -526,14 +496,6 @@ def test_freezing_and_closing_reach_the_process() -> None:
 )
 def test_blocks_of_long_steps_hold_fewer(step, steps, ramp) -> None:
     assert block_length(Rule(), step) == (0.2, steps, ramp)
-
-
-def test_the_names_of_the_tasks_are_those_of_the_benchmark() -> None:
-    from importlib import import_module
-
-    for name in (READY, WARM_UP, RUN_BLOCK):
-        module, _, function = name.partition(":")
-        assert callable(getattr(import_module(module), function))
 
 
 def test_steps_that_train_on_no_sample_are_a_failure_of_that_arm(monkeypatch: pytest.MonkeyPatch) -> None:

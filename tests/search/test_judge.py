@@ -15,7 +15,6 @@ from autoopt.records.messages import Startup
 from autoopt.registry import load_strategies
 from autoopt.search.accept.evidence import Evidence, Judgement, TrainedPair, lost_margin, memory_limit, near_limit
 from autoopt.search.accept.gate import ENOUGH_SEEDS, MOST_SEEDS, NOT_TESTED, judge_runs, more_seeds_help, time_verdict
-from autoopt.search.accept.metric import missed_target
 from autoopt.search.accept.time_to_target import TrainedRatio, same_steps_ratio
 from autoopt.search.compare.comparison import Comparison, Decision, Rule, Side, SideFailure
 from autoopt.search.compare.contest import compare
@@ -456,10 +455,3 @@ def test_seeds_that_do_not_look_worth_it_end_early() -> None:
     better = _judged(Verdict.INCONCLUSIVE, TrainedRatio((0.2, -0.1, 0.1), 0.02))
     assert more_seeds_help(better, ENOUGH_SEEDS, OBJECTIVE_TRAINED)
     assert not more_seeds_help(better, MOST_SEEDS, OBJECTIVE_TRAINED)
-
-
-def test_a_target_that_the_paired_baseline_reaches_is_missed_from_one_seed_on() -> None:
-    there, short = run(0), run(1, to=None, best=0.5)
-    assert missed_target([(run(0), there), (run(1), short)], OBJECTIVE_TRAINED).startswith("accuracy 0.9 not reached")
-    assert missed_target([(run(1), short)], OBJECTIVE_TRAINED), "from the first pair on"
-    assert missed_target([(short, short), (short, short)], OBJECTIVE_TRAINED) == "", "the baseline misses it too"

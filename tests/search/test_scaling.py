@@ -18,7 +18,6 @@ from autoopt.search.model_scaling import common_step, model_scaling, scaling_of
 from autoopt.search.outcome import configuration
 from autoopt.search.scaling import counts, efficiency
 from autoopt.setup import Setup
-from autoopt.storage.history import KnownNoise, Remembered
 from autoopt.strategy import Applies, Case, Risk, Strategy
 from autoopt.trial.protocol import Launch
 from tests.simulated import World, strategy
@@ -68,13 +67,6 @@ def test_four_as_asked_for_are_the_baseline_and_no_change_of_the_plan(tmp_path: 
     ratio = outcome.speedup.throughput
     assert ratio is not None
     assert ratio.low <= 1.3 <= ratio.high
-
-
-@pytest.mark.slow
-def test_one_process_is_used_where_nothing_was_asked_for(tmp_path: Path) -> None:
-    outcome = world(tmp_path, None).go()
-    assert outcome.best.plan.processes == 1
-    assert outcome.state.scaling is None
 
 
 @pytest.mark.slow
@@ -136,33 +128,6 @@ def test_the_price_is_that_of_all_devices(device: str, cost: float) -> None:
     hour = Estimate(value=3600.0, low=3500.0, high=3700.0, n=2)
     made = configuration(plan, Environment(python="3", device=device), time_to_target=hour, price_per_hour=2.0)
     assert made.cost_to_target == pytest.approx(cost)
-
-
-@pytest.mark.slow
-def test_a_remembered_plan_of_more_processes_than_are_offered_is_not_looked_at(tmp_path: Path) -> None:
-    remembered = Remembered(plan=Plan(changes=(Change(strategy="ddp", setting={"processes": 4}),)), speedup=3.0)
-    looked = world(tmp_path, "1..2")
-    looked.context.history = Memory(remembered)  # type: ignore[assignment]
-    assert looked.go().best.plan.processes == 2
-
-
-class Memory:
-    """A history of one plan."""
-
-    def __init__(self, plan: Remembered) -> None:
-        self.plan = plan
-
-    def recall(self, key: str) -> Remembered:
-        return self.plan
-
-    def noise(self, device: str) -> KnownNoise:
-        return KnownNoise()
-
-    def remember_noise(self, device: str, found: KnownNoise) -> None:
-        """Nothing."""
-
-    def remember(self, key: str, found: Remembered) -> None:
-        """Nothing is kept."""
 
 
 # Sizes that a run trained as points of result.json, with both power laws or why there is none.

@@ -15,7 +15,7 @@ from autoopt.records import Environment, Estimate, Noise, Plan
 from autoopt.records.model_scaling import PowerLaw
 from autoopt.search.compare.comparison import Comparison, Decision, PairOfProcesses, Rule, Side
 from autoopt.search.compare.error_budget import ALPHA, alpha_of
-from autoopt.search.compare.noise import control, doubts, learned, noise_of
+from autoopt.search.compare.noise import control, doubts, learned
 from autoopt.search.compare.statistics import BetweenProcess, TwoLevel, best_blocks, known_radius, wider
 from autoopt.search.model_scaling import fit, line_of
 from autoopt.testing import Behaviour, FakeMachine, NoiseModel
@@ -78,12 +78,6 @@ def test_blocks_of_one_pair_of_processes_are_never_enough() -> None:
     """However small the error from its blocks, one pair leaves the variance between processes."""
     low, high = TwoLevel([0.10], [1e-4], BetweenProcess(0.04, 4)).sequence(0.05)
     assert low < 0.0 < high
-
-
-def test_known_radius_is_the_limit_of_a_known_variance() -> None:
-    level = TwoLevel([0.0] * 4, [0.02] * 4, BetweenProcess(1e-3, 1e6))
-    low, high = level.sequence(0.05)
-    assert (high - low) / 2 == pytest.approx(known_radius(level.error, 0.05), rel=0.01)
 
 
 def test_no_pairs_no_estimate() -> None:
@@ -203,11 +197,6 @@ def test_a_restless_machine_has_a_higher_floor() -> None:
     assert restless > 2 * calm
 
 
-def test_more_pairs_lower_the_floor() -> None:
-    comparison = measured(0.03)[1]
-    assert noise_of(comparison, Rule(max_pairs=40)).floor < noise_of(comparison, Rule(max_pairs=4)).floor
-
-
 @pytest.mark.parametrize("process_sd", [0.005, 0.03])
 def test_interval_of_the_ratio_covers(process_sd: float) -> None:
     held = sum(
@@ -245,10 +234,6 @@ def quiet(**fields) -> Comparison:
 
 
 GOOD = Noise(aa_ratio=Estimate(value=1.0, low=0.97, high=1.03, n=4), floor=0.02)
-
-
-def test_a_good_machine_raises_no_doubt() -> None:
-    assert doubts(GOOD, quiet(), environment()) == []
 
 
 @pytest.mark.parametrize(

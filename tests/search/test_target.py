@@ -533,12 +533,6 @@ def test_the_ratio_of_two_pairs_covers_the_truth(scatter: float) -> None:
     assert np.mean(held) >= 0.93
 
 
-def test_more_pairs_narrow_the_interval_and_a_restless_machine_widens_it() -> None:
-    widths = [math.log(found.high / found.low) for found in (ratio_of_pairs([0.4] * n) for n in (1, 2, 4))]
-    assert widths == sorted(widths, reverse=True)
-    assert ratio_of_pairs([0.4] * 2, 0.3).high > ratio_of_pairs([0.4] * 2).high == ratio_of_pairs([0.4] * 2, 0.01).high
-
-
 def test_the_next_session_is_predicted_with_more_than_the_error_of_the_mean() -> None:
     mean, following = ratio_of_pairs([0.3, 0.4]), next_session([0.3, 0.4])
     assert following.value == mean.value
