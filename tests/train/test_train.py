@@ -57,12 +57,6 @@ def outcome(out: Path, plan: Plan = Plan(), **options: Any) -> tuple[Any, list[f
     return trained, losses
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, list[float | None]]:
-    """The planned run from start to end."""
-    return outcome(tmp_path_factory.mktemp("whole"))
-
-
 @pytest.fixture(autouse=True)
 def every_step_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train_module, "_LOOKED_AT_EVERY", 1)
@@ -72,10 +66,8 @@ MORE = [pytest.param(at, "step", marks=pytest.mark.slow) for at in (1, 9, 35)]
 
 
 @pytest.mark.parametrize(("at", "where"), [(14, "step"), (20, "writing"), *MORE])
-def test_killed_and_resumed_gives_the_same_losses(
-    at: int, where: str, whole: tuple[Any, list[float | None]], tmp_path: Path
-) -> None:
-    trained, losses = whole
+def test_killed_and_resumed_gives_the_same_losses(at: int, where: str, tmp_path: Path) -> None:
+    whole, losses = outcome(tmp_path / "whole")
     out = tmp_path / "killed"
     run = subprocess.run(
         [sys.executable, "-c", KILLED, str(at), where, SPEC, str(out)],
@@ -87,9 +79,9 @@ def test_killed_and_resumed_gives_the_same_losses(
     assert resumed.resumed_from is not None
     assert 0 < resumed.resumed_from <= at
     assert rest == losses[resumed.resumed_from :]
-    assert resumed.loss == trained.loss
-    assert resumed.metrics == trained.metrics
-    assert [p.step for p in resumed.curve.points] == [p.step for p in trained.curve.points]
+    assert resumed.loss == whole.loss
+    assert resumed.metrics == whole.metrics
+    assert [p.step for p in resumed.curve.points] == [p.step for p in whole.curve.points]
 
 
 def test_ends_at_the_target_and_says_what_it_cost(tmp_path: Path) -> None:
@@ -104,8 +96,8 @@ def test_ends_at_the_target_and_says_what_it_cost(tmp_path: Path) -> None:
     assert again.steps == trained.steps
 
 
-def test_whole_run_without_a_target_that_is_reached(whole: tuple[Any, list[float | None]]) -> None:
-    trained, losses = whole
+def test_whole_run_without_a_target_that_is_reached(tmp_path: Path) -> None:
+    trained, losses = outcome(tmp_path)
     assert (trained.stopped, trained.steps, trained.reached) == ("end", 36, False)
     assert len(losses) == 36
     assert len(trained.curve.points) == 4
@@ -113,9 +105,9 @@ def test_whole_run_without_a_target_that_is_reached(whole: tuple[Any, list[float
 
 @pytest.mark.parametrize("where", ["next", "step", "evaluate"])
 def test_interrupted_leaves_a_checkpoint_of_whole_steps(
-    where: str, whole: tuple[Any, list[float | None]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trained, losses = whole
+    whole, losses = outcome(tmp_path / "whole")
     plain = getattr(Training, where)
     told: list[str] = []
 
@@ -133,13 +125,11 @@ def test_interrupted_leaves_a_checkpoint_of_whole_steps(
     again, rest = outcome(tmp_path / "b")
     assert again.resumed_from == first.steps
     assert before + rest == losses
-    assert trained.steps == again.steps == 36
+    assert whole.steps == again.steps == 36
 
 
-def test_workers_that_the_same_signal_ended_cost_nothing(
-    whole: tuple[Any, list[float | None]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, losses = whole
+def test_workers_that_the_same_signal_ended_cost_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, losses = outcome(tmp_path / "whole")
     plain, ended = Training.next, []
 
     def failing(self: Training) -> Any:
