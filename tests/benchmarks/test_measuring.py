@@ -3,35 +3,23 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import json
 import os
-import subprocess
-import sys
 import threading
 import warnings
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
-from autoopt.storage.journal import read_journal
 from benchmarks.adoption import own_trainer_side as side
 from benchmarks.adoption.own_trainer import interval
 from benchmarks.asks import simulated
 from benchmarks.asks.__main__ import table
 from benchmarks.asks.revisions import EXAMPLE, decoded_once
 from benchmarks.distributed.trials import measured, places
-from benchmarks.gpu import first_look as gpu_first_look
-from benchmarks.gpu.first_look import CALLS, call, page
-from benchmarks.gpu.look import Look
-from benchmarks.search import minutes
-from benchmarks.search.runs import first_look, kept, until_gains
-from benchmarks.search.runs import table as table_of_runs
 from benchmarks.serving import changes, latency, tuning
 from benchmarks.serving.commands import Piece, UnfinishedError
-from simulated import World, product, strategy
 
 
 def test_ledgers_are_counted() -> None:
@@ -64,109 +52,9 @@ def test_trials_are_shared_out_over_places_and_leave_nothing(tmp_path: Path, fre
     assert found["wall_seconds"] >= 0.03
 
 
-# Seconds until a gain, read from the journals of runs.
-
-
-def proved(at: float, ratio: float) -> dict[str, Any]:
-    return {"type": "event", "event": "Kept", "at": at, "data": {"speedup": {"throughput": {"value": ratio}}}}
-
-
-def test_seconds_until_a_gain_are_those_of_its_proof(tmp_path: Path) -> None:
-    outcome = World(tmp_path, strategy("good"), speed=product({"good": 1.2}), budget=240.0).go()
-    assert outcome.best.plan.names() == ("good",)
-    records = read_journal(tmp_path / "journal.jsonl")
-    look = first_look(records)
-    assert look is not None
-    assert 0.0 < look < 120.0
-    assert until_gains(kept([*records, proved(90.0, 1.2)])) == {1.1: 90.0, 1.3: None}
-    assert until_gains(kept([proved(90.0, 1.2), proved(150.0, 1.15)])) == {1.1: 90.0, 1.3: 150.0}
-    result = {
-        "budget_seconds": 240.0,
-        "best": {"plan": {"changes": [{"strategy": "good"}]}},
-        "speedup": {"time_to_target": {"value": 1.2, "low": 1.1, "high": 1.3}, "end_to_end_verified": True},
-        "decided": [{"strategy": "good", "verdict": "kept"}, {"strategy": "other", "verdict": None}],
-    }
-    (tmp_path / "result.json").write_text(json.dumps(result))
-    cells = [cell.strip() for cell in table_of_runs([tmp_path]).splitlines()[-1].split("|")[2:-1]]
-    assert cells[0] == "240 s"
-    assert cells[3] == "-", "no 30 %"
-    assert cells[4:6] == ["1", "1"]
-    assert cells[-2:] == ["1.20x [1.10, 1.30]", "yes"]
-
-
-def test_the_table_tells_shares_errors_and_where_the_seconds_went() -> None:
-    row = {"case": "one", "budget": 90.0, "share": 0.5, "useless": 1, "tried": 3, "seconds": 80.0}
-    rows = [
-        {**row, "spent": {"inspect": 9.0, "trainings": 4.0, "probe": 6.0}},
-        {**row, "case": "nothing", "share": None, "useless": 0, "spent": {"inspect": 7.0}},
-        {**row, "budget": 7200.0, "spent": {}},
-    ]
-    lines = minutes.table(rows)
-    assert lines[2] == "| 1.5 min | 50 % | 1 of 2 | 3.0 | 8 s | 0 s | 0 s | 0 s | 0 s | 5 s | 0 s | 80 s |"
-    assert lines[3].startswith("| 2 h | 50 % | 1 of 1 |")
-    assert lines[5:] == ["| case | 1.5 min | 2 h |", "| --- | --- | --- |", "| one | 50 % | 50 % |"]
-
-
-# The first look at a device: parts that fail say so, calls go on, the page shows every figure.
+# The benchmark of adoption: the gate that holds a Trainer between steps, ratios, the table; a real Trainer at it.
 
 ROOT = Path(__file__).parents[2]
-
-
-def test_a_part_that_fails_says_so_and_the_next_one_has_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = []
-
-    def machine(look: Look) -> dict[str, Any]:
-        raise RuntimeError("no CUDA-capable device is detected\nmore")
-
-    def peaks(look: Look) -> dict[str, Any]:
-        limits.append(look.left())
-        return {"bf16": {"ratio": 0.97, "told": None}}
-
-    monkeypatch.setitem(gpu_first_look.CALLS, "1", ((machine, 0.9), (peaks, 0.1)))
-    told: list[int] = []
-    document: dict[str, Any] = {"date": "2026-01-01", "device": "cuda:0"}
-    call("1", document, device="cuda:0", toy=False, seconds=100.0, tell=lambda known: told.append(len(known)))
-    assert document["machine"]["not measured"] == "RuntimeError: no CUDA-capable device is detected"
-    assert limits[0] > 90, "what the first did not need is the second's"
-    assert told == [3, 4], "written again after each part"
-    written = page(document)
-    assert "| bf16.ratio | 0.97 |" in written
-    assert "| bf16.told | not measured |" in written
-
-
-def test_the_stand_in_for_psutil_tells_what_psutil_tells() -> None:
-    path = ROOT / "benchmarks" / "gpu" / "stand_in" / "psutil.py"
-    spec = importlib.util.spec_from_file_location("stand_in_psutil", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert module.virtual_memory().total == psutil.virtual_memory().total
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        try:
-            assert child.pid in [process.pid for process in module.Process().children(recursive=True)]
-            assert os.getpid() in [process.pid for process in module.Process(child.pid).parents()]
-            assert module.Process(child.pid).memory_info().rss > 0
-        finally:
-            child.communicate(b"\n")
-    with pytest.raises(module.Error):
-        module.Process(child.pid)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", CALLS)
-def test_every_part_runs_at_toy_size(number: str, tmp_path: Path) -> None:
-    out = tmp_path / "look.json"
-    command = [sys.executable, "-m", "benchmarks.gpu.first_look", number, "--toy", "--device", "cpu"]
-    subprocess.run([*command, "--seconds", "60", "--out", str(out)], cwd=ROOT, check=True, timeout=600)
-    document = json.loads(out.read_text())
-    for part, _ in CALLS[number]:
-        assert "not measured" not in document[part.__name__], document[part.__name__]
-    if number == "2":
-        assert set(document["predictions"]["changes"]) == {"cuda_graphs", "fused_optimizer"}
-
-
-# The benchmark of adoption: the gate that holds a Trainer between steps, ratios, the table; a real Trainer at it.
 
 
 def test_the_gate_holds_the_loop_between_steps() -> None:

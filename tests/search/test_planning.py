@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from dataclasses import replace
 from math import log
 from pathlib import Path
@@ -14,21 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoopt.options import Options
-from autoopt.records import Change, Estimate, EstimateKind, JsonDict, Plan, Round, Sites, StopReason, Verdict
+from autoopt.records import Estimate, EstimateKind, JsonDict, Plan, Sites, Verdict
 from autoopt.registry import Registry, Source, load_strategies
-from autoopt.search.baseline import benchmark, described
 from autoopt.search.budget_allocation import KEPT_BACK_AT_MOST, BudgetAllocation
 from autoopt.search.first_process import opportunities
-from autoopt.search.outcome import IDLE, more_budget, spending, spent_on
-from autoopt.search.planner import Choice, Queue, build_queue, candidate_plan, most_promising
+from autoopt.search.planner import Choice, build_queue, most_promising
 from autoopt.search.proofs import Costs
-from autoopt.search.rounds import Rounds
 from autoopt.search.screened import Screened, outstanding
-from autoopt.search.stack import stacked
 from autoopt.setup import Setup
 from autoopt.simplify.pipeline import Pipeline
-from autoopt.storage.run import Took
 from autoopt.strategy import Case, Risk, Strategy
 from autoopt.testing.fakes import Behaviour, NoiseModel
 from autoopt.testing.strategies import sample_case
@@ -92,70 +85,6 @@ def test_a_comparison_is_planned_by_the_pairs_that_were_seen() -> None:
     seen = BudgetAllocation(budget=200.0, start_seconds=2.0, pair_seconds=10.5)
     assert seen.comparison == 21.0
     assert BudgetAllocation(budget=200.0, start_seconds=2.0).comparison == 16.0
-
-
-# The seconds of a run by what they went on, and what more of them would buy.
-
-
-def test_every_second_is_spent_on_one_thing() -> None:
-    took = [Took("look", "look 1", 8.0), Took("look", "look 2", 7.0), Took("comparison", "verification", 20.0)]
-    rows = {row.on: row.seconds for row in spending(took, 40.0)}
-    assert rows == {"verification": 20.0, "comparing candidates": 15.0, IDLE: 5.0}
-
-
-@pytest.mark.parametrize(
-    ("kind", "purpose", "what"),
-    [
-        ("trial", "trial 3", "proof"),
-        ("comparison", "ablation: without", "ablation"),
-        ("training", "baseline seed 0", "baseline's training"),
-        ("trainings", "verification seed 1000", "verification"),
-        ("probe", "", "quality"),
-    ],
-)
-def test_the_purpose_of_a_step_says_more_than_its_kind(kind: str, purpose: str, what: str) -> None:
-    assert spent_on(kind, purpose) == what
-
-
-def test_a_resumed_run_knows_what_was_spent_before(tmp_path: Path) -> None:
-    speeds = {"quick": 1.5}
-    first = World(tmp_path, strategy("quick"), speed=product(speeds), budget=300.0)
-    first.go()
-    again = World(tmp_path, strategy("quick"), speed=product(speeds), budget=300.0, resume=True)
-    again.go()
-    assert spending(again.run.took, again.clock()) == spending(first.run.took, first.clock())
-
-
-def test_more_budget_buys_what_there_was_no_time_for(tmp_path: Path) -> None:
-    names = [f"useless_{number}" for number in range(12)]
-    short = World(tmp_path / "short", *(strategy(name) for name in names), speed=lambda plan: 1.0, budget=90.0)
-    told = more_budget(short.go().state)
-    assert "min more would buy a look at" in told
-    assert "useless_11" in told or "more)" in told
-    ample = World(tmp_path / "ample", strategy("slow"), speed=lambda plan: 0.7 ** len(plan.changes), budget=900.0)
-    assert more_budget(ample.go().state) == ""
-
-
-def test_a_budget_that_ends_before_the_first_round_is_told_which_one_would_do(tmp_path: Path) -> None:
-    short = World(tmp_path / "short", strategy("quick"), speed=lambda plan: 1.5 ** len(plan.changes), budget=20.0)
-    stop = short.go().stop
-    assert stop.reason is StopReason.BUDGET
-    told = re.search(r"a budget of some ([0-9.]+) min begins to try changes", stop.detail)
-    assert told, stop.detail
-    enough = World(
-        tmp_path / "enough", strategy("quick"), speed=lambda plan: 1.5 ** len(plan.changes), budget=60 * float(told[1])
-    )
-    assert [trial.strategy for trial in enough.go().state.trials] == ["quick"]
-
-
-def test_what_there_was_no_time_for_is_not_said_to_have_been_tried() -> None:
-    state = SimpleNamespace(unseen={"compile": 40.0, "workers": 9.0}, trials=[SimpleNamespace(strategy="workers")])
-    rounds: Any = SimpleNamespace(over=lambda: None, state=state, threshold=1.05)
-    round_ = Round(index=0, plan=Plan(), step_seconds=0.1, stages=(), bottleneck="forward")
-    stop = Rounds.stop(rounds, round_, Queue())
-    assert (stop.reason, stop.detail) == (StopReason.BUDGET, "there was no time left for compile")
-    state.unseen.clear()
-    assert Rounds.stop(rounds, round_, Queue()).reason is StopReason.EXHAUSTED
 
 
 # A gain that is larger than all that the rest promise is proved before anything else is looked at.
@@ -317,56 +246,9 @@ def test_a_bound_is_no_prediction_and_goes_before_none() -> None:
     assert most_promising((silent,), lambda proposal: 1.0) is silent
 
 
-# Strategies that bring nothing beside each other stand in no plan together.
-
-REGISTRY = load_strategies()
-TRIMMED, PACKED = (Change(strategy=name, setting={"multiple": 8}) for name in ("trim_padding", "packing"))
-
-
-def test_one_takes_the_place_of_what_it_excludes() -> None:
-    threads = Change(strategy="threads", setting={"threads": 1})
-    plan = candidate_plan(REGISTRY, Plan(changes=(TRIMMED, threads)), (PACKED,))
-    assert plan.names() == ("packing", "threads")
-    assert candidate_plan(REGISTRY, Plan(changes=(PACKED,)), (TRIMMED,)).names() == ("trim_padding",)
-
-
-def test_what_it_excludes_is_not_tried_on_it() -> None:
-    case = dataclasses.replace(sample_case(), plan=Plan(changes=(PACKED,)))
-    skipped = {item.strategy.name: item.reason for item in build_queue(REGISTRY, case, Choice(), 1.01).skipped}
-    assert skipped["trim_padding"] == "it brings nothing beside packing"
-    on_trimmed = dataclasses.replace(sample_case(), plan=Plan(changes=(TRIMMED,)))
-    skipped = {item.strategy.name: item.reason for item in build_queue(REGISTRY, on_trimmed, Choice(), 1.01).skipped}
-    assert "brings nothing beside" not in skipped.get("packing", "")
-
-
-def test_a_stack_holds_the_better_of_two_that_exclude_each_other(tmp_path: Path) -> None:
-    known = (strategy("one", excludes=frozenset({"two"})), strategy("two"), strategy("three"))
-    world = World(
-        tmp_path, *known, speed=product(dict.fromkeys(("one", "two", "three"), 1.1)), noise=NoiseModel("quiet")
-    )
-    state = described(world.context, Options(budget_seconds=world.budget))
-    benchmark(world.context, state, Options(budget_seconds=world.budget))
-    registry = world.context.runner.registry
-
-    def seen(name: str) -> Any:
-        changes = (Change(strategy=name),)
-        return SimpleNamespace(
-            candidate=SimpleNamespace(strategy=registry[name], changes=changes), gain=0.1, error=0.01, bar=lambda n: 1.0
-        )
-
-    found = stacked(state, registry, [seen("two"), seen("one"), seen("three")])
-    assert found is not None
-    assert {change.strategy for change in found.changes} == {"two", "three"}
-    assert set(found.plan.names()) == {"two", "three"}
-
-
-def test_built_in_exclusions_name_strategies_that_there_are() -> None:
-    assert all(name in REGISTRY for source in REGISTRY.sources for name in source.strategy.excludes)
-
-
 # The first diagnosis of a script: what may pay, by the first look, before anything is compared.
 
-REGISTRY_FIRST_PROCESS = load_strategies(())
+REGISTRY = load_strategies(())
 PLACE = {"file": "train.py", "line": 7, "end_line": 7, "call": "DataLoader"}
 SHARES = {"data": 0.5, "forward": 0.1, "backward": 0.2, "optimizer": 0.002, "other": 0.198}
 
@@ -375,7 +257,7 @@ def found(choice: Choice, **sites: object) -> tuple[dict[str, float], tuple[str,
     loader = {**PLACE, "kind": "loader_training"}
     seen = Sites.model_validate({"command": ("train.py",), "cwd": "/", "sites": (loader,), "shares": SHARES, **sites})
     case = replace(sample_case(), pipeline=None, sites=seen)
-    told = opportunities(REGISTRY_FIRST_PROCESS, case, choice, 1.01)
+    told = opportunities(REGISTRY, case, choice, 1.01)
     assert list(told.at_most) == sorted(told.at_most, reverse=True)
     return {name: value for value, names in told.at_most for name in names}, told.unknown
 

@@ -1,0 +1,103 @@
+"""The profile of a script: what is known of its first steps is told before its stages are measured."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from autoopt.benchmark.environment import usable_cores
+from autoopt.events import Event, FirstLook, Opportunities
+from autoopt.options import make_options
+from autoopt.registry import load_strategies
+from autoopt.search.planner import Choice
+from autoopt.search.profile import profile
+from autoopt.search.trial_runner import TrialRunner
+from autoopt.trial.parent import Launcher
+from autoopt.trial.protocol import ScriptSpec, TrialSpec
+from tests.script.conftest import StartScript, sites_of
+
+
+@pytest.mark.slow
+def test_a_profile_tells_its_first_look_before_it_measures(folder: Path, tmp_path: Path) -> None:
+    command = (sys.executable, "plain.py", "100000")
+    script = ScriptSpec(command=command, folders=(str(folder),))
+    base = TrialSpec(workload=" ".join(command), directory=str(folder), script=script)
+    told: list[Event] = []
+    with Launcher(fork_server=False) as launcher:
+        runner = TrialRunner(launcher, base, load_strategies([]), tmp_path / "logs")
+        found = profile(runner, make_options({"budget": "6s", "device": "cpu"}), Choice(), announce=told.append)
+    kinds = [event.phase if event.__class__.__name__ == "PhaseStarted" else type(event) for event in told]  # type: ignore[attr-defined]
+    assert kinds.index(FirstLook) < kinds.index(Opportunities) < kinds.index("simplify")
+    assert [event.at for event in told] == sorted(event.at for event in told)
+    assert found.sites is not None
+
+
+THREADED = """
+import time
+
+import torch
+
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(100_000):
+    if step % 4 == 0:
+        time.sleep(0.02 * torch.get_num_threads())
+    optimizer.zero_grad()
+    torch.nn.functional.cross_entropy(model(torch.randn(8, 8)), torch.arange(8) % 2).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.skipif(usable_cores() < 2, reason="one core has one thread")
+def test_threads_are_tried_in_whole_steps_with_what_a_script_does_between_them(
+    start_script: StartScript, folder: Path
+) -> None:
+    (folder / "threaded.py").write_text(THREADED)
+    with start_script("threaded.py") as process:
+        sites = sites_of(process)
+    with start_script("threaded.py", sites=sites) as process:
+        process.call("autoopt.benchmark.tasks:warm_up", timeout=60.0, max_seconds=2.0)
+        found = process.call("autoopt.simplify.tasks:try_threads", timeout=60.0, seconds=2.0, cycle=4)
+        again = process.call("autoopt.simplify.tasks:try_threads", timeout=60.0, seconds=0.5, cycle=4)
+    tried = {step["threads"]: step["timing"]["seconds"] for step in found["steps"]}
+    assert 1 not in tried, "it has one thread now"
+    assert tried[2] > 1.5
+    assert [step["threads"] for step in again["steps"]] == list(tried), "its threads are as they were"
+
+
+FED = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+
+class Slow(Dataset):
+    def __len__(self):
+        return 4096
+
+    def __getitem__(self, index):
+        return torch.sort(torch.rand(20000, generator=torch.Generator().manual_seed(index)))[0][:8], index % 2
+
+
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(1000):
+    for inputs, labels in DataLoader(Slow(), batch_size=8):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
+"""
+
+
+def test_steps_of_a_script_that_workers_would_feed_are_measured(start_script: StartScript, folder: Path) -> None:
+    """A script's own lines make what its model is called with: a batch of its loader is no such thing."""
+    (folder / "fed.py").write_text(FED)
+    with start_script("fed.py") as process:
+        sites = sites_of(process)
+    with start_script("fed.py", sites=sites) as process:
+        process.call("autoopt.benchmark.tasks:warm_up", timeout=60.0, max_seconds=2.0)
+        timings = process.call("autoopt.simplify.tasks:measure_stages", timeout=120.0, seconds=4.0)
+    assert not [note for note in timings["notes"] if "fed by workers" in note]
+    assert timings["overlaps"]
+    assert all(fed["timing"]["seconds"] > 0 for fed in timings["overlaps"])

@@ -1,0 +1,102 @@
+"""The A/A control, what a run learns of the luck of processes, and doubts about the machine."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from autoopt.errors import TrialFailed
+from autoopt.records import Environment, Estimate, Noise, Plan
+from autoopt.search.compare.comparison import Comparison, Decision, PairOfProcesses, Rule, Side
+from autoopt.search.compare.noise import control, doubts, learned
+from autoopt.testing import Behaviour, FakeMachine, NoiseModel
+
+
+def measured(process_sd: float, block_sd: float = 0.02, seed: int = 0) -> tuple[Noise, Comparison]:
+    fake = FakeMachine(noise=NoiseModel("normal", block_sd, process_sd), seed=seed)
+    found = control(fake.start, Plan(), Rule(), clock=fake.clock, rng=np.random.default_rng(seed))
+    assert not fake.alive
+    return found
+
+
+def test_control_runs_four_pairs_of_separate_processes_decided_or_not() -> None:
+    noise, comparison = measured(0.0)
+    assert len(comparison.pairs) == len(noise.ratios) == noise.aa_ratio.n == 4
+    assert noise.aa_ratio.low < 1.0 < noise.aa_ratio.high
+    assert noise.floor > 0
+
+
+def test_a_restless_machine_has_a_higher_floor() -> None:
+    calm = np.median([measured(0.003, 0.01, seed)[0].floor for seed in range(7)])
+    restless = np.median([measured(0.06, 0.06, seed)[0].floor for seed in range(7)])
+    assert restless > 2 * calm
+
+
+@pytest.mark.parametrize("process_sd", [0.005, 0.03])
+def test_interval_of_the_ratio_covers(process_sd: float) -> None:
+    held = sum(
+        noise.aa_ratio.low <= 1.0 <= noise.aa_ratio.high
+        for noise, _ in (measured(process_sd, seed=s) for s in range(60))
+    )
+    assert held >= 55
+
+
+def test_a_run_learns_the_luck_of_its_processes() -> None:
+    noise, _ = measured(0.004, 0.01)
+    before = noise.process_dof
+    for seed in range(1, 4):
+        noise = learned(noise, measured(0.004, 0.01, seed)[1])
+    assert before < noise.process_dof <= 12
+    assert noise.process_sd < 0.025
+    assert noise.aa_ratio is not None
+
+
+def test_a_baseline_that_fails_says_so_and_gives_no_noise() -> None:
+    failing = Behaviour(fails=TrialFailed("crashed", "signal 9"), fails_at=5)
+    fake = FakeMachine(behave=lambda plan: failing)
+    noise, comparison = control(fake.start, Plan(), Rule(), clock=fake.clock)
+    assert comparison.decision is Decision.FAILED
+    assert noise == Noise()
+
+
+def environment(load: float | None = 0.1) -> Environment:
+    return Environment(python="3.11", device="cpu", cores=4, load=load)
+
+
+def quiet(**fields) -> Comparison:
+    pair = PairOfProcesses(log_ratio=0.0, standard_error=0.01, block_log_ratios=(0.0,) * 8)
+    return Comparison(**{"decision": Decision.INCONCLUSIVE, "pairs": (pair,) * 4, "disturbed_share": 0.02, **fields})
+
+
+GOOD = Noise(aa_ratio=Estimate(value=1.0, low=0.97, high=1.03, n=4), floor=0.02)
+
+
+@pytest.mark.parametrize(
+    ("noise", "comparison", "load", "words"),
+    [
+        (GOOD, quiet(), 3.9, "busy before anything was measured (load 3.9 on 4 cores)"),
+        (GOOD, quiet(disturbed_share=0.24), 0.1, "24% of the block pairs were disturbed"),
+        (GOOD.model_copy(update={"floor": 0.2}), quiet(), 0.1, "noise floor is 20.0%"),
+        (
+            GOOD.model_copy(update={"aa_ratio": Estimate(value=1.1, low=1.05, high=1.15, n=4)}),
+            quiet(),
+            0.1,
+            "baseline against itself reads 1.100",
+        ),
+        (
+            GOOD,
+            quiet(incumbent=Side(block_step_seconds=(0.1,) * 10 + (0.12,) * 10 + (0.14,) * 10)),
+            0.1,
+            "became 40% slower",
+        ),
+        (GOOD, quiet(candidate=Side(recompilations=2)), 0.1, "compiled again"),
+    ],
+    ids=["load", "disturbed", "floor", "biased", "drift", "recompiled"],
+)
+def test_each_doubt_has_its_reason_and_what_to_do(noise, comparison, load, words) -> None:
+    (doubt,) = doubts(noise, comparison, environment(load))
+    assert words in doubt
+    advice = re.split(r"[:;] ", doubt)[-1]
+    assert advice.split()[0] in ("stop", "a", "run", "ratios", "fix", "compile"), advice
