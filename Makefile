@@ -9,12 +9,12 @@ CASE   ?= jpegs
 NOW    := $(shell date +%Y%m%d-%H%M%S)
 OUT    ?= autoopt-runs/demo-$(NOW)
 PYTEST ?= -q
-PARALLEL ?= --numprocesses 2 --dist worksteal
+PARALLEL ?= --numprocesses 3 --dist worksteal
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PAID   := pyproject.toml constraints.txt
 
-.PHONY: help venv install install-dev browser demo test test-all test-gpu check lint typecheck imports plain format mutation gallery gauntlet faults docs wheel site clean
+.PHONY: help venv install install-dev browser demo test default-tests test-all test-gpu check lint typecheck imports plain format mutation gallery gauntlet faults docs wheel site clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -37,10 +37,10 @@ $(VENV)/.installed: $(PAID) | $(BIN)/python
 install-dev: $(VENV)/.installed-dev ## the same with everything that the checks need
 
 $(VENV)/.installed-dev: $(PAID) | $(BIN)/python
-	$(PIP) --editable '.[examples,dev]'
+	$(PIP) --no-compile --editable '.[examples,dev]'
 	@touch $@ $(VENV)/.installed
 
-browser: ## Chromium for the tests of the report (Debian, as root); without it they are skipped
+browser: | $(BIN)/python ## Chromium for the tests of the report (Debian, as root); without it they are skipped
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || .ci/debian chromium chromium-driver || \
 	  echo "no chromium: the browser tests of the report will be skipped" >&2
 
@@ -49,7 +49,11 @@ demo: install ## optimize examples/train_photos.py as it is; its patch and the r
 	@cat "$(OUT)/patch.diff"
 	@echo "report: $(abspath $(OUT))/report.html"
 
-test: install-dev browser check ## lint, types, import contract and the default tests
+test: ## lint, types, import contract and the default tests
+	@$(MAKE) --no-print-directory --jobs 2 install-dev browser
+	@$(MAKE) --no-print-directory --jobs 2 default-tests check
+
+default-tests: install-dev
 	$(BIN)/python -m pytest $(PYTEST) $(PARALLEL) -m "not slow and not gpu"
 
 test-all: install-dev browser check ## the same with the slow tests

@@ -1,4 +1,4 @@
-"""The documentation names what there is."""
+"""The documentation names what there is, and every page stands in its navigation."""
 
 from __future__ import annotations
 
@@ -87,3 +87,12 @@ def test_the_defaults_in_the_help_are_the_defaults(tmp_path: Path, monkeypatch: 
     stated = re.search(r"\[default: (.+)\]", option.help or "")
     assert stated
     assert read_options({key: stated[1]}) == Options()
+
+
+# The documentation as a site: every page stands in its navigation.
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    listed = set(re.findall(r"([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE))
+    docs = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+    assert listed == docs | {"readme.md", "contributing.md", "changelog.md"}

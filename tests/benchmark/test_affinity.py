@@ -42,10 +42,6 @@ def test_lost_cores_are_told_and_every_thread_gets_them_back() -> None:
     assert seen == [cores]
 
 
-def test_nothing_is_said_where_nothing_was_lost() -> None:
-    assert affinity.lost_affinity_warning(affinity.cores(), "import vision") == ""
-
-
 def test_the_strategy_gives_back_what_was_lost() -> None:
     strategy = load_strategies()["affinity"]
     case = sample_case(inspected={"affinity": {"affinity": [0, 1, 2], "lost": [1, 2]}})

@@ -1,14 +1,28 @@
-"""Stage times by the host's clock and by stream events: exposed seconds, all of them, short steps sampled."""
+"""Times of steps: by the host's clock and by events, where they are steady, and what is paid once."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from autoopt.benchmark import clock as clocks
-from autoopt.benchmark.clock import EventClock, StageClock, clock_for
+from autoopt.benchmark.clock import DeferredCost, EventClock, Lap, StageClock, clock_for, deferred_cost_for, settled
+from autoopt.benchmark.cputime import CpuTimes, foreign_cores, foreign_seconds
 from autoopt.benchmark.device import open_device
+from autoopt.benchmark.steady import LONGEST, change_points, cycle_of, find_steady, period, warmup_excess
+from autoopt.benchmark.training import Training
+from autoopt.benchmark.warmup import least_groups, run_block
+from autoopt.records import Plan
+from autoopt.records.messages import Block, Startup
+from autoopt.search.compare.arena import row_of
+from autoopt.search.compare.rounds import Rounds
+from autoopt.search.compare.side_statistics import SideStatistics
+from autoopt.search.compare.statistics import MIN_BLOCKS
+from autoopt.testing.loaders import FakeLoader, LoaderModel
+from tests.benchmark.small_training import workload
 
 
 class Event:
@@ -179,3 +193,295 @@ def test_long_steps_are_all_split(monkeypatch: pytest.MonkeyPatch) -> None:
         assert clock.every == 1
         clock.start()
         assert clock.fine
+
+
+# The steady state is found in step times: late, never, after a burst, and it costs what came before.
+
+
+def series(*parts: tuple[int, float], noise: float = 0.03, seed: int = 0) -> list[float]:
+    rng = np.random.default_rng(seed)
+    return [seconds * float(np.exp(noise * rng.standard_t(3))) for count, seconds in parts for _ in range(count)]
+
+
+def test_steps_that_are_steady_from_the_start() -> None:
+    found = find_steady(series((100, 0.01)))
+    assert found is not None
+    assert found.start == 0
+    assert found.seconds == pytest.approx(0.01, rel=0.05)
+
+
+@pytest.mark.parametrize("warm", [1, 3, 20])
+@pytest.mark.parametrize("seed", range(5))
+def test_slow_first_steps_are_warm_up(warm: int, seed: int) -> None:
+    times = series((warm, 0.2), (200, 0.01), seed=seed)
+    found = find_steady(times)
+    assert found is not None
+    assert warm <= found.start <= warm + 8
+    assert warmup_excess(times, found) == pytest.approx(warm * 0.19, rel=0.15)
+
+
+def test_a_compilation_is_charged() -> None:
+    times = series((1, 30.0), (1, 12.0), (40, 0.05))
+    found = find_steady(times)
+    assert found is not None
+    assert found.start == 2
+    assert warmup_excess(times, found) == pytest.approx(41.9, rel=0.1)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_burst_of_foreign_load_is_no_warm_up(seed: int) -> None:
+    found = find_steady(series((60, 0.01), (15, 0.02), (60, 0.01), seed=seed))
+    assert found is not None
+    assert found.start == 0
+
+
+def test_a_level_that_just_changed_is_not_steady_yet() -> None:
+    assert find_steady(series((50, 0.05), (2, 0.01))) is None
+    assert find_steady(series((50, 0.05), (50, 0.01))) is not None
+
+
+def test_too_few_steps_say_nothing() -> None:
+    assert find_steady([0.1] * 7) is None
+    assert find_steady([]) is None
+
+
+def test_steps_that_get_faster_for_ever_are_not_steady() -> None:
+    assert find_steady([1.0 * 0.9**step for step in range(60)]) is None
+
+
+def test_change_points_cut_where_the_level_changes() -> None:
+    values = np.log(np.array([1.0] * 20 + [2.0] * 20 + [1.5] * 20))
+    assert change_points(values) == [(0, 20), (20, 40), (40, 60)]
+    assert change_points(np.zeros(30)) == [(0, 30)]
+
+
+# How many steps must be steady before anything is measured.
+
+
+@pytest.mark.parametrize(("step", "groups"), [(0.001, 4), (0.2, 4), (0.35, 3), (0.6, 2), (5.0, 2)])
+def test_slow_steps_are_steady_once_they_were_for_a_second(step: float, groups: int) -> None:
+    assert least_groups([9.0, *[step] * 4]) == groups
+    assert least_groups([9.0, *[step] * 3, 2 * step]) == 4
+
+
+@pytest.mark.parametrize(("first", "steps"), [((), 4), ((6.0,), 4), ((30.0, 2.0), 4), ((9.0, 4.0, 2.0), 5)])
+def test_what_a_process_pays_first_is_left_out_of_few_slow_steps(first: tuple[float, ...], steps: int) -> None:
+    times: list[float] = []
+    for seconds in (*first, *[0.6] * 20):
+        times.append(seconds)
+        found = find_steady(times, least_groups(times))
+        if found is not None:
+            break
+    assert len(times) == steps
+
+
+# The cycle of a training: found in its step times, and in its loader's workers where training waits for them.
+
+
+def bunched(workers: int, seconds: float, computing: float, jitter: float, steps: int) -> list[float]:
+    rng = np.random.default_rng(workers)
+    loader = FakeLoader(
+        LoaderModel(workers, seconds, jitter), 0.0, lambda sd: float(np.exp(sd * rng.standard_normal()))
+    )
+    now, times = 0.0, []
+    for _ in range(steps):
+        done = loader.take(now) + computing
+        times.append(done - now)
+        now = done
+    return times[2 * workers :]
+
+
+@pytest.mark.parametrize("workers", [2, 4, 8, 16])
+@pytest.mark.parametrize("jitter", [0.0, 0.02, 0.05])
+def test_bunches_of_an_in_order_loader_are_found_in_the_times_alone(workers: int, jitter: float) -> None:
+    times = bunched(workers, 0.04 * workers, 0.01, jitter, 12 * workers)
+    assert period(times) % workers == 0
+
+
+@pytest.mark.parametrize("every", [2, 5, 10, 32])
+def test_work_that_comes_once_in_so_many_steps_makes_a_cycle(every: int) -> None:
+    rng = np.random.default_rng(every)
+    times = [0.02 + 0.001 * rng.standard_normal() + (0.05 if step % every == 0 else 0.0) for step in range(5 * every)]
+    assert period(times) == every
+
+
+def test_noise_drift_and_bursts_make_none() -> None:
+    found = []
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        found.append(period(list(np.exp(0.1 * rng.standard_normal(30)))))
+    assert sum(one > 1 for one in found) <= 6
+    assert period([0.02 + 0.001 * step for step in range(40)]) == 1
+    assert period([0.02] * 20 + [0.4] + [0.02] * 20) == 1
+    assert period([0.02] * 40) == period([0.02, 0.03]) == period([]) == 1
+
+
+@pytest.mark.parametrize(
+    ("workers", "waiting", "cycle"), [(8, 0.5, 8), (8, 0.001, 1), (0, 0.5, 1), (1, 0.5, 1), (2, 0.02, 2)]
+)
+def test_workers_set_the_cycle_where_training_waits_for_them(workers: int, waiting: float, cycle: int) -> None:
+    assert cycle_of([0.02] * 6, workers, waiting) == cycle
+
+
+def test_both_together_make_the_least_common_multiple_unless_that_is_too_long() -> None:
+    times = [0.02 + (0.05 if step % 6 == 0 else 0.0) for step in range(60)]
+    assert cycle_of(times, 4, 0.5) == 12
+    prime = [0.02 + (0.05 if step % 79 == 0 else 0.0) for step in range(79 * 4)]
+    assert cycle_of(prime, 16, 0.5) == 79 <= LONGEST
+
+
+# Cores that others used, from two readings of the kernel's counters.
+
+BEFORE = CpuTimes(own=2.0, busy=100.0)
+LATER = CpuTimes(own=7.0, busy=120.0)
+
+
+def test_what_this_process_did_not_use_is_of_others() -> None:
+    assert foreign_seconds(BEFORE, LATER) == 15.0
+    assert foreign_cores(BEFORE, LATER, 10.0) == 1.5
+    assert foreign_cores(BEFORE, LATER, 20.0) == 0.75
+
+
+def test_counters_that_tick_coarsely_never_say_less_than_nothing() -> None:
+    after = CpuTimes(own=7.02, busy=105.0)
+    assert foreign_seconds(BEFORE, after) == 0.0
+    assert foreign_cores(BEFORE, after, 10.0) == 0.0
+
+
+@pytest.mark.parametrize(("before", "after"), [(BEFORE, CpuTimes(own=7.0, busy=None)), (CpuTimes(2.0, None), LATER)])
+def test_a_system_without_counters_tells_nothing(before: CpuTimes, after: CpuTimes) -> None:
+    assert foreign_seconds(before, after) is None
+    assert foreign_cores(before, after, 10.0) is None
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0])
+def test_readings_of_no_time_apart_tell_no_cores(seconds: float) -> None:
+    assert foreign_cores(BEFORE, LATER, seconds) is None
+
+
+# Costs paid once but late: compiling again and searches are taken out of steady steps and charged as fixed.
+
+
+def lap(times: list[float]) -> Lap:
+    forward = sum(times) - 0.1 * len(times)
+    return Lap(sum(times), {"data": 0.1 * len(times), "forward": forward}, times)
+
+
+def batch(length: int) -> list[torch.Tensor]:
+    return [torch.zeros(4, length)]
+
+
+def test_a_search_for_a_new_shape_is_no_part_of_the_steady_step() -> None:
+    late = DeferredCost(searches=True, compiles=False, count=lambda: 0)
+    times = [3.0, 1.0, 1.1, 0.9, 5.0, 1.0, 1.0]
+    for length in (8, 8, 8, 8, 16, 16, 8):
+        late.note(batch(length))
+    found, seconds = late.settled(lap(times))
+    assert found.steps == [1.0, 1.0, 1.1, 0.9, 1.0, 1.0, 1.0]
+    assert seconds == pytest.approx(2.0 + 4.0)
+    assert found.seconds == pytest.approx(7.0)
+    assert found.stages == pytest.approx({"data": 0.7, "forward": 6.3})
+
+
+def test_a_shape_is_searched_once() -> None:
+    late = DeferredCost(searches=True, compiles=False, count=lambda: 0)
+    late.note(batch(8))
+    late.begin()
+    for length in (8, 16, 16):
+        late.note(batch(length))
+    assert late.settled(lap([9.0, 1.0, 1.0]))[1] == 0.0, (
+        "the first was slow for another reason, the second was not slow"
+    )
+
+
+def test_compiling_again_with_the_graphs_that_are_recorded_after_it() -> None:
+    graphs = iter([1, 1, 1, 2, 2, 2, 2, 2, 2])
+    late = DeferredCost(searches=False, compiles=True, count=lambda: next(graphs))
+    for _ in range(8):
+        late.note(batch(8))
+    found, seconds = late.settled(lap([1.0, 1.0, 30.0, 4.0, 1.0, 1.0, 1.0, 6.0]))
+    assert found.steps == [1.0] * 7 + [6.0], "a step that is slow by itself stays"
+    assert seconds == pytest.approx(32.0)
+
+
+def test_a_slow_step_without_a_cause_stays() -> None:
+    late = DeferredCost(searches=False, compiles=True, count=lambda: 1)
+    for _ in range(6):
+        late.note(batch(8))
+    times = [1.0, 1.0, 20.0, 1.0, 1.0, 1.0]
+    assert late.settled(lap(times)) == (lap(times), 0.0)
+
+
+def test_a_lap_too_short_to_know_a_usual_step_stays() -> None:
+    assert settled([9.0, 1.0], [0, 1]) == [9.0, 1.0]
+    assert settled([], []) == []
+
+
+def test_what_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert deferred_cost_for(torch.device("cpu"), compiles=True).watching
+    assert not DeferredCost(searches=False, compiles=False, count=lambda: 0).watching
+    assert DeferredCost(searches=False, compiles=False, count=lambda: 1).watching, "the user's own code compiled"
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    assert deferred_cost_for(torch.device("cuda:0"), compiles=False).watching
+
+
+def test_a_block_of_a_training_that_compiles_late() -> None:
+    training = Training(workload(max_steps=100), device="cpu")
+    graphs = [1]
+    training.deferred_cost = DeferredCost(searches=False, compiles=True, count=lambda: graphs[0])
+    step, spent = training.clock.step_done, []
+
+    def slow_once() -> None:
+        spent.append(1)
+        if len(spent) == 12:
+            graphs[0] += 1
+            training.clock.step_began -= 50.0  # this step took so much longer
+            training.clock.began -= 50.0
+        step()
+
+    training.step_by_stages()
+    training.clock.step_done = slow_once  # type: ignore[method-assign]
+    block = run_block(training, lambda steps, _: steps >= 20)
+    assert block.late_seconds == pytest.approx(50.0, abs=1.0)
+    assert block.seconds < 20.0
+    assert max(block.step_seconds) < 20.0
+    assert len(block.step_seconds) == block.steps == 20
+
+
+def block(late: float = 0.0, seconds: float = 1.0) -> Block:
+    return Block(steps=4, samples=32, seconds=seconds, late_seconds=late)
+
+
+def test_a_late_search_is_charged_to_its_process_as_fixed() -> None:
+    tally = SideStatistics(Plan())
+    for number in range(2):
+        tally.started(
+            Startup(
+                build_seconds=1,
+                setup_seconds=1,
+                warmup_seconds=1,
+                warmup_steps=1,
+                steady=True,
+                fixed_seconds=2.0 + number,
+            )
+        )
+        tally.ran(block())
+        tally.ran(block(late=5.0 * number))
+    assert tally.side().fixed_seconds == (2.0, 8.0)
+
+
+def test_block_pairs_before_a_late_search_go_once_there_are_enough_after_it() -> None:
+    rounds = Rounds(0.15)
+
+    def add(candidate: Block) -> None:
+        rounds.add(*(row_of(one, Plan(), "", len(rounds.paired), 0.0) for one in (block(), candidate)))
+
+    for _ in range(5):
+        add(block(seconds=1.0))
+    add(block(late=3.0))
+    for number in range(1, MIN_BLOCKS + 1):
+        add(block(seconds=0.5))
+        assert len(rounds.counted()) == (6 + number if number < MIN_BLOCKS else MIN_BLOCKS)
+    level = rounds.level()
+    assert level is not None
+    assert level.value == pytest.approx(0.693, abs=0.01)

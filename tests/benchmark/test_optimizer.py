@@ -1,24 +1,27 @@
-"""The user's optimizer made again, and the learning rate: any scheduler, whatever the batch."""
+"""The user's optimizer, gradients and loss: made again, fingerprinted, and told apart."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau, StepLR
 
+from autoopt.benchmark.fingerprint import Coordinates, digest
+from autoopt.benchmark.losses import takes_probabilities
 from autoopt.benchmark.schedule import multiplier
 from autoopt.benchmark.training import Training
 from autoopt.errors import WorkloadError
+from autoopt.registry import load_strategies
+from autoopt.script.process import Recording
 from autoopt.setup import Setup
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from small_training import FEATURES, losses, net, one_cycle, trained, workload
+from autoopt.testing.strategies import sample_case
+from tests.benchmark.small_training import FEATURES, losses, net, one_cycle, trained, workload
 
 
 def test_parameter_groups_of_an_instance_are_kept() -> None:
@@ -122,3 +125,112 @@ def test_a_scheduler_per_epoch_and_one_by_the_metric() -> None:
     for _ in range(3):
         training.evaluate()
     assert training.optimizer.param_groups[0]["lr"] < 0.01
+
+
+# Fingerprints of a model whose embeddings have sparse gradients, which few operations of torch know.
+
+ROWS, WIDTH = 5000, 8
+
+
+def model_of(sparse: bool) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.EmbeddingBag(ROWS, WIDTH, mode="sum", sparse=sparse), nn.Linear(WIDTH, 1))
+
+
+def backward(model: nn.Module) -> None:
+    model.zero_grad(set_to_none=True)
+    model(torch.arange(2000).reshape(20, 100)).pow(2).mean().backward()
+
+
+def test_sampled_gradients_are_those_of_the_dense_form() -> None:
+    found = []
+    for sparse in (False, True):
+        model = model_of(sparse)
+        backward(model)
+        found.append(Coordinates(model).gradients())
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-6)
+    assert np.count_nonzero(found[1]) > 1000
+
+
+def test_a_batch_that_touched_no_row_has_zero_gradients() -> None:
+    model = model_of(True)
+    model[0].weight.grad = torch.sparse_coo_tensor(
+        torch.zeros(1, 0, dtype=torch.long), torch.zeros(0, WIDTH), (ROWS, WIDTH), check_invariants=False
+    )
+    assert not np.nan_to_num(Coordinates(model).gradients(), nan=0.0).any()
+
+
+@pytest.mark.parametrize("make", [torch.optim.SparseAdam, lambda p: torch.optim.SGD(p, lr=0.1)], ids=["adam", "sgd"])
+def test_made_up_gradients_are_sparse_where_the_models_own_are(make: Any) -> None:
+    """``SparseAdam`` takes no dense gradient."""
+    model = model_of(True)
+    coordinates = Coordinates(model)
+    backward(model)
+    coordinates.gradients()
+    optimizer = make([model[0].weight])
+    before = coordinates.weights()
+    for seed in (None, 3):
+        coordinates.set_synthetic_gradients(seed, 0.01)
+        assert model[0].weight.grad is not None
+        assert model[0].weight.grad.is_sparse
+        optimizer.step()
+    moved = coordinates.weights() != before
+    assert moved[: coordinates.counts[0]].mean() > 0.99
+
+
+def test_a_sparse_batch_has_a_digest() -> None:
+    batch = torch.eye(4).to_sparse()
+    assert digest(batch) == digest(torch.eye(4).to_sparse())
+    assert digest(batch) != digest((2 * torch.eye(4)).to_sparse())
+
+
+# A loss of probabilities is told from one of logits, in a ``build()`` and in a script: a low precision spoils it.
+
+AMP = load_strategies()["amp"]
+
+
+def output() -> torch.Tensor:
+    torch.manual_seed(0)
+    return nn.Linear(3, 1)(torch.randn(8, 3)).squeeze(1)
+
+
+LOSSES = {
+    "module": (lambda x, y: nn.BCELoss()(x.sigmoid(), y), True),
+    "function in a sum": (lambda x, y: x.pow(2).mean() + 0.5 * F.binary_cross_entropy(x.sigmoid(), y), True),
+    "logits": (lambda x, y: F.binary_cross_entropy_with_logits(x, y), False),
+    "squares": (lambda x, y: F.mse_loss(x.sigmoid(), y), False),
+    "without a history": (lambda x, y: torch.tensor(1.0), False),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_of_probabilities_is_seen_in_its_history(name: str) -> None:
+    loss, found = LOSSES[name]
+    made = loss(output(), torch.ones(8))
+    assert takes_probabilities(made) is found
+    recording = Recording()
+    recording.backward(made)
+    recording.backward(torch.tensor(1.0))
+    assert recording.takes_probabilities is found
+
+
+def test_bfloat16_rounds_a_probability_to_one_from_where_no_gradient_leads_back() -> None:
+    """What the refusal rests on."""
+    logit = torch.tensor([7.0], requires_grad=True)
+    F.binary_cross_entropy(logit.bfloat16().sigmoid().float(), torch.zeros(1)).backward()
+    assert logit.grad is not None
+    assert logit.grad.item() == 0.0
+
+
+def test_mixed_precision_is_not_for_a_loss_of_probabilities() -> None:
+    assert AMP.inspect(
+        SimpleNamespace(
+            takes_probabilities=True,
+            setup=SimpleNamespace(precision=SimpleNamespace(dtype=None)),
+            training=SimpleNamespace(scaler=None),
+        )
+    ) == {"probabilities": True}
+    answer = AMP.applies(sample_case(inspected={"amp": {"probabilities": True}}))
+    assert not answer
+    assert "binary_cross_entropy_with_logits" in answer.reason
+    assert AMP.applies(sample_case())

@@ -44,11 +44,6 @@ def test_the_same_losses_as_a_loop_written_by_hand() -> None:
     assert ours == by_hand
 
 
-def test_twice_the_same() -> None:
-    assert trained() == trained()
-    assert trained() != [*trained(optimizer=lambda params: torch.optim.AdamW(params, lr=0.02))]
-
-
 @pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(), F.cross_entropy, lambda out, y: F.cross_entropy(out, y)])
 def test_a_criterion_is_a_closure(loss: Any) -> None:
     assert trained(loss=loss) == trained()

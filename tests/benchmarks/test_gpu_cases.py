@@ -1,9 +1,10 @@
-"""The cases of benchmarks/gpu at toy size on the CPU: that they train and learn; nothing about speed."""
+"""The cases of benchmarks/gpu at toy size on the CPU, and the race between their arms."""
 
 from __future__ import annotations
 
 import json
 import math
+import signal
 import types
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from autoopt.benchmark.seeding import seed_everything
 from autoopt.benchmark.training import Training
 from autoopt.errors import WorkloadError
 from autoopt.loading import validation
-from autoopt.records import Change, Plan, Result, StopReason, Trial, Verdict
+from autoopt.records import Change, Plan, Result
 from benchmarks.gpu import __main__ as gpu
 from benchmarks.gpu import race as gpu_race
 from benchmarks.gpu import rivals
@@ -92,56 +93,6 @@ def test_all_tips_train_but_for_the_compiler(name: str, monkeypatch: pytest.Monk
     assert rivals.summary([block, block])["steps"] == 6
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("arm", ["all_tips", "compile_bf16"])
-def test_the_compiler_too(arm: str) -> None:
-    """In a process of its own, with the loader's workers: a dataset of the case's must reach them."""
-    process = gpu_race.Process("gpt2", arm, "cpu", True, None)
-    try:
-        process.call("", timeout=120)
-        assert math.isfinite(process.call("block", timeout=280, steps=3)["loss"])
-    finally:
-        process.close()
-
-
-def test_the_real_sizes_are_those_that_the_field_quotes() -> None:
-    with torch.device("meta"):
-        resnet = case_of("resnet50")
-        assert count(resnet.ResNet(resnet.FULL["channels"], resnet.FULL["depth"])) == 25_557_032
-        gpt = case_of("gpt2")
-        assert count(gpt.GPT(gpt.FULL)) == 124_439_808
-        cifar = case_of("cifar")
-        assert count(cifar.network(cifar.FULL["channels"], cifar.FULL["depth"])) == 11_173_962
-        llm = case_of("llm_fit")
-        model = llm.Decoder(llm.FULL, llm.FULL["layers"])
-    assert count(model) == pytest.approx(6.74e9, rel=0.01)
-    assert llm.parameters(llm.FULL, 32) == pytest.approx(count(model), rel=0.001)
-
-
-def test_a_smaller_device_gets_a_smaller_decoder() -> None:
-    llm = case_of("llm_fit")
-    assert llm.layers_for(llm.FULL, 200 << 30) == 32
-    layers = llm.layers_for(llm.FULL, 40 << 30)
-    assert 1 < layers < 32
-    assert llm.parameters(llm.FULL, layers) * llm.STATE_BYTES <= llm.STATE_SHARE * (40 << 30)
-
-
-def count(model: torch.nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
-
-
-def test_how_it_came_to_fit_is_told(result: Result) -> None:
-    fits = Plan(changes=(Change(strategy="accumulation"), Change(strategy="checkpointing")))
-    failed = Trial(id=1, round=0, strategy="accumulation", verdict=Verdict.FAILED, reason="out_of_memory: no room")
-    both = failed.model_copy(update={"strategy": "checkpointing", "companions": fits.changes[:1]})
-    baseline = result.baseline.model_copy(update={"plan": fits})
-    found = gpu.fit_of(result.model_copy(update={"baseline": baseline, "trials": (failed, both)}))
-    assert found["plan"] == ["accumulation", "checkpointing"]
-    assert not found["untouched_fits"]
-    assert [row["plan"] for row in found["tried"]] == [["accumulation"], ["accumulation", "checkpointing"]]
-    assert gpu.fit_of(result)["untouched_fits"]
-
-
 def test_nothing_that_fits_is_a_result(tmp_path: Path) -> None:
     def optimize(*_: Any, **options: Any) -> Any:
         assert options["memory_limit"] == f"{case_of('llm_fit').TOY_MEMORY_LIMIT}B"
@@ -191,12 +142,6 @@ def test_what_is_known_is_written_and_printed_as_it_goes(
     assert (out.parent / "tiny-plan.json").read_text() == "{}"
 
 
-def test_a_case_that_was_ended_early_is_shown_as_such(result: Result, tmp_path: Path) -> None:
-    case = case_document(result, tmp_path)
-    early = {key: value for key, value in case.items() if key != "race"} | {"state": "racing"}
-    assert "ended early, while it was: racing" in gpu_table.render(early)
-
-
 def case_document(result: Result, tmp_path: Path, **changed: Any) -> dict[str, Any]:
     given = {"minutes": 1, "device": "cpu", "toy": False, "runs": tmp_path, "race": raced, **changed}
     return gpu.run_case("tiny", optimize=lambda spec, budget, **options: result, **given)
@@ -215,58 +160,6 @@ def test_what_is_printed_is_what_the_result_says(result: Result, tmp_path: Path)
         assert words in text
 
 
-def test_what_was_not_measured_is_said_so(result: Result, tmp_path: Path) -> None:
-    bare = result.model_copy(update={"baseline": result.baseline.model_copy(update={"mfu": None})})
-    case = case_document(bare, tmp_path)
-    assert case["autoopt"]["baseline"]["mfu"] is None
-    assert "MFU before: " in gpu_table.render(case)
-    unseen = case_document(bare.model_copy(update={"rounds": ()}), tmp_path)
-    assert "ceiling: not measured: the budget ended" in gpu_table.render(unseen)
-    assert "MFU before: the budget ended before a round was examined" in gpu_table.render(unseen)
-
-
-def test_the_budget_of_the_run_leaves_time_for_the_race(result: Result, tmp_path: Path) -> None:
-    asked: list[Any] = []
-
-    def optimize(spec: str, budget: str, **options: Any) -> Result:
-        asked.append((spec, budget, options))
-        return result
-
-    gpu.run_case("tiny", minutes=2, device="cpu", toy=True, runs=tmp_path, optimize=optimize, race=raced)
-    ((spec, budget, options),) = asked
-    assert spec.endswith("tiny.py:build_toy")
-    assert 60 < float(budget.removesuffix("s")) < 90
-    assert options["device"] == "cpu"
-
-
-def test_a_run_that_is_there_is_gone_on_with(result: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import autoopt.api
-
-    called: list[str] = []
-
-    def stand_in(name: str) -> Any:
-        def run(*_: Any, **__: Any) -> Result:
-            called.append(name)
-            return result
-
-        return run
-
-    for name in ("optimize", "resume_run"):
-        monkeypatch.setattr(autoopt.api, name, stand_in(name))
-    folder = tmp_path / "tiny"
-    gpu.optimized("tiny.py:build", "5s", out=str(folder))
-    folder.mkdir()
-    (folder / "journal.jsonl").write_text("{}\n")
-    gpu.optimized("tiny.py:build", "5s", out=str(folder))
-    stopped = result.model_copy(update={"stop": result.stop.model_copy(update={"reason": StopReason.INTERRUPTED})})
-    (folder / "result.json").write_text(stopped.model_dump_json())
-    gpu.optimized("tiny.py:build", "5s", out=str(folder))
-    assert called == ["optimize", "resume_run", "resume_run"]
-    (folder / "result.json").write_text(result.model_dump_json())
-    assert gpu.optimized("tiny.py:build", "5s", out=str(folder)) == result
-    assert len(called) == 3
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -281,21 +174,6 @@ def test_bad_options_are_refused(arguments: list[str], words: str, capsys: pytes
         gpu.main(arguments)
     assert ended.value.code == 2
     assert words in capsys.readouterr().err
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_without_a_gpu_one_error_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert gpu.main(["tiny", "--minutes", "1", "--runs", str(tmp_path)]) == 4
-    assert "there is no device 'cuda:0'" in capsys.readouterr().err.replace("'cuda'", "'cuda:0'")
-
-
-def test_a_case_replaces_its_earlier_run_and_leaves_the_others(tmp_path: Path) -> None:
-    file = tmp_path / "device.json"
-    gpu.add(file, {"case": "tiny", "n": 1})
-    gpu.add(file, {"case": "bert", "n": 2})
-    gpu.add(file, {"case": "tiny", "n": 3})
-    cases = json.loads(file.read_text())["cases"]
-    assert {name: case["n"] for name, case in cases.items()} == {"tiny": 3, "bert": 2}
 
 
 @pytest.mark.slow
@@ -325,3 +203,92 @@ def test_a_command_whose_time_is_up_is_gone_on_with(tmp_path: Path, monkeypatch:
     assert (tmp_path / "runs" / "tiny" / "journal.jsonl").stat().st_size
     assert gpu.main(["tiny", *options, *files, "--until", "3"]) == 0
     assert json.loads((tmp_path / "out.json").read_text())["cases"]["tiny"]["state"] == gpu.FINISHED
+
+
+# The race of benchmarks/gpu: arms take turns, alone where they must, until a deadline.
+
+
+class FakeProcess:
+    """An arm of known speed and size on a device that holds ``Device.room`` bytes."""
+
+    def __init__(self, device: FakeDevice, name: str) -> None:
+        self.device, self.name, self.running = device, name, True
+        device.started.append(name)
+
+    def call(self, name: str, **arguments: Any) -> dict[str, Any]:
+        assert self.running, "asked while it was stopped"
+        self.device.held[self.name] = self.device.sizes[self.name]
+        if sum(self.device.held.values()) > self.device.room:
+            raise gpu_race.RivalFailedError("out_of_memory: no room")
+        steps = arguments.get("steps", 0)
+        return {"steps": steps, "samples": 10 * steps, "seconds": steps * 0.1, "loss": 1.0, "peak_memory_bytes": 5}
+
+    def signal(self, number: int) -> None:
+        self.running = number == signal.SIGCONT
+
+    def close(self) -> None:
+        self.device.held.pop(self.name, None)
+
+
+class FakeDevice:
+    def __init__(self, room: int, **sizes: int) -> None:
+        self.room, self.sizes = room, sizes
+        self.held: dict[str, int] = {}
+        self.started: list[str] = []
+
+    def race(self, **options: Any) -> gpu_race.Race:
+        return gpu_race.Race(lambda name: FakeProcess(self, name), steps=4, warm=1, **options)
+
+
+def test_contenders_that_fit_stay_alive_and_take_turns() -> None:
+    device = FakeDevice(10, a=4, b=5)
+    found = device.race().run(("a", "b"), rounds=3)
+    assert device.started == ["a", "b"]
+    assert found["a"]["steps"] == found["b"]["steps"] == 12
+    assert found["a"]["samples_per_second"] == pytest.approx(100)
+    assert not device.held
+
+
+def test_contenders_that_do_not_fit_together_run_alone() -> None:
+    device = FakeDevice(10, a=8, b=9)
+    found = device.race().run(("a", "b"), rounds=2)
+    assert found["a"]["alone"]
+    assert found["a"]["blocks"] == found["b"]["blocks"] == 2
+
+
+def test_no_turn_starts_after_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter(range(100))
+    monkeypatch.setattr(gpu_race, "perf_counter", lambda: float(next(now)))
+    device = FakeDevice(10, a=1, b=1, c=1)
+    found = device.race(deadline=6.0).run(("a", "b", "c"), rounds=5)
+    assert found["a"]["blocks"] == 1
+    assert found["c"] == {"failed": "not measured: the time was up"}
+    assert "c" not in device.started
+
+
+def test_time_to_the_target_is_shared_out_until_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(gpu_race, "perf_counter", lambda: now[0])
+    asked: list[float] = []
+
+    class Process:
+        def call(self, name: str, timeout: float, **arguments: Any) -> dict[str, Any]:
+            if name:
+                asked.append(arguments["max_seconds"])
+                now[0] += 50.0
+            return {"seconds": 50.0, "reached": True, "metric": 0.9}
+
+        def close(self) -> None:
+            pass
+
+    found = gpu_race.to_target(lambda name: Process(), ("a", "b", "c"), 0.9, "accuracy", 5, deadline=90.0)
+    assert asked == [30.0, 20.0]
+    assert found["c"] == {"failed": "not measured: the time was up"}
+
+
+def test_contenders_race_in_processes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    race = gpu_race.Race(lambda name: gpu_race.Process("tiny", name, "cpu", True, PLAN), steps=3, warm=1)
+    found = race.run(("untouched", "autoopt"), rounds=2)
+    assert {name: row["steps"] for name, row in found.items()} == {"untouched": 6, "autoopt": 6}
+    assert all(math.isfinite(row["loss"]) for row in found.values())

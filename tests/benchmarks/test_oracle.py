@@ -1,8 +1,7 @@
-"""The race against an exhaustive search: its space, its rivals, its stages in slices, and what its page claims."""
+"""The race against an exhaustive search: its space, its rivals, its slices, and what its page claims."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import subprocess
@@ -14,14 +13,11 @@ import pytest
 from autoopt.records import Plan
 from autoopt.registry import Registry, load_strategies
 from autoopt.testing.strategies import sample_case
+from benchmarks.oracle import race, rivals, space, stages, table
+from benchmarks.oracle.slice import Slice, seconds_to_target
+from benchmarks.oracle.state import State, from_document
 
-ROOT = Path(__file__).parents[2]
 pytest.importorskip("optuna", reason="a rival in the race")
-
-from benchmarks.oracle import __main__ as oracle  # noqa: E402
-from benchmarks.oracle import race, rivals, space, stages, table  # noqa: E402
-from benchmarks.oracle.slice import Slice, seconds_to_target  # noqa: E402
-from benchmarks.oracle.state import State  # noqa: E402
 
 WORKERS = {"strategy": "workers", "setting": {"num_workers": 1, "prefetch_factor": 2, "persistent_workers": True}}
 THREAD = {"strategy": "threads", "setting": {"threads": 1}}
@@ -171,14 +167,6 @@ def test_a_rival_finds_the_best_point_of_a_small_space_in_slices(sampler: str) -
     assert rivals.best(seen) == {"samples": "prepared_samples rows", "threads": "1", "precision": "amp bfloat16"}
 
 
-def test_a_point_that_fails_is_never_the_choice() -> None:
-    study = rivals.Rival("tpe", KNOBS, 0)
-    seen = [study.turn(lambda point: {"value": None, "seconds": 1.0}) for _ in range(3)]
-    assert rivals.best(seen) is None
-    good = rivals.Rival("tpe", KNOBS, 0, seen).turn(evaluate)
-    assert rivals.best([*seen, good]) == good["point"]
-
-
 def test_a_replay_spends_its_budget_and_no_more() -> None:
     readings = {rivals.key(point): evaluate(point) for point in space.lattice(KNOBS)}
     asked: list[str] = []
@@ -245,18 +233,6 @@ def test_slices_go_on_where_the_one_before_ended(
     assert found["race"]["autoopt"]["share"]["value"] == 1.0
 
 
-def test_a_replayed_rival_measures_nothing(tmp_path: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    autoopt_chose([AMP], monkeypatch)
-    one = part(tmp_path, registry)
-    one.replays = 5
-    stages.run(one)
-    assert len(one.trials.readings) == 12  # type: ignore[attr-defined]
-    machine = {"cpu": "a CPU", "cores": 2, "python": "3.11", "at": "2026-01-01T00:00:00"}
-    document = table.document(one.state, machine, replays=3)
-    assert document["examples"]["digits"]["race"]["tpe"]["replayed"]
-    assert not document["examples"]["digits"]["race"]["autoopt"]["replayed"]
-
-
 def test_a_point_that_trains_otherwise_is_not_the_oracle(
     tmp_path: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,54 +243,6 @@ def test_a_point_that_trains_otherwise_is_not_the_oracle(
     found = table.document(one.state, {}, replays=0)["examples"]["digits"]["race"]["autoopt"]
     assert found["share"] is None
     assert "higher" in found["quality_lost"]
-
-
-def test_a_pair_without_time_is_lost_and_one_that_fails_counts(
-    tmp_path: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    autoopt_chose([AMP], monkeypatch)
-    one = part(tmp_path, registry)
-    measured, seen = one.trials.pair, set()
-
-    def pair(plan: Plan, number: int, **known: Any) -> dict[str, Any]:
-        """The first pair of each plan comes to nothing."""
-        first = plan.key not in seen
-        seen.add(plan.key)
-        return {"unmeasured": "no time", "seconds": 10.0} if first else measured(plan, number, **known)
-
-    monkeypatch.setattr(one.trials, "pair", pair)
-    assert stages.run(one)
-    assert "amp" in race.best_again(one).names()
-    one.state.add("digits", "race", round=9, plan=Plan.model_validate({"changes": [AMP]}).model_dump(),
-                  failed="crashed: signal 11", seconds=1.0)  # fmt: skip
-    found = table.document(one.state, {}, replays=0)["examples"]["digits"]["race"]
-    assert found["autoopt"]["failed"] == "crashed: signal 11"
-    assert found["oracle"]["throughput"]["n"] == one.rounds  # its first pair was in the second measurement
-    assert found["baseline"]["throughput"]["n"] == one.rounds - 1
-
-
-def test_a_command_that_fails_is_told(tmp_path: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    failed = subprocess.CompletedProcess([], 3, "", "error: the baseline fails")
-    monkeypatch.setattr(stages.subprocess, "run", lambda *a, **k: failed)
-    one = part(tmp_path, registry)
-    assert stages.run(one)
-    found = table.document(one.state, {}, replays=0)["examples"]["digits"]
-    assert "autoopt" not in found["race"]
-    assert "baseline fails" in found["autoopt"]["failed"]
-    assert "not run to the end" in table.shown("digits", found)
-
-
-def test_what_is_measured_anew_takes_the_place_of_its_example_alone(
-    tmp_path: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    autoopt_chose([AMP], monkeypatch)
-    one = part(tmp_path, registry)
-    stages.run(one)
-    earlier = {"examples": {"photos": {"race": None, "kept": True}, "digits": {"race": None, "old": True}}}
-    found = table.document(one.state, {}, replays=0, earlier=earlier)["examples"]
-    assert list(found) == ["photos", "digits"], "in the order of the examples"
-    assert found["photos"] == earlier["examples"]["photos"]
-    assert "old" not in found["digits"]
 
 
 def test_an_earlier_run_on_the_same_lattice_stays_on_the_page(
@@ -333,37 +261,54 @@ def test_an_earlier_run_on_the_same_lattice_stays_on_the_page(
     assert now["examples"]["digits"]["earlier_runs"] == []
 
 
-def test_every_option_reaches_the_slice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[Slice, str]] = []
-    monkeypatch.setattr(stages, "open_trials", lambda example, state: contextlib.nullcontext())
-    monkeypatch.setattr(stages, "run", lambda one, until: seen.append((one, until)) or True)
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
-    monkeypatch.chdir(tmp_path)
-    given = ["--minutes", "1", "--state", str(tmp_path / "s.jsonl"), "--example", "photos", "--until", "race"]
-    oracle.main([*given, *["--lattice-seconds", "7", "--top", "2", "--rounds", "3", "--share", "0.5", "--replay"]])
-    oracle.main([*given, "--without", "precision=no units for it"])
-    (one, until), (other, _) = seen
-    assert (one.without, other.without) == ({}, {"precision": "no units for it"})
-    assert (one.example, one.lattice_seconds, one.top, one.rounds, one.share) == ("photos", 7.0, 2, 3, 0.5)
-    assert one.replays == table.REPLAYS
-    assert until == "race"
+# What the table of the oracle race claims, by the intervals of its shares.
+
+pytest.importorskip("optuna", reason="a rival in the race")
 
 
-def test_a_knob_is_left_out_with_its_reason_or_not_at_all(
-    tmp_path: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        oracle.main(["--minutes", "1", "--state", str(tmp_path / "s"), "--without", "precision"])
-    assert "needs a knob and the reason" in capsys.readouterr().err
-    autoopt_chose([WORKERS], monkeypatch)
-    one = part(tmp_path, registry)
-    one.state.add("digits", "setup", **{**SETUP, "without": {"precision": "no units for it"}})
-    stages.run(one)
-    found = table.document(one.state, {}, replays=0)["examples"]["digits"]
-    assert found["setup"]["without"] == {"precision": "no units for it"}
+def race_of(low: float, changes: list[dict], sampler: float) -> dict[str, Any]:
+    def share(value: float, low: float) -> dict[str, float]:
+        return {"value": value, "low": low, "high": value**2 / low}
+
+    race = {"autoopt": {"share": share(1.0, low), "plan": {"changes": changes}}}
+    race |= {name: {"share": share(sampler, 0.9 * sampler), "plan": {"changes": [AMP]}} for name in ("tpe", "random")}
+    return {"race": race, "seconds": {"autoopt": 10.0, "lattice": 100.0}}
 
 
-def test_measuring_needs_a_place_for_what_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        oracle.main(["--minutes", "1"])
-    assert "--state" in capsys.readouterr().err
+def test_a_share_is_shown_by_the_lower_end_of_its_interval() -> None:
+    assert "shown" in table.shown("digits", race_of(0.96, [AMP], 0.9))
+    assert "**not shown**" not in table.shown("digits", race_of(0.96, [AMP], 0.9))
+    assert "**not shown**" in table.shown("digits", race_of(0.88, [AMP], 0.9))
+
+
+def test_leaving_the_baseline_as_it_is_shows_nothing_where_a_sampler_found_more() -> None:
+    assert "**not shown**" not in table.shown("digits", race_of(0.97, [], 0.99))
+    assert "Optuna TPE found more" in table.shown("digits", race_of(0.97, [], 1.02))
+
+
+def test_to_be_ahead_of_a_sampler_takes_an_interval_above_one() -> None:
+    near = table.means({"digits": race_of(0.96, [AMP], 0.98)})["ahead"]["tpe"]
+    far = table.means({"digits": race_of(0.96, [AMP], 0.7)})["ahead"]["tpe"]
+    assert near["low"] < 1.0 < near["high"]
+    assert far["low"] > 1.0
+
+
+def test_another_revision_runs_on_the_lattice_that_a_document_has(tmp_path: Path) -> None:
+    """Seconds of single readings that it lacks are shared out of their sum, which is told."""
+    row = {"point": {"precision": "as is"}, "value": 9.0, "step_seconds": 0.1, "fixed_seconds": 1.0}
+    slow = {**row, "point": {"precision": "amp"}, "fixed_seconds": 3.0}
+    found = {"setup": {"at": 7.0}, "compile": {"fixed_seconds": 30.0}, "again": [{"round": 0}], "lattice": [row, slow]}
+    document = {"examples": {"digits": {**found, "seconds": {"lattice": 10.0}, "autoopt": {"commit": "0"}}}}
+    state = from_document(tmp_path / "new.jsonl", document, {"share": "new"})
+    assert [reading["seconds"] for reading in state.of("digits", "lattice")] == [4.0, 6.0]
+    setup = state.one("digits", "setup")
+    assert setup is not None
+    assert (setup["at"], setup["seconds_shared_out"], setup["rules"]) == (7.0, True, {"share": "new"})
+    assert state.of("digits", "again")
+    assert state.of("digits", "compile")
+    assert not state.of("digits", "autoopt")
+    measured = [{**one, "seconds": 5.0} for one in (row, slow)]
+    document["examples"]["digits"]["lattice"] = measured
+    kept = from_document(tmp_path / "kept.jsonl", document, {})
+    assert [reading["seconds"] for reading in kept.of("digits", "lattice")] == [5.0, 5.0]
+    assert "seconds_shared_out" not in (kept.one("digits", "setup") or {})

@@ -110,8 +110,3 @@ def test_a_case_on_a_device_is_shown_and_a_toy_is_not(tmp_path: Path) -> None:
 )
 def test_a_speedup_has_its_interval_or_says_that_it_has_none(estimate: dict[str, Any] | None, text: str) -> None:
     assert pages.speedup(estimate) == text
-
-
-def test_a_plan_of_many_changes_is_cut_with_a_count() -> None:
-    assert pages.names([]) == "nothing kept"
-    assert pages.names([{"strategy": name} for name in "abcdefg"]) == "`a`, `b`, `c`, `d`, `e` and 2 more"

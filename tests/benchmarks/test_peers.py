@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.peers import data, page
+from benchmarks.peers import page
 from benchmarks.peers.fetching import OURS, fetch
 from benchmarks.peers.scripts import ORIGINS, PEERS
 from benchmarks.whole_runs import tools
@@ -36,13 +35,6 @@ def test_a_repository_without_the_revision_is_refused(tmp_path: Path, monkeypatc
     with pytest.raises(CaseError, match=ORIGINS["nanogpt"].source[1]):
         fetch(one, ORIGINS["nanogpt"])
     assert not one.folder.exists()
-
-
-def test_digits_come_in_the_form_of_mnist(tmp_path: Path) -> None:
-    data.mnist(tmp_path, train=7, test=3)
-    images = (tmp_path / "MNIST" / "raw" / "train-images-idx3-ubyte").read_bytes()
-    assert struct.unpack(">IIII", images[:16]) == (2051, 7, 28, 28)
-    assert len(images) == 16 + 7 * 28 * 28
 
 
 def work_of(folder: Path) -> tools.Work:
@@ -117,11 +109,6 @@ def test_loadtunes_settings_become_changes() -> None:
         {"strategy": "workers", "setting": {"num_workers": 2, "persistent_workers": True}},
         {"strategy": "threads", "setting": {"threads": 1}},
     ]
-
-
-def test_of_two_settings_of_a_strategy_the_last_one_stays() -> None:
-    first, second, other = ({"strategy": name, "setting": {"n": n}} for name, n in (("a", 1), ("a", 2), ("b", 1)))
-    assert tools.once([first, other, second]) == [second, other]
 
 
 def test_every_rival_is_a_tool() -> None:

@@ -1,16 +1,20 @@
-"""Streams and colours."""
+"""What commands print: results, the machine, and doubts."""
 
 from __future__ import annotations
 
 import io
+import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from autoopt.cli import output
+from autoopt.cli import doctor, main, output
+from autoopt.cli.doubts import Doubt, Readings, doubts, probe
+from autoopt.records import Environment, Peaks
 
 
 class Terminal(io.StringIO):
@@ -87,3 +91,128 @@ def test_without_a_screen_it_is_named(
     monkeypatch.setattr("webbrowser.open", lambda url: pytest.fail("nothing can be opened here"))
     output.show(tmp_path / "report.html")
     assert "report.html" in capsys.readouterr().err
+
+
+# The output of ``autoopt doctor``.
+
+MACHINE = Environment(
+    python="3.11.9",
+    torch="2.13.0",
+    device="cpu",
+    cpu="Some CPU",
+    cores=8,
+    threads=4,
+    ram_bytes=64 * 1024**3,
+    os="Linux",
+    packages={"numpy": "2.1.0"},
+    peaks=Peaks(
+        matmul_fp32_flops_per_second=8.5e10,
+        memory_bytes_per_second=2.31e10,
+        launch_seconds=1.5e-6,
+        measured_at="2026-01-01T00:00:00+00:00",
+    ),
+)
+
+
+def test_the_text_tells_machine_peaks_and_doubts() -> None:
+    text = "\n".join(doctor.lines(MACHINE, [Doubt(what="it is busy", do="stop other programs")]))
+    rows = [tuple(filter(None, line.split("  "))) for line in text.splitlines()]
+    told = {row[0].strip(): row[1].strip() for row in rows if len(row) == 2}
+    assert told["processor"] == "Some CPU"
+    assert told["numpy"] == "2.1.0"
+    assert told["matmul fp32"] == "85 GFLOP/s"
+    assert "memory           64.0 GiB" in text
+    assert told["memory"] == "23.1 GB/s"
+    assert told["starting an operator"] == "1.50 us"
+    assert text.endswith("what makes measuring doubtful\n  it is busy\n    stop other programs")
+
+
+def test_what_was_not_measured_is_never_a_number() -> None:
+    text = "\n".join(doctor.lines(Environment(python="3.12", device="cpu"), []))
+    assert text.count("not measured") == 11
+    assert "nothing here makes measuring doubtful" in text
+
+
+def test_it_prints_one_document(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(doctor, "describe_machine", lambda device: (MACHINE, [Doubt(what="busy", do="wait")]))
+    assert main(["doctor", "--json", "--device", "cpu"]) == 0
+    document = json.loads(capfd.readouterr().out)
+    assert set(document) == {"autoopt", "environment", "doubts"}
+    assert Environment.model_validate(document["environment"]) == MACHINE
+    assert document["doubts"] == [{"what": "busy", "do": "wait"}]
+
+
+def test_a_device_that_is_not_there_is_the_environment_s_fault(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--device", "cuda:97"]) == 4
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "there is no device 'cuda:97'" in err
+
+
+def test_it_asks_the_engine_for_the_device_that_was_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    peaks = Peaks(launch_seconds=1e-6)
+    monkeypatch.setattr(
+        "autoopt.benchmark.environment.environment", lambda device: asked.append(str(device)) or MACHINE
+    )
+    monkeypatch.setattr("autoopt.simplify.peaks.measured_peaks", lambda device: asked.append(str(device)) or peaks)
+    environment, _ = doctor.describe_machine("cpu")
+    assert asked == ["cpu", "cpu"]
+    assert environment.peaks == peaks
+    assert environment.cpu == "Some CPU"
+
+
+# Doubts about a machine.
+
+GIB = 1024**3
+GOOD = Readings(
+    cores=8,
+    load=0.4,
+    threads=8,
+    ram_bytes=64 * GIB,
+    free_ram_bytes=50 * GIB,
+    swapped_bytes=0,
+    shared_bytes=32 * GIB,
+    governors=frozenset({"performance"}),
+    on_battery=False,
+    compiler="/usr/bin/g++",
+    taken_device_bytes=0,
+    device_bytes=80 * GIB,
+)
+
+
+def test_a_good_machine_is_not_doubted() -> None:
+    assert doubts(GOOD) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"load": 4.0}, "load 4.0 on 8 cores"),
+        ({"cores": 1, "threads": 1, "load": 0.1}, "one core"),
+        ({"quota": 2.5}, "allows 2.5 cores' worth"),
+        ({"threads": 16}, "16 compute threads on 8 cores"),
+        ({"governors": frozenset({"powersave", "performance"})}, "governor powersave"),
+        ({"on_battery": True}, "battery"),
+        ({"free_ram_bytes": 2 * GIB}, "3% of the memory is free (2.0 GiB)"),
+        ({"swapped_bytes": 3 * GIB}, "3.0 GiB of memory lie on disk"),
+        ({"shared_bytes": 64 * 1024**2}, "/dev/shm holds 64 MiB"),
+        ({"taken_device_bytes": 8 * GIB}, "8.0 GiB of the device's memory"),
+        ({"compiler": None}, "no C++ compiler"),
+    ],
+)
+def test_each_reason_is_told_with_what_to_do(change: dict[str, object], word: str) -> None:
+    (doubt,) = doubts(replace(GOOD, **change))  # type: ignore[arg-type]
+    assert word in doubt.what
+    assert doubt.do
+
+
+def test_what_could_not_be_found_out_is_no_doubt() -> None:
+    assert doubts(Readings(cores=4, compiler="c++")) == []
+
+
+def test_this_machine_can_be_looked_at() -> None:
+    machine = probe(threads=1)
+    assert machine.cores >= 1
+    assert machine.ram_bytes
+    doubts(machine)

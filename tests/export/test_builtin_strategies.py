@@ -81,23 +81,44 @@ def stands_alone(made: Script) -> None:
     assert "from autoopt" not in made.text
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-def test_a_script_with_it_trains_as_the_trial_does(name: str, tmp_path: Path) -> None:
+def groups(count: int = 7) -> dict[str, list[str]]:
+    """Plans that together hold every strategy that can be trained with here, each beside others that it stands with."""
+    made: list[list[str]] = [[] for _ in range(count)]
+    for number, name in enumerate(name for name in SETTINGS if name not in {*NARROW, *WRITTEN}):
+        strategy = REGISTRY[name]
+        distributed = ".distributed." in type(strategy).__module__ or plan_of(name).processes > 1
+        if distributed or not example_of(strategy).trains:
+            continue
+        for turn in range(count):
+            group = made[(number + turn) % count]
+            if not any(name in REGISTRY[other].excludes or other in strategy.excludes for other in group):
+                group.append(name)
+                break
+        else:
+            made.append([name])
+    return {"+".join(names): names for names in [*made, *([name] for name in sorted(NARROW))] if names}
+
+
+@pytest.mark.parametrize("names", groups().values(), ids=groups())
+def test_a_script_with_them_trains_as_the_trial_does(names: list[str], tmp_path: Path) -> None:
+    made = printed(plan_of(*names))
+    stands_alone(made)
+    before = torch.get_float32_matmul_precision()
+    losses, _ = script_losses(loaded(made.text, tmp_path), "--seed", str(SEED))
+    torch.set_float32_matmul_precision(before)
+    assert losses == trial_losses(plan_of(*names))
+
+
+@pytest.mark.parametrize("name", [name for name in SETTINGS if not any(name in group for group in groups().values())])
+def test_what_cannot_be_trained_with_here_is_written_or_left_to_who_starts_processes(name: str) -> None:
     made = printed(plan_of(name))
     if plan_of(name).processes > 1:
         assert "autoopt train" in made.notes[0], "the script trains in one process, and who starts several is named"
         return
     stands_alone(made)
-    if ".distributed." in type(REGISTRY[name]).__module__:
-        return  # without several processes it changes nothing
-    if name in WRITTEN or not example_of(REGISTRY[name]).trains:
-        compile(made.text, "optimized_train.py", "exec")
-        assert WRITTEN[name] in made.text
-        return
-    before = torch.get_float32_matmul_precision()
-    losses, _ = script_losses(loaded(made.text, tmp_path), "--seed", str(SEED))
-    torch.set_float32_matmul_precision(before)
-    assert losses == trial_losses(plan_of(name))
+    compile(made.text, "optimized_train.py", "exec")
+    assert WRITTEN.get(name, "") in made.text
+    assert name in WRITTEN or ".distributed." in type(REGISTRY[name]).__module__
 
 
 def test_a_whole_step_is_recorded_by_the_script_and_runs_as_it_is_on_a_cpu(tmp_path: Path) -> None:

@@ -151,8 +151,11 @@ def axe() -> str:
     return (Path(package.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", ["win", "interrupted", "hostile", "profile"])
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+@pytest.mark.parametrize(
+    ("name", "scheme", "width"),
+    [("win", "light", 1280), ("win", "dark", 390), ("interrupted", "dark", 390), ("hostile", "light", 1280),
+     ("profile", "dark", 390)],
+)  # fmt: skip
 def test_axe_finds_nothing_serious(browser: Any, pages: Pages, axe: str, name: str, scheme: str, width: int) -> None:
     with screen(browser, width, 900, prefers_color_scheme=scheme):
         browser.get(pages[name])

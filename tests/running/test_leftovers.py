@@ -1,16 +1,21 @@
-"""What a profile leaves behind: its documents, the command that made them, and nothing where it found nothing."""
+"""What a run checks before it begins, keeps of its options, and clears away."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from autoopt.errors import WorkloadError
+from autoopt.errors import UsageError, WorkloadError
 from autoopt.options import Options
 from autoopt.running import profile as profiling
+from autoopt.running.saved_options import fingerprint_of
 from autoopt.script.command import parse
+from autoopt.storage.run import Run
+from autoopt.storage.run_directory import RunDirectory
 
 
 @pytest.fixture
@@ -63,3 +68,82 @@ def test_a_profile_keeps_no_space_back_once_it_is_done(script: Path, monkeypatch
 )
 def test_options_stand_before_the_words_of_a_script(spec: str, tools: tuple[str, ...], line: str) -> None:
     assert f"autoopt profile {parse(spec).asked(tools)}" == line
+
+
+# Refusals before torch is imported or a directory made.
+
+SCRIPT = """
+import sys
+from autoopt.cli.entry import run
+code = run(sys.argv[1:])
+print("code", code, "torch" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["optimize", "mine"], 3, "it has no ':'"),
+        (["optimize", "nine.py"], 3, "there is no script nine.py"),
+        (["optimize", "nine.py:build"], 3, "did you mean mine.py?"),
+        (["profile", "minee:build"], 3, "did you mean 'mine'?"),
+        (["optimize", "mine:build", "--only", "amq"], 2, "did you mean amp?"),
+        (["profile", "mine:build", "--out", "mine.py"], 2, "it is a file"),
+        (["optimize", "mine:build", "--out", "old"], 2, "holds a run already (plan.json)"),
+        (["train", "mine.py", "--plan", "old/plan.json"], 3, "it has no ':'"),
+    ],
+)
+def test_a_command_is_refused_before_anything_starts(words: list[str], code: int, said: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("raise AssertionError('imported')\n")
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "plan.json").write_text('{"schema_version": 1, "changes": []}')
+    before = sorted(tmp_path.rglob("*"))
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, *words], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == f"code {code} False\n", done.stderr
+    assert said in done.stderr
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+# The fingerprint of a script: resume refuses once it, or a file that its command names, was edited.
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("")
+    (tmp_path / "package" / "net.py").write_text("width = 4\n")
+    (tmp_path / "package" / "train.py").write_text("from package.net import width\n")
+    (tmp_path / "train.py").write_text("import package.net\n")
+    (tmp_path / "config.yaml").write_text("lr: 0.1\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("spec", "edited"),
+    [
+        ("train.py --epochs 3", "train.py"),
+        ("python train.py", "package/net.py"),
+        ("python -m package.train", "package/net.py"),
+        ("python -m torch.distributed.run --nproc-per-node 2 train.py", "train.py"),
+        ("python -m torch.distributed.run --nproc-per-node 2 -m package.train", "package/train.py"),
+        ("train.py --config config.yaml", "config.yaml"),
+        ("train.py --config=config.yaml", "config.yaml"),
+    ],
+)
+def test_an_edited_script_is_not_resumed(project: Path, spec: str, edited: str) -> None:
+    (project / "run").mkdir()
+    directory = RunDirectory(project / "run")
+    Run.create(directory, fingerprint_of(parse(spec), Options()), {}).__exit__(None, None, None)
+    Run.resume(directory, fingerprint_of(parse(spec), Options())).__exit__(None, None, None)
+    (project / edited).write_text("width = 5\n")
+    with pytest.raises(UsageError, match=f"code sources {edited}: "):
+        Run.resume(directory, fingerprint_of(parse(spec), Options()))
+
+
+def test_what_a_script_does_not_read_may_change(project: Path) -> None:
+    before = fingerprint_of(parse("train.py"), Options())
+    (project / "config.yaml").write_text("lr: 0.2\n")
+    assert fingerprint_of(parse("train.py"), Options()) == before

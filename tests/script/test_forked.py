@@ -1,16 +1,20 @@
-"""Scripts run by a process that has torch imported already: they are what they are in an interpreter of their own."""
+"""Scripts in a process that has torch imported already: they are what they are in their own interpreter."""
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from autoopt.errors import AutooptError
 from autoopt.records import Change, Plan
 from autoopt.registry import load_strategies
+from autoopt.script import execute
+from autoopt.script.boot import Orders
 from autoopt.script.execute import runs_here
 from autoopt.search.budget_allocation import TimeLimits
 from autoopt.search.first_process import FirstProcess
@@ -164,3 +168,23 @@ def test_which_commands_need_an_interpreter_of_their_own() -> None:
     assert not runs_here((own, "-c", "import torch"))
     assert not runs_here((own, "-m"))
     assert not runs_here(("/usr/bin/other", "train.py"))
+
+
+# A script that is forked collects as much garbage as in an interpreter of its own.
+
+
+def test_what_the_server_has_frozen_is_looked_at_by_the_scripts_collections(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = TrialSpec(workload="train.py", script=ScriptSpec(command=("python", "train.py")))
+    frozen: list[int] = []
+    prepared = (["python", "train.py"], Orders(spec=spec), dict[str, str]())
+    monkeypatch.setattr(execute, "_prepared", lambda *_: prepared)
+    monkeypatch.setattr(execute, "listen", lambda *_: None)
+    monkeypatch.setattr(execute, "run", lambda *_: frozen.append(gc.get_freeze_count()))
+    monkeypatch.setattr(execute.sys, "path", [])
+    gc.freeze()
+    try:
+        channel: Any = None
+        execute.run_here(channel, {})
+    finally:
+        gc.unfreeze()
+    assert frozen == [0]

@@ -1,4 +1,4 @@
-"""The metric of a script, read from what it prints, gives to a tracker, or logs as a LightningModule."""
+"""The metric of a script: named, or found in what it prints, tells a tracker or logs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from autoopt.benchmark.live import Printed
 from autoopt.script import metric
-from autoopt.script.metric import MetricReader, overhear
+from autoopt.script.metric import MetricReader, candidates, chosen, direction_of, name_of, overhear, values
 
 
 class _Writer:
@@ -89,3 +90,110 @@ def test_a_metric_is_read_by_its_key_or_by_the_pattern_that_was_found(
     MetricReader(wanted, tell).install()
     say(modules)
     assert told == values
+
+
+# The metric that a script prints at each evaluation, found without being named.
+
+
+def told(*texts: str, each: int = 1) -> list[Printed]:
+    """Lines, ``each`` so many to an evaluation."""
+    return [Printed(10 * (n // each + 1), 1.0 * n, n // each, text) for n, text in enumerate(texts)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "name", "direction", "last"),
+    [
+        (["epoch 1: accuracy 0.7500", "epoch 2: accuracy 0.8125"], "accuracy", "max", 0.8125),
+        (
+            ["epoch 0 loss 0.51 val acc 0.80 3.1s", "epoch 1 loss 0.42 val acc 0.85 3.0s"],
+            "val acc",
+            "max",
+            0.85,
+        ),
+        (
+            [f"step {n}: train loss {4 - n:.4f}, val loss {4.1 - n:.4f}, {n}.1s" for n in (0, 1, 2)],
+            "val loss",
+            "min",
+            2.1,
+        ),
+        (
+            [f"Test set: Average loss: {x}, Accuracy: {int(100 * x)}/100 ({100 * x:.0f}%)" for x in (0.5, 0.25)],
+            "Average loss",
+            "min",
+            0.25,
+        ),
+        (["| valid ppl   148.23 |", "| valid ppl   120.51 |"], "valid ppl", "min", 120.51),
+        (
+            [f"{{'eval_loss': '{x}', 'eval_runtime': '0.01', 'epoch': '{x}'}}" for x in (0.5, 0.25)],  # transformers
+            "eval_loss",
+            "min",
+            0.25,
+        ),
+        (["val_acc=9.1e-1", "val_acc=9.25e-1"], "val_acc", "max", 0.925),
+    ],
+)
+def test_the_one_number_of_each_evaluation_is_the_metric(
+    lines: list[str], name: str, direction: str, last: float
+) -> None:
+    (pattern,) = candidates(told(*lines))
+    assert name_of(pattern) == name
+    assert direction_of(pattern) == direction
+    assert [value for _, _, value in values(pattern, told(*lines))][-1] == pytest.approx(last)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["epoch 1: accuracy 0.75"],  # one evaluation: nothing says what of it changes
+        ["epoch 1 took 3.1s", "epoch 2 took 3.2s"],
+        ["saved to run-1.pt", "saved to run-2.pt"],
+        ["batch 10/100 lr 0.01", "batch 20/100 lr 0.02"],
+        ["acc 50%|#####     | 5/10 [00:01, 5.0it/s]", "acc 60%|######    | 6/10 [00:01, 5.0it/s]"],
+        ["accuracy none", "accuracy none"],
+    ],
+)
+def test_what_is_no_measure_of_quality_is_not_taken(lines: list[str]) -> None:
+    assert candidates(told(*lines)) == ()
+
+
+def test_one_evaluation_is_enough_where_the_words_name_held_out_data() -> None:
+    (pattern,) = candidates(told("epoch 0 loss 0.6133 val acc 0.9500 3.2s"))
+    assert name_of(pattern) == "val acc"
+
+
+@pytest.mark.parametrize(
+    ("lines", "taken"),
+    [
+        (["val loss 0.5 val acc 0.7", "val loss 0.4 val acc 0.8"], "val acc"),
+        (["Acc@1 51.2 Acc@5 80.1", "Acc@1 55.0 Acc@5 83.0"], "Acc@1"),
+        (["valid loss 3.1 | valid ppl 22.2", "valid loss 3.0 | valid ppl 20.1"], "valid loss"),
+        (["best acc 0.7, val acc 0.7", "best acc 0.7, val acc 0.6"], "val acc"),
+        (["eval_loss: 0.5\neval_f1: 0.3", "eval_loss: 0.4\neval_f1: 0.4"], "eval_f1"),
+        (["val_wer 0.5 val_loss 0.7", "val_wer 0.4 val_loss 0.6"], "val_wer"),
+    ],
+)
+def test_of_several_measures_the_first_that_is_no_loss_is_taken(lines: list[str], taken: str) -> None:
+    said = [Printed(n, 1.0 * n, n, text) for n, each in enumerate(lines) for text in each.split("\n")]
+    found = candidates(said)
+    assert name_of(chosen(found) or "") == taken
+
+
+def test_where_there_is_none_none_is_taken() -> None:
+    assert chosen(()) is None
+
+
+def test_a_line_that_each_evaluation_prints_more_than_once_is_none() -> None:
+    lines = told("batch 1 acc 0.5", "batch 2 acc 0.6", "batch 1 acc 0.7", "batch 2 acc 0.8", each=2)
+    assert candidates(lines) == ()
+
+
+def test_what_is_printed_and_logged_is_one_metric_and_one_evaluation() -> None:
+    """Lightning gives its logger what its callbacks read; many scripts print with fewer digits what they log."""
+    lines = told("val_psnr: 19.866413", "val_psnr: 19.866413", "val_psnr: 19.99", "val_psnr: 19.988985", each=2)
+    (pattern,) = candidates(lines)
+    assert [(step, value) for step, _, value in values(pattern, lines)] == [(10, 19.866413), (20, 19.99)]
+
+
+def test_another_value_at_the_same_step_is_another_evaluation() -> None:
+    lines = told("val acc 0.50", "val acc 0.60", "val acc 0.61", "val acc 0.61", each=2)
+    assert [value for _, _, value in values("val acc ([0-9.]+)", lines)] == [0.5, 0.6, 0.61]

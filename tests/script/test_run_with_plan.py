@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from autoopt.cli import main
 from autoopt.records import Result, Sites
 from autoopt.running import script_run
 
@@ -58,10 +59,12 @@ def test_the_plan_is_put_on_and_no_file_changes(project: Path) -> None:
     assert {path: path.read_bytes() for path in project.rglob("*") if path.is_file()} == before
 
 
-def test_a_function_that_describes_the_run_is_no_script(project: Path) -> None:
-    done = autoopt(project, "run", "--plan", "run/plan.json", "my_module:build")
-    assert done.returncode == 2
-    assert "autoopt train my_module:build" in done.stderr
+def test_a_function_that_describes_the_run_is_no_script(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(project)
+    assert main(["run", "--plan", "run/plan.json", "my_module:build"]) == 2
+    assert "autoopt train my_module:build" in capsys.readouterr().err
 
 
 def test_what_needs_a_build_is_refused_before_anything_runs(project: Path) -> None:

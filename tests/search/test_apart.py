@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf
+from math import inf, log
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from autoopt.errors import TrialFailed
 from autoopt.options import Options
-from autoopt.records import Change, JsonDict, Plan, Verdict
+from autoopt.records import Change, Decided, JsonDict, Plan, Verdict
 from autoopt.search.ablate import ablate, alone, take_apart
+from autoopt.search.at_once import compare_switched, switchable_from
 from autoopt.search.baseline import benchmark, described
 from autoopt.search.candidate import Candidate, shares
 from autoopt.search.compare.comparison import Comparison, Decision, PairOfProcesses
@@ -21,7 +21,7 @@ from autoopt.search.decided import decided
 from autoopt.search.state import Part, SearchState
 from autoopt.search.verify import seconds_due
 from autoopt.setup import Setup
-from autoopt.strategy import Risk, Strategy
+from autoopt.strategy import Applies, Risk, Strategy
 from autoopt.testing.fakes import Behaviour, NoiseModel
 from simulated import World, product, strategy
 
@@ -65,23 +65,6 @@ def test_what_was_measured_before_something_was_dropped_stays_a_figure_of_its_ch
     found = {one.strategy: one for one in decided(state)}
     assert found["strong"].verdict is Verdict.KEPT
     assert "as idle was in it" in found["strong"].by
-
-
-def starts(one: World, since: int = 0) -> list[tuple[str, ...]]:
-    return [plan.names() for plan, _ in one.runner.machine.started[since:]]
-
-
-def test_a_part_that_showed_nothing_from_fresh_processes_does_not_stay_for_its_looks(tmp_path: Path) -> None:
-    """Live, a change with 1.00x [0.90, 1.13] in the plan was adopted, since its looks had told it from chance."""
-    left = []
-    for seed in range(4):
-        made = world(tmp_path / str(seed), {"strong": 1.4, "good": 1.3, "idle": 0.99})
-        made.runner.machine.rng = np.random.default_rng(seed)
-        state = stack(made, {"strong": Part(0.34), "good": Part(0.26), "idle": Part(0.2, error=0.01)})
-        take_apart(made.context, state, made.clock() + 90.0)
-        left.append(set(state.incumbent.names()))
-    assert all({"strong", "good"} <= names for names in left)
-    assert sum("idle" in names for names in left) <= 1
 
 
 def test_a_part_that_alone_cannot_run_ends_nothing_for_the_others(tmp_path: Path) -> None:
@@ -281,10 +264,190 @@ def test_no_comparison_is_begun_that_its_starts_leave_no_time_for(tmp_path: Path
     assert set(state.incumbent.names()) == {"strong", "compiled"}
 
 
-def test_comparisons_get_the_time_that_their_starts_take(tmp_path: Path) -> None:
-    one = dear(tmp_path)
-    state = stack(one, {"strong": Part(0.34), "compiled": Part(0.14)})
-    looked_at(one, state)
-    take_apart(one.context, state, one.clock() + 1500.0)
-    assert state.ablations
-    assert all(len(comparison.pairs) >= 2 for comparison in state.ablations)
+# Parts of a plan that a running process can put on and off, left out and tried alone in such, in simulated time.
+
+SPEEDS = {"loader": 1.4, "amp": 1.2, "layout": 1.1}
+NOISE_SWITCHED_APART = NoiseModel("normal", block_sd=0.03, process_sd=0.05)
+
+
+def world_switched_apart(folder: Path, speeds: dict[str, float] = SPEEDS, **options) -> World:
+    made = [strategy(name, switchable=name != "loader") for name in speeds]
+    return World(folder, *made, **{"speed": product(speeds), "noise": NOISE_SWITCHED_APART, **options})
+
+
+def stack_switched_apart(made: World, speeds: dict[str, float] = SPEEDS) -> SearchState:
+    """The state after all of them were kept together, with what looks showed of each."""
+    options = Options(budget_seconds=made.budget)
+    state = described(made.context, options)
+    benchmark(made.context, state, options)
+    plan = Plan(changes=tuple(Change(strategy=name) for name in speeds))
+    state.incumbent = made.context.runner.registry.order(plan)
+    state.together = {name: Part(max(log(speed), 0.15)) for name, speed in speeds.items()}
+    return state
+
+
+def test_what_a_process_can_put_on_and_off_is_left_out_in_it(tmp_path: Path) -> None:
+    made = world_switched_apart(tmp_path)
+    state = stack_switched_apart(made)
+    before = len(made.runner.machine.started)
+    take_apart(made.context, state, made.clock() + 400.0)
+    modes = {seen.incumbent.plan.names(): seen.mode for seen in state.ablations}
+    assert modes == {
+        ("loader", "layout"): "switched",
+        ("loader", "amp"): "switched",
+        ("amp", "layout"): "interleaved",
+    }
+    began = [plan.names() for plan, _ in made.runner.machine.started[before:]]
+    switched = max(len(seen.pairs) for seen in state.ablations if seen.mode == "switched")
+    assert began[:switched] == [("loader",)] * switched, "what all of them have in common takes the rest on"
+    assert switched >= 2, "processes are replicated"
+    assert not state.together, "each is decided"
+    found = {one.strategy: one for one in decided(state)}
+    assert "processes that were switched" in found["amp"].by
+    for seen in state.ablations:
+        (name,) = set(SPEEDS) - set(seen.incumbent.plan.names())
+        assert seen.decision is Decision.ACCEPT
+        assert seen.estimate is not None
+        assert seen.estimate.low < SPEEDS[name] < seen.estimate.high
+
+
+def test_an_idle_part_is_dropped_and_the_rest_is_measured_without_it(tmp_path: Path) -> None:
+    speeds = {"loader": 1.4, "amp": 1.2, "layout": 0.97}
+    made = world_switched_apart(tmp_path, speeds)
+    state = stack_switched_apart(made, speeds)
+    take_apart(made.context, state, made.clock() + 400.0)
+    assert set(state.incumbent.names()) == {"loader", "amp"}
+
+
+def test_one_that_fails_in_the_process_is_compared_by_processes_of_its_own(tmp_path: Path) -> None:
+    def behave(plan: Plan, behaviour: Behaviour) -> Behaviour:
+        lost = plan.names() == ("loader", "amp")
+        return behaviour.__class__(**{**vars(behaviour), "fails": TrialFailed("error", "no") if lost else None})
+
+    made = world_switched_apart(tmp_path, behave=behave)
+    state = stack_switched_apart(made)
+    take_apart(made.context, state, made.clock() + 400.0)
+    modes = {seen.incumbent.plan.names(): (seen.mode, seen.decision) for seen in state.ablations}
+    assert modes[("loader", "layout")] == ("switched", Decision.ACCEPT)
+    assert modes[("loader", "amp")] == ("interleaved", Decision.FAILED)
+    assert set(state.incumbent.names()) == set(SPEEDS), "what is left cannot run without it"
+
+
+def test_each_alone_is_put_on_a_process_of_the_baseline(tmp_path: Path) -> None:
+    made = world_switched_apart(tmp_path)
+    state = stack_switched_apart(made)
+    take_apart(made.context, state, made.clock() + 400.0)
+    rows, _ = ablate(made.context, state, made.clock() + 400.0)
+    measured = len(state.ablations)
+    rows = alone(made.context, state, rows, made.clock() + 400.0)
+    modes = {seen.candidate.plan.names(): seen.mode for seen in state.ablations[measured:]}
+    assert modes == {("amp",): "switched", ("layout",): "switched", ("loader",): "interleaved"}
+    for row in rows:
+        assert row.alone is not None
+        assert row.alone.low < SPEEDS[row.strategy] < row.alone.high
+
+
+def test_as_many_are_left_out_as_there_is_time_for(tmp_path: Path) -> None:
+    speeds = {"amp": 1.3, "layout": 1.2, "copies": 1.1}
+    made = World(
+        tmp_path,
+        *(strategy(name, switchable=True) for name in speeds),
+        speed=product(speeds),
+        noise=NOISE_SWITCHED_APART,
+    )
+    state = stack_switched_apart(made, speeds)
+    less = [state.incumbent.without(name) for name in speeds]
+    compare_switched(made.context, state, state.incumbent, less, "candidate", made.clock() + 25.0, "ablation")
+    assert [seen.incumbent.plan for seen in state.ablations] == less[:2]
+    assert not compare_switched(made.context, state, state.incumbent, less, "candidate", made.clock() + 5.0, "ablation")
+    assert len(state.ablations) == 2
+
+
+@pytest.mark.parametrize(("gain", "kept"), [(0.95, {"a"}), (1.2, {"a", "b"})])
+def test_a_companion_is_put_off_where_the_pair_is_as_fast_without_it(
+    tmp_path: Path, gain: float, kept: set[str]
+) -> None:
+    """Each half of a pair took half a minute in processes of its own."""
+    first = strategy("a", switchable=True, companions=lambda self, case, setting: [Change(strategy="b")])
+    second = strategy("b", switchable=True, applies=lambda self, case: Applies.no("only beside a"))
+    made = World(
+        tmp_path, first, second, speed=product({"a": 1.4, "b": gain}), noise=NOISE_SWITCHED_APART, budget=600.0
+    )
+    outcome = made.go()
+    assert set(outcome.best.plan.names()) == kept
+    halves = [seen for seen in outcome.state.ablations if len(seen.candidate.plan.changes) == 2]
+    assert {seen.mode for seen in halves} == {"switched"}
+
+
+def test_a_process_has_what_its_plans_have_in_common(tmp_path: Path) -> None:
+    made = world_switched_apart(tmp_path)
+
+    def plan(*names: str) -> Plan:
+        return Plan(changes=tuple(Change(strategy=name) for name in names))
+
+    whole = plan("loader", "amp", "layout")
+    less = [plan("loader", "amp"), plan("amp", "layout"), plan("loader", "layout")]
+    base, chosen = switchable_from(made.context, whole, less)
+    assert base == plan("loader")
+    assert chosen == [less[0], less[2]], "a loader's workers are not switched"
+    base, chosen = switchable_from(made.context, whole, [less[1]])
+    assert not chosen
+    made.runner.parallel = 2
+    assert not switchable_from(made.context, whole, less)[1], "several processes at once are not switched"
+
+
+# What became of each candidate, over its trials and the ablation.
+
+
+def told(world: World) -> dict[str, Decided]:
+    return {row.strategy: row for row in decided(world.go().state)}
+
+
+def test_a_part_of_a_stack_is_decided_by_leaving_it_out(tmp_path: Path) -> None:
+    names = ("one", "other")
+    world = World(tmp_path, *map(strategy, names), speed=product(dict.fromkeys(names, 1.4)), budget=600.0)
+    rows = told(world)
+    assert {trial.strategy for trial in world.loop.state.trials if trial.verdict is Verdict.KEPT} != set(names)
+    for name in names:
+        assert rows[name].verdict is Verdict.KEPT
+        assert "with and without it" in rows[name].by
+
+
+def test_what_was_decided_before_another_change_came_into_the_plan_is_told_so(tmp_path: Path) -> None:
+    names = ("one", "other")
+    world = World(tmp_path, *map(strategy, names), speed=product(dict.fromkeys(names, 1.4)), budget=600.0)
+    state = world.go().state
+    state.incumbent = Plan(changes=(*state.incumbent.changes, Change(strategy="later")))
+    rows = {row.strategy: row for row in decided(state)}
+    stacked = [name for name in names if "with and without it" in rows[name].by]
+    assert stacked
+    for name in stacked:
+        assert rows[name].verdict is Verdict.KEPT
+        assert "later came into it" in rows[name].by
+    assert rows["later"].verdict is None
+
+
+def test_what_is_slower_or_fails_is_decided_and_what_is_equal_is_not(tmp_path: Path) -> None:
+    speeds = {"slow": 0.5, "equal": 1.0}
+    world = World(tmp_path, *map(strategy, speeds), speed=product(speeds), budget=240.0)
+    rows = told(world)
+    assert rows["slow"].verdict in (Verdict.NO_GAIN, Verdict.HARMFUL)
+    assert rows["equal"].verdict is None
+    assert rows["equal"].by
+
+
+def test_what_was_never_measured_is_no_candidate(tmp_path: Path) -> None:
+    world = World(tmp_path, strategy("quick"), speed=product({"quick": 1.5}), budget=240.0)
+    state = world.go().state
+    state.skip(strategy("never"), Verdict.NOT_TRIED, "left out")
+    assert [row.strategy for row in decided(state)] == ["quick"]
+
+
+def test_a_companion_that_is_no_part_of_the_plan_is_decided_by_leaving_it_out(tmp_path: Path) -> None:
+    first = strategy("first", companions=lambda self, case, setting: [Change(strategy="passenger")])
+    speeds = {"first": 1.5, "passenger": 0.8}
+    world = World(tmp_path, first, strategy("passenger"), speed=product(speeds), budget=900.0)
+    outcome = world.go()
+    assert outcome.best.plan == Plan(changes=(Change(strategy="first"),))
+    rows = {row.strategy: row for row in decided(outcome.state)}
+    assert rows["passenger"].verdict in (Verdict.NO_GAIN, Verdict.HARMFUL)

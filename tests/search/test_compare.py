@@ -1,8 +1,9 @@
-"""Comparisons in simulated time: verdicts, order, freezing, fallbacks, failures."""
+"""Two sides measured in turns: pairs of processes, rounds of blocks, and the arms that train them."""
 
 from __future__ import annotations
 
 import itertools
+from math import log
 from typing import Any
 
 import numpy as np
@@ -12,14 +13,18 @@ from hypothesis import strategies as st
 
 from autoopt.errors import TrialFailed
 from autoopt.records import Change, Estimate, Noise, Plan
+from autoopt.records.account import Row
 from autoopt.records.messages import Block
 from autoopt.search.accept.time_to_target import step_times
+from autoopt.search.compare.arena import block_length
+from autoopt.search.compare.arm import EVALUATED, READY, RUN_BLOCK, WARM_UP, TrialArm
 from autoopt.search.compare.comparison import Comparison, Decision, Rule
 from autoopt.search.compare.contest import compare
 from autoopt.search.compare.noise import control
-from autoopt.search.compare.rounds import undisturbed
+from autoopt.search.compare.rounds import Rounds, merged, ratio_of_totals, undisturbed
 from autoopt.search.compare.side_statistics import SideStatistics
-from autoopt.testing import Behaviour, FakeMachine, NoiseModel
+from autoopt.search.compare.statistics import MIN_BLOCKS
+from autoopt.testing.fakes import Behaviour, FakeMachine, NoiseModel
 
 A = Plan()
 B = Plan(changes=(Change(strategy="candidate"),))
@@ -79,19 +84,10 @@ def test_what_an_evaluation_reads_is_counted_where_a_change_is_accepted() -> Non
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_placebos_are_not_kept(kind) -> None:
-    for seed in range(40):
+    for seed in range(15):
         fake = machine(1.0, kind, seed)
         noise, _ = control(fake.start, A, Rule(), clock=fake.clock)
         assert run(fake, seed=seed, noise=noise).decision is not Decision.ACCEPT
-
-
-def test_a_large_effect_takes_two_pairs_and_a_small_one_more() -> None:
-    noise = Noise(floor=0.03, process_sd=0.04, process_dof=5)
-    large = [run(machine(3.0, seed=seed), noise=noise) for seed in range(9)]
-    small = [run(machine(1.12, seed=seed), noise=noise) for seed in range(9)]
-    assert np.median([len(c.pairs) for c in large]) <= 3
-    assert np.median([len(c.pairs) for c in small]) > np.median([len(c.pairs) for c in large])
-    assert all(len(c.pairs) >= 2 for c in [*large, *small] if c.decision is Decision.ACCEPT)
 
 
 def test_figures_of_both_sides_are_reported() -> None:
@@ -113,15 +109,6 @@ def test_loss_paths_run_from_the_first_step_without_a_gap() -> None:
         assert side.losses.steps == tuple(range(len(side.losses.steps)))
         assert side.losses.losses[:3] == pytest.approx([2.0, 2.0 / 1.01, 2.0 / 1.02])
         assert side.losses_again.steps[:1] == (0,)
-
-
-def test_document_survives_json() -> None:
-    found = run(machine(1.5))
-    assert Comparison.model_validate_json(found.model_dump_json()) == found
-
-
-def test_same_seed_same_comparison() -> None:
-    assert run(machine(1.1, seed=4), seed=5) == run(machine(1.1, seed=4), seed=5)
 
 
 def test_idle_side_is_frozen_while_the_other_trains() -> None:
@@ -260,13 +247,6 @@ def test_the_floor_describes_power_and_does_not_veto() -> None:
     assert found.decision is Decision.ACCEPT
 
 
-def test_progress_is_told() -> None:
-    notes = []
-    run(machine(1.5), on_progress=lambda note, estimate: notes.append((note, estimate)))
-    assert len(notes) > 10
-    assert any(estimate is not None for _, estimate in notes)
-
-
 @given(st.floats(0.5, 3.0), st.integers(0, 10_000), st.sampled_from(KINDS), st.floats(0.002, 0.8))
 @settings(max_examples=25, deadline=None)
 def test_every_comparison_is_well_formed(effect, seed, kind, step) -> None:
@@ -386,3 +366,141 @@ def test_a_pair_that_was_started_gets_the_fewest_blocks_that_count() -> None:
     slow = machine(behave=behave)
     assert len(run(slow, Rule(max_seconds=100.0), deadline=200.0).pairs) == 1
     assert not run(machine(behave=behave), Rule(max_seconds=100.0), deadline=121.0).pairs, "the deadline is one"
+
+
+# From rows to ratios: totals over totals, errors from the scatter between rounds, nothing of a plan's own trimmed.
+
+
+def row(seconds: float, samples: int | None = 32, steps: int = 4, number: int = 0) -> Row:
+    return Row(plan="{}", process="p", round=number, start=0.0, steps=steps, samples=samples, seconds=seconds)
+
+
+def paired(incumbent: list[float], candidate: list[float]) -> list[tuple[Row, Row]]:
+    return [(row(one), row(other)) for one, other in zip(incumbent, candidate, strict=True)]
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 5.0), st.floats(0.01, 5.0)), min_size=MIN_BLOCKS, max_size=30))
+def test_the_ratio_is_that_of_totals(blocks: list[tuple[float, float]]) -> None:
+    incumbent, candidate = map(list, zip(*blocks, strict=True))
+    level = ratio_of_totals(paired(incumbent, candidate))
+    assert level.value == pytest.approx(log(sum(incumbent) / sum(candidate)))
+    swapped = ratio_of_totals(paired(candidate, incumbent))
+    assert swapped.value == pytest.approx(-level.value)
+    assert swapped.error == pytest.approx(level.error)
+
+
+def test_a_stall_of_the_plan_itself_counts_in_full() -> None:
+    calm, stalls = [0.2] * 20, [0.1] * 19 + [2.1]
+    level = ratio_of_totals(paired(calm, stalls))
+    assert level.value == pytest.approx(0.0), "half the step's time, and a stall that costs it all"
+    assert level.error > 0.3, "one stall says little of how often they come"
+
+
+@pytest.mark.parametrize("count", [MIN_BLOCKS, 12, 40])
+def test_the_error_is_the_scatter_of_totals(count: int) -> None:
+    rng = np.random.default_rng(count)
+
+    def drawn() -> list[float]:
+        return list(0.2 * np.exp(0.05 * rng.standard_normal(count)))
+
+    found = [ratio_of_totals(paired(drawn(), drawn())) for _ in range(400)]
+    truth = float(np.std([level.value for level in found]))
+    widened = (count - 1) / (count - 3)
+    assert np.sqrt(np.mean([level.error**2 for level in found])) == pytest.approx(truth * widened**0.5, rel=0.12)
+
+
+def test_a_block_without_work_is_refused() -> None:
+    with pytest.raises(ValueError, match="needs work and time"):
+        ratio_of_totals([(row(0.2, steps=0, samples=None), row(0.2, samples=None))] * MIN_BLOCKS)
+    with pytest.raises(ValueError, match=f"at least {MIN_BLOCKS}"):
+        ratio_of_totals(paired([0.2], [0.2]))
+
+
+def test_blocks_of_one_round_are_one_block() -> None:
+    whole = merged([row(0.2), row(0.4)])
+    assert (whole.seconds, whole.samples, whole.steps) == (pytest.approx(0.6), 64, 8)
+    assert merged([row(0.2), row(0.4, samples=None)]).samples is None
+
+
+def test_too_few_rounds_tell_nothing() -> None:
+    rounds = Rounds(0.15)
+    for number in range(MIN_BLOCKS - 1):
+        rounds.add(row(0.2, number=number), row(0.1, number=number))
+    assert rounds.level() is None
+    assert rounds.document(None, startup_seconds=1.0, seconds=2.0) is None
+    rounds.add(row(0.2), row(0.1))
+    pair = rounds.document(None, startup_seconds=1.0, seconds=2.0)
+    assert pair is not None
+    assert pair.ratio == pytest.approx(2.0)
+
+
+# An arm in a trial's process: which tasks are called, with what, and for how long at most.
+
+
+class Process:
+    """Answers tasks from a fake arm and remembers what was asked."""
+
+    can_freeze = False
+
+    def __init__(self) -> None:
+        self.inner = FakeMachine(behave=lambda plan: Behaviour(), noise=NoiseModel("quiet")).start(Plan(), "process")
+        self.calls: list[tuple[str, float | None, dict]] = []
+        self.states: list[str] = []
+
+    def call(self, task, *, timeout=None, **arguments):
+        self.calls.append((task, timeout, arguments))
+        if task == READY:
+            return self.inner.ready().model_dump()
+        if task == WARM_UP:
+            return self.inner.warm_up(**arguments).model_dump()
+        if task == EVALUATED:
+            return {"samples": self.inner.evaluated(**arguments)}
+        return self.inner.block(**arguments).model_dump()
+
+    def freeze(self) -> None:
+        self.states.append("freeze")
+
+    def thaw(self) -> None:
+        self.states.append("thaw")
+
+    def close(self) -> None:
+        self.states.append("close")
+
+
+def test_tasks_are_called_by_name_and_answers_are_documents() -> None:
+    process = Process()
+    arm = TrialArm(process, Plan())
+    assert arm.ready().facts.name == "fake"
+    assert arm.warm_up(5.0).steady
+    assert isinstance(arm.block(0.3, 4, 0.1), Block)
+    assert arm.evaluated(10.0) == 100
+    assert [task for task, _, _ in process.calls] == [READY, WARM_UP, RUN_BLOCK, EVALUATED]
+    assert process.calls[-1][2] == {"max_seconds": 10.0}
+    assert process.calls[-2][2] == {"seconds": 0.3, "min_steps": 4, "ramp_seconds": 0.1, "cycle": 1}
+    assert all(timeout >= 60 for _, timeout, _ in process.calls)
+
+
+def test_freezing_and_closing_reach_the_process() -> None:
+    process = Process()
+    arm = TrialArm(process, Plan())
+    arm.freeze()
+    arm.thaw()
+    arm.close()
+    assert process.states == ["freeze", "thaw", "close"]
+    assert not arm.can_freeze
+
+
+@pytest.mark.parametrize(
+    ("step", "steps", "ramp"),
+    [(None, 3, 0.05), (0.01, 3, 0.05), (0.1, 3, 0.05), (0.15, 2, 0.05), (0.18, 2, 0.05), (0.25, 1, 0.0), (5.0, 1, 0.0)],
+)
+def test_blocks_of_long_steps_hold_fewer(step, steps, ramp) -> None:
+    assert block_length(Rule(), step) == (0.2, steps, ramp)
+
+
+def test_steps_that_train_on_no_sample_are_a_failure_of_that_arm(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = Process()
+    empty = {**process.inner.block(0.3, 4, 0.1).model_dump(), "samples": 0}
+    monkeypatch.setattr(process, "call", lambda task, **arguments: empty)
+    with pytest.raises(TrialFailed, match="trained on no sample"):
+        TrialArm(process, Plan()).block(0.3, 4, 0.1)

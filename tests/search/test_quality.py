@@ -1,22 +1,40 @@
-"""Quality by the metric of trainings: differences over seeds, and evaluations that are not the baseline's."""
+"""Metrics and losses of trainings: what lost quality is named, and what trains as before passes."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import t as student
 
-from autoopt.records import Curve, CurvePoint, Estimate, Noise
-from autoopt.search.accept.gate import judge_runs
+from autoopt.records import Curve, CurvePoint, Estimate, Noise, Objective, Quality, Verdict
+from autoopt.records.messages import TrainingRun
+from autoopt.search.accept.evidence import Evidence
+from autoopt.search.accept.gate import judge_runs, may_be_rounding
+from autoopt.search.accept.losses import (
+    PATH_TOLERANCE,
+    SEEN_BY_PROBES,
+    common,
+    judge_whole_runs,
+    same_on_average,
+    same_to_rounding,
+    same_within_tolerance,
+    windows,
+)
 from autoopt.search.accept.metric import (
     FurtherSteps,
     MetricDifference,
     fewer_evaluated,
     metric_difference,
     metric_quality,
+    seed_noise,
 )
 from autoopt.search.accept.trainings import SCATTER, ratio_of_pairs
-from made_up import NOISE, OBJECTIVE, evidence, run
+from autoopt.search.compare.comparison import Comparison, Decision, LossPath, Side
+from autoopt.setup import Setup
+from autoopt.strategy import Risk
+from made_up import NOISE, OBJECTIVE, comparison, evidence, judge_as, required_as, run
+from workloads import breakers, breaking_trainer
 
 
 def test_one_seed_of_unknown_noise_has_a_difference_and_no_interval() -> None:
@@ -52,8 +70,8 @@ def simulated_difference(rng, loss: float, seeds: int):
 
 def test_rates_of_false_losses_and_of_true_losses_that_pass() -> None:
     rng, most = np.random.default_rng(5), 4
-    same = [[simulated_difference(rng, 0.0, n) for n in range(2, most + 1)] for _ in range(300)]
-    lost = [[simulated_difference(rng, 0.009, n) for n in range(2, most + 1)] for _ in range(300)]
+    same = [[simulated_difference(rng, 0.0, n) for n in range(2, most + 1)] for _ in range(120)]
+    lost = [[simulated_difference(rng, 0.009, n) for n in range(2, most + 1)] for _ in range(120)]
     assert np.mean([any(d.lost for d in looks) for looks in same]) <= 0.02
     assert np.mean([any(d.proved for d in looks) for looks in lost]) <= 0.05
 
@@ -107,3 +125,308 @@ def test_more_frequent_evaluations_are_quality_lost() -> None:
     assert fewer_evaluated([(one, twice_the_batch)]) == ""
     judged = judge_runs(evidence((often, often.model_copy(update={"seed": 1}))), OBJECTIVE, NOISE)
     assert judged.passed is False
+
+
+# Changes that are faster and spoil the training: each is named ``quality_lost``; honest ones pass.
+
+OBJECTIVE_BREAKERS = Objective(
+    metric="accuracy", mode="max", target=0.82, target_source="user", tolerance=0.005, min_gain=0.01
+)
+SEEDS = (0, 1)
+PROBE = 96
+LEVEL = Quality(method="probe", level="equivalent", passed=True, detail="what a probe overlooks")
+
+
+def run_breakers(setup: Setup, seed: int, jitter: float = 0.0) -> TrainingRun:
+    torch.manual_seed(seed)
+    return breaking_trainer.train(breakers.build(), setup, seed, jitter=jitter)
+
+
+@pytest.fixture(scope="module")
+def baseline() -> tuple[TrainingRun, ...]:
+    runs = tuple(run_breakers(Setup(), seed) for seed in (*SEEDS, 2))
+    assert all(r.reached for r in runs)
+    return runs
+
+
+def faster(baseline: TrainingRun, candidate: TrainingRun, samples_per_step: float) -> Comparison:
+    """A comparison in which the candidate was proved 1.4 times faster."""
+
+    def side(run: TrainingRun, rate: float, samples: float) -> Side:
+        losses = run.losses[:PROBE]
+        path = LossPath(steps=tuple(range(len(losses))), losses=losses)
+        return Side(
+            samples_per_second=rate,
+            samples_per_step=samples,
+            fixed_seconds=(1.0,),
+            losses=path,
+            evaluated_samples=run.evaluated_samples,
+        )
+
+    return Comparison(
+        decision=Decision.ACCEPT,
+        reason="faster",
+        estimate=Estimate(value=1.4, low=1.35, high=1.45, n=3),
+        incumbent=side(baseline, 3200.0, breakers.BATCH),
+        candidate=side(candidate, 4480.0, samples_per_step),
+    )
+
+
+def verdict(risk: Risk, setup: Setup, baseline: tuple[TrainingRun, ...], jitter: float = 0.0):
+    """Judges as the loop does: gathers what the judge still needs, seed by seed."""
+    first = run_breakers(setup, 0, jitter)
+    comparison = faster(baseline[0], first, setup.batch.size or breakers.BATCH)
+    noise = Noise(seed_noise=seed_noise(baseline, "max"))
+    evidence = Evidence(baseline_runs=baseline, deterministic=True, planned_steps=256, level=LEVEL)
+    for _ in range(5):
+        wanted = required_as(risk, comparison, evidence, OBJECTIVE_BREAKERS, noise)
+        have = len(evidence.candidate_runs)
+        if not wanted or wanted.seeds <= have or wanted.seeds > len(baseline):
+            break
+        fresh = tuple(run_breakers(setup, seed, jitter) for seed in range(have, wanted.seeds))
+        evidence = evidence.model_copy(update={"candidate_runs": (*evidence.candidate_runs, *fresh)})
+    return judge_as(risk, comparison, evidence, OBJECTIVE_BREAKERS, noise)
+
+
+@pytest.mark.parametrize("breaker", breakers.BREAKERS, ids=lambda breaker: breaker.name)
+def test_breaker_is_named_quality_lost(breaker, baseline) -> None:
+    found = verdict(breaker.risk, breaker.apply(Setup(), {}), baseline)
+    assert found.verdict is Verdict.QUALITY_LOST, found.reason
+    assert found.quality.passed is False
+    assert found.reason
+
+
+@pytest.mark.parametrize("breaker", breakers.BREAKERS, ids=lambda breaker: breaker.name)
+def test_breaker_that_claims_to_be_exact_is_found_too(breaker, baseline) -> None:
+    found = verdict(Risk.EXACT, breaker.apply(Setup(), {}), baseline)
+    assert found.verdict is Verdict.QUALITY_LOST, found.reason
+
+
+@pytest.mark.parametrize("jitter", [0.0, 1e-7, 1e-3])
+def test_honest_numeric_change_is_kept(jitter: float, baseline) -> None:
+    found = verdict(Risk.NUMERIC, Setup(), baseline, jitter)
+    assert found.verdict is Verdict.KEPT, found.reason
+    assert found.quality.passed is True
+    assert found.time_to_target is not None
+    assert found.time_to_target.value > 1.05
+
+
+@pytest.mark.parametrize("jitter", [0.0, 1e-7])
+def test_honest_exact_change_is_kept(jitter: float, baseline) -> None:
+    found = verdict(Risk.EXACT, Setup(), baseline, jitter)
+    assert found.verdict is Verdict.KEPT, found.reason
+    assert found.quality.level == "equivalent"
+
+
+def test_honest_training_change_loses_no_quality(baseline) -> None:
+    found = verdict(Risk.TRAINING, Setup().with_batch(learning_rate_factor=2.0), baseline)
+    assert found.verdict in (Verdict.KEPT, Verdict.INCONCLUSIVE), found.reason
+    assert found.quality.passed is True
+    assert found.time_to_target.value > 1.05
+
+
+# Losses of whole trainings beside how far the baseline's own trainings part.
+
+STEPS = 800
+LEVEL_WHOLE_RUNS = Quality(method="probe", level="equivalent", passed=True, detail="the same training but for rounding")
+
+
+def chaotic(batches: int, own: int, parted: int = 150, size: float = 0.05, shift: float = 0.0, since: int = 0):
+    """Losses of a GAN: level, batch noise of its seed, and a walk of its own from the step on where it has parted."""
+    step = np.arange(STEPS)
+    walk = np.zeros(STEPS)
+    draws = np.random.default_rng(1000 + own).standard_normal(STEPS)
+    for at in range(1, STEPS):
+        walk[at] = 0.98 * walk[at - 1] + size * 0.2 * draws[at]
+    grown = np.clip((step - parted) / 100, 0.0, 1.0)
+    noise = np.random.default_rng(batches).normal(0, 0.05, STEPS)
+    return tuple(0.7 + 0.3 * step / STEPS + noise + grown * walk + shift * (step >= since))
+
+
+def judged(candidates, seeds: int = 2) -> Quality:
+    runs = [run(seed, losses=chaotic(seed, seed)) for seed in range(seeds)]
+    after = tuple(run(seed, losses=candidates(seed)) for seed in range(seeds))
+    return judge_whole_runs(LEVEL_WHOLE_RUNS, evidence(after, tuple(runs)))
+
+
+def test_trainings_that_part_by_chance_are_those_of_the_baseline_among_themselves() -> None:
+    lost = undecided = 0
+    for number in range(25):
+        found = judged(lambda seed, number=number: chaotic(seed, 100 + 2 * number + seed))
+        lost, undecided = lost + (found.passed is False), undecided + (found.passed is None)
+    assert lost <= 1
+    assert undecided <= 3
+
+
+@pytest.mark.parametrize(("since", "shift"), [(0, 0.05), (8, -0.05), (400, 0.5)])
+def test_what_lies_off_in_all_seeds_is_another_training(since: int, shift: float) -> None:
+    found = judged(lambda seed: chaotic(seed, 100 + seed, shift=shift, since=since))
+    assert found.passed is False
+    assert ("higher" if shift > 0 else "lower") in (found.detail or "")
+    assert "in trainings from each of 2 seeds" in (found.detail or "")
+
+
+def test_one_that_fails_from_one_seed_alone_is_lost() -> None:
+    found = judged(lambda seed: chaotic(seed, 100 + seed, shift=2.0 * (seed == 1), since=500))
+    assert found.passed is False
+    assert "from one seed" in (found.detail or "")
+
+
+def test_a_shift_between_is_left_to_a_third_seed_which_decides_it() -> None:
+    def shifted(seed: int):
+        return chaotic(seed, seed, shift=0.35, since=400)  # the very training of the baseline, but for the shift
+
+    assert judged(shifted).passed is None
+    assert judged(shifted, seeds=3).passed is False
+
+
+def test_no_spread_excuses_what_a_probe_sees() -> None:
+    """Trainings of other seeds differ from their first step on; those of one seed do not."""
+    apart = [chaotic(seed, seed, shift=0.1 * seed) for seed in range(2)]
+    runs = tuple(run(seed, losses=losses) for seed, losses in enumerate(apart))
+    early = np.where(np.arange(STEPS) < SEEN_BY_PROBES, 0.06, 0.0)
+    after = tuple(run(seed, losses=tuple(np.array(losses) + early)) for seed, losses in enumerate(apart))
+    assert judge_whole_runs(LEVEL_WHOLE_RUNS, evidence(after, runs)).passed is False
+
+
+# Losses that part by rounding alone are told from those of another training, by the incumbent a rounding apart.
+
+
+def unstable(step: int, apart: float) -> float:
+    """A loss that rises at a large learning rate, from weights that are ``apart`` by a rounding."""
+    return 7.0 + min(step, 8) * 0.7 + min(apart * 9.0**step, 1.0)
+
+
+def paths_of(*aparts: float, steps: int = 24) -> list[LossPath]:
+    kept = tuple(range(steps))
+    return [LossPath(steps=kept, losses=tuple(unstable(step, apart) for step in kept)) for apart in aparts]
+
+
+@pytest.mark.parametrize("level", ["equivalent", "undecided"])
+def test_losses_that_part_as_they_do_from_a_rounding_of_the_weights_are_the_same_training(level) -> None:
+    before, after, own = paths_of(0.0, 1e-5, -1e-5)
+    found = comparison(before.losses, after.losses)
+    probed = Quality(method="probe", level=level, passed=True if level == "equivalent" else None, detail="probed")
+    known = evidence(level=probed)
+    assert may_be_rounding(found, known) == (24 if level == "equivalent" else 0)
+    assert may_be_rounding(found, known.model_copy(update={"risk": Risk.EXACT})) == 0
+    assert judge_as(Risk.NUMERIC, found, known, OBJECTIVE, NOISE).verdict is Verdict.QUALITY_LOST
+    judged = judge_as(Risk.NUMERIC, found, known.model_copy(update={"rounded": own}), OBJECTIVE, NOISE)
+    assert judged.verdict is (Verdict.KEPT if level == "equivalent" else Verdict.INCONCLUSIVE)
+
+
+def test_losses_that_part_sooner_or_further_than_by_a_rounding_are_another_training() -> None:
+    before, own, early = paths_of(0.0, 1e-12, 0.5)
+    probed = Quality(method="probe", level="equivalent", passed=True, detail="probed")
+    far = tuple(loss + (8.0 if step > 10 else 0.0) for step, loss in enumerate(before.losses))
+    for after in (early.losses, far):
+        known = evidence(level=probed, rounded=own)
+        judged = judge_as(Risk.NUMERIC, comparison(before.losses, after), known, OBJECTIVE, NOISE)
+        assert judged.verdict is Verdict.QUALITY_LOST
+
+
+# Two loss paths of one training but for rounding: no false alarms.
+
+STEPS_LOSS_PATHS = 64
+
+
+def losses(seed: int = 0, steps: int = STEPS_LOSS_PATHS) -> tuple[float, ...]:
+    """A falling loss with batch noise that depends on the seed alone."""
+    batch = np.random.default_rng(seed).normal(0, 0.1, steps)
+    step = np.arange(steps)
+    return tuple(0.3 + 2.0 * np.exp(-step / 40.0) + batch)
+
+
+@pytest.mark.parametrize("steps", [STEPS_LOSS_PATHS, 1100])
+@pytest.mark.parametrize("check", [same_within_tolerance, same_on_average])
+def test_honest_paths_pass_again_and_again(check, steps: int) -> None:
+    """Whatever the seed of the rounding noise: no false alarm in 50 paths."""
+    alarms = 0
+    for seed in range(50):
+        own = 0.02 * np.random.default_rng(seed).standard_normal(steps)
+        before = losses(seed, steps)
+        path = tuple(np.array(before) + own * np.linspace(0, 1, steps))
+        paths = common(
+            LossPath(steps=tuple(range(steps)), losses=before), LossPath(steps=tuple(range(steps)), losses=path)
+        )
+        alarms += not check(paths).passed
+    assert alarms == 0
+
+
+@pytest.mark.parametrize("steps", [64, 100, 256, 1117, 5000])
+def test_who_learns_half_as_fast_is_told_however_many_steps_were_captured(steps: int) -> None:
+    """All of the difference lies in the first steps; afterwards both have learnt what there is to learn."""
+    step, noise = np.maximum(np.arange(steps) - 1, 0), np.random.default_rng(0).normal(0, 0.1, steps)
+    before, after = (0.3 + 1.1 * np.exp(-step / pace) + noise for pace in (12.0, 24.0))
+    paths = common(
+        LossPath(steps=tuple(range(steps)), losses=tuple(before)),
+        LossPath(steps=tuple(range(steps)), losses=tuple(after)),
+    )
+    found = same_within_tolerance(paths)
+    assert found.passed is False
+    assert "higher than before from step" in (found.detail or "")
+
+
+def test_what_the_incumbent_differs_from_itself_counts_more_in_a_shorter_window() -> None:
+    """Draws of augmentation that scatter the losses at random, in all of a long path."""
+    alarms = 0
+    for seed in range(30):
+        random = np.random.default_rng(seed)
+        mean = 0.3 + 2.0 * np.exp(-np.arange(1200) / 40.0)
+        paths = [tuple(mean + random.normal(0, 0.4, 1200)) for _ in range(3)]
+        sides = [LossPath(steps=tuple(range(1200)), losses=path) for path in paths]
+        alarms += not same_on_average(common(*sides[:2]), common(sides[0], sides[2])).passed
+    assert alarms == 0
+
+
+@pytest.mark.parametrize(
+    ("steps", "lengths"),
+    [(5, [5]), (64, [8] * 8), (1117, [8, 16, 32, 64, 128, 145, 145, 145, 145, 145, 144])],
+)
+def test_windows_double_until_they_are_an_eighth_of_the_path(steps: int, lengths: list[int]) -> None:
+    cut = windows(np.arange(float(steps)))
+    assert [len(window) for window in cut] == lengths
+    assert np.array_equal(np.concatenate(cut), np.arange(float(steps)))
+
+
+def test_a_claim_to_change_nothing_allows_a_ten_thousandth_of_the_loss_at_the_start() -> None:
+    before = np.array(losses())
+    paths = [LossPath(steps=tuple(range(STEPS_LOSS_PATHS)), losses=tuple(before + size)) for size in (0.0, 1e-4, 5e-4)]
+    assert same_to_rounding(common(paths[0], paths[1]), 0.0).passed
+    assert not same_to_rounding(common(paths[0], paths[2]), 0.0).passed
+
+
+def test_rounding_may_grow() -> None:
+    grown = tuple(np.array(losses()) + 1e-6 * np.exp(np.arange(STEPS_LOSS_PATHS) / 6.0).clip(max=1e4))
+    paths = common(
+        LossPath(steps=tuple(range(STEPS_LOSS_PATHS)), losses=losses()),
+        LossPath(steps=tuple(range(STEPS_LOSS_PATHS)), losses=grown),
+    )
+    assert same_to_rounding(paths, 2.0**-23).passed
+
+
+@pytest.mark.parametrize(("share", "passed"), [(0.5, True), (1.5, False)])
+@pytest.mark.parametrize("size", [0.01, 1.0, 100.0])
+def test_the_tolerance_is_a_share_of_the_loss_whatever_its_size(share: float, passed: bool, size: float) -> None:
+    before = size * np.array(losses())
+    paths = common(
+        LossPath(steps=tuple(range(STEPS_LOSS_PATHS)), losses=tuple(before)),
+        LossPath(steps=tuple(range(STEPS_LOSS_PATHS)), losses=tuple(before + share * PATH_TOLERANCE * size * 2.3)),
+    )
+    assert paths.scale == pytest.approx(2.3 * size, rel=0.2)
+    found = same_on_average(paths)
+    assert found.passed is passed
+    assert found.margin == pytest.approx(PATH_TOLERANCE * paths.scale)
+
+
+def test_another_loss_from_the_first_step_is_told_with_its_margin() -> None:
+    path = tuple(100.0 * np.array(losses()))
+    halved = tuple(0.5 * np.array(path))
+    paths = common(
+        LossPath(steps=tuple(range(STEPS_LOSS_PATHS)), losses=path),
+        LossPath(steps=tuple(range(STEPS_LOSS_PATHS)), losses=halved),
+    )
+    found = same_within_tolerance(paths)
+    assert found.passed is False
+    assert "another loss" in (found.detail or "")
+    assert found.margin == pytest.approx(PATH_TOLERANCE * paths.scale)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from autoopt.errors import TrialFailed
 from autoopt.events import PhaseStarted
 from autoopt.records import Plan, Trial, Verdict
@@ -72,14 +70,6 @@ def test_one_that_fails_in_the_process_has_a_look_of_its_own_that_says_why(tmp_p
     outcome = world(tmp_path, True, behave=behave).go()
     assert verdicts(outcome)["b"] == [Verdict.FAILED]
     assert set(outcome.best.plan.names()) == {"a", "d"}
-
-
-@pytest.mark.slow
-def test_a_resumed_run_reads_its_visits_back(tmp_path: Path) -> None:
-    first = world(tmp_path, True).go()
-    again = world(tmp_path, True, resume=True)
-    assert again.go().best.plan == first.best.plan
-    assert not again.runner.machine.started, "nothing is measured twice"
 
 
 def test_a_plan_is_switchable_by_what_it_adds_and_what_it_takes_away() -> None:

@@ -1,14 +1,23 @@
-"""Contention for the cores, measured, and steps that are fed by workers."""
+"""Contention for the cores, steps that are fed by workers, and stages in the step's own order."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
 from autoopt.benchmark.environment import usable_cores
 from autoopt.benchmark.seeding import kept_random_state
+from autoopt.records import Contention, Plan, Resource, Round, Simulation, Stage
+from autoopt.simplify import contention
 from autoopt.simplify.batches import restored
 from autoopt.simplify.contention import combinations, fed_combinations, measure_contention, measure_overlap
+from autoopt.simplify.drilldown import measure_inputs
+from autoopt.simplify.pipeline import Demand, InterferenceModel, Pipeline, period
 
 
 def test_combinations_fill_the_cores_and_ask_for_more() -> None:
@@ -95,3 +104,169 @@ def test_a_stream_has_no_samples_to_ask_for(plant: Callable[[str], Any]) -> None
             return workload(train_data=DataLoader(Stream(), batch_size=8), batch_size=None)
     """)
     assert measure_overlap(planted.training(), 0.2) == ()
+
+
+# The interference model between and beyond what was measured, and the flow at its speeds. Pure.
+
+SEEN = (
+    Contention(threads=0, workers=2, prepare=0.9),
+    Contention(threads=1, workers=1, prepare=0.95, step=0.8),
+    Contention(threads=1, workers=2, prepare=0.6, step=0.5),
+    Contention(threads=2, workers=1, prepare=0.7, step=0.4),
+    Contention(threads=2, workers=2, prepare=0.5, step=0.2),
+)
+TWO_CORES = InterferenceModel(2, SEEN)
+
+
+@pytest.mark.parametrize("item", [item for item in SEEN if item.threads], ids=str)
+def test_what_was_measured_is_what_is_said(item: Contention) -> None:
+    assert TWO_CORES.speeds(item.workers, item.threads) == (item.prepare, item.step)
+
+
+def test_alone_nothing_is_slower() -> None:
+    assert TWO_CORES.speeds(0, 2) == (1.0, 1.0)
+    assert TWO_CORES.speeds(1, 0) == (1.0, 1.0)
+
+
+def test_workers_alone_share_the_cores_there_are() -> None:
+    assert TWO_CORES.speeds(2, 0)[0] == pytest.approx(0.9)
+    assert TWO_CORES.speeds(4, 0)[0] == pytest.approx(0.45)
+
+
+def test_beyond_what_was_measured_cores_are_shared_fairly() -> None:
+    prepare, step = TWO_CORES.speeds(4, 2)
+    assert prepare == pytest.approx(0.5 * 4 / 6)
+    assert step == pytest.approx(0.2 * 4 / 6)
+
+
+def test_in_between_lies_a_line() -> None:
+    seen = (
+        Contention(threads=4, workers=2, prepare=0.9, step=0.8),
+        Contention(threads=4, workers=6, prepare=0.5, step=0.4),
+    )
+    assert InterferenceModel(8, seen).speeds(4, 4) == (pytest.approx(0.7), pytest.approx(0.6))
+    assert InterferenceModel(8, seen).speeds(1, 4) == (pytest.approx(0.9), pytest.approx(0.9))
+    assert InterferenceModel(8, seen).speeds(3, 4) == (pytest.approx(0.8), pytest.approx(0.7)), "a quarter of the way"
+
+
+def test_other_threads_are_judged_by_a_combination_of_their_kind() -> None:
+    """Cores enough or not: whoever was not measured takes what one of its kind got beyond its fair share."""
+    many = InterferenceModel(
+        8,
+        (
+            Contention(threads=4, workers=4, prepare=0.95, step=0.9),
+            Contention(threads=8, workers=8, prepare=0.5, step=0.3),
+        ),
+    )
+    assert many.speeds(2, 6) == (pytest.approx(0.95), pytest.approx(0.9))
+    assert many.speeds(4, 6)[1] == pytest.approx(0.3 * (8 / 10) / (8 / 16))
+    assert InterferenceModel(2, ()).speeds(1, 3) == (0.5, 0.5)
+
+
+def test_the_flow_runs_at_the_measured_speeds() -> None:
+    """One worker beside one thread: the dearer of the two decides, as slow as it was seen to be."""
+    demand = Demand(prepare=0.01, compute=0.002, workers=1, cores=2, threads=1, contention=SEEN)
+    alone = 1 - 0.002 / 0.8 * 0.95 / 0.01  # of a sample's work is done while the step does not run
+    assert period(demand) == pytest.approx(0.002 / 0.8 + alone * 0.01, rel=0.02)
+
+
+def test_one_thread_tells_nothing_of_several_where_a_team_was_measured() -> None:
+    """Threads that wait for each other lose what one alone does not, though the numbers are nearer."""
+    seen = (
+        Contention(threads=1, workers=4, prepare=0.9, step=0.8),
+        Contention(threads=4, workers=2, prepare=0.7, step=0.6),
+    )
+    assert InterferenceModel(8, seen).speeds(3, 2) == (0.7, 0.6)
+
+
+# Stages in the step's own order: ratios of known truth, when they are measured, and what the graph makes of them.
+
+
+class Timeline:
+    """A clock that moves by what is done: a call costs more after something else than after itself."""
+
+    def __init__(self, alone: float, after: float) -> None:
+        self.alone, self.after = alone, after
+        self.now, self.cold = 0.0, True
+
+    def call(self) -> None:
+        self.now += self.after if self.cold else self.alone
+        self.cold = False
+
+    def other(self) -> None:
+        self.now += 3.0
+        self.cold = True
+
+    def clock(self) -> float:
+        return self.now
+
+
+@given(alone=st.floats(0.01, 1.0), times=st.floats(0.5, 20.0))
+def test_a_ratio_is_that_of_after_another_thing_and_after_itself(alone: float, times: float) -> None:
+    line = Timeline(alone, alone * times)
+    found = contention.ratio_after(line.call, line.other, 100.0, line.clock, line.clock)
+    assert found == pytest.approx(min(contention.HIGHEST_RATIO, max(1.0, times)))
+
+
+def test_what_happens_in_one_turn_of_ten_is_part_of_the_mean() -> None:
+    line, turns = Timeline(1.0, 1.0), iter(range(10_000))
+
+    def sometimes() -> None:
+        line.other()
+        line.after = 11.0 if next(turns) % 10 == 9 else 1.0
+
+    assert contention.ratio_after(line.call, sometimes, 2000.0, line.clock, line.clock) == pytest.approx(2.0, rel=0.05)
+
+
+def round_of(workers: int = 0, **known: Any) -> Round:
+    seconds = {"storage": 0.004, "preparation": 0.002, "forward": 0.001, "backward": 0.001}
+    stages = tuple(
+        Stage(
+            name=name,
+            resource=Resource.HOST,
+            seconds=value / max(workers, 1) if name in ("storage", "preparation") else value,
+            parallel=max(workers, 1) if name in ("storage", "preparation") else 1,
+        )
+        for name, value in seconds.items()
+    )
+    simulation = Simulation.model_validate({"cores": 16, "threads": 1, "workers": workers, **known})
+    return Round(index=0, plan=Plan(), step_seconds=0.008, stages=stages, simulation=simulation, simulation_error=0.0)
+
+
+def test_batches_between_steps_and_steps_after_batches_cost_what_they_cost_there() -> None:
+    assert Pipeline(round_of()).simulate() == pytest.approx(0.008)
+    assert Pipeline(round_of(in_turn=1.5)).simulate() == pytest.approx(0.009)
+    assert Pipeline(round_of(rested=2.0, rest_seconds=0.006)).simulate() == pytest.approx(0.010)
+    longer_ago = Pipeline(round_of(rested=2.0, rest_seconds=0.012))
+    assert longer_ago.simulate() == pytest.approx(0.009), "half the pause, half of what it costs"
+
+
+def test_workers_that_keep_up_leave_no_pause_and_prepare_one_batch_after_the_other() -> None:
+    pipeline = Pipeline(round_of(in_turn=3.0, rested=2.0, rest_seconds=0.006))
+    assert pipeline.simulate(workers=8) == pytest.approx(0.002, rel=0.02)
+    assert pipeline.simulate(workers=1) == pytest.approx(0.006, rel=0.05), "the one worker decides"
+    assert pipeline.simulate({"storage": 0.0, "preparation": 0.0}) == pytest.approx(0.002)
+
+
+def test_cache_effects_of_a_training_are_measured_and_stays_as_it_was(plant: Callable[[str], Any]) -> None:
+    training = plant("def build(): return workload()").training()
+
+    batch = next(iter(training.loader.loader))
+    inputs = measure_inputs(training.loader.loader, 0.2)
+    before = [parameter.detach().clone() for parameter in training.model.parameters()]
+    found = contention.cache_effects_of(training, [batch], inputs, 1e-3, 1.0)
+    assert found["cold_ratio"] >= 1.0
+    assert found["wakeup_ratio"] >= 1.0
+    assert found["pause_seconds"] == inputs.loader.seconds  # type: ignore[union-attr]
+    contention.cold_batches(training, [batch], 0.05)
+    assert not all(torch.equal(a, b) for a, b in zip(before, training.model.parameters(), strict=True)), (
+        "steps are real"
+    )
+
+
+def test_what_is_long_is_not_repeated_so_often(plant: Callable[[str], Any]) -> None:
+    training = plant("def build(): return workload()").training()
+    inputs = measure_inputs(training.loader.loader, 0.2)
+    assert contention.cache_effects_of(training, [next(iter(training.loader.loader))], inputs, 10.0, 1.0) == {}
+    unmeasured = inputs.model_copy(update={"sample": None})
+    assert contention.cache_effects_of(training, [next(iter(training.loader.loader))], unmeasured, 1e-3, 1.0) == {}

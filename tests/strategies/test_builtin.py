@@ -77,9 +77,11 @@ def fold(*names: str) -> Setup:
     return REGISTRY.fold(REGISTRY.order(plan))
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids="+".join)
-def test_any_two_fold_into_one_setup(pair: tuple[str, str]) -> None:
-    assert fold(*pair) not in (Setup(), fold(pair[0]), fold(pair[1])) or "threads" in pair
+@pytest.mark.parametrize("first", SETTINGS)
+def test_any_two_fold_into_one_setup(first: str) -> None:
+    for pair in PAIRS:
+        if pair[0] == first:
+            assert fold(*pair) not in (Setup(), fold(pair[0]), fold(pair[1])) or "threads" in pair, pair
 
 
 @pytest.mark.parametrize("first", TRAINING)

@@ -1,22 +1,31 @@
-"""The collector: what it takes is seen, what lives is frozen, what is garbage still goes."""
+"""The collector, the allocator and the threads of workers."""
 
 from __future__ import annotations
 
+import dataclasses
 import gc
+import os
+import threading
 import weakref
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader, Dataset
 
+from autoopt.benchmark.loader import training_loader, validation_loader
 from autoopt.benchmark.trial_context import TrialContext
+from autoopt.errors import WorkloadError
 from autoopt.registry import load_strategies
-from autoopt.testing.strategies import sample_case
+from autoopt.setup import Setup
+from autoopt.testing.strategies import sample_case, tiny_workload
 from autoopt.trial.protocol import TrialSpec
 from autoopt.workload import Workload
 from autoopt_strategies.compute.garbage_collection import CollectRarely, collected_share
+from autoopt_strategies.input.worker_threads import parallelism
 
 
 @pytest.fixture(autouse=True)
@@ -80,3 +89,85 @@ def test_it_applies_where_the_collector_takes_a_share() -> None:
     refused = strategy.applies(sample_case(inspected={strategy.name: {"preparing": 0.0001, "computing": 0.0}}))
     assert "0.0% of the time" in refused.reason
     assert not strategy.applies(sample_case())
+
+
+# Threads inside loader workers: seen, limited, and the user's own ``worker_init_fn`` still called.
+
+REGISTRY = load_strategies()
+
+
+class Limits(Dataset[Any]):
+    """Samples tell the process that they are made in: its variables and torch's threads."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        said = (os.environ.get("OMP_NUM_THREADS", "0"), os.environ.get("MARKED", "0"))
+        return torch.tensor([int(text) for text in said] + [torch.get_num_threads()])
+
+
+def mark(worker: int) -> None:
+    os.environ["MARKED"] = "7"
+
+
+def test_workers_are_limited_after_the_user_s_own_worker_init_fn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")
+    loader = DataLoader(Limits(), batch_size=2, num_workers=1, worker_init_fn=mark)
+    workload = dataclasses.replace(tiny_workload(), train_data=loader, batch_size=None)
+    setup = REGISTRY["worker_threads"].apply(Setup(), {"threads": 1})
+    rows = torch.cat(list(training_loader(workload, setup, 0).loader))
+    assert rows.tolist() == [[1, 7, 1]] * 4
+    assert os.environ["OMP_NUM_THREADS"] == "8", "this process keeps its threads"
+
+
+class Alone(Dataset[Any]):
+    """A sample that the reading thread works at."""
+
+    data = np.ones(1_000_000)
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> float:
+        return float(np.sqrt(self.data).sum())
+
+
+class Helped(Alone):
+    """A sample that another thread works at, outside the GIL, as those of BLAS and OpenCV do."""
+
+    def __getitem__(self, index: int) -> float:
+        other = threading.Thread(target=super().__getitem__, args=(index,))
+        other.start()
+        other.join()
+        return 0.0
+
+
+def test_threads_that_work_at_a_sample_are_seen_whatever_else_runs() -> None:
+    before = torch.get_num_threads()
+    assert parallelism(Alone(), samples=4) < 1.2 < parallelism(Helped(), samples=4)
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize(("ratio", "workers", "applies"), [(4.0, 4, True), (1.0, 4, False), (4.0, 0, False)])
+def test_it_applies_where_workers_run_many_threads(ratio: float, workers: int, applies: bool) -> None:
+    case = sample_case(inspected={"worker_threads": {"parallelism": ratio}})
+    case = dataclasses.replace(case, setup=Setup().with_loader(num_workers=workers))
+    assert bool(REGISTRY["worker_threads"].applies(case)) is applies
+
+
+def test_new_workers_bring_it_along_where_samples_take_several_threads() -> None:
+    case = sample_case("cuda:0", inspected={"worker_threads": {"parallelism": 3.0}})
+    (companion,) = REGISTRY["workers"].companions(case, {"num_workers": 4})
+    assert companion.strategy == "worker_threads"
+
+
+def test_validation_has_a_loader_of_its_own() -> None:
+    data = tiny_workload().train_data
+    workload = dataclasses.replace(tiny_workload(), valid_data=data, evaluate=lambda model, batches: {"loss": 0.0})
+    setup = REGISTRY["validation_loader"].apply(Setup(), {"num_workers": 1, "persistent_workers": True})
+    made = validation_loader(workload, setup, 0)
+    assert made is not None
+    assert (made.loader.num_workers, training_loader(workload, setup, 0).loader.num_workers) == (1, 0)
+    with pytest.raises(WorkloadError, match="'shuffle' of the validation loader"):
+        validation_loader(workload, Setup().with_evaluation(shuffle=True), 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -50,6 +51,18 @@ def their_warnings() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def fresh_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database that mlflow has set up: that takes it seconds, and a copy of it none."""
+    mlflow = pytest.importorskip("mlflow")
+    path: Path = tmp_path_factory.mktemp("mlflow") / "fresh.db"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        mlflow.set_tracking_uri(f"sqlite:///{path}")
+        mlflow.MlflowClient().search_experiments()
+    return path
+
+
 @contextmanager
 def announcer(made: Tracker, directory: Path) -> Iterator[Announcer]:
     """Of a run with a journal: the first call starts it, a later one resumes it."""
@@ -84,10 +97,12 @@ def test_unknown_tracker_is_refused() -> None:
         tracker("papertrail")
 
 
-def test_mlflow(result: Result, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlflow(
+    result: Result, directory: Path, tmp_path: Path, fresh_database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.chdir(tmp_path)
-    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
+    mlflow.set_tracking_uri(f"sqlite:///{shutil.copy(fresh_database, tmp_path / 'mlflow.db')}")
     follow(tracker("mlflow"), result, directory)
     client = mlflow.MlflowClient()
     experiment = client.get_experiment_by_name("autoopt")
@@ -106,11 +121,11 @@ def test_mlflow(result: Result, directory: Path, tmp_path: Path, monkeypatch: py
 
 
 def test_mlflow_goes_on_in_the_same_run(
-    result: Result, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    result: Result, directory: Path, tmp_path: Path, fresh_database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.chdir(tmp_path)
-    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
+    mlflow.set_tracking_uri(f"sqlite:///{shutil.copy(fresh_database, tmp_path / 'mlflow.db')}")
     few = result.model_copy(update={"trials": result.trials[:4]})
     first = tracker("mlflow")
     with announcer(first, directory) as announce:
@@ -125,7 +140,7 @@ def test_mlflow_goes_on_in_the_same_run(
     assert parent.info.status == "FINISHED"
     # the baseline: when it was measured and with the result, once each
     assert len(client.get_metric_history(parent.info.run_id, "baseline/samples_per_second")) == 2
-    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/another.db")
+    mlflow.set_tracking_uri(f"sqlite:///{shutil.copy(fresh_database, tmp_path / 'another.db')}")
     follow(tracker("mlflow"), few, directory)  # a server that does not know the run: all is told anew
     experiment = mlflow.MlflowClient().get_experiment_by_name("autoopt")
     assert len(mlflow.MlflowClient().search_runs([experiment.experiment_id])) == 1 + 4

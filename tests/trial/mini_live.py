@@ -83,10 +83,6 @@ def descriptors(live: TrialContext) -> dict[str, Any]:
     return {"executed": executed, "forked": os.read(read, 4096).decode()}
 
 
-def threads_in_server(live: TrialContext) -> dict[str, Any]:
-    return {"python": threading.active_count()}
-
-
 def say(live: TrialContext, **arguments: Any) -> dict[str, Any]:
     print("said in a trial", flush=True)
     return arguments
@@ -95,14 +91,6 @@ def say(live: TrialContext, **arguments: Any) -> dict[str, Any]:
 def wait(live: TrialContext, seconds: float = 3600.0) -> dict[str, Any]:
     time.sleep(seconds)
     return {}
-
-
-def count_time(live: TrialContext, seconds: float) -> dict[str, Any]:
-    """CPU seconds that the process got while the wall clock went on for so long."""
-    start, cpu = time.monotonic(), time.process_time()
-    while time.monotonic() - start < seconds:
-        pass
-    return {"cpu": time.process_time() - cpu}
 
 
 def large(live: TrialContext, size: int) -> dict[str, Any]:

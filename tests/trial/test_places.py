@@ -1,7 +1,8 @@
-"""Places for several pairs at once: devices that are there, a cluster's room, processes that live side by side."""
+"""Places of trials, and the compiler's cache that they share."""
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from autoopt.registry import load_strategies
 from autoopt.search.compare.comparison import Rule
 from autoopt.search.parallel import Expected, Neighbours, ParallelRace, sharing_of
 from autoopt.search.trial_runner import TrialRunner
-from autoopt.trial.parent import Launcher
+from autoopt.trial.parent import Launcher, trial_environment
 from autoopt.trial.places import ThreadWorkers, places_of
 from autoopt.trial.protocol import TrialSpec
 from autoopt.trial.remote.launcher import RemoteLauncher
@@ -112,3 +113,41 @@ def test_jobs_begin_in_their_order_as_places_become_free() -> None:
     workers.close()
     assert [number for number, _ in found] == list(range(20))
     assert {place for _, place in found} <= {0, 1}
+
+
+# The compiler's cache: what one trial has compiled, the next one of the same run finds.
+
+HERE = Path(__file__).parent
+COMPILED = Plan(changes=(Change(strategy="compile", setting={"mode": "default"}),))
+
+
+def test_trials_of_a_run_share_its_folder_unless_the_user_names_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    assert trial_environment({}, tmp_path)["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path)
+    assert trial_environment({})["TORCHINDUCTOR_CACHE_DIR"]
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/elsewhere")
+    assert trial_environment({}, tmp_path)["TORCHINDUCTOR_CACHE_DIR"] == "/elsewhere"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="compiling for the CPU needs a C++ compiler")
+def test_the_second_trial_of_a_graph_finds_it_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    spec = TrialSpec(
+        workload=f"{HERE.parent / 'workloads' / 'tiny.py'}:build",
+        search_path=(str(HERE),),
+        directory=str(tmp_path),
+        plan=COMPILED,
+    )
+    found = []
+    with Launcher(compiler_cache=tmp_path / "compiler-cache") as launcher:
+        for _ in range(2):
+            with launcher.start(spec, log=tmp_path / "trial.log", timeout=120) as trial:
+                found.append(trial.call("compiler_tasks:graph_cache", timeout=240))
+    cold, warm = found
+    assert cold["misses"] > 0
+    assert cold["hits"] == 0
+    assert warm == {"hits": cold["misses"], "misses": 0}

@@ -1,10 +1,12 @@
-"""Looks on several places at once, in simulated time: as quick as there are places, told in the same order."""
+"""Several candidates beside one incumbent, one after the other and on several places at once."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,207 @@ from autoopt.errors import NodeLost, TrialFailed
 from autoopt.records import Change, Noise, Plan
 from autoopt.records.messages import Block
 from autoopt.search.budget_allocation import TimeLimits
-from autoopt.search.compare.comparison import Rule
+from autoopt.search.compare.arena import Source
+from autoopt.search.compare.comparison import Comparison, Decision, Rule, SideName
+from autoopt.search.compare.contest import Contest, Several
+from autoopt.search.compare.noise import control
 from autoopt.search.parallel import Expected, Neighbours, ParallelRace, sharing_of
+from autoopt.search.race import Race
 from autoopt.testing import Behaviour, FakeClock, FakeMachine, NoiseModel
 from autoopt.testing.fakes import FakeArm
 from tests.simulated import World, product, strategy, verdicts
+
+SHARED = Plan()
+RULE = Rule(max_seconds=600)
+
+
+def plan(name: str) -> Plan:
+    return Plan(changes=(Change(strategy=name),))
+
+
+def machine(
+    behaviours: dict[str, Behaviour], shared: Behaviour | None = None, kind: str = "heavy", **fields
+) -> FakeMachine:
+    """Plans by the name of their only change, and the shared one without any."""
+
+    def behave(plan: Plan) -> Behaviour:
+        return behaviours[plan.changes[0].strategy] if plan.changes else shared or Behaviour()
+
+    return FakeMachine(**{"behave": behave, "noise": NoiseModel(kind), **fields})
+
+
+def run(fake: FakeMachine, names: list[str], role: SideName = "incumbent", rule: Rule = RULE, **arguments) -> Several:
+    contest = Contest(
+        Source(fake.start), SHARED, [plan(name) for name in names], role, rule, clock=fake.clock, **arguments
+    )
+    several = Several(comparisons=tuple(contest.run()))
+    assert not fake.alive, "processes were left behind"
+    return several
+
+
+def faster(times: float) -> Behaviour:
+    return Behaviour(step_seconds=0.02 / times)
+
+
+def decisions(several: Several) -> list[Decision | None]:
+    return [comparison.decision if comparison else None for comparison in several.comparisons]
+
+
+def one_by_one(several: Several) -> list[Comparison]:
+    assert all(several.comparisons)
+    return [comparison for comparison in several.comparisons if comparison]
+
+
+@pytest.mark.parametrize("kind", ["normal", "heavy", "drifting", "bimodal"])
+def test_each_is_decided_as_it_truly_is(kind: str) -> None:
+    true = {"fast": 1.6, "slow": 0.6, "same": 1.0}
+    fake = machine({name: faster(times) for name, times in true.items()}, kind=kind)
+    noise, _ = control(fake.start, SHARED, RULE, clock=fake.clock)
+    found = one_by_one(run(fake, list(true), noise=noise))
+    assert found[0].decision is Decision.ACCEPT
+    assert found[1].decision in (Decision.HARMFUL, Decision.REJECT)
+    assert found[2].decision is not Decision.ACCEPT
+    for each, times in zip(found, true.values(), strict=True):
+        assert each.estimate is not None
+        assert each.estimate.low <= times <= each.estimate.high
+        assert each.incumbent.plan == SHARED
+        assert each.estimate.n == len(each.pairs)
+
+
+def test_the_shared_plan_may_be_the_candidate_of_each() -> None:
+    fake = machine({"less": faster(0.7), "more": faster(1.5)}, kind="normal")
+    less, more = one_by_one(run(fake, ["less", "more"], "candidate"))
+    assert (less.decision, more.decision) == (Decision.ACCEPT, Decision.HARMFUL)
+    assert less.estimate is not None
+    assert less.estimate.low <= 1 / 0.7 <= less.estimate.high
+    assert (less.candidate.plan, less.incumbent.plan) == (SHARED, plan("less"))
+
+
+def test_the_shared_plan_is_started_once_a_round_and_what_is_decided_no_more() -> None:
+    fake = machine({"fast": faster(2.0), "slow": faster(0.4), "same": faster(1.0)})
+    rounds: list[int] = []
+    found = one_by_one(run(fake, ["fast", "slow", "same"], on_generation=rounds.append))
+    started = [plan.names() for plan, _ in fake.started]
+    assert started.count(()) == len(rounds) == max(len(each.pairs) for each in found)
+    for name, each in zip(("fast", "slow", "same"), found, strict=True):
+        assert started.count((name,)) == len(each.pairs)
+    assert rounds[0] == 3 > rounds[-1]
+
+
+def test_what_fails_is_its_own_failure_and_the_others_go_on() -> None:
+    crash = TrialFailed("crashed", "gone", where="training")
+    behaviours = {
+        "fast": faster(1.6),
+        "at_start": Behaviour(fails=crash),
+        "later": Behaviour(fails=crash, fails_at=60),
+        "no_number": Behaviour(loss=lambda step: None if step > 2 else 1.0),
+    }
+    fake = machine(behaviours, kind="normal")
+    found = one_by_one(run(fake, list(behaviours)))
+    assert [each.decision for each in found] == [Decision.ACCEPT, *[Decision.FAILED] * 3]
+    assert [each.failure.kind for each in found[1:] if each.failure] == ["crashed", "crashed", "not_finite"]
+    assert all(each.failure.side == "candidate" for each in found[1:] if each.failure)
+
+
+def test_a_failure_of_the_shared_plan_is_that_of_each() -> None:
+    crash = TrialFailed("crashed", "gone", where="training")
+    fake = machine({"fast": faster(1.6), "slow": faster(0.6)}, Behaviour(fails=crash, fails_at=60))
+    for each in one_by_one(run(fake, ["fast", "slow"])):
+        assert each.decision is Decision.FAILED
+        assert "the incumbent, not the candidate" in each.reason
+
+
+def no_freezing(fake: FakeMachine) -> None:
+    fake.can_freeze = False
+
+
+def too_many(fake: FakeMachine) -> None:
+    fake.memory_limit_bytes = 2 * Behaviour().memory_bytes
+
+
+def one_at_a_time(fake: FakeMachine) -> None:
+    fake.exclusive = True
+
+
+def pressed(fake: FakeMachine) -> None:
+    fake.retries_beyond = 2 * Behaviour().memory_bytes
+
+
+@pytest.mark.parametrize("lacks", [no_freezing, too_many, one_at_a_time, pressed])
+def test_what_does_not_fit_together_is_left_to_comparisons_of_two(lacks: Callable[[FakeMachine], None]) -> None:
+    fake = machine({"fast": faster(1.6), "slow": faster(0.6)})
+    lacks(fake)
+    assert decisions(run(fake, ["fast", "slow"])) == [None, None]
+
+
+def test_time_that_is_up_ends_all_of_them_with_what_is_known() -> None:
+    fake = machine({"same": faster(1.0), "alike": faster(1.005)})
+    found = one_by_one(run(fake, ["same", "alike"], rule=Rule(max_seconds=30)))
+    assert all(each.decision is Decision.INCONCLUSIVE for each in found)
+    assert all(each.estimate is not None for each in found), "its starts were paid for"
+    none = one_by_one(run(fake, ["same", "alike"], deadline=fake.clock.now))
+    assert [each.reason for each in none] == ["no time for a single comparison"] * 2
+
+
+def test_seconds_are_shared_and_add_up_to_what_passed() -> None:
+    fake = machine({"fast": faster(1.6), "slow": faster(0.6)}, kind="normal")
+    found = one_by_one(run(fake, ["fast", "slow"]))
+    assert sum(each.seconds for each in found) == pytest.approx(fake.clock.now)
+
+
+@pytest.mark.parametrize("kind", ["heavy", "drifting"])
+def test_intervals_hold_and_placebos_are_not_accepted(kind: str) -> None:
+    """Of four plans that are all the same as the shared one, over many machines."""
+    names = ["a", "b", "c", "d"]
+    missed = accepted = 0
+    for seed in range(10):
+        fake = machine(dict.fromkeys(names, faster(1.0)), kind=kind, seed=seed)
+        fake.noise = replace(fake.noise, process_sd=0.015)
+        noise, _ = control(fake.start, SHARED, RULE, clock=fake.clock)
+        several = run(fake, names, noise=noise, rng=np.random.default_rng(seed), rule=Rule(max_seconds=200))
+        for each in one_by_one(several):
+            accepted += each.decision is Decision.ACCEPT
+            missed += not (each.estimate is not None and each.estimate.low <= 1.0 <= each.estimate.high)
+    assert missed <= 4  # of 40; 2 are allowed on average
+    assert accepted <= 1
+
+
+# Looks against a live incumbent, in simulated time.
+
+
+def looks(machine: FakeMachine, count: int) -> list[float]:
+    """Speedups that looks at candidates, one after the other, show."""
+    race = Race(machine.start, Plan(), Rule(max_seconds=60), clock=machine.clock, rng=np.random.default_rng(0))
+    with closing(race):
+        plans = [Plan(changes=(Change(strategy=f"candidate_{number}"),)) for number in range(count)]
+        found = [race.look(plan, Noise(), warm_up_seconds=5.0) for plan in plans]
+    assert not machine.alive, "processes were left behind"
+    return [seen.estimate.value for seen in found if seen.estimate is not None]
+
+
+def test_one_incumbent_serves_all_looks() -> None:
+    machine = FakeMachine(noise=NoiseModel("quiet"))
+    assert looks(machine, 4) == pytest.approx([1.0] * 4)
+    assert [label for _, label in machine.started].count("incumbent") == 1
+
+
+def test_candidates_are_not_measured_against_an_incumbent_that_has_become_faster_with_age() -> None:
+    behaviour = Behaviour(young=1.25, young_steps=150)
+    machine = FakeMachine(behave=lambda plan: behaviour, noise=NoiseModel("quiet"))
+    assert looks(machine, 6) == pytest.approx([1.0] * 6, rel=0.08)
+
+
+def test_bursts_of_other_programs_do_not_pass_for_age() -> None:
+    """Each fresh incumbent costs a start; 42 were started for these eighty looks."""
+    started = 0
+    for seed in range(10):
+        machine = FakeMachine(noise=NoiseModel("heavy"), seed=seed)
+        looks(machine, 8)
+        started += [label for _, label in machine.started].count("incumbent")
+    assert started <= 20
+
+
+# Looks on several places at once, in simulated time: as quick as there are places, told in the same order.
 
 
 class SimulatedWorkers:
@@ -69,7 +267,7 @@ class Runner:
         self.start: Any = machine.start
 
 
-PLANS = [Plan(changes=(Change(strategy=f"candidate_{number}"),)) for number in range(1000)]
+PLANS = [Plan(changes=(Change(strategy=f"candidate_{number}"),)) for number in range(160)]
 
 
 def race_of(machine: FakeMachine, places: int) -> tuple[ParallelRace, SimulatedWorkers]:
@@ -81,7 +279,7 @@ def race_of(machine: FakeMachine, places: int) -> tuple[ParallelRace, SimulatedW
     return race, workers
 
 
-def test_a_thousand_trials_on_eight_places_take_an_eighth_of_the_time() -> None:
+def test_trials_on_eight_places_take_an_eighth_of_the_time() -> None:
     """Each takes as long as the next, within what blocks round to: only the first start on each place is on top."""
     machine = FakeMachine(behave=lambda plan: Behaviour(startup_seconds=0.5), noise=NoiseModel("quiet"))
     race, _ = race_of(machine, 8)
@@ -92,7 +290,7 @@ def test_a_thousand_trials_on_eight_places_take_an_eighth_of_the_time() -> None:
         seconds += race.look(look.plan, Noise(), warm_up_seconds=5.0).seconds
     efficiency = seconds / (8 * (machine.clock.now - began))
     race.close()
-    assert efficiency > 0.98
+    assert efficiency > 0.95
     assert [label for _, label in machine.started].count("incumbent") == 8
     assert not machine.alive, "processes were left behind"
 
@@ -153,7 +351,7 @@ class SharedMachine(FakeMachine):
         return SharedArm(self, plan, label)
 
 
-def control(cost: float, floor: float | None = 0.08, **machine: Any) -> tuple[Any, SharedMachine]:
+def control_parallel(cost: float, floor: float | None = 0.08, **machine: Any) -> tuple[Any, SharedMachine]:
     made = SharedMachine(noise=NoiseModel("normal"), **machine)
     made.cost = cost
     workers = SimulatedWorkers(made.clock, 2)
@@ -166,14 +364,14 @@ def control(cost: float, floor: float | None = 0.08, **machine: Any) -> tuple[An
 
 
 def test_neighbours_that_cost_nothing_are_allowed_with_the_figure() -> None:
-    found, _ = control(1.0)
+    found, _ = control_parallel(1.0)
     assert found.allowed
     assert all(each.low <= 1.0 <= each.high for each in found.beside)
     assert "within the noise floor of 8.0%" in found.reason
 
 
 def test_neighbours_that_cost_more_than_the_floor_are_refused_with_the_figure() -> None:
-    found, _ = control(1.25)
+    found, _ = control_parallel(1.25)
     assert not found.allowed
     assert [each.value for each in found.beside] == pytest.approx([0.8, 0.8], rel=0.1)
     assert "more than the noise floor of 8.0%" in found.reason
@@ -189,17 +387,17 @@ def test_neighbours_that_cost_more_than_the_floor_are_refused_with_the_figure() 
     ],
 )
 def test_what_is_not_known_is_refused(arguments: dict[str, Any], reason: str) -> None:
-    found, _ = control(**arguments)
+    found, _ = control_parallel(**arguments)
     assert not found.allowed
     assert reason in found.reason
 
 
-FACTORS = {f"change_{number}": (1.3 if number == 5 else 1.0) for number in range(12)}
+FACTORS = {f"change_{number}": (1.3 if number == 5 else 1.0) for number in range(8)}
 
 
 def world(tmp_path: Path, places: int, cost: float = 1.0, resume: bool = False) -> World:
     made = World(
-        tmp_path / "run", *(strategy(name) for name in FACTORS), speed=product(FACTORS), budget=1500.0, resume=resume
+        tmp_path / "run", *(strategy(name) for name in FACTORS), speed=product(FACTORS), budget=900.0, resume=resume
     )
     runner: Any = made.runner
     if places > 1:
@@ -225,7 +423,7 @@ def test_the_whole_loop_finds_the_same_in_less_time_and_says_what_sharing_costs(
     (first, *_) = outcomes[1].state.sharing.values()
     assert first.allowed
     assert len(first.places) == 4
-    first_looks = [[took.seconds for took in each.run.took if took.kind == "look"][:12] for each in (alone, together)]
+    first_looks = [[took.seconds for took in each.run.took if took.kind == "look"][:8] for each in (alone, together)]
     assert sum(first_looks[1]) < 0.4 * sum(first_looks[0])
     assert not together.runner.machine.alive, "processes were left behind"
 

@@ -1,0 +1,272 @@
+"""Batches of a script: which loaders give them, where they come from, who draws and who moves them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
+
+from autoopt.benchmark.seeding import seed_everything
+from autoopt.records import Change, Place, Plan, Site, Sites
+from autoopt.script import draws
+from autoopt.script.applying import UnblockedMoves
+from autoopt.script.draws import _GENERATORS as GENERATORS
+from autoopt.script.draws import own_draws
+from autoopt.script.observer import origin_of
+from autoopt.script.sayable import unsayable, without_loader
+from autoopt.search.compare.arm import TrialArm
+from autoopt.search.planner import Choice, build_queue
+from autoopt.setup import Setup
+from autoopt.testing.strategies import sample_case
+from scripted import REGISTRY
+from tests.script.conftest import SCRIPTS, StartScript, sites_of
+
+IN_LOOP = """
+x, y = get_batch("val")
+for it in range(9):
+    logits = model(x, y)
+    x, y = get_batch("train")
+"""
+MOVED = """
+for it in range(9):
+    x = data[it * 8 : it * 8 + 8]
+    x = x.to(device)
+    loss = criterion(model(x), x)
+"""
+HANDED = """
+def train_step(model, batch):
+    return model(**batch)
+
+stream = endless(files)
+while True:
+    batch = next(stream)
+    train_step(model, batch)
+"""
+CLOSURE = """
+points = torch.linspace(0, 1, 50)
+def closure():
+    out = net(points)
+    return out
+"""
+DIRECT = "loss = model(sample(64))\n"
+STREAMED = """
+class Trainer:
+    def fit(self):
+        for batch in self.batches():
+            self.model(batch)
+"""
+OWN = """
+class Trainer:
+    def __init__(self, text):
+        self.tokens = encode(text)
+    def fit(self):
+        self.model(self.tokens)
+"""
+OUT_OF_SIGHT = "def forward(x):\n    return model(x)\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "calls", "made_by"),
+    [
+        (IN_LOOP, ["model(x, y)"], "get_batch('train')"),
+        (MOVED, ["criterion(model(x)"], "data[it * 8:it * 8 + 8]"),
+        (HANDED, ["return model(", "train_step(model, batch)\n"], "next(stream)"),
+        (CLOSURE, ["net(points)"], "torch.linspace(0, 1, 50)"),
+        (DIRECT, ["model("], "sample(64)"),
+        (STREAMED, ["self.model("], "self.batches()"),
+        (OWN, ["self.model("], "encode(text)"),
+        (OUT_OF_SIGHT, ["model(x)"], None),
+        ("def broken(:\n", ["broken"], None),
+    ],
+)
+def test_what_makes_a_batch_is_read_from_the_lines_that_led_to_the_call(
+    tmp_path: Path, text: str, calls: list[str], made_by: str | None
+) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(text)
+    lines = [text[: text.rindex(call)].count("\n") + 1 for call in calls]
+    found = origin_of(tuple(Place(file=str(file), line=line, end_line=line) for line in lines))
+    assert found.get("made_by") == made_by
+    if made_by is not None:
+        assert found["file"] == str(file)
+        assert found["line"] != lines[0] or text == DIRECT
+
+
+def test_a_long_expression_is_shortened(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(f"x = [{', '.join(map(str, range(90)))}]\nmodel(x)\n")
+    found = origin_of((Place(file=str(file), line=2, end_line=2),))
+    assert len(found["made_by"]) == 60
+
+
+def test_a_strategy_of_the_loader_says_where_a_script_without_one_gets_its_batches() -> None:
+    text = (SCRIPTS / "get_batch.py").read_text()
+    line = text[: text.index("model(X, Y)")].count("\n") + 1
+    origin = origin_of((Place(file=str(SCRIPTS / "get_batch.py"), line=line, end_line=line),))
+    called = Site(file="get_batch.py", line=line, end_line=line, kind="batch_without_loader", options=origin)
+    sites = Sites(command=("python", "get_batch.py"), cwd=str(SCRIPTS), sites=(called,))
+    case = replace(sample_case(), sites=sites)
+
+    queue = build_queue(REGISTRY, case, Choice(), 1.01)
+    told = {skipped.strategy.name: skipped.reason for skipped in queue.skipped}
+    wanted = f"the script has no DataLoader: its batches come from get_batch() ({SCRIPTS / 'get_batch.py'}:{line + 2})"
+    for name in ("workers", "prepared_samples", "pin_memory"):
+        assert told[name] == wanted, name
+    assert not any("Dataset" in reason for name, reason in told.items())
+    assert unsayable(REGISTRY.fold(Plan(changes=(Change(strategy="workers", setting={"num_workers": 2}),))), sites)
+
+
+def test_a_call_whose_batch_shows_nowhere_is_named_itself() -> None:
+    called = Site(file="train.py", line=7, end_line=7, kind="batch_without_loader")
+    sites = Sites(command=("python", "train.py"), cwd="/", sites=(called,))
+    reason = without_loader(Setup().with_loader(num_workers=2), sites)
+    assert reason == (
+        "the script has no DataLoader: its own lines make the batches that the model is called with (train.py:7)"
+    )
+    assert without_loader(Setup(), sites) is None
+
+
+# Random numbers of the training are those of the training alone, whoever reads its samples.
+
+
+class Noise(Dataset[Any]):
+    """Draws from each generator of the host; ``quiet``: from none."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self.quiet = quiet
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> float:
+        return 0.0 if self.quiet else random.random() + float(np.random.rand()) + float(torch.rand(()))
+
+
+@pytest.fixture(autouse=True)
+def as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fetchers and generators are put back."""
+    for kind in (_MapDatasetFetcher, _IterableDatasetFetcher):
+        monkeypatch.setattr(kind, "fetch", kind.fetch)
+
+
+def drawn() -> list[float]:
+    return [random.random(), float(np.random.rand()), float(torch.rand(()))]
+
+
+def test_what_a_dataset_draws_leaves_the_training_s_generators_where_they_were() -> None:
+    own_draws(5)
+    seed_everything(1)
+    before = drawn()
+    seed_everything(1)
+    loader = DataLoader(Noise(), batch_size=4, generator=torch.Generator())
+    first, second = list(loader), list(loader)
+    assert drawn() == before
+    assert not torch.equal(first[0], first[1])
+    assert not torch.equal(first[0], second[0]), "another epoch draws anew"
+
+
+def test_two_processes_of_one_seed_draw_the_same_samples() -> None:
+    read = []
+    for seed in (5, 5, 6):
+        with pytest.MonkeyPatch.context() as undo:
+            for kind in (_MapDatasetFetcher, _IterableDatasetFetcher):
+                undo.setattr(kind, "fetch", kind.fetch)
+            own_draws(seed)
+            seed_everything(1)
+            read.append(torch.cat(list(DataLoader(Noise(), batch_size=4, generator=torch.Generator()))))
+    assert torch.equal(read[0], read[1])
+    assert not torch.equal(read[0], read[2])
+
+
+@pytest.mark.parametrize(("quiet", "looks"), [(True, 3), (False, 12)])
+def test_what_draws_nothing_is_soon_read_without_a_look(
+    monkeypatch: pytest.MonkeyPatch, quiet: bool, looks: int
+) -> None:
+    read: list[int] = []
+    state = random.getstate
+
+    def counted() -> Any:
+        read.append(1)
+        return state()
+
+    monkeypatch.setattr(draws, "_GENERATORS", ((counted, *GENERATORS[0][1:]), *GENERATORS[1:]))
+    own_draws(5)
+    list(DataLoader(Noise(quiet), batch_size=1, generator=torch.Generator()))
+    assert len(read) == 2 * looks, "before and after each batch"
+
+
+@pytest.mark.slow
+def test_dropout_draws_the_same_whatever_the_workers_of_both_loaders(start_script: StartScript) -> None:
+    with start_script("drawing.py") as process:
+        sites = sites_of(process, steps=16)
+    loaders = {"num_workers": 1, "prefetch_factor": 2, "persistent_workers": True}
+    losses = []
+    for changes in ((), (("workers", loaders),), (("validation_loader", loaders),)):
+        plan = Plan(changes=tuple(Change(strategy=name, setting=setting) for name, setting in changes))
+        with start_script("drawing.py", sites=sites, plan=plan) as process:
+            losses.append(TrialArm(process, plan).block(0.0, 30, 0.0).losses)
+    assert losses[0] == losses[1], "five epochs of six batches"
+    assert losses[0] == losses[2]
+
+
+# Batches that a script moves itself: without waiting where the plan says so, and nothing else.
+
+Moved = Callable[..., tuple[tuple[Any, ...], dict[str, Any]]]
+
+
+@pytest.fixture
+def moves(monkeypatch: pytest.MonkeyPatch) -> UnblockedMoves:
+    """In place around methods that answer with what they were called with."""
+    for name in ("to", "cuda"):
+        monkeypatch.setattr(torch.Tensor, name, lambda tensor, *args, **kwargs: (args, kwargs))
+    found = UnblockedMoves()
+    found.install()
+    return found
+
+
+def test_what_the_training_loader_gave_is_moved_without_waiting(moves: UnblockedMoves) -> None:
+    x, y, own = torch.zeros(2), torch.zeros(2), torch.zeros(2)
+    moves.batch_given(None, {"image": x, "target": [y]}, True)
+    assert x.to("cuda") == (("cuda",), {"non_blocking": True})
+    assert y.cuda() == ((), {"non_blocking": True})
+    assert own.to("cuda") == (("cuda",), {}), "a buffer that is filled again would arrive changed"
+    moves.batch_given(None, [own], False)
+    assert own.to("cuda") == (("cuda",), {}), "nor what an evaluation reads: the patch leaves its lines alone"
+    moves.batch_given(None, [own], True)
+    assert x.to("cuda") == (("cuda",), {})
+
+
+def test_what_the_script_says_itself_stays(moves: UnblockedMoves) -> None:
+    x = torch.zeros(2)
+    moves.batch_given(None, (x,), True)
+    assert x.to("cuda", non_blocking=False) == (("cuda",), {"non_blocking": False})
+    assert x.to("cuda", torch.float16, True) == (("cuda", torch.float16, True), {})
+
+
+# Sequences of a script: what makes its batches, and the order of its samples, are changed at its loader's line.
+
+
+@pytest.mark.slow
+def test_batches_and_their_order_are_changed_where_the_loader_is_made(start_script: StartScript) -> None:
+    with start_script("padded.py", "100000") as process:
+        sites = sites_of(process, steps=8)
+    losses, printed = [], []
+    for changes in ((), (("trim_padding", {"multiple": 8}),), (("length_grouping", {"pool": 4}),)):
+        plan = Plan(changes=tuple(Change(strategy=name, setting=setting) for name, setting in changes))
+        with start_script("padded.py", "100000", sites=sites, plan=plan) as process:
+            losses.append(TrialArm(process, plan).block(0.0, 40, 0.0).losses)
+            printed.append(process.tail())
+    usual, trimmed, grouped = losses
+    assert trimmed == pytest.approx(usual, rel=1e-5)
+    assert "widths [64]" in printed[0]
+    assert "widths [16, 24]" in printed[1] or "widths [24]" in printed[1]
+    assert len(grouped) == len(usual)
+    assert grouped != pytest.approx(usual, rel=1e-3)

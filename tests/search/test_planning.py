@@ -1,0 +1,303 @@
+"""What is tried, for how long, and what is left out with its reason."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import replace
+from math import log
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoopt.records import Estimate, EstimateKind, JsonDict, Plan, Sites, Verdict
+from autoopt.registry import Registry, Source, load_strategies
+from autoopt.search.budget_allocation import KEPT_BACK_AT_MOST, BudgetAllocation
+from autoopt.search.first_process import opportunities
+from autoopt.search.planner import Choice, build_queue, most_promising
+from autoopt.search.proofs import Costs
+from autoopt.search.screened import Screened, outstanding
+from autoopt.setup import Setup
+from autoopt.simplify.pipeline import Pipeline
+from autoopt.strategy import Case, Risk, Strategy
+from autoopt.testing.fakes import Behaviour, NoiseModel
+from autoopt.testing.strategies import sample_case
+from benchmarks.truth.loaders import Case as LoaderCase
+from benchmarks.truth.loaders import run
+from made_up import comparison
+from simulated import World, product, strategy, verdicts
+
+
+def test_a_baseline_without_a_target_value_has_a_small_share() -> None:
+    assert BudgetAllocation(budget=600.0).baseline(target_given=False) == 48.0
+    assert BudgetAllocation(budget=600.0).baseline(target_given=True) == 90.0
+
+
+def test_a_short_run_keeps_most_of_its_time_for_the_search_until_something_is_found() -> None:
+    short = BudgetAllocation(budget=180.0, start_seconds=2.5, baseline_seconds=45.0, pair_seconds=9.0)
+    assert short.search_deadline(0) >= 0.7 * short.budget
+
+
+@pytest.mark.parametrize("changes", [0, 1, 3])
+def test_a_long_run_keeps_back_no_more_than_the_end_takes(changes: int) -> None:
+    """Two trainings of each, each change left out once, and the final comparison: minutes of two hours."""
+    long = BudgetAllocation(budget=7200.0, start_seconds=2.0, baseline_seconds=60.0, pair_seconds=9.0)
+    assert long.kept_back(changes) <= 4 * 62.0 + (changes + 1) * long.comparison
+
+
+def test_the_end_of_a_run_in_seconds() -> None:
+    """One training of 100 s with a start of 5 s; a plan twice as fast takes half of that."""
+    allocation = BudgetAllocation(budget=10_000.0, start_seconds=5.0, baseline_seconds=100.0)
+    assert allocation.in_turns(2.0) == pytest.approx(105.0 * 1.5)
+    assert allocation.in_turns(0.5) == pytest.approx(105.0 * 2), "nothing is expected to become slower"
+    assert allocation.kept_back(0, 2.0) == pytest.approx(allocation.verification(1, 2.0))
+    assert allocation.verification(1, 2.0) == pytest.approx(allocation.verification(1) - 52.5)
+    assert allocation.last_deadline(2.0) == pytest.approx(10_000.0 - 105.0 * 1.5 - allocation.comparison)
+    short = BudgetAllocation(budget=100.0, start_seconds=5.0, baseline_seconds=100.0)
+    assert short.last_deadline() == pytest.approx(100.0 * (1 - KEPT_BACK_AT_MOST))
+
+
+def test_a_single_change_needs_no_ablation_of_its_own() -> None:
+    allocation = BudgetAllocation(budget=600.0, start_seconds=2.0)
+    assert allocation.ablation(0) == allocation.ablation(1) == 0.0
+    assert allocation.ablation(3) > allocation.ablation(2) > 0.0
+
+
+@given(
+    budget=st.floats(20.0, 1e5),
+    start=st.floats(0.5, 60.0),
+    training=st.floats(0.0, 1e4),
+    changes=st.integers(0, 9),
+    speedup=st.floats(1.0, 50.0),
+)
+def test_a_faster_plan_needs_less_time_at_the_end_and_never_half_the_budget(
+    budget: float, start: float, training: float, changes: int, speedup: float
+) -> None:
+    allocation = BudgetAllocation(budget=budget, start_seconds=start, baseline_seconds=training)
+    kept = allocation.kept_back(changes, speedup)
+    assert 0.0 < kept <= allocation.kept_back(changes) <= KEPT_BACK_AT_MOST * budget
+
+
+def test_a_comparison_is_planned_by_the_pairs_that_were_seen() -> None:
+    seen = BudgetAllocation(budget=200.0, start_seconds=2.0, pair_seconds=10.5)
+    assert seen.comparison == 21.0
+    assert BudgetAllocation(budget=200.0, start_seconds=2.0).comparison == 16.0
+
+
+# A gain that is larger than all that the rest promise is proved before anything else is looked at.
+
+
+def seen(name: str, gain: float, error: float = 0.05, stage: str = "forward") -> Screened:
+    candidate: Any = SimpleNamespace(strategy=SimpleNamespace(name=name, stages=(stage,)), stacked=False)
+    trial: Any = SimpleNamespace(id=1)
+    return Screened(candidate, trial, log(gain), (comparison(),), error)
+
+
+def predicted(value: float, kind: EstimateKind = EstimateKind.SIMULATED, low: float | None = None) -> Estimate:
+    return Estimate(value=value, low=low or 0.9 * value, high=1.1 * value, n=1, kind=kind)
+
+
+def test_one_gain_stands_above_all_that_the_rest_promise() -> None:
+    large = seen("amp", 2.5)
+    assert outstanding([large], []) is large
+    assert outstanding([large, seen("other", 1.1)], [predicted(1.2)]) is large
+    assert outstanding([large], [predicted(1.5), predicted(1.8)]) is None, "together they promise more"
+    assert outstanding([large], [None]) is None, "nobody knows what it brings"
+    assert outstanding([large], [predicted(9.0, EstimateKind.BOUND)]) is None
+    assert outstanding([seen("amp", 2.5, error=0.4)], []) is None, "it may well be small"
+    assert outstanding([seen("amp", 1.25, error=0.001)], []) is None, "it is"
+    assert outstanding([], [predicted(2.0)]) is None
+
+
+def test_rivals_promise_nothing_more_than_the_best_of_them() -> None:
+    best, rival = seen("workers", 2.0, stage="preparation"), seen("cache", 1.9, stage="storage")
+    assert outstanding([best, rival], []) is best
+    assert outstanding([best, seen("amp", 1.9)], []) is None
+
+
+def test_it_is_kept_before_the_rest_has_a_look_and_the_rest_is_found_on_it(tmp_path: Path) -> None:
+    speeds = {"idle": 1.0, "huge": 3.0, "small": 1.15, "late": 1.2}
+
+    def told(name: str) -> Strategy:
+        return strategy(name, predict=lambda self, case, setting: predicted(speeds[name] * 1.02, low=0.99))
+
+    made = World(
+        tmp_path,
+        *map(told, speeds),
+        speed=product(speeds),
+        noise=NoiseModel("normal", process_sd=0.01),
+        budget=900.0,
+    )
+    outcome = made.go()
+    assert set(outcome.best.plan.names()) == {"huge", "small", "late"}
+    looks = [(look.incumbent.plan.names(), look.candidate.plan.names()) for look in outcome.state.looks]
+    assert looks.index(((), ("huge",))) == len([one for one in looks if one[0] == ()]) - 1
+    assert (("huge",), ("huge", "late")) in looks
+    kept = [trial.strategy for trial in outcome.state.trials if trial.verdict is Verdict.KEPT]
+    assert kept[0] == "huge"
+
+
+def test_the_way_back_is_kept_for_what_may_bring_more_than_is_to_be_expected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether trainings will show one to be as good is even: the other, for certain, is worth half of its gain."""
+    monkeypatch.setattr(Costs, "pairs", lambda self, screened: 30.0)
+    context: Any = SimpleNamespace(allocation=BudgetAllocation(budget=240.0, baseline_seconds=20.0, start_seconds=2.0))
+    costs = Costs(context, cast(Any, None))
+    doubtful = seen("amp", 2.2)
+    assert costs.way_back(doubtful, [seen("channels_last", 1.2)]) == 0.0
+    assert costs.way_back(doubtful, [seen("channels_last", 1.2), seen("cache", 1.6)]) > 30.0
+    assert costs.way_back(doubtful, []) == 0.0
+
+
+def test_all_that_predictions_promise_has_the_first_look(tmp_path: Path) -> None:
+    """Three changes whose predictions hold: one look and one proof in place of three of each."""
+    speeds = {"idle": 1.0, "one": 1.3, "two": 1.25, "three": 1.2, "slow": 0.8}
+
+    def told(name: str) -> Strategy:
+        return strategy(name, predict=lambda self, case, setting: predicted(speeds[name]))
+
+    noise = NoiseModel("normal", process_sd=0.01)
+    made = World(tmp_path, *map(told, speeds), speed=product(speeds), noise=noise, budget=300.0)
+    outcome = made.go()
+    assert outcome.state.looks[0].candidate.plan.names() == ("one", "two", "three")
+    assert outcome.best.plan.names() == ("one", "two", "three")
+    kept = [trial for trial in outcome.state.trials if trial.verdict is Verdict.KEPT]
+    assert len(kept) == 1
+    assert kept[0].predicted is not None
+    assert kept[0].predicted.value == pytest.approx(1.3 * 1.25 * 1.2)
+
+
+# Looks that are not taken: what no setting can mend, and what cannot pay whatever the graph leaves out.
+
+SETTINGS: tuple[JsonDict, ...] = ({"threads": 2}, {"threads": 4}, {"threads": 8})
+
+
+@pytest.mark.parametrize("risk", [Risk.EXACT, Risk.NUMERIC])
+def test_no_further_setting_of_an_exact_change_that_changed_the_losses(tmp_path: Path, risk: Risk) -> None:
+    """It says that no setting changes what is learnt; another precision may well round less."""
+
+    def others(plan: Plan, behaviour: Behaviour) -> Behaviour:
+        return replace(behaviour, loss=lambda step: 9.0 - 0.01 * step) if plan.changes else behaviour
+
+    world = World(
+        tmp_path,
+        strategy("threaded", risk=risk, settings=SETTINGS),
+        speed=lambda plan: 1.2 if plan.changes else 1.0,
+        behave=others,
+    )
+    outcome = world.go()
+    found = verdicts(outcome)["threaded"]
+    assert set(found) == {Verdict.QUALITY_LOST}
+    assert len(found) == (1 if risk is Risk.EXACT else 3)
+    assert outcome.best.plan == Plan()
+
+
+class Input(Strategy):
+    name, risk, stages = "input", Risk.EXACT, frozenset({"preparation"})
+
+    def predict(self, case: Case, setting: JsonDict) -> Estimate | None:
+        return Estimate(value=1.0, low=0.99, high=1.002, n=1, kind=EstimateKind.SIMULATED)
+
+    def apply(self, setup: Setup, setting: JsonDict) -> Setup:
+        return setup
+
+
+@pytest.mark.parametrize(("share", "tried"), [(0.5, True), (0.002, False)])
+def test_a_doubt_of_the_graph_is_no_larger_than_the_stages_it_is_about(share: float, tried: bool) -> None:
+    case = sample_case()
+    assert isinstance(case.pipeline, Pipeline)
+    round_ = case.pipeline.round
+    stages = tuple(
+        stage.model_copy(update={"seconds": share * round_.step_seconds}) if stage.name == "preparation" else stage
+        for stage in round_.stages
+    )
+    case = dataclasses.replace(case, pipeline=Pipeline(round_.model_copy(update={"stages": stages})))
+    queue = build_queue(Registry([Source(Input(), "test")]), case, Choice(), 1.03)
+    assert bool(queue.proposals) is tried
+    if not tried:
+        assert "cannot pay" in queue.skipped[0].reason
+
+
+class Silent(Strategy):
+    """One that predicts nothing: the ceilings of its stages bound it."""
+
+    name, risk, stages = "silent", Risk.EXACT, frozenset({"forward", "backward", "optimizer"})
+
+    def apply(self, setup: Setup, setting: JsonDict) -> Setup:
+        return setup
+
+
+class Certain(Input):
+    name = "certain"
+
+    def predict(self, case: Case, setting: JsonDict) -> Estimate | None:
+        return Estimate(value=1.3, low=1.25, high=1.35, n=1, kind=EstimateKind.SIMULATED)
+
+
+def test_a_bound_is_no_prediction_and_goes_before_none() -> None:
+    queue = build_queue(Registry([Source(Silent(), "test"), Source(Certain(), "test")]), sample_case(), Choice(), 1.01)
+    silent, certain = queue.proposals
+    assert silent.predicted is not None
+    assert silent.predicted.kind is EstimateKind.BOUND
+    assert silent.predicted.value == silent.predicted.high > 1.3  # or there would be nothing to tell apart
+    assert most_promising((silent, certain), lambda proposal: 1.0 if proposal is certain else 1.1) is certain
+    assert most_promising((silent,), lambda proposal: 1.0) is silent
+
+
+# The first diagnosis of a script: what may pay, by the first look, before anything is compared.
+
+REGISTRY = load_strategies(())
+PLACE = {"file": "train.py", "line": 7, "end_line": 7, "call": "DataLoader"}
+SHARES = {"data": 0.5, "forward": 0.1, "backward": 0.2, "optimizer": 0.002, "other": 0.198}
+
+
+def found(choice: Choice, **sites: object) -> tuple[dict[str, float], tuple[str, ...]]:
+    loader = {**PLACE, "kind": "loader_training"}
+    seen = Sites.model_validate({"command": ("train.py",), "cwd": "/", "sites": (loader,), "shares": SHARES, **sites})
+    case = replace(sample_case(), pipeline=None, sites=seen)
+    told = opportunities(REGISTRY, case, choice, 1.01)
+    assert list(told.at_most) == sorted(told.at_most, reverse=True)
+    return {name: value for value, names in told.at_most for name in names}, told.unknown
+
+
+def test_strategies_are_ranked_by_what_their_stages_leave_to_gain() -> None:
+    ranked, unknown = found(Choice())
+    assert ranked["workers"] == 2.0
+    assert ranked["compile"] == pytest.approx(1 / 0.7)
+    assert ranked["threads"] == pytest.approx(1 / 0.698), "lines of the script's own between stages are no operators"
+    assert "fused_optimizer" not in ranked, "of 0.2 % of a step nothing can be gained"
+    assert "batch_size" not in ranked, "a change of training is no matter of a step's seconds"
+    assert ranked["prepared_samples"] == 2.0
+    assert not {*ranked} & {*unknown}
+
+
+def test_what_the_user_left_out_or_no_setup_says_is_not_told() -> None:
+    ranked, _ = found(Choice(only=("workers", "amp")))
+    assert {*ranked} == {"workers", "amp"}
+    ranked, unknown = found(Choice(), sites=())
+    assert "workers" not in ranked, "the script has no DataLoader"
+    assert "workers" not in unknown
+
+
+# Comparisons of trainings whose loaders deliver in bunches, on simulated machines where the truth can be computed.
+
+
+@pytest.mark.parametrize("workers", [2, 8, 16])
+@pytest.mark.parametrize("bound", ["input", "computing"])
+def test_what_the_other_stage_hides_is_not_accepted(workers: int, bound: str) -> None:
+    """With blocks of one to three steps and a trimmed mean, all of twenty were accepted at 2.2x with eight workers."""
+    for seed in range(3):
+        assert run(LoaderCase(workers, 0.02, bound, 1.0), seed)["decision"] != "accept"
+
+
+@pytest.mark.parametrize("workers", [2, 8, 16])
+@pytest.mark.parametrize("bound", ["input", "computing"])
+@pytest.mark.parametrize("gain", [1.25, 2.0])
+def test_a_gain_of_the_bound_stage_is_accepted_and_its_interval_holds_it(workers: int, bound: str, gain: float) -> None:
+    for seed in range(2):
+        found = run(LoaderCase(workers, 0.02, bound, gain), seed)
+        assert found["decision"] == "accept"
+        assert found["low"] <= gain <= found["high"]
+        assert found["seconds"] < 120.0

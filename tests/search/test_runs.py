@@ -1,0 +1,353 @@
+"""Runs on the simulated machine: remembered plans, evaluations, the final check, and instability past the target."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from autoopt.benchmark.kept_weights import Movement
+from autoopt.benchmark.run import RunUnderWay
+from autoopt.benchmark.trial_context import TrialContext
+from autoopt.events import Kept
+from autoopt.records import Change, Curve, CurvePoint, JsonDict, Noise, Objective, Plan, Quality, RunParts, Verdict
+from autoopt.records.evaluating import HeldEvaluations
+from autoopt.records.messages import Moved, TrainingRun
+from autoopt.registry import Registry, Source
+from autoopt.search.accept.evidence import Evidence
+from autoopt.search.accept.gate import judge_runs
+from autoopt.search.accept.losses import stood_still
+from autoopt.search.accept.metric import PAST, fell_after_target, seed_noise
+from autoopt.search.compare.sequential_test import PLAN_DOF
+from autoopt.search.recollection import known_noise
+from autoopt.setup import Setup
+from autoopt.simplify.stage_profile import describe
+from autoopt.storage.history import History, KnownNoise, Remembered
+from autoopt.strategy import Case, Risk, Strategy
+from autoopt.testing.fakes import Behaviour
+from autoopt.trial.protocol import TrialSpec
+from benchmarks.search.cases import CASES
+from benchmarks.search.minutes import simulated
+from benchmarks.truth import quality_changes
+from benchmarks.truth.quality_changes import FrozenLater, bf16, hooked
+from simulated import STEPS, FakeTrial, World, product, strategy, verdicts
+from workloads import breakers
+
+SPEEDS = {"a": 1.0, "b": 1.3, "c": 1.0, "d": 0.9, "e": 1.6, **dict.fromkeys("fghijk", 1.0)}
+
+
+def world(folder: Path, history: History, budget: float = 900.0) -> World:
+    made = World(folder, *(strategy(name) for name in SPEEDS), speed=product(SPEEDS), budget=budget)
+    made.context.history = history
+    return made
+
+
+def first_kept(made: World) -> float:
+    return next(event.at for event in made.events if isinstance(event, Kept))
+
+
+def test_the_second_run_keeps_the_plan_of_the_first_sooner_and_proves_it(tmp_path: Path) -> None:
+    history = History(tmp_path / "history.json")
+    first, second = world(tmp_path / "first", history), world(tmp_path / "second", history)
+    outcome = first.go()
+    assert {"b", "e"} <= set(outcome.best.plan.names())
+    assert history.noise("cpu").process_sd == outcome.state.noise.process_sd
+    again = second.go()
+    assert set(again.best.plan.names()) >= {"b", "e"}
+    control = next(event.at for event in second.events if type(event).__name__ == "RoundMeasured")
+    assert first_kept(second) - control < (first_kept(first) - control) / 1.5
+    (kept,) = [trial for trial in again.state.trials if trial.verdict == "kept" and trial.round == 1]
+    assert len(kept.ratios) >= 2  # fresh pairs of processes
+    assert second.loop.state is not None
+    guess = known_noise(second.loop.state)
+    assert guess is not None
+    assert guess.dof == PLAN_DOF, "worth two pairs of processes at most"
+    assert history.recall("nothing of the kind") == Remembered(), "workloads are another section"
+
+
+def test_a_plan_that_no_longer_pays_is_only_looked_at(tmp_path: Path) -> None:
+    history = History(tmp_path / "history.json")
+    made = world(tmp_path / "run", history)
+    key = f"fake:build in {Path.cwd()} on cpu"
+    history.remember(key, Remembered(plan=Plan(changes=(Change(strategy="d"),)), speedup=3.0))
+    assert set(made.go().best.plan.names()) == {"b", "e"}
+
+
+def test_a_file_without_noise_is_read_as_before(tmp_path: Path) -> None:
+    path = tmp_path / "history.json"
+    path.write_text('{"schema_version": 1, "workloads": {"w": {"plan": {"changes": []}, "speedup": 1.2}}}')
+    history = History(path)
+    assert history.noise("cpu") == KnownNoise()
+    history.remember_noise("cpu", KnownNoise(process_sd=0.03, pairs=4.0))
+    assert history.recall("w").speedup == 1.2
+
+
+# The loop over a fake machine whose evaluations take most of the run: what shortens them alone is found and kept.
+
+RUN = RunParts(build_seconds=1.0, step_seconds=0.05, steps=STEPS, evaluation_seconds=5.0, evaluate_every=100.0)
+
+
+class Larger(Strategy):
+    """Evaluates in larger batches."""
+
+    name = "larger"
+    stages = frozenset({"evaluate"})
+    risk = Risk.EXACT
+
+    def settings(self, case: Case) -> Any:
+        return [{"batch_size": 256}]
+
+    def apply(self, setup: Setup, setting: JsonDict) -> Setup:
+        return setup.with_evaluation(**setting)
+
+
+def world_evaluating_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, metric: float = 0.5
+) -> World:
+    """A world in which an evaluation of 5 s takes so long in larger batches."""
+    made = World(tmp_path, Larger(), strategy("quick"), speed=product({"larger": 1.0, "quick": 1.5}), budget=1200.0)
+    made.runner.facts = made.runner.facts.model_copy(update={"run": RUN})
+    plain = FakeTrial.call
+
+    def call(trial: FakeTrial, task: str, **arguments: Any) -> JsonDict:
+        if not task.endswith(":evaluations"):
+            return plain(trial, task, **arguments)
+        larger = "larger" in trial._plan.names()
+        each = seconds if larger else 5.0
+        made.clock.advance(3 * each)
+        value = metric if larger else 0.5
+        found = HeldEvaluations(seconds=(each,) * 3, samples=90, metric="accuracy", value=value)
+        return found.model_dump()
+
+    monkeypatch.setattr(FakeTrial, "call", call)
+    described = "autoopt.search.first_process.FirstProcess.description"
+    monkeypatch.setattr(described, lambda first: describe(made.runner))
+    return made
+
+
+def test_shorter_evaluations_are_kept_beside_faster_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome = world_evaluating_loop(tmp_path, monkeypatch, seconds=0.5).go()
+    assert set(outcome.best.plan.names()) == {"larger", "quick"}
+    trial = next(t for t in outcome.state.trials if t.strategy == "larger" and t.verdict is Verdict.KEPT)
+    assert trial.throughput is None, "no step is faster"
+    assert trial.time_to_target is not None
+    assert trial.time_to_target.value > 1.5, "evaluations are half of the run"
+    rows = {row.strategy: row for row in outcome.ablation}
+    assert rows["larger"].without is not None
+    assert rows["larger"].without.value == trial.time_to_target.value, "its interval holds together with the others"
+
+
+def test_a_gain_that_trainings_do_not_show_is_not_claimed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = world_evaluating_loop(tmp_path, monkeypatch, seconds=0.5)
+    made.runner.machine.behave = lambda plan, plain=made.runner.machine.behave: plain(plan.without("quick"))
+    outcome = made.go()
+    assert outcome.best.plan == Plan(), "the simulated trainings evaluate alike under both plans"
+    (trial,) = [trial for trial in outcome.state.trials if trial.strategy == "larger"]
+    assert trial.verdict is not Verdict.KEPT
+    assert "no faster than the baseline" in trial.reason
+
+
+@pytest.mark.parametrize(
+    ("seconds", "metric", "expected"),
+    [(5.0, 0.5, Verdict.INCONCLUSIVE), (8.0, 0.5, Verdict.HARMFUL), (0.5, 0.4, Verdict.QUALITY_LOST)],
+)
+def test_what_brings_nothing_or_counts_otherwise_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, metric: float, expected: Verdict
+) -> None:
+    outcome = world_evaluating_loop(tmp_path, monkeypatch, seconds, metric).go()
+    assert outcome.best.plan.names() == ("quick",)
+    assert verdicts(outcome)["larger"] == [expected]
+
+
+# A plan that probes passed, and whose whole training is another one: what goes, and what may stay.
+
+GAINS = {"low": 1.5, "layout": 1.3, "exact": 1.2}
+
+
+def saturated(step: int) -> float:
+    """Falls as usual, and then stands where a loss of probabilities ends that are rounded to 0 and 1."""
+    return 2.0 / (1.0 + 0.01 * step) if step < 100 else 33.3
+
+
+def late(plan: Plan, behaviour: Behaviour) -> Behaviour:
+    """``low`` breaks the training at a step that no probe comes to."""
+    behaviour = replace(behaviour, quality="equivalent" if set(plan.names()) - {"exact"} else "identical")
+    return replace(behaviour, loss=saturated) if "low" in plan.names() else behaviour
+
+
+def low_precision(self: object, setup: Setup, setting: JsonDict) -> Setup:
+    return setup.with_precision(dtype="bfloat16")
+
+
+def world_of(folder: Path, budget: float) -> World:
+    return World(
+        folder,
+        strategy("low", risk=Risk.NUMERIC, apply=low_precision),
+        strategy("layout", risk=Risk.NUMERIC),
+        strategy("exact"),
+        speed=product(GAINS),
+        behave=late,
+        budget=budget,
+    )
+
+
+def test_the_change_that_rounds_most_goes_first(tmp_path: Path) -> None:
+    outcome = world_of(tmp_path, 3000.0).go()
+    assert outcome.best.plan.names() == ("layout", "exact")
+    assert Verdict.QUALITY_LOST in verdicts(outcome)["low"]
+    assert outcome.speedup.end_to_end_verified
+
+
+@pytest.mark.parametrize("budget", [120.0, 180.0, 240.0, 300.0, 400.0, 600.0])
+def test_what_is_left_of_a_plan_that_trained_otherwise_is_trained_or_given_up(tmp_path: Path, budget: float) -> None:
+    world = world_of(tmp_path, budget)
+    outcome = world.go()
+    best = outcome.best.plan
+    assert "low" not in best.names() or not any("low" in plan.names() for plan, _ in world.runner.trained)
+    if any("low" in plan.names() for plan, _ in world.runner.trained) and "layout" in best.names():
+        assert any(plan == best for plan, _ in world.runner.trained)
+    assert world.clock() <= 1.05 * budget
+
+
+@pytest.mark.parametrize("seed", [1, 3])
+def test_what_is_left_without_a_companion_is_tested_within_the_budget_or_the_whole_stands(
+    tmp_path: Path, seed: int
+) -> None:
+    """Slow steps: to leave a companion out takes half a minute, and what is left another one at the end."""
+    world = simulated(CASES["slow images"], 180.0, seed, tmp_path)
+    outcome = world.go()
+    assert "amp" in outcome.best.plan.names()
+    assert world.clock() <= 1.02 * 180.0
+
+
+# Changes that break a training later than any probe looks, found in the trainings of the verification.
+
+OBJECTIVE = Objective(metric="accuracy", mode="max", target=0.82, target_source="user", tolerance=0.005, min_gain=0.01)
+LEVEL = Quality(method="probe", level="equivalent", passed=True, detail="what a probe overlooks")
+
+
+def kick(optimizer: torch.optim.Optimizer, step: int) -> None:
+    """Throws the weights about from the 193rd step on, at which the baseline has long reached its target."""
+    for group in optimizer.param_groups if step > 192 else ():
+        group["lr"] = 10.0
+
+
+CHANGES = (
+    quality_changes.Change(
+        "layers_frozen_later", breakers.build, lambda s: s.with_model(lambda m: FrozenLater(m, 64)), Risk.NUMERIC
+    ),
+    quality_changes.Change("kicked_later", breakers.build, hooked(kick), Risk.NUMERIC),
+    quality_changes.Change("lower_precision", breakers.build, bf16, Risk.NUMERIC),
+    quality_changes.Change("fewer_threads", breakers.build, lambda s: s.with_flags(threads=1), Risk.EXACT),
+)
+REGISTRY = Registry([Source(breaker, "test") for breaker in CHANGES])
+
+
+def trained(seed: int, *changes: str) -> TrainingRun:
+    plan = Plan(changes=tuple(Change(strategy=name) for name in changes))
+    spec = TrialSpec(workload=f"{Path(breakers.__file__)}:build", plan=plan, device="cpu", seed=seed)
+    context = TrialContext(spec, REGISTRY)
+    run = RunUnderWay(context, max_seconds=60.0, target=OBJECTIVE.target, confirm=1, beyond=PAST)
+    run.go_on()
+    context.close()
+    return run.document()
+
+
+@pytest.fixture(scope="module")
+def baseline() -> tuple[TrainingRun, ...]:
+    return tuple(trained(seed) for seed in (0, 1))
+
+
+def verified(baseline: tuple[TrainingRun, ...], *changes: str) -> Quality:
+    """The quality of a final plan, trained from two seeds, whose probe saw nothing."""
+    runs = tuple(trained(seed, *changes) for seed in (0, 1))
+    evidence = Evidence(baseline_runs=baseline, candidate_runs=runs, deterministic=True, level=LEVEL)
+    return judge_runs(evidence, OBJECTIVE, Noise(seed_noise=seed_noise(baseline, "max")))
+
+
+def test_the_target_is_trained_past_and_the_curve_ends_at_it(baseline) -> None:
+    for run in baseline:
+        confirmed = run.curve.points[-1].step
+        assert run.reached
+        assert run.stopped == "target"
+        assert run.past[-1].step == run.steps >= (1 + PAST) * confirmed
+        assert len(run.losses) == run.steps
+        assert all(move.still == () for move in run.moves)
+
+
+def test_layers_that_freeze_after_the_probe_are_found(baseline) -> None:
+    found = verified(baseline, "layers_frozen_later")
+    assert found.passed is False
+    assert "0.weight is not updated from step 64 to 96" in found.detail
+
+
+def test_instability_past_the_target_is_found(baseline) -> None:
+    assert max(run.curve.points[-1].step for run in baseline) <= 192
+    found = verified(baseline, "kicked_later")
+    assert found.passed is False, found.detail
+
+
+@pytest.mark.parametrize("name", ["lower_precision", "fewer_threads"])
+def test_an_honest_change_passes(name: str, baseline) -> None:
+    found = verified(baseline, name)
+    assert found.passed is True, found.detail
+
+
+def test_a_model_without_parameters_to_train_has_no_moves() -> None:
+    frozen = torch.nn.Linear(2, 2).requires_grad_(False)
+    movement = Movement(frozen)
+    movement.look(4)
+    assert [(move.step, move.parameters, move.still) for move in movement.moves] == [(4, 0, ())]
+    spread = torch.nn.Linear(2, 2)
+    spread.weight.device_mesh = "over processes"
+    movement = Movement(spread)
+    movement.look(4)
+    assert movement.moves == []
+
+
+def run(past: tuple[float, ...] = (), moves: tuple[Moved, ...] = (), seed: int = 0) -> TrainingRun:
+    points = tuple(CurvePoint(step=96 + 32 * n, seconds=1.0, metric=value) for n, value in enumerate(past))
+    return TrainingRun(
+        seed=seed,
+        curve=Curve(seed=seed),
+        seconds=1.0,
+        training_seconds=1.0,
+        evaluation_seconds=0.0,
+        evaluations=1,
+        steps=96,
+        samples=96,
+        fixed_seconds=0.0,
+        reached=True,
+        past=points,
+        moves=moves,
+    )
+
+
+def test_a_metric_that_falls_from_one_seed_only_is_chance() -> None:
+    good, bad = (0.83, 0.84), (0.70, 0.71)
+    noise = Noise(seed_noise=0.004)
+    assert fell_after_target([(run(good), run(bad)), (run(good), run(bad))], OBJECTIVE, noise)
+    assert not fell_after_target([(run(good), run(bad)), (run(good), run(good))], OBJECTIVE, noise)
+    assert not fell_after_target([(run(good), run(bad))], OBJECTIVE, noise)
+    assert not fell_after_target([(run(bad), run(bad)), (run(bad), run(bad))], OBJECTIVE, noise)
+    assert not fell_after_target([(run(good), run(bad)), (run(good), run(bad))], OBJECTIVE, Noise(seed_noise=0.05))
+
+
+def moved(still: tuple[int, ...] = (), slow: tuple[int, ...] = (), steps: int = 32) -> tuple[Moved, ...]:
+    names = tuple(f"layer{place}" for place in still)
+    return (Moved(first_step=0, step=steps, parameters=3, still=still, names=names, slow=(*slow, *still)),)
+
+
+def test_what_stands_still_in_the_baseline_too_is_no_finding() -> None:
+    assert "layer1" in stood_still([(run(moves=moved()), run(moves=moved((1,))))])
+    assert not stood_still([(run(moves=moved((1,))), run(moves=moved((1,))))])
+    assert not stood_still([(run(moves=moved(slow=(1,))), run(moves=moved((1,))))])
+
+
+def test_steps_that_a_scaler_leaves_out_are_no_finding() -> None:
+    everything = (0, 1, 2)
+    assert not stood_still([(run(moves=moved(steps=4)), run(moves=moved(everything, steps=4)))])
+    assert stood_still([(run(moves=moved(steps=64)), run(moves=moved(everything, steps=64)))])

@@ -1,0 +1,379 @@
+"""The search on a script: its first process, its metric, its arm, and whole runs of its patch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from autoopt.errors import TrialFailed
+from autoopt.events import NoiseMeasured, Predicted
+from autoopt.records import Estimate, EstimateKind, Objective, Percentiles, Plan, RunParts, Site, Sites, Verdict
+from autoopt.records.facts import WorkloadFacts
+from autoopt.records.messages import Block, Startup, TrainingRun
+from autoopt.script.refusals import ScriptEnded
+from autoopt.script.whole_run import WholeRun
+from autoopt.search import first_training
+from autoopt.search.accept.evidence import TrainedPair
+from autoopt.search.budget_allocation import BudgetAllocation
+from autoopt.search.compare.arm import SETTLING_STEPS, SWITCHED_BLOCK
+from autoopt.search.compare.script_arm import ScriptArm
+from autoopt.search.first_training import begin
+from autoopt.search.trial_runner import BaselineFailed
+from autoopt.testing import Behaviour
+from autoopt.testing.fakes import fake_facts
+from autoopt.trial.protocol import ScriptSpec, TrialSpec
+from simulated import World, product, strategy, training_run, verdicts
+
+EVALUATION = Site(file="train.py", line=9, end_line=9, function="main", kind="evaluation", call="Net", name="Net")
+LOSS = "val loss ([0-9.]+)"
+
+
+class Begun:
+    """The beginning of a run of a script whose steps take 0.4 s, and what it trained.
+
+    Attributes:
+        short: steps of trainings that looked for the metric alone.
+        whole: first trainings.
+    """
+
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        budget: float,
+        epoch: int | None,
+        *seen: Site,
+        metric: str | None = None,
+        told: tuple[str, ...] | TrialFailed = (),
+        step: float = 0.4,
+        start: float = 2.0,
+    ) -> None:
+        self.told, self.short, self.whole, self.read = told, [], 0, []
+        self.notes: list[str] = []
+        monkeypatch.setattr(first_training, "train_first", self._train_first)
+        side = SimpleNamespace(step_seconds=Percentiles(p50=step, p95=step, p99=step), peak_memory_bytes=None)
+        facts: WorkloadFacts = fake_facts(Behaviour()).model_copy(update={"steps_per_epoch": epoch})
+        self.state: Any = SimpleNamespace(
+            aa=SimpleNamespace(side=side, start_seconds=start, pair_seconds=8.0),
+            sites=Sites(command=("python", "train.py"), cwd="/", sites=seen),
+            objective=Objective(
+                metric=metric, mode="min", target=None, target_source="baseline", tolerance=0.01, min_gain=0.01
+            ),
+            facts=facts,
+            planned_steps=None,
+            baseline=Plan(),
+        )
+        self.context: Any = SimpleNamespace(
+            allocation=BudgetAllocation(budget=budget),
+            gate=SimpleNamespace(memory_limit_bytes=None),
+            runner=SimpleNamespace(train=self._train, reads=self.read.append),
+            run=SimpleNamespace(step=lambda kind, key, measure, model: measure()),
+            now=lambda: 20.0,
+            note=lambda state, *texts: self.notes.extend(texts),
+            warn=lambda state, *texts: None,
+            seed=0,
+        )
+        begin(self.context, self.state)
+
+    def _train(self, plan: Plan, *, max_steps: int, max_seconds: float, **_: Any) -> Any:
+        if isinstance(self.told, TrialFailed):
+            raise self.told
+        self.short.append(max_steps)
+        run = training_run(Behaviour(), 0, (), max_steps, reached=False)
+        return run.model_copy(update={"told": self.told})
+
+    def _train_first(self, context: Any, state: Any) -> None:
+        self.whole += 1
+
+    @property
+    def waits(self) -> bool:
+        return not self.whole and not self.context.allocation.trained
+
+
+@pytest.mark.parametrize(
+    ("epoch", "seen", "wait"),
+    [(5000, (), True), (20, (), False), (None, (), False), (5000, (EVALUATION,), False)],
+    ids=["hours to an epoch's end", "an epoch ends in it", "no epoch is known", "it was seen to evaluate"],
+)
+def test_a_training_that_shows_no_metric_waits(
+    monkeypatch: pytest.MonkeyPatch, epoch: int | None, seen: tuple[Site, ...], wait: bool
+) -> None:
+    begun = Begun(monkeypatch, 240.0, epoch, *seen)
+    assert begun.waits is wait
+    assert not begun.short, "two epochs take as long as the training itself, or nobody knows how long"
+    assert Begun(monkeypatch, 240.0, epoch, *seen, metric="val loss").waits
+    assert not Begun(monkeypatch, 7200.0, epoch, *seen).waits
+
+
+def test_a_metric_that_nobody_named_is_found_in_two_short_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = Begun(monkeypatch, 300.0, 20, EVALUATION, told=(LOSS,), step=0.04)
+    assert begun.waits
+    assert begun.short == [41], "two epochs, and the step after which the second one's line has been printed"
+    assert begun.read == [LOSS]
+    assert (begun.state.objective.metric, begun.state.objective.mode) == ("val loss", "min")
+
+
+def test_a_slow_start_is_not_paid_for_to_find_a_metric(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = Begun(monkeypatch, 300.0, 20, EVALUATION, told=(LOSS,), step=0.04, start=12.0)
+    assert (begun.short, begun.whole) == ([], 1)
+
+
+def test_a_script_that_prints_nothing_in_them_is_trained_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = Begun(monkeypatch, 300.0, 20, EVALUATION, step=0.04)
+    assert (begun.short, begun.whole) == ([41], 1)
+    assert not begun.read
+
+
+@pytest.mark.parametrize("budget", [90.0, 300.0])
+def test_a_metric_is_looked_for_where_the_budget_holds_a_training_that_is_judged_by_it(
+    monkeypatch: pytest.MonkeyPatch, budget: float
+) -> None:
+    begun = Begun(monkeypatch, budget, 20, EVALUATION, told=(LOSS,), step=0.04)
+    assert bool(begun.short) is (budget > 90.0)
+    assert (first_training.NOT_LOOKED_FOR in begun.notes) is (budget == 90.0)
+    assert begun.waits
+
+
+def test_a_baseline_that_fails_in_them_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BaselineFailed, match="gone"):
+        Begun(monkeypatch, 300.0, 20, told=TrialFailed("crashed", "gone", where="training"), step=0.04)
+
+
+# Whole runs of a script in simulated time: the figure is what its user pays, and the patch is what is timed.
+
+STEPS = 600
+SITES = Sites(command=("python", "train.py"), cwd=".", run=RunParts(steps=STEPS, end_seconds=10.0))
+
+
+class ScriptWorld(World):
+    """A loop over a script whose patched run takes so many times the seconds of its untouched one.
+
+    Args:
+        whole: by the strategies of a plan; what no patch says takes as long as before.
+    """
+
+    def __init__(self, directory: Path, *strategies: Any, whole: dict[str, float], **more: Any) -> None:
+        super().__init__(directory, *strategies, **more)
+        self.whole = whole
+        self.pairs: list[tuple[str, ...]] = []
+        runner: Any = self.runner
+        runner.base = TrialSpec(workload="train.py", script=ScriptSpec(command=("python", "train.py"), sites=SITES))
+        runner.runs_whole = lambda plan: any(name in self.whole for name in plan.names())
+        runner.whole_runs = self.run_whole
+        runner.watched, runner.knows = lambda then=None: SITES, lambda sites: None
+        runner.facts = runner.facts.model_copy(update={"target": None, "max_steps": STEPS})
+
+    def run_whole(self, plan: Plan, *, steps: int, seed: int, max_seconds: float) -> TrainedPair:
+        self.pairs.append(plan.names())
+        before, after = 40.0, 40.0
+        for name in plan.names():
+            after /= self.whole.get(name, 1.0)
+        runs: list[TrainingRun] = []
+        for side, seconds in enumerate((before, after)):
+            self.clock.advance(min(seconds, max_seconds))
+            if seconds > max_seconds:
+                failure = TrialFailed("timeout", "not at its end")
+                failure.side = side  # type: ignore[attr-defined]
+                raise failure
+            runs.append(WholeRun(seconds, 0.0, 0.9).as_training(steps, seed))
+        return TrainedPair(baseline=runs[0], best=runs[1], whole=True)
+
+
+def test_the_figure_of_a_script_is_that_of_whole_runs_of_its_patch(tmp_path: Path) -> None:
+    """Its steps are twice as fast, and its run, with start and evaluations, is 1.4 times as fast."""
+    world = ScriptWorld(tmp_path, strategy("rows"), speed=product({"rows": 2.0}), whole={"rows": 1.4}, budget=600.0)
+    outcome = world.go()
+    headline = outcome.speedup.headline
+    assert headline is not None
+    assert (headline.whole, headline.kind, headline.value) == (True, "same_steps", pytest.approx(1.4))
+    assert headline.baseline_seconds == pytest.approx(40.0)
+    assert headline.n >= 2
+    assert "in whole runs" in headline.text
+    assert outcome.speedup.end_to_end_verified
+    assert set(world.pairs) == {("rows",)}
+
+
+def test_a_patch_that_makes_the_whole_run_no_faster_is_not_kept(tmp_path: Path) -> None:
+    world = ScriptWorld(tmp_path, strategy("rows"), speed=product({"rows": 2.0}), whole={"rows": 0.9}, budget=600.0)
+    outcome = world.go()
+    assert not outcome.best.plan.changes
+    assert world.pairs
+    assert Verdict.KEPT not in verdicts(outcome)["rows"]
+
+
+def test_what_no_patch_says_is_trained_as_a_plan(tmp_path: Path) -> None:
+    world = ScriptWorld(tmp_path, strategy("allocator"), speed=product({"allocator": 2.0}), whole={}, budget=600.0)
+    outcome = world.go()
+    assert not world.pairs
+    assert outcome.speedup.headline is not None
+    assert not outcome.speedup.headline.whole
+
+
+def test_runs_that_are_too_long_for_the_budget_are_not_begun(tmp_path: Path) -> None:
+    """Steps alone take 30 s: two whole runs would take more than the end of this budget."""
+    world = ScriptWorld(tmp_path, strategy("rows"), speed=product({"rows": 2.0}), whole={"rows": 1.4}, budget=120.0)
+    world.go()
+    assert not world.pairs
+
+
+def promised(name: str, value: float, stage: str) -> Any:
+    """A strategy of one stage with a prediction whose whole interval is a gain."""
+    told = Estimate(value=value, low=0.98 * value, high=1.02 * value, n=3, kind=EstimateKind.TRIED)
+    return strategy(name, stages=frozenset({stage}), predict=lambda self, case, setting: told)
+
+
+def test_what_no_block_of_steps_shows_is_proved_by_whole_runs(tmp_path: Path) -> None:
+    """An evaluation that could not be timed by itself; of the small gain that came with it the ablation decides."""
+    world = ScriptWorld(
+        tmp_path,
+        promised("evaluation", 1.5, "evaluate"),
+        promised("fused", 1.03, "forward"),
+        speed=product({"evaluation": 1.0, "fused": 1.03}),
+        whole={"evaluation": 1.5, "fused": 1.03},
+        budget=900.0,
+    )
+    outcome = world.go()
+    assert world.pairs[0] == ("evaluation", "fused")
+    plan, headline = outcome.best.plan.names(), outcome.speedup.headline
+    assert "evaluation" in plan
+    assert headline is not None
+    assert headline.value == pytest.approx(1.5 * (1.03 if "fused" in plan else 1.0))
+    assert headline.whole
+    assert outcome.speedup.end_to_end_verified
+
+
+def test_a_prediction_that_whole_runs_deny_is_not_kept(tmp_path: Path) -> None:
+    world = ScriptWorld(
+        tmp_path,
+        promised("evaluation", 1.5, "evaluate"),
+        speed=product({"evaluation": 1.0}),
+        whole={"evaluation": 0.99},
+        budget=900.0,
+    )
+    outcome = world.go()
+    assert not outcome.best.plan.changes
+    assert len(world.pairs) == 2, "two pairs that show no gain are enough"
+    assert verdicts(outcome)["evaluation"][-1] is not Verdict.KEPT
+
+
+# An arm of a script that comes to its end: it is run again, and warmed up no longer than leaves steps to measure.
+
+STARTUP = Startup(
+    build_seconds=0, setup_seconds=0, warmup_seconds=1, warmup_steps=5, steady=True, fixed_seconds=1.0
+).model_dump()
+
+
+class Short:
+    """A process whose script trains for some seconds and has come to its end then."""
+
+    can_freeze = True
+
+    def __init__(self, clock: list[float], lasts: float) -> None:
+        self.clock, self.lasts = clock, lasts
+
+    def call(self, task: str, **arguments: Any) -> Any:
+        seconds = arguments["max_seconds"]
+        self.clock[0] += min(seconds, self.lasts)
+        if seconds >= self.lasts:
+            raise ScriptEnded(320)
+        return STARTUP
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(("lasts", "starts"), [(60.0, 1), (2.0, 2), (0.0, 2)])
+def test_a_short_script_is_warmed_up_for_half_as_long_as_it_lasts(lasts: float, starts: int) -> None:
+    clock, launched = [0.0], []
+
+    def launch() -> Any:
+        launched.append(Short(clock, lasts))
+        return launched[-1]
+
+    arm = ScriptArm(launch, Plan(), timer=lambda: clock[0])
+    if lasts:
+        assert arm.warm_up(30.0).steady
+    else:
+        with pytest.raises(TrialFailed, match="give it more to train"):
+            arm.warm_up(30.0)
+    assert len(launched) == starts
+
+
+class Counted:
+    """A process whose script has so many steps, of which warming up takes ten."""
+
+    can_freeze = True
+
+    def __init__(self, steps: int) -> None:
+        self.left, self.blocks = steps, list[int]()
+
+    def call(self, task: str, **arguments: Any) -> Any:
+        steps = arguments.get("min_steps", 10)
+        self.left -= steps
+        if self.left < 0:
+            raise ScriptEnded(steps)
+        if task != SWITCHED_BLOCK:
+            return STARTUP
+        self.blocks.append(steps)
+        return Block(steps=steps, samples=steps, seconds=1.0, losses=(), step_seconds=()).model_dump()
+
+    def close(self) -> None: ...
+
+
+def test_a_process_that_switches_is_run_again_where_its_script_ends_and_settles_anew() -> None:
+    launched = list[Counted]()
+
+    def launch() -> Any:
+        launched.append(Counted(24))
+        return launched[-1]
+
+    arm = ScriptArm(launch, Plan())
+    arm.warm_up(10.0)
+    blocks = [arm.switched_block(Plan(), 0.1, 4, 0.0) for _ in range(4)]
+    assert [block.steps for block in blocks] == [4, 4, 4, 4]
+    assert [process.blocks for process in launched] == [[SETTLING_STEPS, 4, 4], [SETTLING_STEPS, 4, 4]]
+
+
+# What strategies are predicted to bring a script is told before anything of it is compared.
+
+SITES_DIAGNOSIS = Sites(command=("python", "train.py"), cwd="/", step_seconds=0.05)
+
+
+def world(folder: Path, budget: float, sites: Sites | None = SITES_DIAGNOSIS) -> World:
+    found = World(folder, strategy("a"), strategy("b"), speed=product({"a": 1.4, "b": 1.1}), budget=budget)
+    runner: Any = found.runner
+    runner.watched = lambda ask=None: sites
+    return found
+
+
+def profiles(of: World) -> list[str]:
+    """The kinds of steps in which it was measured from the inside, the first two."""
+    return [step.kind for step in of.run.took if step.kind in ("diagnose", "examine")][:2]
+
+
+@pytest.mark.parametrize("budget", [240.0, 3000.0])
+def test_predictions_of_a_script_come_before_its_first_comparison(tmp_path: Path, budget: float) -> None:
+    run = world(tmp_path / "run", budget)
+    run.go()
+    kinds = [type(event) for event in run.events]
+    assert kinds.index(Predicted) < kinds.index(NoiseMeasured)
+    told = next(event for event in run.events if isinstance(event, Predicted))
+    assert {each.strategy for each in told.predictions} == {"a", "b"}
+
+
+def test_on_a_short_budget_that_profile_is_the_first_round_s(tmp_path: Path) -> None:
+    short, long = world(tmp_path / "short", 240.0), world(tmp_path / "long", 3000.0)
+    for run in (short, long):
+        run.go()
+    assert short.loop.state is not None
+    assert profiles(short)[0] == "diagnose"
+    assert profiles(long) == ["diagnose", "examine"]
+    examined = [step for step in short.run.took if step.kind == "examine"]
+    assert len(examined) == len(short.loop.state.rounds) - 1
+
+
+def test_a_function_that_builds_is_profiled_in_its_round(tmp_path: Path) -> None:
+    run = world(tmp_path / "run", 240.0, sites=None)
+    run.go()
+    assert profiles(run)[0] == "examine"
