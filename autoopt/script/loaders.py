@@ -48,11 +48,15 @@ class Roles:
     or has none left, evaluates, until a training call takes a batch of it all the same. A loader that is new has the
     role of those that the same line has made, as where each epoch makes its own.
 
+    Args:
+        trains: whether models are in training mode, as far as any is known.
+
     Attributes:
         known: whether a loader was seen to be trained on.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, trains: Callable[[], bool] = lambda: True) -> None:
+        self._training_mode = trains
         self.known = False
         self._training: list[weakref.ref[Any]] = []
         self._of: MutableMapping[Any, bool] = WeakIdKeyDictionary()
@@ -86,9 +90,12 @@ class Roles:
         return loader is not None and self._of.get(loader) is True
 
     def serves_training(self, loader: Any) -> bool:
-        """The same of one that is about to be read: an unknown one serves training where gradients are on."""
+        """The same of one that is about to be read: an unknown one does with gradients on and models in training mode.
+
+        Evaluations are written without ``no_grad``, too.
+        """
         role = self.of(loader)
-        return torch.is_grad_enabled() if role is None else role
+        return torch.is_grad_enabled() and self._training_mode() if role is None else role
 
     def reads_on(self, reader: int, loader: Any) -> None:
         """A loader that is not known to train is about to give another batch, or has none left.

@@ -127,7 +127,7 @@ class TorchHooks:
         self._looking: Any = None
         self.roots: list[nn.Module] = []
         self.optimizers: list[Optimizer] = []
-        self.roles = Roles()
+        self.roles = Roles(self._training_mode)
         self.loaders = LoaderHook(session, self.roles, self.watchers)
         self.on_root: Callable[[nn.Module], None] | None = None
         self.on_optimizer: Callable[[Optimizer], None] | None = None
@@ -175,6 +175,9 @@ class TorchHooks:
 
         self._looking = call
         nn.Module.__call__ = call  # type: ignore[method-assign]
+
+    def _training_mode(self) -> bool:
+        return self.trains_in_eval or not self.roots or any(root.training for root in self.roots)
 
     def _outermost(self, module: nn.Module) -> None:
         """A module is called from outside of any other: a root where an optimizer holds some of its parameters."""

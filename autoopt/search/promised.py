@@ -46,12 +46,15 @@ def together(
             ):
                 continue
             longer = candidate_plan(registry, state.incumbent, (*changes, *added))
+            once = each.strategy.once_seconds(case, each.setting)
             alike = registry.fold(longer) == registry.fold(plan)
         except PLUGIN_ERRORS:
             continue
         if alike or not context.runner.in_source(Plan(changes=added)):
             continue
         plan, changes = longer, [*changes, *added]
+        if once is not None:
+            context.runner.once[each.strategy.name] = once
         members.append((each.strategy, predicted))
         share = _part(predicted, len(added))
         parts |= {one.strategy: share for one in added}
