@@ -68,6 +68,8 @@ class Rounds:
         if not kept:
             return self.stop(round_, queue)
         self._announce_kept()
+        if len(self.state.together) < 2:  # a stack is trained once it is known what is left of it
+            self._train_kept()
         return None
 
     def settle(self) -> None:
@@ -76,7 +78,12 @@ class Rounds:
         if not state.found or context.stopping():
             return
         context.note(state, *take_apart(context, state, self._costs.last_deadline()))
-        train_beside(context, state, state.incumbent, state.comparisons[int(state.base)])
+        self._train_kept()
+
+    def _train_kept(self) -> None:
+        context, state = self.context, self.state
+        if not context.stopping():
+            train_beside(context, state, state.incumbent, state.comparisons[int(state.base)])
 
     def queue(self, pipeline: Pipeline | None) -> Queue:
         """Candidates worth trying on the incumbent; notes and announces the rest."""

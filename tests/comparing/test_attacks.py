@@ -341,7 +341,7 @@ def test_a_fork_that_survives_stands_still_with_its_parent(launcher: Launcher, t
     )
     beats = tmp_path / "beats"
     with launcher.start(TrialSpec(workload=f"{file}:build"), log=tmp_path / "log", timeout=120.0) as process:
-        while not beats.exists():
+        while not beats.exists() or not beats.stat().st_size:
             process.call("autoopt.benchmark.tasks:cpu_clock", timeout=60.0)
         process.freeze()
         before = beats.stat().st_size

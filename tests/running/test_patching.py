@@ -44,10 +44,10 @@ def test_a_chosen_change_is_put_on_and_taken_off(
 def test_what_no_line_says_is_told_and_nothing_is_changed(
     profiled: Profile, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    by_hand = Change(strategy="accumulation", setting={"size": 16, "accumulation": 2})
+    by_hand = Change(strategy="batch_size", setting={"size": 16, "learning_rate_factor": 2.0, "warmup_steps": 5})
     path = plan(tmp_path, WORKERS, by_hand)
     assert run(["apply", "--plan", path, str(tmp_path / "run")]) == 2
-    assert "accumulation" in capsys.readouterr().err
+    assert "batch_size" in capsys.readouterr().err
     assert run(["revert", "--plan", path, str(tmp_path / "run")]) == 2
     assert "was not applied" in capsys.readouterr().err
     assert (tmp_path / "train.py").read_text() == PLAIN

@@ -316,8 +316,8 @@ def test_garbage_that_is_collected_by_force_is_told_with_its_line_and_share() ->
     )
     training = Training(given, Setup(), device="cpu", seed=0)
     try:
-        (collated,) = forced_in_batch(training, step=0.1)
-        (lost,) = forced_in_step(training, training.next(), step=0.1)
+        (collated,) = forced_in_batch(training, step=0.01)
+        (lost,) = forced_in_step(training, training.next(), step=0.01)
     finally:
         training.close()
     for found, function in ((collated, _collecting), (lost, _collecting_loss)):

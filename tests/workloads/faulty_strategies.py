@@ -97,3 +97,20 @@ class Spoil:
             return step(batches)
 
         return spoiled
+
+
+class Spoiler(Strategy):
+    """Breaks while it trains, in each of several settings."""
+
+    name = "spoiler"
+    stages = frozenset({"forward", "backward"})
+    risk = Risk.EXACT
+
+    def applies(self, case: Any) -> Applies:
+        return Applies.yes()
+
+    def settings(self, case: Any) -> Iterable[dict[str, Any]]:
+        yield from ({"how": how} for how in ("error", "segfault", "os_exit", "nan", "not_a_step"))
+
+    def apply(self, setup: Setup, setting: Any) -> Setup:
+        return setup.with_step(Spoil(setting["how"]))
