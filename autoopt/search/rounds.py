@@ -68,7 +68,7 @@ class Rounds:
         if not kept:
             return self.stop(round_, queue)
         self._announce_kept()
-        if len(self.state.together) < 2:  # a stack is trained once it is known what is left of it
+        if len(self.state.together) < 2:  # what was combined is trained once its parts are decided
             self._train_kept()
         return None
 
