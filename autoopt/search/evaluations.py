@@ -19,10 +19,9 @@ from autoopt.search.accept.evidence import Judgement
 from autoopt.search.accept.time_to_target import TrainedRatio
 from autoopt.search.budget_allocation import TRIAL
 from autoopt.search.candidate import Candidate, candidate_of, conversation, skip
-from autoopt.search.compare.comparison import Comparison, Decision, Side
 from autoopt.search.outcome import configuration
 from autoopt.search.planner import Proposal, plugin_error
-from autoopt.search.proof import announce_start, trial_of
+from autoopt.search.proof import announce_start, ruled_without_blocks
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 from autoopt.strategy import Case, Strategy
@@ -166,12 +165,6 @@ def _noted(
     ruling: EvaluationRuling,
 ) -> Trial:
     """The trial's document; a kept one makes the incumbent."""
-    comparison = Comparison(
-        decision=Decision.INCONCLUSIVE,
-        reason="its steps are the incumbent's",
-        incumbent=Side(plan=state.incumbent),
-        candidate=Side(plan=candidate.plan),
-    )
     judged = Judgement(
         verdict=ruling.verdict,
         reason=ruling.reason,
@@ -179,16 +172,14 @@ def _noted(
         time_to_target=ruling.ratio,
         planned_steps=state.planned_steps if ruling.ratio is not None else None,
     )
-    trial = trial_of(context, state, candidate, number, began, comparison, judged)
-    state.trials.append(trial)
+    before, reason = state.incumbent, "its steps are the incumbent's"
+    trial = ruled_without_blocks(context, state, candidate, number, began, reason, judged)
     if trial.verdict is Verdict.KEPT and ruling.evaluation_ratio is not None:
         registry = context.runner.registry
         context.gate.evaluations.measured(
-            stage, registry.fold(candidate.plan), registry.fold(state.incumbent), ruling.evaluation_ratio
+            stage, registry.fold(candidate.plan), registry.fold(before), ruling.evaluation_ratio
         )
-        state.comparisons[number] = comparison
         state.between_ratio[stage] = state.between_ratio.get(stage, 1.0) * ruling.evaluation_ratio
-        state.incumbent, state.base = registry.order(candidate.plan), str(number)
         best = configuration(state.incumbent, state.environment, side=state.aa.side)
         speedup = Speedup(time_to_target=trial.time_to_target, detail="over the incumbent before it")
         context.announce(Kept(at=context.now(), plan=state.incumbent, best=best, speedup=speedup))

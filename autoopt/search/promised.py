@@ -39,18 +39,11 @@ def together(
             continue
         try:
             added = (change, *companions(context, state, each.strategy, case, each.setting))
-            if any(
-                one.strategy == other.strategy or registry.exclude(one.strategy, other.strategy)
-                for one in added
-                for other in changes
-            ):
-                continue
-            longer = candidate_plan(registry, state.incumbent, (*changes, *added))
             once = each.strategy.once_seconds(case, each.setting)
-            alike = registry.fold(longer) == registry.fold(plan)
         except PLUGIN_ERRORS:
             continue
-        if alike or not context.runner.in_source(Plan(changes=added)):
+        longer = _joined(context, state, changes, added)
+        if longer is None or registry.fold(longer) == registry.fold(plan):
             continue
         plan, changes = longer, [*changes, *added]
         if once is not None:
@@ -72,23 +65,30 @@ def with_small(
     Args:
         small: changes with what is known of each; of a script only what its patch can say comes with it.
     """
-    registry, whole = context.runner.registry, screened.candidate
+    whole = screened.candidate
     looked_at = len({trial.strategy for trial in state.trials})
     seen = {whole.change.strategy: Part(screened.gain, screened.error, screened.bar(looked_at))}
     for change, own in small:
-        taken = {one.strategy for one in whole.changes}
-        if change.strategy in taken or any(registry.exclude(change.strategy, name) for name in taken):
-            continue
-        try:
-            plan = candidate_plan(registry, state.incumbent, (*whole.changes, change))
-            registry.fold(plan)
-        except PLUGIN_ERRORS:
-            continue
-        if plan == whole.plan or not context.runner.in_source(Plan(changes=(change,))):
+        plan = _joined(context, state, whole.changes, (change,))
+        if plan is None or plan == whole.plan:
             continue
         parts = {**(whole.parts or seen), change.strategy: own}
         whole = replace(whole, companions=(*whole.companions, change), plan=plan, stacked=True, parts=parts)
     return whole
+
+
+def _joined(context: RunContext, state: SearchState, changes: Sequence[Change], added: Sequence[Change]) -> Plan | None:
+    """The incumbent with these changes and the added ones; None where they exclude each other, or no patch has them."""
+    registry = context.runner.registry
+    pairs = [(one.strategy, other.strategy) for one in added for other in changes]
+    if any(one == other or registry.exclude(one, other) for one, other in pairs):
+        return None
+    try:
+        plan = candidate_plan(registry, state.incumbent, (*changes, *added))
+        registry.fold(plan)
+    except PLUGIN_ERRORS:
+        return None
+    return plan if context.runner.in_source(Plan(changes=tuple(added))) else None
 
 
 def besides(screened: Screened, found: Iterable[Screened], skipped: Iterable[Skipped]) -> list[tuple[Change, Part]]:

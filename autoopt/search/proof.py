@@ -11,7 +11,7 @@ from autoopt.records import Change, Estimate, EstimateKind, Plan, Trial, Verdict
 from autoopt.search.accept.evidence import Judgement
 from autoopt.search.at_once import compare_switched, compared
 from autoopt.search.candidate import Candidate, shares
-from autoopt.search.compare.comparison import Comparison, Decision
+from autoopt.search.compare.comparison import Comparison, Decision, Side
 from autoopt.search.compare.error_budget import alpha_of
 from autoopt.search.compare.noise import compiled_again, learned
 from autoopt.search.first_training import expected, train_beside
@@ -263,6 +263,30 @@ def trial_of(
         samples_per_second=comparison.candidate.samples_per_second,
         finished_at=context.now(),
     )
+
+
+def ruled_without_blocks(
+    context: RunContext,
+    state: SearchState,
+    candidate: Candidate,
+    number: int,
+    began: float,
+    reason: str,
+    ruling: Judgement,
+) -> Trial:
+    """The trial of a candidate that no blocks of steps were compared for; a kept one makes the incumbent."""
+    comparison = Comparison(
+        decision=Decision.INCONCLUSIVE,
+        reason=reason,
+        incumbent=Side(plan=state.incumbent),
+        candidate=Side(plan=candidate.plan),
+    )
+    trial = trial_of(context, state, candidate, number, began, comparison, ruling)
+    state.trials.append(trial)
+    if trial.verdict is Verdict.KEPT:
+        state.comparisons[number] = comparison
+        state.incumbent, state.base = context.runner.registry.order(candidate.plan), str(number)
+    return trial
 
 
 def _trained(context: RunContext, plan: Plan) -> int | None:

@@ -110,7 +110,7 @@ class Costs:
         return usual
 
     def latest(self, found: Iterable[Screened]) -> float:
-        """Until when may be screened more, on the run's clock: the best of what stands out is still to be confirmed.
+        """Deadline of the screening on the run's clock: the best of the clear gains is still to be confirmed.
 
         That is the most that goes together: where that was not screened, its screening comes first. Where nothing
         stands out, what may yet do so has the time of a short comparison.

@@ -117,7 +117,7 @@ class Rounds:
         return not self.context.runner.in_source(Plan(changes=(change,)))
 
     def _screen_and_prove(self, proposals: Sequence[Proposal], round_: Round, pipeline: Pipeline | None) -> bool:
-        """Screens, confirms what stands out, and screens again what may be a gain that can be confirmed."""
+        """Screens, confirms clear gains, and screens again what may be a gain that can be confirmed."""
         context, state = self.context, self.state
         case = state.case(context.runner.registry, pipeline, self._left())
         unseen = lookable(context, state, proposals)
@@ -153,7 +153,7 @@ class Rounds:
         return seen is not None and seen.plain and seen.gain > promise_of(rest)
 
     def _taken(self, screening: Screening, plain: bool) -> list[Screened]:
-        """Takes from the screening what is to be confirmed: what stands out, or in the end all that showed a gain."""
+        """Takes from the screening what is to be confirmed: the clear gains, or in the end all that showed a gain."""
         found = [s for s in screening.found if s.plain or (not plain and s.gain > 0)]
         screening.found = [s for s in screening.found if s not in found]
         return self._costs.in_order(found)

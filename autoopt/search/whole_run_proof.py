@@ -16,9 +16,8 @@ from autoopt.search.accept.evidence import Judgement, TrainedPair
 from autoopt.search.accept.gate import judge_runs
 from autoopt.search.accept.trainings import ratio_of_pairs
 from autoopt.search.candidate import Candidate
-from autoopt.search.compare.comparison import Comparison, Decision, Side
 from autoopt.search.first_training import train_first
-from autoopt.search.proof import announce_start, trial_of
+from autoopt.search.proof import announce_start, ruled_without_blocks
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 from autoopt.search.verify import FRESH_SEEDS, evidence_of, probes_due
@@ -63,19 +62,11 @@ class WholeRunProof:
         number, began = state.next_id(), context.now()
         announce_start(context, state, self.candidate, number, began, step="confirming by whole runs")
         judged = self._judged(number)
-        comparison = Comparison(
-            decision=Decision.INCONCLUSIVE,
-            reason="it was compared by whole runs",
-            incumbent=Side(plan=state.incumbent),
-            candidate=Side(plan=self.candidate.plan),
-        )
-        trial = trial_of(context, state, self.candidate, number, began, comparison, judged)
-        state.trials.append(trial)
+        before, reason = state.incumbent, "it was compared by whole runs"
+        trial = ruled_without_blocks(context, state, self.candidate, number, began, reason, judged)
         kept = trial.verdict is Verdict.KEPT
         if kept:
-            state.comparisons[number] = comparison
-            state.before_stack, state.together = state.incumbent, dict(self.candidate.parts)
-            state.incumbent, state.base = context.runner.registry.order(self.candidate.plan), str(number)
+            state.before_stack, state.together = before, dict(self.candidate.parts)
         context.announce(TrialEnded(at=context.now(), trial=trial, has_target=state.objective.has_target))
         return kept
 

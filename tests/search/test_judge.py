@@ -64,7 +64,7 @@ def scattered(*to: float) -> Evidence:
 
 
 def halved(in_turns: bool) -> Evidence:
-    """Half the steps at half the seconds of a step, trained in turns with the baseline or after it."""
+    """Half the steps at half the seconds of a step, trained alternately with the baseline or after it."""
     before = tuple(run(seed, fixed_seconds=0.0) for seed in range(4))
     after = tuple(run(seed, to=50.0, fixed_seconds=0.0) for seed in range(4))
     after = tuple(one.model_copy(update={"training_seconds": one.training_seconds / 2}) for one in after)
@@ -208,7 +208,7 @@ ROWS = {
     "another batch, no faster": Row(TRAINING, comparison(decision=Decision.REJECT, speed=1.0, samples=40.0), evidence(),
         NO_GAIN, seeds=0),
     "slow blocks, trained apart": Row(TRAINING, SLOW, halved(in_turns=False), OPEN),
-    "slow blocks, trained in turns": Row(TRAINING, SLOW, halved(in_turns=True), KEPT),
+    "slow blocks, trained alternately": Row(TRAINING, SLOW, halved(in_turns=True), KEPT),
 }  # fmt: skip
 
 
@@ -403,7 +403,7 @@ THROUGHPUT_ERROR = 0.01
 
 
 def sought(rng: np.random.Generator, true: float, spread: float, alpha: float = 0.05) -> Verdict:
-    """The verdict on a change of a true log speedup, whose seeds are looked at one by one.
+    """The verdict on a change of a true log speedup, whose seeds are judged one by one.
 
     Args:
         spread: standard deviation over seeds of the log time to target of either side.
