@@ -308,7 +308,7 @@ def test_an_argument_that_a_picked_class_has_already_is_nothing_to_tell_of(tmp_p
     assert line_of(tmp_path, "optimizer") == "optimizer = kind(model.parameters(), lr=0.2)"
 
 
-def test_a_default_of_two_loaders_gets_one_value(tmp_path: Path) -> None:
+def test_a_default_of_two_loaders_is_left_to_one_of_them(tmp_path: Path) -> None:
     text = LOADER.replace("CALL", "DataLoader(list(range(8)), num_workers=opt.workers)")
     text += "valid = DataLoader(list(range(8)), num_workers=opt.workers)\n"
     valid = sites_of(tmp_path, text, "valid = ", kind="loader_validation").sites
@@ -316,9 +316,9 @@ def test_a_default_of_two_loaders_gets_one_value(tmp_path: Path) -> None:
     sites = sites.model_copy(update={"sites": (*sites.sites, *valid)})
     other = Change(strategy="validation_loader", setting={"num_workers": 3})
     patch = patched(sites, WORKERS, other)
-    assert [row.how for row in patch.changes] == ["patched", "plan only"]
-    assert "decides another argument, too" in patch.changes[1].reason
+    assert [row.how for row in patch.changes] == ["patched", "patched"]
     assert line_of(tmp_path, 'parser.add_argument("-j"').endswith("default=2)")
+    assert line_of(tmp_path, "valid = ").endswith("num_workers=3)")
 
 
 @pytest.mark.parametrize("kind", ["loader_training", "loader_validation"])

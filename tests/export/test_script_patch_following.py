@@ -133,6 +133,39 @@ def test_what_more_than_one_place_decides_is_left_alone(tmp_path: Path, text: st
         placed(tmp_path, HEAD + text, loader_in(HEAD + text, seen), WORKERS)
 
 
+ARGS = """import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument('--batch-size', type=int, default=4)
+args = parser.parse_args()
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "changed"),
+    [
+        (ARGS + "train = Stream(data, args.batch_size)\n@", "DataLoader(seen, 64)"),
+        (
+            ARGS + "train = Stream(data, args.batch_size)\nsize = args.batch_size\nDataLoader(seen, size)\n",
+            "(seen, 64)",
+        ),
+        (ARGS + "@", "parser.add_argument('--batch-size', type=int, default=64)"),
+        ("size = 4\ntrain = DataLoader(data, size)\nDataLoader(seen, size)\n", "DataLoader(seen, 64)"),
+        ("size = 4\nDataLoader(seen, size)\n", "size = 64"),
+        (
+            "def loaders(size=4):\n    return Stream(data, size), DataLoader(seen, batch_size=size)\nloaders()\n",
+            "return Stream(data, size), DataLoader(seen, batch_size=64)",
+        ),
+        ("CFG = {'size': 4}\nStream(data, CFG['size'])\nDataLoader(seen, CFG['size'])\n", "DataLoader(seen, 64)"),
+    ],
+)
+def test_an_argument_of_evaluation_never_reaches_the_training(tmp_path: Path, text: str, changed: str) -> None:
+    text = HEAD + text.replace("@", "DataLoader(seen, args.batch_size)\n")
+    site = site_of(text, "DataLoader(seen", kind="loader_validation", call="DataLoader", options={"batch_size": 4})
+    removed, added = placed(tmp_path, text, site, Edit("evaluation", arguments={"batch_size": 64}))
+    assert removed.startswith("-")
+    assert added.endswith(changed)
+
+
 def test_a_call_that_outgrows_its_line_is_broken_as_a_formatter_would(tmp_path: Path) -> None:
     more = Edit("loader", arguments={"num_workers": 2, "prefetch_factor": 4, "persistent_workers": True})
     text = HEAD + "def load(data):\n    return DataLoader(data, batch_size=4, shuffle=True)\n"

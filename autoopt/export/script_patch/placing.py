@@ -27,7 +27,7 @@ from autoopt.export.script_patch.naming import (
 )
 from autoopt.export.script_patch.options import ConfiguredLine, ScriptOptions, UserFiles
 from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot, entry_of, imports, last_import
-from autoopt.export.script_patch.values import UNSEEN, made_at
+from autoopt.export.script_patch.values import UNSEEN, Made, made_at, read_alone
 from autoopt.export.text import literal
 from autoopt.records import JsonDict, Place, Site, SiteKind, Sites
 from autoopt.strategy import Edit, Recipe
@@ -122,7 +122,7 @@ class Placing:
         """
         places: dict[str, Callable[[Edit], None]] = {
             "loader": self._loaders,
-            "evaluation": lambda e: self._arguments(e, self.site("loader_validation"), DATALOADER_POSITIONS),
+            "evaluation": self._evaluation,
             "dataset": self._dataset,
             "training_dataset": self._training_dataset,
             "collate": self._collate,
@@ -206,6 +206,12 @@ class Placing:
         for site in self.sites_of("loader_training"):
             self._arguments(edit, site, DATALOADER_POSITIONS)
 
+    def _evaluation(self, edit: Edit) -> None:
+        site = self.site("loader_validation")
+        if any(same_call(site, other) for other in self.sites.of("loader_training")):
+            raise NoHonestEditError(f"{site.file}:{site.line} makes the loaders of training and validation")
+        self._arguments(edit, site, DATALOADER_POSITIONS)
+
     def _optimizers(self, edit: Edit) -> None:
         """Where several lines make one, each gets the arguments; a learning rate is that of a single one."""
         one = "lr" in edit.arguments
@@ -281,15 +287,21 @@ class Placing:
     def set_where_made(
         self, edits: Edits, call: cst.Call, there: cst.Arg, name: str, text: str, site: Site, positions: tuple[str, ...]
     ) -> None:
-        """Changes an argument that the call has, where its value is made."""
+        """Changes an argument that the call has, where its value is made; what also reaches the training stays."""
         made = made_at(edits.source, there.value, self.options, text, site.options.get(name, UNSEEN))
-        if made.configured is not None:
+        training_too = site.kind == "loader_validation" and not self._of_evaluation_alone(edits.source, made)
+        if made.configured is not None and not training_too:
             self.configure(made.configured, text)
-        elif made.node is there.value:
+        elif training_too or made.node is there.value:
             edits.argument(call, name, cst.parse_expression(text), positions)
         else:
             self.edits(made.source.name).replace(made.node, text, there)
         self._note(made.note)
+
+    def _of_evaluation_alone(self, source: Source, made: Made) -> bool:
+        """Whether only loaders of evaluation read what a value is made from."""
+        sites = [site for site in self.sites.of("loader_validation") if site.direct and site.file == source.name]
+        return read_alone(source, made, self.options, [self._call(source, site) for site in sites])
 
     def configure(self, line: ConfiguredLine, value: str) -> None:
         """Changes a value in a file that configures the script."""

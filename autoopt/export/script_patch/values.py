@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import libcst as cst
 
@@ -306,13 +306,15 @@ UNSEEN = object()
 class Made:
     """The expression to change and the file it is in; ``note``: what the user should know of the change.
 
-    ``configured``: the line of a file that configures the script, in the place of an expression.
+    ``configured``: the line of a file that configures the script, in the place of an expression. ``readers``: all
+    expressions on the way from the argument to it, which read what is changed.
     """
 
     source: Source
     node: cst.BaseExpression
     note: str = ""
     configured: ConfiguredLine | None = None
+    readers: tuple[cst.BaseExpression, ...] = ()
 
 
 def made_at(
@@ -333,6 +335,37 @@ def made_at(
     return _made_at(source, value, options, text, seen, ())
 
 
+def read_alone(source: Source, made: Made, options: ScriptOptions, calls: Sequence[cst.Call]) -> bool:
+    """Whether nothing but arguments of these calls reads what an argument's value is made from."""
+    known = {id(node) for within in (*calls, *made.readers) for node in _reads(source, within)}
+    for reader in made.readers:
+        code, local = source.code(reader), isinstance(reader, cst.Name)
+        if _last_name(reader) is None:
+            continue
+        for other in [source] if local else options.files.with_text(code):
+            within = source.scope(reader) if local else other.tree
+            if any(other.code(node) == code and id(node) not in known for node in _reads(other, within)):
+                return False
+    return True
+
+
+def _reads(source: Source, within: cst.CSTNode) -> Iterator[cst.BaseExpression]:
+    """Names, attributes and entries that are read there."""
+    kinds: tuple[type[cst.Name | cst.Attribute | cst.Subscript], ...] = (cst.Name, cst.Attribute, cst.Subscript)
+    for kind in kinds:
+        yield from (node for node in source.all_of(kind, within) if not _is_target(source, node))
+
+
+def _is_target(source: Source, node: cst.CSTNode) -> bool:
+    """Whether a name is set or is a keyword there, and not read."""
+    above = source.parent(node)
+    if isinstance(above, cst.AssignTarget):
+        return True
+    if isinstance(above, cst.Param):
+        return above.name is node
+    return isinstance(above, cst.Arg) and above.keyword is node
+
+
 def _made_at(
     source: Source,
     value: cst.BaseExpression,
@@ -345,10 +378,10 @@ def _made_at(
     if _is_plain(value):
         if on_the_way and seen is not UNSEEN and seen != ast.literal_eval(name):
             raise NoHonestEditError(f"{source.name}:{line} is not what arrives: {seen!r} does")
-        return Made(source, value)
+        return Made(source, value, readers=on_the_way)
     default = None if isinstance(value, cst.Name) else _default(source, value, options, text, seen)
     if default is not None:
-        return default
+        return replace(default, readers=(*on_the_way, value))
     found = options.within(source, value)
     if not found and not any(value is other for other in on_the_way):
         further = followed(source, value)
@@ -359,8 +392,8 @@ def _made_at(
             return Made(source, value)
         setter = made_elsewhere(source, value, options.files, options.command, text, seen)
         if isinstance(setter, ConfiguredLine):
-            return Made(source, value, configured=setter)
-        return Made(*setter)
+            return Made(source, value, configured=setter, readers=(*on_the_way, value))
+        return Made(*setter, readers=(*on_the_way, value))
     for option in found:
         option.not_given(options.command)
     words = " and ".join(dict.fromkeys(option.shown for option in found))
