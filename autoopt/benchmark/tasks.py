@@ -20,10 +20,7 @@ from autoopt.benchmark.warmup import Ramp, ready_batches
 from autoopt.benchmark.warmup import run_block as run_block_until
 from autoopt.benchmark.whatif import count_flops, largest_step, tried_within
 from autoopt.records import JsonDict, Plan
-from autoopt.records.messages import Ready
-
-NO_WAIT = 0.03
-"""Share of a block's time for its batches up to which the loader keeps up: a batch that is ready takes time, too."""
+from autoopt.records.messages import Block, Ready
 
 
 def ready(live: TrialContext) -> JsonDict:
@@ -89,10 +86,8 @@ def switched_block(
     used_up = max(0 if kept_up else ready_batches(live.training), cycle if cycle > 1 else 0)
     with live.switching.to(setup):
         block = run_block(live, seconds, min_steps, ramp_seconds, cycle, used_up)
-    if block["stage_seconds"].get("data", 0.0) <= NO_WAIT * block["seconds"]:
-        live.switching.kept_up.add(taken_on.key)
-    else:
-        live.switching.kept_up.discard(taken_on.key)
+    seen = live.switching.kept_up
+    (seen.add if Block.model_validate(block).kept_up else seen.discard)(taken_on.key)
     return block
 
 

@@ -8,6 +8,9 @@ from dataclasses import field
 from autoopt.records import Curve, CurvePoint, Record
 from autoopt.records.facts import WorkloadFacts
 
+NO_WAIT = 0.03
+"""Share of a block's time for its batches up to which the loader keeps up: a batch that is ready takes time, too."""
+
 
 class Block(Record):
     """A short run of training steps. Seconds are wall-clock, without the ramp after a thaw.
@@ -37,6 +40,11 @@ class Block(Record):
     late_seconds: float = 0.0
     first_step: int = 0
     page_faults: int | None = None
+
+    @property
+    def kept_up(self) -> bool:
+        """Whether the loader kept up with the steps."""
+        return self.stage_seconds.get("data", 0.0) <= NO_WAIT * self.seconds
 
 
 class Startup(Record):

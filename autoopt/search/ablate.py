@@ -215,21 +215,17 @@ def _loser(context: RunContext, state: SearchState, rows: list[Ablation]) -> Abl
         for row in rows
         if row.without is not None
         and not _of_evaluations(context, row.strategy)
-        and (
-            _refused(state, row)
-            # never confirmed by itself: the simpler plan stands, where there is time to verify that one
-            or (
-                row.strategy in state.together
-                and not stands_out(row.without, context.min_gain)
-                and _verifiable(context, state, row.strategy)
-            )
-        )
+        # never confirmed by itself: the simpler plan stands
+        and (_refused(state, row) or (row.strategy in state.together and not stands_out(row.without, context.min_gain)))
+        and _verifiable(context, state, row.strategy)
     ]
     return min(losers, key=lambda row: row.without.value if row.without else 1.0, default=None)
 
 
 def _verifiable(context: RunContext, state: SearchState, strategy: str) -> bool:
-    """Whether there is time to verify the plan without a change: what was trained alternately was the plan with it."""
+    """Whether there is time to verify the plan without a change, where the plan with it was trained alternately."""
+    if not context.gate.in_turns(state.incumbent):
+        return True
     less = replace(state, incumbent=state.without(strategy))
     return not context.stopping() and context.now() + seconds_due(context, less) <= context.allocation.budget
 

@@ -165,11 +165,10 @@ def train_first(
         BaselineFailed: the baseline does not train.
     """
     share = context.allocation.baseline(state.objective.target is not None)
-    room = _room(context, state, beside) - reserve
-    start = context.allocation.start_seconds
     whole = shown_by_whole_runs(context, state, beside) if beside is not None else None
-    if beside is not None and whole is not None and _whole_runs(context, state, beside, whole, speedup, room):
+    if beside is not None and whole is not None and _whole_runs(context, state, beside, whole, speedup):
         return
+    room, start = _room(context, state, beside) - reserve, context.allocation.start_seconds
     limit = min(share, room if beside is None else (room - start) / (1 + 1 / max(speedup, 1.0)))
     if state.trained is not None or (beside is not None and limit < LEAST_SECONDS):
         return
@@ -183,12 +182,15 @@ def train_first(
     _adopt(context, state, _trained(context, state))
 
 
-def _whole_runs(
-    context: RunContext, state: SearchState, plan: Plan, seconds: float, speedup: float, room: float
-) -> bool:
-    """Whole runs of the untouched and the patched script as the first training. False without the time for both."""
-    if state.trained is not None or seconds * (1 + 1 / max(speedup, 1.0)) > room:
-        return state.trained is not None
+def _whole_runs(context: RunContext, state: SearchState, plan: Plan, seconds: float, speedup: float) -> bool:
+    """Whole runs of the untouched and the patched script as the first training. False without the time for both.
+
+    They are the final figure, which needs no blocks of steps and no probes after it.
+    """
+    if state.trained is not None:
+        return True
+    if context.now() + seconds * (1 + 1 / max(speedup, 1.0)) > context.allocation.budget:
+        return False
     trainings, seed = context.gate.trainings, context.seed
     trainings.limit_seconds = PATIENCE * seconds
     purpose, steps = f"first whole runs, pair {seed}", state.planned_steps or 0

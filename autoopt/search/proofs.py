@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, inf, isfinite, log, log1p
 
 from autoopt.records import Change, Plan, Quality, Round, Trial, Verdict
@@ -311,7 +311,7 @@ class Proofs:
         later, unproven = list[Screened](), list[Screened]()
         self._found = [*waiting, *screening.found]
         while waiting and not self.context.stopping():
-            screened = waiting.pop(0)
+            screened = self._with_small(waiting.pop(0))
             if self._costs.pairs(screened) > self._left_for(screened):
                 later.append(screened)
                 continue
@@ -323,6 +323,11 @@ class Proofs:
                 unproven.append(screened)
                 self._less_doubtful(screened, screening, waiting, lost=False)
         return any(self._prove(screened, 0, round_) for screened in later)
+
+    def _with_small(self, screened: Screened) -> Screened:
+        """With what brings too little to be confirmed alone: probed and confirmed as a whole."""
+        small = besides(screened, self._found, self.skipped)
+        return replace(screened, candidate=with_small(self.context, self.state, screened, small))
 
     def _left_for(self, screened: Screened) -> float:
         """Seconds for its confirmation. What is trained to be kept is verified by that, and has all but the way back.
@@ -383,7 +388,7 @@ class Proofs:
     def _prove(self, screened: Screened, remaining: int, round_: Round) -> bool:
         """Confirms the best of the screening, if there is time for two pairs of processes. True if kept."""
         context, state = self.context, self.state
-        candidate = with_small(context, state, screened, besides(screened, self._found, self.skipped))
+        candidate = screened.candidate
         left, needed = self._left_for(screened), self._costs.pairs(screened)
         late = needed > left and not screened.plain
         least = min(needed, FEWEST_PAIRS * context.allocation.pair)

@@ -23,6 +23,7 @@ from autoopt.search.stack import look_at_stacks
 from autoopt.search.state import SearchState
 from autoopt.search.trainable import lookable, search_settings, seconds_of_trainings
 from autoopt.search.whole_run_proof import WholeRunProof
+from autoopt.search.whole_runs import shown_by_whole_runs
 from autoopt.simplify.pipeline import Pipeline
 
 AGAIN_SECONDS = 10.0
@@ -73,11 +74,21 @@ class Rounds:
         return None
 
     def settle(self) -> None:
-        """Drops what came in with others and is not shown to be needed; trains what is left of it."""
+        """Drops what came in with others and is not shown to be needed; trains what is left of it.
+
+        Where the budget does not hold both, whole runs of the patched script come first, and what they hold stays.
+        """
         context, state = self.context, self.state
         if not state.found or context.stopping():
             return
-        context.note(state, *take_apart(context, state, self._costs.last_deadline()))
+        deadline, whole = self._costs.last_deadline(), shown_by_whole_runs(context, state, state.incumbent)
+        if whole is not None:
+            pair = whole * (1 + 1 / max(state.speedup_so_far, 1.0))
+            deadline = context.allocation.budget - pair
+            if context.now() + context.allocation.ablation(len(state.together)) > deadline:
+                self._train_kept()
+                return
+        context.note(state, *take_apart(context, state, deadline))
         self._train_kept()
 
     def _train_kept(self) -> None:

@@ -359,11 +359,13 @@ def steps_by_threads(training: LiveTraining, seconds: float, cycle: int) -> list
     setup = training.setup
     if training.device.kind != "cpu" or unswitchable(setup, setup.with_flags(threads=present), training.switches):
         return found
-    ramp, turn = Ramp(steps=max(cycle, ready_batches(training))), seconds / max(1, len(others)) / (2 * _PAIRS)
+    turn, kept_up = seconds / max(1, len(others)) / (2 * _PAIRS), set[int]()
 
     def step(threads: int) -> float:
         training.do(lambda: torch.set_num_threads(threads))
+        ramp = Ramp(steps=max(cycle, 0 if threads in kept_up else ready_batches(training)))
         block = run_block(training, lambda done, elapsed: elapsed >= turn and done % cycle == 0, ramp=ramp)
+        (kept_up.add if block.kept_up else kept_up.discard)(threads)
         return block.seconds / block.steps
 
     try:

@@ -152,7 +152,8 @@ class Probes:
         self._directory.mkdir(parents=True, exist_ok=True)
         key = {"plan": plan.model_dump(), "steps": steps, "weights": len(self.weights)}
         key["gradients"] = ask.gradients
-        ask = replace(ask, until=before.probe.until) if before else ask
+        if before:  # only as far as the other got: what comes after that has nothing to be compared with
+            ask = replace(ask, until=before.probe.until if before.probe.trained >= before.probe.until else 0)
         probe = self._steps.step("probe", key, lambda: self._measure(plan, ask, steps, samples), Probe)
         if not (self._directory / probe.file).exists():  # a run that was moved without its probes
             probe = self._measure(plan, ask, steps, samples)
