@@ -29,8 +29,8 @@ from autoopt.strategy import Case, Strategy
 TASK = "autoopt.benchmark.tasks:evaluations"
 EVALUATIONS = 3
 """Of each process: the first one starts workers that stay, two show what the others take."""
-FEWEST_PAIRS, ENOUGH_PAIRS, MOST_PAIRS = 2, 3, 6
-"""Of processes: to decide anything, for what does not look worth having, and at most."""
+FEWEST_PAIRS, MOST_PAIRS = 2, 6
+"""Of processes, to keep anything, and at most. What does not look worth having in the first of them has no other."""
 _ROUNDING = 1e-5
 """Relative difference of a metric that sums in float32 give it, added up in another order."""
 
@@ -135,7 +135,7 @@ def _try(
         spent = context.now() - began
         decided = ruling.verdict is not Verdict.INCONCLUSIVE or ruling.ratio is None
         hopeless = ruling.ratio is not None and ruling.ratio.value <= 1 + context.min_gain
-        enough = FEWEST_PAIRS if decided else ENOUGH_PAIRS if hopeless else MOST_PAIRS
+        enough = 1 if hopeless else FEWEST_PAIRS if decided else MOST_PAIRS
         if len(pairs) >= enough or spent * (1 + 1 / len(pairs)) > seconds:
             break
     return _noted(context, state, candidate, stage, number, began, ruling)

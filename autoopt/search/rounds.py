@@ -22,6 +22,7 @@ from autoopt.search.screening import Screening
 from autoopt.search.stack import look_at_stacks
 from autoopt.search.state import SearchState
 from autoopt.search.trainable import lookable, search_settings, seconds_of_trainings
+from autoopt.search.verify import SEEDS
 from autoopt.search.whole_run_proof import WholeRunProof
 from autoopt.search.whole_runs import shown_by_whole_runs
 from autoopt.simplify.pipeline import Pipeline
@@ -84,7 +85,7 @@ class Rounds:
         deadline, whole = self._costs.last_deadline(), shown_by_whole_runs(context, state, state.incumbent)
         if whole is not None:
             pair = whole * (1 + 1 / max(state.speedup_so_far, 1.0))
-            deadline = context.allocation.budget - pair
+            deadline = context.allocation.budget - SEEDS * pair
             if context.now() + context.allocation.ablation(len(state.together)) > deadline:
                 self._train_kept()
                 return

@@ -22,7 +22,7 @@ from autoopt.search.candidate import Candidate, Talk, plan_of
 from autoopt.search.compare.comparison import Comparison
 from autoopt.search.compare.contest import SWITCHED
 from autoopt.search.parallel import Expected, ParallelRace, open_race
-from autoopt.search.planner import PLUGIN_ERRORS, Proposal, candidate_plan, fitting
+from autoopt.search.planner import PLUGIN_ERRORS, Proposal, candidate_plan, fitting, most_promising
 from autoopt.search.proof import announce_start, trial_of
 from autoopt.search.race import Race, SwitchedLooks
 from autoopt.search.run_context import RunContext
@@ -109,7 +109,7 @@ class Screening:
         while waiting and not self.over and self._outstanding(waiting) is None:
             left = self.deadline - self.context.now()
             chosen = fitting(tuple(waiting), left, self.each)
-            first = chosen[0]
+            first = most_promising(chosen, self._look_seconds)
             if not visited and (self._switched.able(first) or self._switched.fit(waiting, left, self.each)):
                 visited = True  # where not all can be seen, not before what promises more
                 talks += self._switch(waiting)

@@ -20,7 +20,16 @@ from autoopt.records.messages import EpochOrder, EpochRead, Probe, samples_read
 from autoopt.registry import Registry, Source
 from autoopt.search.accept import levels
 from autoopt.search.accept.data import DataCompared, ProbeResult
-from autoopt.search.accept.fidelity import BIAS, Arrays, buffers_apart, gradient_fidelity, update_difference
+from autoopt.search.accept.fidelity import (
+    BIAS,
+    Arrays,
+    buffers_apart,
+    gradient_fidelity,
+    parted_across_epochs,
+    parted_at_once,
+    update_difference,
+    weight_difference,
+)
 from autoopt.search.accept.levels import level_of
 from autoopt.search.accept.probes import FEWEST_GRADIENTS
 from autoopt.strategy import Risk
@@ -573,3 +582,20 @@ def test_buffers_that_never_move_say_nothing_and_one_that_is_gone_does() -> None
     assert buffers_apart(moving("running_mean", walk), arrays()) is None, "none was written down"
     assert buffers_apart(moving("running_mean", walk), moving("inner.running_mean", walk)) == (0.0, "running_mean")
     assert buffers_apart(moving("running_mean", walk), moving("mask", walk[:, :2])) == (np.inf, "running_mean")
+
+
+@pytest.mark.parametrize(("gradient", "parted"), [(1e-9, 0.0), (1e-3, 1.0)])
+def test_weights_that_the_loss_does_not_feel_may_part(gradient: float, parted: float) -> None:
+    """The bias before batch normalization: its gradient is rounding, of which Adam makes whole steps."""
+    generator = np.random.default_rng(0)
+    tensor, steps = np.repeat(np.arange(2), 8), np.cumsum(np.full((5, 16), 1e-3), axis=0)
+    gradients = np.where(tensor, gradient, 1.0) * generator.normal(size=(4, 16))
+
+    def made(weights: np.ndarray) -> Arrays:
+        windows = {"epoch": weights}
+        return Arrays(("weight", "bias"), np.ones(16), tensor, weights, (gradients,), None, None, windows)
+
+    before, after = made(steps), made(np.where(tensor, -steps, steps))
+    assert bool(parted_across_epochs(before, after)) is bool(parted)
+    assert bool(weight_difference(before, after).max()) is bool(parted)
+    assert (parted_at_once(before, after, 0.0) is not None) is bool(parted)

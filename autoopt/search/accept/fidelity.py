@@ -10,7 +10,7 @@ gradients", arXiv:2008.00051, theorem 4). Rates of both rules on simulated gradi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil, inf, sqrt
 from pathlib import Path
 
@@ -46,6 +46,9 @@ UPDATE = 1e-3
 
 MOVED = 0.3
 """Largest difference of weights over one step's update in trainings that are the same to rounding."""
+
+UNFELT = 2.0**-16
+"""Gradient of a parameter, over that of all, that sums in float32 leave where it is zero: some 2**-23 for each term."""
 
 PARTED = 4.0
 """Errors of a gradient, each over the spread, by which weights may part in a step: a step of Adam from a new state is a
@@ -118,6 +121,21 @@ class Arrays:
     def norm(self, values: Array) -> Array:
         """Estimated length of the whole vectors that these coordinates are sampled from."""
         return np.asarray(np.sqrt((self.scale * np.square(values)).sum(axis=-1)))
+
+    def felt(self) -> Arrays:
+        """With a scale of zero for parameters whose gradient is nothing but rounding.
+
+        Such is the bias of a layer before batch normalization. An optimizer that divides by the gradient's size moves
+        it at random, and the loss does not change.
+        """
+        square = sum(np.square(np.nan_to_num(each)).mean(axis=0) for each in self.gradients if len(each))
+        if not np.any(square):
+            return self
+        usual = float((self.scale * square).sum() / self.scale.sum())
+        of_each = _by_tensor(self, square * np.ones(len(self.scale))) / np.maximum(
+            _by_tensor(self, np.ones_like(self.scale)), 1
+        )
+        return replace(self, scale=np.where(of_each[self.tensor] > UNFELT**2 * usual, self.scale, 0.0))
 
 
 @dataclass(frozen=True)
@@ -357,7 +375,7 @@ def parted_at_once(before: Arrays, after: Arrays, error: float) -> tuple[int, fl
     Args:
         error: of the gradient, over its spread: what a step parts by anyway.
     """
-    count = min(len(before.weights), len(after.weights))
+    count, before = min(len(before.weights), len(after.weights)), before.felt()
     if count < 2:
         return None
     steps, others = np.diff(before.weights[:count], axis=0), np.diff(after.weights[:count], axis=0)
@@ -376,7 +394,7 @@ def parted_across_epochs(before: Arrays, after: Arrays) -> float:
 
 
 def _parted(arrays: Arrays, before: Array, after: Array) -> Array:
-    count = min(len(before), len(after))
+    count, arrays = min(len(before), len(after)), arrays.felt()
     steps = arrays.norm(np.diff(before[:count], axis=0))
     apart = arrays.norm(after[:count] - before[:count])
     return np.asarray(apart[1:] / max(float(np.median(steps)), 1e-300)) if count > 1 else np.zeros(0)

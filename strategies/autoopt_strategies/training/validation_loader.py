@@ -42,14 +42,14 @@ class ValidationLoader(Strategy):
         if isinstance(loader, str):
             return Applies.no(loader)
         if case.pipeline is not None and case.pipeline.step_seconds:
-            share = seconds_of(case, "evaluate") / case.pipeline.step_seconds
+            share = _own_seconds(case) / case.pipeline.step_seconds
             if share < LEAST_SHARE:
                 return Applies.no(f"evaluation takes {share:.1%} of the time")
         return Applies.yes() if _options(case, loader) else Applies.no("its loader is set as it should be")
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
         """Larger batches share out what each costs once; workers share out the reading; others may save it all."""
-        loader, evaluating = _loader(self, case), seconds_of(case, "evaluate")
+        loader, evaluating = _loader(self, case), _own_seconds(case)
         if isinstance(loader, str) or not evaluating:
             return None
         samples, reading = loader.samples, 0.0
@@ -62,10 +62,11 @@ class ValidationLoader(Strategy):
             left = least + (left - least) * loader.batch_size / setting["batch_size"] if least < left else left
         if setting.get("num_workers") and not loader.num_workers and reading:
             left -= reading * (1.0 - 1.0 / (min(setting["num_workers"], case.environment.cores or 1) + 1))
-        estimate = gain(case, {"evaluate": max(left, 0.0)})
+        others = seconds_of(case, "evaluate") - evaluating
+        estimate = gain(case, {"evaluate": max(left, 0.0) + others})
         if left < evaluating:
             return None if estimate is None else estimate.as_kind("declared")
-        return at_most(gain(case, {"evaluate": 0.0}))
+        return at_most(gain(case, {"evaluate": others}))
 
     def settings(self, case: Case) -> Settings:
         loader = _loader(self, case)
@@ -170,6 +171,14 @@ def _every(case: Case) -> float:
     facts = case.workload
     watched = facts.run.evaluate_every if facts.run is not None else None
     return case.setup.cadence.evaluate_every or watched or facts.evaluate_every or facts.steps_per_epoch or 1
+
+
+def _own_seconds(case: Case) -> float:
+    """Seconds of evaluations for each step, those that read the training's loader apart."""
+    seen = case.workload.run.evaluations if case.workload.run is not None else ()
+    whole = sum(each.seconds for each in seen)
+    on_training = sum(each.training_data_seconds or 0.0 for each in seen)
+    return seconds_of(case, "evaluate") * (1.0 - min(on_training / whole, 1.0) if whole else 1.0)
 
 
 def _computing(case: Case, samples: int | None, every: float) -> float:
