@@ -15,7 +15,7 @@ EXTRAS = {"onnxruntime": ("onnxruntime", "onnx", "onnxscript"), "torchao": ("tor
 
 @dataclass(frozen=True)
 class Model:
-    """Facts that the candidates depend on. ``kinds``: names of the model's module classes."""
+    """Facts that the candidates depend on."""
 
     device: str
     linear: bool

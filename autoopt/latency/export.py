@@ -16,7 +16,7 @@ from autoopt.benchmark.trial_context import TrialContext
 from autoopt.latency import serving
 from autoopt.latency.measuring import Servers
 from autoopt.latency.serving.load import asker
-from autoopt.latency.serving.trees import mapped, tensors_of
+from autoopt.latency.serving.requests import mapped, tensors_of
 from autoopt.latency.serving.variants import Variant, load
 from autoopt.latency.tasks import requests_of, users_model, validation_batches
 from autoopt.records import JsonDict, Plan
@@ -47,7 +47,7 @@ _WITHOUT = (
 )
 
 
-def export(servers: Servers, variant: Variant, found: Latency, baseline: Judged | None, folder: Path) -> None:
+def export(servers: Servers, variant: Variant, found: Latency, baseline: Judged, folder: Path) -> None:
     """Writes the folder.
 
     Args:
@@ -56,7 +56,6 @@ def export(servers: Servers, variant: Variant, found: Latency, baseline: Judged 
     Raises:
         TrialFailed: the model cannot be built for it.
     """
-    assert baseline is not None
     folder.mkdir(parents=True, exist_ok=True)
     artefact = servers.artefact(variant)
     if artefact is not None:

@@ -1,71 +1,111 @@
-"""Processes that serve: started, judged, and asked in blocks that take turns; intervals of quantiles of latency.
+"""Servers of a workload as arms of an arena, and quantiles of their latency with intervals.
 
 A process is the unit: requests of one process share its memory layout and the machine's bursts, so that an interval
-from requests alone is too narrow. Each fresh process gives one P95 (a median-unbiased quantile of all its requests,
-asked in blocks that take turns with the other variants'); the interval is Student's, over processes, of its logarithm.
+from requests alone is too narrow. Each fresh process gives one P95 (a median-unbiased quantile of all its requests)
+with the error that the scatter between its blocks leaves; the interval is that of both levels.
 """
 
 from __future__ import annotations
 
 import math
-import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+import statistics
+from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
-
-from scipy.stats import t
+from typing import Any
 
 from autoopt.latency.options import Serve
 from autoopt.latency.serving.load import quantile
 from autoopt.latency.serving.variants import Variant
-from autoopt.records import Estimate, JsonDict, Plan
+from autoopt.records import Change, Estimate, JsonDict, Plan
 from autoopt.records.latency import ColdStart, Judged, Load
-from autoopt.search.compare.arm import TrialProcess
+from autoopt.records.messages import Block, Startup
+from autoopt.search.compare.arm import TrialArm
+from autoopt.search.compare.sequential_test import as_estimate
+from autoopt.search.compare.statistics import MIN_BLOCKS, BetweenProcess, Level, TwoLevel
 from autoopt.search.trial_runner import TrialRunner
 
 TASKS = "autoopt.latency.tasks:"
-BLOCK_SECONDS, ROUNDS, LEAST = 0.25, 6, 20
-"""Of a block of requests under the clients of the limit; six times twenty requests are enough for a P95."""
-LOADED_SECONDS, LOADED_LEAST = 0.25, 16
+CONFIDENCE = 0.9
+"""Of two-sided intervals, so that either end alone is passed with a chance of 5 %."""
+FEWEST = 3
+"""Processes below which no interval is given: two may be alike by chance, and a limit is promised to others."""
 
 
-@dataclass
-class Asked:
-    """Requests of one process under one number of clients: their latencies in seconds, and the seconds they took."""
-
-    latencies: list[float] = field(default_factory=list)
-    seconds: float = 0.0
-
-    def add(self, answer: JsonDict) -> None:
-        self.latencies += answer["latencies"]
-        self.seconds += answer["seconds"]
-
-    def p95(self) -> float:
-        return quantile(self.latencies, 0.95)
+def plan_of(variant: Variant) -> Plan:
+    """A variant as the account names it."""
+    return Plan(changes=(Change(strategy=variant.name),)) if variant != Variant() else Plan()
 
 
-class Server:
-    """A live process that serves one variant."""
+class ServingArm(TrialArm):
+    """An arm that answers requests: a step is a request.
 
-    def __init__(self, process: TrialProcess, variant: Variant, opened: JsonDict) -> None:
-        self.process, self.variant, self.opened = process, variant, opened
-        self.asked: dict[int, Asked] = {}
-        self.peak_memory_bytes: int | None = None
+    Args:
+        process: a started trial.
+        servers: of its workload.
+        variant: what it serves.
+        timeout: seconds until it answers, and those until it is judged.
+
+    Attributes:
+        opened: how its start went.
+        blocks: so far, by the number of clients.
+        start_seconds: until it answered.
+    """
+
+    def __init__(self, process: Any, servers: Servers, variant: Variant, timeout: float) -> None:
+        super().__init__(process, plan_of(variant), ready_seconds=timeout)
+        self.servers, self.variant = servers, variant
+        self.opened: JsonDict = {}
+        self.blocks: dict[int, list[Block]] = {}
+        self.began, self.start_seconds = servers.clock(), 0.0
+
+    def ready(self) -> Any:
+        folder = self.servers.artefact(self.variant)
+        self.opened = self._process.call(
+            f"{TASKS}start", timeout=self._ready_seconds, variant=self.variant.document(),
+            weights=self.servers.weights_of(self.variant), folder=str(folder) if folder else "", **self.servers.shape,
+        )  # fmt: skip
+        self.start_seconds = self.servers.clock() - self.began
+
+    def warm_up(self, max_seconds: float) -> Startup:
+        """The quality of a variant is judged in its first process."""
+        if self.plan.key not in self.servers.judged:
+            seed = self.servers.runner.base.seed
+            judged = self._process.call(f"{TASKS}judge", timeout=self._ready_seconds, seed=seed)
+            self.servers.judged[self.plan.key] = Judged.model_validate(judged)
+        start = self.cold_start
+        seconds, steps = self.opened["warm_up_seconds"], self.opened["warm_up_requests"]
+        self._step_seconds = seconds / max(steps, 1)
+        return Startup(
+            build_seconds=start.load_seconds, setup_seconds=start.first_seconds, warmup_seconds=seconds,
+            warmup_steps=steps, steady=True, fixed_seconds=start.load_seconds + start.first_seconds,
+        )  # fmt: skip
+
+    def block(self, seconds: float, min_steps: int, ramp_seconds: float, cycle: int = 1) -> Block:
+        """A block under the clients of the limit, which is the arena's, and one under the other number."""
+        for clients in reversed(self.servers.serve.loads):
+            block = self._block(f"{TASKS}block", seconds, min_steps, ramp_seconds, cycle, clients=clients)
+            self.blocks.setdefault(clients, []).append(block)
+        return block
 
     @property
     def cold_start(self) -> ColdStart:
         return ColdStart(load_seconds=self.opened["load_seconds"], first_seconds=self.opened["first_seconds"])
 
-    def judge(self, seed: int, timeout: float) -> Judged:
-        return Judged.model_validate(self.process.call(f"{TASKS}judge", timeout=timeout, seed=seed))
+    @property
+    def peak_memory_bytes(self) -> int | None:
+        peaks = (block.peak_host_memory_bytes for block in chain.from_iterable(self.blocks.values()))
+        return max(filter(None, peaks), default=None)
 
-    def block(self, clients: int, seconds: float, least: int) -> None:
-        """Requests for some seconds; the process is frozen again afterwards."""
-        answer = self.process.call(f"{TASKS}block", timeout=600.0, clients=clients, seconds=seconds, least=least)
-        self.process.freeze()
-        self.asked.setdefault(clients, Asked()).add(answer)
-        self.peak_memory_bytes = answer["peak_memory_bytes"]
+    @property
+    def complete(self) -> bool:
+        """Whether it was measured long enough to count."""
+        return len(self.blocks.get(self.servers.serve.clients, ())) >= MIN_BLOCKS
+
+    @property
+    def tail(self) -> Level:
+        """Log of the P95 under the clients of the limit, in seconds."""
+        return tail([block.step_seconds for block in self.blocks[self.servers.serve.clients]])
 
 
 class Servers:
@@ -76,11 +116,15 @@ class Servers:
         serve: what was asked for.
         folder: of the artefacts.
         clock: seconds.
+
+    Attributes:
+        judged: the quality of each variant, by its plan's key.
     """
 
     def __init__(self, runner: TrialRunner, serve: Serve, folder: Path, clock: Callable[[], float]) -> None:
         self.runner, self.serve, self.folder, self.clock = runner, serve, folder, clock
-        self.prepared: dict[str, float] = {}
+        self.judged: dict[str, Judged] = {}
+        self._prepared: dict[str, float] = {}
 
     @property
     def shape(self) -> JsonDict:
@@ -98,9 +142,7 @@ class Servers:
 
     def artefact(self, variant: Variant) -> Path | None:
         """The folder of a variant's artefact, made once; None where it has none."""
-        if not variant.artefact:
-            return None
-        return self.folder / variant.artefact
+        return self.folder / variant.artefact if variant.artefact else None
 
     def prepare(self, variant: Variant, timeout: float) -> float | None:
         """Makes the artefact: seconds that it took; None where there is none.
@@ -108,55 +150,35 @@ class Servers:
         Raises:
             TrialFailed: it cannot be made.
         """
-        folder = self.artefact(variant)
-        if folder is None:
-            return None
-        if variant.artefact not in self.prepared:
+        if variant.artefact and variant.artefact not in self._prepared:
             with self.runner.trial(Plan(), f"make-{variant.artefact}") as process:
                 made = process.call(
                     f"{TASKS}make", timeout=timeout, variant=variant.document(), weights=self.weights_of(variant),
-                    folder=str(folder), seed=self.runner.base.seed,
+                    folder=str(self.artefact(variant)), seed=self.runner.base.seed,
                 )  # fmt: skip
-            self.prepared[variant.artefact] = made["seconds"]
-        return self.prepared[variant.artefact]
+            self._prepared[variant.artefact] = made["seconds"]
+        return self._prepared.get(variant.artefact)
 
     def weights_of(self, variant: Variant) -> str:
         return "" if variant.model else self.serve.weights  # a student has its own
 
-    @contextmanager
-    def server(self, variant: Variant, timeout: float) -> Iterator[Server]:
-        """A process that has answered its first requests, frozen.
+    def start(self, variant: Variant, timeout: float) -> ServingArm:
+        """A process that is to serve a variant.
 
         Raises:
-            TrialFailed: it does not answer.
+            TrialFailed: it cannot be started.
         """
-        folder = self.artefact(variant)
-        with self.runner.trial(Plan(), "serve-" + variant.name.replace(" ", "-").replace("/", "_")) as process:
-            opened = process.call(
-                f"{TASKS}start", timeout=timeout, variant=variant.document(), weights=self.weights_of(variant),
-                folder=str(folder) if folder else "", **self.shape,
-            )  # fmt: skip
-            process.freeze()
-            yield Server(process, variant, opened)
-
-    def take_turns(self, servers: Sequence[Server], loads: Sequence[int], rng: random.Random, rounds: int) -> None:
-        """Blocks of all servers in random order, round after round, under each number of clients."""
-        for clients in loads:
-            least = LEAST if clients == self.serve.clients else LOADED_LEAST
-            for _ in range(rounds):
-                for server in rng.sample(list(servers), len(servers)):
-                    server.block(clients, BLOCK_SECONDS if clients == self.serve.clients else LOADED_SECONDS, least)
-
-    @contextmanager
-    def together(self, variants: Sequence[Variant], timeout: float) -> Iterator[list[Server]]:
-        """One fresh process of each variant; all are frozen but the one that answers."""
-        with ExitStack() as stack:
-            yield [stack.enter_context(self.server(variant, timeout)) for variant in variants]
+        began = self.clock()
+        process = self.runner.launch(Plan(), "serve-" + variant.name.replace(" ", "-").replace("/", "_"))
+        arm = ServingArm(process, self, variant, timeout)
+        arm.began, arm.process = began, Path(self.runner.latest_log or variant.name).stem
+        return arm
 
 
-def pooled(each: Sequence[Asked], clients: int) -> Load | None:
+def pooled(arms: Sequence[ServingArm], clients: int) -> Load | None:
     """Requests of several processes as one load; None where there are none."""
-    latencies = [value for asked in each for value in asked.latencies]
+    blocks = [block for arm in arms for block in arm.blocks.get(clients, ())]
+    latencies = [value for block in blocks for value in block.step_seconds]
     if not latencies:
         return None
     return Load(
@@ -165,27 +187,25 @@ def pooled(each: Sequence[Asked], clients: int) -> Load | None:
         p50=quantile(latencies, 0.5),
         p95=quantile(latencies, 0.95),
         p99=quantile(latencies, 0.99),
-        throughput=len(latencies) / sum(asked.seconds for asked in each),
+        throughput=len(latencies) / sum(block.seconds for block in blocks),
     )
 
 
-CONFIDENCE = 0.9
-FEWEST = 3
-"""Processes below which no interval is given."""
+def tail(blocks: Sequence[Sequence[float]]) -> Level:
+    """Log of the P95 of one process, over the latencies of all its blocks."""
+    each = [math.log(quantile(list(block), 0.95)) for block in blocks]
+    n, sd = len(each), statistics.stdev(each) if len(each) > 1 else 0.0
+    return Level(math.log(quantile(list(chain.from_iterable(blocks)), 0.95)), sd / math.sqrt(n), n, sd)
 
 
-def over_processes(values: Sequence[float]) -> Estimate | None:
-    """The geometric mean of a positive quantity over processes, with its interval; None for fewer than three.
+def against(one: Level, other: Level) -> Level:
+    """Log of the ratio of two processes' P95 that were measured alternately."""
+    return Level(one.value - other.value, math.hypot(one.error, other.error), one.n, math.hypot(one.sd, other.sd))
 
-    Args:
-        values: one of each process, such as its P95 in seconds, or a ratio of two that took turns.
-    """
-    n = len(values)
-    if n < FEWEST:
+
+def over_processes(processes: Sequence[Level]) -> Estimate | None:
+    """A P95 in seconds, or a ratio of two, over processes, with its interval; None for fewer than three of them."""
+    if len(processes) < FEWEST:
         return None
-    logs = [math.log(value) for value in values]
-    mean = sum(logs) / n
-    deviation = math.sqrt(sum((each - mean) ** 2 for each in logs) / (n - 1))
-    room = float(t.ppf((1 + CONFIDENCE) / 2, n - 1)) * deviation / math.sqrt(n)
-    low, value, high = (math.exp(each) for each in (mean - room, mean, mean + room))
-    return Estimate(value=value, low=min(low, value), high=max(high, value), confidence=CONFIDENCE, n=n)
+    level = TwoLevel([each.value for each in processes], [each.error for each in processes], BetweenProcess())
+    return as_estimate(level, level.interval(CONFIDENCE), CONFIDENCE)

@@ -19,8 +19,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm, t
 
 from autoopt.benchmark.evaluation import checked_metrics
-from autoopt.latency.serving.calls import Evaluate, Recorded, Recorder, single_samples
-from autoopt.latency.serving.trees import cut, samples_of
+from autoopt.latency.serving.requests import Evaluate, Recorded, Recorder, cut, samples_of, single_samples
 from autoopt.records import Estimate
 from autoopt.records.latency import Judged
 

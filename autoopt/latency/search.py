@@ -1,62 +1,64 @@
-"""``autoopt latency``: screens each variant, confirms the best in fresh processes, exports the winner."""
+"""``autoopt latency``: screens each variant, confirms the best in fresh processes, exports the winner.
+
+Variants are compared with the model as it is by the arena that compares plans of a training: a request is a step.
+"""
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from math import inf
+
+import numpy as np
 
 import autoopt
 from autoopt.errors import TrialFailed, WorkloadError
 from autoopt.latency.choice import Model, candidates, chosen, combinations, marked, within
 from autoopt.latency.export import accept, export
-from autoopt.latency.measuring import (
-    BLOCK_SECONDS,
-    FEWEST,
-    LEAST,
-    ROUNDS,
-    Asked,
-    Server,
-    Servers,
-    over_processes,
-    pooled,
-)
+from autoopt.latency.measuring import FEWEST, Servers, ServingArm, against, over_processes, plan_of, pooled
 from autoopt.latency.options import Serve
 from autoopt.latency.quality import drop
 from autoopt.latency.serving.variants import Variant
 from autoopt.options import Options
-from autoopt.records import Environment, JsonDict
-from autoopt.records.latency import Judged, Latency, Served
+from autoopt.records import Environment, JsonDict, Plan
+from autoopt.records.latency import Judged, Latency, Load, Served
 from autoopt.running.baseline_spec import baseline_spec, registry_of
 from autoopt.running.document import now
 from autoopt.script.command import Build
+from autoopt.search.compare.arena import LiveArm, Source
+from autoopt.search.compare.comparison import Comparison, Rule
+from autoopt.search.compare.contest import Contest
+from autoopt.search.compare.statistics import MIN_BLOCKS, Level
 from autoopt.search.trial_runner import TrialRunner
+from autoopt.storage.account import Entry, table
 from autoopt.storage.run_directory import RunDirectory
 from autoopt.trial.parent import Launcher
 
 Say = Callable[[str], None]
 BASELINE = Variant()
-SCREENING, MOST_SETS, FINALISTS, LOOK_ROUNDS = 0.45, 6, 3, 2
+
+SCREENED = Rule(max_pairs=1, block_seconds=0.1, min_steps=7, until_error=0.0)
+"""Six blocks of at least seven requests of each: enough to rank by P95."""
+CONFIRMED = Rule(min_pairs=FEWEST, min_steps=20, until_error=0.0)
+"""Six blocks of at least twenty requests in each process: six of them lie above the P95. As many processes as the time
+allows."""
+SCREENING, FINALISTS = 0.45, 3
+"""Share of the budget in which is screened: the larger part confirms; and how many it confirms at the most."""
 LEAST_LOOK, LONGEST_START = 10.0, 120.0
-"""Seconds that a variant may take until it answers."""
+"""Seconds that a variant gets, at least and at most, until it answers: a compilation takes one or two minutes."""
 SLOWER = 1.5
-"""A variant that took so many times as long as the baseline at its look is combined with nothing."""
+"""A variant with a P95 so many times that of the model as it is is combined with nothing."""
 
 
 @dataclass
 class Looked:
-    """A variant's screening: what its document will say, and what decides whether it is verified.
-
-    ``start_seconds``: until its process answered.
-    """
+    """A variant so far: its document, and the arms that confirm it."""
 
     variant: Variant
     served: Served
-    judged: Judged | None = None
-    sets: dict[int, list[Asked]] = field(default_factory=dict)
-    ratios: list[float] = field(default_factory=list)
     start_seconds: float = 0.0
+    arms: list[ServingArm] = field(default_factory=list)
 
     @property
     def open(self) -> bool:
@@ -64,7 +66,11 @@ class Looked:
 
     @property
     def tail(self) -> float:
-        return self.served.screened_p95 or float("inf")
+        return self.served.screened_p95 or inf
+
+    def note(self, reason: str) -> None:
+        words = (self.served.reason, " ".join(reason.split()))
+        self.served = self.served.model_copy(update={"reason": "; ".join(filter(None, words))})
 
 
 def serve_within(
@@ -91,45 +97,48 @@ def serve_within(
     with Launcher(compiler_cache=directory.compiler_cache) as launcher:
         runner = TrialRunner(launcher, baseline_spec(Build(spec), options, registry), registry, directory.logs)
         servers = Servers(runner, serve, directory.path / "artefacts", time.monotonic)
-        search = Search(servers, serve, options, say, time.monotonic)
+        search = Search(servers, options, say)
         found = search.run(spec)
-        found = _exported(found, search, directory, say)
+        directory.write(directory.account, table(search.account))
+        best = next((looked for looked in search.looks if looked.served.name == found.chosen), None)
+        if best is not None:
+            say(f"exporting {best.served.name} with its acceptance test")
+            found = _exported(found, servers, best.variant, directory)
     directory.write(directory.path / "latency.json", found.model_dump_json(indent=2))
     return found, directory
 
 
-def _exported(found: Latency, search: Search, directory: RunDirectory, say: Say) -> Latency:
-    best = next((looked for looked in search.looks if looked.served.name == found.chosen), None)
-    if best is None or best.judged is None:
-        return found
-    say(f"exporting {best.served.name} with its acceptance test")
+def _exported(found: Latency, servers: Servers, variant: Variant, directory: RunDirectory) -> Latency:
     folder = directory.path / "serving"
     try:
-        export(search.servers, best.variant, found, search.looks[0].judged, folder)
+        export(servers, variant, found, servers.judged[Plan().key], folder)
     except TrialFailed as failure:
         return found.model_copy(update={"warnings": (*found.warnings, f"it could not be exported: {failure.reason}")})
-    tested = accept(folder)
-    warnings = found.warnings
+    tested, warnings = accept(folder), found.warnings
     if tested.exit_code != 0:
         warnings = (*warnings, "the acceptance test of the exported model does not pass in a process of its own")
     return found.model_copy(update={"exported": str(folder), "acceptance": tested, "warnings": warnings})
 
 
 class Search:
-    """Screens variants one after the other, and verifies the best in fresh processes.
+    """Screens variants one after the other, and confirms the best in fresh processes.
 
     Attributes:
-        looks: every variant so far, the baseline first.
+        looks: every variant so far, the model as it is first.
+        account: rows of all blocks, with what they were measured for.
     """
 
-    def __init__(self, servers: Servers, serve: Serve, options: Options, say: Say, clock: Callable[[], float]) -> None:
-        self.servers, self.serve, self.options, self.say, self.clock = servers, serve, options, say, clock
-        self.began = clock()
+    def __init__(self, servers: Servers, options: Options, say: Say) -> None:
+        self.servers, self.serve, self.options, self.say = servers, servers.serve, options, say
+        self.clock = servers.clock
+        self.began = self.clock()
         self.looks: list[Looked] = []
-        self.rng = random.Random(options.seed)
-        self.described: JsonDict = {}
-        self.control: list[float] = []
-        self.start_seconds = 0.0
+        self.account: list[Entry] = []
+        self._described: JsonDict = {}
+        self._rng = np.random.default_rng(options.seed)
+        self._live: LiveArm | None = None
+        self._sets: list[list[tuple[str, ServingArm]]] = []
+        self._comparisons = 0
 
     def run(self, spec: str) -> Latency:
         """The document, without what is exported.
@@ -139,107 +148,125 @@ class Search:
         """
         self.say("building the model and its requests")
         try:
-            self.described = self.servers.describe()
+            self._described = self.servers.describe()
         except TrialFailed as failure:
             raise WorkloadError(f"it cannot be served: {failure.reason}", detail=failure.detail) from None
-        self._screen()
-        self._prove()
+        try:
+            self._screen()
+        finally:
+            live, self._live = self._live, None
+            if live is not None:
+                live.close()
+        self._confirm()
         return self._document(spec)
 
     @property
     def left(self) -> float:
         return self.began + self.options.budget_seconds - self.clock()
 
+    def _contest(
+        self, variants: Sequence[Variant], evidence: str, rule: Rule, seconds: float, start_seconds: float
+    ) -> list[Comparison | None]:
+        """The model as it is against some variants; a screening takes it over alive from the one before it."""
+        plans = {plan_of(variant).key: variant for variant in (BASELINE, *variants)}
+        screening = rule.max_pairs == 1
+
+        def start(plan: Plan, label: str) -> ServingArm:
+            arm = self.servers.start(plans[plan.key], start_seconds)
+            self._sets[-1].append((label, arm))
+            return arm
+
+        def generation(waiting: int) -> None:
+            self._sets.append([])
+            if not screening:
+                self.say(f"confirming {waiting} variants in fresh processes, set {len(self._sets)}")
+
+        contest = Contest(
+            Source(start, self._live), Plan(), [plan_of(variant) for variant in variants], "incumbent",
+            rule.model_copy(update={"max_seconds": seconds}), clock=self.clock, deadline=self.clock() + seconds,
+            rng=self._rng, most_rounds=MIN_BLOCKS if screening else None, on_generation=generation, keep_live=screening,
+        )  # fmt: skip
+        self._sets = []
+        self._live = None  # the contest's from now on
+        found = contest.run()
+        self._live = contest.live
+        for comparison in filter(None, found):
+            self._comparisons += 1
+            self.account += [Entry(evidence, self._comparisons, row) for row in comparison.rows]
+        return found
+
     def _screen(self) -> None:
-        facts = self.described
+        facts = self._described
         model = Model(
             device=facts["device"].partition(":")[0], linear=facts["linear"], convolutions=facts["convolutions"],
             threads=facts["threads"], clients=self.serve.clients, students=self.serve.students,
         )  # fmt: skip
-        try:
-            began = self.clock()
-            with self.servers.server(BASELINE, LONGEST_START) as baseline:
-                self.start_seconds = self.clock() - began
-                self.baseline(baseline)
-                for variant, why in candidates(model):
-                    self._consider(variant, why, baseline)
-                self._combine(baseline)
-        except TrialFailed as failure:
-            raise WorkloadError(
-                f"the model as it is does not answer: {failure.reason}", detail=failure.detail
-            ) from None
-
-    def baseline(self, server: Server) -> None:
-        """Judges the model as it is, which the others are held against."""
         self.say("measuring the model without changes")
-        judged = server.judge(self.options.seed, 600.0)
-        self.looks.append(self._looked(server, judged, None))
-
-    def _combine(self, baseline: Server) -> None:
-        """The best with each other that goes with it, and the best of that again, while there is time."""
-        for _ in range(2):
+        self._look(BASELINE, LONGEST_START)
+        if self.looks[0].served.status == "failed":
+            raise WorkloadError(f"the model as it is does not answer: {self.looks[0].served.reason}")
+        for variant, why in candidates(model):
+            self._consider(variant, why)
+        for _ in range(2):  # the best with each other that goes with it, and the best of that again
             ranked = sorted((look for look in self.looks[1:] if look.open), key=lambda look: look.tail)
             ranked = [look for look in ranked if look.tail < SLOWER * self.looks[0].tail]
             if not ranked:
                 return
             known = {look.variant for look in self.looks}
             fresh = [v for v in combinations(ranked[0].variant, [look.variant for look in ranked]) if v not in known]
-            if not fresh:
-                return
             for variant in fresh[:4]:
-                self._consider(variant, "", baseline)
+                self._consider(variant, "")
 
-    def _consider(self, variant: Variant, why: str, baseline: Server) -> None:
+    def _consider(self, variant: Variant, why: str) -> None:
+        """Screens a variant where it is applicable and there is time; a measurement that none confirms is of no use."""
+        spent, spare = self.options.budget_seconds - self.left, self.left - self.reserve
         if why:
             self._note(variant, "not_applicable", why)
-            return
-        spent = self.options.budget_seconds - self.left
-        spare = self.left - self.reserve  # a measurement whose winner nobody verifies is of no use
-        if spent > SCREENING * self.options.budget_seconds or (spare < LEAST_LOOK and len(self.looks) > 1):
+        elif spent > SCREENING * self.options.budget_seconds or (spare < LEAST_LOOK and len(self.looks) > 1):
             self._note(variant, "not_tried", "the time for screening is up; a larger --budget tries it")
-            return
-        self.say(f"screening {variant.name}")
-        timeout = max(LEAST_LOOK, min(LONGEST_START, self.left / 3, spare))
-        try:
-            prepared = self.servers.prepare(variant, timeout)
-            began = self.clock()
-            with self.servers.server(variant, timeout) as server:
-                started = self.clock() - began
-                judged = server.judge(self.options.seed, timeout)
-                self.servers.take_turns([baseline, server], self.serve.loads, self.rng, LOOK_ROUNDS)
-                self.looks.append(replace(self._looked(server, judged, prepared), start_seconds=started))
-        except TrialFailed as failure:
-            self._note(variant, "failed", failure.reason)
-        finally:
-            baseline.asked.clear()
+        else:
+            self.say(f"screening {variant.name}")
+            self._look(variant, max(LEAST_LOOK, min(LONGEST_START, self.left / 3, spare)))
 
     def _note(self, variant: Variant, status: str, reason: str) -> None:
-        served = Served.model_validate(
-            {"name": variant.name, "variant": variant.document(), "status": status, "reason": " ".join(reason.split())}
-        )
-        self.looks.append(Looked(variant, served))
+        served = {"name": variant.name, "variant": variant.document(), "status": status}
+        self.looks.append(Looked(variant, Served.model_validate({**served, "reason": " ".join(reason.split())})))
 
-    def _looked(self, server: Server, judged: Judged, prepared: float | None) -> Looked:
-        if not server.asked:
-            self.servers.take_turns([server], self.serve.loads, self.rng, LOOK_ROUNDS)
-        first = self.looks[0].judged if self.looks else judged
-        lost = drop(first, judged, self.described["mode"]) if first is not None else None
+    def _look(self, variant: Variant, seconds: float) -> None:
+        try:
+            prepared = self.servers.prepare(variant, seconds)
+        except TrialFailed as failure:
+            return self._note(variant, "failed", failure.reason)
+        (found,) = self._contest([variant], f"screening {variant.name}", SCREENED, seconds, seconds)
+        assert found is not None, "one comparison is always answered"
+        if found.failure is not None and found.failure.side == "incumbent":
+            reason, detail = found.failure.reason, found.failure.detail
+            raise WorkloadError(f"the model as it is does not answer: {reason}", detail=detail)
+        arm = next((arm for _, arm in reversed(self._sets[-1]) if arm.variant == variant and arm.blocks), None)
+        if found.failure is not None or arm is None:
+            reason = found.failure.reason if found.failure else "timeout: it was not measured in its time"
+            return self._note(variant, "failed", reason)
+        judged = self.servers.judged[plan_of(variant).key]
+        lost = drop(self._baseline, judged, self._described["mode"])
         served = Served(
-            name=server.variant.name,
-            variant=server.variant.document(),
+            name=variant.name,
+            variant=variant.document(),
             status="screened",
             reason=judged.note,
-            screened_p95=server.asked[self.serve.clients].p95(),
-            loads=_loads(self.serve.loads, {clients: [asked] for clients, asked in server.asked.items()}),
+            screened_p95=float(np.exp(arm.tail.value)),
+            loads=self._loads([arm]),
             metric=judged.metric,
             drop=lost,
-            cold_start=server.cold_start.model_copy(update={"prepare_seconds": prepared}),
-            model_bytes=server.opened["model_bytes"],
-            peak_memory_bytes=server.peak_memory_bytes,
-            keeps="yes" if not self.looks else within(lost, self.serve.max_drop),
+            cold_start=arm.cold_start.model_copy(update={"prepare_seconds": prepared}),
+            model_bytes=arm.opened["model_bytes"],
+            peak_memory_bytes=arm.peak_memory_bytes,
+            keeps="yes" if variant == BASELINE else within(lost, self.serve.max_drop),
         )
-        server.asked = {}
-        return Looked(server.variant, served, judged)
+        self.looks.append(Looked(variant, served, arm.start_seconds))
+        return None
+
+    def _loads(self, arms: Sequence[ServingArm]) -> tuple[Load, ...]:
+        return tuple(filter(None, (pooled(arms, clients) for clients in self.serve.loads)))
 
     def finalists(self) -> list[Looked]:
         """Looks that get fresh processes: those that hold the limit at the lowest cost, and the lowest P95."""
@@ -252,65 +279,79 @@ class Search:
         wanted = [*(look for look in cheapest if look.served.keeps == "yes"), *ranked[:1], *cheapest, *ranked]
         return list({look.served.name: look for look in wanted}.values())[:FINALISTS]
 
+    @property
+    def _rule(self) -> Rule:
+        """Of what is confirmed: a block has room for its requests."""
+        longest = max(CONFIRMED.block_seconds, CONFIRMED.min_steps * self.looks[0].tail)
+        return CONFIRMED.model_copy(update={"block_seconds": longest})
+
     def set_seconds(self, finalists: Sequence[Looked]) -> float:
         """Seconds of a set of fresh processes, about: the model as it is twice, and each finalist."""
-        tail = self.looks[0].tail
-        least = max(BLOCK_SECONDS, LEAST * tail)
-        blocks = len(self.serve.loads) * ROUNDS * least
+        blocks = MIN_BLOCKS * len(self.serve.loads) * (self._rule.block_seconds + self._rule.ramp_seconds)
         starts = [0.0, 0.0, *(look.start_seconds for look in finalists)]
-        return sum(max(start, self.start_seconds) + blocks for start in starts)
+        return sum(max(start, self.looks[0].start_seconds) + blocks for start in starts)
 
     @property
     def reserve(self) -> float:
         """Seconds that the fewest sets of the best look take, about: looks do not spend them."""
         return FEWEST * self.set_seconds(self.finalists()[:1] or self.looks[:1])
 
-    def _prove(self) -> None:
+    def _confirm(self) -> None:
         """Sets of fresh processes, one of each finalist and two of the model as it is, as many as the time allows.
 
         Fewer finalists where the sets that an interval needs would not fit otherwise.
         """
         finalists = self.finalists()
         while len(finalists) > 1 and FEWEST * self.set_seconds(finalists) > self.left:
-            dropped = finalists.pop()
-            told = "not confirmed: the time went to better candidates; a larger --budget confirms it"
-            dropped.served = dropped.served.model_copy(update={"reason": told})
-        final = [self.looks[0], *finalists]
-        sets, slowest = 0, 0.0
-        while sets < MOST_SETS and self.left > slowest * 1.1:
-            began = self.clock()
-            self.say(f"confirming {len(final)} variants in fresh processes, set {sets + 1}")
-            try:
-                with self.servers.together([BASELINE, *(look.variant for look in final)], LONGEST_START) as servers:
-                    self.servers.take_turns(servers, self.serve.loads, self.rng, ROUNDS)
-                    self._add(final, servers)
-            except TrialFailed as failure:
-                self.say(f"a set of processes failed: {failure.reason}")
-                if not sets:
-                    self._blame(final, failure)
-                    return
-            sets, slowest = sets + 1, max(slowest, self.clock() - began)
+            finalists.pop().note("not confirmed: the time went to better candidates; a larger --budget confirms it")
+        together = [self.looks[0], *finalists]
+        found = self._contest(
+            [look.variant for look in together], "confirmation", self._rule, self.left, LONGEST_START
+        )  # fmt: skip
+        sets = self._sets
+        for place, look in enumerate(together):
+            failed = found[place]
+            if failed is None:  # they do not fit into memory together: each alone
+                (failed,) = self._contest(
+                    [look.variant], "confirmation", self._rule, self.left / (len(together) - place), LONGEST_START
+                )  # fmt: skip
+                sets += self._sets
+            if failed is not None and failed.failure is not None:
+                look.note(f"not confirmed: {failed.failure.reason}")
+        self._sets = sets
+        for look in together:
+            look.arms = [arm for _, arm in self._arms(look.variant)]
 
-    def _blame(self, final: list[Looked], failure: TrialFailed) -> None:
-        for look in final[1:]:
-            look.served = look.served.model_copy(update={"reason": f"not confirmed: {failure.reason}"})
+    @property
+    def _baseline(self) -> Judged:
+        return self.servers.judged[Plan().key]
 
-    def _add(self, final: list[Looked], servers: list[Server]) -> None:
-        clients = self.serve.clients
-        twin, baseline = (server.asked[clients].p95() for server in servers[:2])
-        self.control.append(baseline / twin)
-        for look, server in zip(final, servers[1:], strict=True):
-            for count, asked in server.asked.items():
-                look.sets.setdefault(count, []).append(asked)
-            look.ratios.append(baseline / server.asked[clients].p95())
-            peak = max(filter(None, (look.served.peak_memory_bytes, server.peak_memory_bytes)), default=None)
-            look.served = look.served.model_copy(update={"peak_memory_bytes": peak})
+    def _arms(self, variant: Variant, label: str = "") -> list[tuple[ServingArm | None, ServingArm]]:
+        """Complete arms of a variant that were confirmed, each with that of the model as it is from the same set."""
+        return [
+            (next((one for name, one in each if name == "incumbent" and one.complete), None), arm)
+            for each in self._sets
+            for name, arm in each
+            if arm.variant == variant and arm.complete and label in ("", name)
+        ]
+
+    def _ratio(self, variant: Variant) -> list[Level]:
+        pairs = self._arms(variant, "candidate")
+        return [against(baseline.tail, arm.tail) for baseline, arm in pairs if baseline is not None]
 
     def _document(self, spec: str) -> Latency:
-        facts, serve = self.described, self.serve
-        first = self.looks[0].judged
-        assert first is not None
-        environment = Environment.model_validate(facts["environment"])
+        facts, serve = self._described, self.serve
+        control = over_processes(self._ratio(BASELINE))
+        warnings = []
+        if not serve.weights:
+            warnings.append(
+                "the weights are those that build() gives: a checkpoint of a trained model is given with --checkpoint"
+            )
+        if control is not None and not control.low <= 1.0 <= control.high:
+            warnings.append(
+                f"the model as it is, twice, differs from itself ({control.low:.3f} to {control.high:.3f}): "
+                "the machine is not quiet enough for these figures"
+            )
         document = Latency(
             autoopt_version=autoopt.__version__,
             created=now(),
@@ -319,7 +360,7 @@ class Search:
             workload=spec,
             weights=serve.weights or "as build() gives them",
             seed=self.options.seed,
-            environment=environment,
+            environment=Environment.model_validate(facts["environment"]),
             limit_seconds=serve.limit_seconds,
             max_drop=serve.max_drop,
             clients=serve.clients,
@@ -328,51 +369,36 @@ class Search:
             requests=facts["requests"],
             metric=facts["metric"],
             mode=facts["mode"],
-            validation_samples=first.samples,
+            validation_samples=self._baseline.samples,
             price_per_hour=self.options.price,
-            variants=marked([self._proved(look) for look in self.looks]),
-            control=over_processes(self.control),
-            warnings=tuple(self._warnings()),
+            variants=marked([self._confirmed(look) for look in self.looks]),
+            control=control,
+            warnings=tuple(warnings),
         )
         return chosen(document)
 
-    def _proved(self, look: Looked) -> Served:
+    def _confirmed(self, look: Looked) -> Served:
         """The screening's document with what its fresh processes gave."""
-        clients, sets = self.serve.clients, look.sets
-        if not sets:
+        if not look.arms:
             return look.served
-        p95 = over_processes([asked.p95() for asked in sets[clients]])
-        loads = _loads(self.serve.loads, sets)
-        rate = max(load.throughput for load in loads)
-        price, cost = self.options.price, 1000.0 / rate
-        few = f"{len(sets[clients])} fresh processes, {FEWEST} are needed: a larger --budget" if p95 is None else ""
+        p95 = over_processes([arm.tail for arm in look.arms])
+        if p95 is None:
+            look.note(f"{len(look.arms)} fresh processes, {FEWEST} are needed: a larger --budget")
+        loads = self._loads(look.arms)
+        price, cost = self.options.price, 1000.0 / max(load.throughput for load in loads)
+        peaks = (look.served.peak_memory_bytes, *(arm.peak_memory_bytes for arm in look.arms))
         return look.served.model_copy(
             update={
                 "status": "measured" if p95 is not None else "screened",
-                "reason": "; ".join(text for text in (look.served.reason, few) if text),
                 "p95": p95,
-                "ratio": over_processes(look.ratios),
+                "ratio": over_processes(self._ratio(look.variant)),
                 "loads": loads,
+                "peak_memory_bytes": max(filter(None, peaks), default=None),
                 "cost_seconds": cost,
                 "cost": price * cost / 3600 if price is not None else None,
                 "fits": within(p95, self.serve.limit_seconds),
             }
         )
-
-    def _warnings(self) -> Iterable[str]:
-        if not self.serve.weights:
-            yield "the weights are those that build() gives: a checkpoint of a trained model is given with --checkpoint"
-        control = over_processes(self.control)
-        if control is not None and not control.low <= 1.0 <= control.high:
-            yield (
-                f"the model as it is, twice, differs from itself ({control.low:.3f} to {control.high:.3f}): "
-                "the machine is not quiet enough for these figures"
-            )
-
-
-def _loads(counts: Iterable[int], asked: dict[int, list[Asked]]) -> tuple:  # type: ignore[type-arg]
-    found = (pooled(asked.get(clients, []), clients) for clients in counts)
-    return tuple(load for load in found if load is not None)
 
 
 def _shares(values: Iterable[int]) -> JsonDict:

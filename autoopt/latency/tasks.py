@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import pickle
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -13,17 +13,19 @@ from typing import Any
 import torch
 from torch import nn
 
+from autoopt.benchmark.cputime import cpu_times, foreign_seconds
 from autoopt.benchmark.device import host_peak_bytes
 from autoopt.benchmark.loader import training_loader, validation_loader
+from autoopt.benchmark.transfer import mapped
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.errors import DocumentError, TrialFailed, UsageError, WorkloadError
 from autoopt.latency.quality import judged
-from autoopt.latency.serving.calls import calls_of, cut_to
 from autoopt.latency.serving.load import Ask, Batcher, Request, asker, measure
-from autoopt.latency.serving.trees import joined, samples_of
+from autoopt.latency.serving.requests import calls_of, cut_to, joined, samples_of
 from autoopt.latency.serving.variants import Variant, load, prepare
 from autoopt.loading import importing, validation
 from autoopt.records import JsonDict
+from autoopt.records.messages import Block
 
 REQUESTS, CALIBRATION, WARM_UP = 256, 64, 10
 
@@ -32,12 +34,10 @@ REQUESTS, CALIBRATION, WARM_UP = 256, 64, 10
 class Serving:
     """The state of a process that serves."""
 
-    model: nn.Module
     predictor: Any
     ask: Ask
     requests: list[Request]
     variant: Variant
-    batches: list[Any] = field(default_factory=list)
     asked: int = 0
 
 
@@ -51,17 +51,13 @@ def describe(
     requests = requests_of(live, model, sizes, lengths)
     target = live.workload.target
     assert target is not None
-    kinds = {type(module).__name__ for module in model.modules()}
     return {
         "metric": target.metric,
         "mode": target.direction,
         "requests": len(requests),
-        "samples": sum(samples_of(batch) for batch in validation_batches(live)),
         "linear": any(isinstance(module, nn.Linear) for module in model.modules()),
         "convolutions": any(isinstance(module, nn.Conv2d) for module in model.modules()),
-        "kinds": sorted(kinds),
         "device": str(live.device),
-        "adapter": live.workload.adapter,
         "threads": torch.get_num_threads(),
     }
 
@@ -118,22 +114,14 @@ def make(live: TrialContext, variant: JsonDict, weights: str, folder: str, seed:
     wanted = Variant(**variant)
     model = users_model(live, wanted.model, weights)
     began = perf_counter()
-    several = _of_two_or_more(requests_of(live, model, [2, 3], [None], most=8))
+    few = requests_of(live, model, [2, 3], [None], most=8)
+    # a dimension of one sample would be taken for fixed
+    several = [request for request in few if samples_of(request) > 1] or [joined([few[0], few[0]])]
     calibration = _calibration(live, model) if wanted.precision == "int8_static" else []
-    _apply_threads(wanted)
+    if wanted.threads:
+        torch.set_num_threads(wanted.threads)
     prepare(model, wanted, several, calibration, Path(folder))
     return {"seconds": perf_counter() - began}
-
-
-def _of_two_or_more(requests: list[Request]) -> list[Request]:
-    """A dimension of one sample would be taken for fixed."""
-    large = [request for request in requests if samples_of(request) > 1]
-    return large or [joined([requests[0], requests[0]])]
-
-
-def _apply_threads(variant: Variant) -> None:
-    if variant.threads:
-        torch.set_num_threads(variant.threads)
 
 
 def _calibration(live: TrialContext, model: Any) -> list[Request]:
@@ -153,23 +141,23 @@ def start(
     model = users_model(live, wanted.model, weights)
     with torch.no_grad():
         requests = requests_of(live, model, sizes, lengths)
-    whole = _bytes(model)
     began = perf_counter()
     predictor = load(model, wanted, Path(folder) if folder else None).eval()
     ask = asker(predictor, str(live.device))
     loaded = perf_counter()
     ask(requests[0])
     answered = perf_counter()
-    for request in requests[1 : 1 + WARM_UP]:
+    warm_up = requests[1 : 1 + WARM_UP]
+    for request in warm_up:
         ask(request)
-    live.serving = Serving(model, predictor, ask, requests, wanted)
-    size = _files(Path(folder)) if folder else _bytes(model)
+    warm = perf_counter()
+    live.serving = Serving(predictor, ask, requests, wanted)
     return {
         "load_seconds": loaded - began,
         "first_seconds": answered - loaded,
-        "model_bytes": size,
-        "whole_bytes": whole,
-        "requests": len(requests),
+        "warm_up_seconds": warm - answered,
+        "warm_up_requests": len(warm_up),
+        "model_bytes": _files(Path(folder)) if folder else _bytes(model),
     }
 
 
@@ -189,21 +177,33 @@ def _files(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.iterdir() if path.suffix in (".onnx", ".data", ".pt2"))
 
 
-def block(live: TrialContext, clients: int, seconds: float, least: int) -> JsonDict:
-    """Answers requests for some seconds: ``latencies`` and ``seconds``."""
+def block(
+    live: TrialContext, seconds: float, min_steps: int, ramp_seconds: float, cycle: int, clients: int
+) -> JsonDict:
+    """Answers requests for some seconds, as a block of which each request is a step."""
     serving: Serving = live.serving
-    most = serving.variant.batching
-    if most > 1 and clients > 1:
-        with Batcher(serving.ask, most) as batcher:
-            found, spent = measure(
-                batcher.ask, serving.requests, clients=clients, seconds=seconds, least=least, first=serving.asked
-            )
-    else:
-        found, spent = measure(
-            serving.ask, serving.requests, clients=clients, seconds=seconds, least=least, first=serving.asked
-        )
-    serving.asked += len(found)
-    return {"latencies": found, "seconds": spent, "peak_memory_bytes": host_peak_bytes()}
+    with Batcher(serving.ask, serving.variant.batching) as batcher:
+        ask = batcher.ask if serving.variant.batching > 1 and clients > 1 else serving.ask
+
+        def answered(seconds: float, least: int) -> tuple[list[float], float]:
+            found = measure(ask, serving.requests, clients=clients, seconds=seconds, least=least, first=serving.asked)
+            serving.asked += len(found[0])
+            return found
+
+        if ramp_seconds:
+            answered(ramp_seconds, 1)
+        before = cpu_times(with_children=False)
+        latencies, spent = answered(seconds, min_steps)
+        after = cpu_times(with_children=False)
+    return Block(
+        steps=len(latencies),
+        samples=len(latencies),
+        seconds=spent,
+        step_seconds=tuple(latencies),
+        cpu_seconds=max(after.own - before.own, 0.0),
+        foreign_cpu_seconds=foreign_seconds(before, after),
+        peak_host_memory_bytes=host_peak_bytes(),
+    ).model_dump()
 
 
 def judge(live: TrialContext, seed: int) -> JsonDict:
@@ -213,7 +213,10 @@ def judge(live: TrialContext, seed: int) -> JsonDict:
     assert workload.evaluate is not None
     assert workload.target is not None
     evaluate = workload.evaluate
-    batches = [_moved(batch, live) for batch in validation_batches(live)]
+    device = live.device.torch
+    batches = validation_batches(live)
+    if device.type != "cpu":
+        batches = [mapped(batch, lambda tensor: tensor.to(device)) for batch in batches]
     try:
         found = judged(serving.predictor, evaluate, batches, workload.target.metric, seed)
     except (WorkloadError, MemoryError, torch.OutOfMemoryError):
@@ -221,13 +224,6 @@ def judge(live: TrialContext, seed: int) -> JsonDict:
     except Exception as error:
         raise TrialFailed("error", f"evaluating it: {type(error).__name__}: {error}") from None
     return found.model_dump()
-
-
-def _moved(batch: Any, live: TrialContext) -> Any:
-    from autoopt.benchmark.transfer import mapped
-
-    there = live.device.torch
-    return batch if there.type == "cpu" else mapped(batch, lambda tensor: tensor.to(there))
 
 
 PLACES = (("training", "model"), ("state_dict",), ("model_state_dict",), ("model",), ())

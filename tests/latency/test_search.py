@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,60 +15,149 @@ import torch
 from scipy.stats import binom
 from torch import nn
 
-from autoopt.errors import TrialFailed, UsageError
+from autoopt.errors import TrialFailed, UsageError, WorkloadError
 from autoopt.latency.choice import Model, candidates, chosen, combinations, marked, merged, within
-from autoopt.latency.measuring import FEWEST, over_processes
+from autoopt.latency.measuring import Servers, over_processes, tail
 from autoopt.latency.options import Serve, parse_latency, parse_shares, pattern
 from autoopt.latency.quality import drop, judged, paired_proportions
-from autoopt.latency.search import Looked, Search
-from autoopt.latency.serving.calls import cut_to
+from autoopt.latency.search import Search
 from autoopt.latency.serving.load import Batcher, measure, quantile, together
-from autoopt.latency.serving.trees import cut, joined, shortened
+from autoopt.latency.serving.requests import cut, cut_to, joined, shortened
 from autoopt.latency.serving.variants import Variant
 from autoopt.options import Options
-from autoopt.records import Estimate
+from autoopt.records import Environment, Estimate
 from autoopt.records.latency import Judged, Latency, Served
+from autoopt.records.messages import Block
+from autoopt.storage.account import table
 from autoopt_reports import latency as reported
 
 
-class Slow:
-    """Servers of variants whose artefact takes all the time that it is given."""
+class Machine:
+    """Serves on a clock of its own: processes differ by a few per cent, requests by more.
 
-    def __init__(self) -> None:
-        self.now = 0.0
+    Args:
+        speeds: P95 in seconds by variant's name; what is not named cannot be made or opened.
+        prepare: seconds that an artefact takes; more than is given ends in a timeout.
+        luck: scatter of processes (log).
+    """
+
+    def __init__(self, speeds: dict[str, float], prepare: float = 1.0, luck: float = 0.03) -> None:
+        self.speeds, self.prepare, self.luck = speeds, prepare, luck
+        self.now, self.rng, self.started = 0.0, np.random.default_rng(5), list[str]()
+        self.alive = 0
+        self.base, self.latest_log = SimpleNamespace(seed=0), None
         self.given: list[float] = []
 
-    def prepare(self, variant: Variant, timeout: float) -> None:
-        self.given.append(timeout)
-        self.now += timeout
-        raise TrialFailed("timeout", f"no answer within {timeout:g} s")
+    def clock(self) -> float:
+        return self.now
+
+    def launch(self, plan: Any, label: str) -> Process:
+        self.alive += 1
+        return Process(self)
+
+    @contextmanager
+    def trial(self, plan: Any, label: str) -> Iterator[Process]:
+        process = self.launch(plan, label)
+        yield process
+        process.close()
 
 
-class Baseline:
-    def __init__(self) -> None:
-        self.asked: dict[int, Any] = {}
+class Process:
+    def __init__(self, machine: Machine) -> None:
+        self.machine, self.speed = machine, 0.0
+
+    def call(self, task: str, *, timeout: float | None = None, **given: Any) -> Any:
+        machine, name = self.machine, task.rpartition(":")[2]
+        if name == "describe":
+            return {
+                "device": "cpu", "linear": True, "convolutions": True, "threads": 2, "requests": 256, "mode": "max",
+                "metric": "accuracy",
+            }  # fmt: skip
+        if name == "environment":
+            return Environment(python="3.12", device="cpu").model_dump()
+        if name == "make":
+            assert timeout is not None
+            machine.given.append(timeout)
+            machine.now += min(machine.prepare, timeout)
+            if machine.prepare > timeout:
+                raise TrialFailed("timeout", f"no answer within {timeout:g} s")
+            return {"seconds": machine.prepare}
+        if name == "start":
+            variant = Variant(**given["variant"]).name
+            machine.now += 1.0
+            machine.started.append(variant)
+            if variant not in machine.speeds:
+                raise TrialFailed("error", "it does not open")
+            self.speed = machine.speeds[variant] * float(np.exp(machine.luck * machine.rng.standard_normal()))
+            return {
+                "load_seconds": 0.5, "first_seconds": 0.1, "model_bytes": 1000,
+                "warm_up_seconds": 10 * self.speed, "warm_up_requests": 10,
+            }  # fmt: skip
+        if name == "judge":
+            return {"metric": 0.9, "samples": 400, "each": [1.0] * 360 + [0.0] * 40}
+        count = max(given["min_steps"], int(given["seconds"] / self.speed))
+        spread = 0.2 * machine.rng.standard_normal(count)
+        latencies = [self.speed * float(np.exp(each - 0.2 * 1.645)) for each in spread]
+        machine.now += sum(latencies)
+        return Block(steps=count, samples=count, seconds=sum(latencies), step_seconds=tuple(latencies)).model_dump()
+
+    def freeze(self) -> None: ...
+    def thaw(self) -> None: ...
+
+    def close(self) -> None:
+        self.machine.alive -= 1
 
 
-def looked(name: str, start: float) -> Looked:
-    served = Served(name=name, variant=Variant().document(), status="screened", screened_p95=0.001, keeps="yes")
-    return Looked(Variant(), served, start_seconds=start)
+def searched(machine: Machine, budget: float, limit: float | None = 0.02) -> tuple[Search, Latency]:
+    servers = Servers(machine, Serve(limit_seconds=limit), Path("artefacts"), machine.clock)  # type: ignore[arg-type]
+    search = Search(servers, Options(budget_seconds=budget), lambda text: None)
+    return search, search.run("module:build")
 
 
-@pytest.mark.parametrize("start", [1.0, 6.0])
-def test_what_takes_long_to_make_leaves_the_time_of_the_proof(start: float) -> None:
+def test_the_variant_within_the_limit_is_confirmed_in_fresh_processes() -> None:
+    machine = Machine({"as it is": 0.030, "threads 1": 0.010, "bfloat16": 0.040})
+    search, found = searched(machine, 300.0)
+    best = found.variant("threads 1")
+    assert (found.chosen, found.holds, machine.alive) == ("threads 1", "yes", 0)
+    assert best is not None
+    assert best.p95 is not None
+    assert best.ratio is not None
+    assert best.p95.n >= 3
+    assert best.p95.low <= 0.010 <= best.p95.high
+    assert best.ratio.low <= 3.0 <= best.ratio.high
+    assert found.control is not None
+    assert found.control.low <= 1.0 <= found.control.high
+    slow = found.variant("bfloat16")
+    assert slow is not None
+    assert slow.p95 is None or slow.fits == "no"
+    assert {entry.evidence for entry in search.account} >= {"screening threads 1", "confirmation"}
+    assert "threads 1" in table(search.account)
+    assert found.seconds <= 1.1 * found.budget_seconds
+
+
+@pytest.mark.parametrize("budget", [80.0, 110.0])
+def test_what_takes_long_to_make_leaves_the_time_to_confirm_others(budget: float) -> None:
     """Half a minute of compiling must not leave the others with fewer processes than an interval needs."""
-    servers, options, serve = Slow(), Options(budget_seconds=110.0), Serve(limit_seconds=0.02)
-    search = Search(servers, serve, options, lambda text: None, lambda: servers.now)  # type: ignore[arg-type]
-    search.start_seconds = 1.0
-    search.looks = [looked("as it is", 1.0), looked("quick", start)]
-    servers.now = 45.0
-    search._consider(Variant(), "", Baseline())  # type: ignore[arg-type]
-    assert servers.given
-    assert search.left >= search.reserve == FEWEST * search.set_seconds(search.looks[1:2])
-    servers.now = 110.0 - search.reserve + 1.0
-    search._consider(Variant(), "", Baseline())  # type: ignore[arg-type]
-    assert search.looks[-1].served.status == "not_tried"
-    assert len(servers.given) == 1
+    machine = Machine({"as it is": 0.010, "threads 1": 0.004}, prepare=1000.0)
+    _, found = searched(machine, budget)
+    assert machine.given
+    assert (found.chosen, found.holds) == ("threads 1", "yes")
+    assert found.seconds <= 1.1 * budget
+    assert any(variant.status == "failed" and "timeout" in variant.reason for variant in found.variants)
+    assert any(variant.status == "not_tried" for variant in found.variants)
+
+
+def test_a_model_that_does_not_answer_as_it_is_is_the_workloads_error() -> None:
+    machine = Machine({"threads 1": 0.010})
+    with pytest.raises(WorkloadError, match="as it is does not answer: error: it does not open"):
+        searched(machine, 60.0)
+    assert machine.alive == 0
+
+
+def test_too_little_time_gives_no_interval_and_says_what_is_needed() -> None:
+    _, found = searched(Machine({"as it is": 0.010, "threads 1": 0.004}), 30.0)
+    assert (found.chosen, found.holds) == (None, "undecided")
+    assert any("fresh processes, 3 are needed" in variant.reason for variant in found.variants)
 
 
 # Which variants are tried, and which one is taken.
@@ -303,7 +396,7 @@ def test_a_drop_of_a_metric_of_zero_has_no_fraction() -> None:
 
 
 def test_fewer_than_three_processes_give_no_interval() -> None:
-    assert over_processes([0.01, 0.011]) is None
+    assert over_processes([tail([[0.01]]), tail([[0.011]])]) is None
 
 
 def test_the_interval_holds_as_often_as_it_says_where_processes_differ() -> None:
@@ -311,12 +404,12 @@ def test_the_interval_holds_as_often_as_it_says_where_processes_differ() -> None
     rng, held, by_requests, runs = np.random.default_rng(3), 0, 0, 400
     truth = np.quantile(np.exp(0.25 * rng.standard_normal(400_000)), 0.95)
     for _ in range(runs):
-        tails, pooled = [], []
+        processes, pooled = [], []
         for luck in np.exp(0.04 * rng.standard_normal(4)):
-            requests = luck * np.exp(0.25 * rng.standard_normal(120))
-            tails.append(quantile(list(requests), 0.95))
-            pooled += list(requests)
-        found = over_processes(tails)
+            blocks = luck * np.exp(0.25 * rng.standard_normal((6, 20)))
+            processes.append(tail(blocks.tolist()))
+            pooled += blocks.ravel().tolist()
+        found = over_processes(processes)
         assert found is not None
         held += found.low <= truth <= found.high
         low, high = (int(binom.ppf(tail, len(pooled), 0.95)) for tail in (0.05, 0.95))

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from .load import Batcher, asker, measure, quantile
-from .trees import tensors_of
+from .requests import tensors_of
 from .variants import Variant, load
 
 BLOCKS, BLOCK_REQUESTS, BLOCK_SECONDS, WARM_UP = 5, 100, 1.0, 20
@@ -105,7 +105,7 @@ def _quality(predictor: Any, workload: Any, settings: dict[str, Any], folder: Pa
     device = settings["device"]
     batches = _read(folder / "validation.pt")
     if device != "cpu":
-        from .trees import mapped
+        from .requests import mapped
 
         batches = [mapped(batch, lambda tensor: tensor.to(device)) for batch in batches]
     with torch.no_grad():

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from .trees import cut, joined, mapped, samples_of
+from .requests import cut, joined, mapped, samples_of
 
 Request = tuple[Any, Any]
 Ask = Callable[[Request], Any]

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .trees import mapped, tensors_of
+from .requests import mapped, tensors_of
 
 PRECISIONS = ("as_is", "bfloat16", "float16", "int8_dynamic", "int8_weight_only", "int8_static")
 HALVES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
