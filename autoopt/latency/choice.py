@@ -105,15 +105,14 @@ def within(estimate: Estimate | None, limit: float | None) -> Holds | None:
     return "yes" if estimate.high <= limit else "no" if estimate.low > limit else "undecided"
 
 
-def _axes(variant: Served) -> tuple[float, float, float] | None:
-    if variant.p95 is None or variant.cost_seconds is None or variant.drop is None:
-        return None
-    return variant.p95.value, variant.cost_seconds, max(variant.drop.value, 0.0)
-
-
 def marked(variants: Sequence[Served]) -> tuple[Served, ...]:
     """Marks the front (no other is as good on all three axes and better on one) and its knee, of what is verified."""
-    points = [_axes(variant) for variant in variants]
+    points = [
+        (v.p95.value, v.cost_seconds, max(v.drop.value, 0.0))
+        if v.p95 and v.cost_seconds is not None and v.drop
+        else None
+        for v in variants
+    ]
     front = [
         i for i, p in enumerate(points)
         if p is not None
@@ -159,7 +158,8 @@ def chosen(found: Latency) -> Latency:
         best = min(fitting, key=lambda v: (v.cost_seconds or 0.0) if found.limit_seconds else v.p95.value)  # type: ignore[union-attr]
         holds: Holds | None = None if found.limit_seconds is None else "yes"
         return found.model_copy(update={"chosen": best.name, "holds": holds, "reason": _why(found, best, len(fitting))})
-    near = min(proven, key=_badness)
+    order = {"yes": 0, None: 0, "undecided": 1, "no": 2}
+    near = min(proven, key=lambda v: (order[v.fits] + order[v.keeps], v.p95.value if v.p95 else 0.0))
     return found.model_copy(update={"chosen": None, "holds": _unheld(found), "reason": _why_not(found, near)})
 
 
@@ -168,12 +168,6 @@ def _unheld(found: Latency) -> Holds | None:
         return None
     tried = [v for v in found.variants if v.p95 is not None]
     return "no" if tried and all("no" in (v.fits, v.keeps) for v in tried) else "undecided"
-
-
-def _badness(variant: Served) -> tuple[int, float]:
-    order = {"yes": 0, None: 0, "undecided": 1, "no": 2}
-    assert variant.p95 is not None
-    return order[variant.fits] + order[variant.keeps], variant.p95.value
 
 
 def _why(found: Latency, best: Served, count: int) -> str:
@@ -194,18 +188,13 @@ def _why_not(found: Latency, near: Served) -> str:
         parts.append(f"its P95 is {shown(near.p95)}")
     if near.keeps in ("no", "undecided"):
         parts.append(f"its drop of {found.metric} is {percent(near.drop)} where {100 * found.max_drop:g} % is allowed")
-        more = _samples_wanted(found, near)
-        if near.keeps == "undecided" and more:
+        drop = near.drop
+        if near.keeps == "undecided" and drop is not None and drop.value < found.max_drop:
+            # an interval shrinks with the root of the samples, until it ends at what is allowed
+            times = ((drop.high - drop.value) / (found.max_drop - drop.value)) ** 2
+            more = int(found.validation_samples * times) + 1
             parts.append(f"about {more} validation samples would decide it, {found.validation_samples} are there")
     return f"no variant is confirmed to hold the limit; the nearest is {near.name}: " + "; ".join(parts)
-
-
-def _samples_wanted(found: Latency, near: Served) -> int | None:
-    """Samples with which the interval, shrinking with their root, would end at what is allowed."""
-    drop = near.drop
-    if drop is None or drop.value >= found.max_drop:
-        return None
-    return int(found.validation_samples * ((drop.high - drop.value) / (found.max_drop - drop.value)) ** 2) + 1
 
 
 def shown(estimate: Estimate | None) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from autoopt.latency.options import Serve
+from autoopt.latency.quality import CONFIDENCE
 from autoopt.latency.serving.load import quantile
 from autoopt.latency.serving.variants import Variant
 from autoopt.records import Change, Estimate, JsonDict, Plan
@@ -26,8 +27,6 @@ from autoopt.search.compare.statistics import MIN_BLOCKS, BetweenProcess, Level,
 from autoopt.search.trial_runner import TrialRunner
 
 TASKS = "autoopt.latency.tasks:"
-CONFIDENCE = 0.9
-"""Of two-sided intervals, so that either end alone is passed with a chance of 5 %."""
 FEWEST = 3
 """Processes below which no interval is given: two may be alike by chance, and a limit is promised to others."""
 

@@ -26,6 +26,7 @@ from autoopt.records.latency import Judged
 CONFIDENCE = 0.9
 """Of two-sided intervals, so that either end alone is passed with a chance of 5 %."""
 RESAMPLES, FEWEST_RESAMPLES, SECONDS = 400, 60, 8.0
+"""Their 5 % quantile is then the mean of twenty and more; at least three lie beyond it; and they take no longer."""
 
 
 def judged(
@@ -95,7 +96,17 @@ def drop(baseline: Judged, variant: Judged, mode: Literal["max", "min"]) -> Esti
         return None
     if baseline.each and variant.each and len(baseline.each) == len(variant.each):
         one, two = np.array(baseline.each), np.array(variant.each)
-        lost, low, high = _mean_lost(one, two, sign)
+        differences = sign * (one - two)
+        lost, n = float(differences.mean()), len(differences)
+        deviation = float(differences.std(ddof=1)) if n > 1 else math.inf
+        if set(np.unique(one)) | set(np.unique(two)) <= {0.0, 1.0}:
+            low, high = paired_proportions(int((differences > 0).sum()), int((differences < 0).sum()), n)
+        elif deviation == 0.0:
+            room = math.log(2 / (1 - CONFIDENCE)) / n * float(np.ptp(one))
+            low, high = lost - room, lost + room
+        else:
+            room = float(t.ppf((1 + CONFIDENCE) / 2, n - 1)) * deviation / math.sqrt(n) if n > 1 else math.inf
+            low, high = lost - room, lost + room
     else:
         count = min(len(baseline.resampled), len(variant.resampled))
         if not count:
@@ -110,20 +121,6 @@ def drop(baseline: Judged, variant: Judged, mode: Literal["max", "min"]) -> Esti
     return Estimate(
         value=lost / scale, low=low / scale, high=high / scale, confidence=CONFIDENCE, n=baseline.samples
     )  # fmt: skip
-
-
-def _mean_lost(one: np.ndarray[Any, Any], two: np.ndarray[Any, Any], sign: float) -> tuple[float, float, float]:
-    differences = sign * (one - two)
-    mean, n = float(differences.mean()), len(differences)
-    if set(np.unique(one)) | set(np.unique(two)) <= {0.0, 1.0}:
-        low, high = paired_proportions(int((differences > 0).sum()), int((differences < 0).sum()), n)
-        return mean, low, high
-    deviation = float(differences.std(ddof=1)) if n > 1 else math.inf
-    if deviation == 0.0:
-        room = math.log(2 / (1 - CONFIDENCE)) / n * float(np.ptp(one))
-    else:
-        room = float(t.ppf((1 + CONFIDENCE) / 2, n - 1)) * deviation / math.sqrt(n) if n > 1 else math.inf
-    return mean, mean - room, mean + room
 
 
 def paired_proportions(lost: int, won: int, n: int, confidence: float = CONFIDENCE) -> tuple[float, float]:

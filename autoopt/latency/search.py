@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 
 import numpy as np
@@ -29,7 +29,7 @@ from autoopt.script.command import Build
 from autoopt.search.compare.arena import LiveArm, Source
 from autoopt.search.compare.comparison import Comparison, Rule
 from autoopt.search.compare.contest import Contest
-from autoopt.search.compare.statistics import MIN_BLOCKS, Level
+from autoopt.search.compare.statistics import MIN_BLOCKS
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.storage.account import Entry, table
 from autoopt.storage.run_directory import RunDirectory
@@ -53,12 +53,11 @@ SLOWER = 1.5
 
 @dataclass
 class Looked:
-    """A variant so far: its document, and the arms that confirm it."""
+    """A variant so far. ``start_seconds``: until its process answered."""
 
     variant: Variant
     served: Served
     start_seconds: float = 0.0
-    arms: list[ServingArm] = field(default_factory=list)
 
     @property
     def open(self) -> bool:
@@ -137,7 +136,7 @@ class Search:
         self._described: JsonDict = {}
         self._rng = np.random.default_rng(options.seed)
         self._live: LiveArm | None = None
-        self._sets: list[list[tuple[str, ServingArm]]] = []
+        self._sets: list[dict[tuple[str, str], ServingArm]] = []
         self._comparisons = 0
 
     def run(self, spec: str) -> Latency:
@@ -173,11 +172,11 @@ class Search:
 
         def start(plan: Plan, label: str) -> ServingArm:
             arm = self.servers.start(plans[plan.key], start_seconds)
-            self._sets[-1].append((label, arm))
+            self._sets[-1][label, plan.key] = arm
             return arm
 
         def generation(waiting: int) -> None:
-            self._sets.append([])
+            self._sets.append({})
             if not screening:
                 self.say(f"confirming {waiting} variants in fresh processes, set {len(self._sets)}")
 
@@ -202,7 +201,7 @@ class Search:
             threads=facts["threads"], clients=self.serve.clients, students=self.serve.students,
         )  # fmt: skip
         self.say("measuring the model without changes")
-        self._look(BASELINE, LONGEST_START)
+        self._look(BASELINE, max(self.left, LONGEST_START))
         if self.looks[0].served.status == "failed":
             raise WorkloadError(f"the model as it is does not answer: {self.looks[0].served.reason}")
         for variant, why in candidates(model):
@@ -242,8 +241,9 @@ class Search:
         if found.failure is not None and found.failure.side == "incumbent":
             reason, detail = found.failure.reason, found.failure.detail
             raise WorkloadError(f"the model as it is does not answer: {reason}", detail=detail)
-        arm = next((arm for _, arm in reversed(self._sets[-1]) if arm.variant == variant and arm.blocks), None)
-        if found.failure is not None or arm is None:
+        # the process of the model as it is lives on; its own screening is that against itself
+        arm = self._sets[-1].get(("candidate", plan_of(variant).key))
+        if found.failure is not None or arm is None or not arm.blocks:
             reason = found.failure.reason if found.failure else "timeout: it was not measured in its time"
             return self._note(variant, "failed", reason)
         judged = self.servers.judged[plan_of(variant).key]
@@ -319,29 +319,20 @@ class Search:
             if failed is not None and failed.failure is not None:
                 look.note(f"not confirmed: {failed.failure.reason}")
         self._sets = sets
-        for look in together:
-            look.arms = [arm for _, arm in self._arms(look.variant)]
 
     @property
     def _baseline(self) -> Judged:
         return self.servers.judged[Plan().key]
 
-    def _arms(self, variant: Variant, label: str = "") -> list[tuple[ServingArm | None, ServingArm]]:
-        """Complete arms of a variant that were confirmed, each with that of the model as it is from the same set."""
-        return [
-            (next((one for name, one in each if name == "incumbent" and one.complete), None), arm)
-            for each in self._sets
-            for name, arm in each
-            if arm.variant == variant and arm.complete and label in ("", name)
-        ]
-
-    def _ratio(self, variant: Variant) -> list[Level]:
-        pairs = self._arms(variant, "candidate")
-        return [against(baseline.tail, arm.tail) for baseline, arm in pairs if baseline is not None]
+    def _pairs(self, variant: Variant) -> list[tuple[ServingArm, ServingArm]]:
+        """Processes that were measured alternately: of the model as it is, and of a variant."""
+        keys = ("incumbent", Plan().key), ("candidate", plan_of(variant).key)
+        both = [(each.get(keys[0]), each.get(keys[1])) for each in self._sets]
+        return [(one, other) for one, other in both if one and other and one.complete and other.complete]
 
     def _document(self, spec: str) -> Latency:
         facts, serve = self._described, self.serve
-        control = over_processes(self._ratio(BASELINE))
+        control = over_processes([against(one.tail, twin.tail) for one, twin in self._pairs(BASELINE)])
         warnings = []
         if not serve.weights:
             warnings.append(
@@ -379,19 +370,21 @@ class Search:
 
     def _confirmed(self, look: Looked) -> Served:
         """The screening's document with what its fresh processes gave."""
-        if not look.arms:
+        pairs = self._pairs(look.variant)
+        if not pairs:
             return look.served
-        p95 = over_processes([arm.tail for arm in look.arms])
+        arms = [one if look.variant == BASELINE else other for one, other in pairs]
+        p95 = over_processes([arm.tail for arm in arms])
         if p95 is None:
-            look.note(f"{len(look.arms)} fresh processes, {FEWEST} are needed: a larger --budget")
-        loads = self._loads(look.arms)
+            look.note(f"{len(arms)} fresh processes, {FEWEST} are needed: a larger --budget")
+        loads = self._loads(arms)
         price, cost = self.options.price, 1000.0 / max(load.throughput for load in loads)
-        peaks = (look.served.peak_memory_bytes, *(arm.peak_memory_bytes for arm in look.arms))
+        peaks = (look.served.peak_memory_bytes, *(arm.peak_memory_bytes for arm in arms))
         return look.served.model_copy(
             update={
                 "status": "measured" if p95 is not None else "screened",
                 "p95": p95,
-                "ratio": over_processes(self._ratio(look.variant)),
+                "ratio": over_processes([against(one.tail, arm.tail) for one, arm in pairs]),
                 "loads": loads,
                 "peak_memory_bytes": max(filter(None, peaks), default=None),
                 "cost_seconds": cost,

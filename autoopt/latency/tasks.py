@@ -28,6 +28,7 @@ from autoopt.records import JsonDict
 from autoopt.records.messages import Block
 
 REQUESTS, CALIBRATION, WARM_UP = 256, 64, 10
+"""Requests that come round; batches that quantization is calibrated on; requests until caches are filled."""
 
 
 @dataclass

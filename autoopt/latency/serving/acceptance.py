@@ -26,6 +26,7 @@ from .requests import tensors_of
 from .variants import Variant, load
 
 BLOCKS, BLOCK_REQUESTS, BLOCK_SECONDS, WARM_UP = 5, 100, 1.0, 20
+"""Five requests of a block lie above its P95; two disturbed blocks of five do not move the median."""
 APART = 0.02
 """How far answers may lie from those that were judged: part of their size."""
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -141,7 +142,7 @@ class Predictor(nn.Module):
         if self.dtype is not None or self.channels_last:
             args, kwargs = mapped((args, kwargs), self._cast)
         answer = self.run(*args, **kwargs)
-        return answer if self.dtype is None else mapped(answer, _widened)
+        return answer if self.dtype is None else mapped(answer, lambda t: t.float() if t.is_floating_point() else t)
 
     def _cast(self, tensor: torch.Tensor) -> torch.Tensor:
         if self.dtype is not None and tensor.is_floating_point():
@@ -149,10 +150,6 @@ class Predictor(nn.Module):
         if self.channels_last and tensor.dim() == 4:
             tensor = tensor.contiguous(memory_format=torch.channels_last)
         return tensor
-
-
-def _widened(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.float() if tensor.is_floating_point() else tensor
 
 
 def prepare(
@@ -208,26 +205,16 @@ def free_dimensions(calls: list[list[torch.Tensor]]) -> list[dict[int, Any]]:
     return found
 
 
-class _Calibration:
-    """Calibration data as ``onnxruntime`` reads it."""
-
-    def __init__(self, names: list[str], calls: Iterable[tuple[Any, Any]]) -> None:
-        self._names, self._calls = names, iter(calls)
-
-    def get_next(self) -> dict[str, Any] | None:
-        call = next(self._calls, None)
-        if call is None:
-            return None
-        return {name: t.cpu().numpy() for name, t in zip(self._names, tensors_of(call), strict=True)}
-
-
 def _quantize_onnx(folder: Path, variant: Variant, calibration: list[tuple[Any, Any]]) -> None:
     from onnxruntime import quantization as q  # type: ignore[import-untyped]
 
     source, part = folder / ONNX, folder / "quantized.onnx"
     if variant.precision == "int8_static":
         names = [entry.name for entry in _session(source, None).get_inputs()]
-        reader: Any = _Calibration(names, calibration)
+        feeds = (
+            {name: t.cpu().numpy() for name, t in zip(names, tensors_of(call), strict=True)} for call in calibration
+        )
+        reader: Any = SimpleNamespace(get_next=lambda: next(feeds, None))
         q.quantize_static(source, part, reader, quant_format=q.QuantFormat.QDQ, per_channel=True)
     else:
         q.quantize_dynamic(source, part, op_types_to_quantize=["MatMul", "Gemm"], weight_type=q.QuantType.QInt8)
@@ -274,7 +261,15 @@ def load(model: nn.Module | None, variant: Variant, folder: Path | None = None) 
         assert folder is not None
         structure = json.loads((folder / ANSWER).read_text(encoding="utf-8"))
         if variant.engine == "onnxruntime":
-            return Predictor(_OnnxRun(_session(folder / ONNX, variant.threads), structure))
+            session = _session(folder / ONNX, variant.threads)
+            names = [entry.name for entry in session.get_inputs()]
+
+            def run(*args: Any, **kwargs: Any) -> Any:
+                given = [tensor.cpu().numpy() for tensor in tensors_of((args, kwargs))]
+                answers = session.run(None, dict(zip(names, given, strict=True)))
+                return built([torch.from_numpy(answer) for answer in answers], structure)
+
+            return Predictor(run)
         package = torch._inductor.aoti_load_package(str(folder / PACKAGE))
         return Predictor(lambda *args, **kwargs: built(list(package(*tensors_of((args, kwargs)))), structure))
     assert model is not None
@@ -282,14 +277,3 @@ def load(model: nn.Module | None, variant: Variant, folder: Path | None = None) 
     if variant.engine == "compile":
         model.compile()
     return Predictor(model, HALVES.get(variant.precision), variant.channels_last)
-
-
-class _OnnxRun:
-    def __init__(self, session: Any, structure: dict[str, Any]) -> None:
-        self._session, self._structure = session, structure
-        self._names = [entry.name for entry in session.get_inputs()]
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        given = [tensor.cpu().numpy() for tensor in tensors_of((args, kwargs))]
-        answers = self._session.run(None, dict(zip(self._names, given, strict=True)))
-        return built([torch.from_numpy(answer) for answer in answers], self._structure)
