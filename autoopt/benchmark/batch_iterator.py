@@ -8,13 +8,12 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, IterableDataset
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from autoopt.benchmark.clock import StageClock
 from autoopt.benchmark.contents import Sizes, added, samples_of, sizes_of
 from autoopt.benchmark.loader import Loader
 from autoopt.benchmark.same_draws import same_samples
-from autoopt.benchmark.skipping import behind
 from autoopt.benchmark.transfer import END, CopyAhead, Move
 from autoopt.errors import WorkloadError
 from autoopt.records.messages import EpochOrder
@@ -276,3 +275,32 @@ class BatchIterator:
             shutdown = getattr(iterator, "_shutdown_workers", None)
             if shutdown is not None:
                 shutdown()
+
+
+class Behind:
+    """A sampler that leaves out the first batches of the first epoch that it is asked for."""
+
+    def __init__(self, sampler: Any, count: int) -> None:
+        self.sampler, self.count = sampler, count
+
+    def __iter__(self) -> Iterator[Any]:
+        count, self.count = self.count, 0
+        yield from islice(self.sampler, count, None)
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+
+def behind(loader: DataLoader[Any], count: int) -> Iterator[Any]:
+    """The batches of an epoch behind the first ``count``, of which no sample is read.
+
+    Args:
+        loader: of a dataset that is read by index. One whose samples draw random numbers draws others from here on.
+    """
+    name = "sampler" if loader.batch_sampler is None else "batch_sampler"
+    whole = getattr(loader, name)
+    loader.__dict__[name] = Behind(whole, count)  # torch refuses to set it on a loader
+    try:
+        return iter(loader)
+    finally:
+        loader.__dict__[name] = whole

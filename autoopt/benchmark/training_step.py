@@ -1,6 +1,6 @@
 """One optimizer step: forward and backward over its micro-batches, unscale, clip, step, forget the gradients.
 
-Exported scripts print the class, folded by what their plan needs (``export.fold``). Short steps go the fast path."""
+Exported scripts print the class, folded by what their plan needs (``export.text``). Short steps go the fast path."""
 
 from __future__ import annotations
 

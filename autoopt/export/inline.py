@@ -22,8 +22,7 @@ from dataclasses import dataclass, field
 from importlib.abc import InspectLoader
 from typing import Any
 
-from autoopt.export.fold import Known, fold
-from autoopt.export.text import call, literal
+from autoopt.export.text import Known, call, fold, literal
 from autoopt.loading.user_build import UserBuild
 from autoopt.registry import OURS
 from autoopt.setup import Wrap
@@ -95,19 +94,16 @@ class Inliner:
         if inspect.isfunction(item) or inspect.isclass(item):
             return self._named(item)
         if isinstance(item, UserBuild):
-            return self._users(item)
+            if item not in self.builds:
+                there = ", ".join(each.spec for each in self.builds) or "none"
+                raise NotExportable(f"it calls {item.spec}, which this script does not have (it has: {there})")
+            return self.builds[item]
         if isinstance(item, types.BuiltinFunctionType):
             return self._imported(item.__module__ or "builtins", item.__name__)
         if dataclasses.is_dataclass(item):
             values = {f.name: self.expression(getattr(item, f.name)) for f in dataclasses.fields(item) if f.init}
             return call(self._named(type(item)), [], values)
         return self._value(item)
-
-    def _users(self, build: UserBuild) -> str:
-        if build not in self.builds:
-            there = ", ".join(each.spec for each in self.builds) or "none"
-            raise NotExportable(f"it calls {build.spec}, which this script does not have (it has: {there})")
-        return self.builds[build]
 
     def _value(self, item: Any) -> str:
         if type(item).__module__ == "torch" and type(item).__name__ in ("dtype", "memory_format", "device"):
@@ -163,8 +159,16 @@ class Inliner:
         if name in self._wanted.setdefault(module, set()):
             return self._renamed.get((module, name), name)
         self._wanted[module].add(name)
-        self._claim(module, name)
-        for used in _names_of(known.defined[name]):
+        owner = self._owner.setdefault(name, (module, name))
+        if owner != (module, name):  # another definition has the name
+            other = f"{name}_{module.rpartition('.')[2]}"
+            while other in self._owner:
+                other += "_"
+            self._owner[other] = (module, name)
+            self._renamed[(module, name)] = other
+        parts = ast.walk(known.defined[name])
+        skipped = {id(part) for note in _annotations(known.defined[name]) for part in ast.walk(note)}  # not evaluated
+        for used in dict.fromkeys(p.id for p in parts if isinstance(p, ast.Name) and id(p) not in skipped):
             if used == name:
                 continue
             if used in known.defined:
@@ -188,25 +192,16 @@ class Inliner:
                 elif attribute and isinstance(self._read(module).defined.get(attribute), ast.Assign):
                     self._follow_import(known, used)
 
-    def _claim(self, module: str, name: str) -> None:
-        """Gives a definition its name in the script; a second one of that name gets another."""
-        owner = self._owner.setdefault(name, (module, name))
-        if owner == (module, name):
-            return
-        other = f"{name}_{module.rpartition('.')[2]}"
-        while other in self._owner:
-            other += "_"
-        self._owner[other] = (module, name)
-        self._renamed[(module, name)] = other
-
     def _follow_import(self, known: _Module, name: str) -> str:
         module, attribute = known.imported[name]
         if not self._copied(module):
             self.imports.add((module, attribute, name))
             return name
-        if attribute is None or _is_module(f"{module}.{attribute}"):
+        if attribute is None or _importable(f"{module}.{attribute}"):
             raise NotExportable(f"{known.name} uses the module {module} as a whole, which the script must not import")
-        module, attribute = _home(module, attribute)
+        value = getattr(importlib.import_module(module), attribute, None)
+        if inspect.isfunction(value) or inspect.isclass(value):  # the facade and packages re-export
+            module, attribute = getattr(value, "__module__", module), value.__qualname__
         self.want(module, attribute)
         final = self._renamed.get((module, attribute), attribute)
         if final != name:
@@ -226,17 +221,12 @@ class Inliner:
             nodes = {id(known.defined[name]): known.defined[name] for name in self._wanted[module]}
             names = {name: new for (owner, name), new in self._renamed.items() if owner == module}
             for node in sorted(nodes.values(), key=lambda n: n.lineno):
-                blocks.append(_source(known, node, names, self._unknown(node)))
+                there = {*self._owner, *(name for _, _, name in self.imports), *dir(builtins)}
+                noted = {p.id for note in _annotations(node) for p in ast.walk(note) if isinstance(p, ast.Name)}
+                if noted - there:  # names in annotations that the script does not have
+                    self.imports.add(("typing", "Any", "Any"))
+                blocks.append(_source(known, node, names, noted - there))
         return blocks
-
-    def _unknown(self, node: ast.stmt) -> set[str]:
-        """Names in a definition's annotations that the script does not have; they are written as ``Any``."""
-        there = {*self._owner, *(name for _, _, name in self.imports), *dir(builtins)}
-        used = {part.id for note in _annotations(node) for part in ast.walk(note) if isinstance(part, ast.Name)}
-        unknown = used - there
-        if unknown:
-            self.imports.add(("typing", "Any", "Any"))
-        return unknown
 
     def import_lines(self) -> list[str]:
         return import_lines(self.imports)
@@ -265,30 +255,25 @@ def _case(name: str) -> tuple[int, str]:
 
 
 def _parse(module: str, known: Known) -> _Module:
-    source = _source_of(module)
-    if module.startswith(_FOLDED):
-        source = fold(source, known)
-    found = _Module(module, source.splitlines(), {}, {})
-    spec = importlib.util.find_spec(module) if module != "__main__" else None
-    package = module if spec is not None and spec.submodule_search_locations else module.rpartition(".")[0]
-    for node in ast.parse(source).body:
-        _note(node, node, found, package)
-    return found
-
-
-def _source_of(module: str) -> str:
-    """A module's source; one that is not imported yet is not imported for it: its libraries may not be there."""
+    """A module's definitions; one that is not imported yet is not imported for it: its libraries may not be there."""
+    spec, source = None, None
     try:
+        spec = importlib.util.find_spec(module) if module != "__main__" else None
         if module in sys.modules:
-            return inspect.getsource(sys.modules[module])
-        spec = importlib.util.find_spec(module)
-        loader = spec.loader if spec is not None else None
-        source: str | None = loader.get_source(module) if isinstance(loader, InspectLoader) else None
+            source = inspect.getsource(sys.modules[module])
+        elif spec is not None and isinstance(spec.loader, InspectLoader):
+            source = spec.loader.get_source(module)
     except (OSError, TypeError, ImportError, ValueError) as error:
         raise NotExportable(f"the source of {module} cannot be read: {error}") from None
     if source is None:
         raise NotExportable(f"the source of {module} cannot be read")
-    return source
+    if module.startswith(_FOLDED):
+        source = fold(source, known)
+    found = _Module(module, source.splitlines(), {}, {})
+    package = module if spec is not None and spec.submodule_search_locations else module.rpartition(".")[0]
+    for node in ast.parse(source).body:
+        _note(node, node, found, package)
+    return found
 
 
 def _note(node: ast.stmt, top: ast.stmt, found: _Module, package: str) -> None:
@@ -296,7 +281,16 @@ def _note(node: ast.stmt, top: ast.stmt, found: _Module, package: str) -> None:
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         found.defined[node.name] = top
     elif isinstance(node, (ast.Import, ast.ImportFrom)) and node is top:
-        _note_import(node, found, package)
+        module = getattr(node, "module", None) or ""
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = package.split(".")
+            base = base[: len(base) - (node.level - 1)]
+            module = ".".join([*base, *([module] if module else [])])
+        for alias in node.names if module != "__future__" else ():
+            if isinstance(node, ast.Import):
+                found.imported[alias.asname or alias.name.split(".")[0]] = (alias.name, None)
+            else:
+                found.imported[alias.asname or alias.name] = (module, alias.name)
     elif isinstance(node, (ast.Import, ast.ImportFrom)):
         for alias in node.names:
             found.defined[alias.asname or alias.name.split(".")[0]] = top
@@ -310,33 +304,6 @@ def _note(node: ast.stmt, top: ast.stmt, found: _Module, package: str) -> None:
         for name in ast.walk(node):
             if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store):
                 found.defined[name.id] = top
-
-
-def _note_import(node: ast.Import | ast.ImportFrom, found: _Module, package: str) -> None:
-    if isinstance(node, ast.Import):
-        for alias in node.names:
-            name = alias.asname or alias.name.split(".")[0]
-            found.imported[name] = (alias.name, None)
-        return
-    module = node.module or ""
-    if node.level:
-        base = package.split(".")
-        base = base[: len(base) - (node.level - 1)]
-        module = ".".join([*base, *([module] if module else [])])
-    if module == "__future__":
-        return
-    for alias in node.names:
-        found.imported[alias.asname or alias.name] = (module, alias.name)
-
-
-def _names_of(node: ast.stmt) -> list[str]:
-    """Every name that a definition reads, annotations left out: they are not evaluated."""
-    names: dict[str, None] = {}
-    skipped = {id(part) for note in _annotations(node) for part in ast.walk(note)}
-    for part in ast.walk(node):
-        if isinstance(part, ast.Name) and id(part) not in skipped:
-            names[part.id] = None
-    return list(names)
 
 
 def _annotations(node: ast.stmt) -> list[ast.expr]:
@@ -356,43 +323,24 @@ def _source(known: _Module, node: ast.stmt, names: Mapping[str, str], unknown: s
     decorators = getattr(node, "decorator_list", [])
     first = min([node.lineno, *(d.lineno for d in decorators)]) - 1
     last = node.end_lineno or node.lineno
-    lines = [line.encode() for line in known.lines[first:last]]
-    for row, start, end_row, end, text in sorted(_edits(node, names, unknown), reverse=True):
-        head, tail = lines[row - 1 - first][:start], lines[end_row - 1 - first][end:]
-        lines[row - 1 - first : end_row - first] = [head + text.encode() + tail]
-    while first and known.lines[first - 1].startswith("#"):
-        first -= 1
-        lines.insert(0, known.lines[first].encode())
-    return _IGNORED.sub("", b"\n".join(lines).decode())
-
-
-def _edits(node: ast.stmt, names: Mapping[str, str], unknown: set[str]) -> list[tuple[int, int, int, int, str]]:
-    """Replacements (row, column, end row, end column, text) in the source; columns in bytes."""
-    edits = []
+    edits = []  # row, first and last column in bytes, text
     noted = {id(inner) for note in _annotations(node) for inner in ast.walk(note)}
     for part in ast.walk(node):
         if isinstance(part, ast.Name):
             new = "Any" if id(part) in noted and part.id in unknown else names.get(part.id)
             if new is not None:
-                edits.append((part.lineno, part.col_offset, part.lineno, part.end_col_offset or 0, new))
+                edits.append((part.lineno, part.col_offset, part.end_col_offset or 0, new))
         if isinstance(part, (ast.FunctionDef, ast.ClassDef)) and part is node and part.name in names:
             column = part.col_offset + (4 if isinstance(part, ast.FunctionDef) else 6)
-            edits.append((part.lineno, column, part.lineno, column + len(part.name.encode()), names[part.name]))
-    return edits
-
-
-def _home(module: str, name: str) -> tuple[str, str]:
-    """Where a name that one of our modules offers is defined: the facade and packages re-export."""
-    value = getattr(importlib.import_module(module), name, None)
-    home = getattr(value, "__module__", module)
-    return (home, value.__qualname__) if inspect.isfunction(value) or inspect.isclass(value) else (module, name)
-
-
-def _is_module(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except (ImportError, ValueError, AttributeError):
-        return False
+            edits.append((part.lineno, column, column + len(part.name.encode()), names[part.name]))
+    lines = [line.encode() for line in known.lines[first:last]]
+    for row, start, end, text in sorted(edits, reverse=True):
+        line = lines[row - 1 - first]
+        lines[row - 1 - first] = line[:start] + text.encode() + line[end:]
+    while first and known.lines[first - 1].startswith("#"):
+        first -= 1
+        lines.insert(0, known.lines[first].encode())
+    return _IGNORED.sub("", b"\n".join(lines).decode())
 
 
 def _importable(module: str) -> bool:

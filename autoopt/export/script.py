@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from autoopt.export.fold import GIVEN, Code
 from autoopt.export.inline import Inliner, NotExportable
-from autoopt.export.text import commented, literal
+from autoopt.export.text import GIVEN, Code, commented, literal
 from autoopt.loading.importing import dotted
 from autoopt.loading.user_build import UserBuild
-from autoopt.records import Plan
+from autoopt.records import Change, Plan
 from autoopt.records.facts import WorkloadFacts
 from autoopt.registry import OURS, Registry
 from autoopt.setup import Setup
@@ -79,6 +78,8 @@ _OF_VALIDATION = ("num_workers", "pin_memory", "prefetch_factor", "persistent_wo
 
 def known_of(draft: Draft, facts: WorkloadFacts | None = None, build: str = "build") -> dict[str, Any]:
     """The names that printed code may depend on (``printed.plan``), and those of the training step.
+
+    None stands for what is as the user has it, and for what is not needed.
 
     Args:
         draft: its inliner gets the definitions of the plan's transforms.
@@ -287,7 +288,12 @@ _ENTRY = 'if __name__ == "__main__":\n    main()'
 
 def _assembled(draft: Draft, before: list[str], imported: list[str]) -> str:
     setup = draft.setup
-    blocks = [_docstring(draft), "from __future__ import annotations"]
+    head = [f'"""Trains {plain(draft.spec)} with the plan that autoopt measured, in plain PyTorch.', ""]
+    listing = ["The plan:", *listed(draft.plan.changes)]
+    head += listing if draft.plan.changes else ["The plan is empty: this is your own training, unchanged."]
+    head += ["", "Run it where you run your own training; --help shows what it takes.", '"""']
+    head += [line for note in draft.notes for line in ("", *commented(f"Not in this script: {note}"))]
+    blocks = ["\n".join(line.rstrip() for line in head), "from __future__ import annotations"]
     environment = dict(setup.flags.get("env", {}))
     draft.use("os")
     draft.use("sys")
@@ -303,20 +309,12 @@ def _assembled(draft: Draft, before: list[str], imported: list[str]) -> str:
     return "\n\n".join(blocks) + "\n\n\n" + "\n\n\n".join([*copied, _ENTRY]) + "\n"
 
 
-def _docstring(draft: Draft) -> str:
-    lines = [f'"""Trains {_plain(draft.spec)} with the plan that autoopt measured, in plain PyTorch.', ""]
-    if draft.plan.changes:
-        lines.append("The plan:")
-        for change in draft.plan.changes:
-            setting = ", ".join(f"{key}={value}" for key, value in change.setting.items())
-            lines.append(f"  {change.strategy}{f'  ({_plain(setting)})' if setting else ''}")
-    else:
-        lines.append("The plan is empty: this is your own training, unchanged.")
-    lines += ["", "Run it where you run your own training; --help shows what it takes.", '"""']
-    for note in draft.notes:
-        lines += ["", *commented(f"Not in this script: {note}")]
-    return "\n".join(line.rstrip() for line in lines)
+def listed(changes: Iterable[Change]) -> list[str]:
+    """Changes with their settings, a line of a docstring each."""
+    each = [(c.strategy, ", ".join(f"{key}={value}" for key, value in c.setting.items())) for c in changes]
+    return [f"  {name}{f'  ({plain(setting)})' if setting else ''}" for name, setting in each]
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
+    """Text that ends no docstring."""
     return text.replace("\\", "/").replace('"""', "'''")

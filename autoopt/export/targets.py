@@ -10,11 +10,10 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from autoopt.errors import UsageError
 from autoopt.export.inline import Inliner
-from autoopt.export.script import Draft, known_of
+from autoopt.export.script import Draft, known_of, listed, plain
 from autoopt.export.text import call, commented, literal
 from autoopt.records import Change, JsonDict, Plan, Result, Snippets
 from autoopt.registry import OURS, Registry
@@ -87,8 +86,8 @@ def trainer_code(result: Result, target: str, registry: Registry) -> Code:
     """
     if target not in CODED:
         raise UsageError(f"there is no code for {target}", hint=f"there is for: {', '.join(CODED)}")
-    said = {each.strategy: each for each in result.snippets}
-    left = (c for c in result.best.plan.changes if not _is_configuration(said.get(c.strategy), target))
+    said = {s.strategy: keys for s in result.snippets if (keys := getattr(s, target)) is not None}
+    left = (c for c in result.best.plan.changes if "_note" in said.get(c.strategy, {"_note": ""}))
     coded = tuple(change for change in left if _can_be_coded(registry.fold(Plan(changes=(change,))), target))
     plan = Plan(changes=coded)
     homes = {type(registry[change.strategy]).__module__ for change in coded}
@@ -102,12 +101,6 @@ def trainer_code(result: Result, target: str, registry: Registry) -> Code:
     return Code(_assembled(draft, target), frozenset(c.strategy for c in coded), tuple(draft.notes))
 
 
-def _is_configuration(snippet: Snippets | None, target: str) -> bool:
-    """Whether arguments say all of a change: nothing of it is left to do manually."""
-    keys: JsonDict | None = getattr(snippet, target) if snippet is not None else None
-    return keys is not None and "_note" not in keys
-
-
 def _can_be_coded(setup: Setup, target: str) -> bool:
     """Whether code around the Trainer can do all of a change: half of one is none. A Trainer's step is its own."""
     beyond = bool(setup.loss or setup.step or setup.transfer.prefetch)
@@ -118,21 +111,12 @@ def _can_be_coded(setup: Setup, target: str) -> bool:
 
 def _assembled(draft: Draft, target: str) -> str:
     definitions = draft.inliner.definitions()  # first: their annotations may need an import
-    head = [f'"""{_TITLE[target].format(spec=_plain(draft.spec))}', ""]
-    head += ["Of the plan:", *map(_listed, draft.plan.changes)] if draft.plan.changes else ["Nothing: they say it all."]
+    head = [f'"""{_TITLE[target].format(spec=plain(draft.spec))}', ""]
+    head += ["Of the plan:", *listed(draft.plan.changes)] if draft.plan.changes else ["Nothing: they say it all."]
     notes = [line for note in draft.notes for line in commented(f"Not here: {note}")]
     blocks = ["\n".join([*head, '"""', *notes]), "from __future__ import annotations"]
     blocks.append("\n".join(draft.inliner.import_lines()))
     return "\n\n".join(blocks) + "\n\n\n" + "\n\n\n".join(definitions) + "\n"
-
-
-def _listed(change: Change) -> str:
-    setting = ", ".join(f"{key}={value}" for key, value in change.setting.items())
-    return f"  {change.strategy}{f'  ({_plain(setting)})' if setting else ''}"
-
-
-def _plain(text: str) -> str:
-    return text.replace("\\", "/").replace('"""', "'''")
 
 
 TARGETS = ("pytorch", "lightning", "transformers", "accelerate")
@@ -242,7 +226,10 @@ def _accelerate(keys: JsonDict, notes: list[str]) -> str:
     inside = {name: value for name, value in keys.items() if name in _ACCELERATE_FILE}
     for name, value in keys.items():
         if name not in inside:
-            notes.append(f"manually: Accelerator({name}={_argument(name, value)})")
+            text = literal(value)
+            if name == "dataloader_config" and isinstance(value, dict):  # Accelerator takes an object
+                text = call("DataLoaderConfiguration", [], {key: literal(item) for key, item in value.items()})
+            notes.append(f"manually: Accelerator({name}={text})")
     fixed: JsonDict = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": "NO",
@@ -252,13 +239,6 @@ def _accelerate(keys: JsonDict, notes: list[str]) -> str:
     }
     head = _head("For accelerate launch --config_file FILE my_script.py", notes)
     return "\n".join([*head, *_yaml({**fixed, **inside}, 0)]) + "\n"
-
-
-def _argument(name: str, value: Any) -> str:
-    """Accelerator takes some settings as objects."""
-    if name == "dataloader_config" and isinstance(value, dict):
-        return call("DataLoaderConfiguration", [], {key: literal(item) for key, item in value.items()})
-    return literal(value)
 
 
 def _yaml(value: JsonDict, depth: int) -> list[str]:

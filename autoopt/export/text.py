@@ -1,11 +1,23 @@
-"""Small pieces of Python text, laid out as a formatter would lay them out."""
+"""Python as text: literals, calls and comments laid out, and source in which what is known already is decided.
+
+Printed code is real code with conditions on a plan (``if plan.scales_loss:``). Where a name is known, conditions on it
+are decided, loops over it unrolled, and names filled in; the rest of the source, comments included, stays as it is.
+"""
+# ruff: noqa: N802 (LibCST calls its visitors by the names of nodes)
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+import libcst as cst
+from libcst import matchers as m
+from libcst.metadata import ExpressionContext, ExpressionContextProvider, MetadataWrapper
 
 WIDTH = 88
 """Fits the formatters' narrowest usual line; longer calls are written one argument a line."""
@@ -60,3 +72,326 @@ def commented(text: str) -> list[str]:
         else:
             lines.append(f"# {word}")
     return lines
+
+
+_Kept = TypeVar("_Kept", bound=cst.BaseExpression)
+_UNKNOWN = object()
+_CONSTANTS: dict[str, Any] = {"True": True, "False": False, "None": None}
+_COMPARED: dict[type[cst.BaseCompOp], Callable[[Any, Any], bool]] = {
+    cst.Is: operator.is_,
+    cst.IsNot: operator.is_not,
+    cst.Equal: operator.eq,
+    cst.NotEqual: operator.ne,
+}
+
+
+@dataclass(frozen=True)
+class Code:
+    """An expression as Python text; it is known not to be None."""
+
+    text: str
+
+
+class _Given:
+    """See ``GIVEN``."""
+
+
+GIVEN = _Given()
+"""Known not to be None, and nothing more: the name stays."""
+
+Known = Mapping[str, "Code | _Given | bool | int | float | str | Sequence[Code] | Mapping[str, Code] | None"]
+"""Meanings of dotted names: a constant, code, a list of code (for loops), keywords (for calls), ``GIVEN``."""
+
+
+def fold(source: str, known: Known) -> str:
+    """A module's source with all that is decided by what is known.
+
+    * a known name is replaced, an assignment to it and a parameter of its name are left out, and so are a keyword
+      argument of its name that has its value, and a method that is known to be None;
+    * ``if``, ``... if ... else ...``, ``and``, ``or``, ``not``, ``is``, ``==`` of constants are decided, ``assert``,
+      ``with None``, calls of None and what follows a ``return`` are left out;
+    * ``for change in known_list:`` is written once for each, ``**known_keywords`` as the keywords.
+    """
+    folded = MetadataWrapper(cst.parse_module(source)).visit(_Folder(known))
+    return folded.code
+
+
+def _value(node: cst.BaseExpression) -> Any:
+    """The constant that an expression is, or ``_UNKNOWN``."""
+    if isinstance(node, cst.Name):
+        return _CONSTANTS.get(node.value, _UNKNOWN)
+    if isinstance(node, (cst.Integer, cst.Float, cst.SimpleString)):
+        return node.evaluated_value
+    return _UNKNOWN
+
+
+def _dotted(node: cst.CSTNode) -> str | None:
+    if isinstance(node, cst.Name):
+        return node.value
+    if isinstance(node, cst.Attribute):
+        left = _dotted(node.value)
+        return None if left is None else f"{left}.{node.attr.value}"
+    return None
+
+
+def _text(node: cst.CSTNode) -> str:
+    return cst.Module([]).code_for_node(node)
+
+
+class _Folder(cst.CSTTransformer):
+    METADATA_DEPENDENCIES = (ExpressionContextProvider,)
+
+    def __init__(self, known: Known) -> None:
+        super().__init__()
+        self._known = known
+
+    # names
+
+    def _filled(self, original: _Kept, updated: _Kept) -> cst.BaseExpression:
+        name = _dotted(original) or ""
+        if name not in self._known or self.get_metadata(ExpressionContextProvider, original, None) is not (
+            ExpressionContext.LOAD
+        ):
+            return updated
+        value = self._known[name]
+        if isinstance(value, Code):
+            return cst.parse_expression(value.text)
+        if value is None or isinstance(value, (bool, int, float, str)):
+            return cst.parse_expression(literal(value))
+        return updated  # a list or keywords: the loop or the call looks
+
+    def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> cst.BaseExpression:
+        return self._filled(original_node, updated_node)
+
+    def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> cst.BaseExpression:
+        return self._filled(original_node, updated_node)
+
+    def leave_Parameters(self, original_node: cst.Parameters, updated_node: cst.Parameters) -> cst.Parameters:
+        every = [*updated_node.params, *updated_node.kwonly_params]
+        params = [param for param in updated_node.params if not self._left_out(param.name)]
+        named = [param for param in updated_node.kwonly_params if not self._left_out(param.name)]
+        if len(params) + len(named) == len(every):
+            return updated_node
+        last = named or params
+        if last:
+            last[-1] = last[-1].with_changes(
+                comma=every[-1].comma, whitespace_after_param=every[-1].whitespace_after_param
+            )
+        star = (
+            updated_node.star_arg
+            if named or isinstance(updated_node.star_arg, cst.Param)
+            else cst.MaybeSentinel.DEFAULT
+        )
+        return updated_node.with_changes(params=params, kwonly_params=named, star_arg=star)
+
+    def _constant(self, node: cst.BaseExpression) -> Any:
+        """The constant that an expression is, a known list or keywords, or ``_UNKNOWN``."""
+        value = self._known.get(_dotted(node) or "", _UNKNOWN)
+        return value if isinstance(value, (list, tuple, Mapping)) else _value(node)
+
+    # expressions
+
+    def leave_UnaryOperation(
+        self, original_node: cst.UnaryOperation, updated_node: cst.UnaryOperation
+    ) -> cst.BaseExpression:
+        value = self._constant(updated_node.expression)
+        if isinstance(updated_node.operator, cst.Not) and value is not _UNKNOWN:
+            return cst.Name(str(not value))
+        return updated_node
+
+    def leave_BooleanOperation(
+        self, original_node: cst.BooleanOperation, updated_node: cst.BooleanOperation
+    ) -> cst.BaseExpression:
+        left, right = self._constant(updated_node.left), self._constant(updated_node.right)
+        ends = isinstance(updated_node.operator, cst.Or)  # the value of the left side that ends it
+        if left is not _UNKNOWN:
+            return updated_node.left if bool(left) is ends else updated_node.right
+        if right is (not ends):
+            return updated_node.left
+        if right is ends and not m.findall(updated_node.left, m.Call()):
+            return updated_node.right
+        return updated_node
+
+    def leave_Comparison(self, original_node: cst.Comparison, updated_node: cst.Comparison) -> cst.BaseExpression:
+        (target,) = updated_node.comparisons[:1]
+        compared = _COMPARED.get(type(target.operator))
+        if len(updated_node.comparisons) > 1 or compared is None:
+            return updated_node
+        left, right = _value(updated_node.left), _value(target.comparator)
+        if right is None and isinstance(self._known.get(_dotted(original_node.left) or ""), (Code, _Given)):
+            left = Code
+        if left is _UNKNOWN or right is _UNKNOWN:
+            return updated_node
+        return cst.Name(str(compared(left, right)))
+
+    def leave_IfExp(self, original_node: cst.IfExp, updated_node: cst.IfExp) -> cst.BaseExpression:
+        value = self._constant(updated_node.test)
+        if value is _UNKNOWN:
+            return updated_node
+        return updated_node.body if value else updated_node.orelse
+
+    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
+        arguments: list[cst.Arg] = []
+        for original, updated in zip(original_node.args, updated_node.args, strict=True):
+            arguments += self._arguments(original, updated)
+        if len(arguments) == len(original_node.args) and all(
+            one is two for one, two in zip(arguments, updated_node.args, strict=True)
+        ):
+            name = _dotted(updated_node.func) or ""
+            if name.startswith("torch.Tensor.") and len(arguments) == 1:  # ``torch.Tensor.backward(loss)``
+                method = cst.Attribute(arguments[0].value, cst.Name(name.rpartition(".")[2]))
+                return updated_node.with_changes(func=method, args=[])
+            return updated_node
+        return _laid_out(updated_node, arguments)
+
+    def _arguments(self, original: cst.Arg, updated: cst.Arg) -> list[cst.Arg]:
+        if original.star == "**":
+            keywords = self._known.get(_dotted(original.value) or "")
+            if isinstance(keywords, Mapping):
+                return [
+                    cst.Arg(cst.parse_expression(code.text), keyword=cst.Name(name)) for name, code in keywords.items()
+                ]
+        elif original.keyword is not None and original.keyword.value in self._known:
+            value = self._known[original.keyword.value]
+            if not isinstance(value, (Code, _Given)) and _value(updated.value) == value:
+                return []
+        return [updated]
+
+    # statements
+
+    def leave_SimpleStatementLine(
+        self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
+    ) -> Any:
+        (small,) = updated_node.body
+        targets = [t.target for t in small.targets] if isinstance(small, cst.Assign) else []
+        targets += [small.target] if isinstance(small, cst.AnnAssign) else []
+        if targets and all(self._left_out(target) for target in targets):
+            return cst.RemoveFromParent()
+        if isinstance(small, cst.Expr) and isinstance(small.value, cst.SimpleString):
+            return self._documented(updated_node, small, small.value)
+        if isinstance(small, cst.Assert) and _value(small.test) is True:
+            return cst.RemoveFromParent()
+        if isinstance(small, cst.Expr) and isinstance(small.value, cst.Call) and _value(small.value.func) is None:
+            return cst.RemoveFromParent()
+        if isinstance(small, cst.Assign) and len(targets) > 1:
+            kept = [t for t in small.targets if not self._left_out(t.target)]
+            return updated_node.with_changes(body=[small.with_changes(targets=kept)])
+        return updated_node
+
+    def _documented(self, line: cst.SimpleStatementLine, small: cst.Expr, text: cst.SimpleString) -> Any:
+        """A docstring without the entries of what is left out."""
+        kept: list[str] = []
+        skipped = None
+        for row in text.value.split("\n"):
+            depth = len(row) - len(row.lstrip())
+            entry = re.match(r"\s+(\w+): ", row)
+            if skipped is not None and row.strip() and depth > skipped:
+                continue
+            skipped = None
+            if entry and depth > 4 and self._left_out(cst.Name(entry[1])):
+                skipped = depth
+            else:
+                kept.append(row)
+        if len(kept) == len(text.value.split("\n")):
+            return line
+        return line.with_changes(body=[small.with_changes(value=text.with_changes(value="\n".join(kept)))])
+
+    def _left_out(self, target: cst.BaseExpression) -> bool:
+        """Whether nobody reads what is assigned, since its value is filled in where it is read."""
+        name = _dotted(target) or ""
+        return name in self._known and not isinstance(self._known[name], _Given)
+
+    def leave_FunctionDef(self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef) -> Any:
+        name = f"self.{original_node.name.value}"
+        return cst.RemoveFromParent() if self._known.get(name, _UNKNOWN) is None else updated_node
+
+    def leave_IndentedBlock(
+        self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock
+    ) -> cst.IndentedBlock:
+        ends = (m.matches(each, m.SimpleStatementLine(body=[m.Return() | m.Raise()])) for each in updated_node.body)
+        last = next((place for place, end in enumerate(ends, 1) if end), None)
+        return updated_node.with_changes(body=updated_node.body[:last])
+
+    def leave_If(self, original_node: cst.If, updated_node: cst.If) -> Any:
+        value, orelse = self._constant(updated_node.test), updated_node.orelse
+        if isinstance(orelse, cst.If):
+            if _value(orelse.test) is not _UNKNOWN or value is not _UNKNOWN:
+                raise ValueError("an elif of printed code must not depend on what is known")
+            return updated_node
+        if value is _UNKNOWN:
+            return cst.RemoveFromParent() if not updated_node.body.body and orelse is None else updated_node
+        if not value:
+            return _spliced(updated_node, orelse.body) if orelse is not None else cst.RemoveFromParent()
+        return _spliced(updated_node, updated_node.body)
+
+    def leave_Else(self, original_node: cst.Else, updated_node: cst.Else) -> Any:
+        return cst.RemoveFromParent() if not updated_node.body.body else updated_node
+
+    def leave_With(self, original_node: cst.With, updated_node: cst.With) -> Any:
+        items = [item for item in updated_node.items if _value(item.item) is not None]
+        if not items:
+            return _spliced(updated_node, updated_node.body)
+        if len(items) < len(updated_node.items):
+            items[-1] = items[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+        return updated_node.with_changes(items=items)
+
+    def leave_For(self, original_node: cst.For, updated_node: cst.For) -> Any:
+        each = self._known.get(_dotted(original_node.iter) or "")
+        if not isinstance(each, (list, tuple)):
+            return cst.RemoveFromParent() if not updated_node.body.body else updated_node
+        name, written = cst.ensure_type(original_node.target, cst.Name).value, []
+        for code in each:
+            filled = cast(cst.BaseSuite, updated_node.body.visit(_Filled(name, code)))
+            written += list(filled.body)
+        if not written:
+            return cst.RemoveFromParent()
+        return _spliced(updated_node, updated_node.body.with_changes(body=written))
+
+
+class _Filled(cst.CSTTransformer):
+    """Puts an expression in place of a loop's variable."""
+
+    def __init__(self, name: str, code: Code) -> None:
+        super().__init__()
+        self._name, self._code = name, code
+
+    def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> cst.BaseExpression:
+        return cst.parse_expression(self._code.text) if updated_node.value == self._name else updated_node
+
+
+def _spliced(statement: Any, suite: cst.BaseSuite) -> Any:
+    """The statements of a block in place of the statement around it, which leaves them its comments."""
+    body = list(suite.body)
+    if not body:
+        return cst.RemoveFromParent()
+    first: Any = body[0]
+    body[0] = first.with_changes(leading_lines=[*statement.leading_lines, *first.leading_lines])
+    return cst.FlattenSentinel(body)
+
+
+def _laid_out(call: cst.Call, arguments: list[cst.Arg]) -> cst.Call:
+    """A call with other arguments, on one line where it fits, else one argument a line."""
+    comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+    plain = [
+        argument.with_changes(comma=comma, equal=_EQUAL if argument.keyword else cst.MaybeSentinel.DEFAULT)
+        for argument in arguments
+    ]
+    if plain:
+        plain[-1] = plain[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+    flat = call.with_changes(args=plain, whitespace_before_args=cst.SimpleWhitespace(""))
+    text = _text(flat)
+    if "\n" not in text and len(text) <= WIDTH - 8:  # what stands before it is not counted
+        return flat
+    inner, outer = _line("    "), _line("")
+    rows = [argument.with_changes(comma=cst.Comma(whitespace_after=inner)) for argument in plain]
+    rows[-1] = rows[-1].with_changes(comma=cst.Comma(whitespace_after=outer))
+    return call.with_changes(args=rows, whitespace_before_args=inner)
+
+
+_EQUAL = cst.AssignEqual(whitespace_before=cst.SimpleWhitespace(""), whitespace_after=cst.SimpleWhitespace(""))
+
+
+def _line(indent: str) -> cst.ParenthesizedWhitespace:
+    return cst.ParenthesizedWhitespace(
+        first_line=cst.TrailingWhitespace(newline=cst.Newline()), indent=True, last_line=cst.SimpleWhitespace(indent)
+    )

@@ -1,11 +1,14 @@
-"""``autoopt verify``: the exported script against the baseline once more, next to what the run reported."""
+"""``autoopt verify``: the exported script against the baseline once more, next to what the run reported.
+
+A patch is verified by whole runs: the untouched and the patched script, nothing listening.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from math import log
@@ -16,6 +19,7 @@ import numpy as np
 
 from autoopt.benchmark.target import parts
 from autoopt.errors import AutooptError, EnvironmentLacks, TrialFailed, UsageError
+from autoopt.export.applying import patched_texts
 from autoopt.export.checked import (
     Checked,
     added,
@@ -26,29 +30,24 @@ from autoopt.export.checked import (
     throughput_of,
     told,
 )
-from autoopt.export.verify_script import verify_script
 from autoopt.options import Options
 from autoopt.records import Estimate, Objective, Plan, Record, Result
+from autoopt.records.headline import AGREEMENT
 from autoopt.records.messages import TrainingRun
 from autoopt.records.reading import read_result
 from autoopt.registry import load_strategies
+from autoopt.script.command import Build, parse
+from autoopt.script.whole_run import WholeRun, whole_run
 from autoopt.search.accept.trainings import PATIENCE, Process, Turns, ratio_of_pairs
 from autoopt.search.compare.arm import Arm, TrialArm
 from autoopt.search.compare.comparison import Rule
 from autoopt.search.compare.contest import compare
 from autoopt.search.trial_runner import CONFIRMED, TrialRunner
 from autoopt.trial.parent import Launcher
-from autoopt.trial.protocol import TrialSpec
+from autoopt.trial.protocol import ScriptSpec, TrialSpec
 
 DEFAULT_SECONDS = 180.0
 """Of a verification, where the run had more."""
-
-
-class _ScriptArm(TrialArm):
-    """An arm that trains with the exported script."""
-
-    def __init__(self, process: Any, plan: Plan, script: str) -> None:
-        super().__init__(_Redirected(process, script), plan)
 
 
 class _Redirected:
@@ -113,7 +112,13 @@ def verify_run(
     script = (Path(run) if Path(run).is_dir() else Path(run).parent).resolve() / "optimized_train.py"
     if not script.is_file():
         raise UsageError(f"{run} holds no optimized_train.py", hint="name the directory of a finished run")
-    _same_torch(result)
+    import torch
+
+    if result.environment.torch not in (None, torch.__version__):
+        raise EnvironmentLacks(
+            f"the run was measured with torch {result.environment.torch}, this is {torch.__version__}",
+            hint="a speedup holds for the versions it was measured with: optimize again",
+        )
     found = verify(result, script, seconds=limit, logs=script.parent / "logs")
     return with_sessions(script.parent, result, found, began=began, ended=now().isoformat(timespec="seconds"))
 
@@ -150,12 +155,12 @@ def verify(result: Result, script: Path, *, seconds: float, logs: Path) -> Check
     with Launcher() as launcher:
         runner = TrialRunner(launcher, base, registry, logs)
 
-        def start(plan: Plan, label: str) -> Arm:
-            process = runner.launch(plan, f"verify-{label}")
-            return TrialArm(process, plan) if label == "incumbent" else _ScriptArm(process, plan, str(script))
-
         def scripted(process: Any) -> _Redirected:
             return _Redirected(process, str(script))
+
+        def start(plan: Plan, label: str) -> Arm:
+            process = runner.launch(plan, f"verify-{label}")
+            return TrialArm(process if label == "incumbent" else scripted(process), plan)
 
         headline = train_again(runner, scripted, result, until=began + seconds / 2, clock=time.monotonic)
         if headline.failed:
@@ -195,20 +200,11 @@ def with_headline(throughput: Checked, headline: Headline, result: Result) -> Ch
     )
 
 
-def _same_torch(result: Result) -> None:
-    import torch
-
-    if result.environment.torch not in (None, torch.__version__):
-        raise EnvironmentLacks(
-            f"the run was measured with torch {result.environment.torch}, this is {torch.__version__}",
-            hint="a speedup holds for the versions it was measured with: optimize again",
-        )
-
-
 AGAIN_SEEDS = 2000
 """Above the seeds that search and verification of a run have seen."""
 
 MOST_PAIRS = 4
+"""Of trainings: a fifth narrows the interval by a tenth."""
 START_SECONDS = 20.0
 """To start both and to build them, about."""
 
@@ -299,3 +295,121 @@ def _frozen(runner: TrialRunner, plan: Any, label: str, seed: int) -> Iterator[A
         if getattr(process, "can_freeze", True):
             process.freeze()
         yield process
+
+
+UNTOUCHED, PATCHED = "untouched", "patched"
+
+Run = Callable[[str, float], WholeRun]
+"""``run(side, timeout)``, one whole run of a side."""
+
+
+def verify_script(run: Path, result: Result, *, seconds: float) -> Checked:
+    """Whole runs of both sides one after the other, the order within a pair drawn at random, until the time is up; one
+    pair at least.
+
+    Args:
+        run: the run directory, which is named in messages.
+        result: its document.
+        seconds: wall-clock for all of them.
+
+    Raises:
+        UsageError: there is no patch, or it does not fit the script as it is.
+        EnvironmentLacks: the script cannot be given a view of its folder.
+    """
+    sides = _sides(run, result)
+    directory, metric = sides[UNTOUCHED].folders[0], result.objective.metric
+
+    def one(side: str, timeout: float) -> WholeRun:
+        return whole_run(sides[side], directory, timeout=timeout, metric=metric)
+
+    return measured(one, result, seconds=seconds, clock=time.monotonic, rng=np.random.default_rng())
+
+
+def measured(
+    run: Run, result: Result, *, seconds: float, clock: Callable[[], float], rng: np.random.Generator
+) -> Checked:
+    """Findings over as many pairs as fit.
+
+    Args:
+        run: one whole run of a side.
+        rng: draws the orders.
+
+    Raises:
+        UsageError: not one pair fits the time.
+    """
+    began, pairs = clock(), list[dict[str, WholeRun]]()
+    while not pairs or clock() + (clock() - began) / len(pairs) <= began + seconds:
+        pair: dict[str, WholeRun] = {}
+        for place in rng.permutation(2):
+            side = (UNTOUCHED, PATCHED)[place]
+            left = began + seconds - clock()
+            try:
+                # a pair that was seen to fit may take longer, but not for ever
+                pair[side] = run(side, left if not pairs else max(left, seconds))
+            except TrialFailed as failure:
+                if failure.kind == "timeout" and not pairs:
+                    raise UsageError(
+                        f"{seconds:.0f} s do not hold a pair of whole runs: the {side} script was not at its end",
+                        hint="give more with --budget",
+                    ) from failure
+                return Checked(holds=False, kind="whole_runs", detail=f"the {side} script failed: {failure.reason}")
+        pairs.append(pair)
+    ratio = ratio_of_pairs(
+        [log(pair[UNTOUCHED].seconds / pair[PATCHED].seconds) for pair in pairs], result.noise.process_sd
+    )
+    each = ", ".join(f"{pair[UNTOUCHED].seconds:.1f} s to {pair[PATCHED].seconds:.1f} s" for pair in pairs)
+    headline = result.speedup.headline
+    # the speedup of as many steps: what whole runs, which all take the same steps, can show
+    reported = None if headline is None else headline.step_ratio
+    if headline is not None and headline.kind != "to_target":
+        reported = headline.estimate or headline.step_ratio
+    found = Checked(
+        holds=ratio.high > 1.0,
+        detail=f"whole runs, untouched to patched: {each}",
+        headline_measured=ratio,
+        headline_reported=reported,
+        kind="whole_runs",
+        seconds=clock() - began,
+    )
+    if reported is not None:
+        again = judged(ratio, reported, margin=AGREEMENT)
+        found = found.model_copy(update={"holds": again.holds, "detail": f"{again.detail}; {found.detail}"})
+    worse = _worse(pairs, result)
+    if worse is not None:
+        detail = f"{found.detail}; {result.objective.metric} {worse[1]}"
+        found = found.model_copy(update={"holds": found.holds and worse[0], "detail": detail})
+    return found
+
+
+def _worse(pairs: Sequence[dict[str, WholeRun]], result: Result) -> tuple[bool, str] | None:
+    """Whether the metric at the end is no worse within the tolerance, and in words; None where none was printed."""
+    ends = [(pair[UNTOUCHED].metric, pair[PATCHED].metric) for pair in pairs]
+    both = [(old, new) for old, new in ends if old is not None and new is not None]
+    if not both:
+        return None
+    old, new = (float(np.mean(side)) for side in zip(*both, strict=True))
+    loss = (new - old) if result.objective.mode == "min" else (old - new)
+    allowed = result.objective.tolerance * abs(old)
+    fine = loss <= allowed
+    verdict = "within the tolerance" if fine else f"worse than the tolerance of {allowed:.3g} allows"
+    return fine, f"{old:.4g} to {new:.4g}, mean of {len(both)}: {verdict}"
+
+
+def _sides(run: Path, result: Result) -> dict[str, ScriptSpec]:
+    sites = result.sites
+    assert sites is not None, "it is a script's run"
+    if result.patch is None or not result.patch.diff:
+        raise UsageError(f"{run} holds no patch: nothing was kept, or no line of the script says it")
+    workload = parse(result.workload.spec)
+    folder = Path(sites.cwd)
+    if isinstance(workload, Build) or not folder.is_dir():
+        raise UsageError(f"the script was run in {folder}, which is not there", hint="run `autoopt optimize` again")
+    workload.check(folder)
+    plain = workload.in_trials(folder)
+    if plain.launch is not None:
+        raise UsageError(
+            f"{workload.words[0]} starts the processes of this script, and whole runs are of one process",
+            hint=f"autoopt compare --candidate {run}",
+        )
+    texts = patched_texts(result.patch.diff, [folder])
+    return {UNTOUCHED: plain, PATCHED: plain.model_copy(update={"patched": texts})}

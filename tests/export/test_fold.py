@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
+from pathlib import Path
 
 import pytest
 
-from autoopt.export.fold import GIVEN, Code, fold
-from autoopt.export.printed.plan import PrintedPlan
+from autoopt.export import printed
 from autoopt.export.script import Draft, known_of
+from autoopt.export.text import GIVEN, Code, fold
 from autoopt.records import Plan
 from autoopt.setup import Setup
 from autoopt.testing.strategies import sample_facts
@@ -106,4 +108,5 @@ def test_an_elif_on_what_is_known_is_refused() -> None:
 
 def test_every_condition_of_printed_code_is_decided() -> None:
     known = known_of(Draft("m:build", Plan(), Setup()), sample_facts())
-    assert {f"plan.{name}" for name in PrintedPlan.__dataclass_fields__} <= set(known)
+    sources = [path.read_text() for path in Path(printed.__path__[0]).glob("*.py")]
+    assert {f"plan.{name}" for source in sources for name in re.findall(r"\bplan\.(\w+)", source)} <= set(known)

@@ -12,8 +12,7 @@ import pytest
 
 from autoopt.errors import TrialFailed, UsageError
 from autoopt.export.checked import FILE
-from autoopt.export.verify import verify_run
-from autoopt.export.verify_script import PATCHED, UNTOUCHED, measured
+from autoopt.export.verify import PATCHED, UNTOUCHED, measured, verify_run
 from autoopt.options import Options
 from autoopt.records import Estimate, Objective, Result, Sites, Speedup
 from autoopt.records.headline import Headline

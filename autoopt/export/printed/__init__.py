@@ -1,4 +1,10 @@
-"""Pieces of exported code: functions that are printed by their source, folded by what a plan decides.
+"""Code of exported scripts: real code with conditions on the plan, which is decided before it is printed.
 
-They are written for who reads the exported script, and run as they stand as well.
+``plan`` has the names that ``autoopt.export.script.known_of`` gives; none of them stands in an exported script.
 """
+
+from __future__ import annotations
+
+from typing import Any
+
+plan: Any = None

@@ -12,7 +12,7 @@ from torch.utils.data.dataloader import default_convert
 
 from autoopt.benchmark.loader import InTurn, Loader, loader_of_dataset, rebuilt
 from autoopt.benchmark.transfer import END, CopyAhead, by_itself, mapped
-from autoopt.export.printed.plan import plan
+from autoopt.export.printed import plan
 
 Generators = dict[str, torch.Generator]
 

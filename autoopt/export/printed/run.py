@@ -15,6 +15,7 @@ from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from autoopt.adapters import adapt
+from autoopt.benchmark.batch_iterator import behind
 from autoopt.benchmark.compiling import compile_blocks, compile_in_place
 from autoopt.benchmark.evaluation import evaluating
 from autoopt.benchmark.flags import keep_freed_memory
@@ -23,8 +24,8 @@ from autoopt.benchmark.losses import Loss
 from autoopt.benchmark.optimizer import RebuiltOptimizer
 from autoopt.benchmark.schedule import Schedule
 from autoopt.benchmark.seeding import mix, random_state, seed_everything, set_random_state
-from autoopt.benchmark.skipping import behind
 from autoopt.benchmark.training_step import TrainingStep
+from autoopt.export.printed import plan
 from autoopt.export.printed.data import (
     OnDevice,
     groups,
@@ -34,7 +35,6 @@ from autoopt.export.printed.data import (
     training_loader,
     validation_loader,
 )
-from autoopt.export.printed.plan import plan
 
 
 def set_switches() -> None:

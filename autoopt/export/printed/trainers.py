@@ -15,8 +15,8 @@ from autoopt.adapters.lightning_steps import rebound
 from autoopt.benchmark.loader import recollate, reorder
 from autoopt.benchmark.optimizer import RebuiltOptimizer
 from autoopt.benchmark.schedule import multiplier
+from autoopt.export.printed import plan
 from autoopt.export.printed.data import loader_like
-from autoopt.export.printed.plan import plan
 from autoopt.export.printed.run import compile_model, set_switches
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from autoopt.export.script_patch.editing import diff_of
-from autoopt.export.script_patch.pieces import place_pieces
 from autoopt.export.script_patch.placing import Placing
-from autoopt.export.script_patch.precision import place_precision
 from autoopt.export.script_patch.source import NoHonestEditError, Source
-from autoopt.export.script_patch.wanted import edits_of
+from autoopt.export.script_patch.steps import place_pieces, place_precision
+from autoopt.export.text import literal
 from autoopt.records import Change, PatchedChange, Plan, ScriptPatch, Sites
 from autoopt.registry import Registry
+from autoopt.script.sayable import marks_steps
+from autoopt.setup import Batch, Distributed, Precision, Setup, Wrap
 from autoopt.strategy import Edit
 
 __all__ = ["Placed", "patch_of", "placed"]
@@ -80,21 +83,14 @@ def placed(
         try:
             _place(trial, change, Plan(changes=plan.changes[:index]), registry, device)
         except NoHonestEditError as reason:
-            changes.append(_unplaced(change, trial, reason))
+            how: Literal["patched", "by hand", "plan only"] = "by hand" if reason.by_hand else "plan only"
+            told = str(reason)
             placing.environment = {**placing.environment, **reason.variables}
-            continue
-        placing = trial
-        at = trial.touched
-        changes.append(
-            PatchedChange(
-                strategy=change.strategy,
-                setting=change.setting,
-                how="patched",
-                file=at.file if at else None,
-                line=at.line if at else None,
-                reason="; ".join(trial.notes),
-            )
-        )
+        else:
+            placing, how, told = trial, "patched", "; ".join(trial.notes)
+        place = {"file": trial.touched.file, "line": trial.touched.line} if trial.touched else {}
+        change_of = {"strategy": change.strategy, "setting": change.setting, "how": how, "reason": told}
+        changes.append(PatchedChange.model_validate({**change_of, **place}))
     return Placed(placing, tuple(changes))
 
 
@@ -119,13 +115,151 @@ def _place(placing: Placing, change: Change, before: Plan, registry: Registry, d
         place_precision(placing, precision, device)
 
 
-def _unplaced(change: Change, trial: Placing, reason: NoHonestEditError) -> PatchedChange:
-    at = trial.touched
-    return PatchedChange(
-        strategy=change.strategy,
-        setting=change.setting,
-        how="by hand" if reason.by_hand else "plan only",
-        file=at.file if at else None,
-        line=at.line if at else None,
-        reason=str(reason),
-    )
+COMPILE_IN_PLACE = "autoopt.benchmark.compiling:compile_in_place"
+HOOKS = "torch.distributed.algorithms.ddp_comm_hooks.default_hooks"
+_NONE = object()
+FLAG_LINES = {
+    "threads": "{torch}.set_num_threads({value})",
+    "interop_threads": "{torch}.set_num_interop_threads({value})",
+    "cudnn_benchmark": "{torch}.backends.cudnn.benchmark = {value}",
+    "multiprocessing_sharing_strategy": "{torch}.multiprocessing.set_sharing_strategy({value})",
+}
+_MARK = "{torch}.compiler.cudagraph_mark_step_begin()"
+_BY_BUILD = {
+    "cadence": "how often training is interrupted",
+    "loss": "the loss",
+    "step": "the training step",
+    "scheduler": "the schedule",
+    "dataset": "the dataset",
+    "collate": "what makes batches of samples",
+    "sampler": "the order of samples",
+    "model": "the model",
+    "optimizer": "the optimizer",
+}
+
+
+def edits_of(
+    change: Change, before: Plan, registry: Registry, sites: Sites
+) -> tuple[list[Edit], Precision | None, str]:
+    """The edits by which one change goes into a script.
+
+    Args:
+        change: of the plan.
+        before: the changes that stand before it.
+        sites: of the script, with the values that it has now.
+
+    Returns:
+        Its edits; the precision that it trains in, where it sets one; and what no edit says, empty where all is said.
+    """
+    old, new = registry.fold(before), registry.fold(before.with_change(change))
+    recipe = registry[change.strategy].recipe(dict(change.setting))
+    edits = [
+        *_of_setup(old, new),
+        *_of_compile(old, new, sites),
+        *_of_batch(old.batch, new.batch, sites),
+        *recipe.edits,
+    ]
+    if marks_steps(new, sites) and not marks_steps(old, sites):
+        edits += [Edit("model", lines=(_MARK,)), Edit("step", lines=(_MARK,))]
+    precision = new.precision if new.precision.dtype != old.precision.dtype else None
+    unsaid = [
+        words
+        for part, words in _BY_BUILD.items()
+        if not all(isinstance(each, Wrap) for each in _added(old, new, part)) and not recipe.edits
+    ]
+    if new.transfer.prefetch != old.transfer.prefetch and not recipe.edits:
+        unsaid.append("batches that are copied ahead")
+    if new.compile != old.compile and new.compile is not None and new.compile.regional and not recipe.edits:
+        unsaid.append("which blocks are compiled")
+    if new.batch.warmup_steps != old.batch.warmup_steps:
+        unsaid.append("warm-up")
+    return edits, precision, ", ".join(unsaid)
+
+
+def _added(old: Setup, new: Setup, part: str) -> tuple[object, ...]:
+    """What a setup has in one of its parts that the one before it did not have."""
+    before, after = getattr(old, part), getattr(new, part)
+    if before == after:
+        return ()
+    return tuple(after[len(before) :]) if isinstance(after, tuple) else (after,)
+
+
+def _wraps(at: Literal["dataset", "collate"], old: Setup, new: Setup) -> Iterator[Edit]:
+    for each in _added(old, new, at):
+        if isinstance(each, Wrap):
+            options = "".join(f", {name}={literal(value)}" for name, value in each.options)
+            line = f"{each.name.rpartition(':')[2]}({{{at}}}{options})"
+            # what is wrapped alike for evaluation is read alike
+            read_by = ("collate_fn", "num_workers", "pin_memory") if at == "dataset" else ()
+            arguments = {name: new.loader[name] for name in read_by if name in new.loader}
+            alone = at == "dataset" and bool(_added(old, new, "collate"))  # samples that only its batches complete
+            yield Edit("training_dataset" if alone else at, (line,), parts=(each.name,), arguments=arguments)
+
+
+def _of_batch(old: Batch, new: Batch, sites: Sites) -> Iterator[Edit]:
+    """The batch where the loader is made, and the learning rate that belongs to it where the optimizer is."""
+    if new.size != old.size and new.size is not None and new.accumulation == old.accumulation:
+        yield Edit("loader", arguments={"batch_size": new.size})
+    factor = new.learning_rate_factor / old.learning_rate_factor
+    rates = [site.options.get("lr") for site in sites.of("optimizer")]
+    if factor != 1.0 and rates and isinstance(rates[0], int | float):
+        yield Edit("optimizer", arguments={"lr": float(f"{rates[0] * factor:.6g}")})
+
+
+def _of_setup(old: Setup, new: Setup) -> Iterator[Edit]:
+    """The edits that follow from the setup by itself."""
+    evaluation = {name: value for name, value in new.evaluation.items() if old.evaluation.get(name, _NONE) != value}
+    if evaluation:
+        yield Edit("evaluation", arguments=evaluation)
+    loader = {name: value for name, value in new.loader.items() if old.loader.get(name, _NONE) != value}
+    if loader:
+        yield Edit("loader", arguments=loader)
+    yield from _wraps("dataset", old, new)
+    yield from _wraps("collate", old, new)
+    if new.transfer.non_blocking and not old.transfer.non_blocking:
+        yield Edit("moves", arguments={"non_blocking": True})
+    yield from _of_processes(old.distributed, new.distributed)
+    for name, value in new.flags.items():
+        if old.flags.get(name, _NONE) == value:
+            continue
+        if name == "env":
+            yield Edit("environment", arguments=dict(value))
+        elif name == "attention_off":
+            off = tuple(f"{{torch}}.backends.cuda.enable_{each}_sdp(False)" for each in value)
+            yield Edit("start", lines=off, imports=("torch",))
+        elif name == "affinity":
+            yield Edit("start", lines=(f"os.sched_setaffinity(0, {literal(list(value))})",), imports=("os",))
+        elif name in FLAG_LINES:
+            line = FLAG_LINES[name].replace("{value}", literal(value))
+            yield Edit("start", lines=(line,), imports=("torch",))
+    if new.precision.matmul != old.precision.matmul and new.precision.matmul is not None:
+        line = f"{{torch}}.set_float32_matmul_precision({literal(new.precision.matmul)})"
+        yield Edit("start", lines=(line,), imports=("torch",))
+
+
+def _of_compile(old: Setup, new: Setup, sites: Sites) -> Iterator[Edit]:
+    """A model of the user's own class compiles itself; for one of torch's, that does nothing."""
+    if new.compile is None or new.compile == old.compile or new.compile.regional:
+        return
+    wanted = {
+        "mode": new.compile.mode,
+        "dynamic": new.compile.dynamic,
+        "fullgraph": new.compile.fullgraph or None,
+    }
+    arguments = ", ".join(f"{name}={literal(value)}" for name, value in wanted.items() if value is not None)
+    if any(site.options.get("torchs") for site in sites.of("model")):
+        inner = f", {arguments}" if arguments else ""
+        yield Edit("model", lines=(f"compile_in_place({{model}}{inner})",), parts=(COMPILE_IN_PLACE,))
+    else:
+        yield Edit("model", lines=(f"{{model}}.compile({arguments})",))
+
+
+def _of_processes(old: Distributed, new: Distributed) -> Iterator[Edit]:
+    """Arguments of the script's own DistributedDataParallel, and the hook that sends gradients in fewer bytes."""
+    before = old.arguments
+    arguments = {name: value for name, value in new.arguments.items() if before.get(name) != value}
+    if arguments:
+        yield Edit("wrapper", arguments=arguments)
+    if new.compression == "bfloat16" and old.compression is None:
+        line = f"{{model}}.register_comm_hook(None, {HOOKS}.bf16_compress_hook)"
+        yield Edit("model", lines=(line,), imports=(HOOKS,))

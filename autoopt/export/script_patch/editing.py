@@ -11,9 +11,7 @@ from typing import Any
 import libcst as cst
 
 from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot, Statement, Suite
-
-USUAL = 88
-"""Columns that a line may have where no line of the file is longer."""
+from autoopt.export.text import WIDTH
 
 
 def broken(call: cst.Call, indent: str, columns: int) -> cst.Call:
@@ -167,16 +165,21 @@ class Edits:
             if named and self.source.code(there.module or there) == module:
                 now = self.replaced.get(there, there)
                 if self.source.scope(there) is self.source.tree and isinstance(now, cst.ImportFrom):
-                    self.replaced[there] = _with_name(now, name)
+                    assert not isinstance(now.names, cst.ImportStar)
+                    *others, last = now.names  # one more at the end, in the same layout
+                    between = others[-1].comma if others else cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+                    new = cst.ImportAlias(cst.Name(name), comma=last.comma)
+                    names = [*others, last.with_changes(comma=between), new]
+                    self.replaced[there] = now.with_changes(names=names)
                     return
         lines, start = self.after[spot.statement], f"from {module} import "
         old = next((line for line in lines if line.startswith(start)), None)
-        names = {name, *(old.removeprefix(start).split(", ") if old else ())}
-        new = start + ", ".join(sorted(names, key=lambda each: (each[0].islower(), each)))
+        every = {name, *(old.removeprefix(start).split(", ") if old else ())}
+        line = start + ", ".join(sorted(every, key=lambda each: (each[0].islower(), each)))
         if old is not None:
-            lines[lines.index(old)] = new
+            lines[lines.index(old)] = line
         else:
-            lines.insert(sum(line.startswith(("import ", "from ")) for line in lines), new)
+            lines.insert(sum(each.startswith(("import ", "from ")) for each in lines), line)
 
     def remove(self, spot: Spot) -> None:
         """Takes a statement out, with the comment of its line; what stands above it stays."""
@@ -208,7 +211,14 @@ class _Editor(cst.CSTTransformer):
         if original_node in self.edits.replaced:
             return self.edits.replaced[original_node]
         for name, (value, positions) in self.edits.arguments.get(original_node, {}).items():
-            updated = _argued(updated, name, value, positions)
+            if value is not None:
+                updated = with_argument(updated, name, value, positions)
+                continue
+            kept = [one for one in updated.args if one.keyword is None or one.keyword.value != name]
+            last = updated.args[-1]
+            if kept and kept[-1] is not last:  # the one before it ends the call now, in the same layout
+                kept[-1] = kept[-1].with_changes(comma=last.comma, whitespace_after_arg=last.whitespace_after_arg)
+            updated = updated.with_changes(args=kept)
         if original_node in self.edits.arguments:
             updated = self._fitting(original_node, updated)
         for name, value in self.edits.merged.get(original_node, {}).items():
@@ -228,7 +238,7 @@ class _Editor(cst.CSTTransformer):
         if longer <= 0 or first.start.line != last.end.line:
             return updated
         line = source.text[first.start.line - 1]
-        columns = max(USUAL, *map(len, source.text))
+        columns = max(WIDTH, *map(len, source.text))
         if len(line) + longer <= columns:
             return updated
         indent = source.tree.default_indent
@@ -301,31 +311,11 @@ def _plain_with(statement: cst.With) -> bool:
     return statement.asynchronous is None and not isinstance(statement.lpar, cst.LeftParen) and contexts < _SHORT
 
 
-def _with_name(statement: cst.ImportFrom, name: str) -> cst.ImportFrom:
-    """An import of names from a module, with one more at its end in the same layout."""
-    assert not isinstance(statement.names, cst.ImportStar)
-    *others, last = statement.names
-    between = others[-1].comma if others else cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-    new = cst.ImportAlias(cst.Name(name), comma=last.comma)
-    return statement.with_changes(names=[*others, last.with_changes(comma=between), new])
-
-
 def given(call: cst.Call, positions: Sequence[str] = ()) -> dict[str, cst.Arg]:
     """The arguments of a call by name, as far as they have one."""
     bare = [argument for argument in call.args if argument.keyword is None and not argument.star]
     named = {argument.keyword.value: argument for argument in call.args if argument.keyword is not None}
     return {**dict(zip(positions, bare, strict=False)), **named}
-
-
-def _argued(call: cst.Call, name: str, value: cst.BaseExpression | None, positions: Sequence[str]) -> cst.Call:
-    """A call with an argument set, or without it where the value is None; one without its name stays."""
-    if value is not None:
-        return with_argument(call, name, value, positions)
-    arguments = [one for one in call.args if one.keyword is None or one.keyword.value != name]
-    if arguments and arguments[-1] is not call.args[-1]:  # the one before it ends the call now, in the same layout
-        last = call.args[-1]
-        arguments[-1] = arguments[-1].with_changes(comma=last.comma, whitespace_after_arg=last.whitespace_after_arg)
-    return call.with_changes(args=arguments)
 
 
 def with_argument(call: cst.Call, name: str, value: cst.BaseExpression, positions: Sequence[str] = ()) -> cst.Call:

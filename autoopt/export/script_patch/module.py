@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 import libcst as cst
+from libcst import matchers as m
 
 from autoopt.export.inline import Inliner, NotExportable, import_lines
 from autoopt.export.script_patch.source import NoHonestEditError, entry_of
@@ -82,23 +83,13 @@ def module_text(parts: Sequence[str]) -> str:
         raise NoHonestEditError(str(problem)) from None
     plain = _Plain()
     body = [cst.parse_module(f"{block}\n").visit(plain).code.strip() for block in blocks]
-    used = {node.value for text in body for node in _names(text)}
+    trees = [cst.parse_module(text) for text in body]
+    used = {node.value for tree in trees for node in m.findall(tree, m.Name()) if isinstance(node, cst.Name)}
     inner = {(name, None, alias) for name, alias in plain.modules} | plain.names
     imports = import_lines(each for each in {*inliner.imports, *inner} if each[2].split(".")[0] in used)
     constants = [text for text in body if not text.startswith(_DEFINES)]
     head = ["\n".join(part) for part in ([DOCSTRING], imports, constants) if part]
     return "\n\n\n".join(["\n\n".join(head), *(text for text in body if text.startswith(_DEFINES))]) + "\n"
-
-
-def _names(text: str) -> list[cst.Name]:
-    found: list[cst.Name] = []
-
-    class Names(cst.CSTVisitor):
-        def visit_Name(self, node: cst.Name) -> None:  # noqa: N802
-            found.append(node)
-
-    cst.parse_module(text).visit(Names())
-    return found
 
 
 class _Plain(cst.CSTTransformer):
@@ -161,13 +152,9 @@ class _Plain(cst.CSTTransformer):
 
 def _closed_up(body: Sequence[cst.BaseStatement]) -> list[cst.BaseStatement]:
     """Statements without the blank lines that stood below an import which is gone."""
-    first = next((index for index, each in enumerate(body) if not _is_docstring(each)), None)
+    docstring = m.SimpleStatementLine(body=[m.Expr(m.SimpleString() | m.ConcatenatedString()), m.ZeroOrMore()])
+    first = next((index for index, each in enumerate(body) if not m.matches(each, docstring)), None)
     if first is None or not isinstance(body[first], cst.SimpleStatementLine | cst.BaseCompoundStatement):
         return list(body)
     lines = [line for line in body[first].leading_lines if line.comment is not None]  # type: ignore[attr-defined]
     return [*body[:first], body[first].with_changes(leading_lines=lines), *body[first + 1 :]]
-
-
-def _is_docstring(statement: cst.BaseStatement) -> bool:
-    only = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
-    return isinstance(only, cst.Expr) and isinstance(only.value, (cst.SimpleString, cst.ConcatenatedString))

@@ -35,7 +35,10 @@ def data_of(source: Source, site: Site, sites: Sites) -> Given:
     function = source.scope(there.value)
     if not isinstance(function, cst.FunctionDef) or not isinstance(there.value, cst.Name):
         raise NoHonestEditError(f"{site.file}:{site.line} makes the loaders of training and validation")
-    name, positions = _called_as(source, function)
+    positions = [each.name.value for each in (*function.params.posonly_params, *function.params.params)]
+    name, owner = function.name.value, source.class_of(function)
+    if owner is not None:
+        name, positions = owner.name.value if name == "__init__" else name, positions[1:]
     if there.value.value not in positions or source.assignments(there.value.value, function):
         raise NoHonestEditError(f"{site.file}:{site.line} makes loaders of {source.code(there.value)}, set on the way")
     calls = [each for each in source.all_of(cst.Call) if source.called(each) == name]
@@ -78,15 +81,6 @@ def unwatched(source: Source, site: Site, seen: Sequence[Site]) -> list[Site]:
             place = {"line": lines.start.line, "end_line": lines.end.line, "end_column": lines.end.column}
             found.append(site.model_copy(update={**place, "kind": "loader_validation", "calls": (), "used": ()}))
     return found
-
-
-def _called_as(source: Source, function: cst.FunctionDef) -> tuple[str, list[str]]:
-    """The name by which a function is called, and the arguments that it takes without their names."""
-    positions = [each.name.value for each in (*function.params.posonly_params, *function.params.params)]
-    owner = source.class_of(function)
-    if owner is None:
-        return function.name.value, positions
-    return (owner.name.value if function.name.value == "__init__" else function.name.value), positions[1:]
 
 
 _WRAPPERS = frozenset({"DataParallel", "DistributedDataParallel", "compile", "convert_sync_batchnorm", "prepare"})
@@ -179,17 +173,9 @@ def inline_model(source: Source, site: Site) -> Inline | None:
     ]
     if earlier:  # what is called before it may draw random numbers, and would be called after it
         return None
-    taken = {name.value for name in source.all_of(cst.Name) if not _of_another(source, name)}
+    taken = {node.value for node in source.variables()}
     free = next((name for name in _NAMES if name not in taken), None)
     return None if free is None else Inline(spot, expression, free)
-
-
-def _of_another(source: Source, name: cst.Name) -> bool:
-    """Whether it names an argument or an attribute, and no variable."""
-    parent = source.parent(name)
-    return (isinstance(parent, cst.Arg) and parent.keyword is name) or (
-        isinstance(parent, cst.Attribute) and parent.attr is name
-    )
 
 
 def _whole(source: Source, made: cst.Call) -> cst.BaseExpression:

@@ -156,11 +156,10 @@ _MACHINE = frozenset(("cpu_count", "process_cpu_count", "sched_getaffinity", "de
 
 @dataclass(frozen=True)
 class Option:
-    """An ``add_argument`` call: ``words`` as the command may give them, ``attribute`` of the parsed options."""
+    """An ``add_argument`` call: ``words`` as the command may give them."""
 
     source: Source
     call: cst.Call
-    attribute: str
     words: tuple[str, ...]
 
     @property
@@ -223,7 +222,15 @@ class ScriptOptions:
     def _in(self, source: Source, attribute: str) -> list[Option]:
         key = (source.name, attribute)
         if key not in self._found:
-            self._found[key] = [option for option in _all(source) if option.attribute == attribute]
+            self._found[key] = []
+            for call in source.all_of(cst.Call):
+                if source.called(call) == "add_argument":
+                    words = [w for a in call.args if a.keyword is None and (w := _text(a.value))]
+                    long = next((word for word in words if word.startswith("--")), words[0] if words else "")
+                    named = given(call).get("dest")
+                    dest = _text(named.value) if named else long.lstrip("-").replace("-", "_")
+                    if words and dest == attribute:
+                        self._found[key].append(Option(source, call, tuple(words)))
         return self._found[key]
 
 
@@ -237,17 +244,6 @@ def of_machine(source: Source, value: cst.BaseExpression) -> bool:
     leaves = list(_leaves(value))
     called = [{source.called(call) for call in source.all_of(cst.Call, leaf)} for leaf in leaves]
     return bool(leaves) and all(names & _MACHINE for names in called)
-
-
-def _all(source: Source) -> Iterator[Option]:
-    for call in source.all_of(cst.Call):
-        if source.called(call) != "add_argument":
-            continue
-        named = given(call).get("dest")
-        words = [text for argument in call.args if argument.keyword is None and (text := _text(argument.value))]
-        attribute = _text(named.value) if named else _dest(words)
-        if attribute and words:
-            yield Option(source, call, attribute, tuple(words))
 
 
 def _leaves(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
@@ -266,11 +262,6 @@ def _leaves(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     else:
         for child in node.children:
             yield from _leaves(child)
-
-
-def _dest(words: Sequence[str]) -> str | None:
-    long = next((word for word in words if word.startswith("--")), words[0] if words else None)
-    return long.lstrip("-").replace("-", "_") if long else None
 
 
 def _text(node: cst.BaseExpression) -> str | None:

@@ -6,7 +6,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -106,7 +106,7 @@ class Placing:
         self._sources = {} if sources is None else sources
         self.touched: Place | None = None
         self.notes: list[str] = []
-        first = [name for name in (self._entry(), *(site.file for site in sites.sites)) if name is not None]
+        first = [name for name in (entry_of(self.sites), *(site.file for site in sites.sites)) if name is not None]
         self.options = ScriptOptions(sites.command, UserFiles(first, Path(sites.cwd), self._source))
 
     def on_trial(self) -> Placing:
@@ -185,19 +185,14 @@ class Placing:
         if not found:
             raise NoHonestEditError(f"no {kind.replace('_', ' ')} was found in the script")
         for site in found:
-            if not site.direct and not self._in_plain_sight(site):
+            # a library listens where the user's line makes the object, as Lightning does, or it has made the model
+            # that the line gives a name to
+            made_there = ("loader_training", "loader_validation", "optimizer")
+            seen = site.direct or (site.kind in made_there and self.edits(site.file).source.names(site, site.call))
+            if not seen and not (kind == "model" and named_there(self.edits(site.file).source, site) is not None):
                 raise NoHonestEditError(f"a library makes it on behalf of {site.file}:{site.line}")
         self.touched = found[0]
         return found
-
-    def _in_plain_sight(self, site: Site) -> bool:
-        """Whether the user's line makes the object itself, though a library listens there, as Lightning does, or
-        gives its name to a model that a library has made."""
-        if site.kind == "model":
-            return named_there(self.edits(site.file).source, site) is not None
-        if site.kind not in ("loader_training", "loader_validation", "optimizer"):
-            return False
-        return self.edits(site.file).source.names(site, site.call)
 
     # arguments of calls
 
@@ -229,7 +224,11 @@ class Placing:
         batches = "batch_sampler" in named or (rest is not None and site.options.get("batch_size", 1) is None)
         if batches and {"batch_size", "drop_last"} & {*edit.arguments}:
             raise NoHonestEditError(f"{site.file}:{site.line} gives its DataLoader a batch_sampler")
-        unset = _without_workers(site, edit)
+        unset: JsonDict = {}
+        if edit.at in ("loader", "evaluation") and edit.arguments.get("num_workers", 1) == 0:
+            # arguments that torch refuses next to no workers, each as it is where nothing sets it
+            unset = {"prefetch_factor": None, "persistent_workers": False, "timeout": 0}
+            unset = {name: value for name, value in unset.items() if site.options.get(name, not value) != value}
         if rest is None:
             unset = {name: value for name, value in unset.items() if name in named}
         arguments = {**unset, **edit.arguments}
@@ -305,13 +304,11 @@ class Placing:
 
     def configure(self, line: ConfiguredLine, value: str) -> None:
         """Changes a value in a file that configures the script."""
-        before, after = self.configured.get(line.file) or (self._read(line.file),) * 2
+        read = (Path(self.sites.cwd) / line.file).read_bytes().decode()
+        before, after = self.configured.get(line.file) or (read, read)
         if before.splitlines()[line.line - 1] != after.splitlines()[line.line - 1]:
             raise NoHonestEditError(f"{line.place} decides another argument, too")
         self.configured = {**self.configured, line.file: (before, line.changed(after, value))}
-
-    def _read(self, file: str) -> str:
-        return (Path(self.sites.cwd) / file).read_bytes().decode()
 
     def _text(self, source: Source, value: object) -> str:
         """A value as Python; a function by its name, which the file imports."""
@@ -339,7 +336,10 @@ class Placing:
         others = [other for other in seen if other.direct and not same_call(site, other)]
         for other in (*others, *unwatched(self.edits(site.file).source, site, seen)):
             if all(alike(site, each) for each in seen if same_call(each, other)):
-                self._if_honest(lambda trial, other=other: trial._evaluated(edit, other))  # type: ignore[misc]
+                trial = self.on_trial()  # others do without, where a user would not write it
+                with suppress(NoHonestEditError):
+                    trial._evaluated(edit, other)
+                    self.files, self.beside, self.notes = trial.files, trial.beside, [*self.notes, *trial.notes]
 
     def _training_dataset(self, edit: Edit) -> None:
         """Wraps what the training's loader is given as its dataset, where its line makes no other one."""
@@ -348,15 +348,6 @@ class Placing:
         if any(same_call(site, other) for other in self.sites.of("loader_validation")):
             raise NoHonestEditError(f"{site.file}:{site.line} makes the loaders of training and validation")
         self._wrap(replace(edit, at="dataset"), source, self._call(source, site), "dataset", DATALOADER_POSITIONS, "")
-
-    def _if_honest(self, place: Callable[[Placing], None]) -> None:
-        """Adds edits that others do without, where a user would write them."""
-        trial = self.on_trial()
-        try:
-            place(trial)
-        except NoHonestEditError:
-            return
-        self.files, self.beside, self.notes = trial.files, trial.beside, [*self.notes, *trial.notes]
 
     def _evaluated(self, edit: Edit, site: Site) -> None:
         """Wraps the dataset of a loader of the validation, which gets the arguments that this takes."""
@@ -482,7 +473,7 @@ class Placing:
 
     def _start(self, edit: Edit) -> None:
         step = self.sites.of("step") or self.sites.of("optimizer", "model")
-        entry = self._entry() or (step[0].file if step else None)
+        entry = entry_of(self.sites) or (step[0].file if step else None)
         if entry is None:
             raise NoHonestEditError("it is not known which file begins the script")
         source = self.edits(entry).source
@@ -500,8 +491,7 @@ class Placing:
             source = self.edits(site.file).source
             call = source.call(site, site.call)
             spot = source.spot(call)
-            statement = spot.statement
-            if not isinstance(statement, cst.SimpleStatementLine) or not _is_call(statement, call):
+            if source.alone(spot.statement) is not call:
                 raise NoHonestEditError(f"{site.file}:{site.line} does something with what {site.call}() returns")
             self.edits(site.file).remove(spot)
             self.touched = self.touched or site
@@ -544,10 +534,6 @@ class Placing:
         self.edits(file).replace(there[0], text)
         self.touched = self._at(source, source.line_of(there[0]))
 
-    def _entry(self) -> str | None:
-        """The file that the command begins with, as the sites name it."""
-        return entry_of(self.sites)
-
     def _imported(self, source: Source, modules: tuple[str, ...], above: Spot | None = None) -> dict[str, str]:
         """Makes sure that a file imports these, where needed above one of its lines; what each is called there."""
         names = {}
@@ -574,20 +560,6 @@ def _told_whole(others: dict[str, str]) -> Iterator[None]:
             raise
         beside = ", ".join(f"{name}={text}" for name, text in others.items())
         raise NoHonestEditError(f"{reason}; next to it {beside}", by_hand=True) from None
-
-
-def _is_call(statement: cst.SimpleStatementLine, call: cst.Call) -> bool:
-    """Whether a statement is this call and nothing else."""
-    only = statement.body[0]
-    return len(statement.body) == 1 and isinstance(only, cst.Expr) and only.value is call
-
-
-def _without_workers(site: Site, edit: Edit) -> JsonDict:
-    """Arguments that torch refuses next to no workers, each as it is where nothing sets it."""
-    if edit.at not in ("loader", "evaluation") or edit.arguments.get("num_workers", 1) != 0:
-        return {}
-    unset: JsonDict = {"prefetch_factor": None, "persistent_workers": False, "timeout": 0}
-    return {name: value for name, value in unset.items() if site.options.get(name, not value) != value}
 
 
 def _is_so(site: Site, name: str, value: object) -> bool:

@@ -80,6 +80,16 @@ class Source:
         nodes = self._nodes if within is None else _descend(within)
         return (node for node in nodes if isinstance(node, kind))
 
+    def variables(self, within: cst.CSTNode | None = None) -> list[cst.Name]:
+        """Names that stand for variables: no attributes, and no names of arguments."""
+        above = ((node, self.parent(node)) for node in self.all_of(cst.Name, within))
+        return [
+            node
+            for node, parent in above
+            if not (isinstance(parent, cst.Attribute) and parent.attr is node)
+            and not (isinstance(parent, cst.Arg) and parent.keyword is node)
+        ]
+
     def call(self, place: Place, called: str = "") -> cst.Call:
         """The call on these lines.
 
@@ -96,7 +106,13 @@ class Source:
         if len(named) > 1:  # of calls within one another the outer one
             named = [node for node in named if not any(self._inside(node, other) for other in named)]
         if len(named) > 1 and isinstance(place, Site) and place.end_column is not None:
-            named = [node for node in named if self._end_column(node) == place.end_column]
+            # columns of the interpreter are in bytes
+            ends = {id(node): self.lines(node).end for node in named}
+            named = [
+                node
+                for node in named
+                if len(self.text[ends[id(node)].line - 1][: ends[id(node)].column].encode()) == place.end_column
+            ]
         if len(named) != 1:
             what = f"{len(named)} calls of {called or 'anything'}"
             raise NoHonestEditError(f"{self.name}:{place.line} has {what} on its lines")
@@ -124,11 +140,6 @@ class Source:
     def _on(self, node: cst.CSTNode, place: Place) -> bool:
         lines = self.lines(node)
         return bool(lines.start.line == place.line and lines.end.line == place.end_line)
-
-    def _end_column(self, node: cst.CSTNode) -> int:
-        """Where a node ends in its last line, in bytes."""
-        end = self.lines(node).end
-        return len(self.text[end.line - 1][: end.column].encode())
 
     def _inside(self, node: cst.CSTNode, other: cst.CSTNode) -> bool:
         above = self.parent(node)
@@ -159,19 +170,14 @@ class Source:
             above: a statement at the file's top before which that must be, or in it.
         """
         for statement in self.all_of(cst.Import):
-            if self.scope(statement) is not self.tree or (above and self._place_at_top(statement) > above.index):
+            if self.scope(statement) is not self.tree:
+                continue
+            if above and not any(statement in _descend(each) for each in self.tree.body[: above.index + 1]):
                 continue
             for alias in statement.names:
                 if alias.evaluated_name == module:
                     return alias.evaluated_alias or module
         return None
-
-    def _place_at_top(self, node: cst.CSTNode) -> int:
-        """Which of the file's statements a node is in."""
-        child, above = node, self.parent(node)
-        while above is not None and above is not self.tree:
-            child, above = above, self.parent(above)
-        return next(index for index, statement in enumerate(self.tree.body) if statement is child)
 
     def spot(self, node: cst.CSTNode) -> Spot:
         """The statement that a node stands in.
@@ -215,6 +221,12 @@ class Source:
 
     def _shares(self, node: cst.CSTNode) -> NoHonestEditError:
         return NoHonestEditError(f"{self.name}:{self.lines(node).start.line} shares its line with other statements")
+
+    def alone(self, statement: cst.CSTNode) -> cst.Call | None:
+        """The call that a statement is, and nothing else; None where it is more."""
+        parts = statement.body if isinstance(statement, cst.SimpleStatementLine) else ()
+        only = parts[0] if len(parts) == 1 else None
+        return only.value if isinstance(only, cst.Expr) and isinstance(only.value, cst.Call) else None
 
     def scope(self, node: cst.CSTNode) -> cst.FunctionDef | cst.Module:
         """The function that a node is in, or the module."""

@@ -102,7 +102,8 @@ def _field(source: Source, value: cst.Attribute) -> cst.BaseExpression | None:
         for statement in owner.body.body
         if isinstance(statement, cst.SimpleStatementLine)
         for part in statement.body
-        if isinstance(part, (cst.AnnAssign, cst.Assign)) and name in _targets(source, part)
+        if (isinstance(part, cst.AnnAssign) and source.code(part.target) == name)
+        or (isinstance(part, cst.Assign) and any(source.code(each.target) == name for each in part.targets))
     ]
     if len(found) != 1:
         return None
@@ -134,11 +135,6 @@ def _hyperparameter(source: Source, value: cst.Attribute) -> cst.BaseExpression 
     return _handed_in(source, init, name)
 
 
-def _targets(source: Source, part: cst.AnnAssign | cst.Assign) -> list[str]:
-    targets = [part.target] if isinstance(part, cst.AnnAssign) else [one.target for one in part.targets]
-    return [source.code(target) for target in targets]
-
-
 def _entry(source: Source, value: cst.Subscript) -> cst.BaseExpression | None:
     """The entry of a dict that the file writes down once and does not change."""
     assert isinstance(value.value, cst.Name)
@@ -156,6 +152,7 @@ def _entry(source: Source, value: cst.Subscript) -> cst.BaseExpression | None:
 
 
 _MOST_NAMED = 3
+"""Places that a sentence names; the others are counted."""
 _READ = ("loader", "add_argument")
 """Calls whose arguments of this name set nothing that is kept under it."""
 
@@ -188,7 +185,12 @@ def made_elsewhere(
         last = key.rpartition(".")[2].lstrip("-+~").replace("-", "_")
         if last == name and (word.startswith("-") or "=" in word):
             raise NoHonestEditError(f"the command gives {key}: change it there", by_hand=True)
-    setters = list(_setters(source, value, name, files, seen))
+    setters: list[Setter] = []  # lines of code that keep something under this name, but no other value than arrived
+    for other in files.with_text(name):
+        for node in _kept(other, name, constants_alone=isinstance(value, cst.Name)):
+            written = _literal((other, node))
+            if (other is not source or node is not value) and (written is None or _is_seen(written, seen)):
+                setters.append((other, node))
     lines = [each for each in files.configured(name, command) if _is_seen(each.written, seen)]
     changed = isinstance(value, cst.Subscript) and any(other is source for other, _ in setters)  # a dict, later on
     if len(setters) == 1 and not lines and not changed and _literal(setters[0]) is not None:
@@ -229,17 +231,6 @@ def _last_name(value: cst.BaseExpression) -> str | None:
         found = key.evaluated_value if isinstance(key, cst.SimpleString) else None
         return found if isinstance(found, str) else None
     return None
-
-
-def _setters(source: Source, value: cst.BaseExpression, name: str, files: UserFiles, seen: object) -> Iterator[Setter]:
-    """Lines of code that keep something under this name, but for those that keep another value than arrived."""
-    for other in files.with_text(name):
-        for node in _kept(other, name, constants_alone=isinstance(value, cst.Name)):
-            if other is source and node is value:
-                continue
-            literal = _literal((other, node))
-            if literal is None or _is_seen(literal, seen):
-                yield other, node
 
 
 def _kept(source: Source, name: str, *, constants_alone: bool) -> list[cst.BaseExpression]:
@@ -402,7 +393,11 @@ def _made_at(
 
 def _default(source: Source, value: cst.BaseExpression, options: ScriptOptions, text: str, seen: object) -> Made | None:
     """The plain default of the one option that an argument is as it stands; None where it has none."""
-    option = _itself(source, value, options, text)
+    handed = value  # ``args.workers``, or ``int(args.workers)`` for what is to be whole
+    if isinstance(value, cst.Call) and source.code(value.func) == "int" and len(value.args) == 1 and text.isdigit():
+        handed = value.args[0].value
+    parsed = isinstance(handed, cst.Attribute) and is_parsed(source, handed)
+    option = options.of(source, handed.attr.value) if parsed and isinstance(handed, cst.Attribute) else None
     if option is None:
         return None
     option.not_given(options.command)
@@ -415,15 +410,6 @@ def _default(source: Source, value: cst.BaseExpression, options: ScriptOptions, 
     if seen is UNSEEN and option.source is not source:
         return None  # that the option decides was not seen, and the two files know nothing of one another
     return Made(option.source, default)
-
-
-def _itself(source: Source, value: cst.BaseExpression, options: ScriptOptions, text: str) -> Option | None:
-    """The option that an expression hands on: ``args.workers``, or ``int(args.workers)`` for what is to be whole."""
-    if isinstance(value, cst.Call) and source.code(value.func) == "int" and len(value.args) == 1 and text.isdigit():
-        value = value.args[0].value
-    if not isinstance(value, cst.Attribute) or not is_parsed(source, value):
-        return None
-    return options.of(source, value.attr.value)
 
 
 def _value(option: Option, default: cst.BaseExpression, asked: str) -> object:

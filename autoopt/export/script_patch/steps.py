@@ -1,0 +1,504 @@
+"""Edits around the passes of a step: autocast and a gradient scaler, and another micro-batch.
+
+A micro-batch is smaller where each batch is taken in pieces, and larger where larger batches are added up less often.
+"""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from autoopt.export.script_patch.editing import Wrapped, given
+from autoopt.export.script_patch.placing import Placing
+from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot
+from autoopt.export.script_patch.values import made_at
+from autoopt.records import Place, Site
+from autoopt.script.sayable import added_up
+from autoopt.setup import Precision
+from autoopt.strategy import Edit
+
+_POSITIONS = ("device_type", "dtype", "enabled", "cache_enabled")
+
+
+def _turn_on(placing: Placing, precision: Precision, device: str) -> None:
+    """Turns the script's own autocast on, where the value that turns it off is made.
+
+    Raises:
+        NoHonestEditError: it is not the one around the model, or its line does not say what is to be changed.
+    """
+    sites = placing.sites.of("autocast")
+    site, dtype = sites[0], str(precision.dtype)
+    placing.touched = site
+    by_hand = NoHonestEditError(
+        f"{site.file}:{site.line} has an autocast of its own: write enabled=True, dtype=torch.{dtype} there",
+        by_hand=True,
+    )
+    if len(sites) > 1 or precision.loss_scaling or site.options.get("device") != device:
+        raise by_hand
+    edits = placing.edits(site.file)
+    source = edits.source
+    blocks = ((block, item.item) for block in source.all_of(cst.With) for item in block.items)
+    found = [
+        (block, call)
+        for block, call in blocks
+        # some interpreters tell the lines of the whole block, others those of the call
+        if site.line in (source.lines(block).start.line, source.lines(call).start.line)
+        and isinstance(call, cst.Call)
+        and source.called(call) == site.call
+    ]
+    if not found:  # one that was made elsewhere
+        raise by_hand
+    block, call = found[0]
+    lines = source.lines(block)
+    ways = [way for model in placing.sites.of("model") for way in (model.used, *model.callers)]
+    around = any(p.file == source.name and lines.start.line <= p.line <= lines.end.line for way in ways for p in way)
+    positions = _POSITIONS if source.code(call.func) in ("torch.autocast", "torch.amp.autocast") else ()
+    named, name = given(call, positions), source.module_name("torch")
+    enabled, kept = named.get("enabled"), named.get("dtype")
+    other = site.options.get("dtype") != dtype
+    fixed = kept is None or isinstance(kept.value, cst.Attribute)  # such as torch.float16
+    if enabled is None or not around or (other and (name is None or not fixed)):
+        raise by_hand
+    placing.set_where_made(edits, call, enabled, "enabled", "True", site, positions)
+    if other:
+        edits.argument(call, "dtype", cst.parse_expression(f"{name}.{dtype}"), positions)
+
+
+Way = tuple[Place, ...]
+
+
+def place_precision(placing: Placing, precision: Precision, device: str) -> None:
+    """Puts ``with torch.autocast`` around the lines from the model's training call to the loss.
+
+    Args:
+        placing: gets the edits.
+        precision: dtype, and whether gradients are scaled.
+        device: type of the device, such as ``cuda``.
+
+    Raises:
+        NoHonestEditError: forward pass, loss and backward pass do not stand below one another in one block.
+    """
+    if placing.sites.of("autocast"):
+        _turn_on(placing, precision, device)
+        return
+    losses, used = placing.sites_of("loss"), [ways for site in placing.sites_of("model") for ways in _ways_of(site)]
+    if precision.loss_scaling and len(losses) > 1:
+        raise NoHonestEditError(f"{len(losses)} lines compute gradients: which scaler is whose is not known")
+    covered: list[Way] = []
+    for site in losses:
+        source = placing.edits(site.file).source
+        call = source.call(site, "backward")
+        back, chosen = _block_of(source, call, used)
+        earlier = [_index_in(source, other, back) for other in losses if other is not site]
+        begin = max((index for index in earlier if index is not None and index < back.index), default=-1)
+        forward = {way: _first_index_in(source, way, back) for way in used}
+        within = {way: index for way, index in forward.items() if index is not None and begin < index <= back.index}
+        covered += within
+        if back.index == max((back.index, *(index for index in earlier if index is not None))):
+            # what is called after the last backward pass of a step, such as for a picture of it, leads to no loss
+            covered += [way for way, index in forward.items() if index is not None and index > back.index]
+        if within:
+            _wrap(placing, source, precision, device, (call, back, sorted(within.values())), training_alone=chosen)
+    missing = [way[0] for way in used if way not in covered]
+    if missing or not used:
+        _refuse(placing, losses[0], missing)
+
+
+def _block_of(source: Source, call: cst.Call, used: list[Way]) -> tuple[Spot, bool]:
+    """The statement that holds a backward pass, in the block that calls a model above it.
+
+    Returns:
+        The statement, and whether the backward pass stands under an ``if`` in it: what is above it then runs in
+        evaluations, too, as where one function does both and is given an optimizer or none.
+    """
+    own = back = source.line_of(call)
+    chosen = False
+    while all(index is None or index > back.index for index in (_first_index_in(source, way, back) for way in used)):
+        above = source.parent(back.suite)
+        chosen = chosen or isinstance(above, (cst.If, cst.Else))
+        if not isinstance(above, (cst.If, cst.Else, cst.With)):
+            return own, False
+        back = source.line_of(above)
+    if back is own or _loss_made_at(source, call, 0, back) is not None:
+        return back, chosen
+    return own, False
+
+
+def _ways_of(site: Site) -> list[Way]:
+    """Of each line that calls a model in training that line, and those from which it is reached, the nearest first."""
+    callers = (*site.callers, *[()] * len(site.used))
+    return [(place, *by) for place, by in zip(site.used, callers, strict=False)]
+
+
+def _first_index_in(source: Source, way: Way, back: Spot) -> int | None:
+    """Which statement of the block of a backward pass calls a model, or a function that does."""
+    found = (_index_in(source, place, back) for place in way)
+    return next((index for index in found if index is not None), None)
+
+
+def _wrap(
+    placing: Placing,
+    source: Source,
+    precision: Precision,
+    device: str,
+    found: tuple[cst.Call, Spot, list[int]],
+    *,
+    training_alone: bool,
+) -> None:
+    """Autocast from the first forward pass to the loss of one backward pass.
+
+    Args:
+        found: its call and statement, and the statements that call a model, in their order.
+        training_alone: evaluations run these statements, too, and stay as they are.
+    """
+    call, back, forward = found
+    torch_name = placing.edits(source.name).source.module_name("torch")
+    if torch_name is None:
+        raise NoHonestEditError(f"{source.name} does not import torch as a whole")
+    enabled = f", enabled={torch_name}.is_grad_enabled()" if training_alone else ""
+    header = f'with {torch_name}.autocast("{device}", dtype={torch_name}.{precision.dtype}{enabled})'
+    edits = placing.edits(source.name)
+    first = Spot(back.suite, forward[0], back.suite.body[forward[0]])  # type: ignore[arg-type]
+    above = [index for index in forward if index < back.index]
+    if above:
+        made = _loss_made_at(source, call, first.index, back)
+        last = max(first.index if made is None else made, above[-1])
+        edits.wrap(Wrapped(back.suite, above[0], last, header))
+    if forward[-1] == back.index:
+        _apart(placing, source, precision, call, back, header)
+    if precision.loss_scaling:
+        _scale(placing, source, call, torch_name, device)
+    placing.touched = Place(
+        file=source.name,
+        line=source.lines(first.statement).start.line,
+        end_line=source.lines(back.statement).end.line,
+    )
+
+
+def _apart(placing: Placing, source: Source, precision: Precision, call: cst.Call, back: Spot, header: str) -> None:
+    """``criterion(model(x), y).backward()`` as two: a loss with a name under autocast, and its backward pass below.
+
+    Raises:
+        NoHonestEditError: the backward pass is a part of something larger.
+    """
+    taken = {name.value for name in source.all_of(cst.Name)}
+    free = next((name for name in ("loss", "step_loss", "batch_loss") if name not in taken), None)
+    whole = source.alone(back.statement) is call and isinstance(call.func, cst.Attribute)
+    if not whole or free is None or precision.loss_scaling:
+        raise NoHonestEditError("forward and backward pass share a statement")
+    assert isinstance(call.func, cst.Attribute)
+    edits = placing.edits(source.name)
+    edits.insert(back, [f"{header}:\n    {free} = {source.code(call.func.value)}"], below=False)
+    edits.replace(call.func.value, free)
+
+
+def _index_in(source: Source, place: Place, back: Spot) -> int | None:
+    """Which statement of the block of a backward pass holds these lines; None where none does."""
+    if place.file != source.name:
+        return None
+    for index, statement in enumerate(back.suite.body):
+        lines = source.lines(statement)
+        if lines.start.line <= place.line and place.end_line <= lines.end.line:
+            return index
+    return None
+
+
+def _refuse(placing: Placing, loss: Site, missing: list[Place]) -> None:
+    """Raises NoHonestEditError: a model is called where no ``with`` reaches from its call to a loss."""
+    if not missing:
+        raise NoHonestEditError("the lines that call the model while training are not known")
+    source = placing.edits(loss.file).source
+    line = source.lines(source.line_of(source.call(loss, "backward")).statement).start.line
+    raise NoHonestEditError(
+        f"the model is called in {missing[0].file}:{missing[0].line}, the backward pass stands in another block "
+        f"({source.name}:{line})"
+    )
+
+
+def _loss_made_at(source: Source, call: cst.Call, first: int, back: Spot) -> int | None:
+    """Index of the last statement before the backward pass, from one on, that makes what it starts from, if any."""
+    assert isinstance(call.func, cst.Attribute)
+    names = {node.value for node in source.all_of(cst.Name, call.func.value)}
+    for index in reversed(range(first, back.index)):
+        statement = back.suite.body[index]
+        made = {
+            source.code(target.target) for node in source.all_of(cst.Assign, statement) for target in node.targets
+        } | {source.code(node.target) for node in source.all_of(cst.AugAssign, statement)}
+        if made & names:
+            return index
+    return None
+
+
+def _scale(placing: Placing, source: Source, call: cst.Call, torch_name: str, device: str) -> None:
+    """A gradient scaler: made below the optimizer, and in the backward pass, the clipping and the step."""
+    optimizer, step = placing.site("optimizer"), placing.site("step")
+    made = placing.edits(optimizer.file).source
+    spot = made.spot(made.call(optimizer, optimizer.call))
+    if optimizer.file != source.name or step.file != source.name or spot.suite is not source.tree:
+        raise NoHonestEditError("a gradient scaler would have to be handed through the script's functions")
+    edits = placing.edits(source.name)
+    stepping = source.call(step, "step")
+    held = source.code(stepping.func.value) if isinstance(stepping.func, cst.Attribute) else "optimizer"
+    assert isinstance(call.func, cst.Attribute)
+    edits.insert(spot, [f'scaler = {torch_name}.amp.GradScaler("{device}")'], below=True)
+    edits.replace(call.func.value, f"scaler.scale({source.code(call.func.value)})")
+    for clip in source.all_of(cst.Call):
+        if source.called(clip) in ("clip_grad_norm_", "clip_grad_value_"):
+            edits.insert(source.spot(clip), [f"scaler.unscale_({held})"], below=False)
+    if stepping.args:
+        raise NoHonestEditError("the optimizer's step is given a closure, which a gradient scaler does not take")
+    edits.replace(stepping, f"scaler.step({held})")
+    edits.insert(source.spot(stepping), ["scaler.update()"], below=True)
+
+
+_COUNTS = ("size", "len", "numel", "sum", "item")
+"""Calls that make a number of a batch, which a piece has not in proportion."""
+_SHARE, _WHOLE = "share", "whole_loss"
+
+
+def place_pieces(placing: Placing, edit: Edit) -> None:
+    """Puts another micro-batch into a script's lines; the batch of an optimizer's step stays.
+
+    Args:
+        placing: gets the edits.
+        edit: ``size`` of a micro-batch and ``accumulation``, how many make a step; ``parts``: the function that cuts.
+
+    Raises:
+        NoHonestEditError: the lines do more with a batch than pieces of it allow.
+    """
+    size, count = int(edit.arguments["size"]), int(edit.arguments["accumulation"])
+    now = added_up(size, count, placing.sites)
+    if count > now:
+        if count % now:
+            raise NoHonestEditError(f"{count} is no multiple of the {now} batches that are added up")
+        _cut(placing, count // now, edit.parts[0])
+    elif count < now:
+        _added_up_less(placing, size, now, count)
+
+
+# smaller pieces
+
+
+def _cut(placing: Placing, count: int, part: str) -> None:
+    """A loop over pieces of the batch, around the lines from the model's call to the backward pass."""
+    losses = placing.sites_of("loss")
+    if len(losses) > 1:
+        raise NoHonestEditError(f"{len(losses)} lines compute gradients, each of a loss of its own")
+    source = placing.edits(losses[0].file).source
+    call = source.call(losses[0], "backward")
+    ways = [way for site in placing.sites_of("model") for way in _ways_of(site)]
+    back, chosen = _block_of(source, call, ways)
+    indices = [_first_index_in(source, way, back) for way in ways]
+    known = [index for index in indices if index is not None and index <= back.index]
+    if chosen or len(known) < len(indices) or not known or call.args or not isinstance(call.func, cst.Attribute):
+        where = f"{source.name}:{source.lines(call).start.line}"
+        raise NoHonestEditError(f"{where} takes no gradients of a loss that the lines above it have made")
+    edits = placing.edits(source.name)
+    if edits.before.get(back.statement):
+        raise NoHonestEditError("another change of the patch puts lines between the model's call and its gradients")
+    lines = _Lines(placing, source, back, min(known))
+    batch = [name for name in lines.used if name in lines.of_batch()]
+    taken = {node.value for node in source.all_of(cst.Name)}
+    if not batch or taken & {_SHARE, _WHOLE, *(f"{name}_piece" for name in batch)}:
+        raise NoHonestEditError("which of the names in these lines are the batch is not known")
+    start = call.func.value
+    if isinstance(start, cst.Call) and source.called(start) == "scale" and len(start.args) == 1:
+        start = start.args[0].value
+    loss, after = start.value if isinstance(start, cst.Name) else None, lines.used_after()
+    others = sorted(after - {loss})
+    if others:
+        raise NoHonestEditError(f"{', '.join(others)} would be of the last piece alone where the lines below use it")
+    for node in lines.names(batch):
+        edits.replace(node, f"{node.value}_piece")
+    above = [source.code(spot.statement.with_changes(leading_lines=())) for spot in lines.clearing]
+    for spot in lines.clearing:
+        edits.remove(spot)
+    below: list[str] = []
+    scaled = edits.replaced.pop(call.func.value, None)  # by a change before this one
+    text = _renamed(source, call.func.value, batch) if scaled is None else source.code(scaled)
+    edits.replace(call.func.value, f"({text} * {_SHARE})")
+    if loss in after:
+        above.append(f"{_WHOLE} = 0.0")
+        edits.insert(back, [f"{_WHOLE} += {loss}.detach() * {_SHARE}"], below=True)
+        below.append(f"{loss} = {_WHOLE}")
+    names = ", ".join(f"{name}_piece" for name in batch)
+    header = f"for {_SHARE}, {names} in {placing.import_part(source, part)}({count}, {', '.join(batch)})"
+    edits.wrap(Wrapped(back.suite, min(known), back.index, header, tuple(above), tuple(below)))
+    first = back.suite.body[min(known)]
+    placing.touched = Place(
+        file=source.name, line=source.lines(first).start.line, end_line=source.lines(back.statement).end.line
+    )
+
+
+def _renamed(source: Source, node: cst.BaseExpression, batch: list[str]) -> str:
+    """An expression with the pieces in place of the batch."""
+    loads = {id(each) for each in source.variables(node)}
+
+    class Renaming(cst.CSTTransformer):
+        def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> cst.Name:  # noqa: N802
+            if id(original_node) in loads and original_node.value in batch:
+                return updated_node.with_changes(value=f"{original_node.value}_piece")
+            return updated_node
+
+    renamed = node.visit(Renaming())
+    assert isinstance(renamed, cst.BaseExpression), "an expression stays one"
+    return source.code(renamed)
+
+
+class _Lines:
+    """The lines of a step from the model's call to the backward pass.
+
+    Args:
+        placing: knows the sites.
+        source: their file.
+        back: the statement that holds the backward pass.
+        first: which statement of its block calls the model.
+
+    Attributes:
+        used: variables in them, in their order.
+        clearing: those of them that clear gradients.
+    """
+
+    def __init__(self, placing: Placing, source: Source, back: Spot, first: int) -> None:
+        self._sites, self._source, self._back = placing.sites, source, back
+        spots = [Spot(back.suite, i, back.suite.body[i]) for i in range(first, back.index + 1)]  # type: ignore[arg-type]
+        calls = [source.alone(spot.statement) for spot in spots]
+        clears = [call is not None and source.called(call) == "zero_grad" for call in calls]
+        self.clearing = [spot for spot, clearing in zip(spots, clears, strict=True) if clearing]
+        self._statements = [spot.statement for spot in spots if spot not in self.clearing]
+        self._nodes = [node for statement in self._statements for node in source.variables(statement)]
+        self.used = tuple(dict.fromkeys(node.value for node in self._nodes))
+        self._begin = source.lines(spots[0].statement).start.line
+        self._end = source.lines(back.statement).end.line
+        for statement in self._statements:
+            for node in source.all_of(cst.Call, statement):
+                if source.called(node) in ("step", "zero_grad"):
+                    raise NoHonestEditError(f"{source.code(node)} stands between the model's call and its gradients")
+
+    def names(self, wanted: list[str]) -> list[cst.Name]:
+        """Where these variables stand in them."""
+        return [node for node in self._nodes if node.value in wanted]
+
+    def of_batch(self) -> set[str]:
+        """Variables that hold the batch or a part of it."""
+        loop, names = self._loop(), set[str]()
+        if isinstance(loop, cst.For):
+            target = loop.target
+            numbered = isinstance(loop.iter, cst.Call) and self._source.called(loop.iter) == "enumerate"
+            if numbered and isinstance(target, cst.Tuple) and len(target.elements) == 2:
+                names |= {node.value for node in self._source.all_of(cst.Name, target.elements[1])}
+            elif not numbered:
+                names |= {node.value for node in self._source.all_of(cst.Name, target)}
+        counts: set[str] = set()
+        made = {(site.options.get("file"), site.options.get("line")) for site in self._sites.of("batch_without_loader")}
+        for node in self._source.all_of(cst.Assign, self._source.scope(self._back.statement)):
+            line = self._source.lines(node).start.line
+            targets = {name.value for each in node.targets for name in self._source.variables(each.target)}
+            if (self._source.name, line) in made:
+                names |= targets
+            elif loop is not None and self._source.lines(loop).start.line < line < self._begin:
+                read = {name.value for name in self._source.variables(node.value)}
+                called = {self._source.called(call) for call in self._source.all_of(cst.Call, node.value)}
+                attributes = {each.attr.value for each in self._source.all_of(cst.Attribute, node.value)}
+                if read & names and (called & set(_COUNTS) or "shape" in attributes):
+                    counts |= targets
+                elif read & names:
+                    names |= targets
+        wrong = sorted(counts & set(self.used))
+        if wrong:
+            raise NoHonestEditError(f"{', '.join(wrong)} is counted of the whole batch")
+        return names
+
+    def _loop(self) -> cst.For | cst.While | None:
+        """The loop around the lines, in their own function: over the loader that trains, else the innermost."""
+        headers = {(p.file, p.line) for site in self._sites.of("loader_training") for p in site.used}
+        around: list[cst.For | cst.While] = []
+        above = self._source.parent(self._back.statement)
+        while above is not None and not isinstance(above, cst.FunctionDef):
+            if isinstance(above, cst.For | cst.While):
+                around.append(above)
+            above = self._source.parent(above)
+        reading = [loop for loop in around if (self._source.name, self._source.lines(loop).start.line) in headers]
+        return next(iter(reading or around), None)
+
+    def used_after(self) -> set[str]:
+        """Variables that the lines set and that others read before they are set anew."""
+        source = self._source
+        made: set[str] = set()
+        for statement in self._statements:
+            added = [source.code(node.target) for node in source.all_of(cst.AugAssign, statement)]
+            outside = [name for name in added if name.partition(".")[0].partition("[")[0] not in made]
+            if outside:
+                raise NoHonestEditError(f"{outside[0]} adds up something of each batch before its backward pass")
+            for each in (target.target for node in source.all_of(cst.Assign, statement) for target in node.targets):
+                if not isinstance(each, cst.Name | cst.Tuple):
+                    raise NoHonestEditError(f"{source.code(each)} is set between the model's call and its gradients")
+                made |= {node.value for node in source.all_of(cst.Name, each)}
+        scope, loop = source.scope(self._back.statement), self._loop()
+        end = source.lines(loop).end.line if loop is not None else self._end
+        outside_nodes = [
+            n for n in source.variables(scope) if not self._begin <= source.lines(n).start.line <= self._end
+        ]
+        set_elsewhere = {
+            node.value
+            for each in source.all_of(cst.Assign, scope)
+            if not self._begin <= source.lines(each).start.line <= self._end
+            for target in each.targets
+            for node in source.all_of(cst.Name, target.target)
+        }
+        found = set()
+        for node in outside_nodes:
+            line = source.lines(node).start.line
+            if node.value in made and (self._end < line <= end or (line > end and node.value not in set_elsewhere)):
+                found.add(node.value)
+        return found
+
+
+# larger ones
+
+
+def _added_up_less(placing: Placing, size: int, now: int, count: int) -> None:
+    """The loader gives larger batches, and the number of those that make a step is written where it is made."""
+    placing.place(Edit("loader", arguments={"batch_size": size}))
+    step, loss = placing.site("step"), placing.site("loss")
+    source = placing.edits(step.file).source
+    value = _counted(source, step)
+    scope = source.scope(source.call(loss, "backward")) if loss.file == step.file else None
+    if value is None or scope is None or source.code(value) not in map(source.code, _divisors(source, scope)):
+        raise NoHonestEditError(
+            f"{step.file}:{step.line} steps after {now} batches whose loss is not seen to be divided by their number"
+        )
+    for expression in _alike(source, value):
+        made = made_at(source, expression, placing.options, str(count), now)
+        if made.configured is not None:
+            placing.configure(made.configured, str(count))
+        else:
+            placing.edits(made.source.name).replace(made.node, str(count), expression)
+    placing.touched = step
+
+
+def _counted(source: Source, step: Site) -> cst.BaseExpression | None:
+    """What the number of batches is taken modulo of, on the way to a step: ``if (i + 1) % count == 0``."""
+    above = source.parent(source.line_of(source.call(step, "step")).suite)
+    while above is not None and not isinstance(above, cst.FunctionDef):
+        if isinstance(above, cst.If):
+            found = [n for n in source.all_of(cst.BinaryOperation, above.test) if isinstance(n.operator, cst.Modulo)]
+            if found:
+                return found[0].right
+        above = source.parent(above)
+    return None
+
+
+def _divisors(source: Source, scope: cst.CSTNode) -> list[cst.BaseExpression]:
+    """What a function divides by."""
+    return [n.right for n in source.all_of(cst.BinaryOperation, scope) if isinstance(n.operator, cst.Divide)] + [
+        n.value for n in source.all_of(cst.AugAssign, scope) if isinstance(n.operator, cst.DivideAssign)
+    ]
+
+
+def _alike(source: Source, value: cst.BaseExpression) -> list[cst.BaseExpression]:
+    """The expression; of a number that is written down, each place in its function where batches are counted by it."""
+    if not isinstance(value, cst.Integer):
+        return [value]
+    scope = source.scope(value)
+    moduli = [n.right for n in source.all_of(cst.BinaryOperation, scope) if isinstance(n.operator, cst.Modulo)]
+    return [each for each in (*moduli, *_divisors(source, scope)) if source.code(each) == value.value]
