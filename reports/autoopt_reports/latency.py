@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autoopt.records import Estimate
-from autoopt.records.latency import Latency, Load, Served
-from autoopt_reports.charts.plane import BESIDE, Frame, GuideLine, Mark, Plane, axes, frame
+from autoopt.records.latency import Latency, Served
+from autoopt_reports.charts.plane import BESIDE, Frame, GuideLine, Mark, Plane, axes, frame, span
 from autoopt_reports.charts.plane import Path as Line
-from autoopt_reports.charts.scale import span
 from autoopt_reports.html import render_latency, write_text
 from autoopt_reports.view import units
 from autoopt_reports.view.text import say
@@ -136,13 +135,15 @@ def _row(found: Latency, served: Served) -> Row:
         if cold
         else NOT_MEASURED
     )
+    each = ([f"{1e3 * value:.3g}" for value in (load.p50, load.p95, load.p99)] for load in served.loads)
+    times = [", ".join(values) + " ms" for values in each]
     return Row(
         "win" if served.name == found.chosen else "",
         (
             name,
             p95,
             ratio_text(served.ratio),
-            "; ".join(f"{load.clients}: {_quantiles(load)}" for load in served.loads),
+            "; ".join(f"{load.clients}: {quantiles}" for load, quantiles in zip(served.loads, times, strict=True)),
             "; ".join(f"{load.clients}: {load.throughput:.4g} ({load.requests} requests)" for load in served.loads),
             drop_text(served),
             f"{ANSWERS[served.fits]}, {ANSWERS[served.keeps]}",
@@ -152,10 +153,6 @@ def _row(found: Latency, served: Served) -> Row:
             start,
         ),
     )
-
-
-def _quantiles(load: Load) -> str:
-    return ", ".join(f"{1e3 * value:.3g}" for value in (load.p50, load.p95, load.p99)) + " ms"
 
 
 def _cost(served: Served) -> str:

@@ -16,7 +16,9 @@ from autoopt_reports.view.text import change_name, interval, name
 from autoopt_reports.view.trials import reason_words
 
 _LEAST_SHARE = 0.05
+"""Of the step: smaller stages are not named."""
 _LEAST_GAIN = 1.005
+"""Below it a speedup reads 1.00x."""
 NAMED = 5
 """Names of a list that a line holds; the others are counted."""
 _BOUND = 10.0
@@ -53,7 +55,6 @@ class Marks:
     bar: str = "█"
     times: str = "×"
     dash: str = "–"
-    dot: str = "·"
     arrow: str = "→"
     more: str = "…"
     most: str = "≤"
@@ -77,7 +78,6 @@ ASCII = Marks(
     bar="#",
     times="x",
     dash="-",
-    dot="|",
     arrow="->",
     more="...",
     most="at most ",

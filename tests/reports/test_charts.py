@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoopt_reports.charts.plane import Frame, frame
-from autoopt_reports.charts.scale import Scale, linear_ticks, log_ticks, span
+from autoopt_reports.charts.plane import Frame, Scale, frame, linear_ticks, log_ticks, span
 
 
 @given(st.floats(-1e9, 1e9), st.floats(1e-6, 1e9))

@@ -6,7 +6,7 @@ from autoopt.records import Result
 from autoopt.records.model_scaling import ModelScaling, SizeRun
 from autoopt_reports import html
 from autoopt_reports.charts.planes import law_chart
-from autoopt_reports.view.model_scaling import model_scaling_view
+from autoopt_reports.view.scaling import model_scaling_view
 from benchmarks import sample
 from benchmarks.sample.sizes import scaling
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from autoopt_reports.charts.plane import BESIDE, Frame, GuideLine, Mark, Path, Plane, axes, frame
-from autoopt_reports.charts.scale import span
+from autoopt_reports.charts.plane import BESIDE, Frame, GuideLine, Mark, Path, Plane, axes, frame, span
 from autoopt_reports.view import units
 from autoopt_reports.view.learning import Learning, Series
-from autoopt_reports.view.model_scaling import AS_IT_IS, LawView, ModelScalingView, drawn
 from autoopt_reports.view.roofline import Roofline
-from autoopt_reports.view.scaling import ScalingView
+from autoopt_reports.view.scaling import AS_IT_IS, LawView, ModelScalingView, ScalingView, TuningView, drawn
 from autoopt_reports.view.search import SearchSection
 from autoopt_reports.view.text import Name, Number, Phrase, say
 from autoopt_reports.view.tradeoff import Spot, Tradeoff
 from autoopt_reports.view.trials import Predictions
-from autoopt_reports.view.tuning import TuningView
 
 Unit = tuple[float, str]
 

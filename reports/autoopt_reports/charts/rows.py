@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoopt_reports.charts.scale import Scale, log_ticks, span, tick_text
+from autoopt_reports.charts.plane import Scale, log_ticks, span, tick_text
 from autoopt_reports.view.pipeline import Lanes, Node
 from autoopt_reports.view.stages import REST, Segment, StageRow, StagesView
 from autoopt_reports.view.steps import Forest, Waterfall

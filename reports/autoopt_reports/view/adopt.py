@@ -59,6 +59,7 @@ def adopt_view(result: Result) -> Adopt:
         found = trial_of(result, change.strategy)
         gain, kind, shared = _gain(result, change.strategy, found)
         snippet = next((s for s in result.snippets if s.strategy == change.strategy), None)
+        risk = (snippet.risk if snippet else None) or (found[1].risk if found else None)
         changes.append(
             Adoption(
                 label=change_name(change.strategy, change.setting),
@@ -67,7 +68,7 @@ def adopt_view(result: Result) -> Adopt:
                 gain_kind=kind,
                 shared=shared,
                 memory=_memory(result, found),
-                risk=_risk(snippet, found),
+                risk=name(risk, 20) if risk else None,
                 gate=SHORT[claim_of(found[1].quality if found else None, result.objective.mode)],
                 trial=found[1].id if found else None,
                 codes=codes_of(snippet),
@@ -124,11 +125,6 @@ def _memory(result: Result, found: tuple[int, Trial] | None) -> tuple[Number, Nu
         number(result.baseline.peak_memory_bytes, units.bytes_, "/baseline/peak_memory_bytes"),
         number(found[1].peak_memory_bytes, units.bytes_, f"/trials/{found[0]}/peak_memory_bytes"),
     )
-
-
-def _risk(snippet: Snippets | None, found: tuple[int, Trial] | None) -> Name | None:
-    risk = (snippet.risk if snippet else None) or (found[1].risk if found else None)
-    return name(risk, 20) if risk else None
 
 
 def codes_of(snippet: Snippets | None) -> tuple[Code, ...]:

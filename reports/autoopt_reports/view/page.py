@@ -9,10 +9,16 @@ from autoopt_reports.view import units
 from autoopt_reports.view.adopt import Adopt, PatchView, adopt_view, patch_view
 from autoopt_reports.view.closing import AdviceView, Detail, advice_views, commands, machine_lines, peak_lines
 from autoopt_reports.view.learning import Learning, learning_view
-from autoopt_reports.view.model_scaling import ModelScalingView, model_scaling_view
 from autoopt_reports.view.pipeline import Lanes, lanes_views, pipeline_headline
 from autoopt_reports.view.roofline import Roofline, roofline_view
-from autoopt_reports.view.scaling import ScalingView, scaling_view
+from autoopt_reports.view.scaling import (
+    ModelScalingView,
+    ScalingView,
+    TuningView,
+    model_scaling_view,
+    scaling_view,
+    tuning_view,
+)
 from autoopt_reports.view.search import SearchSection, search_view
 from autoopt_reports.view.stages import StagesView, stages_view
 from autoopt_reports.view.steps import Forest, Waterfall, forest_view, waterfall_view
@@ -20,7 +26,6 @@ from autoopt_reports.view.text import Name, Number, Phrase, name, number, say
 from autoopt_reports.view.tradeoff import Tradeoff, tradeoff_views
 from autoopt_reports.view.trials import Predictions, TrialGroup, account_phrase, predictions_view, trial_groups
 from autoopt_reports.view.trust import Check, trust_checks
-from autoopt_reports.view.tuning import TuningView, tuning_view
 from autoopt_reports.view.verdict import VerdictView, verdict_view
 
 

@@ -48,7 +48,6 @@ class SearchSection:
     decided_headline: Phrase
     decided: tuple[DecidedRow, ...]
     marks: tuple[Mark, ...]
-    untimed: int
     end: Number
     spent: tuple[SpentRow, ...]
     more: str
@@ -56,7 +55,7 @@ class SearchSection:
 
 
 def search_view(result: Result) -> SearchSection:
-    marks, untimed = _marks(result)
+    marks = _marks(result)
     spent = _spent(result)
     used = number(result.seconds, units.duration, "/seconds")
     budget = number(result.budget_seconds, units.duration, "/budget_seconds")
@@ -76,7 +75,6 @@ def search_view(result: Result) -> SearchSection:
         _decided_headline(result),
         decided,
         marks,
-        untimed,
         used,
         spent,
         more,
@@ -97,9 +95,8 @@ def _decided_headline(result: Result) -> Phrase:
     )
 
 
-def _marks(result: Result) -> tuple[tuple[Mark, ...], int]:
+def _marks(result: Result) -> tuple[Mark, ...]:
     timed = [(i, t) for i, t in enumerate(result.trials) if t.finished_at is not None]
-    ran = [t for t in result.trials if t.verdict not in {Verdict.NOT_APPLICABLE, Verdict.NOT_TRIED}]
     timed.sort(key=lambda item: (item[1].finished_at or 0.0, item[1].id))
     best, paths, marks = 1.0, [], []
     for index, trial in timed:
@@ -115,7 +112,7 @@ def _marks(result: Result) -> tuple[tuple[Mark, ...], int]:
                 Number(units.ratio(best), best, tuple(paths), "product"),
             )
         )
-    return tuple(marks), sum(t.finished_at is None for t in ran)
+    return tuple(marks)
 
 
 def _headline(marks: tuple[Mark, ...], result: Result) -> Phrase:
