@@ -266,7 +266,8 @@ def _names(tree: ast.AST) -> list[str]:
 def _advice(title: str, evidence: str, line: Line | None, suggestion: str, share: float | None = None) -> Advice:
     """One piece of advice; its measured share and the line's own text belong to the evidence."""
     if share is not None:
-        evidence = f"{evidence}; {_percent(share)} of a step"
+        told = f"{share:.0%}" if share >= LEAST_SHARE else "less than 1%"
+        evidence = f"{evidence}; {told} of a step"
     text = linecache.getline(*line).strip() if line is not None and line[0] else ""
     return Advice(
         title=title,
@@ -276,10 +277,6 @@ def _advice(title: str, evidence: str, line: Line | None, suggestion: str, share
         line=line[1] if line is not None and line[0] else None,
         suggestion=suggestion,
     )
-
-
-def _percent(share: float) -> str:
-    return f"{share:.0%}" if share >= LEAST_SHARE else "less than 1%"
 
 
 def merged(found: Iterable[Advice]) -> list[Advice]:
@@ -315,7 +312,7 @@ def advise_training(
         on_device = [training.to_device(batch) for batch in batches]
         attempt(lambda: _step(training, functions, on_device))
         attempt(lambda: forced_in_step(training, on_device, running))
-        attempt(lambda: _unused(training, on_device[0], running))
+        attempt(lambda: unused_advice(unused_outputs(training.model, lambda: training.forward(on_device[0])), running))
     attempt(lambda: _collate(training, batches[0], peaks, timings, running))
     attempt(lambda: forced_in_batch(training, running))
     return merged(found)
@@ -366,10 +363,6 @@ def forced_in_batch(training: LiveTraining, step: float) -> list[Advice]:
 
     seen: Found = {(name, (file, line)): times for name, file, line, times in in_child(make, timeout=60.0)["found"]}
     return advice_of_calls(seen, step, training.lengths.accumulation)
-
-
-def _unused(training: LiveTraining, batch: Any, step: float) -> list[Advice]:
-    return unused_advice(unused_outputs(training.model, lambda: training.forward(batch)), step)
 
 
 def _dataset_line(training: LiveTraining) -> Line | None:

@@ -20,9 +20,9 @@ from autoopt.simplify.bottleneck import (
     uncapped_ceiling_step,
 )
 from autoopt.simplify.drift import normalized_to_running
-from autoopt.simplify.pipeline import COMPUTE, DEFAULT_PREFETCH, Pipeline
+from autoopt.simplify.pipeline import COMPUTE, Pipeline
 from autoopt.simplify.stage_profile import Description, StageProfile
-from autoopt.simplify.stage_timings import Overlap, StageTimings, Timing
+from autoopt.simplify.stage_timings import DEFAULT_PREFETCH, Overlap, StageTimings, Timing
 
 ORDER = ("storage", "preparation", "collate", "pin", "copy")
 _EXPOSED = {"copy": "copy", "forward": "forward", "backward": "backward", "optimizer": "optimizer", "host": "other"}
@@ -192,7 +192,10 @@ def _stages(timings: StageTimings, block: Block) -> list[Stage]:
         found.append(_between("checkpoint", Resource.HOST, timings.checkpoint, timings.checkpoint_every))
     found = [stage.model_copy(update={"exposed_seconds": _exposed(stage, block, found)}) for stage in found]
     found = [_padded(stage, timings.padding) for stage in found]
-    return _as_one(found, timings) if _is_whole(block) else found
+    told = block.stage_seconds
+    by_stage = sum(told.get(name, 0.0) for name in ("forward", "backward", "optimizer"))
+    # a running step that is replayed as one says nothing of its stages
+    return _as_one(found, timings) if told.get("whole", 0.0) > by_stage else found
 
 
 def _padded(stage: Stage, share: float | None) -> Stage:
@@ -222,12 +225,6 @@ def communication(sent: Communication) -> Stage:
         note=note,
     )
     return _with_gap(stage, sent.gradient_bytes / peak if peak else None)
-
-
-def _is_whole(block: Block) -> bool:
-    """Whether the running step is replayed as one, so that its stages are unknown."""
-    told = block.stage_seconds
-    return told.get("whole", 0.0) > sum(told.get(name, 0.0) for name in ("forward", "backward", "optimizer"))
 
 
 def _as_one(stages: list[Stage], timings: StageTimings) -> list[Stage]:

@@ -105,7 +105,9 @@ class _Saved:
         self.tensors = [(tensor, aside(tensor)) for tensor in _tensors(model)]
         self.gradients = [(p, None if p.grad is None else aside(p.grad)) for p in model.parameters()]
         self.modes = [(module, module.training) for module in model.modules()]
-        self.optimizer = _optimizer_state(optimizer, aside)
+        leaves, structure = tree_flatten(optimizer.state_dict())
+        kept = [aside(leaf) if isinstance(leaf, torch.Tensor) else copy.deepcopy(leaf) for leaf in leaves]
+        self.optimizer = tree_unflatten(kept, structure)
         self.scaler = copy.deepcopy(training.scaler.state_dict()) if training.scaler else None
         self.schedule = copy.deepcopy(training.schedule.state_dict())
         self.rates = [group["lr"] for group in optimizer.param_groups]
@@ -143,13 +145,6 @@ def _aside(training: LiveTraining) -> Callable[[torch.Tensor], torch.Tensor]:
     if 2 * size < torch.cuda.mem_get_info(training.device.torch)[0]:
         return lambda tensor: tensor.detach().clone()
     return lambda tensor: tensor.detach().to("cpu", copy=True)
-
-
-def _optimizer_state(optimizer: torch.optim.Optimizer, aside: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """The optimizer's state with its tensors set aside, everything else copied."""
-    leaves, structure = tree_flatten(optimizer.state_dict())
-    kept = [aside(leaf) if isinstance(leaf, torch.Tensor) else copy.deepcopy(leaf) for leaf in leaves]
-    return tree_unflatten(kept, structure)
 
 
 def _tensors(model: nn.Module) -> list[torch.Tensor]:
@@ -259,22 +254,18 @@ def doubled_batch(training: LiveTraining) -> Any | None:
         return None  # what a script makes of a batch is its own
     loader = training.loader.loader
     fetch = Fetch(loader)
-    if fetch.iterable or loader.batch_sampler is None or _near_limit(training):
+    if fetch.iterable or loader.batch_sampler is None:
         return None
+    if training.device.kind == "cuda":
+        total = torch.cuda.get_device_properties(training.device.torch).total_memory
+        if torch.cuda.max_memory_reserved(training.device.torch) > _HALF * total:
+            return None
 
     def read() -> JsonDict:
         indices = fetch.indices() + fetch.indices()
         return {"batches": _packed([loader.collate_fn(fetch.samples(indices, 2 * fetch.size))])}
 
     return training.to_device(_unpacked(in_child(read, timeout=_SECONDS)["batches"])[0])
-
-
-def _near_limit(training: LiveTraining) -> bool:
-    """Whether twice the batch may not fit."""
-    if training.device.kind != "cuda":
-        return False
-    total: int = torch.cuda.get_device_properties(training.device.torch).total_memory
-    return torch.cuda.max_memory_reserved(training.device.torch) > _HALF * total
 
 
 def _packed(batches: list[Any]) -> bytes:

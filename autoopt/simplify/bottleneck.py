@@ -57,7 +57,11 @@ def stage_ceilings(timings: StageTimings, peaks: Peaks) -> dict[str, float]:
         # what is moved lies in at least half as many bytes, of which the caches keep as much as they do of those
         found["optimizer"] = timings.optimizer_bytes / (peaks.bandwidth(timings.optimizer_bytes / 2 or None) or speed)
         found["checkpoint"] = 0.0
-    found |= _copy(timings, peaks)
+    link = peaks.copy_pinned_to_device_bytes_per_second
+    if timings.device == "cpu":
+        found["copy"] = 0.0  # there is nothing to copy
+    elif link:
+        found["copy"] = batches / link
     found |= _compute(timings, peaks)
     faster = _faster(timings, peaks)
     return {name: seconds * (1.0 if name in _OWN else faster) for name, seconds in found.items()}
@@ -68,14 +72,6 @@ def _faster(timings: StageTimings, peaks: Peaks) -> float:
     if not timings.reference or not peaks.pace_seconds:
         return 1.0
     return min(1.0, timings.reference / peaks.pace_seconds)
-
-
-def _copy(timings: StageTimings, peaks: Peaks) -> dict[str, float]:
-    """On the CPU there is nothing to copy."""
-    rate = peaks.copy_pinned_to_device_bytes_per_second
-    if timings.device == "cpu":
-        return {"copy": 0.0}
-    return {"copy": timings.batch_bytes * timings.accumulation / rate} if rate else {}
 
 
 def _compute(timings: StageTimings, peaks: Peaks) -> dict[str, float]:
@@ -191,8 +187,12 @@ def classify(pipeline: Pipeline, name: str | None, peaks: Peaks) -> str | None:
     if name is None:
         return None
     known = pipeline.round.simulation or Simulation()
-    if name == "host" and known.device != "cpu" and _mostly_launches(pipeline, known, peaks):
-        return "launch overhead"
+    if name == "host" and known.device != "cpu":
+        # the rest of what the training process needs to issue a step is Python
+        launching = (known.launches or 0) * known.accumulation * (peaks.launch_seconds or 0.0)
+        stage = pipeline.stage("host")
+        if stage is not None and launching >= 0.5 * stage.seconds:
+            return "launch overhead"
     if name in _CLASS:
         return _CLASS[name]
     if known.memory_used and known.memory_used > _FULL_MEMORY:
@@ -205,13 +205,6 @@ def classify(pipeline: Pipeline, name: str | None, peaks: Peaks) -> str | None:
     if total and moving > 0.5 * total:
         return "memory bandwidth"
     return "compute"
-
-
-def _mostly_launches(pipeline: Pipeline, known: Simulation, peaks: Peaks) -> bool:
-    """Whether launching is at least half of what the training process needs to issue a step; the rest is Python."""
-    stage = pipeline.stage("host")
-    launching = (known.launches or 0) * known.accumulation * (peaks.launch_seconds or 0.0)
-    return stage is not None and launching >= 0.5 * stage.seconds
 
 
 def _launch_bound(pipeline: Pipeline, known: Simulation, peaks: Peaks) -> bool:
@@ -242,7 +235,12 @@ def deeper_chain(pipeline: Pipeline, name: str | None, timings: StageTimings, pe
     )
     below = _below(pipeline, stage, timings)
     if stage.gap:  # below preparation and waiting the same holds as for the stage: more hands at once
-        below = tuple(_as_far(item, stage) if item.ceiling_seconds is None else item for item in below)
+        below = tuple(
+            item.model_copy(update={"ceiling_seconds": item.seconds / stage.gap, "gap": stage.gap})
+            if item.ceiling_seconds is None and item.kind != "operator"
+            else item
+            for item in below
+        )
     return (top, *below)
 
 
@@ -255,7 +253,8 @@ def _below(pipeline: Pipeline, stage: Stage, timings: StageTimings) -> tuple[Dee
         return _scaled(inputs.collating, timings.accumulation / stage.parallel)
     if stage.name in ("forward", "backward"):
         chain = _scaled(timings.deeper.get(stage.name, ()), timings.accumulation)
-        return (*_modules(chain), *_operator(pipeline, stage), *_lines(chain))
+        modules, lines = ([item for item in chain if item.kind == kind] for kind in ("module", "line"))
+        return (*modules, *_operator(pipeline, stage), *lines)
     if stage.name == "evaluate":
         return _scaled(timings.deeper.get("evaluate", ()), 1 / (timings.evaluate_every or 1))
     return timings.deeper.get(stage.name, ())
@@ -263,14 +262,6 @@ def _below(pipeline: Pipeline, stage: Stage, timings: StageTimings) -> tuple[Dee
 
 def _scaled(chain: tuple[Deeper, ...], times: float) -> tuple[Deeper, ...]:
     return tuple(item.model_copy(update={"seconds": item.seconds * times}) for item in chain)
-
-
-def _modules(chain: tuple[Deeper, ...]) -> tuple[Deeper, ...]:
-    return tuple(item for item in chain if item.kind == "module")
-
-
-def _lines(chain: tuple[Deeper, ...]) -> tuple[Deeper, ...]:
-    return tuple(item for item in chain if item.kind == "line")
 
 
 def _operator(pipeline: Pipeline, stage: Stage) -> tuple[Deeper, ...]:
@@ -292,9 +283,3 @@ def _operator(pipeline: Pipeline, stage: Stage) -> tuple[Deeper, ...]:
             note=f"{top.calls} calls in a micro-batch, forward and backward together" if top.calls else "",
         ),
     )
-
-
-def _as_far(item: Deeper, stage: Stage) -> Deeper:
-    if item.kind == "operator" or not stage.gap:
-        return item
-    return item.model_copy(update={"ceiling_seconds": item.seconds / stage.gap, "gap": stage.gap})

@@ -36,7 +36,7 @@ from autoopt.records import Contention, JsonDict
 from autoopt.simplify.batches import Fetch, fresh_loader, in_child
 from autoopt.simplify.drift import TENSORS, ReferenceSpeed
 from autoopt.simplify.microbenchmarks import summary
-from autoopt.simplify.stage_timings import SLOWEST, InputTimings, Overlap
+from autoopt.simplify.stage_timings import DEFAULT_PREFETCH, SLOWEST, InputTimings, Overlap
 
 FEWEST_TURNS = 20
 """Turns below which a mean says nothing; what is so long that fewer fit the time_limit warms its own caches."""
@@ -50,14 +50,12 @@ _DECISIVE = 3
 """Combinations that are measured however long a step takes."""
 _WINDOW, _LONGEST, _COUNTED = 0.05, 0.15, 10
 """Seconds of a window, the shortest and the longest; in between it holds so many samples."""
-_PREFETCH = 2
-"""Batches that each worker prepares ahead, torch's default."""
 _FEWEST_STEPS, _MOST_STEPS = 4, 200
 """Steps of a combination that is run, once its queue has settled."""
 _SEQUENCE = 64
+"""Micro-batches whose indices are drawn beforehand, and read again and again."""
 _PAIRS = 6
 """Blocks of running steps with each number of threads, at most."""
-"""Micro-batches whose indices are drawn beforehand, and read again and again."""
 
 
 def cache_effects_of(
@@ -405,7 +403,7 @@ def _tried(training: LiveTraining, indices: list[Any], workers: int, threads: in
             collate_fn=loader.collate_fn,
             worker_init_fn=loader.worker_init_fn,
             multiprocessing_context="fork",
-            prefetch_factor=_PREFETCH,
+            prefetch_factor=DEFAULT_PREFETCH,
             generator=torch.Generator(),
         )
         stream = iter(source)
@@ -431,7 +429,7 @@ class _Sequence:
 def _timed(training: LiveTraining, stream: Iterator[Any], workers: int, threads: int, time_limit: float) -> Overlap:
     """Steps that are timed once the first batches, which were made before there was a step, are used up."""
     step = _step(training, stream)
-    for _ in range(_PREFETCH * workers // training.lengths.accumulation + 1):
+    for _ in range(DEFAULT_PREFETCH * workers // training.lengths.accumulation + 1):
         step()
     reference = ReferenceSpeed(fresh=0.0)
     first, start = reference.now(), time.perf_counter()

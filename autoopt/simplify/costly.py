@@ -18,6 +18,7 @@ from autoopt.records import Advice, Evaluated, Round, Sites, WholeRun
 from autoopt.records.facts import WorkloadFacts
 
 MOST = 5
+"""Places that are named: a screen of them."""
 LEAST = 0.03
 """Of the whole run: what takes less is not worth a user's time."""
 _SMALL = 64
@@ -134,10 +135,16 @@ def _of_steps(round_: Round, whole: WholeRun, facts: WorkloadFacts, sites: Sites
 
 
 def _between_steps(round_: Round, whole: WholeRun, facts: WorkloadFacts, sites: Sites | None) -> Iterator[_Cost]:
-    for name, cost in (("checkpoints", _checkpoints), ("later epochs' starts", _epochs)):
+    workers = "persistent_workers=True, or fewer workers: each epoch starts them anew and waits for their first batch"
+    for name, what, kind, edit in (
+        ("checkpoints", "Checkpoints", "checkpoint", "save less often, or the best and the last one only"),
+        ("later epochs' starts", "Starting an epoch", "loader_training", workers),
+    ):
         part = whole.part(name)
         if part is not None:
-            yield cost(part.seconds, f"{time_text(part.each)}, {part.count:.0f} times", sites)
+            yield _Cost(
+                what, part.seconds, edit, *_place(sites, kind), f"{time_text(part.each)}, {part.count:.0f} times"
+            )
     start = sum(part.seconds for name in ("imports", "build") if (part := whole.part(name)) is not None)
     file, _ = _place(sites, "model")
     import_part = whole.part("imports")
@@ -176,17 +183,6 @@ def _between_steps(round_: Round, whole: WholeRun, facts: WorkloadFacts, sites: 
         where.line if where is not None else None,
         f"{time_text(part.each)}, {part.count:.0f} times",
     )
-
-
-def _checkpoints(seconds: float, each: str, sites: Sites | None) -> _Cost:
-    file, line = _place(sites, "checkpoint")
-    return _Cost("Checkpoints", seconds, "save less often, or the best and the last one only", file, line, each)
-
-
-def _epochs(seconds: float, each: str, sites: Sites | None) -> _Cost:
-    file, line = _place(sites, "loader_training")
-    edit = "persistent_workers=True, or fewer workers: each epoch starts them anew and waits for their first batch"
-    return _Cost("Starting an epoch", seconds, edit, file, line, each)
 
 
 def _of_evaluation(seen: tuple[Evaluated, ...], plan: tuple[str, ...]) -> str:

@@ -263,8 +263,7 @@ def _hooked(training: LiveTraining, found: ModuleSeconds) -> Iterator[None]:
     for name, module in training.model.named_modules():
         if not name:
             continue
-        handles.append(module.register_forward_pre_hook(_starter(training, name, begun)))
-        handles.append(module.register_forward_hook(_stopper(training, name, begun, found)))
+        handles += _timed(training, module, name, begun, found)
     try:
         yield
     finally:
@@ -272,24 +271,20 @@ def _hooked(training: LiveTraining, found: ModuleSeconds) -> Iterator[None]:
             handle.remove()
 
 
-def _starter(training: LiveTraining, name: str, begun: dict[str, list[float]]) -> Callable[..., None]:
+def _timed(
+    training: LiveTraining, module: nn.Module, name: str, begun: dict[str, list[float]], found: ModuleSeconds
+) -> list[Any]:
     def start(module: nn.Module, inputs: Any) -> None:
         training.device.synchronize()
         begun[name].append(time.perf_counter())
 
-    return start
-
-
-def _stopper(
-    training: LiveTraining, name: str, begun: dict[str, list[float]], found: ModuleSeconds
-) -> Callable[..., None]:
     def stop(module: nn.Module, inputs: Any, output: Any) -> None:
         training.device.synchronize()
         if begun[name]:
             found.forward[name] += time.perf_counter() - begun[name].pop()
         _time_backward(training, name, inputs, output, found)
 
-    return stop
+    return [module.register_forward_pre_hook(start), module.register_forward_hook(stop)]
 
 
 def _time_backward(training: LiveTraining, name: str, inputs: Any, output: Any, found: ModuleSeconds) -> None:

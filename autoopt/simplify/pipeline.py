@@ -16,11 +16,13 @@ import networkx as nx
 
 from autoopt.records import Contention, Estimate, EstimateKind, Fed, Resource, Round, Simulation, Stage
 from autoopt.records.distributed import Communication, ScalingForecast
-from autoopt.simplify.stage_timings import SLOWEST
+from autoopt.simplify.stage_timings import DEFAULT_PREFETCH, SLOWEST
 
 _SETTLED, _OBSERVED = 24, 48
 _TINY = 1e-12
+"""Seconds that count as none: what ends at once."""
 _AHEAD = 2
+"""Micro-batches that are issued and not computed, beyond which the training process waits."""
 INPUT = ("storage", "preparation", "collate")
 LINK = ("pin", "copy")
 COMPUTE = ("forward", "backward", "optimizer")
@@ -28,8 +30,6 @@ STEP = (*INPUT, *LINK, *COMPUTE, "communication", "host")
 INTERRUPTIONS = ("evaluate", "checkpoint", "epoch")
 BETWEEN = (*INTERRUPTIONS, "start")
 """What a run consists of besides steps; of its start no stage of a step can take the place."""
-DEFAULT_PREFETCH = 2
-"""Of torch's DataLoader."""
 ONE_DRAW = 0.05
 """How far a simulation is off where that was not measured."""
 _FURTHEST = 2.0

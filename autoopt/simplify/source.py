@@ -382,11 +382,11 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return False
         if name in ("_local_scalar_dense", "nonzero", "item"):
             return True
-        return name in ("_to_copy", "copy_") and self._device != "cpu" and _to_host(out, args)
-
-
-def _to_host(out: Any, args: Any) -> bool:
-    return _crosses((out, *args)) and any(leaf.device.type == "cpu" for leaf in _tensors(out))
+        return (
+            name in ("_to_copy", "copy_")
+            and self._device != "cpu"
+            and (_crosses((out, *args)) and any(leaf.device.type == "cpu" for leaf in _tensors(out)))
+        )
 
 
 def asks_itself(frame: FrameType | None) -> bool:

@@ -21,6 +21,7 @@ from autoopt.simplify.drift import whole
 BENCHMARK = "autoopt.benchmark.tasks"
 SIMPLIFY = "autoopt.simplify.tasks"
 WARM_UP_SECONDS = 120.0
+"""Until steps are steady, at most: a model that is compiled takes one or two minutes."""
 RAMP_SECONDS = 0.2
 """Trained unmeasured after the microbenchmarks, until the loader's queues are as they were."""
 STAGES_STEPS, INSPECT_STEPS = 36.0, 35.0
@@ -191,6 +192,7 @@ def profile_stages(
         if timings.get("device") == "cuda":
             watched = max(seconds / 8, 1.0)
             monitored = tasks.may("use of the device", f"{BENCHMARK}:monitored_block", seconds=watched, min_steps=8)
+        energy = monitored.get("monitor", {}).get("energy_joules")
         seen = StageProfile(
             plan=plan,
             startup=Startup.model_validate(startup),
@@ -200,7 +202,7 @@ def profile_stages(
             flops_per_step=flops.get("flops_per_step"),
             inspected=inspected,
             monitor=monitored.get("monitor", {}),
-            joules_per_step=_joules(monitored),
+            joules_per_step=None if energy is None else float(energy) / int(monitored["block"]["steps"]),
             other_users=tuple(monitored.get("other_users", ())),
             foreign_cores=_foreign_cores(before, after),
         )
@@ -256,12 +258,6 @@ def _foreign_cores(before: JsonDict, after: JsonDict) -> float | None:
         return None
     first, last = (CpuTimes(own=seen["own"], busy=seen["busy"]) for seen in (before, after))
     return foreign_cores(first, last, after["at"] - before["at"])
-
-
-def _joules(monitored: JsonDict) -> float | None:
-    """Energy of one step; None where the device does not tell it."""
-    energy = monitored.get("monitor", {}).get("energy_joules")
-    return None if energy is None else float(energy) / int(monitored["block"]["steps"])
 
 
 def least_doubtful(measure: Callable[[], Measured], doubt: Callable[[Measured], float]) -> Measured:
