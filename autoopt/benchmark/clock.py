@@ -27,6 +27,7 @@ BETWEEN = frozenset({"data", "copy", "evaluate"})
 """Stages before and after what a step computes; the CPU's clock reads them in every step."""
 
 _AHEAD = 4
+"""Steps that the host may be ahead of the device: enough that it never waits, few enough to wait for."""
 _FOLD_EVERY = 256
 """Steps between readings of the events that the device has passed, so that a run of days does not keep them all."""
 _FOLLOWING = 2

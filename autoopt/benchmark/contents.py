@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from datetime import date, time, timedelta
 from pathlib import PurePath
@@ -135,7 +135,10 @@ def samples_of(batch: Any) -> int | None:
     if isinstance(batch, np.ndarray):
         return len(batch) if batch.ndim else None
     if isinstance(batch, (list, tuple)):
-        return _of_sequence(batch)
+        # the first part that can be counted; of a list of things that cannot, and of texts, how many there are
+        found = _first(item for item in batch if not isinstance(item, (str, bytes)))
+        texts = all(isinstance(item, (str, bytes)) for item in batch)
+        return len(batch) if found is None and batch and (isinstance(batch, list) or texts) else found
     told = _told(batch)
     if told is not None:
         return told
@@ -147,14 +150,6 @@ def samples_of(batch: Any) -> int | None:
 def added(samples: int | None, more: int | None) -> int | None:
     """The sum of two counts; None where one of them is not known."""
     return None if samples is None or more is None else samples + more
-
-
-def _of_sequence(batch: Sequence[Any]) -> int | None:
-    """The first part that can be counted; of a list of things that cannot, and of texts, how many there are."""
-    found = _first(item for item in batch if not isinstance(item, (str, bytes)))
-    if found is None and batch and (isinstance(batch, list) or all(isinstance(item, (str, bytes)) for item in batch)):
-        return len(batch)
-    return found
 
 
 def _first(parts: Iterator[Any]) -> int | None:

@@ -47,7 +47,9 @@ def environment(device: str | torch.device) -> Environment:
         device=str(where),
         devices=torch.cuda.device_count() - (where.index or 0) if where.type == "cuda" else None,
         device_name=_device_name(where),
-        device_memory_bytes=_device_memory(where),
+        device_memory_bytes=(
+            int(torch.cuda.get_device_properties(where).total_memory) if where.type == "cuda" else usable_ram()
+        ),
         cpu=cpu_name(),
         cores=usable_cores(),
         threads=torch.get_num_threads(),
@@ -64,12 +66,6 @@ def _device_name(device: torch.device) -> str | None:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return cpu_name() if device.type == "cpu" else "Apple " + (platform.machine() or "GPU")
-
-
-def _device_memory(device: torch.device) -> int | None:
-    if device.type == "cuda":
-        return int(torch.cuda.get_device_properties(device).total_memory)
-    return usable_ram()
 
 
 def cpu_name() -> str | None:

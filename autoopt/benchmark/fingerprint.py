@@ -22,7 +22,7 @@ Array = NDArray[np.float32]
 
 MOST_COORDINATES = 16384
 LEAST_PER_TENSOR = 16
-"""Sampled coordinates of all parameters together, and of a small one."""
+"""Sampled coordinates of all parameters together, and of a small one: a squared length is then known to 1 %."""
 
 _WHOLE, _STRIDED, _PER_SAMPLE = 1 << 16, 1 << 14, 64
 """Elements up to which a tensor is read whole, of a larger one, and of a sample: no step waits for a digest."""

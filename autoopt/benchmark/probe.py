@@ -40,8 +40,7 @@ from autoopt.errors import TrialFailed, WorkloadError
 from autoopt.records import JsonDict
 from autoopt.records.messages import EpochRead, Probe, samples_read
 
-LEAST_STEPS = 12
-BATCHES, DRAWN = 16, 8
+LEAST_STEPS, BATCHES, DRAWN = 12, 16, 8
 """Steps of training that are taken however long they last, batches at each set of weights, and the most of these whose
 draws are compared: their scatter is known to a fifth then."""
 FEWEST_DRAWN = 8
@@ -59,8 +58,11 @@ LARGE_NORM = 1e3
 """Length of a large gradient: more than any training clips at."""
 
 _SYNTHETIC = 1e-2
+"""Size of gradients that are made up for an optimizer: those of most trainings, before they are clipped."""
 _ROLLED = 16
+"""Steps between digests that are written down: the step at which two trainings part is known to so many."""
 _MOST_READ = 4096
+"""Batches that are read for their contents alone, at most."""
 _HELD_BYTES = 2**28
 """Batches that gradients are taken of are held in memory up to here."""
 _AHEAD_SECONDS, _AHEAD = 1.0, 64

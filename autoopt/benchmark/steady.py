@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 _MOST_GROUPS = 60
+"""Into which steps are put together, so that looking for cuts takes no time."""
 _PENALTY = 3.0
 """A cut must save this many typical deviations per group, times the log of the number of groups."""
 _SLOW = 1.5

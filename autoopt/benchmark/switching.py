@@ -192,7 +192,9 @@ def unswitchable(before: Setup, after: Setup, switched: frozenset[str] = PARTS) 
         return "what a model would be without its change is not known"
     if not all(map(layout_alone, after.model[len(before.model) :])):
         return "the model of a running process cannot be switched, but for how its tensors lie in memory"
-    return _flags(before, after) or _precision(before, after)
+    if before.precision.matmul is not None and after.precision.matmul is None:
+        return _flags(before, after) or "what the matmul precision would be without the change is not known"
+    return _flags(before, after)
 
 
 def _flags(before: Setup, after: Setup) -> str:
@@ -203,12 +205,6 @@ def _flags(before: Setup, after: Setup) -> str:
             return f"the flag {name} of a running process cannot be switched"
         if after.flags.get(name) is None:
             return f"what {name} would be without its flag is not known"
-    return ""
-
-
-def _precision(before: Setup, after: Setup) -> str:
-    if before.precision.matmul is not None and after.precision.matmul is None:
-        return "what the matmul precision would be without the change is not known"
     return ""
 
 

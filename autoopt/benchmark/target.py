@@ -190,16 +190,14 @@ def parts(run: TrainingRun, target: float | None, mode: Mode, step_seconds: floa
     every = [b.step - a.step for a, b in zip(run.curve.points, run.curve.points[1:], strict=False)]
     return Parts(
         fixed_seconds=run.fixed_seconds,
-        step_seconds=step_seconds if step_seconds is not None else _steady_step(run),
+        step_seconds=(
+            # without what is paid once, which the fixed seconds hold already
+            max(run.training_seconds - run.once_seconds, 0.0) / run.steps if step_seconds is None else step_seconds
+        ),
         steps=steps,
         evaluation_seconds=run.evaluation_seconds / run.evaluations if run.evaluations else 0.0,
         evaluate_every=float(np.median(every)) if every else (float(run.steps) if run.evaluations else None),
     )
-
-
-def _steady_step(run: TrainingRun) -> float:
-    """Seconds of a step without what is paid once, which the fixed seconds hold already."""
-    return max(run.training_seconds - run.once_seconds, 0.0) / run.steps
 
 
 def time_ratio(

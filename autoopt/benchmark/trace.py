@@ -6,6 +6,7 @@ import gzip
 import json
 import re
 import tempfile
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,7 @@ def write_trace(
     raw = folder / "raw" / f"{stem}.json.gz"
     raw.parent.mkdir(exist_ok=True)
     profiler.export_chrome_trace(str(raw))
-    readable = folder / f"{stem}.{_stamp()}.pt.trace.json.gz"
+    readable = folder / f"{stem}.{time.time_ns() // 1_000_000}.pt.trace.json.gz"
     _write(readable, readable_trace(_read(raw)))
     return {"raw": str(raw), "readable": str(readable), "steps": steps}
 
@@ -79,12 +80,6 @@ def _renamed(event: Any) -> Any:
     if category in _RENAMED:
         return {**event, "cat": _RENAMED[category]}
     return event
-
-
-def _stamp() -> int:
-    import time
-
-    return time.time_ns() // 1_000_000
 
 
 def _read(path: Path) -> JsonDict:

@@ -16,9 +16,7 @@ from autoopt.benchmark.steady import Steady, cycle_of, epoch_start, find_steady,
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.records.messages import Block, Startup
 
-_LEAST_SECONDS = 0.5
-_LEAST_GROUPS = 4
-_LEAST_SLOW, _STEADY_SECONDS, _ALIKE = 2, 1.0, 1.2
+_LEAST_SECONDS, _LEAST_GROUPS, _LEAST_SLOW, _STEADY_SECONDS, _ALIKE = 0.5, 4, 2, 1.0, 1.2
 """Steady steps fill so many groups; where they are slow, fewer that last for so long and are alike to that factor: what
 a process's first steps pay, lazy imports, pages, kernels that are looked for, is paid within two or three of them or
 within parts of a second."""
@@ -53,7 +51,10 @@ def run_block(
 
     Of several processes that train together each gets the same block, that of all.
     """
-    ramp_paid = _ramp(training, ramp)
+    ramp_paid = 0.0
+    if ramp != Ramp():
+        lap, _ = training.run_until(lambda done, elapsed: elapsed >= ramp.seconds and done >= ramp.steps)
+        ramp_paid = training.deferred_cost.settled(lap)[1]
     device = training.device
     workers = bool(training.loader.loader.num_workers)
     device.reset_peak()
@@ -82,14 +83,6 @@ def run_block(
         page_faults=page_faults(before, after),
     )
     return block if training.group.size == 1 else merged(training.group.gather(block))
-
-
-def _ramp(training: LiveTraining, ramp: Ramp) -> float:
-    """Trains unmeasured; the seconds in it that were paid once."""
-    if ramp == Ramp():
-        return 0.0
-    lap, _ = training.run_until(lambda done, elapsed: elapsed >= ramp.seconds and done >= ramp.steps)
-    return training.deferred_cost.settled(lap)[1]
 
 
 def warm_up(live: TrialContext, max_seconds: float) -> Startup:

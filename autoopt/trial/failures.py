@@ -79,7 +79,7 @@ def _failure_of(error: BaseException, where: str, oom_kills: Callable[[], int | 
             message=error.message,
             where=where,
             hint=error.hint,
-            detail=error.detail or _cause(error),
+            detail=error.detail or ("" if error.__cause__ is None else trimmed(error.__cause__)),
             exit_code=error.exit_code,
         )
     if _NO_DEVICE.search(_text(error)):
@@ -101,7 +101,8 @@ def _judge(error: BaseException, oom_kills: Callable[[], int | None]) -> tuple[s
         text = next((_text(link) for link in _chain(error) if _WORKER_KILLED.search(_text(link))), text)
     no_room = _NO_ENGINE.search(text) is not None and device_full()
     if type(error).__name__ == "OutOfMemoryError" or _DEVICE_MEMORY.search(text) or no_room:
-        return "out_of_memory", _first_sentences(text) or "the device has no memory left"
+        words = text.strip().partition(" If reserved but unallocated")[0]  # torch's advice on settings
+        return "out_of_memory", words.partition("\n")[0].strip() or "the device has no memory left"
     if isinstance(error, MemoryError) or _HOST_MEMORY.search(text):
         said = " in a data loader worker" if _FROM_WORKER.match(text) else _said(text)
         return "out_of_memory", f"the host has no memory left{said}{_at(error)}"
@@ -169,11 +170,6 @@ def _first_line(text: str) -> str:
     return text.strip().partition("\n")[0].strip()
 
 
-def _first_sentences(text: str) -> str:
-    """Torch's words on memory that is missing, without its advice on settings."""
-    return text.strip().partition(" If reserved but unallocated")[0].partition("\n")[0].strip()
-
-
 def _one_line(text: str) -> str:
     text = " ".join(text.split())
     return text if len(text) <= LONGEST_REASON else text[: LONGEST_REASON - 3] + "..."
@@ -187,11 +183,6 @@ def _at(error: BaseException) -> str:
         if not file.startswith(_OWN) and not any(part in file for part in _LIBRARIES) and not file.startswith("<"):
             place = f" ({Path(file).name}:{line})"
     return place
-
-
-def _cause(error: AutooptError) -> str:
-    cause = error.__cause__
-    return "" if cause is None else trimmed(cause)
 
 
 def trimmed(error: BaseException) -> str:

@@ -7,8 +7,7 @@ import re
 import shutil
 import time
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from autoopt.errors import AutooptError, TrialFailed
 from autoopt.records import JsonDict
@@ -112,14 +111,6 @@ class TrialGroup(Answering):
     def tail(self) -> str:
         """The last lines of the first rank's log."""
         return self.ranks[0].tail()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class _Gathering:

@@ -12,14 +12,13 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from autoopt.records import JsonDict
 from autoopt.trial.child import LIVE
 from autoopt.trial.group import TrialGroup
 from autoopt.trial.preloading import Imports
-from autoopt.trial.process import TrialProcess
+from autoopt.trial.process import Closing, TrialProcess
 from autoopt.trial.protocol import Launch, Rank, TrialSpec
 from autoopt.trial.start import SUPERVISOR, ForkServer, Started, fresh, new_server
 
@@ -34,7 +33,7 @@ _OF_GROUPS = {"GLOO_SOCKET_IFNAME": "lo", "TORCH_NCCL_ENABLE_MONITORING": "0"}
 """Ranks of one machine meet on it, and one that was frozen for long is no reason for NCCL to end the process."""
 
 
-class Launcher:
+class Launcher(Closing):
     """Starts trials; leaving it ends every trial that it started, and the fork server.
 
     Args:
@@ -57,11 +56,6 @@ class Launcher:
         if self._server:
             self._server.start()  # its imports go on while the run prepares
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def start(self, spec: TrialSpec, *, log: Path, timeout: float) -> Trial:
         """Starts a trial and waits until its workload is built.

@@ -177,7 +177,9 @@ def _misplaced(seen: Imports, known: set[str]) -> Iterator[str]:
         expected = seen.modules.get(name)
         if expected is not None and expected != file:
             yield f"the module {name} is {expected} in a trial and {file} here"
-        elif name not in known and (_top(name) in seen.own or not (_from_library(file) or _standard(name))):
+        elif name in known:
+            continue
+        elif _top(name) in seen.own or not (_from_library(file) or _top(name) in sys.stdlib_module_names):
             yield f"importing libraries imports {name} from {file}, which is no library"
 
 
@@ -195,10 +197,6 @@ def _top(name: str) -> str:
 
 def _from_library(file: str) -> bool:
     return not _LIBRARIES.isdisjoint(Path(file).parts)
-
-
-def _standard(name: str) -> bool:
-    return _top(name) in sys.stdlib_module_names
 
 
 def _set(name: str, value: str | None) -> None:

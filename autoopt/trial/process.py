@@ -31,7 +31,20 @@ OnProgress = Callable[[JsonDict], None]
 Task = str | Callable[..., Any]
 
 
-class Answering(ABC):
+class Closing(ABC):
+    """A context at whose end it is closed."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Answering(Closing):
     """An object that tasks are asked of, and that reports once what its workload is."""
 
     @abstractmethod
@@ -148,12 +161,6 @@ class TrialProcess(Answering):
         self._started.finish()
         if self._scratch:  # where the supervisor was killed before it could
             shutil.rmtree(self._scratch, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def introduce(self, how: JsonDict, deadline: float, timeout: float) -> JsonDict:
         """Sends the trial its description, and waits until its workload is built."""

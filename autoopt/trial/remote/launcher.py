@@ -6,14 +6,13 @@ import contextlib
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from autoopt import errors
 from autoopt.errors import AutooptError, EnvironmentLacks, NodeLost, TrialFailed
 from autoopt.records import JsonDict
 from autoopt.trial.parent import Trial
-from autoopt.trial.process import Answering, OnProgress, Task, name_of
+from autoopt.trial.process import Answering, Closing, OnProgress, Task, name_of
 from autoopt.trial.protocol import TrialSpec
 
 MOST_OF_OTHER_KINDS = 8
@@ -54,7 +53,7 @@ class Cluster(Protocol):
         """Leaves the cluster."""
 
 
-class RemoteLauncher:
+class RemoteLauncher(Closing):
     """A ``Launcher`` over the machines of a cluster.
 
     Args:
@@ -71,14 +70,6 @@ class RemoteLauncher:
         self._held = 0
         self._numbers = itertools.count()
         self._trials: list[RemoteTrial] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def start(self, spec: TrialSpec, *, log: Path, timeout: float) -> RemoteTrial:
         """Starts a trial next to those that live; where none does, on a fresh host. See ``Launcher.start``.
@@ -261,12 +252,6 @@ class RemoteTrial(Answering):
         with contextlib.suppress(OSError):
             return self.log.read_text(encoding="utf-8")[-4000:]
         return ""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _raised(document: JsonDict) -> None:
