@@ -20,7 +20,8 @@ _LEAST_SECONDS, _LEAST_GROUPS, _LEAST_SLOW, _STEADY_SECONDS, _ALIKE = 0.5, 4, 2,
 """Steady steps fill so many groups; where they are slow, fewer that last for so long and are alike to that factor: what
 a process's first steps pay, lazy imports, pages, kernels that are looked for, is paid within two or three of them or
 within parts of a second."""
-_PART_SECONDS = 0.25
+PART_SECONDS = 0.25
+"""Of steps, until they are looked at again."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def warm_up(live: TrialContext, max_seconds: float) -> Startup:
     last_look = 0.0
     while True:
         left = agree(max_seconds - (perf_counter() - began))
-        part = min(max(_PART_SECONDS, last_look * 0.2), max(left, 0.0))
+        part = min(max(PART_SECONDS, last_look * 0.2), max(left, 0.0))
         block = run_block(training, lambda _, seconds, part=part: seconds >= part, settle=False)  # type: ignore[misc]
         times += block.step_seconds
         losses += block.losses

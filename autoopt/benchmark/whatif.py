@@ -26,8 +26,6 @@ SECONDS = 0.5
 _LEAST, _MOST = 3, 30
 _HOPELESS = 3.0
 """So many times slower, and it is not tried again."""
-_ROOM = 4
-"""Two copies of the model with gradients must fit into what memory is free."""
 
 
 class _Limit:
@@ -101,7 +99,7 @@ def _fits(training: LiveTraining) -> bool:
     size = sum(p.numel() * p.element_size() for p in training.model.parameters())
     device = training.device.torch
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else memory()[1]
-    return _ROOM * size < free
+    return 2 * (size + size) < free  # two copies of the model, with gradients
 
 
 class _NotTrainedError(Exception):

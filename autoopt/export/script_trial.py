@@ -15,7 +15,8 @@ import torch
 from autoopt.benchmark.contents import samples_of
 from autoopt.benchmark.cputime import cpu_times, foreign_seconds
 from autoopt.benchmark.losses import finite_losses
-from autoopt.benchmark.steady import excess
+from autoopt.benchmark.steady import Steady, excess, find_steady
+from autoopt.benchmark.warmup import PART_SECONDS, least_groups
 from autoopt.errors import WorkloadError
 from autoopt.records import Curve, CurvePoint, JsonDict
 from autoopt.records.messages import Block, Startup, TrainingRun
@@ -24,8 +25,6 @@ from autoopt.workload import Target
 ENDLESS = ("--epochs", "1000000", "--evaluate-every", "1000000000")
 """A training that is never evaluated and does not end."""
 
-_STEADY_STEPS = 5
-"""Steps whose median is held against that of as many before them."""
 _SCRIPTS: dict[str, _Script] = {}
 
 
@@ -165,33 +164,26 @@ def warm_up(live: Any, script: str, max_seconds: float) -> JsonDict:
     began = time.perf_counter()
     made = _SCRIPTS[script] = _Script(script, live.device, live.seed)
     losses = [made.step()]
-    seconds: list[float] = []
-    built = time.perf_counter()
-    while built - began < max_seconds or len(seconds) < 1:
-        at = time.perf_counter()
-        losses.append(made.step())
-        made.synchronize()
-        seconds.append(time.perf_counter() - at)
-        if _steady(seconds) or time.perf_counter() - began > max_seconds:
-            break
-    done = time.perf_counter()
+    made.synchronize()
+    first, seconds = time.perf_counter() - began, list[float]()
+    steady: Steady | None = None
+    while steady is None and (not seconds or first + sum(seconds) < max_seconds):
+        part = time.perf_counter() + PART_SECONDS
+        while not seconds or time.perf_counter() < part:
+            at = time.perf_counter()
+            losses.append(made.step())
+            made.synchronize()
+            seconds.append(time.perf_counter() - at)
+        steady = find_steady(seconds, least_groups(seconds))
     return Startup(
         build_seconds=0.0,
         setup_seconds=0.0,
-        warmup_seconds=done - began,
+        warmup_seconds=first + sum(seconds),
         warmup_steps=made.steps,
-        steady=_steady(seconds),
-        fixed_seconds=max(done - began - made.steps * min(seconds), 0.0),
+        steady=steady is not None,
+        fixed_seconds=first + excess(seconds),
         losses=finite_losses(losses),
     ).model_dump()
-
-
-def _steady(seconds: list[float]) -> bool:
-    """The last steps are no faster than those before them."""
-    if len(seconds) < 2 * _STEADY_STEPS:
-        return False
-    last, before = sorted(seconds[-_STEADY_STEPS:]), sorted(seconds[-2 * _STEADY_STEPS : -_STEADY_STEPS])
-    return last[_STEADY_STEPS // 2] > 0.9 * before[_STEADY_STEPS // 2]
 
 
 def run_block(

@@ -47,8 +47,6 @@ SCREENING, FINALISTS = 0.45, 3
 """Share of the budget in which is screened: the larger part confirms; and how many it confirms at the most."""
 LEAST_LOOK, LONGEST_START = 10.0, 120.0
 """Seconds that a variant gets, at least and at most, until it answers: a compilation takes one or two minutes."""
-SLOWER = 1.5
-"""A variant with a P95 so many times that of the model as it is is combined with nothing."""
 
 
 @dataclass
@@ -208,7 +206,7 @@ class Search:
             self._consider(variant, why)
         for _ in range(2):  # the best with each other that goes with it, and the best of that again
             ranked = sorted((look for look in self.looks[1:] if look.open), key=lambda look: look.tail)
-            ranked = [look for look in ranked if look.tail < SLOWER * self.looks[0].tail]
+            ranked = [look for look in ranked if look.tail < self.looks[0].tail]
             if not ranked:
                 return
             known = {look.variant for look in self.looks}

@@ -30,7 +30,7 @@ _HOST_SIZES = (1 << 16, 1 << 19, 1 << 22, 1 << 25, 1 << 26, 1 << 27)
 _DEVICE_SIZES = (1 << 20, 1 << 24, 1 << 27, 1 << 29, 1 << 31)
 """Bytes of both operands: second-level caches of devices hold 50 MB and more, and serve twice of it without a miss."""
 _ROUNDS = 3
-"""In which all rates are measured in turn: the best of a shared machine is not in one moment for all."""
+"""In which all rates are measured interleaved: the best of a shared machine is not in one moment for all."""
 _HOPELESS = 0.25
 """Of the best rate: a precision that is slower than that is not measured again in later rounds."""
 _TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
