@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import random
 import subprocess
 import sys
 import time
@@ -121,12 +120,19 @@ def test_what_is_exported_is_accepted_without_autoopt_and_refused_beyond_its_lim
     servers: Servers, tmp_path: Path
 ) -> None:
     variant = Variant(precision="bfloat16", threads=1)
-    with servers.server(variant, 120.0) as server:
-        judged = server.judge(0, 120.0)
-        servers.take_turns([server], (1, 2), random.Random(0), 1)
+    arm = servers.start(variant, 120.0)
+    try:
+        arm.ready()
+        startup = arm.warm_up(60.0)
+        block = arm.block(0.1, 16, 0.05)
+    finally:
+        arm.close()
+    judged = servers.judged[arm.plan.key]
     assert judged.samples == len(judged.each) == 600
-    assert [len(asked.latencies) >= 16 for asked in server.asked.values()] == [True, True]
-    assert server.cold_start.first_seconds > 0
+    assert startup.fixed_seconds > 0
+    assert startup.warmup_steps == 10
+    assert block.samples == len(block.step_seconds) >= 16
+    assert set(arm.blocks) == {1, 4}
     folder = tmp_path / "serving"
     export(servers, variant, document(limit_seconds=30.0), judged, folder)
     tested = accept(folder)
