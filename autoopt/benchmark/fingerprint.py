@@ -20,8 +20,7 @@ from autoopt.benchmark.seeding import mix
 
 Array = NDArray[np.float32]
 
-MOST_COORDINATES = 16384
-LEAST_PER_TENSOR = 16
+MOST_COORDINATES, LEAST_PER_TENSOR = 16384, 16
 """Sampled coordinates of all parameters together, and of a small one: a squared length is then known to 1 %."""
 
 _WHOLE, _STRIDED, _PER_SAMPLE = 1 << 16, 1 << 14, 64

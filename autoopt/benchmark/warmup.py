@@ -21,7 +21,7 @@ _LEAST_SECONDS, _LEAST_GROUPS, _LEAST_SLOW, _STEADY_SECONDS, _ALIKE = 0.5, 4, 2,
 a process's first steps pay, lazy imports, pages, kernels that are looked for, is paid within two or three of them or
 within parts of a second."""
 PART_SECONDS = 0.25
-"""Of steps, until they are looked at again."""
+"""Of steps, before each check of whether they are steady."""
 
 
 @dataclass(frozen=True)

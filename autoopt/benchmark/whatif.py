@@ -24,6 +24,7 @@ from autoopt.records import JsonDict
 SECONDS = 0.5
 """Of each of the two that are compared."""
 _LEAST, _MOST = 3, 30
+"""Turns: enough for a median, and so many that more say nothing new."""
 _HOPELESS = 3.0
 """So many times slower, and it is not tried again."""
 

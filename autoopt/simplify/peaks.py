@@ -27,6 +27,7 @@ VERSION = 8
 FOREIGN_CORES = 0.15
 """Cores that others may use while peaks are measured; with more they are measured again, and not kept."""
 _HOST_SIZES = (1 << 16, 1 << 19, 1 << 22, 1 << 25, 1 << 26, 1 << 27)
+"""Bytes of both operands: from a first-level cache to several times the last one."""
 _DEVICE_SIZES = (1 << 20, 1 << 24, 1 << 27, 1 << 29, 1 << 31)
 """Bytes of both operands: second-level caches of devices hold 50 MB and more, and serve twice of it without a miss."""
 _ROUNDS = 3

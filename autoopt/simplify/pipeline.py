@@ -19,6 +19,7 @@ from autoopt.records.distributed import Communication, ScalingForecast
 from autoopt.simplify.stage_timings import DEFAULT_PREFETCH, SLOWEST
 
 _SETTLED, _OBSERVED = 24, 48
+"""Micro-batches until the queues of the simulation are as they stay, and those whose mean is its step."""
 _TINY = 1e-12
 """Seconds that count as none: what ends at once."""
 _AHEAD = 2

@@ -17,9 +17,11 @@ from autoopt_reports.view.text import Interval
 from autoopt_reports.view.verdict import verdict_view
 
 WIDTH, HEIGHT = 720, 236
+"""Pixels: as wide as a README shows pictures."""
 PNG_SCALE = 2
 """Pixels of the picture to one of the drawing: screens are dense."""
 _LEFT, _BAR_AT, _BAR_MOST = 32, 136, 420
+"""Pixels from the left to the text and to the bars, and the longest bar; its figure fits behind it."""
 _INK, _MUTED, _PAPER, _BEFORE, _AFTER = "#1b1f24", "#59636e", "#ffffff", "#b3bac2", "#2f6f4f"
 _CHARACTER = 0.56
 """Width of a letter over its size, about: what is longer than its place is shortened."""

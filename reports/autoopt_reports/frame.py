@@ -26,6 +26,7 @@ from autoopt_reports.view import units
 from autoopt_reports.view.text import change_name, name
 
 OUTCOME, VERDICT = 27, 13
+"""Columns of the longest outcome and the longest verdict."""
 NARROW = 66  # under this width the mark alone reports the verdict
 KEYS = " Ctrl-C: finish this trial and report · twice: stop now, journal kept"
 

@@ -24,6 +24,7 @@ from autoopt.setup import Setup
 
 _NUMBER = struct.Struct("=q")
 _END, _AT = 0, _NUMBER.size
+"""Places in the shared memory: of the step at which a block ends, and of that where the first rank is."""
 _SHIFT = 40
 """A lap ends before step 2**40."""
 T = TypeVar("T")

@@ -27,6 +27,7 @@ Way = Callable[[], contextlib.AbstractContextManager[None]]
 FIRST_BUCKET, BUCKET = 2**20, 25 * 2**20
 """Torch begins with a small bucket, so that sending starts early."""
 _LEAST, _TURN = 5, 3
+"""Repeats at least, of which a median is taken, and steps of a turn after one that is not counted."""
 _MESSAGES = 0.35
 """Of the time, for messages alone; the rest is for steps with and without them, alternately."""
 

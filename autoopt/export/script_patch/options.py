@@ -16,6 +16,7 @@ from autoopt.export.script_patch.source import NoHonestEditError, Source
 
 _CONFIGURES = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
 _MOST_FILES, _MOST_BYTES = 300, 200_000
+"""Files that are looked through, and the size of one: no user writes more."""
 _LEFT_OUT = frozenset(("autoopt-runs", "node_modules", "site-packages"))
 
 

@@ -165,6 +165,7 @@ def forest_chart(view: Forest) -> ForestChart:
 
 
 COLUMN, LANE, BOX, TALL, LEFT = 114, 84, 98, 42, 10
+"""Pixels of the graph: from a box to the next, from a lane to the next, a box's width and height, the margin."""
 
 
 @dataclass(frozen=True, slots=True)
