@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import json
 import re
@@ -82,37 +83,35 @@ class Placing:
 
     Args:
         sites: of the script.
-        files: edits by file as the sites name them; read when first asked for.
         sources: the files that were read so far; edits name the nodes of these.
+
+    Attributes:
+        files: edits by file as the sites name them; read when first asked for.
         beside: the file that is added next to the script; None where nothing needs it so far.
         environment: variables that the command is started with.
         configured: texts of files that configure the script, as they are and as they become.
+        touched: the place that a user is shown.
+        notes: what the user should know of the edits.
     """
 
-    def __init__(
-        self,
-        sites: Sites,
-        files: dict[str, Edits] | None = None,
-        sources: dict[str, Source] | None = None,
-        beside: Beside | None = None,
-        environment: JsonDict | None = None,
-        configured: dict[str, tuple[str, str]] | None = None,
-    ) -> None:
+    def __init__(self, sites: Sites, sources: dict[str, Source] | None = None) -> None:
         self.sites = sites
-        self.files = {} if files is None else files
-        self.beside = beside
-        self.environment = environment or {}
-        self.configured = configured or {}
-        self._sources = {} if sources is None else sources
+        self.files: dict[str, Edits] = {}
+        self.beside: Beside | None = None
+        self.environment: JsonDict = {}
+        self.configured: dict[str, tuple[str, str]] = {}
         self.touched: Place | None = None
         self.notes: list[str] = []
-        first = [name for name in (entry_of(self.sites), *(site.file for site in sites.sites)) if name is not None]
+        self._sources = {} if sources is None else sources
+        first = [name for name in (entry_of(sites), *(site.file for site in sites.sites)) if name is not None]
         self.options = ScriptOptions(sites.command, UserFiles(first, Path(sites.cwd), self._source))
 
     def on_trial(self) -> Placing:
         """The same files, to which a change's edits can be added and taken back as a whole."""
-        files = {name: edits.copy() for name, edits in self.files.items()}
-        return Placing(self.sites, files, self._sources, self.beside, self.environment, self.configured)
+        trial = copy.copy(self)
+        trial.files = {name: edits.copy() for name, edits in self.files.items()}
+        trial.touched, trial.notes = None, []
+        return trial
 
     def place(self, edit: Edit) -> None:
         """Adds one edit.
