@@ -105,7 +105,7 @@ def loop(seconds: float) -> dict[str, Any]:
             (folder / "train.py").write_text(text.replace(old, new))
             words = ["judge", "--baseline", "HEAD", "--seconds", f"{seconds:g}", "--session", str(session), "--quiet"]
             done = subprocess.run(
-                [sys.executable, "-m", "autoopt", *words, "--", sys.executable, "train.py", "100000"],
+                [sys.executable, "-P", "-m", "autoopt", *words, "--", sys.executable, "train.py", "100000"],
                 cwd=folder, capture_output=True, text=True, check=False,
             )  # fmt: skip
             answer = json.loads(done.stdout) if done.stdout.strip() else {"verdict": "error", "reason": done.stderr}
