@@ -183,6 +183,7 @@ def test_what_a_candidate_may_write_configures_nothing(
         raise UsageError("enough")
 
     monkeypatch.setattr("autoopt.comparing.compare.compare_sides", compare_sides)
+    monkeypatch.setattr("autoopt.trial.start.begin_server", lambda: None)
     Path("train.py").touch()
     Path("pyproject.toml").write_text('[tool.autoopt]\nstrategies = "cheat:S"\ntolerance = "90%"\n')
     assert main([command, "--baseline", "HEAD", "--", "python", "train.py"]) == 2
