@@ -197,9 +197,10 @@ def measured(
                 pair = seen.joined(label)
                 own = flags if flags is not None and label == "candidate" else {}
                 spec = TrialSpec(workload=f"{file}:build", seed=pair.seed, directory=str(folder), flags=own)
+                began = time.monotonic()
                 process = launcher.start(spec, log=folder / f"{label}-{number}.log", timeout=120.0)
                 arms[label] = WatchedArm(
-                    process, Plan(), clock=time.monotonic, began=time.monotonic(), side=sides[label], label=label,
+                    process, Plan(), clock=time.monotonic, began=began, side=sides[label], label=label,
                     pair=pair, pairs=seen,
                 )  # fmt: skip
                 arms[label].warm_up(0.1)
