@@ -162,6 +162,8 @@ def asks(results: Path) -> str:
     power = f"\n\nTrue gains, simulated:\n\n{table(heads, gains)}" if gains else ""
     live = document.get("live", {}).get("asks", [])
     rows += [["commits on a real machine", len(live), sum(one["answer"] == "faster" for one in live)]] if live else []
+    gained = [one["answer"] for one in document.get("gains", {}).get("asks", [])]
+    true = f"\n\nTrue gains on a real machine: {gained.count('faster')} of {len(gained)} found." if gained else ""
     two = document.get("revisions") or {}
     real = (
         f"\n\nA real change, the example's images decoded once: {speedup(two.get('throughput'))} a step." if two else ""
@@ -171,6 +173,7 @@ def asks(results: Path) -> str:
         "5 % of ledgers may hold one.\n\nReproduce: `python -m benchmarks.asks --help`.\n\n"
         + table(["placebo changes", "asks", "answered faster"], rows)
         + power
+        + true
         + real
         + "\n\n"
         + machine(*(one["environment"] for one in document.get("simulated", {}).values()))

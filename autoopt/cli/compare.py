@@ -90,7 +90,7 @@ def compare_command(
     seed that neither knows, and their weights are compared. The exit code is 0, or 5 if --require is not shown;
     "undecided" never passes.
     """
-    options = read_options({**given, "budget": given["budget"] or BUDGET})
+    options = read_options({**given, "budget": given["budget"] or BUDGET}, {})  # pyproject.toml may be the candidate's
     wanted = _requirement(require) if require is not None else None
     if wanted is not None and ledger is None:
         raise UsageError(

@@ -70,7 +70,7 @@ def judge_command(
     The first call measures the baseline; later calls use it again until code or machine change. All calls of a
     session share an error rate of 5 %, and each answer states what is left of it.
     """
-    options = read_options({**given, "budget": f"{seconds:g}s"})
+    options = read_options({**given, "budget": f"{seconds:g}s"}, {})  # the candidate may have written pyproject.toml
     from autoopt.script.command import read
 
     chosen = read(workload, words)

@@ -84,14 +84,17 @@ def optimize_options(*keys: str, **helps: str) -> Callable[[F], F]:
     return decorate
 
 
-def read_options(given: Mapping[str, Any]) -> Options:
-    """Options from the words of a command over the nearest ``[tool.autoopt]``.
+def read_options(given: Mapping[str, Any], config: Mapping[str, Any] | None = None) -> Options:
+    """Options from the words of a command over a configuration.
+
+    Args:
+        config: None: the nearest ``[tool.autoopt]``.
 
     Raises:
         UsageError: a bad value, or an unknown or bad key of ``[tool.autoopt]``.
     """
     words = {key.replace("_", "-"): None if value == () else value for key, value in given.items()}
-    return make_options(words, read_config(here()), label=_label)
+    return make_options(words, read_config(here()) if config is None else config, label=_label)
 
 
 def here() -> Path:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from autoopt.benchmark.cputime import cpu_times, foreign_seconds
 from autoopt.errors import TrialFailed
 from autoopt.records import Plan
 from autoopt.records.messages import Block, Startup
@@ -138,6 +139,7 @@ def apart(pairs: Sequence[Pair]) -> float | None:
 class WatchedArm(TrialArm):
     """Seconds of blocks and of the start are those between question and answer on ``clock``.
 
+    What it returns is made anew from that and from what the kernel counts; no second comes from the process itself.
     The ramp after a thaw is a question of its own, so that all of the measured block lies between two readings of the
     clock. Nothing is left out: a script's evaluations and checkpoints within a block are a part of its seconds.
 
@@ -178,17 +180,22 @@ class WatchedArm(TrialArm):
         return self._step_seconds
 
     def warm_up(self, max_seconds: float) -> Startup:
-        startup = super().warm_up(max_seconds)
-        self.cycle = startup.cycle
+        told = super().warm_up(max_seconds)
+        self.cycle = told.cycle
         seconds = []
         for _ in range(_ASKED):
             began = self._clock()
             self._trained(1)
             seconds.append(self._clock() - began)
         self._step_seconds = max(min(seconds), 1e-9)
-        spent = self._clock() - self._began - (startup.warmup_steps + _ASKED) * self._step_seconds
-        self._pairs.starts[self._side].append(max(spent, 0.0))
-        return startup.model_copy(update={"fixed_seconds": self._pairs.starts[self._side][-1]})
+        steady = self.position * self._step_seconds  # the weights show at which step it stands
+        start = max(self._clock() - self._began - steady, 0.0)
+        self._pairs.starts[self._side].append(start)
+        return Startup(
+            build_seconds=start, setup_seconds=0.0, warmup_seconds=steady, warmup_steps=self.position,
+            fixed_seconds=start, steady=told.steady, cycle=told.cycle, compiler=told.compiler,
+            first_step=told.first_step, losses=told.losses,
+        )  # fmt: skip
 
     def _trained(self, steps: int) -> Block:
         timeout = self._patience * steps * self._step_seconds + 60.0
@@ -219,18 +226,22 @@ class WatchedArm(TrialArm):
         if not self.aligned:
             self._align()
         ramp, steps = self.pair.lengths(seconds, min_steps, ramp_seconds)
-        whole = began = self._clock()
+        whole = self._clock()
         if ramp:
             self._trained(ramp)
-            began = self._clock()
-        block = self._trained(steps)
+        before, began = cpu_times(with_children=True), self._clock()
+        told = self._trained(steps)
         self._sample()
-        ended = self._clock()
+        ended, after = self._clock(), cpu_times(with_children=True)
         self.pair.blocks += 1
         self._pairs.trained(self._side, ramp + steps, ended - whole)
         each = self._pairs.samples_per_step
-        counted = {"steps": steps, "samples": block.samples if each is None else round(steps * each) or None}
-        return block.model_copy(update={"seconds": ended - began, "late_seconds": 0.0, **counted})
+        return Block(
+            steps=steps, samples=told.samples if each is None else round(steps * each) or None,
+            seconds=ended - began, foreign_cpu_seconds=foreign_seconds(before, after),
+            first_step=told.first_step, losses=told.losses,
+            allocation_retries=told.allocation_retries, recompilations=told.recompilations,
+        )  # fmt: skip
 
     def freeze(self) -> None:
         super().freeze()

@@ -44,7 +44,7 @@ def baseline_spec(
 
 
 def registry_of(options: Options) -> Registry:
-    with cwd_on_path():
+    with cwd_on_path() if options.strategies else contextlib.nullcontext():
         registry = load_strategies(options.strategies)
     check_names(options, {name: strategy.risk.value for name, strategy in registry.items()})
     return registry

@@ -22,8 +22,8 @@ from autoopt.toolserver.workspace import Workspace
 Report = Callable[[str], Awaitable[None]]
 
 _PATIENCE = 15.0
-_ANSWERED = (0, 5)
-"""Exit codes of commands that have printed their document; 5: what was required does not hold."""
+_ANSWERED = (0, 5, 6, 7)
+"""Exit codes of commands that have printed their document; 5: what was required does not hold; 6, 7: of ``judge``."""
 
 
 class CommandFailedError(AutooptError):
@@ -38,7 +38,7 @@ class Commands:
         words: of autoopt itself; tests put in their own.
     """
 
-    def __init__(self, workspace: Workspace, words: Sequence[str] = (sys.executable, "-m", "autoopt")) -> None:
+    def __init__(self, workspace: Workspace, words: Sequence[str] = (sys.executable, "-P", "-m", "autoopt")) -> None:
         self.workspace, self._words = workspace, tuple(words)
         self._turn = anyio.Lock()
 

@@ -26,9 +26,9 @@ from autoopt.toolserver.workspace import Workspace
 INSTRUCTIONS = """Measures PyTorch training runs in one workspace and judges changes to them.
 profile a script (train.py with its words) or a function (job.py:build) first; opportunities ranks what could be
 changed, with predicted gains and file:line; compare measures a change (a plan, a patch, a revision, or the files as
-they are now) against a baseline and is never passed by chance: "undecided" is no pass; apply puts changes on the
-script's files, and takes them off again with revert. Calls take as long as their budget; they report progress and
-can be cancelled."""
+they are now) against a baseline and is never passed by chance: "undecided" is no pass; judge does the same in a loop of
+edits, in a minute each: keep, discard, undecided or refused; apply puts changes on the script's files, and takes them
+off again with revert. Calls take as long as their budget; they report progress and can be cancelled."""
 
 _PROFILE = "profile.json"
 _READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
@@ -49,6 +49,7 @@ def make_server(workspace: Workspace, commands: Commands | None = None) -> MCPSe
         (tools.profile, _RUNS),
         (tools.opportunities, _READS),
         (tools.compare, _RUNS),
+        (tools.judge, _RUNS),
         (tools.apply, _WRITES),
         (tools.report, _RUNS),
     ):
@@ -124,6 +125,31 @@ class _Tools:
             named = self._workspace.workload(target, words or [])
             document = await self._commands.json(["compare", *options, *named], self._report(ctx, budget))
             return answers.compared(Compared.model_validate(document))
+
+        return await _answered(work)
+
+    async def judge(
+        self,
+        target: str,
+        ctx: Context,
+        words: list[str] | None = None,
+        baseline: str = "HEAD",
+        candidate: str = ".",
+        seconds: float = 60.0,
+        head: str | None = None,
+    ) -> dict[str, Any]:
+        """Decide whether to keep an edit, in a loop of edits: keep, discard, undecided or refused.
+
+        target, words, baseline, candidate: as for compare. The first call measures the baseline, later ones use that
+        again; all share an error of 5 %. Commit before an edit, and after a keep. head: of the last answer.
+        """
+
+        async def work() -> JsonDict:
+            sides = [f"--baseline={self._workspace.side(baseline)}", f"--candidate={self._workspace.side(candidate)}"]
+            options = [*sides, f"--seconds={seconds:g}", *([f"--head={head}"] if head else [])]
+            named = self._workspace.workload(target, words or [])
+            verdict: JsonDict = await self._commands.json(["judge", *options, *named], self._report(ctx, f"{seconds}s"))
+            return verdict
 
         return await _answered(work)
 

@@ -1,14 +1,15 @@
 """Answers of ``autoopt compare`` to changes that do nothing, asked again and again, and to one that does something.
 
     python -m benchmarks.asks --simulated 20                # ledgers of 200 asks each, in simulated time
-    python -m benchmarks.asks --live 20 --seconds 380       # commits on this machine; call again to go on
+    python -m benchmarks.asks --live 20 --seconds 380       # placebos on this machine; call again to go on
+    python -m benchmarks.asks --gains 20 --seconds 380      # true gains on this machine
     python -m benchmarks.asks --revisions 300               # an example in two revisions, with the comment's text
     python -m benchmarks.asks --loop 60                     # ten edits by a scripted agent, seconds of an answer
     python -m benchmarks.asks --power 20                    # true gains of 5, 10, 30 %, in simulated time
     python -m benchmarks.asks --table                       # what was measured so far
 
-A live ask is ``autoopt compare --require faster`` of a commit that adds a comment with the commit before it. Nothing is
-left out and nothing is asked twice: the ledger goes on where it stood.
+A live ask is ``autoopt compare --require faster`` of a commit with the commit before it. Nothing is left out and
+nothing is asked twice: the ledger goes on where it stood.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ def main() -> None:
     parser.add_argument("--simulated", type=int, default=0, metavar="LEDGERS", help="of 200 asks each")
     parser.add_argument("--kinds", default="normal,heavy,drifting,bimodal", help="of simulated noise")
     parser.add_argument("--live", type=int, default=0, metavar="ASKS", help="until so many have been answered")
+    parser.add_argument("--gains", type=int, default=0, metavar="ASKS", help="the same of true gains")
     parser.add_argument("--budget", type=float, default=45.0, help="seconds of a live ask")
     parser.add_argument("--revisions", type=float, metavar="SECONDS", help="compare two revisions of an example")
     parser.add_argument("--loop", type=float, metavar="SECONDS", help="judge ten edits of a scripted agent")
@@ -45,15 +47,15 @@ def main() -> None:
             found = {**ledgers(kind, options.simulated), "environment": environment()}
             document.setdefault("simulated", {})[kind] = found
             save(options.out, document)
-    if options.live:
-        from benchmarks.asks.live import ask
+    deadline = time.monotonic() + options.seconds
+    for name, kind, count in (("live", "placebo", options.live), ("gains", "gain", options.gains)):
+        if count:
+            from benchmarks.asks.live import ask
 
-        document.setdefault("live", {"asks": []})
-        deadline = time.monotonic() + options.seconds
-        while len(document["live"]["asks"]) < options.live and time.monotonic() + options.budget < deadline:
-            number = len(document["live"]["asks"]) + 1
-            document["live"]["asks"].append({**ask(number, options.budget), "environment": environment()})
-            save(options.out, document)
+            asks = document.setdefault(name, {"asks": []})["asks"]
+            while len(asks) < count and time.monotonic() + options.budget < deadline:
+                asks.append({**ask(kind, len(asks) + 1, options.budget), "environment": environment()})
+                save(options.out, document)
     if options.revisions:
         from benchmarks.asks.revisions import measure
 
@@ -84,12 +86,13 @@ def table(document: dict[str, Any]) -> str:
             f"simulated, {kind} noise: {found['ledgers_with_a_keep']} of {found['ledgers']} ledgers of "
             f"{found['asks_each']} placebo asks with any called faster, {found['keeps']} of {asks} asks"
         )
-    asks = document.get("live", {}).get("asks", [])
-    if asks:
-        answers = [each["answer"] for each in asks]
-        counts = ", ".join(f"{answers.count(name)} {name}" for name in sorted(set(answers)))
-        lines.append(f"live: {len(asks)} placebo commits under one ledger: {counts}")
-        lines.append(_measured(asks))
+    for name, what in (("live", "placebo commits"), ("gains", "true gains")):
+        asks = document.get(name, {}).get("asks", [])
+        if asks:
+            answers = [each["answer"] for each in asks]
+            counts = ", ".join(f"{answers.count(answer)} {answer}" for answer in sorted(set(answers)))
+            lines.append(f"live: {len(asks)} {what} under one ledger: {counts}")
+            lines.append(_measured(asks))
     for kind, found in document.get("power", {}).items():
         for row in found["rows"]:
             lines.append(

@@ -1,9 +1,11 @@
-"""A placebo commit on this machine: a comment more, asked about by ``autoopt compare`` under a ledger that goes on."""
+"""A commit on this machine, asked about by ``autoopt compare`` under a ledger that goes on.
+
+A placebo changes a comment; a true gain takes out a forward pass that nobody reads.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from autoopt.comparing.compare import compare_sides
 from autoopt.options import Options
 from autoopt.records.comparing import Requirement
 from autoopt.script.command import Build
+from benchmarks.asks import git
 
 FOLDER = Path.home() / ".cache" / "autoopt-benchmarks" / "asks"
 
@@ -20,6 +23,14 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
+UNREAD = 0
+
+
+def loss(model, batch):
+    for _ in range(UNREAD):
+        model(batch[0])
+    return F.cross_entropy(model(batch[0]), batch[1])
+
 
 def build():
     x = torch.randn(512, 3, 16, 16, generator=torch.Generator().manual_seed(0))
@@ -27,26 +38,29 @@ def build():
     model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 3, 2), nn.ReLU(), nn.Flatten(),
         nn.Linear(32 * 36, 2))
     return autoopt.Workload(model=model, train_data=TensorDataset(x, y), batch_size=32, max_steps=2000,
-        loss=lambda m, b: F.cross_entropy(m(b[0]), b[1]), optimizer=lambda p: torch.optim.SGD(p, lr=0.01))
+        loss=loss, optimizer=lambda p: torch.optim.SGD(p, lr=0.01))
 '''
 
 
-def ask(number: int, budget: float) -> dict[str, Any]:
-    """The answer to one ask, in the repository of placebo commits, which is made where it is missing."""
+def ask(kind: str, number: int, budget: float) -> dict[str, Any]:
+    """The answer to one ask, in the repository of all asks, which is made where it is missing.
+
+    Args:
+        kind: ``placebo`` or ``gain``; each has a ledger of its own.
+    """
     if not (FOLDER / ".git").exists():
         FOLDER.mkdir(parents=True, exist_ok=True)
-        _git("init", "-q")
-        (FOLDER / "job.py").write_text(JOB)
-        _git("add", "job.py")
-        _git("commit", "-qm", "the job")
-    with (FOLDER / "job.py").open("a") as file:
-        file.write(f"# change {number}\n")
-    _git("commit", "-qam", f"placebo {number}")
+        git(FOLDER, "init", "-q")
+    before = JOB.replace("UNREAD = 0", "UNREAD = 1") if kind == "gain" else JOB
+    for text in (before, f"{JOB}# {kind} {number}\n"):
+        (FOLDER / "job.py").write_text(text)
+        git(FOLDER, "add", "job.py")
+        git(FOLDER, "commit", "-qm", f"{kind} {number}")
     options = Options(budget_seconds=budget, device="cpu")
     with contextlib.chdir(FOLDER):
         found = compare_sides(
             "HEAD~1", "HEAD", Build("job.py:build"), options,
-            requirement=Requirement(kind="faster"), ledger=FOLDER / ".git" / "asks.jsonl",
+            requirement=Requirement(kind="faster"), ledger=FOLDER / ".git" / f"{kind}.jsonl",
         )  # fmt: skip
     ratio, ledger = found.throughput, found.ledger
     assert ledger is not None
@@ -61,8 +75,3 @@ def ask(number: int, budget: float) -> dict[str, Any]:
         "quality": found.learning.level,
         "seconds": found.seconds,
     }
-
-
-def _git(*words: str) -> None:
-    identity = ("-c", "user.name=autoopt", "-c", "user.email=autoopt@example.invalid")
-    subprocess.run(["git", *identity, *words], cwd=FOLDER, check=True, capture_output=True)

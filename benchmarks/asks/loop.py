@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from autoopt.cli.judge import CODES
+from benchmarks.asks import git
 
 SCRIPT = '''"""Classifies rows that are made from text, with a small network."""
 import sys
@@ -96,27 +97,22 @@ def loop(seconds: float) -> dict[str, Any]:
         folder, session = Path(above) / "work", Path(above) / "session.json"
         folder.mkdir()
         (folder / "train.py").write_text(SCRIPT)
-        _git(folder, "init", "-q", "-b", "main")
-        _git(folder, "add", "train.py")
-        _git(folder, "commit", "-qm", "the script as it is")
+        git(folder, "init", "-q", "-b", "main")
+        git(folder, "add", "train.py")
+        git(folder, "commit", "-qm", "the script as it is")
         for kind, message, old, new in EDITS:
             text = (folder / "train.py").read_text()
             assert old in text, message
             (folder / "train.py").write_text(text.replace(old, new))
             words = ["judge", "--baseline", "HEAD", "--seconds", f"{seconds:g}", "--session", str(session), "--quiet"]
             done = subprocess.run(
-                [sys.executable, "-m", "autoopt", *words, "--", sys.executable, "train.py", "100000"],
+                [sys.executable, "-P", "-m", "autoopt", *words, "--", sys.executable, "train.py", "100000"],
                 cwd=folder, capture_output=True, text=True, check=False,
             )  # fmt: skip
             answer = json.loads(done.stdout) if done.stdout.strip() else {"verdict": "error", "reason": done.stderr}
             assert done.returncode == CODES.get(answer["verdict"], done.returncode)
             kept = answer["verdict"] == "keep"
-            _git(folder, *(("commit", "-qam", message) if kept else ("checkout", "-q", "--", "train.py")))
+            git(folder, *(("commit", "-qam", message) if kept else ("checkout", "-q", "--", "train.py")))
             asks.append({"kind": kind, "edit": message, **answer, "exit_code": done.returncode})
             sys.stderr.write(f"{kind}: {message}: {answer['verdict']}: {answer['reason']}\n")
     return {"asks": asks, "seconds_each": seconds, "seconds": time.monotonic() - began}
-
-
-def _git(folder: Path, *words: str) -> None:
-    identity = ("-c", "user.name=autoopt", "-c", "user.email=autoopt@example.invalid")
-    subprocess.run(["git", *identity, *words], cwd=folder, check=True, capture_output=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -15,6 +14,7 @@ from autoopt.options import Options
 from autoopt.records.comparing import Requirement
 from autoopt.script.command import parse
 from autoopt_reports import compared
+from benchmarks.asks import git
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_photos.py"
 COMMAND = parse("train_photos.py --epochs 40")
@@ -32,19 +32,19 @@ def measure(seconds: float) -> tuple[dict[str, Any], str]:
     """The document of the comparison, with the diff, and the text of the comment."""
     with tempfile.TemporaryDirectory(prefix="autoopt-revisions-") as above, contextlib.chdir(above):
         shutil.copy(EXAMPLE, ".")
-        _git("init", "-q", "-b", "main")
-        _git("add", ".")
-        _git("commit", "-qm", "the example as it is")
-        _git("checkout", "-q", "-b", "decoded-once")
+        git(".", "init", "-q", "-b", "main")
+        git(".", "add", ".")
+        git(".", "commit", "-qm", "the example as it is")
+        git(".", "checkout", "-q", "-b", "decoded-once")
         Path(EXAMPLE.name).write_text(decoded_once(EXAMPLE.read_text(encoding="utf-8")), encoding="utf-8")
-        _git("commit", "-qam", "images are decoded once")
+        git(".", "commit", "-qam", "images are decoded once")
         found = compare_sides(
             "main", "decoded-once", COMMAND, Options(budget_seconds=seconds, device="cpu"),
             requirement=Requirement(kind="faster"), say=lambda text: print(text, file=sys.stderr),
         )  # fmt: skip
         words = f"--baseline main --candidate decoded-once --require faster --ledger asks.jsonl {COMMAND.asked()}"
         found = found.model_copy(update={"command": f"autoopt compare {words}"})
-        diff = _git("diff", "main", "decoded-once")
+        diff = git(".", "diff", "main", "decoded-once")
     return {**found.model_dump(), "diff": diff}, compared.markdown(found)
 
 
@@ -53,8 +53,3 @@ def decoded_once(text: str) -> str:
     (below, line), (old, new) = KEPT
     assert text.count(below) == text.count(old) == 1
     return text.replace(below, below + line).replace(old, new)
-
-
-def _git(*words: str) -> str:
-    identity = ("-c", "user.name=autoopt", "-c", "user.email=autoopt@example.invalid")
-    return subprocess.run(["git", *identity, *words], check=True, capture_output=True, text=True).stdout

@@ -18,16 +18,20 @@ from autoopt.comparing.answer import answer_of
 from autoopt.comparing.watched import Pairs, WatchedArm, apart
 from autoopt.records import Estimate, JsonDict, Plan
 from autoopt.records.comparing import Compared, ComparedSide, Learning, Requirement
+from autoopt.records.messages import Block
 from autoopt.trial.parent import Launcher
 from autoopt.trial.process import TrialProcess
 from autoopt.trial.protocol import TrialSpec
 
 HONEST = """
-import os, time, torch, autoopt
+import os, select, time, torch, autoopt
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
-SECONDS, HERE, sleep = {seconds}, os.path.dirname(__file__), time.sleep
+SECONDS, HERE = {seconds}, os.path.dirname(__file__)
+
+def sleep(seconds):
+    select.select([], [], [], seconds)  # so long by the kernel's clock, whatever the process's own shows
 
 class Model(torch.nn.Module):
     def __init__(self):
@@ -64,9 +68,12 @@ def loss(model, batch):
 """
 CLAIMED = """
 import autoopt.benchmark.warmup as blocks
-plain = blocks.Block
-blocks.Block = lambda **told: plain(**{{**told, "seconds": told["seconds"] / {times},
-    "steps": round(told["steps"] * {times}), "samples": round(told["samples"] * {times})}})
+plain, started = blocks.Block, blocks.Startup
+blocks.Block = lambda **told: plain(**{{**told, "seconds": told["seconds"] / {times}, "late_seconds": 1.0,
+    "steps": round(told["steps"] * {times}), "samples": round(told["samples"] * {times}),
+    "foreign_cpu_seconds": 1000.0, "stage_seconds": {{"data": 1000.0}}}})
+blocks.Startup = lambda **told: started(**{{**told, "warmup_steps": 10**6, "build_seconds": 0.0}})
+sleep(1.0)  # at its start
 """
 
 CHEATS = {
@@ -143,8 +150,8 @@ class Measured:
     apart: float | None
     whole: float | None
     tampered: str
-    samples: int | None
-    steps: int
+    block: Block
+    starts: dict[str, list[float]]
 
     @property
     def answer(self) -> Compared:
@@ -190,9 +197,10 @@ def measured(
                 pair = seen.joined(label)
                 own = flags if flags is not None and label == "candidate" else {}
                 spec = TrialSpec(workload=f"{file}:build", seed=pair.seed, directory=str(folder), flags=own)
+                began = time.monotonic()
                 process = launcher.start(spec, log=folder / f"{label}-{number}.log", timeout=120.0)
                 arms[label] = WatchedArm(
-                    process, Plan(), clock=time.monotonic, began=time.monotonic(), side=sides[label], label=label,
+                    process, Plan(), clock=time.monotonic, began=began, side=sides[label], label=label,
                     pair=pair, pairs=seen,
                 )  # fmt: skip
                 arms[label].warm_up(0.1)
@@ -211,7 +219,7 @@ def measured(
                 arm.close()
     assert block is not None
     return Measured(
-        spent["incumbent"] / spent["candidate"], apart(seen.all), seen.whole, seen.tampered, block.samples, block.steps
+        spent["incumbent"] / spent["candidate"], apart(seen.all), seen.whole, seen.tampered, block, seen.starts
     )
 
 
@@ -225,7 +233,7 @@ def test_an_honest_gain_is_faster(launcher: Launcher, tmp_path: Path) -> None:
 def test_a_cheat_is_not_faster(cheat: str, launcher: Launcher, tmp_path: Path) -> None:
     found = measured(launcher, tmp_path, CHEATS[cheat])
     assert found.answer.answer != "faster", found
-    assert found.samples == 16 * found.steps
+    assert found.block.samples == 16 * found.block.steps
 
 
 def test_what_was_trained_ahead_at_the_start_is_of_no_use(launcher: Launcher, tmp_path: Path) -> None:
@@ -262,12 +270,14 @@ def test_what_was_trained_ahead_at_the_start_is_of_no_use(launcher: Launcher, tm
 
 @pytest.mark.parametrize("times", [1.4, 5.0])
 @pytest.mark.parametrize("seconds", [0.001, pytest.param(0.03, marks=pytest.mark.slow)])
-def test_steps_that_are_only_claimed_do_not_count(
-    times: float, seconds: float, launcher: Launcher, tmp_path: Path
-) -> None:
+def test_what_is_only_claimed_does_not_count(times: float, seconds: float, launcher: Launcher, tmp_path: Path) -> None:
     found = measured(launcher, tmp_path, CLAIMED.format(times=times), seconds=seconds)
     assert found.answer.answer != "faster", found
-    assert found.samples == 16 * found.steps
+    assert found.block.samples == 16 * found.block.steps
+    assert (found.block.late_seconds, found.block.stage_seconds) == (0.0, {})
+    assert (found.block.foreign_cpu_seconds or 0.0) < 10.0
+    (honest,), (start,) = found.starts.values()
+    assert start > honest + 0.5
 
 
 @pytest.mark.slow
@@ -369,10 +379,11 @@ def test_a_clock_that_is_patched_in_c_changes_nothing(launcher: Launcher, tmp_pa
     )
     subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"], check=True)
     flags: JsonDict = {"env": {"LD_PRELOAD": str(library)}}
-    script = "import time; a = time.monotonic(); time.sleep(0.3); print(time.monotonic() - a)"
+    script = "import time, select; a = time.monotonic(); select.select([], [], [], 0.3); print(time.monotonic() - a)"
     told = subprocess.run(
         [sys.executable, "-c", script], env={**os.environ, **flags["env"]}, check=True, capture_output=True, text=True
     )
     assert float(told.stdout) < 0.2, "the library does what it is for"
     found = measured(launcher, tmp_path, flags=flags)
     assert found.answer.answer != "faster", found
+    assert 0.7 < found.ratio < 1.3, "no clock but the judge's counts"

@@ -13,7 +13,8 @@ from autoopt.cli.judge import CODES, verdict
 from autoopt.comparing.ledger import answered, enter
 from autoopt.comparing.session import KnownBaseline, Session, default_path, fingerprint_of, read, write
 from autoopt.comparing.sides import side
-from autoopt.errors import DocumentError
+from autoopt.errors import DocumentError, UsageError
+from autoopt.options import Options
 from autoopt.records import Environment, Estimate, Noise
 from autoopt.records.comparing import Compared, ComparedSide, LedgerEntry
 from autoopt.script.command import Build
@@ -168,3 +169,22 @@ def test_a_loop_uses_the_baseline_again(
     assert second[0] != 0
     assert second[1]["ask"] == 2
     assert second[1]["error"]["left"] < first[1]["error"]["left"]
+
+
+@pytest.mark.parametrize("command", ["judge", "compare"])
+def test_what_a_candidate_may_write_configures_nothing(
+    command: str, git: Git, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    asked: list[Options] = []
+
+    def compare_sides(baseline: str, candidate: str, workload: Build, options: Options, **given: Any) -> Compared:
+        asked.append(options)
+        raise UsageError("enough")
+
+    monkeypatch.setattr("autoopt.comparing.compare.compare_sides", compare_sides)
+    monkeypatch.setattr("autoopt.trial.start.begin_server", lambda: None)
+    Path("train.py").touch()
+    Path("pyproject.toml").write_text('[tool.autoopt]\nstrategies = "cheat:S"\ntolerance = "90%"\n')
+    assert main([command, "--baseline", "HEAD", "--", "python", "train.py"]) == 2
+    assert (asked[0].strategies, asked[0].tolerance) == ((), Options().tolerance)

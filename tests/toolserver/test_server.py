@@ -20,7 +20,7 @@ from autoopt.toolserver.workspace import Workspace
 from benchmarks.sample import profile, win
 
 mcp = pytest.importorskip("mcp")
-TOOLS = {"profile", "opportunities", "compare", "apply", "report"}
+TOOLS = {"profile", "opportunities", "compare", "judge", "apply", "report"}
 
 
 class Asked(Commands):
@@ -169,6 +169,32 @@ def test_what_is_refused_is_said_and_nothing_is_run(
     assert result.is_error
     assert said in result.content[0].text
     assert asked.words == []
+
+
+def test_the_judge_answers_whatever_its_verdict_is(workspace: Workspace) -> None:
+    """The words are those of the command; a verdict that is no ``keep`` has an exit code of its own."""
+    script = "import json, sys; print(json.dumps({'verdict': 'refused', 'words': sys.argv[1:]})); sys.exit(7)"
+    commands = Commands(workspace, (sys.executable, "-c", script))
+
+    async def work(client: Any) -> Any:
+        return await client.call_tool("judge", {"target": "train.py", "words": ["3"], "seconds": 30, "head": "ab12"})
+
+    found = content(session(workspace, work, commands))
+    assert found["verdict"] == "refused"
+    options = ["--baseline=HEAD", "--candidate=.", "--seconds=30", "--head=ab12"]
+    assert found["words"] == ["judge", *options, "train.py", "--", "3"]
+
+
+def test_no_module_of_the_workspace_takes_the_place_of_an_installed_one(workspace: Workspace) -> None:
+    (workspace.root / "click.py").write_text("raise SystemExit('a file of the candidate was imported')")
+
+    async def version() -> str:
+        async def report(line: str) -> None:
+            """Nobody listens."""
+
+        return await Commands(workspace).text(["--version"], report)
+
+    assert anyio.run(version)
 
 
 ENDLESS = """
