@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from math import log
+from math import inf, log
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,8 @@ from autoopt.records.messages import TrainingRun
 from autoopt.records.reading import read_result
 from autoopt.registry import load_strategies
 from autoopt.script.command import Build, parse
-from autoopt.script.whole_run import WholeRun, whole_run
+from autoopt.script.whole_run import TURN_SECONDS, WholeRun, whole_runs
+from autoopt.search.accept.evidence import memory_limit
 from autoopt.search.accept.trainings import PATIENCE, Process, Turns, ratio_of_pairs
 from autoopt.search.compare.arm import Arm, TrialArm
 from autoopt.search.compare.comparison import Rule
@@ -299,13 +300,12 @@ def _frozen(runner: TrialRunner, plan: Any, label: str, seed: int) -> Iterator[A
 
 UNTOUCHED, PATCHED = "untouched", "patched"
 
-Run = Callable[[str, float], WholeRun]
-"""``run(side, timeout)``, one whole run of a side."""
+Runs = Callable[[Sequence[str], float], list[WholeRun]]
+"""``runs(sides, timeout)``, whole runs of these sides by turns, the first one first."""
 
 
 def verify_script(run: Path, result: Result, *, seconds: float) -> Checked:
-    """Whole runs of both sides one after the other, the order within a pair drawn at random, until the time is up; one
-    pair at least.
+    """Whole runs of both sides by turns, which one begins drawn at random, until the time is up; one pair at least.
 
     Args:
         run: the run directory, which is named in messages.
@@ -319,19 +319,21 @@ def verify_script(run: Path, result: Result, *, seconds: float) -> Checked:
     sides = _sides(run, result)
     directory, metric = sides[UNTOUCHED].folders[0], result.objective.metric
 
-    def one(side: str, timeout: float) -> WholeRun:
-        return whole_run(sides[side], directory, timeout=timeout, metric=metric)
+    turn = TURN_SECONDS if memory_limit(result.environment) is None else inf  # a device goes on while they stand still
 
-    return measured(one, result, seconds=seconds, clock=time.monotonic, rng=np.random.default_rng())
+    def both(order: Sequence[str], timeout: float) -> list[WholeRun]:
+        return whole_runs([sides[side] for side in order], directory, timeout=timeout, metric=metric, turn=turn)
+
+    return measured(both, result, seconds=seconds, clock=time.monotonic, rng=np.random.default_rng())
 
 
 def measured(
-    run: Run, result: Result, *, seconds: float, clock: Callable[[], float], rng: np.random.Generator
+    runs: Runs, result: Result, *, seconds: float, clock: Callable[[], float], rng: np.random.Generator
 ) -> Checked:
     """Findings over as many pairs as fit.
 
     Args:
-        run: one whole run of a side.
+        runs: a whole run of each side.
         rng: draws the orders.
 
     Raises:
@@ -339,20 +341,19 @@ def measured(
     """
     began, pairs = clock(), list[dict[str, WholeRun]]()
     while not pairs or clock() + (clock() - began) / len(pairs) <= began + seconds:
-        pair: dict[str, WholeRun] = {}
-        for place in rng.permutation(2):
-            side = (UNTOUCHED, PATCHED)[place]
-            left = began + seconds - clock()
-            try:
-                # a pair that was seen to fit may take longer, but not for ever
-                pair[side] = run(side, left if not pairs else max(left, seconds))
-            except TrialFailed as failure:
-                if failure.kind == "timeout" and not pairs:
-                    raise UsageError(
-                        f"{seconds:.0f} s do not hold a pair of whole runs: the {side} script was not at its end",
-                        hint="give more with --budget",
-                    ) from failure
-                return Checked(holds=False, kind="whole_runs", detail=f"the {side} script failed: {failure.reason}")
+        order = [(UNTOUCHED, PATCHED)[place] for place in rng.permutation(2)]
+        left = began + seconds - clock()
+        try:
+            # a pair that was seen to fit may take longer, but not for ever
+            pair = dict(zip(order, runs(order, left if not pairs else max(left, seconds)), strict=True))
+        except TrialFailed as failure:
+            side = order[getattr(failure, "side", 0)]
+            if failure.kind == "timeout" and not pairs:
+                raise UsageError(
+                    f"{seconds:.0f} s do not hold a pair of whole runs: the {side} script was not at its end",
+                    hint="give more with --budget",
+                ) from failure
+            return Checked(holds=False, kind="whole_runs", detail=f"the {side} script failed: {failure.reason}")
         pairs.append(pair)
     ratio = ratio_of_pairs(
         [log(pair[UNTOUCHED].seconds / pair[PATCHED].seconds) for pair in pairs], result.noise.process_sd

@@ -1,4 +1,8 @@
-"""One run of a script as its user starts it, from the start of its process to its end: nothing listens to it."""
+"""Runs of scripts as their users start them, from the start of the process to its end: nothing listens to them.
+
+Several runs take turns: one goes on while the others stand still, stopped as a whole. So each sees the same stretches
+of a machine whose speed changes, by a third within minutes on shared ones, and a single pair tells their ratio.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 from autoopt.benchmark.cputime import cpu_times, foreign_seconds
@@ -22,11 +27,13 @@ from autoopt.records.messages import WHOLE_RUN, TrainingRun
 from autoopt.script.execute import opened, placed
 from autoopt.script.metric import MetricReader
 from autoopt.trial.protocol import ScriptSpec
+from autoopt.trial.tree import CAN_FREEZE, die_with_parent, freeze, thaw
 
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); from autoopt.script.whole_run import become; become()"
 )
-_BEGAN = "began"
+TURN_SECONDS = 1.0
+"""Of the run that goes on longest: caches are filled in a small part of it, and speed changes in many of them."""
 
 
 @dataclass(frozen=True)
@@ -66,38 +73,83 @@ class WholeRun:
         )
 
 
-def whole_run(script: ScriptSpec, directory: str, *, timeout: float, metric: str | None = None) -> WholeRun:
-    """Runs a script to its end in a view of its own: what it writes into the user's folders stays there.
+def whole_runs(
+    scripts: Sequence[ScriptSpec],
+    directory: str,
+    *,
+    timeout: float,
+    metric: str | None = None,
+    shares: Sequence[float] | None = None,
+    turn: float = TURN_SECONDS,
+) -> list[WholeRun]:
+    """Runs scripts to their ends by turns, each in a view of its own: what it writes into the user's folders stays
+    there.
 
     Args:
-        script: the command, the folders that are viewed, the files that are patched in the view.
-        directory: where it runs.
-        timeout: seconds after which it is ended.
-        metric: what to read in its output (:class:`~autoopt.script.metric.MetricReader`).
+        scripts: each the command, the folders that are viewed, the files that are patched in the view; the first one
+            begins.
+        directory: where they run.
+        timeout: seconds of its own after which one is ended.
+        metric: what to read in their output (:class:`~autoopt.script.metric.MetricReader`).
+        shares, turn: see :func:`run_in_turns`; infinite where two do not fit next to each other.
 
     Raises:
-        TrialFailed: it ended badly, or not in time.
+        TrialFailed: one ended badly, or not in time; ``side`` is its index.
         EnvironmentLacks: there is no view to be had.
     """
-    with tempfile.TemporaryDirectory(prefix="autoopt-whole-", ignore_cleanup_errors=True) as scratch:
-        document = {"script": script.model_dump(), "directory": directory, "scratch": scratch}
-        words = [sys.executable, "-P", "-c", _START, json.dumps(sys.path)]
-        found = run_to_end(words, timeout=timeout, text=json.dumps(document))
-        if found.code is None:
-            raise TrialFailed("timeout", f"the run was not at its end after {timeout:.0f} s")
-        began = Path(scratch, _BEGAN)
-        if not began.exists():
-            raise EnvironmentLacks(f"the script could not be started: {found.last}")
-        if found.code != 0:
-            reason = f"the run ended with exit code {found.code}: {found.last}"
-            raise TrialFailed("error", reason, detail=found.output)
-        told: list[float] = []
-        if metric:
-            reader = MetricReader(metric, told.append)
-            for line in found.output.splitlines():
-                reader.line(line)
-        seconds = found.ended - float(began.read_text())
-        return WholeRun(seconds, found.foreign_cpu_seconds, told[-1] if told else None)
+    with ExitStack() as held:
+        commands = []
+        for script in scripts:
+            scratch = held.enter_context(
+                tempfile.TemporaryDirectory(prefix="autoopt-whole-", ignore_cleanup_errors=True)
+            )
+            document = {"script": script.model_dump(), "directory": directory, "scratch": scratch}
+            words = (sys.executable, "-P", "-c", _START, json.dumps(sys.path))
+            commands.append(Command(words, text=json.dumps(document)))
+        found = run_in_turns(commands, timeout=timeout, shares=shares, turn=turn)
+    for side in sorted(range(len(found)), key=lambda side: found[side].code is None):  # those were ended with others
+        _check(side, found[side], timeout)
+    return [_whole(each, metric) for each in found]
+
+
+def _check(side: int, found: Ended, timeout: float) -> None:
+    if found.code is None:
+        failure = TrialFailed("timeout", f"the run was not at its end after {timeout:.0f} s")
+    elif not found.begun:
+        raise EnvironmentLacks(f"the script could not be started: {found.last}")
+    elif found.code != 0:
+        reason = f"the run ended with exit code {found.code}: {found.last}"
+        failure = TrialFailed("error", reason, detail=found.output)
+    else:
+        return
+    failure.side = side  # type: ignore[attr-defined]
+    raise failure
+
+
+def _whole(found: Ended, metric: str | None) -> WholeRun:
+    told: list[float] = []
+    if metric:
+        reader = MetricReader(metric, told.append)
+        for line in found.output.splitlines():
+            reader.line(line)
+    return WholeRun(found.seconds, found.foreign_cpu_seconds, told[-1] if told else None)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command to run from start to end.
+
+    Args:
+        words: of the command.
+        text: for its standard input; a process that gets one stops itself once it has made itself ready, and its
+            seconds count from there.
+        folder, variables: that it runs in, and its whole environment; None: as here.
+    """
+
+    words: Sequence[str]
+    text: str = ""
+    folder: Path | None = None
+    variables: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -105,18 +157,20 @@ class Ended:
     """A process that came to its end.
 
     Attributes:
-        seconds: from its start to its end, ``ended`` on the monotonic clock.
-        code: its exit code; None where it was ended since it took too long.
+        seconds: in which it went on, from its start to its end.
+        code: its exit code; None where it was ended: it took too long, or another one had failed.
         lines: of its output, each with the seconds at which it came.
-        own_cpu_seconds, foreign_cpu_seconds: of this program's processes, and of other programs in the meantime.
+        own_cpu_seconds, foreign_cpu_seconds: of its processes, and of other programs in the meantime; of several that
+            took turns, the latter in proportion to their seconds.
+        begun: it came as far as to be timed.
     """
 
     seconds: float
-    ended: float
     code: int | None
     lines: tuple[tuple[float, str], ...]
     own_cpu_seconds: float
     foreign_cpu_seconds: float | None
+    begun: bool = True
 
     @property
     def output(self) -> str:
@@ -128,51 +182,138 @@ class Ended:
         return (self.output.strip() or "no output").splitlines()[-1]
 
 
-def run_to_end(
-    words: Sequence[str],
+def run_in_turns(
+    commands: Sequence[Command],
     *,
     timeout: float,
-    text: str = "",
-    folder: Path | None = None,
-    variables: Mapping[str, str] | None = None,
-) -> Ended:
-    """Runs a command from start to end in a session of its own, and ends whatever it leaves behind.
+    shares: Sequence[float] | None = None,
+    turn: float = TURN_SECONDS,
+    all_of_them: bool = False,
+) -> list[Ended]:
+    """Runs commands from start to end, each in a session of its own, and ends whatever they leave behind.
+
+    On a platform that cannot stop a process tree they run one after the other.
 
     Args:
-        timeout: seconds after which it is ended.
-        text: for its standard input.
-        folder, variables: that it runs in, and its whole environment; None: as here.
+        all_of_them: one that fails does not end the others.
+        timeout: seconds of its own after which one is ended.
+        shares: about how long each takes, next to the others: by them they come to their ends together.
+        turn: seconds of the longest turn; infinite: one after the other.
     """
-    before, began, lines = cpu_times(with_children=False), time.monotonic(), list[tuple[float, str]]()
-    with subprocess.Popen(
-        words,
-        cwd=folder,
-        env=variables,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        timer = threading.Timer(timeout, end, [process])
-        timer.start()
-        try:
-            with suppress(BrokenPipeError):  # it ended before it read
-                process.stdin.write(text)
-                process.stdin.close()
-            lines += ((time.monotonic() - began, line) for line in process.stdout)
-            code = process.wait()
-            ended = time.monotonic()
-        finally:
-            late = not timer.is_alive()
-            timer.cancel()
-            end(process)
+    shares = shares or [1.0] * len(commands)
+    alone = len(commands) < 2 or not CAN_FREEZE
+    before = cpu_times(with_children=False)
+    with ExitStack() as held:
+        runs = [held.enter_context(_Running(command, timeout)) for command in commands]
+        while left := [(run, share) for run, share in zip(runs, shares, strict=True) if not run.over]:
+            for run, share in left:
+                run.go_on(inf if alone or len(left) < 2 else turn * share / max(shares))
+                if run.over and run.code != 0 and not all_of_them:
+                    left = []
+                    break
+            if not left:
+                break
     after = cpu_times(with_children=False)
-    own, foreign = after.own - before.own, foreign_seconds(before, after)
-    return Ended(ended - began, ended, None if late else code, tuple(lines), own, foreign)
+    foreign, whole = foreign_seconds(before, after), sum(run.seconds for run in runs)
+    return [run.ended(None if foreign is None else foreign * run.seconds / max(whole, 1e-9)) for run in runs]
+
+
+class _Running:
+    """One command on its way.
+
+    Attributes:
+        seconds: in which it went on so far.
+        code: of its exit; None before, and where it was ended.
+        over: it goes on no more.
+        begun: it came as far as to be timed.
+    """
+
+    def __init__(self, command: Command, timeout: float) -> None:
+        self._command, self._timeout = command, timeout
+        self.seconds = self._cpu = 0.0
+        self._resumed: float | None = None
+        self.code: int | None = None
+        self.over = self.begun = False
+        self._lines: list[tuple[float, str]] = []
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> _Running:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            end(self._process)
+            self._process.wait()
+            self._reader.join()
+            assert self._process.stdout is not None
+            self._process.stdout.close()
+
+    def go_on(self, seconds: float) -> None:
+        """Goes on for so many seconds, or to its end."""
+        if self._process is None and not self._made_ready():
+            return
+        process, most = self._process, min(seconds, self._timeout - self.seconds)
+        assert process is not None
+        self._resumed = time.monotonic()
+        if self.begun:
+            thaw(process.pid, process.pid)
+        self.begun = True
+        self._reader.join(None if most == inf else max(most, 0.0))
+        if self._reader.is_alive():
+            freeze(process.pid, process.pid)
+        else:
+            before, left = os.times(), self._timeout - self.seconds - (time.monotonic() - self._resumed)
+            with suppress(subprocess.TimeoutExpired):  # it has closed its output, and goes on
+                self.code = process.wait(max(left, 0.0))
+            after, self.over = os.times(), True
+            self._cpu = after.children_user + after.children_system - before.children_user - before.children_system
+        self.seconds += time.monotonic() - self._resumed
+        self._resumed = None
+        self.over = self.over or self.seconds >= self._timeout
+
+    def _made_ready(self) -> bool:
+        """Starts the process; False where it has ended before it was ready."""
+        command = self._command
+        if not command.text:
+            self._resumed = time.monotonic()
+        process = self._process = subprocess.Popen(
+            command.words,
+            cwd=command.folder,
+            env=command.variables,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, args=(process,), daemon=True)
+        self._reader.start()
+        assert process.stdin is not None
+        with suppress(BrokenPipeError):  # it ended before it read
+            process.stdin.write(command.text)
+            process.stdin.close()
+        if not command.text:
+            self.seconds += time.monotonic() - (self._resumed or 0.0)
+            return True
+        _, status = os.waitpid(process.pid, os.WUNTRACED)
+        if os.WIFSTOPPED(status):
+            self.begun = True
+            return True
+        process.returncode = self.code = os.waitstatus_to_exitcode(status)
+        self._reader.join()
+        self.over = True
+        return False
+
+    def _read(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            resumed = self._resumed
+            self._lines.append((self.seconds + (time.monotonic() - resumed if resumed else 0.0), line))
+
+    def ended(self, foreign: float | None) -> Ended:
+        """The record of it, with the CPU seconds of other programs in the meantime."""
+        return Ended(self.seconds, self.code, tuple(self._lines), self._cpu, foreign, self.begun)
 
 
 def end(process: subprocess.Popen[str]) -> None:
@@ -182,12 +323,13 @@ def end(process: subprocess.Popen[str]) -> None:
 
 
 def become() -> None:
-    """Becomes the command that standard input describes."""
+    """Becomes the command that standard input describes, once it is let go on."""
     document = json.loads(sys.stdin.read())
     script, scratch = ScriptSpec.model_validate(document["script"]), Path(document["scratch"])
     view = opened(script, scratch)
     words, environment = placed(script, view, document["directory"], scratch)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     sys.stdout.flush()
-    (scratch / _BEGAN).write_text(repr(time.monotonic()))
+    die_with_parent()
+    os.kill(os.getpid(), signal.SIGSTOP)
     os.execvpe(words[0], words, {**os.environ, **environment})

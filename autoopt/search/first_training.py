@@ -195,7 +195,9 @@ def _whole_runs(context: RunContext, state: SearchState, plan: Plan, seconds: fl
     trainings.limit_seconds = PATIENCE * seconds
     purpose, steps = f"first whole runs, pair {seed}", state.planned_steps or 0
     try:
-        pair = trainings.whole_runs(state.baseline, plan, seed, purpose=purpose, steps=steps, remember=True)
+        pair = trainings.whole_runs(
+            state.baseline, plan, seed, purpose=purpose, steps=steps, speedup=speedup, remember=True
+        )
     except TrialFailed as failure:
         if getattr(failure, "side", 1) == 0 and failure.kind != "timeout":
             raise _untrained(failure) from failure

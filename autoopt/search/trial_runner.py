@@ -6,6 +6,7 @@ import copy
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from autoopt.registry import Registry
 from autoopt.script.execute import runs_here
 from autoopt.script.moved import moved
 from autoopt.script.sayable import in_lines, own_setup
-from autoopt.script.whole_run import whole_run
+from autoopt.script.whole_run import TURN_SECONDS, whole_runs
 from autoopt.search.accept.evidence import TrainedPair
 from autoopt.search.accept.losses import ROUNDING
 from autoopt.search.accept.trainings import Turns
@@ -329,13 +330,16 @@ class TrialRunner:
             return False
         return bool(self.patched_files(plan))
 
-    def whole_runs(self, plan: Plan, *, steps: int, seed: int, max_seconds: float) -> TrainedPair:
+    def whole_runs(self, plan: Plan, *, steps: int, seed: int, max_seconds: float, speedup: float) -> TrainedPair:
         """A whole run of the untouched script and one with the plan's patch on it; nothing listens to either.
+
+        They take turns on the CPU. What a device has been asked for goes on while its process stands still.
 
         Args:
             steps: of a run.
             seed: names the pair; it decides which goes first.
             max_seconds: of each.
+            speedup: of the patched one, about.
 
         Raises:
             TrialFailed: one ended badly, or was not at its end in time; ``side`` is 1 where it was the patched one.
@@ -346,15 +350,22 @@ class TrialRunner:
         assert self.patched_files is not None, "it can be patched"
         sides = (script, script.model_copy(update={"patched": self.patched_files(plan)}))
         metric = script.metric if script.sites.seeded else None  # of another seed it says nothing of the patch
-        runs: dict[int, TrainingRun] = {}
-        for side in (seed % 2, 1 - seed % 2):
-            try:
-                found = whole_run(sides[side], self.base.directory, timeout=max_seconds, metric=metric)
-            except TrialFailed as failure:
-                failure.side = side  # type: ignore[attr-defined]
-                raise
-            runs[side] = found.as_training(steps, seed)
-        return TrainedPair(baseline=runs[0], best=runs[1], whole=True)
+        order = (seed % 2, 1 - seed % 2)
+        on_device = self.memory.limit_bytes is not None
+        try:
+            found = whole_runs(
+                [sides[side] for side in order],
+                self.base.directory,
+                timeout=max_seconds,
+                metric=metric,
+                shares=[(speedup, 1.0)[side] for side in order],
+                turn=inf if on_device else TURN_SECONDS,
+            )
+        except TrialFailed as failure:
+            failure.side = order[failure.side]  # type: ignore[attr-defined]
+            raise
+        before, after = (found[order.index(side)].as_training(steps, seed) for side in (0, 1))
+        return TrainedPair(baseline=before, best=after, whole=True)
 
     @contextmanager
     def _adopted(self, plan: Plan, label: str, seed: int) -> Iterator[AnyTrial]:

@@ -223,7 +223,9 @@ def _train(
     if whole is not None and whole * (1 + 1 / speedup) <= room:
         purpose, steps = f"verification, pair {number + 1}", state.planned_steps or 0
         try:
-            return trainings.whole_runs(baseline, plan, seed, purpose=purpose, steps=steps, max_seconds=room)
+            return trainings.whole_runs(
+                baseline, plan, seed, purpose=purpose, steps=steps, speedup=speedup, max_seconds=room
+            )
         except TrialFailed:
             return None
     if state.trained is None or (whole is not None and number):

@@ -117,6 +117,7 @@ class WholeRunProof:
             context.seed + FRESH_SEEDS + index,
             purpose=f"trial {number}, pair {index + 1}",
             steps=state.planned_steps or 0,
+            speedup=exp(self.gain),
             max_seconds=context.allocation.budget - context.now(),
         )
 

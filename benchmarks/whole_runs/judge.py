@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from autoopt.script.whole_run import run_to_end
+from autoopt.script.whole_run import Command, Ended, run_in_turns
 from benchmarks.whole_runs.cases import Case
 from benchmarks.whole_runs.figures import EXPERT, UNTOUCHED
 
@@ -55,7 +55,7 @@ def rounds(
     words: Sequence[str] = (),
     rng: random.Random | None = None,
 ) -> list[Run]:
-    """Runs every side once a round; ``keep`` gets all runs after each.
+    """Runs every side once a round, by turns, so that all see the same machine; then ``keep`` gets all runs.
 
     All sides of a round get the same seed, drawn for it. A side that fails is not run again: its record has ``error``.
     Without the untouched script or the expert's, there is nothing to compare with, and the judging ends.
@@ -70,17 +70,19 @@ def rounds(
     with copies(case, sides) as trees:
         for index in range(number):
             seed = draw.randrange(1, 2**31)
-            for side in draw.sample(left, len(left)):
-                script = sides[side].script
-                command = case.command(script, data, seed, words)
+            order = draw.sample(left, len(left))
+            commands = []
+            for side in order:
+                words_of = tuple(case.command(sides[side].script, data, seed, words))
                 variables = {**case.environment(trees[side]), **sides[side].variables}
-                found = whole_run(case, command, trees[side] / case.below, variables)
+                commands.append(Command(words_of, folder=trees[side] / case.below, variables=variables))
+            for side, found in zip(order, whole_runs(case, commands), strict=True):
                 runs.append({"round": index, "side": side, "seed": seed, **found})
-                keep(runs)
                 if found["error"] is not None:
                     left = [name for name in left if name != side]
-                    if side in (UNTOUCHED, EXPERT):
-                        return runs
+            keep(runs)
+            if UNTOUCHED not in left or (EXPERT in sides and EXPERT not in left):
+                return runs
     return runs
 
 
@@ -99,16 +101,17 @@ def copies(case: Case, sides: Mapping[str, Side]) -> Iterator[dict[str, Path]]:
         yield found
 
 
-def whole_run(
-    case: Case, command: Sequence[str], folder: Path, variables: Mapping[str, str], limit: float = LIMIT
-) -> Run:
-    """One process from start to end.
+def whole_runs(case: Case, commands: Sequence[Command], limit: float = LIMIT) -> list[Run]:
+    """Processes from start to end, by turns. One that fails does not end the others.
 
     Returns:
-        Its seconds and those until its first step, its metric and samples, its own CPU seconds and those of other
-        programs.
+        Of each its seconds and those until its first step, its metric and samples, its own CPU seconds and those of
+        other programs.
     """
-    found = run_to_end(command, timeout=limit, folder=folder, variables=variables)
+    return [_record(case, found, limit) for found in run_in_turns(commands, timeout=limit, all_of_them=True)]
+
+
+def _record(case: Case, found: Ended, limit: float) -> Run:
     firsts = (at for at, line in found.lines if case.first is not None and re.search(case.first, line))
     counted = re.findall(case.samples, found.output) if case.samples is not None else []
     metric = case.read(found.output)

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autoopt.script.whole_run import end
+from autoopt.script.whole_run import Command, end
 from benchmarks.whole_runs.cases import HERE, Case, CaseError
 from benchmarks.whole_runs.data import cache
-from benchmarks.whole_runs.judge import Side, whole_run
+from benchmarks.whole_runs.judge import Side, whole_runs
 
 ROOT = HERE.parents[1]
 GRACE = 20.0
@@ -298,7 +298,8 @@ def by_optuna(work: Work, known: Path) -> Record:
         if made["patch"].strip() and put_on(made["patch"], tree / work.case.below):
             raise optuna.TrialPruned
         variables, left = work.case.environment(tree), deadline - time.monotonic()
-        run = whole_run(work.case, work.command, tree / work.case.below, variables, left)
+        command = Command(work.command, folder=tree / work.case.below, variables=variables)
+        (run,) = whole_runs(work.case, [command], left)
         target = work.case.target
         if run["error"] is not None or (target is not None and work.case.worse(target, run["metric"]) > 0):
             raise optuna.TrialPruned

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,9 @@ class Machine:
         self.seconds = {UNTOUCHED: before, PATCHED: after}
         self.metric, self.now, self.asked = metric, 0.0, list[str]()
 
+    def runs(self, order: Sequence[str], timeout: float) -> list[WholeRun]:
+        return [self.run(side, timeout) for side in order]
+
     def run(self, side: str, timeout: float) -> WholeRun:
         self.asked.append(side)
         self.now += self.seconds[side]
@@ -120,7 +124,7 @@ class Machine:
 
     def verify(self, reported: float, seconds: float = 100.0) -> Any:
         return measured(
-            self.run,
+            self.runs,
             ran(Path(), reported),
             seconds=seconds,
             clock=lambda: self.now,
@@ -155,10 +159,10 @@ def test_pairs_are_made_while_they_fit(tmp_path: Path) -> None:
 
 def test_a_side_that_fails_is_named() -> None:
     class Broken(Machine):
-        def run(self, side: str, timeout: float) -> WholeRun:
-            if side == PATCHED:
-                raise TrialFailed("error", "the run ended with exit code 1: NameError")
-            return super().run(side, timeout)
+        def runs(self, order: Sequence[str], timeout: float) -> list[WholeRun]:
+            failure = TrialFailed("error", "the run ended with exit code 1: NameError")
+            failure.side = order.index(PATCHED)  # type: ignore[attr-defined]
+            raise failure
 
     found = Broken(1.0, 1.0).verify(2.0)
     assert not found.holds

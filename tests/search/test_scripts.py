@@ -165,7 +165,7 @@ class ScriptWorld(World):
         runner.watched, runner.knows = lambda then=None: SITES, lambda sites: None
         runner.facts = runner.facts.model_copy(update={"target": None, "max_steps": STEPS})
 
-    def run_whole(self, plan: Plan, *, steps: int, seed: int, max_seconds: float) -> TrainedPair:
+    def run_whole(self, plan: Plan, *, steps: int, seed: int, max_seconds: float, speedup: float) -> TrainedPair:
         self.pairs.append(plan.names())
         before, after = 40.0, 40.0
         for name in plan.names():

@@ -313,6 +313,7 @@ class Trainings:
         *,
         purpose: str,
         steps: int,
+        speedup: float = 1.0,
         remember: bool = False,
         max_seconds: float = math.inf,
     ) -> TrainedPair:
@@ -321,7 +322,7 @@ class Trainings:
         Args:
             seed: names the pair, and says which goes first: the script has seeds of its own.
             steps: of a run.
-            remember, max_seconds: see :meth:`in_turns`.
+            speedup, remember, max_seconds: see :meth:`in_turns`.
 
         Raises:
             TrialFailed: one of them ended badly, or was not at its end in time.
@@ -332,7 +333,9 @@ class Trainings:
             pair = self._steps.step(
                 "trainings",
                 {"purpose": purpose, **plans, "seed": seed, "whole": True},
-                lambda: self._runner.whole_runs(plan, steps=steps, seed=seed, max_seconds=allowed),
+                lambda: self._runner.whole_runs(
+                    plan, steps=steps, seed=seed, max_seconds=allowed, speedup=max(speedup, 1.0)
+                ),
                 TrainedPair,
             )
         except TrialFailed as failure:
