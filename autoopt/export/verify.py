@@ -301,11 +301,11 @@ def _frozen(runner: TrialRunner, plan: Any, label: str, seed: int) -> Iterator[A
 UNTOUCHED, PATCHED = "untouched", "patched"
 
 Runs = Callable[[Sequence[str], float], list[WholeRun]]
-"""``runs(sides, timeout)``, whole runs of these sides by turns, the first one first."""
+"""``runs(sides, timeout)``, interleaved whole runs of these sides, the first one first."""
 
 
 def verify_script(run: Path, result: Result, *, seconds: float) -> Checked:
-    """Whole runs of both sides by turns, which one begins drawn at random, until the time is up; one pair at least.
+    """Interleaved whole runs of both sides, the order drawn at random, until the time is up; one pair at least.
 
     Args:
         run: the run directory, which is named in messages.

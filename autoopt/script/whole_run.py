@@ -1,7 +1,7 @@
 """Runs of scripts as their users start them, from the start of the process to its end: nothing listens to them.
 
 Several runs take turns: one goes on while the others stand still, stopped as a whole. So each sees the same stretches
-of a machine whose speed changes, by a third within minutes on shared ones, and a single pair tells their ratio.
+of a machine whose speed changes, by a third within minutes on shared ones, and a single pair measures their ratio.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def whole_runs(
     shares: Sequence[float] | None = None,
     turn: float = TURN_SECONDS,
 ) -> list[WholeRun]:
-    """Runs scripts to their ends by turns, each in a view of its own: what it writes into the user's folders stays
+    """Runs scripts to their ends, interleaved, each in a view of its own: what it writes into the user's folders stays
     there.
 
     Args:
