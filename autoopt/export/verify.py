@@ -39,13 +39,14 @@ from autoopt.registry import load_strategies
 from autoopt.script.command import Build, parse
 from autoopt.script.whole_run import TURN_SECONDS, WholeRun, whole_runs
 from autoopt.search.accept.evidence import memory_limit
-from autoopt.search.accept.trainings import PATIENCE, Process, Turns, ratio_of_pairs
+from autoopt.search.accept.trainings import PATIENCE, Process, Turns, ratio_in_turns, ratio_of_pairs
 from autoopt.search.compare.arm import Arm, TrialArm
 from autoopt.search.compare.comparison import Rule
 from autoopt.search.compare.contest import compare
 from autoopt.search.trial_runner import CONFIRMED, TrialRunner
 from autoopt.trial.parent import Launcher
 from autoopt.trial.protocol import ScriptSpec, TrialSpec
+from autoopt.trial.tree import CAN_FREEZE
 
 DEFAULT_SECONDS = 180.0
 """Of a verification, where the run had more."""
@@ -319,12 +320,17 @@ def verify_script(run: Path, result: Result, *, seconds: float) -> Checked:
     sides = _sides(run, result)
     directory, metric = sides[UNTOUCHED].folders[0], result.objective.metric
 
-    turn = TURN_SECONDS if memory_limit(result.environment) is None else inf  # a device goes on while they stand still
+    turn = inf if _one_by_one(result) else TURN_SECONDS
 
     def both(order: Sequence[str], timeout: float) -> list[WholeRun]:
         return whole_runs([sides[side] for side in order], directory, timeout=timeout, metric=metric, turn=turn)
 
     return measured(both, result, seconds=seconds, clock=time.monotonic, rng=np.random.default_rng())
+
+
+def _one_by_one(result: Result) -> bool:
+    """Whether whole runs take no turns: a device goes on while a process stands still."""
+    return memory_limit(result.environment) is not None or not CAN_FREEZE
 
 
 def measured(
@@ -355,9 +361,8 @@ def measured(
                 ) from failure
             return Checked(holds=False, kind="whole_runs", detail=f"the {side} script failed: {failure.reason}")
         pairs.append(pair)
-    ratio = ratio_of_pairs(
-        [log(pair[UNTOUCHED].seconds / pair[PATCHED].seconds) for pair in pairs], result.noise.process_sd
-    )
+    logs = [log(pair[UNTOUCHED].seconds / pair[PATCHED].seconds) for pair in pairs]
+    ratio = ratio_of_pairs(logs, result.noise.process_sd) if _one_by_one(result) else ratio_in_turns(logs)
     each = ", ".join(f"{pair[UNTOUCHED].seconds:.1f} s to {pair[PATCHED].seconds:.1f} s" for pair in pairs)
     headline = result.speedup.headline
     # the speedup of as many steps: what whole runs, which all take the same steps, can show

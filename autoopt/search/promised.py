@@ -1,10 +1,12 @@
-"""Predictions that a whole interval promises: what is tried together with others, or all at once, before it is seen."""
+"""Predictions that promise a gain: what is tried together with others, or all at once, before it is seen."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import log, prod
+
+from scipy.stats import norm
 
 from autoopt.records import Change, Estimate, EstimateKind, Plan
 from autoopt.search.candidate import Candidate, companions
@@ -13,6 +15,11 @@ from autoopt.search.run_context import RunContext
 from autoopt.search.screened import Screened, rival_strategies
 from autoopt.search.state import Part, SearchState
 from autoopt.strategy import Case, Strategy
+
+LIKELY = 0.9
+"""The chance of a gain from which on a prediction promises it: one that fails costs the whole little."""
+_SPREAD = 2 * float(norm.ppf(0.975))
+"""Standard deviations that an interval of 95 % is wide."""
 
 
 def together(
@@ -94,7 +101,7 @@ def _joined(context: RunContext, state: SearchState, changes: Sequence[Change], 
 def besides(screened: Screened, found: Iterable[Screened], skipped: Iterable[Skipped]) -> list[tuple[Change, Part]]:
     """What may be confirmed together with a candidate, though not alone.
 
-    That is what a prediction promises by the whole of its interval: where it was screened, the screening has to agree.
+    That is what a prediction promises: where it was screened, the screening has to agree.
     """
     small = []
     for other in found:
@@ -111,10 +118,11 @@ def besides(screened: Screened, found: Iterable[Screened], skipped: Iterable[Ski
 
 
 def _promised(strategy: Strategy, predicted: Estimate | None) -> Estimate | None:
-    """A prediction that no training has to judge, all of whose interval is a gain; else None."""
+    """A prediction of a likely gain that no training has to judge; else None."""
     if predicted is None or predicted.kind is EstimateKind.BOUND or strategy.risk.trains_otherwise:
         return None
-    return predicted if predicted.low > 1.0 else None
+    spread = max(log(predicted.high / predicted.low) / _SPREAD, 1e-9)
+    return predicted if norm.cdf(log(predicted.value) / spread) > LIKELY else None
 
 
 def _part(predicted: Estimate, of: int = 1) -> Part:

@@ -250,15 +250,32 @@ def _without_lost(context: RunContext, state: SearchState, changes: tuple[Change
     return ()
 
 
-def _suspicion(context: RunContext, state: SearchState, change: Change) -> tuple[int, bool]:
-    """How likely a change trains otherwise: by its risk, and among equals those that make other batches first."""
+def most_doubtful(context: RunContext, state: SearchState, candidate: Candidate) -> tuple[Change, Quality] | None:
+    """The change that goes first from a candidate that is not shown to train as well, with what is known of the whole.
+
+    None where it is shown, or nobody asks.
+    """
+    changes = sorted(candidate.changes, key=lambda change: _suspicion(context, state, change), reverse=True)
+    if takes_trainings(context, state, candidate.changes):
+        unknown = Quality(method="not_tested", level="undecided", passed=None, detail=OTHER_SAMPLES)
+        return next((change, unknown) for change in changes if other_samples(context, state, change))
+    level = context.gate.quality(candidate.plan, state.incumbent, state.facts, state.objective)
+    if level is None or level.passed or (level.passed is None and context.gate.accept_undecided):
+        return None
+    return changes[0], level
+
+
+def _suspicion(context: RunContext, state: SearchState, change: Change) -> tuple[int, float, bool]:
+    """How likely a change trains otherwise: by its risk and its rounding, and then those that make other batches."""
     registry, before = context.runner.registry, context.runner.registry.fold(state.incumbent)
     risk = registry[change.strategy].risk.rank
     try:
-        after = registry.fold(candidate_plan(registry, state.incumbent, (change,)))
+        plan = candidate_plan(registry, state.incumbent, (change,))
+        after = registry.fold(plan)
     except PLUGIN_ERRORS:
-        return risk, True
-    return risk, (after.loader, after.dataset, after.sampler) != (before.loader, before.dataset, before.sampler)
+        return risk, 1.0, True
+    other = (after.loader, after.dataset, after.sampler) != (before.loader, before.dataset, before.sampler)
+    return risk, context.gate.rounding(plan), other
 
 
 def _proven(context: RunContext, state: SearchState, changes: tuple[Change, ...], exact_too: bool = False) -> bool:

@@ -14,7 +14,7 @@ from autoopt.search.first_training import train_beside, train_first
 from autoopt.search.outcome import configuration, named, out_of_time, without_a_look
 from autoopt.search.planner import Proposal, Queue, Skipped, at_the_ceiling, build_queue, most_promising, nothing_left
 from autoopt.search.promised import together
-from autoopt.search.proofs import Costs, Proofs
+from autoopt.search.proofs import Costs, Proofs, most_doubtful
 from autoopt.search.recollection import confirmed
 from autoopt.search.run_context import RunContext
 from autoopt.search.screened import Screened, promise_of
@@ -57,6 +57,15 @@ class Rounds:
         self._proofs.skipped = queue.skipped
         proposals = [proposal for proposal in queue.proposals if self._comes_back(proposal, round_)]
         self.context.announce(Predicted(at=self.context.now(), predictions=Queue(tuple(proposals)).predictions))
+        if self._by_whole_runs(queue, pipeline, round_) or self._by_blocks(proposals, queue, round_, pipeline):
+            self._announce_kept()
+            if len(self.state.together) < 2:  # what was combined is trained once its parts are decided
+                self._train_kept()
+            return None
+        return self.stop(round_, queue)
+
+    def _by_blocks(self, proposals: list[Proposal], queue: Queue, round_: Round, pipeline: Pipeline | None) -> bool:
+        """Screens proposals by blocks of steps and confirms what did well; then tries what trains otherwise."""
         evaluating = [proposal for proposal in proposals if of_evaluation_alone(proposal.strategy)]
         proposals = [proposal for proposal in proposals if proposal not in evaluating]
         first = most_promising(tuple(proposals), lambda proposal: 1.0) if proposals else None
@@ -66,13 +75,7 @@ class Rounds:
         kept = self._screen_and_prove(quick, round_, pipeline)
         if not kept:
             self._evaluate([each for each in evaluating if each not in at_once], round_, pipeline)
-        kept = kept or self._by_whole_runs(queue, pipeline) or self._train(proposals, round_, pipeline)
-        if not kept:
-            return self.stop(round_, queue)
-        self._announce_kept()
-        if len(self.state.together) < 2:  # what was combined is trained once its parts are decided
-            self._train_kept()
-        return None
+        return kept or self._by_whole_runs(queue, pipeline, round_) or self._train(proposals, round_, pipeline)
 
     def settle(self) -> None:
         """Drops what came in with others and is not shown to be needed; trains what is left of it.
@@ -193,24 +196,35 @@ class Rounds:
         for proposal in proposals:
             self._seen_bottleneck[proposal.strategy.name] = round_.bottleneck
 
-    def _by_whole_runs(self, queue: Queue, pipeline: Pipeline | None) -> bool:
+    def _by_whole_runs(self, queue: Queue, pipeline: Pipeline | None, round_: Round) -> bool:
         """Confirms by whole runs all that predictions promise and nothing has refused, where a script's budget holds
         it.
 
-        That is for what no block of steps shows. Where something was kept, small gains have come with it.
+        Such runs show what no block of steps does, and what is too small for blocks. Where something was kept, small
+        gains have come with it.
         """
         context, state = self.context, self.state
-        if state.found or context.stopping():
-            return False
+        case = state.case(context.runner.registry, pipeline, self._left())
         refused = {trial.strategy for trial in state.trials if _refuses(trial)}
         every: list[Proposal | Skipped] = [*queue.proposals, *queue.skipped]
-        open_ = [each for each in every if each.strategy.name not in refused]
-        candidate = together(context, state, state.case(context.runner.registry, pipeline, self._left()), open_, 1)
-        if candidate is None:
-            return False
-        proof = WholeRunProof(context, state, candidate)
-        needed = proof.needed
-        return needed is not None and context.now() + needed <= context.allocation.budget and proof.run()
+        while not state.found and not context.stopping():
+            open_ = [each for each in every if each.strategy.name not in refused]
+            candidate = together(context, state, case, open_, 1)
+            if candidate is None:
+                return False
+            proof = WholeRunProof(context, state, candidate)
+            if proof.needed is None or context.now() + proof.needed > context.allocation.budget:
+                return False
+            doubtful = most_doubtful(context, state, candidate)
+            if doubtful is None:
+                return state.first_time(candidate.changes) and proof.run()
+            change, quality = doubtful
+            refused.add(change.strategy)
+            self._seen_bottleneck[change.strategy] = round_.bottleneck
+            lost = Verdict.QUALITY_LOST if quality.passed is False else Verdict.INCONCLUSIVE
+            told = f"{quality.detail} (tried with {named(candidate.plan.names())})"
+            state.skip(context.runner.registry[change.strategy], lost, told, setting=change.setting)
+        return False
 
     def _train(self, proposals: Sequence[Proposal], round_: Round, pipeline: Pipeline | None) -> bool:
         """Tries what trains otherwise, where there is time for the trainings that it takes."""

@@ -29,6 +29,7 @@ from autoopt.trial.parent import Launcher
 from autoopt.trial.places import Place, ThreadWorkers, Workers
 from autoopt.trial.protocol import ScriptSpec, TrialSpec
 from autoopt.trial.remote.launcher import AnyTrial, RemoteLauncher
+from autoopt.trial.tree import CAN_FREEZE
 
 SITES = "autoopt.script.tasks:sites"
 PROBE = "autoopt.benchmark.tasks:probe"
@@ -365,7 +366,7 @@ class TrialRunner:
             failure.side = order[failure.side]  # type: ignore[attr-defined]
             raise
         before, after = (found[order.index(side)].as_training(steps, seed) for side in (0, 1))
-        return TrainedPair(baseline=before, best=after, whole=True)
+        return TrainedPair(baseline=before, best=after, whole=True, in_turns=CAN_FREEZE and not on_device)
 
     @contextmanager
     def _adopted(self, plan: Plan, label: str, seed: int) -> Iterator[AnyTrial]:

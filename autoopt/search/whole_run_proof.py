@@ -1,20 +1,19 @@
-"""The confirmation of a script's plan by whole runs, where what predictions promise lies outside of what blocks of
-steps hold.
+"""The confirmation of a script's plan by whole runs of the untouched and the patched script, in turns.
 
-Evaluations, starts of epochs and the end of a run are in none of a step's blocks. A whole run holds them all, and it is
-what the user pays.
+A run that is short for the budget shows more in one such pair than many blocks of steps do: both sides see the same
+machine, and evaluations, starts of epochs and the end of a run, which no block holds, are what the user pays, too.
 """
 
 from __future__ import annotations
 
-from math import exp, log
+from math import exp, log, log1p
 
 from autoopt.errors import TrialFailed
 from autoopt.events import TrialEnded
 from autoopt.records import Estimate, Quality, Verdict
 from autoopt.search.accept.evidence import Judgement, TrainedPair
-from autoopt.search.accept.gate import judge_runs
-from autoopt.search.accept.trainings import ratio_of_pairs
+from autoopt.search.accept.gate import NOT_TESTED, judge_runs
+from autoopt.search.accept.trainings import ratio_in_turns, ratio_of_pairs
 from autoopt.search.candidate import Candidate
 from autoopt.search.first_training import train_first
 from autoopt.search.proof import announce_start, ruled_without_blocks
@@ -39,22 +38,16 @@ class WholeRunProof:
         self.context, self.state, self.candidate = context, state, candidate
         self.gain = log(candidate.predicted.value) if candidate.predicted is not None else 0.0
         self.seconds = shown_by_whole_runs(context, state, candidate.plan)
-
-    @property
-    def pairs(self) -> int | None:
-        """Pairs of whole runs that would confirm what is predicted; None where no feasible number does."""
-        if self.seconds is None:
-            return None
-        wanted = 1.0 + self.context.min_gain
-        return next((n for n in range(2, MOST_PAIRS + 1) if self._ratio([self.gain] * n).low > wanted), None)
+        self._found: list[TrainedPair] = []
 
     @property
     def needed(self) -> float | None:
-        """Seconds of the confirmation, its probes included; None where there is none."""
-        pairs = self.pairs
+        """Seconds of the confirmation, its probes included, if it is as fast as predicted; None where no pair shows
+        that."""
+        pairs = self._pairs_for(self.gain)
         if pairs is None or self.seconds is None:
             return None
-        return pairs * self.seconds * (1 + exp(-self.gain)) + probes_due(self.context, self.state)
+        return pairs * self._pair_seconds + probes_due(self.context, self.state)
 
     def run(self) -> bool:
         """True where the plan was kept; its pairs of whole runs then are the verification's."""
@@ -71,36 +64,46 @@ class WholeRunProof:
         return kept
 
     def _judged(self, number: int) -> Judgement:
-        """The verdict by all pairs that were planned, decided once; fewer where they show no gain."""
+        """The verdict by pairs that are made while they leave it open, show a gain, and a feasible number decides."""
         context, state, plan = self.context, self.state, self.candidate.plan
         level = context.gate.quality(plan, state.baseline, state.facts, state.objective)
         if level is not None and level.passed is False:
             return Judgement(verdict=Verdict.QUALITY_LOST, reason=level.detail, quality=level)
         if state.trained is None:
             train_first(context, state, plan, exp(self.gain))
-        planned = self.pairs or 0
-        found: list[TrainedPair] = [pair for pair in context.gate.in_turns(plan) if pair.whole]
-        while len(found) < planned and (len(found) < 2 or self._of(found).value > 1.0) and not context.stopping():
+        self._found = [pair for pair in context.gate.in_turns(plan) if pair.whole]
+        while not context.stopping() and self._another_helps():
             try:
-                found.append(self._pair(number, len(found)))
+                self._found.append(self._pair(number, len(self._found)))
             except TrialFailed as failure:
-                untested = Quality(method="not_tested")
-                return Judgement(verdict=Verdict.FAILED, reason=failure.reason, quality=untested)
-        if len(found) < 2:
-            untested = Quality(method="not_tested")
-            return Judgement(verdict=Verdict.INCONCLUSIVE, reason="no time for two whole runs", quality=untested)
-        quality = judge_runs(evidence_of(context, state, plan, found, level), state.objective, state.noise)
-        return self._ruled(self._of(found), quality)
+                return Judgement(verdict=Verdict.FAILED, reason=failure.reason, quality=NOT_TESTED)
+        if not self._found:
+            return Judgement(
+                verdict=Verdict.INCONCLUSIVE, reason="no time for a pair of whole runs", quality=NOT_TESTED
+            )
+        quality = judge_runs(evidence_of(context, state, plan, self._found, level), state.objective, state.noise)
+        return self._ruled(self._ratio(), quality)
+
+    def _another_helps(self) -> bool:
+        """Whether it is open, there may be a gain, and the time holds as many more pairs as would confirm that."""
+        left = self.context.allocation.budget - self.context.now()
+        if not self._found:
+            return self._pair_seconds <= left
+        seen = self._ratio()
+        if self._faster(seen) or seen.value <= 1.0:
+            return False
+        pairs = self._pairs_for(log(seen.value))
+        return pairs is not None and max(pairs - len(self._found), 1) * self._pair_seconds <= left
 
     def _ruled(self, ratio: Estimate, quality: Quality) -> Judgement:
-        least = 1.0 + self.context.min_gain
         if quality.passed is not True and not (quality.passed is None and self.context.gate.accept_undecided):
             verdict = Verdict.QUALITY_LOST if quality.passed is False else Verdict.INCONCLUSIVE
-        elif ratio.low > 1.0 and ratio.value >= least:
+        elif self._faster(ratio):
             verdict = Verdict.KEPT
         else:
             verdict = Verdict.HARMFUL if ratio.high < 1.0 else Verdict.INCONCLUSIVE
-        told = f"whole runs: {ratio.value:.3f}x [{ratio.low:.3f}, {ratio.high:.3f}] in {ratio.n} pairs"
+        pairs = "one pair" if ratio.n == 1 else f"{ratio.n} pairs"
+        told = f"whole runs: {ratio.value:.3f}x [{ratio.low:.3f}, {ratio.high:.3f}] in {pairs}"
         return Judgement(
             verdict=verdict,
             reason=f"{told}; {quality.detail}",
@@ -108,6 +111,19 @@ class WholeRunProof:
             time_to_target=ratio,
             planned_steps=self.state.planned_steps,
         )
+
+    def _faster(self, ratio: Estimate) -> bool:
+        return ratio.low > 1.0 and ratio.value >= 1.0 + self.context.min_gain
+
+    def _pairs_for(self, gain: float) -> int | None:
+        """Pairs of whole runs that confirm a log gain; None where no feasible number does."""
+        if gain < log1p(self.context.min_gain):
+            return None
+        return next((n for n in range(1, MOST_PAIRS + 1) if self._of([gain] * n).low > 1.0), None)
+
+    @property
+    def _pair_seconds(self) -> float:
+        return (self.seconds or 0.0) * (1 + exp(-self.gain))
 
     def _pair(self, number: int, index: int) -> TrainedPair:
         context, state = self.context, self.state
@@ -121,8 +137,10 @@ class WholeRunProof:
             max_seconds=context.allocation.budget - context.now(),
         )
 
-    def _of(self, pairs: list[TrainedPair]) -> Estimate:
-        return self._ratio([log(pair.baseline.seconds / pair.best.seconds) for pair in pairs])
+    def _ratio(self) -> Estimate:
+        return self._of([log(pair.baseline.seconds / pair.best.seconds) for pair in self._found])
 
-    def _ratio(self, logs: list[float]) -> Estimate:
-        return ratio_of_pairs(logs, self.state.noise.process_sd)
+    def _of(self, logs: list[float]) -> Estimate:
+        """The ratio, by the scatter of whole runs that take turns, or of ones that run one after the other."""
+        in_turns = all(pair.in_turns for pair in self._found) and self.context.gate.memory_limit_bytes is None
+        return ratio_in_turns(logs) if in_turns else ratio_of_pairs(logs, self.state.noise.process_sd)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -178,7 +179,7 @@ class ScriptWorld(World):
                 failure.side = side  # type: ignore[attr-defined]
                 raise failure
             runs.append(WholeRun(seconds, 0.0, 0.9).as_training(steps, seed))
-        return TrainedPair(baseline=runs[0], best=runs[1], whole=True)
+        return TrainedPair(baseline=runs[0], best=runs[1], whole=True, in_turns=True)
 
 
 def test_the_figure_of_a_script_is_that_of_whole_runs_of_its_patch(tmp_path: Path) -> None:
@@ -244,6 +245,45 @@ def test_what_no_block_of_steps_shows_is_proved_by_whole_runs(tmp_path: Path) ->
     assert outcome.speedup.end_to_end_verified
 
 
+def test_a_short_run_confirms_what_is_promised_before_any_block_is_compared(tmp_path: Path) -> None:
+    """Gains that blocks of a few seconds could not tell from noise, in a pair of whole runs each."""
+    world = ScriptWorld(
+        tmp_path,
+        promised("layout", 1.12, "forward"),
+        promised("fused", 1.08, "optimizer"),
+        speed=product({"layout": 1.12, "fused": 1.08}),
+        whole={"layout": 1.12, "fused": 1.08},
+        budget=300.0,
+    )
+    outcome = world.go()
+    assert set(outcome.best.plan.names()) == {"layout", "fused"}
+    first = outcome.state.trials[0]
+    assert first.throughput is None, "no blocks were compared"
+    assert first.time_to_target is not None
+    assert first.time_to_target.n == 1
+    assert outcome.speedup.headline is not None
+    assert outcome.speedup.headline.whole
+
+
+def test_what_makes_it_train_otherwise_is_left_out_of_the_whole_runs(tmp_path: Path) -> None:
+    def behave(plan: Plan, known: Behaviour) -> Behaviour:
+        return replace(known, quality="another" if "low" in plan.names() else "equivalent")
+
+    world = ScriptWorld(
+        tmp_path,
+        promised("low", 1.5, "forward"),
+        promised("fused", 1.2, "optimizer"),
+        speed=product({"low": 1.5, "fused": 1.2}),
+        behave=behave,
+        whole={"low": 1.5, "fused": 1.2},
+        budget=600.0,
+    )
+    outcome = world.go()
+    assert outcome.best.plan.names() == ("fused",)
+    assert set(world.pairs) == {("fused",)}
+    assert Verdict.QUALITY_LOST in verdicts(outcome)["low"]
+
+
 def test_a_prediction_that_whole_runs_deny_is_not_kept(tmp_path: Path) -> None:
     world = ScriptWorld(
         tmp_path,
@@ -254,7 +294,7 @@ def test_a_prediction_that_whole_runs_deny_is_not_kept(tmp_path: Path) -> None:
     )
     outcome = world.go()
     assert not outcome.best.plan.changes
-    assert len(world.pairs) == 2, "two pairs that show no gain are enough"
+    assert len(world.pairs) == 1, "one pair that shows no gain is enough"
     assert verdicts(outcome)["evaluation"][-1] is not Verdict.KEPT
 
 

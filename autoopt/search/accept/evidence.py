@@ -25,13 +25,15 @@ class TrainedPair(Record):
     """Both trainings from one seed.
 
     ``interleaved``: alternately; False where they did not fit into memory together. ``whole``: a whole run of the
-    untouched script and one of the patched script, nothing listening, in an order drawn at random.
+    untouched script and one of the patched script, nothing listening, in an order drawn at random. ``in_turns``: these
+    took turns of a second.
     """
 
     baseline: TrainingRun
     best: TrainingRun
     interleaved: bool = True
     whole: bool = False
+    in_turns: bool = False
 
 
 class Evidence(Record):

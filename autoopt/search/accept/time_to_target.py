@@ -15,7 +15,7 @@ from autoopt.records import Estimate, Headline, Objective, Quality
 from autoopt.records.headline import AGREEMENT, HeadlineKind, HeadlineSource, differ
 from autoopt.search.accept.evidence import Evidence, Pairs, TrainedPair
 from autoopt.search.accept.metric import parts_to
-from autoopt.search.accept.trainings import ratio_of_pairs
+from autoopt.search.accept.trainings import ratio_in_turns, ratio_of_pairs
 from autoopt.search.compare.comparison import Comparison, Decision, Side
 from autoopt.search.compare.statistics import BetweenProcess, TwoLevel
 
@@ -272,12 +272,14 @@ def _fixed(side: Side) -> float:
 class Trained:
     """Trainings of baseline and plan that came to one end, as parts: each side's own seconds and steps.
 
-    ``kind``: what that end is; ``target_missed``: no training of either side reached the target.
+    ``kind``: what that end is; ``target_missed``: no training of either side reached the target; ``in_turns``: they are
+    whole runs that took turns.
     """
 
     kind: HeadlineKind
     timed: tuple[Timed, ...]
     target_missed: bool = False
+    in_turns: bool = False
 
     @staticmethod
     def of(
@@ -296,7 +298,8 @@ class Trained:
             whole = tuple(
                 (old, new.planned(price_of(quality) * new.steps)) for old, new in _over_equal_steps(alike, objective)
             )
-            return Trained("same_steps", whole) if whole else None
+            in_turns = bool(pairs) and all(pair.in_turns for pair in pairs)
+            return Trained("same_steps", whole, in_turns=in_turns) if whole else None
         reached = [(parts_to(pair.baseline, objective), parts_to(pair.best, objective)) for pair in pairs]
         both = [(old, new) for old, new in reached if old is not None and new is not None]
         if both:
@@ -315,7 +318,10 @@ class Trained:
 
     def ratio(self, process_sd: float | None) -> Estimate:
         """Of whole trainings; with one pair the interval is the guess of their scatter alone."""
-        return ratio_of_pairs([log(old.seconds / new.seconds) for old, new in self.timed], process_sd)
+        return self._ratio([log(old.seconds / new.seconds) for old, new in self.timed], process_sd)
+
+    def _ratio(self, logs: Sequence[float], process_sd: float | None) -> Estimate:
+        return ratio_in_turns(logs) if self.in_turns else ratio_of_pairs(logs, process_sd)
 
     def blocks(self, comparison: Comparison) -> Estimate | None:
         """The same ratio with the seconds of a step from interleaved blocks, all else as it was trained."""
@@ -356,8 +362,8 @@ class Trained:
             low=ratio.low if n > 1 else None,
             high=ratio.high if n > 1 else None,
             n=n,
-            step_ratio=_point_or(ratio_of_pairs(per_step, process_sd)),
-            steps_ratio=None if equal else _point_or(ratio_of_pairs(counts, process_sd)),
+            step_ratio=_point_or(self._ratio(per_step, process_sd)),
+            steps_ratio=None if equal else _point_or(self._ratio(counts, process_sd)),
             baseline_seconds=seconds[0],
             best_seconds=seconds[1],
             source=source,

@@ -36,6 +36,8 @@ SCATTER, SCATTER_DOF = 0.1, 3.0
 """A first guess of how the log ratio of two whole trainings scatters from pair to pair, and how many pairs it is worth.
 A tenth covers steps that differ by seed, a slow start of one process in five, and a plan whose processes differ more
 than the baseline's: ``python -m benchmarks.truth.headline_coverage``."""
+TURNS_SCATTER = 0.03
+"""The same of whole runs that take turns of a second: ``python -m benchmarks.whole_runs control``."""
 
 
 class Process(Protocol):
@@ -140,7 +142,16 @@ def ratio_of_pairs(logs: Sequence[float], process_sd: float | None = None) -> Es
         process_sd: how much two processes of one program differ (standard deviation of the log ratio), where that is
             known to be more than the guess.
     """
-    value, error, dof = _level(logs, process_sd)
+    return _ratio(logs, max(process_sd or 0.0, SCATTER))
+
+
+def ratio_in_turns(logs: Sequence[float]) -> Estimate:
+    """The same over pairs of whole runs that took turns on the CPU, so that both saw the same machine."""
+    return _ratio(logs, TURNS_SCATTER)
+
+
+def _ratio(logs: Sequence[float], guess: float) -> Estimate:
+    value, error, dof = _level(logs, guess)
     reach = _quantile(dof) * error / sqrt(len(logs))
     return Estimate(value=exp(value), low=exp(value - reach), high=exp(value + reach), n=len(logs))
 
@@ -152,14 +163,14 @@ def next_session(logs: Sequence[float], process_sd: float | None = None) -> Esti
         logs: mean log ratio of each session, two at least.
         process_sd: as in :func:`ratio_of_pairs`.
     """
-    value, error, dof = _level(logs, process_sd)
+    value, error, dof = _level(logs, max(process_sd or 0.0, SCATTER))
     reach = _quantile(dof) * error * sqrt(1 + 1 / len(logs))
     return Estimate(value=exp(value), low=exp(value - reach), high=exp(value + reach), n=len(logs))
 
 
-def _level(logs: Sequence[float], process_sd: float | None) -> tuple[float, float, float]:
+def _level(logs: Sequence[float], guess: float) -> tuple[float, float, float]:
     """Mean, standard deviation of one value, and degrees of freedom."""
-    values, guess = np.asarray(logs, dtype=np.float64), max(process_sd or 0.0, SCATTER)
+    values = np.asarray(logs, dtype=np.float64)
     dof = SCATTER_DOF + len(values) - 1
     square = SCATTER_DOF * guess**2 + float(np.sum((values - values.mean()) ** 2))
     return float(values.mean()), sqrt(square / dof), dof
