@@ -217,6 +217,13 @@ class Coordinates:
                 parts.append(_at(value, index).float())
         return torch.cat(parts).cpu().numpy() if parts else np.zeros(0, dtype=np.float32)
 
+    @torch.no_grad()
+    def set_synthetic_weights(self, size: float) -> None:
+        """Gives each parameter values that are the same in every process, however far each has trained."""
+        for place, parameter in enumerate(self._parameters):
+            generator = torch.Generator().manual_seed(mix("weights", place))
+            parameter.copy_(size * torch.randn(parameter.numel(), generator=generator).reshape(parameter.shape))
+
     def set_synthetic_gradients(self, seed: int | None, size: float) -> None:
         """Gives each parameter a gradient drawn from the seed, the same in every process; zero where None.
 

@@ -21,7 +21,17 @@ from torch.utils._pytree import tree_leaves
 from autoopt.benchmark.contents import PLAIN, leaves
 from autoopt.benchmark.distributed.group import mean_losses
 from autoopt.benchmark.fingerprint import Array, digests, has_fractions, sample_keys, without_draws
-from autoopt.benchmark.probe import BEFORE_END, LAST, LEAST_STEPS, WINDOW, Asked, Recorder, kept_state, move_elsewhere
+from autoopt.benchmark.probe import (
+    BEFORE_END,
+    LAST,
+    LEAST_STEPS,
+    SYNTHETIC_WEIGHT,
+    WINDOW,
+    Asked,
+    Recorder,
+    kept_state,
+    move_elsewhere,
+)
 from autoopt.benchmark.seeding import mix, seed_everything
 from autoopt.records import JsonDict
 from autoopt.records.messages import EpochRead, samples_read
@@ -419,15 +429,15 @@ class ScriptRecorder(Recorder, Watcher):
         self.record(window)
 
     def _finish(self) -> None:
-        """Once the script trains no further: updates from drawn gradients, where both plans began.
+        """Once the script trains no further: updates from drawn gradients, of drawn weights and at the first rates.
 
         Decay follows the weights, and a schedule the steps, of which each plan has trained as many as there was time
-        for.
+        for; and where augmentations are drawn otherwise, even the first step leads elsewhere.
         """
         for watcher in (self.data, self):
             self.hooks.watchers.remove(watcher)
-        self._put(self._origin)
         with contextlib.suppress(Exception):  # an optimizer that wants a closure, or keeps its own state
+            self.coordinates.set_synthetic_weights(SYNTHETIC_WEIGHT)
             for optimizer, kept in zip(self.training.optimizers, self._rates, strict=True):
                 for group, values in zip(optimizer.param_groups, kept, strict=True):
                     group.update(copy.deepcopy(values))

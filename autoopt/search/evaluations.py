@@ -30,7 +30,8 @@ TASK = "autoopt.benchmark.tasks:evaluations"
 EVALUATIONS = 3
 """Of each process: the first one starts workers that stay, two show what the others take."""
 FEWEST_PAIRS, MOST_PAIRS = 2, 6
-"""Of processes, to keep anything, and at most. What does not look worth having in the first of them has no other."""
+"""Of processes, to keep anything, and at most. What does not look worth having in the first of them has no other, nor
+what whole runs confirm: one pair shows whether the metric is the same."""
 _ROUNDING = 1e-5
 """Relative difference of a metric that sums in float32 give it, added up in another order."""
 
@@ -44,15 +45,29 @@ def of_evaluation_alone(strategy: Strategy) -> bool:
     return len(strategy.stages) == 1 and set(strategy.stages) <= set(STAGES) and not strategy.risk.trains_otherwise
 
 
+def other_evaluation(candidate: Candidate, proposal: Proposal) -> bool:
+    """Whether a candidate has this change of evaluation, and its other batches may give another metric."""
+    known = [change.setting for change in candidate.changes if change.strategy == proposal.strategy.name]
+    return of_evaluation_alone(proposal.strategy) and any("batch_size" in setting for setting in known)
+
+
 def try_evaluations(
-    context: RunContext, state: SearchState, proposals: Sequence[Proposal], case: Case, round_: Round, deadline: float
+    context: RunContext,
+    state: SearchState,
+    proposals: Sequence[Proposal],
+    case: Case,
+    round_: Round,
+    deadline: float,
+    most: int = MOST_PAIRS,
 ) -> None:
     """Tries their settings one after the other; what is kept becomes a part of the incumbent, and the round goes on.
 
     Args:
         proposals: of strategies of evaluation alone.
         deadline: of the search, on the run's clock.
+        most: pairs of processes of a setting; of fewer than keep it, only the likeliest is tried.
     """
+    fewest = min(FEWEST_PAIRS, most)
     for proposal in proposals:
         (stage,) = proposal.strategy.stages
         for setting, answer in conversation(proposal.strategy, case):
@@ -62,12 +77,12 @@ def try_evaluations(
             share = share_of_run(state, round_, stage)
             seconds = _pair_seconds(context, state, stage)
             left = deadline - context.now()
-            if context.stopping() or share is None or FEWEST_PAIRS * seconds > TRIAL * left:
+            if context.stopping() or share is None or fewest * seconds > TRIAL * left:
                 told = (
                     f"how much of the run {STAGES[stage]}s take is not known"
                     if share is None
                     else (
-                        f"no time for it: to time {STAGES[stage]}s takes about {FEWEST_PAIRS * seconds:.0f} s, "
+                        f"no time for it: to time {STAGES[stage]}s takes about {fewest * seconds:.0f} s, "
                         f"and {max(left, 0):.0f} s were left"
                     )
                 )
@@ -77,7 +92,10 @@ def try_evaluations(
             if candidate is None:
                 answer(None)
                 continue
-            answer(_try(context, state, candidate, stage, share, TRIAL * left))
+            trial = _try(context, state, candidate, stage, share, TRIAL * left, most)
+            if most < FEWEST_PAIRS:
+                break
+            answer(trial)
 
 
 def share_of_run(state: SearchState, round_: Round, stage: str) -> float | None:
@@ -109,7 +127,7 @@ def _pair_seconds(context: RunContext, state: SearchState, stage: str) -> float:
 
 
 def _try(
-    context: RunContext, state: SearchState, candidate: Candidate, stage: str, share: float, seconds: float
+    context: RunContext, state: SearchState, candidate: Candidate, stage: str, share: float, seconds: float, most: int
 ) -> Trial:
     """One setting, until it is decided or its time is up."""
     number, began = state.next_id(), context.now()
@@ -117,7 +135,7 @@ def _try(
     pairs: list[EvaluationPair] = []
     ruling = EvaluationRuling(Verdict.INCONCLUSIVE, "nothing was measured", Quality(method="not_tested"))
     same = stage == "evaluate" and "batch_size" not in candidate.change.setting
-    while len(pairs) < MOST_PAIRS and not context.stopping():
+    while len(pairs) < most and not context.stopping():
         key: JsonDict = {
             "purpose": f"trial {number}",
             "incumbent": state.incumbent.model_dump(),
@@ -135,7 +153,7 @@ def _try(
         spent = context.now() - began
         decided = ruling.verdict is not Verdict.INCONCLUSIVE or ruling.ratio is None
         hopeless = ruling.ratio is not None and ruling.ratio.value <= 1 + context.min_gain
-        enough = 1 if hopeless else FEWEST_PAIRS if decided else MOST_PAIRS
+        enough = 1 if hopeless else FEWEST_PAIRS if decided else most
         if len(pairs) >= enough or spent * (1 + 1 / len(pairs)) > seconds:
             break
     return _noted(context, state, candidate, stage, number, began, ruling)

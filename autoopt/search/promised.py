@@ -23,7 +23,12 @@ _SPREAD = 2 * float(norm.ppf(0.975))
 
 
 def together(
-    context: RunContext, state: SearchState, case: Case, proposals: Iterable[Proposal | Skipped], fewest: int = 2
+    context: RunContext,
+    state: SearchState,
+    case: Case,
+    proposals: Iterable[Proposal | Skipped],
+    fewest: int = 2,
+    likely: float = LIKELY,
 ) -> Candidate | None:
     """All that predictions promise, as one plan on the incumbent: of rivals the one that promises most.
 
@@ -31,12 +36,14 @@ def together(
 
     Args:
         fewest: changes, with their companions counted as one with theirs.
+        likely: the chance of a gain from which on a prediction counts.
 
     Returns:
         None where predictions promise fewer changes.
     """
     registry = context.runner.registry
-    promised = [(each, predicted) for each in proposals if (predicted := _promised(each.strategy, each.predicted))]
+    known = [(each, _promised(each.strategy, each.predicted, likely)) for each in proposals]
+    promised = [(each, predicted) for each, predicted in known if predicted is not None]
     promised.sort(key=lambda pair: -pair[1].value)
     changes, parts, members = list[Change](), dict[str, Part](), list[tuple[Strategy, Estimate]]()
     plan = state.incumbent
@@ -117,12 +124,16 @@ def besides(screened: Screened, found: Iterable[Screened], skipped: Iterable[Ski
     return small
 
 
-def _promised(strategy: Strategy, predicted: Estimate | None) -> Estimate | None:
+def _promised(strategy: Strategy, predicted: Estimate | None, likely: float = LIKELY) -> Estimate | None:
     """A prediction of a likely gain that no training has to judge; else None."""
     if predicted is None or predicted.kind is EstimateKind.BOUND or strategy.risk.trains_otherwise:
         return None
-    spread = max(log(predicted.high / predicted.low) / _SPREAD, 1e-9)
-    return predicted if norm.cdf(log(predicted.value) / spread) > LIKELY else None
+    return predicted if norm.cdf(log(predicted.value) / max(spread(predicted), 1e-9)) > likely else None
+
+
+def spread(predicted: Estimate) -> float:
+    """Standard deviation of a prediction's log gain."""
+    return log(predicted.high / predicted.low) / _SPREAD
 
 
 def _part(predicted: Estimate, of: int = 1) -> Part:

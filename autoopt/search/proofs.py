@@ -265,6 +265,19 @@ def most_doubtful(context: RunContext, state: SearchState, candidate: Candidate)
     return changes[0], level
 
 
+def first_to_go(context: RunContext, state: SearchState, changes: Sequence[Change]) -> Change:
+    """Of changes that probes saw train alike, and whose whole run ends with another metric, the likeliest reason.
+
+    Other draws of augmentation come before rounding.
+    """
+
+    def key(change: Change) -> tuple[bool, int, float]:
+        risk, rounding, other = _suspicion(context, state, change)
+        return other, risk, rounding
+
+    return max(changes, key=key)
+
+
 def _suspicion(context: RunContext, state: SearchState, change: Change) -> tuple[int, float, bool]:
     """How likely a change trains otherwise: by its risk and its rounding, and then those that make other batches."""
     registry, before = context.runner.registry, context.runner.registry.fold(state.incumbent)

@@ -9,26 +9,29 @@ from dataclasses import replace
 from autoopt.events import Kept, Predicted, TrialEnded
 from autoopt.records import Change, EstimateKind, Plan, Round, Speedup, Stop, StopReason, Trial, Verdict
 from autoopt.search.ablate import take_apart
-from autoopt.search.evaluations import of_evaluation_alone, try_evaluations
+from autoopt.search.evaluations import MOST_PAIRS, of_evaluation_alone, other_evaluation, try_evaluations
 from autoopt.search.first_training import train_beside, train_first
 from autoopt.search.outcome import configuration, named, out_of_time, without_a_look
 from autoopt.search.planner import Proposal, Queue, Skipped, at_the_ceiling, build_queue, most_promising, nothing_left
-from autoopt.search.promised import together
-from autoopt.search.proofs import Costs, Proofs, most_doubtful
+from autoopt.search.promised import LIKELY, together
+from autoopt.search.proofs import Costs, Proofs, first_to_go, most_doubtful
 from autoopt.search.recollection import confirmed
 from autoopt.search.run_context import RunContext
-from autoopt.search.screened import Screened, promise_of
+from autoopt.search.screened import HOPE, Screened, promise_of
 from autoopt.search.screening import Screening
 from autoopt.search.stack import look_at_stacks
 from autoopt.search.state import SearchState
 from autoopt.search.trainable import lookable, search_settings, seconds_of_trainings
 from autoopt.search.verify import SEEDS
 from autoopt.search.whole_run_proof import WholeRunProof
-from autoopt.search.whole_runs import shown_by_whole_runs
+from autoopt.search.whole_runs import run_seconds, shown_by_whole_runs
 from autoopt.simplify.pipeline import Pipeline
 
 AGAIN_SECONDS = 10.0
 """Seconds, about, that a further round takes on a short budget before it screens anything: its profile."""
+
+LIKELIER = 0.5
+"""The chance of a gain that is worth a part in a pair of whole runs, where all was screened."""
 
 NOT_IN_LINES = "the script's own lines would have to say it, and no edit of them does"
 
@@ -43,6 +46,7 @@ class Rounds:
     def __init__(self, context: RunContext, state: SearchState) -> None:
         self.context, self.state = context, state
         self._seen_bottleneck: dict[str, str | None] = {}
+        self._run_whole = set[str]()
         self._costs = Costs(context, state)
         self._proofs = Proofs(context, state, self._seen_bottleneck)
 
@@ -66,16 +70,17 @@ class Rounds:
 
     def _by_blocks(self, proposals: list[Proposal], queue: Queue, round_: Round, pipeline: Pipeline | None) -> bool:
         """Screens proposals by blocks of steps and confirms what did well; then tries what trains otherwise."""
+        proposals = [proposal for proposal in proposals if self._comes_back(proposal, round_)]
         evaluating = [proposal for proposal in proposals if of_evaluation_alone(proposal.strategy)]
         proposals = [proposal for proposal in proposals if proposal not in evaluating]
         first = most_promising(tuple(proposals), lambda proposal: 1.0) if proposals else None
         at_once = [each for each in evaluating if first is None or _promises(each) >= _promises(first)]
         self._evaluate(at_once, round_, pipeline)
         quick = [proposal for proposal in proposals if not proposal.strategy.risk.trains_otherwise]
-        kept = self._screen_and_prove(quick, round_, pipeline)
+        kept = self._screen_and_prove(quick, queue, round_, pipeline)
         if not kept:
             self._evaluate([each for each in evaluating if each not in at_once], round_, pipeline)
-        return kept or self._by_whole_runs(queue, pipeline, round_) or self._train(proposals, round_, pipeline)
+        return kept or self._train(proposals, round_, pipeline)
 
     def settle(self) -> None:
         """Drops what came in with others and is not shown to be needed; trains what is left of it.
@@ -86,6 +91,8 @@ class Rounds:
         if not state.found or context.stopping():
             return
         deadline, whole = self._costs.last_deadline(), shown_by_whole_runs(context, state, state.incumbent)
+        if whole is not None and not state.comparisons[int(state.base)].pairs:
+            return  # what whole runs have shown, blocks of steps do not take apart
         if whole is not None:
             pair = whole * (1 + 1 / max(state.speedup_so_far, 1.0))
             deadline = context.allocation.budget - SEEDS * pair
@@ -131,9 +138,15 @@ class Rounds:
         change = Change(strategy=proposal.strategy.name, setting=proposal.setting)
         return not self.context.runner.in_source(Plan(changes=(change,)))
 
-    def _screen_and_prove(self, proposals: Sequence[Proposal], round_: Round, pipeline: Pipeline | None) -> bool:
-        """Screens, confirms clear gains, and screens again what may be a gain that can be confirmed."""
+    def _screen_and_prove(
+        self, proposals: Sequence[Proposal], queue: Queue, round_: Round, pipeline: Pipeline | None
+    ) -> bool:
+        """Screens, confirms clear gains, and screens again what may be a gain that can be confirmed.
+
+        Where whole runs are short for the budget, a pair of them shows more than further looks.
+        """
         context, state = self.context, self.state
+        short = not state.found and run_seconds(context, state) is not None
         case = state.case(context.runner.registry, pipeline, self._left())
         unseen = lookable(context, state, proposals)
         with closing(Screening(context, state, case, self._costs.latest)) as screening:
@@ -143,6 +156,9 @@ class Rounds:
                 if not known:
                     unseen = self._screen(screening, unseen, round_)
                 screening.close()
+                if short and self._by_whole_runs(_as_seen(queue, screening), pipeline, round_, LIKELIER, HOPE):
+                    self._no_time(unseen)
+                    return True
                 if self._proofs.in_order(self._taken(screening, plain=True), screening, round_):
                     self._no_time(unseen)
                     return True
@@ -188,36 +204,67 @@ class Rounds:
                 self._seen_bottleneck[proposal.strategy.name] = round_.bottleneck
         return left
 
-    def _evaluate(self, proposals: Sequence[Proposal], round_: Round, pipeline: Pipeline | None) -> None:
+    def _evaluate(
+        self, proposals: Sequence[Proposal], round_: Round, pipeline: Pipeline | None, most: int = MOST_PAIRS
+    ) -> None:
         """Tries changes of evaluation alone; what is kept of them moves no bottleneck of the step."""
         context, state = self.context, self.state
         case = state.case(context.runner.registry, pipeline, self._left())
-        try_evaluations(context, state, proposals, case, round_, self._costs.deadline())
+        try_evaluations(context, state, proposals, case, round_, self._costs.deadline(), most)
         for proposal in proposals:
             self._seen_bottleneck[proposal.strategy.name] = round_.bottleneck
 
-    def _by_whole_runs(self, queue: Queue, pipeline: Pipeline | None, round_: Round) -> bool:
+    def _by_whole_runs(
+        self,
+        queue: Queue,
+        pipeline: Pipeline | None,
+        round_: Round,
+        likely: float = LIKELY,
+        hope: float = 0.0,
+    ) -> bool:
         """Confirms by whole runs all that predictions promise and nothing has refused, where a script's budget holds
-        it.
+        it; without what makes it train otherwise.
 
         Such runs show what no block of steps does, and what is too small for blocks. Where something was kept, small
         gains have come with it.
+
+        Args:
+            likely: see :func:`together`.
+            hope: see :class:`WholeRunProof`.
         """
         context, state = self.context, self.state
         case = state.case(context.runner.registry, pipeline, self._left())
-        refused = {trial.strategy for trial in state.trials if _refuses(trial)}
+        refused = set[str]()
         every: list[Proposal | Skipped] = [*queue.proposals, *queue.skipped]
         while not state.found and not context.stopping():
+            refused |= {trial.strategy for trial in state.trials if _refuses(trial)}
             open_ = [each for each in every if each.strategy.name not in refused]
-            candidate = together(context, state, case, open_, 1)
+            candidate = together(context, state, case, open_, 1, likely)
             if candidate is None:
                 return False
-            proof = WholeRunProof(context, state, candidate)
+            proof = WholeRunProof(context, state, candidate, hope)
             if proof.needed is None or context.now() + proof.needed > context.allocation.budget:
                 return False
+            unproven = [
+                each for each in queue.proposals
+                if other_evaluation(candidate, each) and self._comes_back(each, round_)
+            ]  # fmt: skip
+            if unproven:
+                self._evaluate(unproven, round_, pipeline, most=1)
+                same = {trial.strategy for trial in state.trials if trial.quality and trial.quality.passed}
+                refused |= {each.strategy.name for each in unproven} - same
+                continue
             doubtful = most_doubtful(context, state, candidate)
             if doubtful is None:
-                return state.first_time(candidate.changes) and proof.run()
+                if candidate.plan.key in self._run_whole:
+                    return False
+                self._run_whole.add(candidate.plan.key)
+                state.first_time(candidate.changes)  # screened or not, it is known now
+                trial = proof.run()
+                if trial.verdict is not Verdict.QUALITY_LOST or not candidate.companions:
+                    return trial.verdict is Verdict.KEPT
+                refused.add(first_to_go(context, state, candidate.changes).strategy)
+                continue
             change, quality = doubtful
             refused.add(change.strategy)
             self._seen_bottleneck[change.strategy] = round_.bottleneck
@@ -303,6 +350,18 @@ class Rounds:
         best = configuration(state.incumbent, state.environment, side=side)
         speedup = Speedup(throughput=trial.throughput, detail="over the incumbent before it")
         context.announce(Kept(at=context.now(), plan=state.incumbent, best=best, speedup=speedup))
+
+
+def _as_seen(queue: Queue, screening: Screening) -> Queue:
+    """The queue with what the screening of each has shown in place of its prediction."""
+    seen = {one.candidate.strategy.name: one for one in screening.found if not one.candidate.stacked}
+    proposals = [
+        Proposal(each.strategy, one.estimate, one.candidate.change.setting)
+        if (one := seen.get(each.strategy.name))
+        else each
+        for each in queue.proposals
+    ]
+    return replace(queue, proposals=tuple(proposals))
 
 
 def _refuses(trial: Trial) -> bool:

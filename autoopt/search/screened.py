@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import hypot, inf, log, log1p, sqrt
+from math import exp, hypot, inf, log, log1p, sqrt
 
 from scipy.stats import norm
 from scipy.stats import t as student
@@ -58,6 +58,13 @@ class Screened:
     def plain(self) -> bool:
         """Whether the gain stands out of its own noise."""
         return self.gain > PLAIN * self.error
+
+    @property
+    def estimate(self) -> Estimate:
+        """The speedup with its interval of 95 %."""
+        reach = float(norm.ppf(0.975)) * self.error
+        low, high = exp(self.gain - reach), exp(self.gain + reach)
+        return Estimate(value=exp(self.gain), low=low, high=high, n=len(self.looks), kind=EstimateKind.TRIED)
 
     def rivals(self, other: Screened) -> bool:
         """Whether only one of both is of use: settings of one strategy, or ways to deliver batches faster."""

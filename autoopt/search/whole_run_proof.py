@@ -10,12 +10,13 @@ from math import exp, log, log1p
 
 from autoopt.errors import TrialFailed
 from autoopt.events import TrialEnded
-from autoopt.records import Estimate, Quality, Verdict
+from autoopt.records import Estimate, Quality, Trial, Verdict
 from autoopt.search.accept.evidence import Judgement, TrainedPair
 from autoopt.search.accept.gate import NOT_TESTED, judge_runs
 from autoopt.search.accept.trainings import ratio_in_turns, ratio_of_pairs
 from autoopt.search.candidate import Candidate
 from autoopt.search.first_training import train_first
+from autoopt.search.promised import spread
 from autoopt.search.proof import announce_start, ruled_without_blocks
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
@@ -32,36 +33,37 @@ class WholeRunProof:
     Args:
         context, state: of the run, in which nothing was kept so far.
         candidate: with a prediction of the whole run's speedup.
+        hope: standard errors by which it may well be faster than predicted.
     """
 
-    def __init__(self, context: RunContext, state: SearchState, candidate: Candidate) -> None:
+    def __init__(self, context: RunContext, state: SearchState, candidate: Candidate, hope: float = 0.0) -> None:
         self.context, self.state, self.candidate = context, state, candidate
-        self.gain = log(candidate.predicted.value) if candidate.predicted is not None else 0.0
+        predicted = candidate.predicted
+        self.gain = log(predicted.value) if predicted is not None else 0.0
+        self._hoped = self.gain + hope * spread(predicted) if predicted is not None else self.gain
         self.seconds = shown_by_whole_runs(context, state, candidate.plan)
         self._found: list[TrainedPair] = []
 
     @property
     def needed(self) -> float | None:
-        """Seconds of the confirmation, its probes included, if it is as fast as predicted; None where no pair shows
-        that."""
-        pairs = self._pairs_for(self.gain)
+        """Seconds of the confirmation, probes included, if it is as fast as hoped; None where no pair shows that."""
+        pairs = self._pairs_for(self._hoped)
         if pairs is None or self.seconds is None:
             return None
         return pairs * self._pair_seconds + probes_due(self.context, self.state)
 
-    def run(self) -> bool:
-        """True where the plan was kept; its pairs of whole runs then are the verification's."""
+    def run(self) -> Trial:
+        """The trial; the pairs of whole runs of a plan that was kept are the verification's."""
         context, state = self.context, self.state
         number, began = state.next_id(), context.now()
         announce_start(context, state, self.candidate, number, began, step="confirming by whole runs")
         judged = self._judged(number)
         before, reason = state.incumbent, "it was compared by whole runs"
         trial = ruled_without_blocks(context, state, self.candidate, number, began, reason, judged)
-        kept = trial.verdict is Verdict.KEPT
-        if kept:
+        if trial.verdict is Verdict.KEPT:
             state.before_stack, state.together = before, dict(self.candidate.parts)
         context.announce(TrialEnded(at=context.now(), trial=trial, has_target=state.objective.has_target))
-        return kept
+        return trial
 
     def _judged(self, number: int) -> Judgement:
         """The verdict by pairs that are made while they leave it open, show a gain, and a feasible number decides."""
@@ -72,7 +74,7 @@ class WholeRunProof:
         if state.trained is None:
             train_first(context, state, plan, exp(self.gain))
         self._found = [pair for pair in context.gate.in_turns(plan) if pair.whole]
-        while not context.stopping() and self._another_helps():
+        while not context.stopping() and self._another_helps(level):
             try:
                 self._found.append(self._pair(number, len(self._found)))
             except TrialFailed as failure:
@@ -81,16 +83,19 @@ class WholeRunProof:
             return Judgement(
                 verdict=Verdict.INCONCLUSIVE, reason="no time for a pair of whole runs", quality=NOT_TESTED
             )
-        quality = judge_runs(evidence_of(context, state, plan, self._found, level), state.objective, state.noise)
-        return self._ruled(self._ratio(), quality)
+        return self._ruled(self._ratio(), self._quality(level))
 
-    def _another_helps(self) -> bool:
+    def _quality(self, level: Quality | None) -> Quality:
+        seen = evidence_of(self.context, self.state, self.candidate.plan, self._found, level)
+        return judge_runs(seen, self.state.objective, self.state.noise)
+
+    def _another_helps(self, level: Quality | None) -> bool:
         """Whether it is open, there may be a gain, and the time holds as many more pairs as would confirm that."""
         left = self.context.allocation.budget - self.context.now()
         if not self._found:
             return self._pair_seconds <= left
         seen = self._ratio()
-        if self._faster(seen) or seen.value <= 1.0:
+        if self._faster(seen) or seen.value <= 1.0 or self._quality(level).passed is False:
             return False
         pairs = self._pairs_for(log(seen.value))
         return pairs is not None and max(pairs - len(self._found), 1) * self._pair_seconds <= left

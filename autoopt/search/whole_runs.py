@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from autoopt.benchmark.target import whole_run_seconds
 from autoopt.records import Plan
+from autoopt.records.messages import WHOLE_RUN
 from autoopt.search.budget_allocation import KEPT_BACK_AT_MOST
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
@@ -33,7 +34,9 @@ def run_seconds(context: RunContext, state: SearchState) -> float | None:
         known = state.facts.run.model_copy(update={"step_seconds": step.p50})
         seconds = whole_run_seconds(known, float(state.planned_steps)).seconds
     seen = state.trained
-    if seen is not None and seen.steps >= state.planned_steps:
+    if seen is not None and seen.stopped == WHOLE_RUN:
+        seconds = seen.seconds
+    elif seen is not None and seen.steps >= state.planned_steps:
         seconds = max(seconds, seen.seconds)
     return seconds if 2 * seconds <= KEPT_BACK_AT_MOST * context.allocation.budget else None
 

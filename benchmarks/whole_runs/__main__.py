@@ -5,6 +5,7 @@
     python -m benchmarks.whole_runs freeze                        # before the first search
     python -m benchmarks.whole_runs search CASE --budget 4m       # one search; the first one of a revision counts
     python -m benchmarks.whole_runs judge CASE --rounds 5         # its patch beside the expert's edit
+    python -m benchmarks.whole_runs control CASE --rounds 2       # the untouched script beside itself
     python -m benchmarks.pages                                    # docs/measurements/whole-runs.md
 
 Run it on a machine that does nothing else. WHOLE_RUNS_CACHE names the folder for data and searches.

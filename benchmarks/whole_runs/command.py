@@ -16,17 +16,18 @@ from autoopt.options.duration import parse_duration
 from benchmarks.documents import environment, load, save
 from benchmarks.whole_runs.cases import Case, CaseError, Suite, hashes
 from benchmarks.whole_runs.data import prepared
-from benchmarks.whole_runs.figures import PATCHED, summary
+from benchmarks.whole_runs.figures import PATCHED, UNTOUCHED, logarithms, summary
 from benchmarks.whole_runs.judge import Run, Side, fixed_sides, rounds
 from benchmarks.whole_runs.tools import PUT_ON, TOOLS, revision, searched, side_of
 
 NONE = "none"
+AGAIN = "untouched, again"
 AUTOOPT = "autoopt"
 
 
 def document(suite: Suite) -> dict[str, Any]:
     """All searches and judgements so far."""
-    return {"searches": [], "judgements": [], **load(suite.results)}
+    return {"searches": [], "judgements": [], "controls": [], **load(suite.results)}
 
 
 def machine_of(row: dict[str, Any]) -> str:
@@ -126,6 +127,23 @@ def judge(
     return row
 
 
+def control(suite: Suite, name: str, number: int, note: str) -> dict[str, Any]:
+    """The untouched script beside itself, interleaved: how far whole runs of one program lie from each other."""
+    case = suite.case(name)
+    suite.fetch(case)
+    known = document(suite)
+    untouched = fixed_sides(case)[UNTOUCHED]
+    row = {"case": name, "revision": revision(), "note": note, "environment": environment()}
+
+    def keep(runs: list[Run]) -> None:
+        row.update(runs=runs)
+        save(suite.results, {**known, "controls": [*known["controls"], row]})
+
+    keep([])
+    rounds(case, {UNTOUCHED: untouched, AGAIN: untouched}, data_of(suite, case), number, keep)
+    return row
+
+
 def figures_of(case: Case, searches: dict[str, dict[str, Any]], judged: dict[str, Any]) -> dict[str, Any]:
     """All figures of a judgement, with the searches that it judged."""
     mine = {tool: row for tool, row in searches.items() if tool in judged.get("tools", [AUTOOPT])}
@@ -164,13 +182,15 @@ def parser_of(suite: Suite, description: str | None) -> argparse.ArgumentParser:
     searching = commands.add_parser("search", help="let tools work on a case for the budget each")
     judging = commands.add_parser("judge", help="whole runs of what this revision's first searches found")
     running = commands.add_parser("run", help="search, then judge")
-    for one in (searching, judging, running):
+    beside_itself = commands.add_parser("control", help="the untouched script beside itself")
+    for one in (searching, judging, running, beside_itself):
         one.add_argument("case")
+    for one in (searching, judging, running):
         one.add_argument("--again", action="store_true", help="repeat what this revision has done; recorded as such")
     for one in (searching, running):
         one.add_argument("--budget", default="4m", help="of each tool")
         one.add_argument("--tools", default=",".join(suite.tools), help="of " + ", ".join((*TOOLS, *PUT_ON)))
-    for one in (judging, running):
+    for one in (judging, running, beside_itself):
         one.add_argument("--rounds", type=int, default=5)
         one.add_argument("--note", default="", help="kept beside the figures: what a reader must know of the machine")
     judging.add_argument("--patched", help="a folder with train.py, or none; by default this revision's first searches")
@@ -195,6 +215,9 @@ def _done(suite: Suite, asked: argparse.Namespace) -> int:
             print(case.name, data_of(suite, case))
     elif asked.command == "freeze":
         freeze(suite)
+    elif asked.command == "control":
+        row = control(suite, asked.case, asked.rounds, asked.note)
+        print(json.dumps({"case": asked.case, "log_ratios": logarithms(row["runs"], AGAIN)}))
     if asked.command in ("search", "run"):
         rows = [search(suite, asked.case, tool, asked.budget, asked.again) for tool in asked.tools.split(",")]
         for row in rows:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from benchmarks.whole_runs.cases import WHOLE_RUNS, Case, Suite
-from benchmarks.whole_runs.command import AUTOOPT, changes_nothing, figures_of, machine_of, rows_of
-from benchmarks.whole_runs.figures import EXPERT, PATCHED, ratio
+from benchmarks.whole_runs.command import AGAIN, AUTOOPT, changes_nothing, figures_of, machine_of, rows_of
+from benchmarks.whole_runs.figures import EXPERT, PATCHED, logarithms, ratio
 
 HEAD = """Each script is searched once. Then whole runs of the untouched, the patched and the expert's script are
 timed from process start to end, interleaved in random order, with fresh seeds shared by the three. Ratios are
@@ -74,6 +74,7 @@ def render(document: Row) -> str:
             HEAD,
             table(head, [_row(one) for one in cases]),
             _totals(cases),
+            _controls(document),
             "## Metrics and tolerances\n",
             table(["script", "metric", "tolerance", "reason"], tolerances),
             *(details(one) for one in cases),
@@ -135,6 +136,15 @@ def _totals(cases: Iterable[Judged]) -> str:
         f"Median score {statistics.median(scores):.2f} of {len(scores)} scripts, {below} below 0; "
         f"{sum(claims)} of {len(claims)} claims within 10 %.\n"
     )
+
+
+def _controls(document: Row) -> str:
+    """How far whole runs of the untouched script lie from each other."""
+    rows = [
+        [row["case"], f"`{row['revision']}`", ", ".join(f"{one:+.3f}" for one in logarithms(row["runs"], AGAIN))]
+        for row in document.get("controls", [])
+    ]
+    return "## The untouched script beside itself\n\n" + table(["script", "revision", "log ratio of each pair"], rows)
 
 
 def details(one: Judged) -> str:

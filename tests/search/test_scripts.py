@@ -11,7 +11,18 @@ import pytest
 
 from autoopt.errors import TrialFailed
 from autoopt.events import NoiseMeasured, Predicted
-from autoopt.records import Estimate, EstimateKind, Objective, Percentiles, Plan, RunParts, Site, Sites, Verdict
+from autoopt.records import (
+    Estimate,
+    EstimateKind,
+    JsonDict,
+    Objective,
+    Percentiles,
+    Plan,
+    RunParts,
+    Site,
+    Sites,
+    Verdict,
+)
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import Block, Startup, TrainingRun
 from autoopt.script.refusals import ScriptEnded
@@ -23,6 +34,8 @@ from autoopt.search.compare.arm import SETTLING_STEPS, SWITCHED_BLOCK
 from autoopt.search.compare.script_arm import ScriptArm
 from autoopt.search.first_training import begin
 from autoopt.search.trial_runner import BaselineFailed
+from autoopt.setup import Setup
+from autoopt.strategy import Risk
 from autoopt.testing import Behaviour
 from autoopt.testing.fakes import fake_facts
 from autoopt.trial.protocol import ScriptSpec, TrialSpec
@@ -146,6 +159,7 @@ def test_a_baseline_that_fails_in_them_has_failed(monkeypatch: pytest.MonkeyPatc
 
 STEPS = 600
 SITES = Sites(command=("python", "train.py"), cwd=".", run=RunParts(steps=STEPS, end_seconds=10.0))
+LOADER = Site(file="train.py", line=1, end_line=1, function="main", kind="loader_training", call="DataLoader")
 
 
 class ScriptWorld(World):
@@ -153,17 +167,26 @@ class ScriptWorld(World):
 
     Args:
         whole: by the strategies of a plan; what no patch says takes as long as before.
+        lose: strategies that end with another metric, which no probe sees.
     """
 
-    def __init__(self, directory: Path, *strategies: Any, whole: dict[str, float], **more: Any) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *strategies: Any,
+        whole: dict[str, float],
+        lose: tuple[str, ...] = (),
+        sites: Sites = SITES,
+        **more: Any,
+    ) -> None:
         super().__init__(directory, *strategies, **more)
-        self.whole = whole
+        self.whole, self.lose = whole, lose
         self.pairs: list[tuple[str, ...]] = []
         runner: Any = self.runner
-        runner.base = TrialSpec(workload="train.py", script=ScriptSpec(command=("python", "train.py"), sites=SITES))
+        runner.base = TrialSpec(workload="train.py", script=ScriptSpec(command=("python", "train.py"), sites=sites))
         runner.runs_whole = lambda plan: any(name in self.whole for name in plan.names())
         runner.whole_runs = self.run_whole
-        runner.watched, runner.knows = lambda then=None: SITES, lambda sites: None
+        runner.watched, runner.knows = lambda then=None: sites, lambda sites: None
         runner.facts = runner.facts.model_copy(update={"target": None, "max_steps": STEPS})
 
     def run_whole(self, plan: Plan, *, steps: int, seed: int, max_seconds: float, speedup: float) -> TrainedPair:
@@ -178,7 +201,8 @@ class ScriptWorld(World):
                 failure = TrialFailed("timeout", "not at its end")
                 failure.side = side  # type: ignore[attr-defined]
                 raise failure
-            runs.append(WholeRun(seconds, 0.0, 0.9).as_training(steps, seed))
+            metric = 0.3 if side and set(plan.names()) & set(self.lose) else 0.9
+            runs.append(WholeRun(seconds, 0.0, metric).as_training(steps, seed))
         return TrainedPair(baseline=runs[0], best=runs[1], whole=True, in_turns=True)
 
 
@@ -282,6 +306,45 @@ def test_what_makes_it_train_otherwise_is_left_out_of_the_whole_runs(tmp_path: P
     assert outcome.best.plan.names() == ("fused",)
     assert set(world.pairs) == {("fused",)}
     assert Verdict.QUALITY_LOST in verdicts(outcome)["low"]
+
+
+def test_what_ends_with_another_metric_is_left_out_and_the_rest_confirmed(tmp_path: Path) -> None:
+    def other_workers(self: object, setup: Setup, setting: JsonDict) -> Setup:
+        return setup.with_loader(num_workers=0)
+
+    told = Estimate(value=1.1, low=1.08, high=1.12, n=3, kind=EstimateKind.TRIED)
+    world = ScriptWorld(
+        tmp_path,
+        promised("layout", 1.3, "forward"),
+        strategy("draws", apply=other_workers, predict=lambda self, case, setting: told, risk=Risk.EXACT),
+        speed=product({"layout": 1.3, "draws": 1.1}),
+        whole={"layout": 1.3, "draws": 1.1},
+        lose=("draws",),
+        budget=600.0,
+        sites=SITES.model_copy(update={"sites": (LOADER,)}),
+    )
+    outcome = world.go()
+    assert outcome.best.plan.names() == ("layout",)
+    assert set(world.pairs[0]) == {"layout", "draws"}
+    assert set(world.pairs[1:]) == {("layout",)}
+    assert Verdict.KEPT not in verdicts(outcome).get("draws", [])
+
+
+def test_what_a_screening_has_shown_is_confirmed_by_whole_runs_where_they_are_short(tmp_path: Path) -> None:
+    told = Estimate(value=1.05, low=0.9, high=1.22, n=3, kind=EstimateKind.TRIED)
+    world = ScriptWorld(
+        tmp_path,
+        strategy("threads", predict=lambda self, case, setting: told),
+        speed=product({"threads": 1.2}),
+        whole={"threads": 1.2},
+        budget=300.0,
+    )
+    outcome = world.go()
+    assert outcome.best.plan.names() == ("threads",)
+    (kept,) = [trial for trial in outcome.state.trials if trial.verdict is Verdict.KEPT]
+    assert kept.throughput is None, "no blocks were compared beyond the screening"
+    assert outcome.speedup.headline is not None
+    assert outcome.speedup.headline.value == pytest.approx(1.2)
 
 
 def test_a_prediction_that_whole_runs_deny_is_not_kept(tmp_path: Path) -> None:

@@ -312,8 +312,9 @@ class Run:
         if plan.own_loader and loader.persistent_workers and loader._iterator is not None:
             # such a loader does not draw its workers' seed again; your generator moves on
             torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
-        passed = self.batch if self.resumed else 0
-        batches: Iterator[Any] = behind(loader, passed) if plan.same_samples else iter(loader)
+        batches: Iterator[Any] = (
+            behind(loader, self.batch if self.resumed else 0) if plan.same_samples else iter(loader)
+        )
         if self.resumed:  # what was trained already is passed over
             if not plan.same_samples:
                 for _ in islice(batches, self.batch):

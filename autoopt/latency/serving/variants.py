@@ -206,6 +206,7 @@ def free_dimensions(calls: list[list[torch.Tensor]]) -> list[dict[int, Any]]:
 
 
 def _quantize_onnx(folder: Path, variant: Variant, calibration: list[tuple[Any, Any]]) -> None:
+    """Weights keep seven bits: where a processor adds two products in 16 bits, those of eight bits overflow."""
     from onnxruntime import quantization as q  # type: ignore[import-untyped]
 
     source, part = folder / ONNX, folder / "quantized.onnx"
@@ -215,9 +216,10 @@ def _quantize_onnx(folder: Path, variant: Variant, calibration: list[tuple[Any, 
             {name: t.cpu().numpy() for name, t in zip(names, tensors_of(call), strict=True)} for call in calibration
         )
         reader: Any = SimpleNamespace(get_next=lambda: next(feeds, None))
-        q.quantize_static(source, part, reader, quant_format=q.QuantFormat.QDQ, per_channel=True)
+        q.quantize_static(source, part, reader, quant_format=q.QuantFormat.QDQ, per_channel=True, reduce_range=True)
     else:
-        q.quantize_dynamic(source, part, op_types_to_quantize=["MatMul", "Gemm"], weight_type=q.QuantType.QInt8)
+        kind = q.QuantType.QInt8
+        q.quantize_dynamic(source, part, op_types_to_quantize=["MatMul", "Gemm"], weight_type=kind, reduce_range=True)
     part.replace(source)
 
 
