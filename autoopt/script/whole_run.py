@@ -43,28 +43,37 @@ class WholeRun:
     Attributes:
         seconds: from the start of the script's process to its end.
         foreign_cpu_seconds: CPU seconds of other programs in the meantime; None where the kernel does not count them.
-        metric: the last value that it printed; None where it printed none, or none was asked for.
+        metrics: all values that it printed; empty where none were asked for.
     """
 
     seconds: float
     foreign_cpu_seconds: float | None
-    metric: float | None
+    metrics: tuple[float, ...] = ()
+
+    @property
+    def metric(self) -> float | None:
+        """The last value that it printed."""
+        return self.metrics[-1] if self.metrics else None
 
     def as_training(self, steps: int, seed: int) -> TrainingRun:
-        """The run as a training that is known by its end alone.
+        """The run as a training that is known by its end and by what it printed, evenly spaced as far as is known.
 
         Args:
             steps: that it took.
             seed: by which trainings of two plans are paired.
         """
-        point = CurvePoint(step=steps, seconds=self.seconds, metric=self.metric)
+        n = len(self.metrics)
+        points = (
+            CurvePoint(step=round(steps * at / n), seconds=self.seconds * at / n, metric=value)
+            for at, value in enumerate(self.metrics, 1)
+        )
         return TrainingRun(
             seed=seed,
-            curve=Curve(seed=seed, points=() if self.metric is None else (point,)),
+            curve=Curve(seed=seed, points=tuple(points)),
             seconds=self.seconds,
             training_seconds=self.seconds,
             evaluation_seconds=0.0,
-            evaluations=int(self.metric is not None),
+            evaluations=n,
             steps=steps,
             samples=None,
             fixed_seconds=0.0,
@@ -132,7 +141,7 @@ def _whole(found: Ended, metric: str | None) -> WholeRun:
         reader = MetricReader(metric, told.append)
         for line in found.output.splitlines():
             reader.line(line)
-    return WholeRun(found.seconds, found.foreign_cpu_seconds, told[-1] if told else None)
+    return WholeRun(found.seconds, found.foreign_cpu_seconds, tuple(told))
 
 
 @dataclass(frozen=True)

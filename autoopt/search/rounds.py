@@ -7,8 +7,21 @@ from contextlib import closing
 from dataclasses import replace
 
 from autoopt.events import Kept, Predicted, TrialEnded
-from autoopt.records import Change, EstimateKind, Plan, Round, Speedup, Stop, StopReason, Trial, Verdict
+from autoopt.records import (
+    Change,
+    Estimate,
+    EstimateKind,
+    Plan,
+    Quality,
+    Round,
+    Speedup,
+    Stop,
+    StopReason,
+    Trial,
+    Verdict,
+)
 from autoopt.search.ablate import take_apart
+from autoopt.search.candidate import Candidate
 from autoopt.search.evaluations import MOST_PAIRS, of_evaluation_alone, other_evaluation, try_evaluations
 from autoopt.search.first_training import train_beside, train_first
 from autoopt.search.outcome import configuration, named, out_of_time, without_a_look
@@ -234,10 +247,9 @@ class Rounds:
         """
         context, state = self.context, self.state
         case = state.case(context.runner.registry, pipeline, self._left())
-        refused = set[str]()
+        refused = {trial.strategy for trial in state.trials if not trial.companions and _refuses(trial)}
         every: list[Proposal | Skipped] = [*queue.proposals, *queue.skipped]
         while not state.found and not context.stopping():
-            refused |= {trial.strategy for trial in state.trials if _refuses(trial)}
             open_ = [each for each in every if each.strategy.name not in refused]
             candidate = together(context, state, case, open_, 1, likely)
             if candidate is None:
@@ -251,8 +263,9 @@ class Rounds:
             ]  # fmt: skip
             if unproven:
                 self._evaluate(unproven, round_, pipeline, most=1)
-                same = {trial.strategy for trial in state.trials if trial.quality and trial.quality.passed}
-                refused |= {each.strategy.name for each in unproven} - same
+                gains = {each.strategy.name: self._evaluates_faster(each) for each in unproven}
+                refused |= {name for name, gain in gains.items() if gain is None}
+                every = [replace(each, predicted=gains.get(each.strategy.name) or each.predicted) for each in every]
                 continue
             doubtful = most_doubtful(context, state, candidate)
             if doubtful is None:
@@ -261,17 +274,32 @@ class Rounds:
                 self._run_whole.add(candidate.plan.key)
                 state.first_time(candidate.changes)  # screened or not, it is known now
                 trial = proof.run()
-                if trial.verdict is not Verdict.QUALITY_LOST or not candidate.companions:
+                if trial.verdict is not Verdict.QUALITY_LOST or not candidate.companions or trial.quality is None:
                     return trial.verdict is Verdict.KEPT
-                refused.add(first_to_go(context, state, candidate.changes).strategy)
-                continue
-            change, quality = doubtful
-            refused.add(change.strategy)
-            self._seen_bottleneck[change.strategy] = round_.bottleneck
-            lost = Verdict.QUALITY_LOST if quality.passed is False else Verdict.INCONCLUSIVE
-            told = f"{quality.detail} (tried with {named(candidate.plan.names())})"
-            state.skip(context.runner.registry[change.strategy], lost, told, setting=change.setting)
+                doubtful = first_to_go(context, state, candidate.changes), trial.quality
+            refused.add(self._leave_out(*doubtful, candidate, round_))
         return False
+
+    def _leave_out(self, change: Change, quality: Quality, whole: Candidate, round_: Round) -> str:
+        """Notes that a change is left out of what is confirmed together, for the quality of the whole; its name."""
+        self._seen_bottleneck[change.strategy] = round_.bottleneck
+        lost = Verdict.QUALITY_LOST if quality.passed is False else Verdict.INCONCLUSIVE
+        told = f"{quality.detail} (tried with {named(whole.plan.names())})"
+        self.state.skip(self.context.runner.registry[change.strategy], lost, told, setting=change.setting)
+        return change.strategy
+
+    def _evaluates_faster(self, proposal: Proposal) -> Estimate | None:
+        """The gain of the whole run that evaluations timed once promise; None where the metric is not the same.
+
+        One pair of processes errs by a half, as predictions do.
+        """
+        for trial in reversed(self.state.trials):
+            gain, quality = trial.time_to_target, trial.quality
+            if trial.strategy == proposal.strategy.name and gain is not None and quality is not None:
+                if quality.passed and gain.value >= 1.0 + self.context.min_gain:
+                    return gain.model_copy(update={"low": gain.value**0.5, "high": gain.value**1.5})
+                return None
+        return None
 
     def _train(self, proposals: Sequence[Proposal], round_: Round, pipeline: Pipeline | None) -> bool:
         """Tries what trains otherwise, where there is time for the trainings that it takes."""

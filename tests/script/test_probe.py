@@ -106,9 +106,9 @@ def test_levels_of_a_script_are_decided_by_its_probes(prober: Prober, folder: Pa
     assert told[0].metrics == told[1].metrics, "of the same weights"
     assert told[0].evaluation_digest == told[1].evaluation_digest != before.probe.digests[0]
 
-    slow = [prober("plain.py", sites, plan, gradients=6, reading=0.0) for plan in (UNCHANGED, BFLOAT16)]
-    assert {len(found) for each in slow for found in each.arrays.gradients} == {6}
-    assert len(slow[0].probe.digests) == 3 * 6 + slow[0].probe.steps + 1, "it is not read on"
+    slow = [prober("plain.py", sites, plan, gradients=12, reading=0.0) for plan in (UNCHANGED, BFLOAT16)]
+    assert {len(found) for each in slow for found in each.arrays.gradients} == {12}
+    assert len(slow[0].probe.digests) == 3 * 12 + slow[0].probe.steps + 1, "it is not read on"
     found = level(Risk.NUMERIC, *slow)
     assert (found.level, found.passed) == ("equivalent", True), found.detail
 
@@ -269,7 +269,6 @@ def test_random_samples_are_compared_one_by_one_and_updates_from_equal_weights(p
 
     same = level_with(same_draws=True)
     assert (same.level, same.passed) == ("identical", True), same.detail
-    assert "draws of augmentation" in same.detail
     other = level_with()
     assert (other.level, other.passed) == ("undecided", None), (
         "other samples: nothing is proven, and nothing is refuted"

@@ -125,6 +125,23 @@ def test_the_same_plan_is_identical(probes) -> None:
     assert found.gradient_error == 0.0
 
 
+@pytest.mark.parametrize(("by_rounding", "passed"), [(None, None), (0.1, None), (0.5, True)])
+def test_a_training_may_part_as_far_as_it_does_from_itself(probes, by_rounding, passed) -> None:
+    """Across an epoch's end, where the first rounding grows to whole steps in a few of them."""
+    after, weights = probes.of(Plan()), probes.before.arrays.weights[:9]
+    away = 5 * np.linspace(0, 1, len(weights))[:, None] * (weights[1] - weights[0])
+
+    def crossing(found: ProbeResult, share: float) -> ProbeResult:
+        return replace(found, arrays=replace(found.arrays, windows={"epoch": weights + share * away}))
+
+    before = crossing(probes.before, 0.0)
+    if by_rounding is not None:
+        before = replace(before, rounded=lambda: crossing(probes.before, by_rounding).arrays)
+    found = level_of(Risk.NUMERIC, before, crossing(after, 1.0), OBJECTIVE)
+    assert found.passed is passed, found.detail
+    assert passed or "across the end of an epoch" in found.detail
+
+
 def test_batches_that_tell_nothing_are_never_called_identical(probes) -> None:
     blind = [
         ProbeResult(each.probe.model_copy(update={"unseen": "Molecule"}), each.arrays)

@@ -201,8 +201,8 @@ class ScriptWorld(World):
                 failure = TrialFailed("timeout", "not at its end")
                 failure.side = side  # type: ignore[attr-defined]
                 raise failure
-            metric = 0.3 if side and set(plan.names()) & set(self.lose) else 0.9
-            runs.append(WholeRun(seconds, 0.0, metric).as_training(steps, seed))
+            metrics = (0.3, 0.3) if side and set(plan.names()) & set(self.lose) else (0.6, 0.9)
+            runs.append(WholeRun(seconds, 0.0, metrics).as_training(steps, seed))
         return TrainedPair(baseline=runs[0], best=runs[1], whole=True, in_turns=True)
 
 

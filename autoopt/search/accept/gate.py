@@ -47,6 +47,7 @@ from autoopt.search.accept.metric import (
     missed_target,
     steps_spread,
     trained_quality,
+    unlearned,
     with_seed_noise,
 )
 from autoopt.search.accept.time_to_target import (
@@ -391,6 +392,7 @@ def judge_runs(evidence: Evidence, objective: Objective, noise: Noise) -> Qualit
         return level
     noise = with_seed_noise(noise, evidence.baseline_runs, objective)
     lost = fewer_evaluated(pairs) or missed_target(pairs, objective) or fell_after_target(pairs, objective, noise)
+    lost = lost or unlearned(pairs, objective)
     if lost:
         return Quality(method="metric", passed=False, metric=objective.metric, seeds=len(pairs), detail=lost)
     if level is not None and level.passed is True:

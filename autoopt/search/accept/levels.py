@@ -273,12 +273,19 @@ def _doubt(before: ProbeResult, after: ProbeResult, points: list[GradientFidelit
         return f"weights part by {at_once[1]:.2g} of a step in step {at_once[0]}, and hardly before"
     if "epoch" in before.same_windows(after):
         parted = parted_across_epochs(before.arrays, after.arrays)
-        if parted > MOVED + PARTED * error * sqrt(_epoch_steps(before)):
+        usual = MOVED + PARTED * error * sqrt(_epoch_steps(before))
+        if parted > usual and parted > PARTED * _by_rounding(before):
             return f"weights part by {parted:.2g} of a step across the end of an epoch, from the same start"
     buffers = buffers_apart(before.arrays, after.arrays, before.same_windows(after))
     if buffers and buffers[0] > BUFFERS:
         return f"{buffers[1]} changes by {buffers[0]:.0%} otherwise"
     return ""
+
+
+def _by_rounding(before: ProbeResult) -> float:
+    """How far the incumbent parts from itself across an epoch's end where its weights begin a rounding apart."""
+    arrays = before.rounded() if before.rounded is not None else None
+    return 0.0 if arrays is None or not before.arrays.alike(arrays) else parted_across_epochs(before.arrays, arrays)
 
 
 def _epoch_steps(found: ProbeResult) -> int:

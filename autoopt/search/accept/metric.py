@@ -136,12 +136,14 @@ def metric_difference(pairs: Pairs, objective: Objective, noise: Noise) -> Metri
     if objective.metric is None:
         return None
     sign = 1.0 if objective.mode == "max" else -1.0
-    differences, befores, afters, residuals = [], [], [], []
+    differences, befores, afters, residuals = list[float](), list[float](), list[float](), list[float]()
     for before, after in pairs:
         left, right = fit(before.curve, objective.mode), fit(after.curve, objective.mode)
         if left is None or right is None:
             continue
         step = min(float(left.steps[-1]), float(right.steps[-1]))
+        if (left.at(step), right.at(step)) in zip(befores, afters, strict=True):
+            continue  # a script that sets its own seed, run again: no further seed
         befores.append(left.at(step))
         afters.append(right.at(step))
         differences.append(sign * (afters[-1] - befores[-1]))
@@ -207,6 +209,23 @@ def metric_quality(difference: MetricDifference, objective: Objective) -> Qualit
 def parts_to(run: TrainingRun, objective: Objective, step_seconds: float | None = None) -> Parts | None:
     """The parts of a run to the objective's target; None where it did not reach it."""
     return parts(run, objective.target, objective.mode, step_seconds)
+
+
+def unlearned(pairs: Pairs, objective: Objective) -> str:
+    """A sentence where a training of the plan ends worse than the baseline's began, which has learnt; else empty.
+
+    That much is no chance, though one seed shows no spread.
+    """
+    sign = 1.0 if objective.mode == "max" else -1.0
+    for before, after in pairs:
+        known = [[p.metric for p in run.curve.points if p.metric is not None] for run in (before, after)]
+        if len(known[0]) < 2 or not known[1]:
+            continue
+        (first, *_, last), end = known[0], known[1][-1]
+        if sign * last > sign * first > sign * end:
+            told = f"{objective.metric} ends at {end:.4g}, worse than the {first:.4g} that the baseline begins with"
+            return f"{told} on its way to {last:.4g}"
+    return ""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import Block, Probe, samples_read
 from autoopt.search.accept.data import ProbeResult
 from autoopt.search.accept.fidelity import Arrays
+from autoopt.search.accept.losses import ROUNDING
 from autoopt.search.accept.trainings import Steps
 from autoopt.search.compare.comparison import LossPath
 from autoopt.search.trial_runner import PROBE
@@ -159,16 +160,26 @@ class Probes:
             probe = self._measure(plan, ask, steps, samples)
         self._own = self._own or probe.kept  # where there are no others, the next plans are asked at these
 
-        @cache
-        def elsewhere() -> Probe | None:
-            again, read = replace(ask, until=probe.until, elsewhere=True), samples_read(probe.epochs)
-            known = {**key, "steps": probe.steps, "elsewhere": True}
+        def again(**other: Any) -> Probe | None:
+            asked, read = replace(ask, until=probe.until, **other), samples_read(probe.epochs)
+            known = {**key, "steps": probe.steps, **other}
             try:
-                return self._steps.step("probe", known, lambda: self._measure(plan, again, probe.steps, read), Probe)
+                return self._steps.step("probe", known, lambda: self._measure(plan, asked, probe.steps, read), Probe)
             except TrialFailed:  # a training that ends at such weights
                 return None
 
-        seen = self._seen[place] = ProbeResult(probe, Arrays.read(self._directory / probe.file), elsewhere)
+        @cache
+        def elsewhere() -> Probe | None:
+            return again(elsewhere=True)
+
+        @cache
+        def rounded() -> Arrays | None:
+            found = again(disturbed=ROUNDING[None])
+            file = None if found is None else self._directory / found.file
+            return Arrays.read(file) if file is not None and file.exists() else None
+
+        arrays = Arrays.read(self._directory / probe.file)
+        seen = self._seen[place] = ProbeResult(probe, arrays, elsewhere, rounded)
         return seen
 
     def _measure(self, plan: Plan, ask: _Ask, steps: int | None, samples: int) -> Probe:
@@ -192,6 +203,7 @@ class Probes:
             # where there was no time to train and to keep weights, there is as little for evaluations
             evaluates=bool(ask.weights or script),
             **({"elsewhere": True} if ask.elsewhere else {}),
+            **({"disturbed": ask.disturbed} if ask.disturbed else {}),
         )
         return Probe.model_validate(document)
 
@@ -200,7 +212,8 @@ class Probes:
 class _Ask:
     """What both probes of a pair have in common: see :meth:`Probes.pair`.
 
-    ``weights``: files of kept weights. ``elsewhere``: the incumbent's from weights far away from them.
+    ``weights``: files of kept weights. ``elsewhere``: the incumbent's from weights far away from them. ``disturbed``:
+    so far away, over each weight, they begin.
     """
 
     facts: WorkloadFacts
@@ -208,3 +221,4 @@ class _Ask:
     gradients: int
     weights: tuple[str, ...]
     elsewhere: bool = False
+    disturbed: float = 0.0
