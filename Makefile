@@ -8,7 +8,7 @@ BUDGET ?= 5m
 CASE   ?= jpegs
 NOW    := $(shell date +%Y%m%d-%H%M%S)
 OUT    ?= autoopt-runs/demo-$(NOW)
-PYTEST ?= -q
+PYTEST ?= -q --durations=40
 PARALLEL ?= --numprocesses 3 --dist worksteal
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt

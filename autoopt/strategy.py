@@ -83,7 +83,7 @@ class Edit:
     reads as before); ``model`` gets ``lines`` below the statement that makes it, in which ``{model}`` stands for
     its name there; ``step`` gets them below the optimizer's step; ``start`` gets ``lines`` below the imports;
     ``left_out`` removes the statements that its ``lines`` name, as ``train.py:9 gc.collect``. ``function``:
-    statements of a function are edited; its ``lines`` are a file and the function's qualified name, and its one
+    statements of a function are edited; its ``lines`` are a file and the function's qualified name, and its first
     part, called with the file's text, that name and the ``arguments``, gives the first line, the last line and the
     new text of each, empty where it goes. ``call``: its ``lines`` are a file, a line, the name that is called
     there, and the expression in the call's place, in which ``{call}``, ``{called}`` and ``{arguments}`` stand for

@@ -210,13 +210,17 @@ def _loser(context: RunContext, state: SearchState, rows: list[Ablation]) -> Abl
     """The change that least pays its place, of those that their comparison refuses. A single one is verified anyway."""
     if len(rows) < 2:
         return None
+    whole = any(pair.whole for pair in context.gate.in_turns(state.incumbent))
     losers = [
         row
         for row in rows
         if row.without is not None
         and not _of_evaluations(context, row.strategy)
-        # never confirmed by itself: the simpler plan stands
-        and (_refused(state, row) or (row.strategy in state.together and not stands_out(row.without, context.min_gain)))
+        # never confirmed by itself: the simpler plan stands; of what whole runs have shown, blocks decide less
+        and (
+            _refused(state, row)
+            or (not whole and row.strategy in state.together and not stands_out(row.without, context.min_gain))
+        )
         and _verifiable(context, state, row.strategy)
     ]
     return min(losers, key=lambda row: row.without.value if row.without else 1.0, default=None)

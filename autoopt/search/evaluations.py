@@ -45,10 +45,10 @@ def of_evaluation_alone(strategy: Strategy) -> bool:
     return len(strategy.stages) == 1 and set(strategy.stages) <= set(STAGES) and not strategy.risk.trains_otherwise
 
 
-def other_evaluation(candidate: Candidate, proposal: Proposal) -> bool:
+def other_evaluation(candidate: Candidate, strategy: Strategy) -> bool:
     """Whether a candidate has this change of evaluation, and its other batches may give another metric."""
-    known = [change.setting for change in candidate.changes if change.strategy == proposal.strategy.name]
-    return of_evaluation_alone(proposal.strategy) and any("batch_size" in setting for setting in known)
+    known = [change.setting for change in candidate.changes if change.strategy == strategy.name]
+    return of_evaluation_alone(strategy) and any("batch_size" in setting for setting in known)
 
 
 def try_evaluations(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
+from math import inf
 
 from autoopt.events import Kept, Predicted, TrialEnded
 from autoopt.records import (
@@ -21,6 +22,7 @@ from autoopt.records import (
     Verdict,
 )
 from autoopt.search.ablate import take_apart
+from autoopt.search.budget_allocation import TRIAL
 from autoopt.search.candidate import Candidate
 from autoopt.search.evaluations import MOST_PAIRS, of_evaluation_alone, other_evaluation, try_evaluations
 from autoopt.search.first_training import train_beside, train_first
@@ -39,6 +41,7 @@ from autoopt.search.verify import SEEDS
 from autoopt.search.whole_run_proof import WholeRunProof
 from autoopt.search.whole_runs import run_seconds, shown_by_whole_runs
 from autoopt.simplify.pipeline import Pipeline
+from autoopt.strategy import Strategy
 
 AGAIN_SECONDS = 10.0
 """Seconds, about, that a further round takes on a short budget before it screens anything: its profile."""
@@ -72,7 +75,7 @@ class Rounds:
         """
         queue = self.queue(pipeline)
         self._proofs.skipped = queue.skipped
-        proposals = [proposal for proposal in queue.proposals if self._comes_back(proposal, round_)]
+        proposals = [proposal for proposal in queue.proposals if self._comes_back(proposal.strategy, round_)]
         self.context.announce(Predicted(at=self.context.now(), predictions=Queue(tuple(proposals)).predictions))
         if self._by_whole_runs(queue, pipeline, round_) or self._by_blocks(proposals, queue, round_, pipeline):
             self._announce_kept()
@@ -83,7 +86,7 @@ class Rounds:
 
     def _by_blocks(self, proposals: list[Proposal], queue: Queue, round_: Round, pipeline: Pipeline | None) -> bool:
         """Screens proposals by blocks of steps and confirms what did well; then tries what trains otherwise."""
-        proposals = [proposal for proposal in proposals if self._comes_back(proposal, round_)]
+        proposals = [proposal for proposal in proposals if self._comes_back(proposal.strategy, round_)]
         evaluating = [proposal for proposal in proposals if of_evaluation_alone(proposal.strategy)]
         proposals = [proposal for proposal in proposals if proposal not in evaluating]
         first = most_promising(tuple(proposals), lambda proposal: 1.0) if proposals else None
@@ -218,12 +221,17 @@ class Rounds:
         return left
 
     def _evaluate(
-        self, proposals: Sequence[Proposal], round_: Round, pipeline: Pipeline | None, most: int = MOST_PAIRS
+        self,
+        proposals: Sequence[Proposal],
+        round_: Round,
+        pipeline: Pipeline | None,
+        most: int = MOST_PAIRS,
+        by: float = inf,
     ) -> None:
         """Tries changes of evaluation alone; what is kept of them moves no bottleneck of the step."""
         context, state = self.context, self.state
         case = state.case(context.runner.registry, pipeline, self._left())
-        try_evaluations(context, state, proposals, case, round_, self._costs.deadline(), most)
+        try_evaluations(context, state, proposals, case, round_, min(self._costs.deadline(), by), most)
         for proposal in proposals:
             self._seen_bottleneck[proposal.strategy.name] = round_.bottleneck
 
@@ -258,11 +266,13 @@ class Rounds:
             if proof.needed is None or context.now() + proof.needed > context.allocation.budget:
                 return False
             unproven = [
-                each for each in queue.proposals
-                if other_evaluation(candidate, each) and self._comes_back(each, round_)
-            ]  # fmt: skip
+                Proposal(each.strategy, each.predicted, each.setting)
+                for each in every
+                if other_evaluation(candidate, each.strategy) and self._comes_back(each.strategy, round_)
+            ]
             if unproven:
-                self._evaluate(unproven, round_, pipeline, most=1)
+                worth = context.now() + (proof.seconds or 0.0) / TRIAL  # else whole runs alone are the better use of it
+                self._evaluate(unproven, round_, pipeline, most=1, by=worth)
                 gains = {each.strategy.name: self._evaluates_faster(each) for each in unproven}
                 refused |= {name for name, gain in gains.items() if gain is None}
                 every = [replace(each, predicted=gains.get(each.strategy.name) or each.predicted) for each in every]
@@ -356,9 +366,9 @@ class Rounds:
     def _left(self, gain: float = 1.0) -> float:
         return self._costs.deadline(gain) - self.context.now()
 
-    def _comes_back(self, proposal: Proposal, round_: Round) -> bool:
+    def _comes_back(self, strategy: Strategy, round_: Round) -> bool:
         """A strategy that was tried comes back only under another bottleneck."""
-        name = proposal.strategy.name
+        name = strategy.name
         return name not in self._seen_bottleneck or self._seen_bottleneck[name] != round_.bottleneck
 
     def _no_time(self, waiting: Sequence[Proposal]) -> None:

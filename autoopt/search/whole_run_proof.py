@@ -1,4 +1,4 @@
-"""The confirmation of a script's plan by whole runs of the untouched and the patched script, in turns.
+"""The confirmation of a script's plan by interleaved whole runs of the untouched and the patched script.
 
 A run that is short for the budget shows more in one such pair than many blocks of steps do: both sides see the same
 machine, and evaluations, starts of epochs and the end of a run, which no block holds, are what the user pays, too.

@@ -234,3 +234,14 @@ def test_mixed_precision_is_not_for_a_loss_of_probabilities() -> None:
     assert not answer
     assert "binary_cross_entropy_with_logits" in answer.reason
     assert AMP.applies(sample_case())
+
+
+def test_made_up_weights_do_not_depend_on_the_layout_or_on_what_was_trained() -> None:
+    found = []
+    for memory_format in (torch.contiguous_format, torch.channels_last):
+        model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Linear(4, 2)).to(memory_format=memory_format)
+        coordinates = Coordinates(model)
+        coordinates.set_synthetic_weights(0.05)
+        found.append(coordinates.weights())
+    np.testing.assert_array_equal(found[0], found[1])
+    assert 0.03 < found[0].std() < 0.07

@@ -28,6 +28,7 @@ from autoopt.search.accept.metric import (
     metric_difference,
     metric_quality,
     seed_noise,
+    unlearned,
 )
 from autoopt.search.accept.trainings import SCATTER, ratio_of_pairs
 from autoopt.search.compare.comparison import Comparison, Decision, LossPath, Side
@@ -49,6 +50,26 @@ def test_one_seed_of_unknown_noise_has_a_difference_and_no_interval() -> None:
     assert alike is not None
     assert "over 1 seed," in (metric_quality(alike, OBJECTIVE).detail or ""), "a script that sets its own seed"
     assert metric_quality(alike, OBJECTIVE).difference is None, "a script's own seed gives the same training twice"
+
+
+@pytest.mark.parametrize(
+    ("mode", "before", "after", "refused"),
+    [
+        ("max", (0.4, 0.9), (0.5, 0.3), True),
+        ("max", (0.4, 0.9), (0.5, 0.6), False),  # worse, which one seed may be by chance
+        ("min", (2.0, 0.5), (1.5, 2.5), True),
+        ("min", (2.0, 0.5), (1.5, 0.9), False),
+        ("max", (0.9, 0.4), (0.9, 0.3), False),  # the baseline does not learn either
+        ("max", (0.9,), (0.1,), False),  # where it began is not known
+    ],
+)
+def test_a_run_that_ends_worse_than_the_baseline_began_has_not_learnt(mode, before, after, refused: bool) -> None:
+    def made(values: tuple[float, ...]) -> TrainingRun:
+        points = tuple(CurvePoint(step=n, seconds=n, metric=value) for n, value in enumerate(values, 1))
+        return run(0).model_copy(update={"curve": Curve(seed=0, points=points)})
+
+    objective = OBJECTIVE.model_copy(update={"mode": mode})
+    assert bool(unlearned([(made(before), made(after))], objective)) is refused
 
 
 def test_a_loss_within_the_tolerance_is_proved_and_not_lost_however_certain_it_is() -> None:

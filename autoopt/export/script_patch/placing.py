@@ -506,6 +506,8 @@ class Placing:
             found = getattr(import_module(module), edited)(source.tree.code, name, **edit.arguments)
         except Exception as reason:  # the file is another one than that which was examined
             raise NoHonestEditError(f"{name} in {file}: {reason}") from None
+        for part in edit.parts[1:]:
+            self.import_part(source, part)
         for first, _, text in found:
             spot = source.statement(first)
             if text:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from autoopt.records import Environment, Estimate, Quality, Record, RunParts, Verdict
 from autoopt.records.messages import TrainingRun
@@ -147,7 +148,9 @@ class EvaluationRatios:
 
 
 def _key(stage: str, setup: Setup) -> str:
-    options = setup.evaluation if stage == "evaluate" else {"beside": setup.flags.get("save_beside")}
+    options: Mapping[str, Any] = {"beside": setup.flags.get("save_beside")}
+    if stage == "evaluate":  # what changes a script's loop of evaluations is among what changes its model
+        options = {**setup.evaluation, "model": [repr(each) for each in setup.model]}
     return f"{stage} {json.dumps(dict(options), sort_keys=True, default=str)}"
 
 

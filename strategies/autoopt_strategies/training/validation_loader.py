@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import LEAST_SHARE, SAMPLES, Setting, Settings, at_most, gain, kept, seconds_of
+from autoopt_strategies.training.evaluation_loop import LargerBatches, Loop, edit_of, loop_around
 
 LEAST_READING = 0.05
 """Seconds of preparing all samples of an evaluation: starting a worker takes about as long."""
@@ -19,6 +21,8 @@ class ValidationLoader(Strategy):
 
     What it does: sets ``batch_size``, ``num_workers``, ``persistent_workers`` or ``pin_memory`` of the validation
         loader alone. An evaluation has no gradients to store, so that several training batches fit where one did.
+        Where a script evaluates on the training's data as well, or with several loaders, the loop itself gets the
+        larger batches, in the same order and with the same draws.
     When it helps: evaluations take a good part of the run: in small batches, with workers that are started for each
         of them, or with samples that are slow to prepare.
     When it does not: rare or short evaluations.
@@ -38,17 +42,22 @@ class ValidationLoader(Strategy):
     )
 
     def applies(self, case: Case) -> Applies:
-        loader = _loader(self, case)
-        if isinstance(loader, str):
+        loader, loop = _loader(self, case), _loop(case)
+        if isinstance(loader, str) and loop is None:
             return Applies.no(loader)
         if case.pipeline is not None and case.pipeline.step_seconds:
-            share = _own_seconds(case) / case.pipeline.step_seconds
+            seconds = _own_seconds(case) if loop is None else seconds_of(case, "evaluate")
+            share = seconds / case.pipeline.step_seconds
             if share < LEAST_SHARE:
                 return Applies.no(f"evaluation takes {share:.1%} of the time")
+        if isinstance(loader, str) or loop is not None:
+            return Applies.yes()
         return Applies.yes() if _options(case, loader) else Applies.no("its loader is set as it should be")
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
         """Larger batches share out what each costs once; workers share out the reading; others may save it all."""
+        if "loop" in setting:
+            return _loop_gain(case, setting)
         loader, evaluating = _loader(self, case), _own_seconds(case)
         if isinstance(loader, str) or not evaluating:
             return None
@@ -69,16 +78,23 @@ class ValidationLoader(Strategy):
         return at_most(gain(case, {"evaluate": others}))
 
     def settings(self, case: Case) -> Settings:
-        loader = _loader(self, case)
+        loader, loop = _loader(self, case), _loop(case)
         best: Setting = {}
+        if loop is not None and kept((yield {"batch_size": _large(case), "loop": loop})):
+            return  # every loader that the loop goes over has them
         for option in [] if isinstance(loader, str) else _options(case, loader):
             if kept((yield {**best, **option})):
                 best |= option
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
+        if "loop" in setting:
+            return setup.with_model(LargerBatches(**setting["loop"], size=setting["batch_size"]))
         return setup.with_evaluation(**setting)
 
     def recipe(self, setting: Setting) -> Recipe:
+        if "loop" in setting:
+            code = f"for batch in in_batches_of(loader, {setting['batch_size']}):  # in {setting['loop']['function']}"
+            return Recipe.noted(code, edits=(edit_of(setting["loop"], setting["batch_size"]),))
         options = ", ".join(f"{name}={value!r}" for name, value in setting.items())
         code = f"valid_loader = DataLoader(valid_data, ..., {options})"
         return Recipe.noted(code)
@@ -146,10 +162,50 @@ def _loader(strategy: ValidationLoader, case: Case) -> _Loader | str:
     )
 
 
+def _loop(case: Case) -> Loop | None:
+    """The loop of a script's evaluations, where it goes over more than one loader that only evaluates.
+
+    None where there is none, where models are left in training mode, or where the batches are large already.
+    """
+    seen = case.workload.run.evaluations if case.workload.run is not None else ()
+    if case.sites is None or not seen or any(each.training_mode or each.file is None for each in seen):
+        return None
+    alone = len(case.sites.of("loader_validation")) == 1 and not any(each.training_data for each in seen)
+    places = {(each.file, each.line) for each in seen}
+    if alone or len(places) != 1 or 2 * _usual_size(case) > _large(case):
+        return None
+    ((file, line),) = places
+    found = loop_around(Path(case.sites.cwd, file or ""), line or 0)
+    return None if found is None else {"file": file, **found}
+
+
+def _usual_size(case: Case) -> float:
+    """Samples of a batch of evaluations, as they were seen; no bound where they were not counted."""
+    seen = case.workload.run.evaluations if case.workload.run is not None else ()
+    samples, batches = (sum(getattr(each, name) or 0 for each in seen) for name in ("samples", "batches"))
+    return samples / batches if samples and batches else float("inf")
+
+
+def _large(case: Case) -> int:
+    return max(LARGE_BATCH, 4 * (case.workload.batch_size or 0))
+
+
+def _loop_gain(case: Case, setting: Setting) -> Estimate | None:
+    """Larger batches share out what each costs once; what reading a sample takes stays."""
+    seen = case.workload.run.evaluations if case.workload.run is not None else ()
+    samples, every = sum(each.samples or 0 for each in seen) // max(len(seen), 1), _every(case)
+    now = seconds_of(case, "evaluate")
+    reading = sum(seconds_of(case, name) for name in ("storage", "preparation", "collate"))
+    reading *= samples / max(case.workload.batch_size or 1, 1) / every
+    least = min(_computing(case, samples, every) + reading, now)
+    estimate = gain(case, {"evaluate": least + (now - least) * _usual_size(case) / setting["batch_size"]})
+    return None if estimate is None else estimate.as_kind("declared")
+
+
 def _options(case: Case, loader: _Loader) -> list[Setting]:
     """Changes that may shorten an evaluation, the likeliest first."""
     found: list[Setting] = []
-    large = max(LARGE_BATCH, 4 * (case.workload.batch_size or 0))
+    large = _large(case)
     if loader.samples:
         large = min(large, loader.samples)
     if loader.batch_size and 2 * loader.batch_size <= large:

@@ -42,7 +42,7 @@ class RewriteFunctions:
         return model
 
 
-def variant_of(function: Mapping[str, str]) -> dict[str, str]:
+def variant_of(function: Mapping[str, Any]) -> dict[str, Any]:
     """The variant of an edit: what an edit records of a function in addition to its place."""
     return {name: value for name, value in function.items() if name not in WHERE}
 
@@ -77,7 +77,7 @@ def text_of(function: Any) -> str:
     return text
 
 
-def rewritten(function: Any, wanted: Mapping[str, str], statements: Callable[..., Edits]) -> Any:
+def rewritten(function: Any, wanted: Mapping[str, Any], statements: Callable[..., Edits]) -> Any:
     """A method with edited statements, in the module that it was written in.
 
     Raises:

@@ -1,0 +1,150 @@
+"""Evaluation loops over several loaders: larger batches of the same samples, in trials and in the patch."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from autoopt.records import Change, Sites
+from autoopt_strategies.compute.rewriting.source import Refused, edited
+from autoopt_strategies.training.evaluation_loop import LargerBatches, loop_around, statements
+from autoopt_strategies.training.larger_batches import in_batches_of
+from scripted import patched
+
+SCRIPT = """\
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+
+@torch.no_grad()
+def test(model, loader):
+    model.eval()
+    right = 0
+    for x, y in loader:
+        right += int((model(x).argmax(1) == y).sum())
+    return right / len(loader.dataset)
+
+
+class Runner:
+    def check(self, model):
+        for n, (x, y) in enumerate(self.loader):
+            model(x)
+"""
+AT = 10  # where the model is called
+
+
+def test_the_loop_around_a_call_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    assert loop_around(path, AT) == {"function": "test", "line": 9}
+    assert loop_around(path, 17) == {"function": "Runner.check", "line": 16}
+    assert loop_around(path, 7) is None, "no loop stands there"
+    path.write_text("for x in loader:\n    model(x)\n")
+    assert loop_around(path, 2) is None, "no function has it"
+    path.write_text("def f():\n    for x in range(3):\n        model(x)\n")
+    assert loop_around(path, 3) is None, "it goes over no loader"
+    assert loop_around(tmp_path / "gone.py", 1) is None
+
+
+def test_its_header_is_all_that_changes() -> None:
+    after = edited(SCRIPT, statements(SCRIPT, "test", 9, 256))
+    changed = [(a, b) for a, b in zip(SCRIPT.splitlines(), after.splitlines(), strict=True) if a != b]
+    assert changed == [("    for x, y in loader:", "    for x, y in in_batches_of(loader, 256):")]
+    after = edited(SCRIPT, statements(SCRIPT, "Runner.check", 16, 64))
+    assert "enumerate(in_batches_of(self.loader, 64)):" in after
+    with pytest.raises(Refused):
+        statements(SCRIPT, "test", 8, 256)
+
+
+class Squares(Dataset[int]):
+    def __len__(self) -> int:
+        return 50
+
+    def __getitem__(self, index: int) -> int:
+        return index * index
+
+
+def drawn(loader: Any) -> tuple[list[int], float]:
+    torch.manual_seed(3)
+    return [int(value) for batch in loader for value in batch], float(torch.rand(1))
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": True}, {"shuffle": True, "drop_last": True, "batch_size": 5}])
+def test_the_same_samples_come_with_the_same_draws(options: dict[str, Any]) -> None:
+    loader = DataLoader(Squares(), **{"batch_size": 8, **options})
+    larger = in_batches_of(loader, 32)
+    assert len(list(larger)) == 2
+    assert drawn(larger) == drawn(loader)
+    assert drawn(loader) == drawn(larger), "what trains on it next draws as before"
+
+
+class Endless(IterableDataset[int]):
+    def __iter__(self) -> Any:
+        return iter(range(4))
+
+
+class Own(DataLoader[Any]):
+    def __iter__(self) -> Any:
+        return iter([1, 2])
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [
+        DataLoader(Endless(), batch_size=2),
+        DataLoader(Squares(), batch_size=None),
+        DataLoader(Squares(), batch_size=64),
+        DataLoader(Squares(), batch_size=8, drop_last=True),
+        Own(Squares(), batch_size=8),
+        [1, 2, 3],
+    ],
+    ids=["iterable", "no batches", "large already", "drops samples", "its own batches", "no loader"],
+)
+def test_what_makes_its_batches_otherwise_stays_as_it_is(loader: Any) -> None:
+    assert in_batches_of(loader, 32) is loader
+
+
+def test_a_trial_runs_the_loop_as_the_patch_writes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "user_script.py"
+    path.write_text(SCRIPT)
+    spec = importlib.util.spec_from_file_location("user_script", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "user_script", module)
+    spec.loader.exec_module(module)
+    sizes = list[int]()
+
+    class Model(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            sizes.append(len(x))
+            return super().forward(x)
+
+    torch.manual_seed(0)
+    model, data = Model(4, 3), TensorDataset(torch.randn(100, 4), torch.randint(3, (100,)))
+    before = module.test(model, DataLoader(data, batch_size=10))
+    change = LargerBatches("user_script.py", "test", 9, 40)
+    for _ in range(2):
+        assert change(model) is model
+    assert module.test(model, DataLoader(data, batch_size=10)) == before
+    assert sizes == [10] * 10 + [40, 40, 20]
+    with pytest.raises(Refused):
+        LargerBatches("user_script.py", "gone", 9, 40)(model)
+
+
+def test_the_patch_edits_the_loop_and_holds_the_function(tmp_path: Path) -> None:
+    loop = {"file": "train.py", "function": "test", "line": 9}
+    (tmp_path / "train.py").write_text(SCRIPT)
+    change = Change(strategy="validation_loader", setting={"batch_size": 256, "loop": loop})
+    sites = Sites(command=("python", "train.py"), cwd=str(tmp_path))
+    after, patch = patched(tmp_path, SCRIPT, change, sites=sites)
+    assert [each.how for each in patch.changes] == ["patched"], patch.changes
+    assert "    for x, y in in_batches_of(loader, 256):\n" in after
+    assert "from prepared import in_batches_of" in after
+    assert "def in_batches_of(" in patch.diff
