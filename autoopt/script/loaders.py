@@ -117,6 +117,11 @@ class Roles:
         """A model was called, and not in training: what was given so far may be for this alone."""
         self._evaluated = len(self._given)
 
+    @property
+    def latest(self) -> int | None:
+        """Samples of the batch that was given last; None where they cannot be counted."""
+        return self._given[-1][2] if self._given else None
+
     def trained(self) -> int | None:
         """A training call takes what was given; its samples: batches of several loaders belong together."""
         given = self._given
@@ -320,6 +325,7 @@ class LoaderHook:
         if self.roles.trains(loader) and self.session.evaluating is not None:
             iterator._autoopt_evaluates = True
             self._reads_training_data()
+            self._evaluated(self.roles.latest)  # when it was read, nothing showed what for
 
     def trains(self) -> None:
         """A batch is trained on."""

@@ -16,8 +16,6 @@ from autoopt.search.screened import Screened, rival_strategies
 from autoopt.search.state import Part, SearchState
 from autoopt.strategy import Case, Strategy
 
-LIKELY = 0.9
-"""The chance of a gain from which on a prediction promises it: one that fails costs the whole little."""
 _SPREAD = 2 * float(norm.ppf(0.975))
 """Standard deviations that an interval of 95 % is wide."""
 
@@ -28,7 +26,7 @@ def together(
     case: Case,
     proposals: Iterable[Proposal | Skipped],
     fewest: int = 2,
-    likely: float = LIKELY,
+    likely: float = 1.0,
 ) -> Candidate | None:
     """All that predictions promise, as one plan on the incumbent: of rivals the one that promises most.
 
@@ -36,7 +34,7 @@ def together(
 
     Args:
         fewest: changes, with their companions counted as one with theirs.
-        likely: the chance of a gain from which on a prediction counts.
+        likely: the chance of a gain from which on a prediction counts, where not the whole of its interval is one.
 
     Returns:
         None where predictions promise fewer changes.
@@ -124,11 +122,12 @@ def besides(screened: Screened, found: Iterable[Screened], skipped: Iterable[Ski
     return small
 
 
-def _promised(strategy: Strategy, predicted: Estimate | None, likely: float = LIKELY) -> Estimate | None:
+def _promised(strategy: Strategy, predicted: Estimate | None, likely: float = 1.0) -> Estimate | None:
     """A prediction of a likely gain that no training has to judge; else None."""
     if predicted is None or predicted.kind is EstimateKind.BOUND or strategy.risk.trains_otherwise:
         return None
-    return predicted if norm.cdf(log(predicted.value) / max(spread(predicted), 1e-9)) > likely else None
+    chance = norm.cdf(log(predicted.value) / max(spread(predicted), 1e-9))
+    return predicted if predicted.low > 1.0 or chance > likely else None
 
 
 def spread(predicted: Estimate) -> float:

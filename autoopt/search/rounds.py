@@ -28,7 +28,7 @@ from autoopt.search.evaluations import MOST_PAIRS, of_evaluation_alone, other_ev
 from autoopt.search.first_training import train_beside, train_first
 from autoopt.search.outcome import configuration, named, out_of_time, without_a_look
 from autoopt.search.planner import Proposal, Queue, Skipped, at_the_ceiling, build_queue, most_promising, nothing_left
-from autoopt.search.promised import LIKELY, together
+from autoopt.search.promised import together
 from autoopt.search.proofs import Costs, Proofs, first_to_go, most_doubtful
 from autoopt.search.recollection import confirmed
 from autoopt.search.run_context import RunContext
@@ -46,8 +46,9 @@ from autoopt.strategy import Strategy
 AGAIN_SECONDS = 10.0
 """Seconds, about, that a further round takes on a short budget before it screens anything: its profile."""
 
-LIKELIER = 0.5
-"""The chance of a gain that is worth a part in a pair of whole runs, where all was screened."""
+LIKELY, LIKELIER = 0.9, 0.5
+"""The chance of a gain that is worth a part in a pair of whole runs, before and after the screening: what fails costs
+the whole little."""
 
 NOT_IN_LINES = "the script's own lines would have to say it, and no edit of them does"
 

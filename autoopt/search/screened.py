@@ -146,9 +146,11 @@ class LookRuling:
         """The verdict of a screening where it is plain after seconds, or something else refuses; else none."""
         context, state = self.context, self.state
         open_ = seen.decision in (Decision.INCONCLUSIVE, Decision.ACCEPT)
+        # blocks of a process that is switched have no losses to judge
+        asked = Decision.INCONCLUSIVE if seen.mode == SWITCHED else Decision.ACCEPT
         ruling = context.gate.screened(
             candidate.plan,
-            seen.model_copy(update={"decision": Decision.ACCEPT}) if open_ and seen.mode != SWITCHED else seen,
+            seen.model_copy(update={"decision": asked}) if open_ else seen,
             state.facts,
             state.objective,
             state.noise,

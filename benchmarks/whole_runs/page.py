@@ -144,7 +144,9 @@ def _controls(document: Row) -> str:
         [row["case"], f"`{row['revision']}`", ", ".join(f"{one:+.3f}" for one in logarithms(row["runs"], AGAIN))]
         for row in document.get("controls", [])
     ]
-    return "## The untouched script beside itself\n\n" + table(["script", "revision", "log ratio of each pair"], rows)
+    return "## The untouched script compared with itself\n\n" + table(
+        ["script", "revision", "log ratio of each pair"], rows
+    )
 
 
 def details(one: Judged) -> str:
@@ -155,7 +157,8 @@ def details(one: Judged) -> str:
         parts.append(f"Searched for {one.search['budget']}, ended with {one.search['exit_code']}.\n")
         parts.append(f"```diff\n{patch}\n```\n" if patch else "The patch is empty.\n")
         unsaid = [change for change in one.search["changes"] if change["how"] != "patched"]
-        parts += [f"* `{change['strategy']}`: {change['how']}: {change['reason']}" for change in unsaid]
+        ways = [change["how"].replace("by hand", "manual") for change in unsaid]
+        parts += [f"* `{one['strategy']}`: {way}: {one['reason']}" for one, way in zip(unsaid, ways, strict=True)]
     if one.row and one.row["note"]:
         parts.append(f"Note: {one.row['note']}\n")
     if one.case.expert is not None:

@@ -8,7 +8,7 @@ import torch
 from scipy.stats import t as student
 
 from autoopt.records import Curve, CurvePoint, Estimate, Noise, Objective, Quality, Verdict
-from autoopt.records.messages import TrainingRun
+from autoopt.records.messages import WHOLE_RUN, TrainingRun
 from autoopt.search.accept.evidence import Evidence
 from autoopt.search.accept.gate import judge_runs, may_be_rounding
 from autoopt.search.accept.losses import (
@@ -48,8 +48,12 @@ def test_one_seed_of_unknown_noise_has_a_difference_and_no_interval() -> None:
     assert "over 1 seed," in (shown.detail or "")
     alike = metric_difference([(run(0), run(0, best=0.89))] * 2, OBJECTIVE, Noise())
     assert alike is not None
-    assert "over 1 seed," in (metric_quality(alike, OBJECTIVE).detail or ""), "a script that sets its own seed"
+    assert "over 2 seeds," in (metric_quality(alike, OBJECTIVE).detail or "")
     assert metric_quality(alike, OBJECTIVE).difference is None, "a script's own seed gives the same training twice"
+    whole = tuple(each.model_copy(update={"stopped": WHOLE_RUN}) for each in (run(0), run(0, best=0.89)))
+    again = metric_difference([whole, whole], OBJECTIVE, Noise())
+    assert again is not None
+    assert again.estimate.n == 1, "whole runs of it are one seed"
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from scipy.stats import t as student
 
 from autoopt.benchmark.target import Mode, Parts, fit, parts
 from autoopt.records import CurvePoint, Estimate, Noise, Objective, Quality
-from autoopt.records.messages import TrainingRun
+from autoopt.records.messages import WHOLE_RUN, TrainingRun
 from autoopt.search.accept.evidence import FEWEST_SEEDS, Pairs
 from autoopt.search.accept.trainings import SCATTER, SCATTER_DOF, ratio_of_pairs
 
@@ -142,7 +142,8 @@ def metric_difference(pairs: Pairs, objective: Objective, noise: Noise) -> Metri
         if left is None or right is None:
             continue
         step = min(float(left.steps[-1]), float(right.steps[-1]))
-        if (left.at(step), right.at(step)) in zip(befores, afters, strict=True):
+        known = zip(befores, afters, strict=True)
+        if before.stopped == WHOLE_RUN and (left.at(step), right.at(step)) in known:
             continue  # a script that sets its own seed, run again: no further seed
         befores.append(left.at(step))
         afters.append(right.at(step))
