@@ -59,13 +59,13 @@ def test_a_script_is_listened_to_where_autoopt_is_not_installed(
     assert subprocess.run([interpreter, "-c", "import autoopt"], cwd=folder, capture_output=True).returncode
     Script("", (str(interpreter), "plain.py")).check(folder)
     (folder / "says.py").write_text(SAYS + (folder / "plain.py").read_text())
-    with start_script("says.py", "400", python=str(interpreter)) as watched:
+    with start_script("says.py", "4000", python=str(interpreter)) as watched:
         sites = sites_of(watched)
         assert sites.of("loader_training")
         assert "as it was\n" in watched.log.read_text()
     tuned = Change(strategy="hyperparameters", setting={"lr": 0.05})  # found by its entry point, here as there
     plan = Plan(changes=(Change(strategy="threads", setting={"threads": 1}), tuned))
-    with start_script("says.py", "400", sites=sites, plan=plan, python=str(interpreter)) as changed:
+    with start_script("says.py", "4000", sites=sites, plan=plan, python=str(interpreter)) as changed:
         assert changed.ready.facts.batch_size == 16
         assert changed.call("autoopt.benchmark.tasks:run_block", seconds=0.2)["steps"] > 0
         assert changed.call("autoopt.simplify.tasks:measure_stages", seconds=1.0)["device"] == "cpu"
