@@ -33,6 +33,11 @@ Record = dict[str, Any]
 Changes = list[dict[str, Any]]
 
 
+def _named(file: str | None) -> str | None:
+    """A file without the folders of this machine, where it lies outside of the script's own."""
+    return None if file is None else file.rpartition("/site-packages/")[2].removeprefix(f"{ROOT}/")
+
+
 def revision() -> str:
     """The revision of this tree; what is not committed is marked, as no one else can have it."""
     head = _git("rev-parse", "--short=12", "HEAD")
@@ -172,7 +177,7 @@ def found(result: dict[str, Any] | None) -> Record:
         "claim": claim_of(result),
         "changes": patch.get("changes", []),
         "patch": patch.get("diff", ""),
-        "advice": result.get("advice", []),
+        "advice": [{**each, "file": _named(each.get("file"))} for each in result.get("advice", [])],
     }
 
 
