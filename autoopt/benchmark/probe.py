@@ -59,8 +59,6 @@ LARGE_NORM = 1e3
 
 _SYNTHETIC = 1e-2
 """Size of gradients that are made up for an optimizer: those of most trainings, before they are clipped."""
-SYNTHETIC_WEIGHT = 5e-2
-"""Size of weights that are made up for it: as most layers of some hundred inputs begin."""
 _ROLLED = 16
 """Steps between digests that are written down: the step at which two trainings part is known to so many."""
 _MOST_READ = 4096

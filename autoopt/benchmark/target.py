@@ -225,7 +225,7 @@ def time_ratio(
         raise ValueError(f"times are paired by seed: got {len(before)} before and {len(after)} after")
     rng = rng or np.random.default_rng(0)
     n = len(before)
-    spread = math.log(throughput.high / throughput.low) / (2 * 1.96) if throughput and throughput.low > 0 else 0.0
+    spread = throughput.log_sd if throughput and throughput.low > 0 else 0.0
     factors = np.exp(spread * rng.standard_normal(_DRAWS))
     earlier = np.log([part.seconds for part in before])
     rest = np.array([part.seconds - part.steps * part.step_seconds for part in after])

@@ -10,10 +10,10 @@ from typing import Literal
 
 from autoopt.errors import DocumentError, UsageError
 from autoopt.records import Estimate, Record, Result, ValidationError
+from autoopt.records.base import Z
 from autoopt.records.sessions import Session, Sessions
 from autoopt.search.accept.trainings import next_session
 
-_Z = 1.96
 """Of an interval of 95 %."""
 
 
@@ -46,7 +46,7 @@ def judged(measured: Estimate, reported: Estimate, seconds: float | None = None,
         margin: in log speedup, that is allowed in any case.
     """
     apart = abs(math.log(measured.value) - math.log(reported.value))
-    allowed = max(_Z * math.hypot(_error(measured), _error(reported)), margin)
+    allowed = max(Z * math.hypot(measured.log_sd, reported.log_sd), margin)
     inside = reported.low <= measured.value <= reported.high
     holds = inside or apart <= allowed
     where = (
@@ -59,10 +59,6 @@ def judged(measured: Estimate, reported: Estimate, seconds: float | None = None,
         reported=reported,
         seconds=seconds,
     )
-
-
-def _error(estimate: Estimate) -> float:
-    return math.log(estimate.high / estimate.low) / (2 * _Z)
 
 
 def _shown(estimate: Estimate) -> str:
@@ -87,7 +83,7 @@ def compare_runs(result: Result, other: Result, name: str) -> Checked:
             raise UsageError(f"the two runs have another {what}: {one} and {two}", hint="compare runs of one workload")
     now, before = throughput_of(result), throughput_of(other)
     lost = math.log(before.value) - math.log(now.value)
-    allowed = _Z * math.hypot(_error(now), _error(before))
+    allowed = Z * math.hypot(now.log_sd, before.log_sd)
     holds = lost <= allowed
     return Checked(
         holds=holds,

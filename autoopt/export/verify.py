@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from math import inf, log
+from math import isfinite, log
 from pathlib import Path
 from typing import Any
 
@@ -37,16 +37,15 @@ from autoopt.records.messages import TrainingRun
 from autoopt.records.reading import read_result
 from autoopt.registry import load_strategies
 from autoopt.script.command import Build, parse
-from autoopt.script.whole_run import TURN_SECONDS, WholeRun, whole_runs
+from autoopt.script.whole_run import WholeRun, turn_of, whole_runs
 from autoopt.search.accept.evidence import memory_limit
-from autoopt.search.accept.trainings import PATIENCE, Process, Turns, ratio_in_turns, ratio_of_pairs
+from autoopt.search.accept.trainings import PATIENCE, Process, Turns, ratio_of_pairs
 from autoopt.search.compare.arm import Arm, TrialArm
 from autoopt.search.compare.comparison import Rule
 from autoopt.search.compare.contest import compare
 from autoopt.search.trial_runner import CONFIRMED, TrialRunner
 from autoopt.trial.parent import Launcher
 from autoopt.trial.protocol import ScriptSpec, TrialSpec
-from autoopt.trial.tree import CAN_FREEZE
 
 DEFAULT_SECONDS = 180.0
 """Of a verification, where the run had more."""
@@ -320,17 +319,12 @@ def verify_script(run: Path, result: Result, *, seconds: float) -> Checked:
     sides = _sides(run, result)
     directory, metric = sides[UNTOUCHED].folders[0], result.objective.metric
 
-    turn = inf if _one_by_one(result) else TURN_SECONDS
+    turn = turn_of(memory_limit(result.environment))
 
     def both(order: Sequence[str], timeout: float) -> list[WholeRun]:
         return whole_runs([sides[side] for side in order], directory, timeout=timeout, metric=metric, turn=turn)
 
     return measured(both, result, seconds=seconds, clock=time.monotonic, rng=np.random.default_rng())
-
-
-def _one_by_one(result: Result) -> bool:
-    """Whether whole runs take no turns: a device goes on while a process stands still."""
-    return memory_limit(result.environment) is not None or not CAN_FREEZE
 
 
 def measured(
@@ -362,7 +356,8 @@ def measured(
             return Checked(holds=False, kind="whole_runs", detail=f"the {side} script failed: {failure.reason}")
         pairs.append(pair)
     logs = [log(pair[UNTOUCHED].seconds / pair[PATCHED].seconds) for pair in pairs]
-    ratio = ratio_of_pairs(logs, result.noise.process_sd) if _one_by_one(result) else ratio_in_turns(logs)
+    in_turns = isfinite(turn_of(memory_limit(result.environment)))
+    ratio = ratio_of_pairs(logs, result.noise.process_sd, in_turns=in_turns)
     each = ", ".join(f"{pair[UNTOUCHED].seconds:.1f} s to {pair[PATCHED].seconds:.1f} s" for pair in pairs)
     headline = result.speedup.headline
     # the speedup of as many steps: what whole runs, which all take the same steps, can show

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import field
 from typing import Literal
 
@@ -26,6 +27,10 @@ class EstimateKind(StrEnum):
     BOUND = "bound"
 
 
+Z = 1.96
+"""Standard deviations from the middle of a normal distribution to the ends of its 95 %."""
+
+
 class Estimate(Record):
     """A value with its interval. ``n``: the independent repeats that it rests on.
 
@@ -46,6 +51,11 @@ class Estimate(Record):
             object.__setattr__(self, "confidence", None)
         if not self.low <= self.value <= self.high:
             raise ValueError(f"an estimate needs low <= value <= high, got {self.low}, {self.value}, {self.high}")
+
+    @property
+    def log_sd(self) -> float:
+        """Standard deviation of its logarithm, by an interval of 95 %; infinite where that begins at zero."""
+        return math.log(self.high / self.low) / (2 * Z) if self.low > 0 else math.inf
 
     def as_kind(self, kind: EstimateKind | str) -> Estimate:
         """The same numbers as another kind of estimate."""

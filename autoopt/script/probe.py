@@ -21,17 +21,7 @@ from torch.utils._pytree import tree_leaves
 from autoopt.benchmark.contents import PLAIN, leaves
 from autoopt.benchmark.distributed.group import mean_losses
 from autoopt.benchmark.fingerprint import Array, digests, has_fractions, sample_keys, without_draws
-from autoopt.benchmark.probe import (
-    BEFORE_END,
-    LAST,
-    LEAST_STEPS,
-    SYNTHETIC_WEIGHT,
-    WINDOW,
-    Asked,
-    Recorder,
-    kept_state,
-    move_elsewhere,
-)
+from autoopt.benchmark.probe import BEFORE_END, LAST, LEAST_STEPS, WINDOW, Asked, Recorder, kept_state, move_elsewhere
 from autoopt.benchmark.seeding import mix, seed_everything
 from autoopt.records import JsonDict
 from autoopt.records.messages import EpochRead, samples_read
@@ -43,6 +33,8 @@ _ROUNDS = 8
 plans must come to the same batches."""
 _MOST_READ = 1024
 """Batches that are read for a probe at the most."""
+_WEIGHT = 5e-2
+"""Size of weights that are made up for an optimizer: as most layers of some hundred inputs begin."""
 
 
 class StepData(Watcher):
@@ -437,7 +429,7 @@ class ScriptRecorder(Recorder, Watcher):
         for watcher in (self.data, self):
             self.hooks.watchers.remove(watcher)
         with contextlib.suppress(Exception):  # an optimizer that wants a closure, or keeps its own state
-            self.coordinates.set_synthetic_weights(SYNTHETIC_WEIGHT)
+            self.coordinates.set_synthetic_weights(_WEIGHT)
             for optimizer, kept in zip(self.training.optimizers, self._rates, strict=True):
                 for group, values in zip(optimizer.param_groups, kept, strict=True):
                     group.update(copy.deepcopy(values))

@@ -36,6 +36,15 @@ TURN_SECONDS = 1.0
 """Of the run that goes on longest: caches are filled in a small part of it, and speed changes in many of them."""
 
 
+def turn_of(limit_bytes: int | None) -> float:
+    """Seconds of a turn; infinite where one run follows the other: a device works on while its process stands still.
+
+    Args:
+        limit_bytes: of the device's memory; None on the CPU.
+    """
+    return TURN_SECONDS if CAN_FREEZE and limit_bytes is None else inf
+
+
 @dataclass(frozen=True)
 class WholeRun:
     """One run that came to its end.

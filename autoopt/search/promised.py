@@ -16,9 +16,6 @@ from autoopt.search.screened import Screened, rival_strategies
 from autoopt.search.state import Part, SearchState
 from autoopt.strategy import Case, Strategy
 
-_SPREAD = 2 * float(norm.ppf(0.975))
-"""Standard deviations that an interval of 95 % is wide."""
-
 
 def together(
     context: RunContext,
@@ -126,13 +123,9 @@ def _promised(strategy: Strategy, predicted: Estimate | None, likely: float = 1.
     """A prediction of a likely gain that no training has to judge; else None."""
     if predicted is None or predicted.kind is EstimateKind.BOUND or strategy.risk.trains_otherwise:
         return None
-    chance = norm.cdf(log(predicted.value) / max(spread(predicted), 1e-9))
-    return predicted if predicted.low > 1.0 or chance > likely else None
-
-
-def spread(predicted: Estimate) -> float:
-    """Standard deviation of a prediction's log gain."""
-    return log(predicted.high / predicted.low) / _SPREAD
+    if predicted.low > 1.0:
+        return predicted
+    return predicted if predicted.value > 1.0 and norm.cdf(log(predicted.value) / predicted.log_sd) > likely else None
 
 
 def _part(predicted: Estimate, of: int = 1) -> Part:

@@ -76,18 +76,18 @@ class Rounds:
         """
         queue = self.queue(pipeline)
         self._proofs.skipped = queue.skipped
-        proposals = [proposal for proposal in queue.proposals if self._comes_back(proposal.strategy, round_)]
-        self.context.announce(Predicted(at=self.context.now(), predictions=Queue(tuple(proposals)).predictions))
-        if self._by_whole_runs(queue, pipeline, round_) or self._by_blocks(proposals, queue, round_, pipeline):
+        predictions = Queue(tuple(self._coming_back(queue, round_))).predictions
+        self.context.announce(Predicted(at=self.context.now(), predictions=predictions))
+        if self._by_whole_runs(queue, pipeline, round_) or self._by_blocks(queue, round_, pipeline):
             self._announce_kept()
             if len(self.state.together) < 2:  # what was combined is trained once its parts are decided
                 self._train_kept()
             return None
         return self.stop(round_, queue)
 
-    def _by_blocks(self, proposals: list[Proposal], queue: Queue, round_: Round, pipeline: Pipeline | None) -> bool:
+    def _by_blocks(self, queue: Queue, round_: Round, pipeline: Pipeline | None) -> bool:
         """Screens proposals by blocks of steps and confirms what did well; then tries what trains otherwise."""
-        proposals = [proposal for proposal in proposals if self._comes_back(proposal.strategy, round_)]
+        proposals = self._coming_back(queue, round_)
         evaluating = [proposal for proposal in proposals if of_evaluation_alone(proposal.strategy)]
         proposals = [proposal for proposal in proposals if proposal not in evaluating]
         first = most_promising(tuple(proposals), lambda proposal: 1.0) if proposals else None
@@ -108,9 +108,9 @@ class Rounds:
         if not state.found or context.stopping():
             return
         deadline, whole = self._costs.last_deadline(), shown_by_whole_runs(context, state, state.incumbent)
-        if whole is not None and not state.comparisons[int(state.base)].pairs:
-            return  # what whole runs have shown, blocks of steps do not take apart
         if whole is not None:
+            if not state.comparisons[int(state.base)].pairs:
+                return  # what whole runs have shown, blocks of steps do not take apart
             pair = whole * (1 + 1 / max(state.speedup_so_far, 1.0))
             deadline = context.allocation.budget - SEEDS * pair
             if context.now() + context.allocation.ablation(len(state.together)) > deadline:
@@ -371,6 +371,9 @@ class Rounds:
         """A strategy that was tried comes back only under another bottleneck."""
         name = strategy.name
         return name not in self._seen_bottleneck or self._seen_bottleneck[name] != round_.bottleneck
+
+    def _coming_back(self, queue: Queue, round_: Round) -> list[Proposal]:
+        return [proposal for proposal in queue.proposals if self._comes_back(proposal.strategy, round_)]
 
     def _no_time(self, waiting: Sequence[Proposal]) -> None:
         """Notes those that were left when the time was up."""

@@ -10,6 +10,7 @@ from scipy.stats import norm
 from scipy.stats import t as student
 
 from autoopt.records import Estimate, EstimateKind, Noise, Trial, Verdict
+from autoopt.records.base import Z
 from autoopt.search.accept.evidence import Judgement
 from autoopt.search.accept.gate import NOT_TESTED
 from autoopt.search.accept.time_to_target import same_steps_ratio
@@ -62,7 +63,7 @@ class Screened:
     @property
     def estimate(self) -> Estimate:
         """The speedup with its interval of 95 %."""
-        reach = float(norm.ppf(0.975)) * self.error
+        reach = Z * self.error
         low, high = exp(self.gain - reach), exp(self.gain + reach)
         return Estimate(value=exp(self.gain), low=low, high=high, n=len(self.looks), kind=EstimateKind.TRIED)
 

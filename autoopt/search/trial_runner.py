@@ -6,7 +6,7 @@ import copy
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from math import inf
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from autoopt.registry import Registry
 from autoopt.script.execute import runs_here
 from autoopt.script.moved import moved
 from autoopt.script.sayable import in_lines, own_setup
-from autoopt.script.whole_run import TURN_SECONDS, whole_runs
+from autoopt.script.whole_run import turn_of, whole_runs
 from autoopt.search.accept.evidence import TrainedPair
 from autoopt.search.accept.losses import ROUNDING
 from autoopt.search.accept.trainings import Turns
@@ -29,7 +29,6 @@ from autoopt.trial.parent import Launcher
 from autoopt.trial.places import Place, ThreadWorkers, Workers
 from autoopt.trial.protocol import ScriptSpec, TrialSpec
 from autoopt.trial.remote.launcher import AnyTrial, RemoteLauncher
-from autoopt.trial.tree import CAN_FREEZE
 
 SITES = "autoopt.script.tasks:sites"
 PROBE = "autoopt.benchmark.tasks:probe"
@@ -352,7 +351,7 @@ class TrialRunner:
         sides = (script, script.model_copy(update={"patched": self.patched_files(plan)}))
         metric = script.metric if script.sites.seeded else None  # of another seed it says nothing of the patch
         order = (seed % 2, 1 - seed % 2)
-        on_device = self.memory.limit_bytes is not None
+        turn = turn_of(self.memory.limit_bytes)
         try:
             found = whole_runs(
                 [sides[side] for side in order],
@@ -360,13 +359,13 @@ class TrialRunner:
                 timeout=max_seconds,
                 metric=metric,
                 shares=[(speedup, 1.0)[side] for side in order],
-                turn=inf if on_device else TURN_SECONDS,
+                turn=turn,
             )
         except TrialFailed as failure:
             failure.side = order[failure.side]  # type: ignore[attr-defined]
             raise
         before, after = (found[order.index(side)].as_training(steps, seed) for side in (0, 1))
-        return TrainedPair(baseline=before, best=after, whole=True, in_turns=CAN_FREEZE and not on_device)
+        return TrainedPair(baseline=before, best=after, whole=True, in_turns=isfinite(turn))
 
     @contextmanager
     def _adopted(self, plan: Plan, label: str, seed: int) -> Iterator[AnyTrial]:

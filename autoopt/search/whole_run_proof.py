@@ -6,17 +6,17 @@ machine, and evaluations, starts of epochs and the end of a run, which no block 
 
 from __future__ import annotations
 
-from math import exp, log, log1p
+from math import exp, isfinite, log, log1p
 
 from autoopt.errors import TrialFailed
 from autoopt.events import TrialEnded
 from autoopt.records import Estimate, Quality, Trial, Verdict
+from autoopt.script.whole_run import turn_of
 from autoopt.search.accept.evidence import Judgement, TrainedPair
 from autoopt.search.accept.gate import NOT_TESTED, judge_runs
-from autoopt.search.accept.trainings import ratio_in_turns, ratio_of_pairs
+from autoopt.search.accept.trainings import ratio_of_pairs
 from autoopt.search.candidate import Candidate
 from autoopt.search.first_training import train_first
-from autoopt.search.promised import spread
 from autoopt.search.proof import announce_start, ruled_without_blocks
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
@@ -40,7 +40,7 @@ class WholeRunProof:
         self.context, self.state, self.candidate = context, state, candidate
         predicted = candidate.predicted
         self.gain = log(predicted.value) if predicted is not None else 0.0
-        self._hoped = self.gain + hope * spread(predicted) if predicted is not None else self.gain
+        self._hoped = self.gain + hope * predicted.log_sd if predicted is not None else self.gain
         self.seconds = shown_by_whole_runs(context, state, candidate.plan)
         self._found: list[TrainedPair] = []
 
@@ -147,5 +147,6 @@ class WholeRunProof:
 
     def _of(self, logs: list[float]) -> Estimate:
         """The ratio, by the scatter of whole runs that take turns, or of ones that run one after the other."""
-        in_turns = all(pair.in_turns for pair in self._found) and self.context.gate.memory_limit_bytes is None
-        return ratio_in_turns(logs) if in_turns else ratio_of_pairs(logs, self.state.noise.process_sd)
+        possible = isfinite(turn_of(self.context.gate.memory_limit_bytes))
+        in_turns = possible and all(pair.in_turns for pair in self._found)
+        return ratio_of_pairs(logs, self.state.noise.process_sd, in_turns=in_turns)

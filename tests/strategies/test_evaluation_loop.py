@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -111,14 +110,9 @@ def test_what_makes_its_batches_otherwise_stays_as_it_is(loader: Any) -> None:
 
 
 def test_a_trial_runs_the_loop_as_the_patch_writes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "user_script.py"
-    path.write_text(SCRIPT)
-    spec = importlib.util.spec_from_file_location("user_script", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "user_script", module)
-    spec.loader.exec_module(module)
+    (tmp_path / "user_script.py").write_text(SCRIPT)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("user_script")
     sizes = list[int]()
 
     class Model(torch.nn.Linear):

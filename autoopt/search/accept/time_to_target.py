@@ -15,7 +15,7 @@ from autoopt.records import Estimate, Headline, Objective, Quality
 from autoopt.records.headline import AGREEMENT, HeadlineKind, HeadlineSource, differ
 from autoopt.search.accept.evidence import Evidence, Pairs, TrainedPair
 from autoopt.search.accept.metric import parts_to
-from autoopt.search.accept.trainings import ratio_in_turns, ratio_of_pairs
+from autoopt.search.accept.trainings import ratio_of_pairs
 from autoopt.search.compare.comparison import Comparison, Decision, Side
 from autoopt.search.compare.statistics import BetweenProcess, TwoLevel
 
@@ -318,10 +318,8 @@ class Trained:
 
     def ratio(self, process_sd: float | None) -> Estimate:
         """Of whole trainings; with one pair the interval is the guess of their scatter alone."""
-        return self._ratio([log(old.seconds / new.seconds) for old, new in self.timed], process_sd)
-
-    def _ratio(self, logs: Sequence[float], process_sd: float | None) -> Estimate:
-        return ratio_in_turns(logs) if self.in_turns else ratio_of_pairs(logs, process_sd)
+        logs = [log(old.seconds / new.seconds) for old, new in self.timed]
+        return ratio_of_pairs(logs, process_sd, in_turns=self.in_turns)
 
     def blocks(self, comparison: Comparison) -> Estimate | None:
         """The same ratio with the seconds of a step from interleaved blocks, all else as it was trained."""
@@ -362,8 +360,8 @@ class Trained:
             low=ratio.low if n > 1 else None,
             high=ratio.high if n > 1 else None,
             n=n,
-            step_ratio=_point_or(self._ratio(per_step, process_sd)),
-            steps_ratio=None if equal else _point_or(self._ratio(counts, process_sd)),
+            step_ratio=_point_or(ratio_of_pairs(per_step, process_sd, in_turns=self.in_turns)),
+            steps_ratio=None if equal else _point_or(ratio_of_pairs(counts, process_sd, in_turns=self.in_turns)),
             baseline_seconds=seconds[0],
             best_seconds=seconds[1],
             source=source,

@@ -131,7 +131,7 @@ def _freeze(process: Process) -> None:
             process.freeze()
 
 
-def ratio_of_pairs(logs: Sequence[float], process_sd: float | None = None) -> Estimate:
+def ratio_of_pairs(logs: Sequence[float], process_sd: float | None = None, *, in_turns: bool = False) -> Estimate:
     """A ratio over pairs of trainings, with Student's t interval.
 
     The spread is that of the pairs with :data:`SCATTER` as a guess beforehand: two pairs alone would give an interval
@@ -141,17 +141,9 @@ def ratio_of_pairs(logs: Sequence[float], process_sd: float | None = None) -> Es
         logs: log ratio of each pair, one at least.
         process_sd: how much two processes of one program differ (standard deviation of the log ratio), where that is
             known to be more than the guess.
+        in_turns: they are whole runs that took turns on the CPU, so that both saw the same machine.
     """
-    return _ratio(logs, max(process_sd or 0.0, SCATTER))
-
-
-def ratio_in_turns(logs: Sequence[float]) -> Estimate:
-    """The same over pairs of whole runs that took turns on the CPU, so that both saw the same machine."""
-    return _ratio(logs, TURNS_SCATTER)
-
-
-def _ratio(logs: Sequence[float], guess: float) -> Estimate:
-    value, error, dof = _level(logs, guess)
+    value, error, dof = _level(logs, TURNS_SCATTER if in_turns else max(process_sd or 0.0, SCATTER))
     reach = _quantile(dof) * error / sqrt(len(logs))
     return Estimate(value=exp(value), low=exp(value - reach), high=exp(value + reach), n=len(logs))
 

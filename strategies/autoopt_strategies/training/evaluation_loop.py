@@ -12,7 +12,6 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from autoopt import Edit
 from autoopt_strategies.compute.rewriting.forward import rewritten
 from autoopt_strategies.compute.rewriting.source import Edits, Refused, function_of
 
@@ -117,11 +116,3 @@ class LargerBatches:
                 if isinstance(found, types.FunctionType):
                     return found
         raise Refused(f"no module has {self.function} of {self.file}")
-
-
-def edit_of(loop: Loop, size: int) -> Edit:
-    """The same in a patch."""
-    part = f"{statements.__module__}:{statements.__qualname__}"
-    return Edit(
-        "function", (loop["file"], loop["function"]), {"line": loop["line"], "size": size}, parts=(part, BATCHES)
-    )

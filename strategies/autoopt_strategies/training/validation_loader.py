@@ -8,7 +8,8 @@ from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import LEAST_SHARE, SAMPLES, Setting, Settings, at_most, gain, kept, seconds_of
-from autoopt_strategies.training.evaluation_loop import LargerBatches, Loop, edit_of, loop_around
+from autoopt_strategies.compute.rewriting.forward import edits_of
+from autoopt_strategies.training.evaluation_loop import BATCHES, LargerBatches, Loop, loop_around, statements
 
 LEAST_READING = 0.05
 """Seconds of preparing all samples of an evaluation: starting a worker takes about as long."""
@@ -50,9 +51,9 @@ class ValidationLoader(Strategy):
             share = seconds / case.pipeline.step_seconds
             if share < LEAST_SHARE:
                 return Applies.no(f"evaluation takes {share:.1%} of the time")
-        if isinstance(loader, str) or loop is not None:
+        if loop is not None or isinstance(loader, str) or _options(case, loader):
             return Applies.yes()
-        return Applies.yes() if _options(case, loader) else Applies.no("its loader is set as it should be")
+        return Applies.no("its loader is set as it should be")
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
         """Larger batches share out what each costs once; workers share out the reading; others may save it all."""
@@ -94,7 +95,8 @@ class ValidationLoader(Strategy):
     def recipe(self, setting: Setting) -> Recipe:
         if "loop" in setting:
             code = f"for batch in in_batches_of(loader, {setting['batch_size']}):  # in {setting['loop']['function']}"
-            return Recipe.noted(code, edits=(edit_of(setting["loop"], setting["batch_size"]),))
+            edits = edits_of([{**setting["loop"], "size": setting["batch_size"]}], statements, BATCHES)
+            return Recipe.noted(code, edits=edits)
         options = ", ".join(f"{name}={value!r}" for name, value in setting.items())
         code = f"valid_loader = DataLoader(valid_data, ..., {options})"
         return Recipe.noted(code)
@@ -162,12 +164,17 @@ def _loader(strategy: ValidationLoader, case: Case) -> _Loader | str:
     )
 
 
+def _evaluations(case: Case) -> tuple[Any, ...]:
+    """Evaluations of a script as they were seen while it was watched."""
+    return case.workload.run.evaluations if case.workload.run is not None else ()
+
+
 def _loop(case: Case) -> Loop | None:
     """The loop of a script's evaluations, where it goes over more than one loader that only evaluates.
 
     None where there is none, where models are left in training mode, or where the batches are large already.
     """
-    seen = case.workload.run.evaluations if case.workload.run is not None else ()
+    seen = _evaluations(case)
     if case.sites is None or not seen or any(each.training_mode or each.file is None for each in seen):
         return None
     alone = len(case.sites.of("loader_validation")) == 1 and not any(each.training_data for each in seen)
@@ -181,7 +188,7 @@ def _loop(case: Case) -> Loop | None:
 
 def _usual_size(case: Case) -> float:
     """Samples of a batch of evaluations, as they were seen; no bound where they were not counted."""
-    seen = case.workload.run.evaluations if case.workload.run is not None else ()
+    seen = _evaluations(case)
     samples, batches = (sum(getattr(each, name) or 0 for each in seen) for name in ("samples", "batches"))
     return samples / batches if samples and batches else float("inf")
 
@@ -192,7 +199,7 @@ def _large(case: Case) -> int:
 
 def _loop_gain(case: Case, setting: Setting) -> Estimate | None:
     """Larger batches share out what each costs once; what reading a sample takes stays."""
-    seen = case.workload.run.evaluations if case.workload.run is not None else ()
+    seen = _evaluations(case)
     samples, every = sum(each.samples or 0 for each in seen) // max(len(seen), 1), _every(case)
     now = seconds_of(case, "evaluate")
     reading = sum(seconds_of(case, name) for name in ("storage", "preparation", "collate"))
@@ -231,7 +238,7 @@ def _every(case: Case) -> float:
 
 def _own_seconds(case: Case) -> float:
     """Seconds of evaluations for each step, those that read the training's loader apart."""
-    seen = case.workload.run.evaluations if case.workload.run is not None else ()
+    seen = _evaluations(case)
     whole = sum(each.seconds for each in seen)
     on_training = sum(each.training_data_seconds or 0.0 for each in seen)
     return seconds_of(case, "evaluate") * (1.0 - min(on_training / whole, 1.0) if whole else 1.0)
