@@ -139,13 +139,12 @@ class Edits:
         self.replaced[node], self.owners[node] = new, on_behalf
 
     def replace_statement(self, spot: Spot, text: str) -> None:
-        """Puts another statement in the place of one; what stands above it stays."""
-        lines = text.splitlines()
+        """Puts one or more statements in the place of one; what stands above it stays."""
         indent = " " * self.source.lines(spot.statement).start.column
-        new = cst.parse_statement(
-            "\n".join(line.removeprefix(indent) for line in lines), self.source.tree.config_for_parsing
-        )
-        self.replaced[spot.statement] = new.with_changes(leading_lines=spot.statement.leading_lines)
+        plain = "\n".join(line.removeprefix(indent) for line in text.splitlines())
+        *above, last = cst.parse_module(plain, self.source.tree.config_for_parsing).body
+        self.before[spot.statement] += [self.source.tree.code_for_node(each) for each in above]
+        self.replaced[spot.statement] = last.with_changes(leading_lines=spot.statement.leading_lines)
 
     def insert(self, spot: Spot, lines: Sequence[str], *, below: bool, apart: bool = False) -> None:
         """Adds lines above or below a statement; lines that are there already are not added twice.
@@ -287,7 +286,8 @@ class _Editor(cst.CSTTransformer):
         ]
         if above:  # comments and blank lines above a statement stay above what is put there
             above[0] = above[0].with_changes(leading_lines=updated.leading_lines)
-            updated = updated.with_changes(leading_lines=())
+            apart = [cst.EmptyLine(indent=False)] if isinstance(updated, cst.FunctionDef) else []
+            updated = updated.with_changes(leading_lines=apart)
         return [*above, *([] if original in self.edits.removed else [updated]), *below]
 
     def _under(self, header: str, inner: list[Statement]) -> Statement:

@@ -107,7 +107,7 @@ class Decoding(Strategy):
         facts, found = case.workload.dataset, case.inspected(self.name)
         if not facts.map_style or (facts.has_getitems and facts.type != "TensorDataset"):
             return Applies.no("samples are not read one by one from the dataset")
-        if (case.plan.setting("prepared_samples") or {}).get("form") in ("samples", "rows"):
+        if (case.plan.setting("prepared_samples") or {}).get("form") in ("samples", "rows", "unaugmented"):
             return Applies.no("the decoded samples are kept")
         if next(iter(self.settings(case)), None) is not None:
             return Applies.yes()

@@ -17,11 +17,15 @@ from autoopt_strategies.common import (
     kept,
     seconds_of,
 )
+from autoopt_strategies.input import unaugmented
 from autoopt_strategies.input.batches import collate_whole, dataset_of
 from autoopt_strategies.input.workers import without_workers
 
 PREPARED = "autoopt_strategies.input.prepared"
 """The module that a patch takes its code from; it imports torch."""
+KEPT_BY_INDEX = "autoopt_strategies.input.kept"
+KEPT = {"samples": "kept", "heads": "kept", "unaugmented": "unaugmented"}
+"""Forms that keep a sample or its beginning, and the probe that has seen it."""
 WRAPPERS = {
     ("rows", "memory"): "Rows",
     ("rows", "device"): "Rows",
@@ -44,8 +48,9 @@ class PreparedSamples(Strategy):
     """Prepares once what every epoch prepares again, or reads a whole batch at a time.
 
     What it does: wraps the dataset. ``form``: ``rows`` (all samples collated once, a batch is rows of tensors),
-        ``samples`` (each as it is), ``heads`` (what the transforms before the first random one make), ``files`` (the
-        encoded files), ``batches`` (the dataset is asked for a whole batch by one index), ``tensors`` (Hugging Face's
+        ``samples`` (each as it is), ``heads`` (what the transforms before the first random one make), ``unaugmented``
+        (what ``__getitem__`` makes before its first random draw; a patch divides it there), ``files`` (the encoded
+        files), ``batches`` (the dataset is asked for a whole batch by one index), ``tensors`` (Hugging Face's
         torch format), ``threads`` (the samples of a batch are read at the same time). ``where``: in ``memory``, on the
         ``device``, on ``disk`` where they do not fit into memory, or in the ``dataset`` itself, which keeps nothing.
     When it helps: reading, decoding, Python and collating take the time, and several epochs are planned. Kept samples
@@ -98,8 +103,8 @@ class PreparedSamples(Strategy):
     def once_seconds(self, case: Case, setting: Setting) -> float | None:
         """All samples read once, by so many processes; unknown before that was measured."""
         form, count = setting["form"], case.workload.train_samples or 0
-        if form in ("samples", "heads"):
-            seconds = float(_found(case, "kept").get("sample_seconds") or 0.0)
+        if form in KEPT:
+            seconds = float(_found(case, KEPT[form]).get("sample_seconds") or 0.0)
             return seconds * count / max(1, int(setting.get("workers", 0)))
         stages = {"rows": ("storage", "preparation", "collate"), "files": ("storage",)}.get(form, ())
         if case.pipeline is None:
@@ -122,7 +127,7 @@ class PreparedSamples(Strategy):
     def companions(self, case: Case, setting: Setting) -> list[Change]:
         """No workers next to what is prepared, which rows have none of by themselves; some next to transforms that are
         left, to which the bottleneck moves."""
-        if setting["form"] in ("samples", "batches"):
+        if setting["form"] in ("samples", "unaugmented", "batches"):
             return without_workers(case)
         if setting["form"] != "heads" or case.loader_option("num_workers"):
             return []
@@ -137,6 +142,8 @@ class PreparedSamples(Strategy):
         form, where = setting["form"], setting["where"]
         if form == "tensors":
             return setup.with_dataset(as_tensors)
+        if form == "unaugmented":
+            return setup.with_dataset(unaugmented.KeepUnaugmented(setting["split"]["line"]))
         options = {name: value for name, value in setting.items() if name not in ("form", "where") and value}
         made = setup.with_dataset(Wrap(f"{PREPARED}:{WRAPPERS[form, where]}", tuple(options.items())))
         if form == "rows":  # tensors must not be handed from process to process, nor pinned
@@ -148,6 +155,10 @@ class PreparedSamples(Strategy):
         if form == "tensors":
             code = 'dataset = dataset.with_format("torch")'
             edits: tuple[Edit, ...] = (Edit("dataset", ('{dataset}.with_format("torch")',)),)
+        elif form == "unaugmented":
+            where, parts = setting["split"], (f"{unaugmented.__name__}:statements", f"{KEPT_BY_INDEX}:kept_by_index")
+            code = "def __getitem__(self, index): return augment(*self.unaugmented(index))  # which keeps by index"
+            edits = (Edit("function", (where["file"], where["function"]), {"line": where["line"]}, parts=parts),)
         else:
             code, edits = _CODE[form].format(**{"device": "cpu", **setting}), ()
         return Recipe.noted(code, f"of the dataset, once before training: {code}", edits=edits)
@@ -162,6 +173,7 @@ class PreparedSamples(Strategy):
         dataset, loader = dataset_of(live.workload), live.training.loader
         tries: dict[str, Callable[[], Setting | None]] = {
             "kept": lambda: probes.kept(dataset),
+            "unaugmented": lambda: unaugmented.probe(dataset),
             "files": lambda: files.probe(dataset),
             "batches": lambda: probes.batches(dataset, loader.batch_size or probes.SIZE),
             "tensors": lambda: probes.tensors(dataset, loader.loader.collate_fn),
@@ -219,6 +231,7 @@ def _forms(case: Case) -> Iterator[tuple[str, Setting | str]]:
     """Each form with its setting, or why it is none here."""
     yield "samples", _samples(case)
     yield "rows", _rows(case)
+    yield "unaugmented", _unaugmented(case)
     yield "batches", _batches(case)
     yield "tensors", _tensors(case)
     yield "files", _files(case)
@@ -226,26 +239,45 @@ def _forms(case: Case) -> Iterator[tuple[str, Setting | str]]:
 
 
 def _samples(case: Case) -> Setting | str:
-    facts, found = case.workload, _found(case, "kept")
+    found = _found(case, "kept")
     if not found.get("prefix") and not _the_same(case):
         return found.get("reason") or "samples are not known to be the same every time"
+    setting = _with_room(case, found, ("memory", "disk"))
+    if isinstance(setting, str) or not found.get("prefix"):
+        return setting if isinstance(setting, str) else {"form": "samples", **setting}
+    return {"form": "heads", **setting, "first": found["prefix"]}
+
+
+def _unaugmented(case: Case) -> Setting | str:
+    found, kept = _found(case, "unaugmented"), _found(case, "kept")
+    if "where" not in found:
+        return found.get("reason") or "where samples draw their first random numbers is not known"
+    if _the_same(case) or kept.get("prefix"):
+        return "samples are kept as they are, or as their transforms make them"
+    setting = _with_room(case, found, ("memory",), workers=0)
+    return setting if isinstance(setting, str) else {"form": "unaugmented", "where": "memory", "split": found["where"]}
+
+
+def _with_room(case: Case, found: Setting, places: tuple[str, ...], workers: int | None = None) -> Setting | str:
+    """Where samples fit, and the processes that read them once; or why they cannot be kept."""
+    facts = case.workload
     size = (found.get("sample_bytes") or facts.dataset.sample_bytes or 0) * (facts.train_samples or 0)
     free = {"memory": facts.available_ram_bytes, "disk": case.inspected("prepared_samples").get("free_disk_bytes")}
     if not size or free["memory"] is None:
         return "how much memory the samples would take is not known"
     spawned = facts.loader.multiprocessing_context in ("spawn", "forkserver")  # each worker would get a copy of them
-    fitting = [where for where in ("memory", "disk") if size <= FREE[where] * (free[where] or 0)]
+    fitting = [where for where in places if size <= FREE[where] * (free[where] or 0)]
     if spawned and "memory" in fitting:
         fitting.remove("memory")
     if not fitting:
         return f"they would take {size / 1e9:.1f} GB of {free['memory'] / 1e9:.1f} GB free memory, and of the disk"
     reading = (found.get("sample_seconds") or 0.0) * (facts.train_samples or 0)
-    workers = min(case.environment.cores or 1, 8) if reading > 2.0 else 0
+    if workers is None:
+        workers = min(case.environment.cores or 1, 8) if reading > 2.0 else 0
     filling = reading / max(1, workers)
     if case.seconds_left is not None and filling > PATIENCE * case.seconds_left:
         return f"reading them takes {filling:.0f} s of {case.seconds_left:.0f} s left for the search"
-    setting = {"form": "samples", "where": fitting[0], "workers": workers}
-    return {**setting, "form": "heads", "first": found["prefix"]} if found.get("prefix") else setting
+    return {"where": fitting[0], "workers": workers}
 
 
 def _rows(case: Case) -> Setting | str:
@@ -321,8 +353,8 @@ def _left(case: Case, setting: Setting) -> dict[str, float] | None:
         rows = 2 * case.workload.batch_bytes / peaks.memory_bytes_per_second
         rows += (peaks.launch_seconds or 0.0) * (2 * len(case.workload.batch) + 4)
         return dict.fromkeys(("storage", "preparation", "pin", "copy"), 0.0) | {"collate": rows}
-    if form in ("samples", "heads"):
-        found, speed = _found(case, "kept"), peaks.storage_bytes_per_second
+    if form in KEPT:
+        found, speed = _found(case, KEPT[form]), peaks.storage_bytes_per_second
         reading = case.workload.batch_bytes / speed if speed and setting["where"] == "disk" else 0.0
         left = found.get("hit", max(1.0 - found.get("share", 1.0), LEFT))
         return {"storage": reading, "preparation": seconds_of(case, "preparation") * left}

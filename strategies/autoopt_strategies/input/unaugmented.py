@@ -1,0 +1,318 @@
+"""A dataset's ``__getitem__`` in two: up to its first random draw, which is kept by index, and what is left.
+
+In trials on a copy of the dataset, in a patch in the source of its class: the same statements in both.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import os
+import random
+import sys
+import sysconfig
+import types
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from time import perf_counter
+from typing import Any
+
+from autoopt_strategies.common import Setting
+from autoopt_strategies.compute.rewriting.forward import text_of, with_method
+from autoopt_strategies.compute.rewriting.source import Edits, Refused, edited, function_of
+from autoopt_strategies.input.batches import equal
+from autoopt_strategies.input.kept import kept_by_index
+from autoopt_strategies.input.probes import (
+    NAMES,
+    SEEDS,
+    deterministic,
+    is_subset,
+    item_bytes,
+    seconds_ratio,
+    seed_everything,
+    spread,
+)
+
+READ, HEAD = "__getitem__", "unaugmented"
+DRAWS = (*NAMES, "rand", "rng", "shuffle", "choice")
+"""Parts of names that say that a statement may draw numbers: a rare draw may not show in a few tries."""
+
+
+def method_of(dataset: Any) -> Any:
+    """The function that reads a sample, as its author wrote it.
+
+    Raises:
+        Refused: no patch can split it.
+    """
+    kind = type(dataset)
+    found = next((vars(each)[READ] for each in kind.__mro__ if READ in vars(each)), None)
+    if not isinstance(found, types.FunctionType):
+        raise Refused(f"{kind.__name__} has no {READ} of Python's")
+    if found.__code__.co_filename.startswith(tuple(sysconfig.get_paths().values())):
+        raise Refused(f"{kind.__name__} is a library's, whose source no patch edits")
+    if found.__code__.co_freevars or hasattr(kind, HEAD) or "_kept" in vars(dataset):
+        raise Refused(f"{kind.__name__} has variables of a function around it, or names that a patch would use")
+    return found
+
+
+@dataclass(frozen=True)
+class Split:
+    """A function in two. ``values``: names that its first statements make for the others."""
+
+    function: ast.FunctionDef
+    first: int
+    values: tuple[str, ...]
+
+
+def split(text: str, name: str, line: int) -> Split:
+    """The function, divided before the statement on a line.
+
+    Args:
+        text: of the file.
+        name: of the function, qualified.
+        line: where a statement of its body begins.
+
+    Raises:
+        Refused: the statements above do not stand alone.
+    """
+    function = function_of(ast.parse(text), name)
+    begins = [node.lineno for node in function.body]
+    head = [node for node in function.body if node.lineno < line and not _is_docstring(node, function)]
+    rest = [node for node in function.body if node.lineno >= line]
+    arguments = function.args
+    if len(arguments.args) != 2 or arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.defaults:
+        raise Refused("it takes more than an index")
+    if function.decorator_list or line not in begins or not head or (head[-1].end_lineno or line) >= line:
+        raise Refused("no statements stand before its first random draw")
+    inside = [node for statement in head for node in ast.walk(statement)]
+    if any(isinstance(node, (ast.Return, ast.Yield, ast.YieldFrom, ast.Global, ast.Nonlocal)) for node in inside):
+        raise Refused("what it does before its first random draw may end it")
+    later = [node for statement in rest for node in ast.walk(statement)]
+    if any(isinstance(node, ast.Name) and node.id in ("super", "__class__", "locals") for node in (*inside, *later)):
+        raise Refused("it asks for the class above")
+    if (_attributes(inside, ast.Store) | _attributes(inside, ast.Del)) & _attributes(later, ast.Load):
+        raise Refused("what it does before its first random draw changes what it reads afterwards")
+    made = {node.id for node in inside if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    made |= {(alias.asname or alias.name).split(".")[0] for node in inside for alias in getattr(node, "names", ())}
+    if any(isinstance(node, (ast.FunctionDef, ast.ClassDef)) for node in inside):
+        raise Refused("it defines functions before its first random draw")
+    read = [node.id for node in later if isinstance(node, ast.Name)]
+    return Split(function, line, tuple(name for name in dict.fromkeys(read) if name in made))
+
+
+def _attributes(nodes: Sequence[ast.AST], context: type) -> set[str]:
+    return {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, context)}
+
+
+def _is_docstring(node: ast.stmt, function: ast.FunctionDef) -> bool:
+    return node is function.body[0] and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def statements(text: str, name: str, line: int) -> Edits:
+    """The function as two: one whose results are kept by index, and one that goes on from there.
+
+    Args:
+        text: of the file.
+        name: of the function, qualified.
+        line: of the statement with its first random draw.
+
+    Raises:
+        Refused: the file is another one than that which was read before.
+    """
+    parts = split(text, name, line)
+    function, lines = parts.function, text.splitlines()
+    body = function.body[1:] if _is_docstring(function.body[0], function) else function.body
+    above = max((node.end_lineno or 0) for node in body if node.lineno < line)
+    named = range(function.lineno, function.body[0].lineno)
+    opened = next((each for each in named if lines[each - 1].partition("#")[0].rstrip().endswith(":")), None)
+    if opened is None:
+        raise Refused("its header and its first statement share a line")
+    begins = max(opened, *(node.end_lineno or 0 for node in function.body if node not in body), opened)
+    header, document = lines[function.lineno - 1 : opened], lines[opened:begins]
+    before, after = lines[begins:above], lines[above : function.end_lineno]
+    blank, inner = " " * function.col_offset, " " * function.body[0].col_offset
+    owner, index = (argument.arg for argument in function.args.args)
+    values = ", ".join(parts.values)
+    made = [
+        f"{blank}@kept_by_index",
+        *(each.replace(function.name, HEAD, 1) for each in header),
+        *before,
+        *([f"{inner}return {values}"] if values else []),
+        "",
+        *header,
+        *document,
+        f"{inner}{values} = {owner}.{HEAD}({index})" if values else f"{inner}{owner}.{HEAD}({index})",
+        *after,
+    ]
+    return [(function.lineno, function.end_lineno or line, "\n".join(made).lstrip())]
+
+
+def halves(function: Any, line: int) -> tuple[Any, Any]:
+    """Both functions of a method, in the module that it was written in.
+
+    Raises:
+        Refused: its source is not as it was, or cannot be split.
+    """
+    text, name = text_of(function), function.__qualname__
+    tree = ast.parse(edited(text, statements(text, name, line)))
+    above = name.rpartition(".")[0]
+    scope: dict[str, Any] = {}
+    module = ast.parse(f"class {above.rpartition('.')[2]}: pass")  # private names are those of its class
+    kind = module.body[0]
+    assert isinstance(kind, ast.ClassDef)
+    kind.body = [function_of(tree, f"{above}.{part}") for part in (HEAD, READ)]
+    kind.body[0].decorator_list = []  # type: ignore[attr-defined]
+    exec(compile(module, function.__code__.co_filename, "exec"), function.__globals__, scope)
+    made = vars(scope[kind.name])
+    return made[HEAD], made[READ]
+
+
+@dataclass(frozen=True)
+class KeepUnaugmented:
+    """``dataset -> dataset`` that keeps what it makes of each index before its first random draw.
+
+    All samples are read once; what they draw is not used.
+
+    Args:
+        line: of the statement with the draw.
+    """
+
+    line: int
+
+    def __call__(self, dataset: Any) -> Any:
+        made = with_halves(dataset, self.line)
+        for index in range(len(made)):
+            made[index]
+        return made
+
+
+def with_halves(dataset: Any, line: int) -> Any:
+    """A copy of a dataset, or of the one below a subset, whose class is split."""
+    other = copy.copy(dataset)
+    if is_subset(dataset):
+        other.dataset = with_halves(dataset.dataset, line)
+        return other
+    head, rest = halves(method_of(dataset), line)
+    other.__class__ = with_method(with_method(type(dataset), READ, rest), HEAD, kept_by_index(head))
+    return other
+
+
+def probe(dataset: Any) -> Setting:
+    """Where the dataset's ``__getitem__`` can be split, and what that leaves; or ``{"reason": why not}``."""
+    indices = spread(dataset)
+    base = dataset
+    below = list(indices)
+    while is_subset(base):
+        below, base = [base.indices[index] for index in below], base.dataset
+    try:
+        function = method_of(base)
+        text = text_of(function)
+        reason = "it draws random numbers from its first statement on"
+        for line in _lines_before_draws(base, function, text, below):
+            try:
+                split(text, function.__qualname__, line)
+            except Refused as problem:
+                reason = str(problem)
+                continue
+            head, _ = halves(function, line)
+            if _alike(base, head, line, below):
+                return _measured(dataset, base, head, function, line, (indices, below))
+            reason = "samples made in two parts are other samples"
+    except Refused as problem:
+        return {"reason": str(problem)}
+    return {"reason": f"{function.__qualname__}: {reason}"}
+
+
+def _user_file(function: Any) -> str:
+    """As patches name files: relative to the command's folder where it lies in it."""
+    name = function.__code__.co_filename
+    near = os.path.relpath(name)
+    return name if near.startswith(os.pardir) else near
+
+
+def _lines_before_draws(base: Any, function: Any, text: str, indices: Sequence[int]) -> Iterator[int]:
+    """Lines of statements that nothing random precedes, the last first."""
+    body = function_of(ast.parse(text), function.__qualname__).body
+    drawn = [node for node in body if any(part in name for name in _names(node) for part in DRAWS)]
+    lines = [node.lineno for node in body]
+    first = drawn[0].lineno if drawn else lines[-1]
+    for seed in range(SEEDS):
+        for index in indices:
+            seed_everything(seed)
+            first = min(first, _first_draw(base, function, index, lines, first))
+    yield from (line for line in reversed(lines[1:]) if line <= first)
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    for each in ast.walk(node):
+        if isinstance(each, (ast.Name, ast.Attribute)):
+            yield (each.id if isinstance(each, ast.Name) else each.attr).lower()
+
+
+def _first_draw(base: Any, function: Any, index: int, lines: Sequence[int], last: int) -> int:
+    """The line of the statement in which a sample draws its first number; ``last`` where none before it does."""
+    states: list[tuple[int, Any]] = []
+
+    def traced(frame: types.FrameType, event: str, _: Any) -> Any:
+        if frame.f_code is not function.__code__:
+            return None
+        if event == "return" or (event == "line" and frame.f_lineno in lines):
+            states.append((frame.f_lineno, _random_state()))
+        return traced
+
+    before = sys.gettrace()
+    sys.settrace(traced)
+    try:
+        base[index]
+    finally:
+        sys.settrace(before)
+    changed = (line for (line, state), (_, after) in pairwise(states) if state != after)
+    return min(changed, default=last)
+
+
+def _random_state() -> Any:
+    import numpy as np
+    import torch
+
+    name, keys, *rest = np.random.get_state()
+    return random.getstate(), (name, keys.tobytes(), *rest), torch.get_rng_state().numpy().tobytes()  # type: ignore[union-attr]
+
+
+def _alike(base: Any, head: Any, line: int, indices: Sequence[int]) -> bool:
+    """Whether samples in two parts are the same to the bit, and leave what is kept as it was."""
+
+    class Heads:
+        def __getitem__(self, index: int) -> Any:
+            return head(base, index)
+
+    if not deterministic(Heads(), list(indices)):
+        return False
+    made = with_halves(base, line)
+    for seed in range(SEEDS):
+        for index in indices:
+            seed_everything(seed)
+            whole = base[index]
+            seed_everything(seed)
+            if not equal(whole, made[index]):
+                return False
+    return all(equal(head(base, index), made.unaugmented(index)) for index in indices)
+
+
+def _measured(
+    dataset: Any, base: Any, head: Any, function: Any, line: int, indices: tuple[Sequence[int], Sequence[int]]
+) -> Setting:
+    """The split with seconds and bytes of what is kept, and the share of a sample's seconds that is left."""
+    own, below = indices
+    began = perf_counter()
+    made = [head(base, index) for index in below]
+    seconds = (perf_counter() - began) / len(below)
+    divided = with_halves(dataset, line)
+    for index in own:
+        divided[index]
+    return {
+        "where": {"file": _user_file(function), "function": function.__qualname__, "line": line},
+        "sample_seconds": seconds,
+        "sample_bytes": max(item_bytes(each) for each in made),
+        "hit": min(1.0, seconds_ratio(dataset, divided, list(own))),
+    }
