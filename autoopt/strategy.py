@@ -183,6 +183,9 @@ class PipelineView(Protocol):
     ) -> Estimate:
         """The predicted speedup of the same replacement; the interval carries the simulation's own error."""
 
+    def after(self, seconds: Mapping[str, float] | None = None, **options: int | None) -> PipelineView:
+        """The pipeline as it is predicted to be after the same replacement."""
+
 
 @dataclass(frozen=True)
 class Case:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import log, prod
+from typing import Any
 
 from scipy.stats import norm
 
@@ -14,7 +15,7 @@ from autoopt.search.planner import PLUGIN_ERRORS, Proposal, Skipped, candidate_p
 from autoopt.search.run_context import RunContext
 from autoopt.search.screened import Screened, rival_strategies
 from autoopt.search.state import Part, SearchState
-from autoopt.strategy import Case, Strategy
+from autoopt.strategy import Case, PipelineView, Strategy
 
 
 def together(
@@ -27,7 +28,9 @@ def together(
 ) -> Candidate | None:
     """All that predictions promise, as one plan on the incumbent: of rivals the one that promises most.
 
-    Where most predictions hold, it has most of the gain after one screening. Of a script, only what its patch can say.
+    The change that promises most goes first; each further one is predicted next to those, so that what one saves is not
+    promised by another once more. Where most predictions hold, the plan has most of the gain after one screening. Of a
+    script, only what its patch can say.
 
     Args:
         fewest: changes, with their companions counted as one with theirs.
@@ -37,15 +40,19 @@ def together(
         None where predictions promise fewer changes.
     """
     registry = context.runner.registry
-    known = [(each, _promised(each.strategy, each.predicted, likely)) for each in proposals]
-    promised = [(each, predicted) for each, predicted in known if predicted is not None]
-    promised.sort(key=lambda pair: -pair[1].value)
     changes, parts, members = list[Change](), dict[str, Part](), list[tuple[Strategy, Estimate]]()
-    plan = state.incumbent
-    for each, predicted in promised:
+    plan, now, left = state.incumbent, case, list(proposals)
+    while left:
+        asked = [(each, *_next_to(each, case, now)) for each in left]
+        promised = [(each, _promised(each.strategy, seen, likely), after) for each, seen, after in asked]
+        found = [(each, seen, after) for each, seen, after in promised if seen is not None]
+        if not found:
+            break
+        each, predicted, after = max(found, key=lambda one: one[1].value)
+        left = [
+            other for other, _, _ in found if other is not each and not rival_strategies(each.strategy, other.strategy)
+        ]
         change = Change(strategy=each.strategy.name, setting=each.setting)
-        if any(rival_strategies(each.strategy, other) for other, _ in members):
-            continue
         try:
             added = (change, *companions(context, state, each.strategy, case, each.setting))
             once = each.strategy.once_seconds(case, each.setting)
@@ -55,6 +62,7 @@ def together(
         if longer is None or registry.fold(longer) == registry.fold(plan):
             continue
         plan, changes = longer, [*changes, *added]
+        now = replace(state.case_of(plan, registry, fits=case.fits), pipeline=after, seconds_left=case.seconds_left)
         if once is not None:
             context.runner.once[each.strategy.name] = once
         members.append((each.strategy, predicted))
@@ -63,6 +71,56 @@ def together(
     if len(members) < fewest:
         return None
     return Candidate(members[0][0], changes[0], tuple(changes[1:]), plan, _product(members), stacked=True, parts=parts)
+
+
+def _next_to(proposal: Proposal | Skipped, case: Case, now: Case) -> tuple[Estimate | None, PipelineView | None]:
+    """What a proposal promises next to others, and the pipeline after it.
+
+    Its own prediction, which a screening may have corrected, is changed as that of its strategy changes.
+
+    Args:
+        case: of the incumbent.
+        now: with the changes that are chosen so far.
+    """
+    strategy, setting, predicted = proposal.strategy, proposal.setting, proposal.predicted
+    if predicted is None or case.pipeline is None or now.pipeline is None:
+        return predicted, now.pipeline
+    try:
+        if now is not case and not strategy.applies(now):
+            return None, None
+        alone = strategy.predict(case, setting)
+        asked = _Asked(now.pipeline)
+        beside = strategy.predict(replace(now, pipeline=asked), setting)
+    except PLUGIN_ERRORS:
+        return None, None
+    if alone is None or beside is None:
+        return predicted, now.pipeline
+    change = beside.value / alone.value
+    ends = {end: getattr(predicted, end) * change for end in ("value", "low", "high")}
+    return predicted.model_copy(update=ends), asked.after_what_if(beside)
+
+
+class _Asked:
+    """A pipeline that notes what a strategy asks it."""
+
+    def __init__(self, pipeline: PipelineView) -> None:
+        self._pipeline = pipeline
+        self._asked: list[tuple[Estimate, Mapping[str, float] | None, dict[str, int | None]]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pipeline, name)
+
+    def gain(self, seconds: Mapping[str, float] | None = None, **options: int | None) -> Estimate:
+        found = self._pipeline.gain(seconds, **options)
+        self._asked.append((found, seconds, options))
+        return found
+
+    def after_what_if(self, predicted: Estimate) -> PipelineView:
+        """The pipeline after the what-if that a prediction rests on: of several, the one that is nearest to it."""
+        if not self._asked:
+            return self._pipeline
+        _, seconds, options = min(self._asked, key=lambda one: abs(log(one[0].value / predicted.value)))
+        return self._pipeline.after(seconds, **options)
 
 
 def with_small(

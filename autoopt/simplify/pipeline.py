@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -287,6 +288,8 @@ class Pipeline:
 
     def __init__(self, round: Round, *, doubtful: bool = False) -> None:
         self._round, self.doubtful = round, doubtful
+        self._changed: dict[str, float] = {}
+        self._options: dict[str, int] = {}
         self._simulation = round.simulation or Simulation()
         self.graph: nx.DiGraph[str] = nx.DiGraph()
         for stage in round.stages:
@@ -299,14 +302,28 @@ class Pipeline:
     def round(self) -> Round:
         return self._round
 
+    def after(self, seconds: Mapping[str, float] | None = None, **options: int | None) -> Pipeline:
+        """The pipeline as it is predicted to be with the same replacement as ``simulate``: what further changes of it
+        bring is predicted from there."""
+        other = copy(self)
+        other._changed = {**self._changed, **(seconds or {})}
+        other._options = {**self._options, **{name: value for name, value in options.items() if value is not None}}
+        return other
+
     @property
     def stages(self) -> tuple[Stage, ...]:
-        return self._round.stages
+        changed = self._changed
+        return tuple(
+            stage.model_copy(update={"seconds": changed[stage.name]}) if stage.name in changed else stage
+            for stage in self._round.stages
+        )
 
     @property
     def step_seconds(self) -> float:
-        """The measured step, in seconds."""
-        return self._round.step_seconds
+        """The measured step, in seconds; after changes, as they are predicted to make it."""
+        if not self._changed and not self._options:
+            return self._round.step_seconds
+        return self._round.step_seconds * self.simulate() / Pipeline(self._round).simulate()
 
     def stage(self, name: str) -> Stage | None:
         return next((stage for stage in self.stages if stage.name == name), None)
@@ -330,10 +347,13 @@ class Pipeline:
         Raises:
             ValueError: a stage that the pipeline does not have, or a number below its least.
         """
-        changed = seconds or {}
-        demand = self._demand(changed, workers, threads, prefetch)
+        changed = {**self._changed, **(seconds or {})}
+        demand = self._demand(changed, **self._with(workers=workers, threads=threads, prefetch=prefetch))
         found = _period(demand) * self._simulation.accumulation
         return found if set(changed) & set(INPUT) else found * self._held_to_life(demand.workers, demand.threads)
+
+    def _with(self, **options: int | None) -> dict[str, int | None]:
+        return {name: self._options.get(name) if value is None else value for name, value in options.items()}
 
     def _held_to_life(self, workers: int, threads: int) -> float:
         """The step that was tried with these workers and threads over its simulation, where the present step's own
@@ -342,12 +362,13 @@ class Pipeline:
         """
         known = self._simulation
         tried = [one for one in known.fed if one.threads == threads and bool(one.workers) is bool(workers)]
-        if not tried or (workers, threads) == (known.workers, known.threads) or self.step_seconds <= 0:
+        step = self._round.step_seconds
+        if not tried or (workers, threads) == (known.workers, known.threads) or step <= 0:
             return 1.0
         nearest = min(tried, key=lambda one: abs(one.workers - workers))
         then = _period(self._demand({}, nearest.workers, nearest.threads, None)) * known.accumulation
         now = _period(self._demand({}, None, None, None)) * known.accumulation
-        return min(_FURTHEST, max(1 / _FURTHEST, (nearest.seconds / then) / (self.step_seconds / now)))
+        return min(_FURTHEST, max(1 / _FURTHEST, (nearest.seconds / then) / (step / now)))
 
     def gain(
         self,
@@ -371,7 +392,7 @@ class Pipeline:
         value = now / then
         off = abs(self._round.simulation_error) if self._round.simulation_error is not None else ONE_DRAW
         off = max(off, 0.01) * (abs(value - 1.0) / max(value, 1.0)) ** 0.5 if value != 1.0 else 0.0
-        tried = None if changed or prefetch else self._tried(workers, threads)
+        tried = None if changed or prefetch or self._changed or self._options else self._tried(workers, threads)
         off, kind = (off, EstimateKind.SIMULATED) if tried is None else (max(tried.spread, 0.01), EstimateKind.TRIED)
         return Estimate(value=value, low=value / (1 + off), high=value * (1 + off), n=1, kind=kind)
 
@@ -396,7 +417,7 @@ class Pipeline:
         return max(0.0, self.simulate() - self.simulate({name: 0.0}))
 
     def _interruptions(self, changed: Mapping[str, float]) -> float:
-        return sum(changed.get(name, stage.seconds) for name in BETWEEN if (stage := self.stage(name)) is not None)
+        return sum(changed.get(stage.name, stage.seconds) for stage in self.stages if stage.name in BETWEEN)
 
     def _seconds(self, name: str, changed: Mapping[str, float]) -> float:
         """Work of one micro-batch in a stage: seconds of one lane."""

@@ -35,7 +35,8 @@ from autoopt.search.compare.script_arm import ScriptArm
 from autoopt.search.first_training import begin
 from autoopt.search.trial_runner import BaselineFailed
 from autoopt.setup import Setup
-from autoopt.strategy import Risk
+from autoopt.simplify.stage_timings import InputTimings, StageTimings, Timing
+from autoopt.strategy import Case, Risk
 from autoopt.testing import Behaviour
 from autoopt.testing.fakes import fake_facts
 from autoopt.trial.protocol import ScriptSpec, TrialSpec
@@ -287,6 +288,46 @@ def test_a_short_run_confirms_what_is_promised_before_any_block_is_compared(tmp_
     assert first.time_to_target.n == 1
     assert outcome.speedup.headline is not None
     assert outcome.speedup.headline.whole
+
+
+def measured_stages(behaviour: Behaviour) -> JsonDict:
+    """A third of the step is forward, the rest backward."""
+    step = behaviour.step_seconds
+    times = {
+        name: Timing(seconds=each, low=each, high=each, n=9, cpu_seconds=each, wait_seconds=0.0)
+        for name, each in {"forward": step / 3, "backward": 2 * step / 3, "whole": step, "little": 1e-9}.items()
+    }
+    return StageTimings(
+        device="cpu", cores=2, threads=2, workers=0, batch_size=32, batch_bytes=1000,
+        inputs=InputTimings(sample=times["little"], collate=times["little"]), forward=times["forward"],
+        backward=times["backward"], forward_backward=times["whole"], optimizer=times["little"],
+        compute=times["whole"], operators_forward_share=1 / 3,
+    ).model_dump()  # fmt: skip
+
+
+def test_what_another_change_saves_already_is_not_promised_once_more(tmp_path: Path) -> None:
+    """Two ways to make the same stage as short: next to the first one the second brings nothing."""
+
+    def shorter(self: object, case: Case, setting: JsonDict) -> Estimate | None:
+        stage = case.pipeline.stage("forward") if case.pipeline is not None else None
+        if case.pipeline is None or stage is None:
+            return None
+        least = 0.5 * next(each.seconds for each in case.pipeline.round.stages if each.name == "forward")
+        found = case.pipeline.gain({"forward": min(stage.seconds, least)})
+        return found.model_copy(update={"low": found.value, "high": found.value})
+
+    world = ScriptWorld(
+        tmp_path,
+        strategy("layout", stages=frozenset({"forward"}), predict=shorter),
+        strategy("threads", stages=frozenset({"forward"}), predict=shorter),
+        promised("fused", 1.1, "optimizer"),
+        speed=product({"layout": 1.3, "threads": 1.0, "fused": 1.1}),
+        whole={"layout": 1.3, "threads": 1.0, "fused": 1.1},
+        budget=600.0,
+    )
+    world.runner.survey = measured_stages
+    world.go()
+    assert set(world.pairs[0]) in ({"layout", "fused"}, {"threads", "fused"})
 
 
 def test_what_makes_it_train_otherwise_is_left_out_of_the_whole_runs(tmp_path: Path) -> None:

@@ -280,3 +280,17 @@ def test_messages_cost_what_the_backward_pass_does_not_hide() -> None:
     assert step(sent, communication=0.008) == pytest.approx(alone + 0.002)
     assert step(sent, communication=0.005) == pytest.approx(alone), "all of it is hidden then"
     assert step(sent.model_copy(update={"exposed_seconds": None})) == pytest.approx(alone), "not known, not charged"
+
+
+@given(first=st.floats(0.1, 1.0), second=st.floats(0.1, 1.0), workers=st.sampled_from([None, 0, 1]))
+def test_changes_one_after_another_are_what_they_are_together(first: float, second: float, workers: int | None) -> None:
+    """Gains of the same stages multiply to that of both, and what is made as short once more brings nothing."""
+    pipeline = Pipeline(round_of({**ALONE, "evaluate": 0.01}, workers=1, compute_by_threads={1: 0.014, 2: 0.010}))
+    one, other = {"forward": 0.004 * first}, {"backward": 0.006 * second}
+    after = pipeline.after(one, workers=workers)
+    assert after.simulate() == pytest.approx(pipeline.simulate(one, workers=workers))
+    assert after.step_seconds == pytest.approx(pipeline.step_seconds * after.simulate() / pipeline.simulate())
+    apart = pipeline.gain(one, workers=workers).value * after.gain(other).value
+    assert apart == pytest.approx(pipeline.gain({**one, **other}, workers=workers).value)
+    assert after.gain(one, workers=workers).value == pytest.approx(1.0)
+    assert pipeline.stage("forward") != after.stage("forward") or first == 1.0

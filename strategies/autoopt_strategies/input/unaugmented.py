@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import copy
 import os
+import pickle
 import random
 import sys
 import sysconfig
@@ -226,7 +227,7 @@ def probe(dataset: Any) -> Setting:
 
 def _user_file(function: Any) -> str:
     """As patches name files: relative to the command's folder where it lies in it."""
-    name = function.__code__.co_filename
+    name: str = function.__code__.co_filename
     near = os.path.relpath(name)
     return name if near.startswith(os.pardir) else near
 
@@ -275,8 +276,8 @@ def _random_state() -> Any:
     import numpy as np
     import torch
 
-    name, keys, *rest = np.random.get_state()
-    return random.getstate(), (name, keys.tobytes(), *rest), torch.get_rng_state().numpy().tobytes()  # type: ignore[union-attr]
+    numbers = pickle.dumps(np.random.get_state())
+    return random.getstate(), numbers, torch.get_rng_state().numpy().tobytes()
 
 
 def _alike(base: Any, head: Any, line: int, indices: Sequence[int]) -> bool:
