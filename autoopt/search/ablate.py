@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from math import exp, log
+from math import exp, log, log1p
 
 from autoopt.events import AblationMeasured
 from autoopt.records import Ablation, Change, Estimate, Plan, Verdict
@@ -15,7 +15,6 @@ from autoopt.search.compare.comparison import Comparison, Decision, SideName
 from autoopt.search.compare.statistics import wider
 from autoopt.search.decided import in_larger_plan
 from autoopt.search.evaluations import of_evaluation_alone
-from autoopt.search.proof import stands_out
 from autoopt.search.run_context import RunContext
 from autoopt.search.screened import FEWEST_PAIRS, pairs_to_prove
 from autoopt.search.state import SearchState
@@ -248,6 +247,16 @@ def _decision(state: SearchState, row: Ablation) -> Decision | None:
     """Of the latest comparison of the plan with and without a change; None where there was none."""
     seen = compared(state, state.without(row.strategy), state.incumbent)
     return seen.decision if seen is not None else None
+
+
+STANDS_OUT = 0.5
+"""Of the half-width of its interval (log), which holds at all times and is some three standard errors."""
+
+
+def stands_out(estimate: Estimate, min_gain: float) -> bool:
+    """Whether the gain of a part of a confirmed combination is more than chance."""
+    gain = log(estimate.value)
+    return gain >= max(log1p(min_gain), STANDS_OUT * (log(estimate.high) - gain))
 
 
 STRONG_PAIRS = 5

@@ -17,7 +17,7 @@ from autoopt.events import TrialEnded, TrialProgress
 from autoopt.records import Change, Estimate, JsonDict, Plan, Trial, Verdict
 from autoopt.script.sayable import own_setup
 from autoopt.search.accept.evidence import Judgement
-from autoopt.search.budget_allocation import STEADY_SECONDS, TimeLimits
+from autoopt.search.budget_allocation import TimeLimits
 from autoopt.search.candidate import Candidate, Talk, plan_of
 from autoopt.search.compare.comparison import Comparison
 from autoopt.search.compare.contest import SWITCHED
@@ -70,7 +70,7 @@ class Screening:
         """Notifies the race what will be screened next, so that looks on other places begin already."""
         if isinstance(self._race, ParallelRace):
             looks = (Expected(plan, self._limits(predicted)) for plan, predicted in candidates)
-            self._race.expect(looks, self.state.noise, warm_up_seconds=STEADY_SECONDS)
+            self._race.expect(looks, self.state.noise)
 
     def _coming(self, proposals: Iterable[Proposal]) -> Iterator[tuple[Plan, Estimate | None]]:
         for proposal in proposals:
@@ -233,9 +233,7 @@ class Screening:
             usual = context.runner.limits
             context.runner.limits = self._limits(candidate.predicted)
             try:
-                return self._race.look(
-                    candidate.plan, state.noise, warm_up_seconds=STEADY_SECONDS, on_progress=progress
-                )
+                return self._race.look(candidate.plan, state.noise, progress)
             finally:
                 context.runner.limits = usual
 
