@@ -24,7 +24,7 @@ from autoopt.search.compare.comparison import Comparison, Rule
 from autoopt.search.compare.contest import Contest, OnProgress
 from autoopt.search.compare.statistics import MIN_BLOCKS
 from autoopt.search.memory_ledger import MemoryLedger
-from autoopt.search.planner import PLUGIN_ERRORS, Proposal, most_promising
+from autoopt.search.planner import PLUGIN_ERRORS, Proposal
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 from autoopt.search.trial_runner import TrialRunner
@@ -191,36 +191,10 @@ class SwitchedLooks:
         runner, known = self._context.runner, plan.key in self._asked and plan.key not in self._seen
         return not known and switchable(runner.registry, self._state.incumbent, plan, switchable_parts(runner))
 
-    def among(self, proposals: Sequence[Proposal], seconds: float, each: float) -> list[Proposal]:
-        """Proposals whose first setting a process can take on; where there is no time for all, those that promise most.
-
-        Args:
-            seconds: for all proposals.
-            each: seconds that a screening with a start of its own takes.
-        """
-        able = [p for p in proposals if self.able(p)]
-        if self.fit(proposals, seconds, each):
-            return able
-        costs = self._costs(proposals, each)
-        left, waiting, chosen = self._left(seconds), list(proposals), set[str]()
-        while waiting:
-            best = most_promising(tuple(waiting), lambda p: costs[p.strategy.name])
-            waiting.remove(best)
-            if costs[best.strategy.name] <= left:
-                left -= costs[best.strategy.name]
-                chosen.add(best.strategy.name)
-        return [p for p in able if p.strategy.name in chosen]
-
-    def fit(self, proposals: Sequence[Proposal], seconds: float, each: float) -> bool:
-        """Whether there is time to screen all of them, those that a process can take on in one visit."""
-        return sum(self._costs(proposals, each).values()) <= self._left(seconds)
-
-    def _costs(self, proposals: Sequence[Proposal], each: float) -> dict[str, float]:
-        return {p.strategy.name: self.each if self.able(p) else each for p in proposals}
-
-    def _left(self, seconds: float) -> float:
-        """Seconds that the start of the process that is visited leaves."""
-        return seconds - self._context.allocation.start_seconds
+    def among(self, proposals: Sequence[Proposal], seconds: float) -> list[Proposal]:
+        """Proposals whose first setting a process can take on, in their order, as many as there are seconds for."""
+        room = int((seconds - self._context.allocation.start_seconds) / self.each)
+        return [proposal for proposal in proposals if self.able(proposal)][: max(room, 0)]
 
     @property
     def each(self) -> float:

@@ -27,7 +27,7 @@ from autoopt.search.candidate import Candidate
 from autoopt.search.evaluations import MOST_PAIRS, of_evaluation_alone, other_evaluation, try_evaluations
 from autoopt.search.first_training import train_beside, train_first
 from autoopt.search.outcome import configuration, named, out_of_time, without_a_look
-from autoopt.search.planner import Proposal, Queue, Skipped, at_the_ceiling, build_queue, most_promising, nothing_left
+from autoopt.search.planner import Proposal, Queue, Skipped, at_the_ceiling, build_queue, nothing_left
 from autoopt.search.promised import together
 from autoopt.search.proofs import Costs, Proofs, first_to_go, most_doubtful
 from autoopt.search.recollection import confirmed
@@ -90,8 +90,8 @@ class Rounds:
         proposals = self._coming_back(queue, round_)
         evaluating = [proposal for proposal in proposals if of_evaluation_alone(proposal.strategy)]
         proposals = [proposal for proposal in proposals if proposal not in evaluating]
-        first = most_promising(tuple(proposals), lambda proposal: 1.0) if proposals else None
-        at_once = [each for each in evaluating if first is None or _promises(each) >= _promises(first)]
+        most = max(map(_promises, proposals), default=1.0)
+        at_once = [each for each in evaluating if _promises(each) >= most]
         self._evaluate(at_once, round_, pipeline)
         quick = [proposal for proposal in proposals if not proposal.strategy.risk.trains_otherwise]
         kept = self._screen_and_prove(quick, queue, round_, pipeline)

@@ -17,7 +17,7 @@ from autoopt.records import Estimate, EstimateKind, JsonDict, Plan, Sites, Verdi
 from autoopt.registry import Registry, Source, load_strategies
 from autoopt.search.budget_allocation import KEPT_BACK_AT_MOST, BudgetAllocation
 from autoopt.search.first_process import opportunities
-from autoopt.search.planner import Choice, build_queue, most_promising
+from autoopt.search.planner import Choice, build_queue, by_promise
 from autoopt.search.proofs import Costs
 from autoopt.search.screened import Screened, outstanding
 from autoopt.setup import Setup
@@ -242,8 +242,7 @@ def test_a_bound_is_no_prediction_and_goes_before_none() -> None:
     assert silent.predicted is not None
     assert silent.predicted.kind is EstimateKind.BOUND
     assert silent.predicted.value == silent.predicted.high > 1.3  # or there would be nothing to tell apart
-    assert most_promising((silent, certain), lambda proposal: 1.0 if proposal is certain else 1.1) is certain
-    assert most_promising((silent,), lambda proposal: 1.0) is silent
+    assert by_promise([silent, certain]) == [silent, certain], "what is not known counts as the median of the others"
 
 
 # The first diagnosis of a script: what may pay, by the first look, before anything is compared.
