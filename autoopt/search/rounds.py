@@ -32,7 +32,7 @@ from autoopt.search.promised import together
 from autoopt.search.proofs import Costs, Proofs, first_to_go, most_doubtful
 from autoopt.search.recollection import confirmed
 from autoopt.search.run_context import RunContext
-from autoopt.search.screened import HOPE, Screened, promise_of
+from autoopt.search.screened import HOPE, Screened
 from autoopt.search.screening import Screening
 from autoopt.search.stack import look_at_stacks
 from autoopt.search.state import SearchState
@@ -167,7 +167,7 @@ class Rounds:
         case = state.case(context.runner.registry, pipeline, self._left())
         unseen = lookable(context, state, proposals)
         with closing(Screening(context, state, case, self._costs.latest)) as screening:
-            known = confirmed(context, state, screening) or self._promised(screening, proposals)
+            known = confirmed(context, state, screening)
             while not context.stopping():
                 before = len(unseen)
                 if not known:
@@ -187,18 +187,6 @@ class Rounds:
             self._no_time(unseen)
             screening.close()
             return self._proofs.in_order(self._taken(screening, plain=False), screening, round_)
-
-    def _promised(self, screening: Screening, proposals: Sequence[Proposal]) -> bool:
-        """Screens all that predictions promise, at once. True where it brings more than the rest may."""
-        if screening.over:
-            return False
-        candidate = together(self.context, self.state, screening.case, proposals)
-        if candidate is None or not self.state.first_time(candidate.changes):
-            return False
-        seen = screening.look(candidate)
-        names = {change.strategy for change in candidate.changes}
-        rest = [proposal.predicted for proposal in proposals if proposal.strategy.name not in names]
-        return seen is not None and seen.plain and seen.gain > promise_of(rest)
 
     def _taken(self, screening: Screening, plain: bool) -> list[Screened]:
         """Takes from the screening what is to be confirmed: the clear gains, or in the end all that showed a gain."""

@@ -43,7 +43,7 @@ RULES: dict[str, dict[str, Any]] = {
     "complements of a stack": {"stack._complements": _gives([])},
     "stacks after the screening's time": {"stack._late": lambda screening, costs, members: screening.over},
     "quality before the proof": {"proofs.quality_first": _gives(None)},
-    "a refused stack without its doubtful part": {"proofs.without_doubtful": _gives(None)},
+    "a refused stack without its doubtful part": {"proofs.without_suspect": _gives(None)},
     "proofs by gain a second": {
         "proofs.Costs.worth": lambda costs, screened: screened.gain,
     },
