@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from autoopt.errors import TrialFailed
-from autoopt.records import Estimate, JsonDict, Plan, Speedup, Verdict
+from autoopt.records import JsonDict, Plan, Speedup, Verdict
 from autoopt.search import verify
 from autoopt.search.budget_allocation import TimeLimits
 from autoopt.search.outcome import Outcome
-from autoopt.search.planner import Proposal, most_promising
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 from autoopt.search.verify import FRESH_SEEDS
@@ -158,13 +157,6 @@ def test_what_may_be_no_gain_is_proved_after_everything_had_its_look(tmp_path: P
     assert [c.candidate.plan.names() for c in outcome.state.comparisons.values()] == [("last",)]
 
 
-def test_what_compiles_is_looked_at_after_what_promises_more_for_its_seconds() -> None:
-    compiled = Proposal(strategy("compiled"), Estimate(value=1.5, low=1.0, high=2.0, n=1))
-    plain = Proposal(strategy("plain"), Estimate(value=1.3, low=1.0, high=2.0, n=1))
-    assert most_promising((compiled, plain), lambda proposal: 10.0) is compiled
-    assert most_promising((compiled, plain), lambda proposal: 40.0 if proposal is compiled else 10.0) is plain
-
-
 def test_a_disturbed_pair_of_the_control_gets_a_second_one(tmp_path: Path) -> None:
     """One pair that reads 1.5 says that something was in the way, not what the noise of the machine is."""
     world = World(tmp_path, strategy("quick"), speed=product({"quick": 1.8}), budget=240.0)
@@ -269,12 +261,6 @@ def test_a_candidate_that_was_looked_at_again_shows_what_all_of_its_looks_say(tm
     again = [t for t in trials if "looks of seconds" in t.reason and t.verdict is Verdict.INCONCLUSIVE]
     assert again, "nothing had a second look"
     assert all(f"in {t.throughput.n} looks" in t.reason for t in again if t.throughput is not None)
-
-
-def test_what_promises_most_is_looked_at_before_a_visit_that_leaves_it_no_time(tmp_path: Path) -> None:
-    """Two minutes hold a few looks: what a running process can take on is cheap to see, and promises little here."""
-    outcome = simulated(CASES["attention"], 120.0, 0, tmp_path).go()
-    assert "attention" in outcome.best.plan.names()
 
 
 @pytest.mark.parametrize("name", ["slow text", "slow images"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from math import exp, log
+from math import exp, log, log1p
 
 from autoopt.events import AblationMeasured
 from autoopt.records import Ablation, Change, Estimate, Plan, Verdict
@@ -15,7 +15,6 @@ from autoopt.search.compare.comparison import Comparison, Decision, SideName
 from autoopt.search.compare.statistics import wider
 from autoopt.search.decided import in_larger_plan
 from autoopt.search.evaluations import of_evaluation_alone
-from autoopt.search.proof import stands_out
 from autoopt.search.run_context import RunContext
 from autoopt.search.screened import FEWEST_PAIRS, pairs_to_prove
 from autoopt.search.state import SearchState
@@ -250,8 +249,14 @@ def _decision(state: SearchState, row: Ablation) -> Decision | None:
     return seen.decision if seen is not None else None
 
 
-STRONG_PAIRS = 5
-"""A part that so many pairs of processes would confirm is left out by itself."""
+STANDS_OUT = 0.5
+"""Of the half-width of its interval (log), which holds at all times and is some three standard errors."""
+
+
+def stands_out(estimate: Estimate, min_gain: float) -> bool:
+    """Whether the gain of a part of a confirmed combination is more than chance."""
+    gain = log(estimate.value)
+    return gain >= max(log1p(min_gain), STANDS_OUT * (log(estimate.high) - gain))
 
 
 def take_apart(context: RunContext, state: SearchState, deadline: float) -> list[str]:
@@ -275,44 +280,50 @@ def take_apart(context: RunContext, state: SearchState, deadline: float) -> list
     names = [change.strategy for change in state.incumbent.changes if change not in kept.changes]
     state.together = {name: part for name, part in state.together.items() if name in taking.doubtful}
     state.incumbent = kept
-    return _dropped(names)
+    if not names:
+        return []
+    return [
+        f"{', '.join(names)}: confirmed together with others; whether the plan is slower without is undecided, and the "
+        "simpler plan stands"
+    ]
 
 
 class _Taking:
-    """One combined candidate that is ablated.
+    """One combined candidate that is ablated, part by part.
 
     Attributes:
         left: the combined candidate without what was dropped.
         doubtful: parts that stay for what was seen of them: there was no time to decide them.
-        decidable: parts that had the pairs of processes that decide what is worth having, or showed nothing in fewer:
-            what looks had shown of them was selected by them.
+        idle: parts that showed nothing in the pairs of processes that decide what is worth having.
         refused: parts of which leaving them out is decided to cost nothing.
-        seen: lower ends of what single parts brought where that stands out of its noise.
+        seen: lower ends of what parts brought where that stands out of its noise.
     """
 
     def __init__(self, context: RunContext, state: SearchState, deadline: float) -> None:
-        self.context, self.state, self.before, self.deadline = context, state, state.before_stack, deadline
+        self.context, self.state, self.deadline = context, state, deadline
         self.left = state.incumbent
         self.doubtful = {name for name in state.together if _of_evaluations(context, name)}
-        self.decidable: set[str] = set()
+        self.idle: set[str] = set()
         self.refused: set[str] = set()
         self.seen: dict[str, float] = {}
-        self._steps = [name for name in state.together if name not in self.doubtful]
-        self._open = sorted(self._steps, key=lambda name: -state.together[name].gain)
 
     def run(self) -> None:
-        """Strong parts first, as many at once as there is room for; then the weak ones."""
-        self._switch_each()
-        unknown = [name for name in self._open if self._measured_without(name) is None]
-        weak = [name for name in unknown if self._pairs([name]) > STRONG_PAIRS]
-        strong = [name for name in self._open if name not in weak]
-        for name in sorted(strong, key=self._first_settled):
-            self._halve([name])
-        self._halve(weak)
+        """Settles one part after the other; what would be left has to be testable, or the whole stands."""
         whole, parts = self.state.incumbent, self.state.together
-        if self._steps and self.left == self._without(self._steps, whole):  # the whole was confirmed faster than that
-            best = max(self._steps, key=lambda name: (self.seen.get(name, 0.0), parts[name].gain))
-            self.left = self._without(set(self._steps) - {best}, whole)
+        steps = [name for name in parts if name not in self.doubtful]
+        without = (self._without([name]) for name in steps)
+        less = [plan for plan in without if differ(self.context, plan, self.left)]
+        told = "ablation: the plan without each change, switched within one process"
+        compare_switched(self.context, self.state, self.left, less, "candidate", self.deadline, told)
+        for place, name in enumerate(sorted(steps, key=self._first_settled)):
+            needed = self._needed(name, len(steps) - place)
+            if needed is None and self._likely(name):
+                self.doubtful.add(name)
+            elif not needed:
+                self.left = self._without([name])
+        if steps and self.left == self._without(steps, whole):  # the whole was confirmed faster than that
+            best = max(steps, key=lambda name: (self.seen.get(name, 0.0), parts[name].gain))
+            self.left = self._without(set(steps) - {best}, whole)
             self.doubtful.add(best)
             self.refused.discard(best)
         if self.left != whole and not self.context.testable(self.state, self.left):
@@ -320,134 +331,84 @@ class _Taking:
             self.left = self._without(self.refused, whole)  # what was confirmed as a whole stands
             self.doubtful |= undecided
 
-    def _halve(self, parts: Sequence[str]) -> None:
-        """Leaves parts out, and by halves where that is decided to be worse; the stronger half is looked into first."""
-        if not parts:
-            return
-        every = len(parts) > 1 and len(parts) == len(self._steps)  # of all: the confirmation of the whole says so
-        needed = True if every else self._needed(parts)
-        if needed and len(parts) > 1:
-            half = (len(parts) + 1) // 2
-            self._halve(parts[:half])
-            self._halve(parts[half:])
-            return
-        if not needed:
-            self._drop([name for name in parts if not (needed is None and self._firm(name))])
-        self._open = [name for name in self._open if name not in parts]
-
-    def _firm(self, name: str) -> bool:
+    def _likely(self, name: str) -> bool:
         """Whether a part that there was no time to decide stays.
 
         One that was left out stays if its effect is distinguishable from chance. Another one belongs to the confirmed
         whole: it stays if a gain is more likely than none.
         """
         part = self.state.together[name]
-        likely = part.firm if self._measured_without(name) is not None else part.gain > part.error
-        if likely and name not in self.decidable:
-            self.doubtful.add(name)
-        return name in self.doubtful
-
-    def _drop(self, names: Iterable[str]) -> None:
-        self.left = self._without(names)
-
-    def _switch_each(self) -> None:
-        """Measures what is left without each part that a running process can put on and off."""
-        less = [
-            plan for plan in (self._without([name]) for name in self._open) if differ(self.context, plan, self.left)
-        ]
-        told = "ablation: the plan without each change, switched within one process"
-        compare_switched(self.context, self.state, self.left, less, "candidate", self.deadline, told)
-
-    def _measured_without(self, name: str) -> Comparison | None:
-        """What is left with this one part against without it, where that was measured."""
-        return compared(self.state, self._without([name]), self.left, fresh=True)
+        measured = compared(self.state, self._without([name]), self.left, fresh=True) is not None
+        return name not in self.idle and (part.firm if measured else part.gain > part.error)
 
     def _first_settled(self, name: str) -> tuple[bool, float]:
-        """Order in which single parts are settled, after each was left out of the whole.
+        """Order in which parts are settled, after each was left out of the whole.
 
         What the whole needs comes before anything is dropped, since another plan is left then; of the rest what is
         worth least is dropped first, for two of them may do the same.
         """
-        seen = self._measured_without(name)
+        seen = compared(self.state, self._without([name]), self.left, fresh=True)
         if seen is None or seen.estimate is None:
             return True, -self.state.together[name].gain
-        estimate = seen.estimate
-        return estimate.low <= 1.0, estimate.value
+        return seen.estimate.low <= 1.0, seen.estimate.value
 
-    def _needed(self, parts: Sequence[str]) -> bool | None:
-        """Whether what is left is decided to be slower without them; None where that is not decided either way."""
-        less = self._without(parts)
+    def _needed(self, name: str, waiting: int) -> bool | None:
+        """Whether what is left is decided to be slower without a part; None where that is not decided either way."""
+        less = self._without([name])
         differs = differ(self.context, less, self.left)
-        if differs is None:  # what is left cannot stand without them
+        if differs is None:  # what is left cannot stand without it
             return True
         if not differs:
-            self.refused.update(parts)
+            self.refused.add(name)
             return False
-        seen = compared(self.state, less, self.left, fresh=True)
-        if seen is None and self._time(less, parts):
-            seen = self._compared(less, parts)
-        return self._ruled(seen, parts) if seen is not None else None
+        seen = compared(self.state, less, self.left, fresh=True) or self._compared(less, name, waiting)
+        return self._ruled(seen, name) if seen is not None else None
 
-    def _ruled(self, seen: Comparison, parts: Sequence[str]) -> bool | None:
-        """The same, by a comparison; what it reports about a single part is remembered."""
+    def _ruled(self, seen: Comparison, name: str) -> bool | None:
+        """The same, by a comparison; what it reports about the part is remembered."""
         if seen.failure is not None:
             return True if seen.failure.side == "incumbent" else None
         if seen.decision in (Decision.REJECT, Decision.HARMFUL):
-            self.refused.update(parts)
+            self.refused.add(name)
             return False
-        estimate = seen.estimate
-        if len(parts) == 1:
-            self.state.together[parts[0]] = with_proof(self.state.together[parts[0]], seen)
-            idle = estimate is not None and estimate.value <= 1 + self.context.min_gain
-            if len(seen.pairs) > STRONG_PAIRS or (idle and len(seen.pairs) >= FEWEST_PAIRS):
-                self.decidable.add(parts[0])
-        if estimate is not None and len(parts) == 1 and stands_out(estimate, self.context.min_gain):
-            self.seen[parts[0]] = estimate.low
-        worse = estimate is not None and estimate.low > 1.0 and estimate.value > 1 + self.context.min_gain
-        return True if worse and len(seen.pairs) >= FEWEST_PAIRS else None
+        self.state.together[name] = with_proof(self.state.together[name], seen)
+        estimate, enough = seen.estimate, len(seen.pairs) >= FEWEST_PAIRS
+        if estimate is None:
+            return None
+        worth = estimate.value > 1 + self.context.min_gain
+        if enough and not worth:
+            self.idle.add(name)
+        if stands_out(estimate, self.context.min_gain):
+            self.seen[name] = estimate.low
+        return True if enough and worth and estimate.low > 1.0 else None
 
-    def _compared(self, less: Plan, parts: Sequence[str]) -> Comparison:
-        context, left = self.context, self.deadline - self.context.now()
-        needed = self._seconds(less, parts)
+    def _compared(self, less: Plan, name: str, waiting: int) -> Comparison | None:
+        """What is left against the same without a part; None without the time that decides it, if it is as it looked.
+
+        Args:
+            waiting: parts that are not settled.
+        """
+        context, state = self.context, self.state
+        pairs = max(pairs_to_prove(state.together[name].gain, state.noise, context.min_gain), FEWEST_PAIRS)
+        needed, left = pairs * context.pair_seconds(state, less, self.left), self.deadline - context.now()
+        if context.stopping() or needed > left:
+            return None
         comparison = context.compare(
             "comparison",
             less,
             self.left,
-            self.state,
-            seconds=min(left, max(MORE * needed, left / (len(self._open) + 1))),
+            state,
+            seconds=min(left, max(MORE * needed, left / (waiting + 1))),
             deadline=self.deadline,
-            purpose=f"ablation: the plan without {', '.join(parts)}",
+            purpose=f"ablation: the plan without {name}",
         )
-        self.state.ablations.append(comparison)
+        state.ablations.append(comparison)
         return comparison
-
-    def _time(self, less: Plan, parts: Iterable[str]) -> bool:
-        """Whether there is time to decide them, if they bring what was seen of them."""
-        needed = self._seconds(less, parts)
-        return not self.context.stopping() and self.context.now() + needed <= self.deadline
-
-    def _seconds(self, less: Plan, parts: Iterable[str]) -> float:
-        """Seconds of the pairs of processes that would decide whether what is left is faster than ``less``."""
-        return self._pairs(parts) * self.context.pair_seconds(self.state, less, self.left)
-
-    def _pairs(self, parts: Iterable[str]) -> int:
-        """Pairs of processes that would decide that leaving them out is worse."""
-        gain = sum(self.state.together[name].gain for name in parts)
-        return max(pairs_to_prove(gain, self.state.noise, self.context.min_gain), FEWEST_PAIRS)
 
     def _without(self, names: Iterable[str], plan: Plan | None = None) -> Plan:
         """The plan that is left, or another, without these, as the plan before had them."""
         plan = plan or self.left
         for name in names:
-            old = next((change for change in self.before.changes if change.strategy == name), None)
+            old = next((change for change in self.state.before_stack.changes if change.strategy == name), None)
             plan = plan.without(name) if old is None else plan.with_change(old)
         return self.context.runner.registry.order(plan)
-
-
-def _dropped(names: Sequence[str]) -> list[str]:
-    if not names:
-        return []
-    return [
-        f"{', '.join(names)}: confirmed together with others; whether the plan is slower without is undecided, and the "
-        "simpler plan stands"
-    ]

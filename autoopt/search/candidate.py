@@ -47,7 +47,8 @@ def shares(candidate: Candidate, proof: Comparison, looks: Iterable[Comparison])
     """The gain of each part of a combined candidate after its confirmation, which is their sum where gains
     multiply.
 
-    A part that was not screened alone has an equal share of the whole, of which nothing more is known. Where the whole
+    A part that was not screened alone has an equal share of the confirmed whole, and stays until leaving it out is
+    decided. Where the whole
     brings plainly less than its parts did, some overlap, and only the strongest is distinguished from chance by
     that.
 
@@ -59,7 +60,7 @@ def shares(candidate: Candidate, proof: Comparison, looks: Iterable[Comparison])
     pairs = [pair for seen in (proof, *same) for pair in seen.pairs]
     names = [change.strategy for change in candidate.changes]
     whole, error = _seen(pairs, proof)
-    parts = {name: candidate.parts.get(name, Part(whole / len(names))) for name in names}
+    parts = {name: candidate.parts.get(name, Part(whole / len(names), error=0.0)) for name in names}
     off, spread = whole - sum(part.gain for part in parts.values()), sum(part.error**2 for part in parts.values())
     weights = {name: part.error**2 / (spread + error) for name, part in parts.items()}
     rivals = off < -RIVALS * sqrt(spread + error)

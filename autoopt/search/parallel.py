@@ -14,7 +14,7 @@ from autoopt.errors import Interrupted, TrialFailed, WorkloadError
 from autoopt.records import Estimate, Noise, Plan
 from autoopt.records.messages import Block
 from autoopt.records.parallel import Sharing
-from autoopt.search.budget_allocation import STEADY_SECONDS, TimeLimits
+from autoopt.search.budget_allocation import TimeLimits
 from autoopt.search.compare.arena import Clock, LiveArm, block_length, row_of
 from autoopt.search.compare.arm import Arm
 from autoopt.search.compare.comparison import Comparison, Rule
@@ -33,7 +33,12 @@ MOST_TURNS = 60
 CONFIDENCE = 0.95
 
 
-class _Neighbour(Protocol):
+class Runner(Protocol):
+    """A trial runner of one place."""
+
+    limits: TimeLimits
+    latest_log: str | None
+
     def start(self, plan: Plan, label: str) -> Arm: ...
 
 
@@ -47,7 +52,7 @@ class Neighbours:
         workers: run one thing on every place at the same time.
     """
 
-    def __init__(self, runners: Sequence[_Neighbour], plan: Plan, rule: Rule, workers: Workers) -> None:
+    def __init__(self, runners: Sequence[Runner], plan: Plan, rule: Rule, workers: Workers) -> None:
         self._runners, self._plan, self._rule, self._workers = runners, plan, rule, workers
         self.arms: list[Arm] = []
         self._sides = [SideStatistics(plan) for _ in runners]
@@ -60,7 +65,7 @@ class Neighbours:
             TrialFailed, WorkloadError: one of them cannot be started.
         """
 
-        def started(runner: _Neighbour) -> Callable[[int], Arm]:
+        def started(runner: Runner) -> Callable[[int], Arm]:
             return lambda _: runner.start(self._plan, "incumbent")
 
         asked = [self._workers.submit(started(runner)) for runner in self._runners]
@@ -150,16 +155,17 @@ def sharing_of(
         deadline: on the clock.
     """
     began = clock()
-    seen: list[Estimate | None] = [None] * len(places)
-    if floor is None:
-        return Sharing(plan=plan, places=tuple(places), beside=tuple(seen), reason="the noise floor was not measured")
-    allowed, reason = False, "their processes cannot be stopped here, so that none is ever measured alone"
-    try:
-        neighbours.start()
-        if neighbours.freezing:
-            allowed, reason = _measured(neighbours, places, floor, clock, deadline, rng)
-    except (TrialFailed, WorkloadError) as failure:
-        reason = f"they could not run at the same time: {getattr(failure, 'reason', failure.message)}"
+    allowed, reason = False, "the noise floor was not measured"
+    if floor is not None:
+        try:
+            neighbours.start()
+            allowed, reason = (
+                _measured(neighbours, places, floor, clock, deadline, rng)
+                if neighbours.freezing
+                else (False, "their processes cannot be stopped here, so that none is ever measured alone")
+            )
+        except (TrialFailed, WorkloadError) as failure:
+            reason = f"they could not run at the same time: {getattr(failure, 'reason', failure.message)}"
     return Sharing(
         plan=plan,
         places=tuple(places),
@@ -179,6 +185,8 @@ def _measured(
     deadline: float,
     rng: np.random.Generator,
 ) -> tuple[bool, str]:
+    """Whether neighbors cost no more than the floor, and the reason that the report shows."""
+    most = log1p(floor)
     for turn in range(MOST_TURNS):
         neighbours.turn(bool(rng.integers(2)))
         whole = neighbours.whole()
@@ -186,26 +194,15 @@ def _measured(
         if whole is None or not seen:
             continue
         worst, name = max(seen, key=lambda item: abs(log(item[0].value)))
-        told = f"next to its neighbors {_ratio(whole)} in the mean, and {name} {_ratio(worst)} at the worst"
-        if _within(whole.low, floor) and _within(whole.high, floor) and _within(worst.value, floor):
+        mean, most_off = (f"{each.value:.3f}x [{each.low:.3f}, {each.high:.3f}]" for each in (whole, worst))
+        told = f"next to its neighbors {mean} in the mean, and {name} {most_off} at the worst"
+        if max(abs(log(ratio)) for ratio in (whole.low, whole.high, worst.value)) <= most:
             return True, f"{told}: within the noise floor of {floor:.1%}"
-        if any(_outside(each, floor) for each in (whole, *(each for each, _ in seen))):
+        if any(log(each.high) < -most or log(each.low) > most for each in (whole, *(each for each, _ in seen))):
             return False, f"{told}: more than the noise floor of {floor:.1%}"
         if clock() > deadline or turn == MOST_TURNS - 1:
             return False, f"{told}: not known well enough to be within the noise floor of {floor:.1%}"
     return False, "too few blocks were measured"
-
-
-def _ratio(seen: Estimate) -> str:
-    return f"{seen.value:.3f}x [{seen.low:.3f}, {seen.high:.3f}]"
-
-
-def _within(ratio: float, floor: float) -> bool:
-    return abs(log(ratio)) <= log1p(floor)
-
-
-def _outside(seen: Estimate, floor: float) -> bool:
-    return log(seen.high) < -log1p(floor) or log(seen.low) > log1p(floor)
 
 
 def _estimate(turns: Sequence[Paired]) -> Estimate | None:
@@ -213,26 +210,12 @@ def _estimate(turns: Sequence[Paired]) -> Estimate | None:
         return None
     level = ratio_of_totals(turns)
     radius = known_radius(max(level.error, 1e-6), 1 - CONFIDENCE)
-    return Estimate(
-        value=exp(level.value),
-        low=exp(level.value - radius),
-        high=exp(level.value + radius),
-        confidence=CONFIDENCE,
-        n=len(turns),
-    )
+    low, high = exp(level.value - radius), exp(level.value + radius)
+    return Estimate(value=exp(level.value), low=low, high=high, confidence=CONFIDENCE, n=len(turns))
 
 
 AHEAD = 2
 """Looks for each place that are begun or waiting: a place that is done early has another."""
-
-
-class Runner(Protocol):
-    """A trial runner of one place."""
-
-    limits: TimeLimits
-    latest_log: str | None
-
-    def start(self, plan: Plan, label: str) -> Arm: ...
 
 
 @dataclass(frozen=True)
@@ -241,13 +224,6 @@ class Expected:
 
     plan: Plan
     limits: TimeLimits
-
-
-@dataclass(frozen=True)
-class _Seen:
-    comparison: Comparison
-    log: str | None
-    one_at_a_time: bool
 
 
 class ParallelRace:
@@ -263,9 +239,6 @@ class ParallelRace:
         clock: seconds.
         seed: decides order.
         live: processes of the incumbent that are alive and frozen, one for each place, or none.
-
-    Attributes:
-        one_at_a_time: incumbent and a candidate did not fit onto one device together.
     """
 
     def __init__(
@@ -283,8 +256,7 @@ class ParallelRace:
     ) -> None:
         self._main, self._runners, self.incumbent, self._make = main, list(runners), incumbent, workers
         self._workers = begun
-        self.one_at_a_time = False
-        self._waiting: dict[str, Future[_Seen]] = {}
+        self._waiting: dict[str, Future[tuple[Comparison, str | None]]] = {}
         alive: list[LiveArm | None] = [*live] or [None] * len(self._runners)
         self._races = [
             Race(each.start, incumbent, rule, clock=clock, rng=np.random.default_rng([*seed, number]), live=arm)
@@ -296,36 +268,31 @@ class ParallelRace:
         """How many looks are measured at the same time."""
         return len(self._races)
 
-    def expect(self, looks: Iterable[Expected], noise: Noise, *, warm_up_seconds: float) -> None:
+    def expect(self, looks: Iterable[Expected], noise: Noise) -> None:
         """Begins looks that will be asked for, in this order, as far as there are places for them soon."""
         for look in looks:
             if len(self._waiting) >= AHEAD * self.places:
                 return
             if look.plan.key not in self._waiting:
-                self._begin(look, noise, warm_up_seconds)
+                self._begin(look, noise)
 
-    def look(
-        self, candidate: Plan, noise: Noise, *, warm_up_seconds: float, on_progress: OnProgress | None = None
-    ) -> Comparison:
+    def look(self, candidate: Plan, noise: Noise, on_progress: OnProgress | None = None) -> Comparison:
         """The screening of a candidate, waited for; measured now where it was not expected. See ``Race.look``."""
         if candidate.key not in self._waiting:
-            self._begin(Expected(candidate, self._main.limits), noise, warm_up_seconds)
+            self._begin(Expected(candidate, self._main.limits), noise)
         future = self._waiting.pop(candidate.key)
         try:
-            seen = future.result()
+            seen, self._main.latest_log = future.result()
         except (Interrupted, KeyboardInterrupt):
             self._end(wait=False)  # the launcher ends what is still measured
             raise
-        self._main.latest_log = seen.log
-        self.one_at_a_time = self.one_at_a_time or seen.one_at_a_time
-        return seen.comparison
+        return seen
 
-    def _begin(self, look: Expected, noise: Noise, warm_up_seconds: float) -> None:
-        def measure(place: int) -> _Seen:
+    def _begin(self, look: Expected, noise: Noise) -> None:
+        def measure(place: int) -> tuple[Comparison, str | None]:
             runner, race = self._runners[place], self._races[place]
             runner.limits = look.limits
-            seen = race.look(look.plan, noise, warm_up_seconds=warm_up_seconds)
-            return _Seen(seen, runner.latest_log, race.one_at_a_time)
+            return race.look(look.plan, noise), runner.latest_log
 
         self._workers = self._workers or self._make()
         self._waiting[look.plan.key] = self._workers.submit(measure)
@@ -354,7 +321,7 @@ def open_race(context: RunContext, state: SearchState, looks: int, until: float)
         until: when the screening ends, on the run's clock.
     """
     seed = [context.seed, state.numbers, 2]
-    rule = context.rule(1.0)
+    rule = context.look_rule(1.0)
     if context.runner.parallel > 1 and looks > context.runner.parallel:
         runners = context.runner.placed()
         found, live, workers = _control(context, state, runners, until)
@@ -388,9 +355,8 @@ def _control(
 
     def measure() -> Sharing:
         nonlocal workers
-        rule = context.rule(1.0).model_copy(update={"warm_up_seconds": STEADY_SECONDS})
         workers = context.runner.workers()
-        neighbours = Neighbours(runners, state.incumbent, rule, workers)
+        neighbours = Neighbours(runners, state.incumbent, context.look_rule(1.0), workers)
         try:
             found = sharing_of(
                 neighbours,

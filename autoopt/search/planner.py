@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from math import inf, log
+from math import inf
 
 from autoopt.records import (
     Change,
@@ -103,34 +103,13 @@ def build_queue(registry: Registry, case: Case, choice: Choice, threshold: float
     return Queue(tuple(proposals), tuple(skipped))
 
 
-def fitting(proposals: tuple[Proposal, ...], seconds: float, each: float) -> tuple[Proposal, ...]:
-    """Those proposals that there is time for, in their order; where not for all, those that promise most.
-
-    One without a prediction counts as promising as the median of the others: unknown is not unpromising.
-
-    Args:
-        seconds: that are left for the search.
-        each: what trying one takes.
-    """
-    room = max(int(seconds / max(each, 1e-9)), 1)
-    if len(proposals) <= room:
-        return proposals
+def by_promise(proposals: Sequence[Proposal]) -> list[Proposal]:
+    """The proposals, the largest predicted speedup first; those that promise none or the same keep their order."""
     promise = _promise(proposals)
-    chosen = sorted(promise, key=lambda name: -promise[name])[:room]
-    return tuple(p for p in proposals if p.strategy.name in chosen)
+    return sorted(proposals, key=lambda proposal: -max(promise[proposal.strategy.name], 1.0))
 
 
-def most_promising(proposals: tuple[Proposal, ...], seconds: Callable[[Proposal], float]) -> Proposal:
-    """The proposal that promises most for a second of its look: the first where there may be no time for the rest.
-
-    Args:
-        seconds: that its screening takes.
-    """
-    promise = _promise(proposals)
-    return max(proposals, key=lambda proposal: log(max(promise[proposal.strategy.name], 1.0)) / seconds(proposal))
-
-
-def _promise(proposals: tuple[Proposal, ...]) -> dict[str, float]:
+def _promise(proposals: Sequence[Proposal]) -> dict[str, float]:
     """Predicted speedups by strategy; where there is none, the median of the others, or no more than a bound leaves."""
     known = sorted(p.predicted.value for p in proposals if p.predicted and p.predicted.kind is not EstimateKind.BOUND)
 

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from math import log, log1p
 from statistics import median
 
 from autoopt.events import TrialEnded, TrialStarted
-from autoopt.records import Change, Estimate, EstimateKind, Plan, Trial, Verdict
+from autoopt.records import Estimate, EstimateKind, Plan, Trial, Verdict
 from autoopt.search.accept.evidence import Judgement
-from autoopt.search.at_once import compare_switched, compared
 from autoopt.search.candidate import Candidate, shares
 from autoopt.search.compare.comparison import Comparison, Decision, Side
 from autoopt.search.compare.error_budget import alpha_of
 from autoopt.search.compare.noise import compiled_again, learned
 from autoopt.search.first_training import expected, train_beside
-from autoopt.search.planner import candidate_plan
 from autoopt.search.run_context import RunContext
-from autoopt.search.state import SearchState, changes_text
+from autoopt.search.state import SearchState
 from autoopt.search.whole_runs import shown_by_whole_runs
 from autoopt.strategy import Risk
 
@@ -79,12 +75,7 @@ class Proof:
         again = "" if comparison.incumbent.recompilations else compiled_again(comparison.candidate)
         if again:
             context.warn(state, f"trial {number}: {again}")
-        notes = (
-            ruling.reason,
-            self._parameters(candidate),
-            again,
-            note,
-        )
+        notes = (ruling.reason, self._parameters(candidate), again, note)
         ruling = ruling.model_copy(update={"reason": "; ".join(text for text in notes if text)})
         trial = trial_of(context, state, candidate, number, began, comparison, ruling)
         state.trials.append(trial)
@@ -130,75 +121,13 @@ class Proof:
         return f"trains {trained:,} parameters of {whole:,}"
 
     def _keep(self, trial: Trial, candidate: Candidate) -> None:
-        """Makes the plan the incumbent, without those halves that do not carry their weight."""
-        before, plan = self.state.incumbent, candidate.plan
-        for companion in self._redundant(before, candidate, trial.id):
-            old = before.setting(companion.strategy)
-            plan = plan.without(companion.strategy)
-            if old is not None:
-                plan = plan.with_change(Change(strategy=companion.strategy, setting=old))
-        if candidate.stacked:
-            if not self.state.together:
-                self.state.before_stack = before
-            self.state.together |= shares(candidate, self.state.comparisons[trial.id], self.state.looks)
-        self.state.incumbent = self.context.runner.registry.order(plan)
-        self.state.base = str(trial.id)
-
-    def _redundant(self, before: Plan, candidate: Candidate, number: int) -> Iterator[Change]:
-        """Of changes that won together, those without which it is as fast."""
-        changes, plan = candidate.changes, candidate.plan
-        if len(changes) < 2 or candidate.stacked:
-            return
-        less = {change.strategy: self._without(change, before, changes) for change in reversed(changes)}
-        # what is left would have to be tested as a plan of its own; without the time for that the whole stands
-        last = min(self.deadline, *(self.context.tested_by(self.state, without) for without in less.values()))
-        told = f"trial {number}: without each, in processes that put it on and off"
-        compare_switched(self.context, self.state, plan, list(less.values()), "candidate", last, told)
-        for change in reversed(changes):
-            comparison = self._compared_without(change, less[change.strategy], plan, number, last)
-            if comparison is None:
-                return
-            if comparison.decision in (Decision.REJECT, Decision.HARMFUL) or _no_better(
-                comparison, self.context.min_gain
-            ):
-                yield change
-                return
-
-    def _without(self, change: Change, before: Plan, changes: Sequence[Change]) -> Plan:
-        halves = tuple(other for other in changes if other is not change)
-        return candidate_plan(self.context.runner.registry, before, halves)
-
-    def _compared_without(
-        self, change: Change, without: Plan, plan: Plan, number: int, last: float
-    ) -> Comparison | None:
-        """The plan against itself without a change; None where there is no time for it."""
-        known = compared(self.state, without, plan, fresh=True)
-        if known is not None:
-            return known
-        if self.context.now() + self.context.allocation.comparison > last:
-            return None
-        comparison = self.context.compare(
-            "comparison",
-            without,
-            plan,
-            self.state,
-            seconds=self.context.allocation.trial,
-            more_seconds=self.context.allocation.trial,
-            deadline=last,
-            purpose=f"trial {number}: without {changes_text((change,))}",
-        )
-        self.state.ablations.append(comparison)
-        return comparison
-
-
-STANDS_OUT = 0.5
-"""Of the half-width of its interval (log), which holds at all times and is some three standard errors."""
-
-
-def stands_out(estimate: Estimate, min_gain: float) -> bool:
-    """Whether the gain of a part of a confirmed combination is more than chance."""
-    gain = log(estimate.value)
-    return gain >= max(log1p(min_gain), STANDS_OUT * (log(estimate.high) - gain))
+        """Makes the plan the incumbent; which of its changes it needs is decided at the end of the search."""
+        state = self.state
+        if candidate.companions:
+            if not state.together:
+                state.before_stack = state.incumbent
+            state.together |= shares(candidate, state.comparisons[trial.id], state.looks)
+        state.incumbent, state.base = self.context.runner.registry.order(candidate.plan), str(trial.id)
 
 
 def announce_start(
@@ -292,10 +221,3 @@ def ruled_without_blocks(
 def _trained(context: RunContext, plan: Plan) -> int | None:
     """Parameters with a gradient in the plan's trainings; None where there was none."""
     return next((run.trained_parameters for run in context.gate.trainings.of(plan)), None)
-
-
-def _no_better(comparison: Comparison, min_gain: float) -> bool:
-    """Undecided, and the estimate does not stand out of its interval: the simpler plan stands."""
-    if comparison.decision is not Decision.INCONCLUSIVE or comparison.estimate is None:
-        return False
-    return not stands_out(comparison.estimate, min_gain)

@@ -200,69 +200,25 @@ def _before_training(context: RunContext, state: SearchState, candidate: Candida
     return quality if quality is not None and quality.passed is not None else None
 
 
-def without_doubtful(
-    context: RunContext, state: SearchState, candidate: Candidate, lost: bool = False
-) -> Candidate | None:
-    """A combined candidate less those of its changes whose quality is not confirmed alone; None where nothing new is
-    left.
-
-    Args:
-        lost: it certainly trains otherwise, so that those that claim to be exact are asked, too.
-    """
-    if not candidate.stacked:
-        return None
-    if takes_trainings(context, state, candidate.changes):  # what is left of it has yet to be asked for, as a whole
-        proven = tuple(change for change in candidate.changes if not other_samples(context, state, change))
-    elif lost:
-        proven = _without_lost(context, state, candidate.changes)
-    else:
-        proven = tuple(change for change in candidate.changes if _proven(context, state, (change,)))
-    if len(proven) in (0, len(candidate.changes)):
-        return None
-    registry = context.runner.registry
-    try:
-        plan = candidate_plan(registry, state.incumbent, proven)
-        registry.fold(plan)
-    except PLUGIN_ERRORS:
-        return None
-    if not state.first_time(proven):
-        return None
-    return Candidate(
-        registry[proven[0].strategy], proven[0], proven[1:], plan, None, stacked=len(proven) > 1, parts=candidate.parts
-    )
-
-
-def _without_lost(context: RunContext, state: SearchState, changes: tuple[Change, ...]) -> tuple[Change, ...]:
-    """Changes less those that train otherwise: the likelier are asked first, and what is left once, as a whole.
-
-    Returns:
-        None of them where the time is up before the rest is known to train as well.
-    """
-    costs, left = Costs(context, state), list(changes)
-    for change in sorted(changes, key=lambda change: _suspicion(context, state, change), reverse=True):
-        if context.now() + costs.probes() > costs.deadline():
-            return ()
-        if _proven(context, state, (change,), exact_too=True):
-            continue
-        left.remove(change)
-        if len(left) < 2 or _proven(context, state, tuple(left), exact_too=True):
-            return tuple(left)
-    return ()
-
-
 def most_doubtful(context: RunContext, state: SearchState, candidate: Candidate) -> tuple[Change, Quality] | None:
     """The change that goes first from a candidate that is not shown to train as well, with what is known of the whole.
 
     None where it is shown, or nobody asks.
     """
-    changes = sorted(candidate.changes, key=lambda change: _suspicion(context, state, change), reverse=True)
     if takes_trainings(context, state, candidate.changes):
         unknown = Quality(method="not_tested", level="undecided", passed=None, detail=OTHER_SAMPLES)
-        return next((change, unknown) for change in changes if other_samples(context, state, change))
+        return suspect(context, state, candidate.changes), unknown
     level = context.gate.quality(candidate.plan, state.incumbent, state.facts, state.objective)
     if level is None or level.passed or (level.passed is None and context.gate.accept_undecided):
         return None
-    return changes[0], level
+    return suspect(context, state, candidate.changes), level
+
+
+def suspect(context: RunContext, state: SearchState, changes: Sequence[Change]) -> Change:
+    """Of changes that together do not train as well, the likeliest reason."""
+    if takes_trainings(context, state, changes):
+        changes = [change for change in changes if other_samples(context, state, change)]
+    return max(changes, key=lambda change: _suspicion(context, state, change))
 
 
 def first_to_go(context: RunContext, state: SearchState, changes: Sequence[Change]) -> Change:
@@ -278,6 +234,31 @@ def first_to_go(context: RunContext, state: SearchState, changes: Sequence[Chang
     return max(changes, key=key)
 
 
+def without_suspect(context: RunContext, state: SearchState, candidate: Candidate) -> Candidate | None:
+    """A combined candidate less the likeliest reason why it does not train as well; None where nothing new is left."""
+    if not candidate.stacked:
+        return None
+    out, registry = suspect(context, state, candidate.changes), context.runner.registry
+    rest = tuple(change for change in candidate.changes if change != out)
+    try:
+        plan = candidate_plan(registry, state.incumbent, rest)
+        registry.fold(plan)
+    except PLUGIN_ERRORS:
+        return None
+    if not state.first_time(rest):
+        return None
+    first, *others = rest
+    return replace(
+        candidate,
+        strategy=registry[first.strategy],
+        change=first,
+        companions=tuple(others),
+        plan=plan,
+        predicted=None,
+        stacked=bool(others),
+    )
+
+
 def _suspicion(context: RunContext, state: SearchState, change: Change) -> tuple[int, float, bool]:
     """How likely a change trains otherwise: by its risk and its rounding, and then those that make other batches."""
     registry, before = context.runner.registry, context.runner.registry.fold(state.incumbent)
@@ -289,20 +270,6 @@ def _suspicion(context: RunContext, state: SearchState, change: Change) -> tuple
         return risk, 1.0, True
     other = (after.loader, after.dataset, after.sampler) != (before.loader, before.dataset, before.sampler)
     return risk, context.gate.rounding(plan), other
-
-
-def _proven(context: RunContext, state: SearchState, changes: tuple[Change, ...], exact_too: bool = False) -> bool:
-    """Whether the incumbent with these changes trains as well; exact changes are taken to, unless asked."""
-    registry = context.runner.registry
-    try:
-        plan = candidate_plan(registry, state.incumbent, changes)
-        exact = context.gate.risk_over(plan, state.incumbent) is Risk.EXACT
-        if plan == state.incumbent or (exact and not exact_too):
-            return True
-        level = context.gate.quality(plan, state.incumbent, state.facts, state.objective)
-    except PLUGIN_ERRORS:
-        return False
-    return level is not None and level.passed is True
 
 
 def refused(state: SearchState, screened: Screened, quality: Quality, told: str = "") -> None:
@@ -351,7 +318,7 @@ class Proofs:
                 return True
             if screened.trial.id in self._trained_by:
                 unproven.append(screened)
-                self._less_doubtful(screened, screening, waiting, lost=False)
+                self._less_doubtful(screened, screening, waiting)
         return any(self._prove(screened, 0, round_) for screened in later)
 
     def _with_small(self, screened: Screened) -> Screened:
@@ -404,12 +371,12 @@ class Proofs:
             return True
         late = "" if quality.passed is False else IN_VAIN if in_vain else costs.told_trainings(screened)
         refused(state, screened, quality, late)
-        self._less_doubtful(screened, screening, waiting, lost=quality.passed is False)
+        self._less_doubtful(screened, screening, waiting)
         return False
 
-    def _less_doubtful(self, screened: Screened, screening: Screening, waiting: list[Screened], lost: bool) -> None:
-        """Screens a combined candidate without what is not shown to train as well, and puts it to what waits."""
-        rest = without_doubtful(self.context, self.state, screened.candidate, lost=lost)
+    def _less_doubtful(self, screened: Screened, screening: Screening, waiting: list[Screened]) -> None:
+        """Screens a combined candidate without the likeliest reason of another training; the rest waits then."""
+        rest = without_suspect(self.context, self.state, screened.candidate)
         with closing(screening):
             again = screening.look(rest) if rest is not None else None
         if again is not None and again.trial.verdict is Verdict.INCONCLUSIVE:

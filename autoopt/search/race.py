@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import inf, log, sqrt
+from math import inf
 from statistics import fmean
 
 import numpy as np
 
 from autoopt.benchmark.switching import PARTS, SCRIPT_PARTS, unswitchable
 from autoopt.records import JsonDict, Noise, Plan, Record
-from autoopt.records.messages import Block
 from autoopt.registry import Registry
-from autoopt.search.budget_allocation import STEADY_SECONDS, BudgetAllocation
+from autoopt.search.budget_allocation import BudgetAllocation
 from autoopt.search.candidate import plan_of
 from autoopt.search.compare.arena import Clock, LiveArm, Source
 from autoopt.search.compare.arm import SETTLING_STEPS, Start
@@ -25,7 +24,7 @@ from autoopt.search.compare.comparison import Comparison, Rule
 from autoopt.search.compare.contest import Contest, OnProgress
 from autoopt.search.compare.statistics import MIN_BLOCKS
 from autoopt.search.memory_ledger import MemoryLedger
-from autoopt.search.planner import PLUGIN_ERRORS, Proposal, most_promising
+from autoopt.search.planner import PLUGIN_ERRORS, Proposal
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 from autoopt.search.trial_runner import TrialRunner
@@ -33,20 +32,6 @@ from autoopt.strategy import Case
 
 MOST_ROUNDS = 12
 """Of a screening measurement: more of them serve less than another process would."""
-
-AGED = 0.05
-"""Change of an incumbent's step (log) since its first blocks, from which on each candidate gets a fresh one. Pages that
-it keeps by now, kernels that it has found, may be a fifth of a step, and a candidate that was just started has neither.
-"""
-_YOUNG = 3
-"""Blocks that are compared for it, first and last."""
-_ERRORS = 3.0
-"""Standard errors by which the two must differ: blocks of a noisy machine do so by chance."""
-_BURDENED = 0.15
-"""Seconds of other programs for a second of a block, above its usual, from which on it says nothing of age."""
-_TWICE = 2
-"""Incumbents that have aged, from which on each candidate gets a fresh one: one may have met a burst of other programs,
-and every further start is paid for."""
 
 
 @dataclass
@@ -73,7 +58,7 @@ class Race:
     Args:
         start: starts a process.
         incumbent: its plan.
-        rule: block length, ramp, and the gain worth having.
+        rule: block length, ramp, patience, and the gain worth having.
         clock: seconds.
         rng: decides order.
         live: a process of the incumbent that is alive and frozen; started with the first measurement where None.
@@ -81,7 +66,6 @@ class Race:
 
     Attributes:
         places: how many candidates are measured at the same time.
-        one_at_a_time: incumbent and a candidate did not fit onto the device together.
     """
 
     places = 1
@@ -100,67 +84,37 @@ class Race:
         self._start, self._clock, self._rng, self.incumbent = start, clock, rng, incumbent
         self._rule = rule.model_copy(update={"max_pairs": 1, "max_seconds": inf})
         self._live, self._memory = LiveIncumbent(live), memory or MemoryLedger()
-        self.one_at_a_time = False
-        self._young_step: float | None = None
-        self._aged_incumbents = 0
+        self._one_at_a_time = False
 
-    def look(
-        self, candidate: Plan, noise: Noise, *, warm_up_seconds: float, on_progress: OnProgress | None = None
-    ) -> Comparison:
+    def look(self, candidate: Plan, noise: Noise, on_progress: OnProgress | None = None) -> Comparison:
         """One pair of processes. ``inconclusive``, ``reject``, ``harmful`` or ``failed``; never ``accept``.
 
         Args:
             noise: the A/A control and what was learned since.
-            warm_up_seconds: the most that either side may take to become steady.
         """
-        older, aged = self._live.arm is not None, self._aged_incumbents
-        seen = self._look(candidate, noise, warm_up_seconds, on_progress)
-        if older and self._aged_incumbents > aged and seen.failure is None:  # against one as old as itself
-            again = self._look(candidate, noise, warm_up_seconds, on_progress)
-            seen = again.model_copy(update={"seconds": seen.seconds + again.seconds})
-        return seen
-
-    def _look(
-        self, candidate: Plan, noise: Noise, warm_up_seconds: float, on_progress: OnProgress | None
-    ) -> Comparison:
-        self.one_at_a_time = self.one_at_a_time or not self._memory.fit_together(self.incumbent, candidate)
-        if self.one_at_a_time:
+        self._one_at_a_time = self._one_at_a_time or not self._memory.fit_together(self.incumbent, candidate)
+        if self._one_at_a_time:
             self._live.close()
         contest = Contest(
             Source(self._start, self._live.take()),
             self.incumbent,
             [candidate],
             "incumbent",
-            self._rule.model_copy(update={"warm_up_seconds": warm_up_seconds}),
+            self._rule,
             clock=self._clock,
             noise=noise,
             rng=self._rng,
             most_rounds=MOST_ROUNDS,
             on_progress=on_progress,
             keep_live=True,
-            alternating=self.one_at_a_time,
+            alternating=self._one_at_a_time,
         )
         (seen,) = contest.run()
         assert seen is not None
         self._memory.note(seen)
-        self.one_at_a_time = self.one_at_a_time or contest.for_want_of_room
-        aged = self._aged(contest.shared_blocks)
-        self._aged_incumbents += aged
+        self._one_at_a_time = self._one_at_a_time or contest.for_want_of_room
         self._live.arm = contest.live
-        if aged or self._aged_incumbents >= _TWICE:
-            self._live.close()
         return seen
-
-    def _aged(self, blocks: Sequence[Block]) -> bool:
-        """Whether the incumbent's process steps faster or slower by now than in its first blocks."""
-        seconds = _undisturbed(blocks)
-        if len(seconds) < _YOUNG:
-            return False
-        if self._young_step is None:
-            self._young_step = float(np.median(seconds[:_YOUNG]))
-        scatter = float(np.median(np.abs(np.diff(np.log(seconds))))) / (0.6745 * sqrt(2))
-        error = 1.25 * scatter * sqrt(2 / _YOUNG)  # of the difference of two medians
-        return abs(log(float(np.median(seconds[-_YOUNG:])) / self._young_step)) > max(AGED, _ERRORS * error)
 
     def hand_over(self) -> LiveArm | None:
         """The incumbent's live process, which belongs to whoever asks from here on; None where there is none."""
@@ -169,14 +123,6 @@ class Race:
     def close(self) -> None:
         """Ends the incumbent's process."""
         self._live.close()
-
-
-def _undisturbed(blocks: Sequence[Block]) -> list[float]:
-    """Seconds of a step in each block that other programs left alone, in their order."""
-    foreign = [(block.foreign_cpu_seconds or 0.0) / block.seconds for block in blocks]
-    usual = float(np.median(foreign)) if foreign else 0.0
-    kept = (block for block, share in zip(blocks, foreign, strict=True) if share <= usual + _BURDENED)
-    return [block.seconds / max(block.steps, 1) for block in kept]
 
 
 SECONDS = 4.0
@@ -245,36 +191,10 @@ class SwitchedLooks:
         runner, known = self._context.runner, plan.key in self._asked and plan.key not in self._seen
         return not known and switchable(runner.registry, self._state.incumbent, plan, switchable_parts(runner))
 
-    def among(self, proposals: Sequence[Proposal], seconds: float, each: float) -> list[Proposal]:
-        """Proposals whose first setting a process can take on; where there is no time for all, those that promise most.
-
-        Args:
-            seconds: for all proposals.
-            each: seconds that a screening with a start of its own takes.
-        """
-        able = [p for p in proposals if self.able(p)]
-        if self.fit(proposals, seconds, each):
-            return able
-        costs = self._costs(proposals, each)
-        left, waiting, chosen = self._left(seconds), list(proposals), set[str]()
-        while waiting:
-            best = most_promising(tuple(waiting), lambda p: costs[p.strategy.name])
-            waiting.remove(best)
-            if costs[best.strategy.name] <= left:
-                left -= costs[best.strategy.name]
-                chosen.add(best.strategy.name)
-        return [p for p in able if p.strategy.name in chosen]
-
-    def fit(self, proposals: Sequence[Proposal], seconds: float, each: float) -> bool:
-        """Whether there is time to screen all of them, those that a process can take on in one visit."""
-        return sum(self._costs(proposals, each).values()) <= self._left(seconds)
-
-    def _costs(self, proposals: Sequence[Proposal], each: float) -> dict[str, float]:
-        return {p.strategy.name: self.each if self.able(p) else each for p in proposals}
-
-    def _left(self, seconds: float) -> float:
-        """Seconds that the start of the process that is visited leaves."""
-        return seconds - self._context.allocation.start_seconds
+    def among(self, proposals: Sequence[Proposal], seconds: float) -> list[Proposal]:
+        """Proposals whose first setting a process can take on, in their order, as many as there are seconds for."""
+        room = int((seconds - self._context.allocation.start_seconds) / self.each)
+        return [proposal for proposal in proposals if self.able(proposal)][: max(room, 0)]
 
     @property
     def each(self) -> float:
@@ -316,13 +236,12 @@ class SwitchedLooks:
     def _measured(self, plans: Sequence[Plan], deadline: float) -> list[Comparison | None]:
         """One pair of processes of each that are one process of the incumbent, which lives on."""
         context, incumbent = self._context, self._state.incumbent
-        rule = context.rule(deadline - context.now())
         contest = Contest(
             Source(context.runner.start, self._live.take() or self._take_over(), switched=incumbent),
             incumbent,
             plans,
             "incumbent",
-            rule.model_copy(update={"max_pairs": 1, "warm_up_seconds": STEADY_SECONDS}),
+            context.look_rule(deadline - context.now()),
             clock=context.now,
             noise=self._state.noise,
             rng=self._rng,

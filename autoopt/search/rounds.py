@@ -27,12 +27,12 @@ from autoopt.search.candidate import Candidate
 from autoopt.search.evaluations import MOST_PAIRS, of_evaluation_alone, other_evaluation, try_evaluations
 from autoopt.search.first_training import train_beside, train_first
 from autoopt.search.outcome import configuration, named, out_of_time, without_a_look
-from autoopt.search.planner import Proposal, Queue, Skipped, at_the_ceiling, build_queue, most_promising, nothing_left
+from autoopt.search.planner import Proposal, Queue, Skipped, at_the_ceiling, build_queue, nothing_left
 from autoopt.search.promised import together
 from autoopt.search.proofs import Costs, Proofs, first_to_go, most_doubtful
 from autoopt.search.recollection import confirmed
 from autoopt.search.run_context import RunContext
-from autoopt.search.screened import HOPE, Screened, promise_of
+from autoopt.search.screened import HOPE, Screened
 from autoopt.search.screening import Screening
 from autoopt.search.stack import look_at_stacks
 from autoopt.search.state import SearchState
@@ -90,8 +90,8 @@ class Rounds:
         proposals = self._coming_back(queue, round_)
         evaluating = [proposal for proposal in proposals if of_evaluation_alone(proposal.strategy)]
         proposals = [proposal for proposal in proposals if proposal not in evaluating]
-        first = most_promising(tuple(proposals), lambda proposal: 1.0) if proposals else None
-        at_once = [each for each in evaluating if first is None or _promises(each) >= _promises(first)]
+        most = max(map(_promises, proposals), default=1.0)
+        at_once = [each for each in evaluating if _promises(each) >= most]
         self._evaluate(at_once, round_, pipeline)
         quick = [proposal for proposal in proposals if not proposal.strategy.risk.trains_otherwise]
         kept = self._screen_and_prove(quick, queue, round_, pipeline)
@@ -167,7 +167,7 @@ class Rounds:
         case = state.case(context.runner.registry, pipeline, self._left())
         unseen = lookable(context, state, proposals)
         with closing(Screening(context, state, case, self._costs.latest)) as screening:
-            known = confirmed(context, state, screening) or self._promised(screening, proposals)
+            known = confirmed(context, state, screening)
             while not context.stopping():
                 before = len(unseen)
                 if not known:
@@ -187,18 +187,6 @@ class Rounds:
             self._no_time(unseen)
             screening.close()
             return self._proofs.in_order(self._taken(screening, plain=False), screening, round_)
-
-    def _promised(self, screening: Screening, proposals: Sequence[Proposal]) -> bool:
-        """Screens all that predictions promise, at once. True where it brings more than the rest may."""
-        if screening.over:
-            return False
-        candidate = together(self.context, self.state, screening.case, proposals)
-        if candidate is None or not self.state.first_time(candidate.changes):
-            return False
-        seen = screening.look(candidate)
-        names = {change.strategy for change in candidate.changes}
-        rest = [proposal.predicted for proposal in proposals if proposal.strategy.name not in names]
-        return seen is not None and seen.plain and seen.gain > promise_of(rest)
 
     def _taken(self, screening: Screening, plain: bool) -> list[Screened]:
         """Takes from the screening what is to be confirmed: the clear gains, or in the end all that showed a gain."""

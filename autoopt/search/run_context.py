@@ -11,7 +11,7 @@ import numpy as np
 from autoopt.events import Announcer, Noted, Phase, PhaseStarted, TrialProgress, Warned
 from autoopt.records import Estimate, JsonDict, Plan, Record
 from autoopt.search.accept.gathering import Gate
-from autoopt.search.budget_allocation import BudgetAllocation
+from autoopt.search.budget_allocation import STEADY_SECONDS, BudgetAllocation
 from autoopt.search.compare.arm import Start
 from autoopt.search.compare.comparison import Comparison, Rule
 from autoopt.search.compare.contest import compare
@@ -81,6 +81,10 @@ class RunContext:
             until_error=until_error,
             alpha_accept=alpha_accept,
         )
+
+    def look_rule(self, seconds: float) -> Rule:
+        """The same for screening measurements: each is one pair of processes, which soon count as warm."""
+        return self.rule(seconds).model_copy(update={"max_pairs": 1, "warm_up_seconds": STEADY_SECONDS})
 
     def pair_seconds(self, state: SearchState, one: Plan, other: Plan) -> float:
         """Seconds of a pair of processes of two plans, about: some take a minute to compile in each."""

@@ -14,15 +14,14 @@ from statistics import fmean
 from typing import Any
 
 from autoopt.events import TrialEnded, TrialProgress
-from autoopt.records import Change, Estimate, JsonDict, Plan, Trial, Verdict
-from autoopt.script.sayable import own_setup
+from autoopt.records import Estimate, JsonDict, Plan, Trial, Verdict
 from autoopt.search.accept.evidence import Judgement
-from autoopt.search.budget_allocation import STEADY_SECONDS, TimeLimits
+from autoopt.search.budget_allocation import TimeLimits
 from autoopt.search.candidate import Candidate, Talk, plan_of
 from autoopt.search.compare.comparison import Comparison
 from autoopt.search.compare.contest import SWITCHED
 from autoopt.search.parallel import Expected, ParallelRace, open_race
-from autoopt.search.planner import PLUGIN_ERRORS, Proposal, candidate_plan, fitting, most_promising
+from autoopt.search.planner import Proposal, by_promise
 from autoopt.search.proof import announce_start, trial_of
 from autoopt.search.race import Race, SwitchedLooks
 from autoopt.search.run_context import RunContext
@@ -30,9 +29,6 @@ from autoopt.search.screened import LookRuling, Screened, outstanding, posterior
 from autoopt.search.state import SearchState
 from autoopt.search.trainable import takes_trainings
 from autoopt.strategy import Case
-
-COMPILE_SECONDS = 30.0
-"""Seconds of a compilation as thought beforehand; a small model's takes ten, a larger one's a minute."""
 
 
 class Screening:
@@ -70,7 +66,7 @@ class Screening:
         """Notifies the race what will be screened next, so that looks on other places begin already."""
         if isinstance(self._race, ParallelRace):
             looks = (Expected(plan, self._limits(predicted)) for plan, predicted in candidates)
-            self._race.expect(looks, self.state.noise, warm_up_seconds=STEADY_SECONDS)
+            self._race.expect(looks, self.state.noise)
 
     def _coming(self, proposals: Iterable[Proposal]) -> Iterator[tuple[Plan, Estimate | None]]:
         for proposal in proposals:
@@ -101,28 +97,17 @@ class Screening:
 
         It ends early with one whose gain is larger than what all others promise, and asks for further settings of that.
         """
-        waiting, late = list(proposals), list[Proposal]()
+        waiting = by_promise(proposals)
         if self.context.runner.parallel > 1:
             self.close()
             self._fresh(len(waiting))
-        talks, visited = list[Talk](), False
+        talks = self._switch(waiting)
         while waiting and not self.over and self._outstanding(waiting) is None:
-            left = self.deadline - self.context.now()
-            chosen = fitting(tuple(waiting), left, self.each)
-            first = most_promising(chosen, self._look_seconds)
-            if not visited and (self._switched.able(first) or self._switched.fit(waiting, left, self.each)):
-                visited = True  # where not all can be seen, not before what promises more
-                talks += self._switch(waiting)
-                continue
-            waiting.remove(first)
-            if self.context.now() + self._look_seconds(first) > self.deadline:
-                late.append(first)  # what was found would not be confirmed any more
-                continue
-            self._expect(self._coming([first, *(proposal for proposal in chosen if proposal is not first)]))
-            talk = self._talk(first)
-            talk.ask(len(chosen) - 1)
+            self._expect(self._coming(waiting))
+            talk = self._talk(waiting.pop(0))
+            talk.ask(len(waiting))
             talks.append(talk)
-        best = self._outstanding([*waiting, *late])
+        best = self._outstanding(waiting)
         talks = [talk for talk in talks if best is None or talk.strategy is best.candidate.strategy]
         talks.sort(key=lambda talk: -talk.best)
         while (asking := [talk for talk in talks if talk.goes_on][: self._race.places]) and not self.over:
@@ -130,7 +115,7 @@ class Screening:
             for talk in asking:
                 if not self.over:
                     talk.ask(0)
-        return [*waiting, *late]
+        return waiting
 
     def _outstanding(self, waiting: Sequence[Proposal]) -> Screened | None:
         """A gain to be confirmed before anything else is screened; not one whose quality only trainings tell."""
@@ -146,8 +131,7 @@ class Screening:
 
     def _switch(self, waiting: list[Proposal]) -> list[Talk]:
         """Screens what a running process can take on, all in one, and takes it from those that wait."""
-        left = self.deadline - self.context.now()
-        chosen = [] if self.over else self._switched.among(waiting, left, self.each)
+        chosen = [] if self.over else self._switched.among(waiting, self.deadline - self.context.now())
         talks = {proposal.strategy.name: self._talk(proposal) for proposal in chosen}
         open_ = list(talks.values())
         while open_ and not self.over:
@@ -162,24 +146,6 @@ class Screening:
             open_ = [talk for talk in talks.values() if talk.goes_on and talk.best > 0]
         waiting[:] = [proposal for proposal in waiting if proposal.strategy.name not in talks]
         return list(talks.values())
-
-    def _look_seconds(self, proposal: Proposal) -> float:
-        """Seconds that its screening takes, about: one that compiles takes longer, up to the limit of its start."""
-        if not self._compiles_anew(proposal):
-            return self.each
-        return self.each + min(COMPILE_SECONDS, self._limits(proposal.predicted).warm_up or COMPILE_SECONDS)
-
-    def _compiles_anew(self, proposal: Proposal) -> bool:
-        registry, incumbent = self.context.runner.registry, self.state.incumbent
-        change, own = Change(strategy=proposal.strategy.name, setting=proposal.setting), own_setup(self.state.sites)
-        try:
-            after = registry.fold(candidate_plan(registry, incumbent, (change,)), own)
-        except PLUGIN_ERRORS:  # its own look says so
-            return False
-        before = registry.fold(incumbent, own)
-        if after.compile is None or before.compile is None:
-            return after.compile is not None
-        return (after.compile, after.precision, after.model) != (before.compile, before.precision, before.model)
 
     def look(self, candidate: Candidate, remaining: int = 0) -> Screened | None:
         """One screening. None where the candidate failed or is plainly no gain, which its trial says."""
@@ -233,9 +199,7 @@ class Screening:
             usual = context.runner.limits
             context.runner.limits = self._limits(candidate.predicted)
             try:
-                return self._race.look(
-                    candidate.plan, state.noise, warm_up_seconds=STEADY_SECONDS, on_progress=progress
-                )
+                return self._race.look(candidate.plan, state.noise, progress)
             finally:
                 context.runner.limits = usual
 

@@ -38,23 +38,17 @@ RULES: dict[str, dict[str, Any]] = {
     "a large gain ends the screening": {"screening.Screening._outstanding": _gives(None)},
     "further looks while a gain can be proved": {"rounds.Rounds._look_again": _gives(False)},
     "looks in one process": {"race.SwitchedLooks.possible": _gives(False)},
-    "fresh incumbent once it has aged": {"race.Race._aged": _gives(False)},
-    "what compiles costs more": {"screening.Screening._compiles_anew": _gives(False)},
     "stacks": {"rounds.look_at_stacks": _gives(None)},
     "on top of a stack: rivals, complements": {"stack._further": _gives([])},
     "complements of a stack": {"stack._complements": _gives([])},
     "stacks after the screening's time": {"stack._late": lambda screening, costs, members: screening.over},
     "quality before the proof": {"proofs.quality_first": _gives(None)},
-    "a refused stack without its doubtful part": {"proofs.without_doubtful": _gives(None)},
+    "a refused stack without its doubtful part": {"proofs.without_suspect": _gives(None)},
     "proofs by gain a second": {
         "proofs.Costs.worth": lambda costs, screened: screened.gain,
     },
-    "redundant companions go": {"proof.Proof._redundant": _gives(())},
     "a stack is taken apart": {"rounds.take_apart": _gives([])},
-    "parts switched in one process": {
-        "ablate.compare_switched": _gives(None),
-        "proof.compare_switched": _gives(None),
-    },
+    "parts switched in one process": {"ablate.compare_switched": _gives(None)},
     "the baseline trains beside a plan": {
         "rounds.train_beside": _gives(None),
         "proof.train_beside": _gives(None),
@@ -63,7 +57,6 @@ RULES: dict[str, dict[str, Any]] = {
     "time kept back before anything was kept": {"budget_allocation.UNPROVEN_AT_MOST": 0.0},
     "time kept back for ablation and seeds": {"budget_allocation.MORE_SHARE": 0.0},
     "a limit of what is kept back": {"budget_allocation.KEPT_BACK_AT_MOST": 1.0},
-    "strong parts are left out by themselves": {"ablate.STRONG_PAIRS": 0},
 }
 """Rules, each with what is put in the place of the function that makes it."""
 

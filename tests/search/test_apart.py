@@ -108,22 +108,6 @@ def test_a_resumed_run_reads_what_was_measured_at_once(tmp_path: Path) -> None:
     assert not again.runner.machine.started
 
 
-def test_weak_parts_are_left_out_all_at_once(tmp_path: Path) -> None:
-    weak = {f"idle_{number}": 1.0 for number in range(4)}
-    one = world(tmp_path, {"strong": 1.4, **weak})
-    state = stack(one, {"strong": Part(0.34), **dict.fromkeys(weak, Part(0.02))})
-    take_apart(one.context, state, one.clock() + 900.0)
-    assert state.incumbent.names() == ("strong",)
-    assert len(state.ablations) == 2
-
-
-def test_small_gains_that_are_needed_together_are_looked_into_by_halves(tmp_path: Path) -> None:
-    one = world(tmp_path, {"strong": 1.4, "small": 1.06, "idle": 1.0})
-    state = stack(one, {"strong": Part(0.34), "small": Part(0.03), "idle": Part(0.02)})
-    take_apart(one.context, state, one.clock() + 2000.0)
-    assert set(state.incumbent.names()) == {"strong", "small"}
-
-
 def test_without_time_only_those_stay_whose_looks_tell_them_from_chance(tmp_path: Path) -> None:
     one = world(tmp_path, {"strong": 1.4, "doubtful": 1.2})
     state = stack(one, {"strong": Part(0.34, error=0.05), "doubtful": Part(0.18)})

@@ -17,7 +17,7 @@ from autoopt.records import Estimate, EstimateKind, JsonDict, Plan, Sites, Verdi
 from autoopt.registry import Registry, Source, load_strategies
 from autoopt.search.budget_allocation import KEPT_BACK_AT_MOST, BudgetAllocation
 from autoopt.search.first_process import opportunities
-from autoopt.search.planner import Choice, build_queue, most_promising
+from autoopt.search.planner import Choice, build_queue, by_promise
 from autoopt.search.proofs import Costs
 from autoopt.search.screened import Screened, outstanding
 from autoopt.setup import Setup
@@ -151,24 +151,6 @@ def test_the_way_back_is_kept_for_what_may_bring_more_than_is_to_be_expected(mon
     assert costs.way_back(doubtful, []) == 0.0
 
 
-def test_all_that_predictions_promise_has_the_first_look(tmp_path: Path) -> None:
-    """Three changes whose predictions hold: one look and one proof in place of three of each."""
-    speeds = {"idle": 1.0, "one": 1.3, "two": 1.25, "three": 1.2, "slow": 0.8}
-
-    def told(name: str) -> Strategy:
-        return strategy(name, predict=lambda self, case, setting: predicted(speeds[name]))
-
-    noise = NoiseModel("normal", process_sd=0.01)
-    made = World(tmp_path, *map(told, speeds), speed=product(speeds), noise=noise, budget=300.0)
-    outcome = made.go()
-    assert outcome.state.looks[0].candidate.plan.names() == ("one", "two", "three")
-    assert outcome.best.plan.names() == ("one", "two", "three")
-    kept = [trial for trial in outcome.state.trials if trial.verdict is Verdict.KEPT]
-    assert len(kept) == 1
-    assert kept[0].predicted is not None
-    assert kept[0].predicted.value == pytest.approx(1.3 * 1.25 * 1.2)
-
-
 # Looks that are not taken: what no setting can mend, and what cannot pay whatever the graph leaves out.
 
 SETTINGS: tuple[JsonDict, ...] = ({"threads": 2}, {"threads": 4}, {"threads": 8})
@@ -242,8 +224,7 @@ def test_a_bound_is_no_prediction_and_goes_before_none() -> None:
     assert silent.predicted is not None
     assert silent.predicted.kind is EstimateKind.BOUND
     assert silent.predicted.value == silent.predicted.high > 1.3  # or there would be nothing to tell apart
-    assert most_promising((silent, certain), lambda proposal: 1.0 if proposal is certain else 1.1) is certain
-    assert most_promising((silent,), lambda proposal: 1.0) is silent
+    assert by_promise([silent, certain]) == [silent, certain], "what is not known counts as the median of the others"
 
 
 # The first diagnosis of a script: what may pay, by the first look, before anything is compared.

@@ -190,7 +190,7 @@ def looks(machine: FakeMachine, count: int) -> list[float]:
     race = Race(machine.start, Plan(), Rule(max_seconds=60), clock=machine.clock, rng=np.random.default_rng(0))
     with closing(race):
         plans = [Plan(changes=(Change(strategy=f"candidate_{number}"),)) for number in range(count)]
-        found = [race.look(plan, Noise(), warm_up_seconds=5.0) for plan in plans]
+        found = [race.look(plan, Noise()) for plan in plans]
     assert not machine.alive, "processes were left behind"
     return [seen.estimate.value for seen in found if seen.estimate is not None]
 
@@ -199,22 +199,6 @@ def test_one_incumbent_serves_all_looks() -> None:
     machine = FakeMachine(noise=NoiseModel("quiet"))
     assert looks(machine, 4) == pytest.approx([1.0] * 4)
     assert [label for _, label in machine.started].count("incumbent") == 1
-
-
-def test_candidates_are_not_measured_against_an_incumbent_that_has_become_faster_with_age() -> None:
-    behaviour = Behaviour(young=1.25, young_steps=150)
-    machine = FakeMachine(behave=lambda plan: behaviour, noise=NoiseModel("quiet"))
-    assert looks(machine, 6) == pytest.approx([1.0] * 6, rel=0.08)
-
-
-def test_bursts_of_other_programs_do_not_pass_for_age() -> None:
-    """Each fresh incumbent costs a start; 42 were started for these eighty looks."""
-    started = 0
-    for seed in range(10):
-        machine = FakeMachine(noise=NoiseModel("heavy"), seed=seed)
-        looks(machine, 8)
-        started += [label for _, label in machine.started].count("incumbent")
-    assert started <= 20
 
 
 # Looks on several places at once, in simulated time: as quick as there are places, told in the same order.
@@ -286,8 +270,8 @@ def test_trials_on_eight_places_take_an_eighth_of_the_time() -> None:
     looks, began = [Expected(plan, TimeLimits()) for plan in PLANS], machine.clock.now
     seconds = 0.0
     for number, look in enumerate(looks):
-        race.expect(looks[number:], Noise(), warm_up_seconds=5.0)
-        seconds += race.look(look.plan, Noise(), warm_up_seconds=5.0).seconds
+        race.expect(looks[number:], Noise())
+        seconds += race.look(look.plan, Noise()).seconds
     efficiency = seconds / (8 * (machine.clock.now - began))
     race.close()
     assert efficiency > 0.95
@@ -298,9 +282,9 @@ def test_trials_on_eight_places_take_an_eighth_of_the_time() -> None:
 def test_what_was_not_expected_is_measured_when_it_is_asked_for() -> None:
     machine = FakeMachine(behave=_behaviour, noise=NoiseModel("quiet"))
     race, workers = race_of(machine, 2)
-    race.expect([Expected(PLANS[0], TimeLimits())], Noise(), warm_up_seconds=5.0)
+    race.expect([Expected(PLANS[0], TimeLimits())], Noise())
     for number in (1, 0):
-        found = race.look(PLANS[number], Noise(), warm_up_seconds=5.0)
+        found = race.look(PLANS[number], Noise())
         assert found.estimate is not None
         assert found.estimate.value == pytest.approx(1.0 + number)
     race.close()
@@ -324,11 +308,11 @@ def test_a_lost_machine_is_told_when_its_look_is_asked_for_and_the_look_is_measu
         return starts[0](plan, label)  # type: ignore[return-value]
 
     race._races[0]._start = race._races[1]._start = start
-    race.expect([Expected(plan, TimeLimits()) for plan in PLANS[:2]], Noise(), warm_up_seconds=5.0)
+    race.expect([Expected(plan, TimeLimits()) for plan in PLANS[:2]], Noise())
     with pytest.raises(NodeLost):
-        race.look(PLANS[0], Noise(), warm_up_seconds=5.0)
-    assert race.look(PLANS[0], Noise(), warm_up_seconds=5.0).estimate is not None
-    assert race.look(PLANS[1], Noise(), warm_up_seconds=5.0).estimate is not None
+        race.look(PLANS[0], Noise())
+    assert race.look(PLANS[0], Noise()).estimate is not None
+    assert race.look(PLANS[1], Noise()).estimate is not None
     race.close()
     assert not machine.alive
 
@@ -444,8 +428,8 @@ def test_a_failed_candidate_beside_others_is_a_verdict_on_it_alone() -> None:
 
     machine = FakeMachine(behave=behave, noise=NoiseModel("quiet"))
     race, _ = race_of(machine, 3)
-    race.expect([Expected(plan, TimeLimits()) for plan in PLANS[:4]], Noise(), warm_up_seconds=5.0)
-    found = [race.look(plan, Noise(), warm_up_seconds=5.0) for plan in PLANS[:4]]
+    race.expect([Expected(plan, TimeLimits()) for plan in PLANS[:4]], Noise())
+    found = [race.look(plan, Noise()) for plan in PLANS[:4]]
     race.close()
     assert [seen.failure is not None for seen in found] == [False, False, True, False]
 

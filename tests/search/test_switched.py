@@ -54,7 +54,7 @@ def looks(
         Plan(),
         [plan(name) for name in names],
         "incumbent",
-        Rule(max_pairs=1, max_seconds=seconds, warm_up_seconds=5.0),
+        Rule(max_pairs=1, max_seconds=seconds),
         clock=on.clock,
         deadline=deadline,
         noise=NOISE,
@@ -98,7 +98,7 @@ def test_one_start_serves_all_candidates_and_the_truth_is_seen() -> None:
     other = machine(speeds)
     with closing(Race(other.start, Plan(), Rule(), clock=other.clock, rng=np.random.default_rng(0))) as race:
         for name in speeds:
-            race.look(plan(name), NOISE, warm_up_seconds=5.0)
+            race.look(plan(name), NOISE)
     assert on.clock() < 0.7 * other.clock()
 
 
@@ -120,7 +120,7 @@ def errors(kind: str, runs: int = 40) -> float:
         else:
             race = Race(on.start, Plan(), Rule(max_seconds=60), clock=on.clock, rng=np.random.default_rng(seed))
             with closing(race):
-                seen = race.look(plan("candidate"), NOISE, warm_up_seconds=5.0)
+                seen = race.look(plan("candidate"), NOISE)
         assert seen is not None
         assert seen.estimate is not None
         found.append(math.log(seen.estimate.value / 1.1))

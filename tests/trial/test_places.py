@@ -76,7 +76,7 @@ def test_pairs_of_processes_live_beside_each_other_and_leave_nothing(tmp_path: P
     """Real processes on two places of a CPU: the control measures what they cost, and looks are measured at once."""
     before = {process.pid for process in psutil.Process().children(recursive=True)}
     plans = [Plan(changes=(Change(strategy="workers", setting={"num_workers": count}),)) for count in (1, 2)]
-    rule = Rule(max_seconds=60, warm_up_seconds=3.0)
+    rule = Rule(max_seconds=60)
     with Launcher() as launcher:
         places = places_of(launcher, 2, 1, "cpu", cores=2)
         spec = TrialSpec(workload=f"{WORKLOADS / 'tiny.py'}:build", directory=str(tmp_path))
@@ -98,8 +98,8 @@ def test_pairs_of_processes_live_beside_each_other_and_leave_nothing(tmp_path: P
             live=neighbours.live(),
             begun=workers,
         )
-        race.expect([Expected(plan, runner.limits) for plan in plans], Noise(), warm_up_seconds=3.0)
-        seen = [race.look(plan, Noise(), warm_up_seconds=3.0) for plan in plans]
+        race.expect([Expected(plan, runner.limits) for plan in plans], Noise())
+        seen = [race.look(plan, Noise()) for plan in plans]
         race.close()
     assert [one.failure for one in seen] == [None, None]
     assert all(one.estimate is not None and not one.fresh for one in seen)

@@ -19,7 +19,6 @@ import numpy as np
 from autoopt.errors import TrialFailed
 from autoopt.records import Estimate, Noise, Plan, Record
 from autoopt.records.account import Row
-from autoopt.records.messages import Block
 from autoopt.search.compare.arena import (
     SIDES,
     Arena,
@@ -309,11 +308,6 @@ class Contest:
                 raise _NoRoomError
         self._add(found, running)
         return True
-
-    @property
-    def shared_blocks(self) -> Sequence[Block]:
-        """Blocks of the shared plan, in their order."""
-        return self._shared.side.blocks
 
     def _add(self, found: dict[int, list[Row]], running: Sequence[_Rival]) -> None:
         shared = found.get(id(self._shared))
