@@ -197,5 +197,5 @@ def _operators(training: LiveTraining, batch: Any) -> JsonDict:
     forward = count_operators(lambda: training.forward(batch))
     found, launches = operators(lambda: training.backward(training.forward(batch)), cuda=training.device.kind == "cuda")
     total = sum(operator.flops or 0.0 for operator in found)
-    share = sum(count.flops for count in forward.counts.values()) / total if total else None
+    share = sum(count.flops for count in forward.values()) / total if total else None
     return {"operators": found, "launches": launches, "operators_forward_share": share}
