@@ -30,7 +30,7 @@ from autoopt.benchmark.losses import LossRecorder, takes_probabilities, transfor
 from autoopt.benchmark.optimizer import Factory, make_optimizer, users_factory
 from autoopt.benchmark.probe import BatchRecorder
 from autoopt.benchmark.schedule import Schedule
-from autoopt.benchmark.seeding import kept_random_state, mix, random_state, seed_everything, set_random_state
+from autoopt.benchmark.seeding import kept_buffers, mix, random_state, seed_everything, set_random_state
 from autoopt.benchmark.switching import PARTS
 from autoopt.benchmark.training_step import TrainingStep
 from autoopt.benchmark.transfer import mover
@@ -455,14 +455,11 @@ class Training:
     def unused_parameters(self) -> list[str]:
         """Names of trainable parameters that forward and backward of the next batch leave without a gradient."""
         model = self.model
-        buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-        with kept_random_state():
+        with kept_buffers(model):
             model.zero_grad(set_to_none=True)
             self.backward(self.forward(self.next()[0]))
         found = [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
         model.zero_grad(set_to_none=True)
-        for name, buffer in model.named_buffers():
-            buffer.detach().copy_(buffers[name])
         return found
 
     def recorder(self, gradients: int) -> BatchRecorder:

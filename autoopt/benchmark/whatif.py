@@ -18,7 +18,7 @@ from autoopt.benchmark.contents import bytes_of, tensors
 from autoopt.benchmark.cputime import memory
 from autoopt.benchmark.flags import matmul_precision
 from autoopt.benchmark.live import LiveTraining
-from autoopt.benchmark.seeding import kept_random_state
+from autoopt.benchmark.seeding import kept_buffers
 from autoopt.records import JsonDict
 
 SECONDS = 0.5
@@ -81,7 +81,11 @@ def ratio_with(
             batch = training.next()[0]
             usual = training.autocast or nullcontext()
             if change is None and dtype is None and matmul is None and rebatch is None:
-                return _unchanged(training, lambda: _once(training, plain, batch, usual, None), seconds)
+                end = training.device.now() + seconds  # nothing to compare with
+                _once(training, plain, batch, usual, None)
+                while training.device.now() < end:
+                    _once(training, plain, batch, usual, None)
+                return 1.0
             changed = copy.deepcopy(training.model)
             changed = change(changed) if change is not None else changed
             another = rebatch(batch) if rebatch is not None else batch
@@ -123,15 +127,6 @@ def _once(training: LiveTraining, model: nn.Module, batch: Any, autocast: Any, m
     return passed
 
 
-def _unchanged(training: LiveTraining, plain: Callable[[], float], seconds: float) -> float:
-    """Passes for these seconds, one at least, with nothing to compare with."""
-    end = training.device.now() + seconds
-    plain()
-    while training.device.now() < end:
-        plain()
-    return 1.0
-
-
 def _turns(training: LiveTraining, plain: Callable[[], float], changed: Callable[[], float], seconds: float) -> float:
     end = training.device.now() + seconds
     changed()  # what is set up on first use
@@ -152,15 +147,12 @@ def count_flops(training: LiveTraining) -> int:
     Matrix products, convolutions and attention count; what the user recomputes is counted as done. A
     compiled model is counted uncompiled: its fused kernels do the same arithmetic.
     """
-    buffers = {name: buffer.clone() for name, buffer in training.model.named_buffers()}
     batches = training.next()
-    with kept_random_state(), torch.compiler.set_stance("force_eager"), FlopCounterMode(display=False) as counter:
+    eager, counting = torch.compiler.set_stance("force_eager"), FlopCounterMode(display=False)
+    with kept_buffers(training.model), eager, counting as counter:
         for batch in batches:
             training.forward(batch).backward()  # type: ignore[no-untyped-call]
     training.optimizer.zero_grad(set_to_none=True)
-    with torch.no_grad():
-        for name, buffer in training.model.named_buffers():
-            buffer.copy_(buffers[name])
     return int(counter.get_total_flops())
 
 
