@@ -25,7 +25,7 @@ from autoopt.records import Deeper
 from autoopt.simplify.batches import Fetch, few, fresh_loader
 from autoopt.simplify.drift import SAMPLES, ReferenceSpeed, normalized, sensitivity
 from autoopt.simplify.microbenchmarks import MOST, is_steady, repeat, summary
-from autoopt.simplify.source import WORTH, is_users, profile_lines
+from autoopt.simplify.source import WORTH, Kind, is_users, profile_lines
 from autoopt.simplify.stage_timings import InputTimings, Timing
 
 _STATS = Path("/proc/thread-self/schedstat")
@@ -59,13 +59,13 @@ def open_dataset(dataset: Any, read: Callable[[], int], cpu: float, wait: float,
     if not each:
         return Opened(notes=("the dataset was not opened: it gave no sample",))
     found: list[tuple[Deeper, ...]] = []
-    for kind, seconds, transforms in zip(
-        ("cpu", "wait"), (cpu, wait), _transforms(dataset, read, time_limit / 2), strict=True
-    ):
+    working, waiting = _transforms(dataset, read, time_limit / 2)
+    kinds: tuple[tuple[Kind, float, Any], ...] = (("cpu", cpu, working), ("wait", wait, waiting))
+    for kind, seconds, transforms in kinds:
         chain = profile.chain(kind, seconds * each if seconds else None)
         lines = tuple(item.model_copy(update={"seconds": item.seconds / each}) for item in chain)
         found.append(_joined(transforms, lines, seconds))
-    notes = () if any(found) else ("the dataset was not opened: all of its source is a library's",)
+    notes = () if any(found) or working else ("the dataset was not opened: all of its source is a library's",)
     return Opened(working=found[0], waiting=found[1], notes=notes)
 
 

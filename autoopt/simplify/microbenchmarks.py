@@ -26,7 +26,7 @@ from autoopt.benchmark.live import LiveTraining
 from autoopt.records import JsonDict, Operator
 from autoopt.simplify.batches import nbytes
 from autoopt.simplify.drift import TENSORS, ReferenceSpeed, normalized, sensitivity
-from autoopt.simplify.stage_timings import PRODUCT, Timing
+from autoopt.simplify.stage_timings import Timing
 
 STEADY, MOST = 0.02, 1000
 """Relative standard error of a median at which repeats end, and their number at the most."""
@@ -349,14 +349,6 @@ def both_directions(training: LiveTraining, batch: Any) -> Microbenchmark:
 def reference_of(training: LiveTraining) -> ReferenceSpeed | None:
     """Reads the machine's speed next to a microbenchmark; None on a device, which has its own."""
     return ReferenceSpeed() if training.device.kind == "cpu" else None
-
-
-def square_product(training: LiveTraining, time_limit: float) -> float | None:
-    """Seconds of the square product of ``PRODUCT`` rows; all cores of a CPU only: some reach no peak."""
-    if training.device.kind != "cpu" or torch.get_num_threads() < usable_cores():
-        return None
-    square = torch.ones(PRODUCT, PRODUCT)
-    return repeat(lambda: square @ square, time_limit, least=3).seconds
 
 
 def ratio_of_batches(training: LiveTraining, batch: Any, other: Any, time_limit: float) -> float:
