@@ -73,10 +73,7 @@ class BatchIterator:
     Attributes:
         latest, taken: the group that was given last, and the samples in it; None where they cannot be counted.
         epoch, batch: the epoch that is read, from 0, and the batches that it gave so far.
-        openings: seconds until each epoch's first batch was there; until its iterator was, where ``open`` began it.
-        single: whether each batch is a step's whole group and needs no moving.
-        sizes: of the epoch's batches; None where only the batches tell.
-        sizes_hold: False once a batch was smaller than the loader reported.
+        openings: seconds until each epoch's first batch was there.
     """
 
     def __init__(
@@ -90,7 +87,7 @@ class BatchIterator:
     ) -> None:
         self._loader = loader
         self._accumulation = accumulation
-        self._clock, self.mark = clock, clock.mark
+        self.mark = clock.mark
         self.move_by(move, prefetch, device)
         self.epoch = -1
         self.batch = 0
@@ -100,8 +97,7 @@ class BatchIterator:
         self.latest: list[Any] | None = None
         self.taken: int | None = 0
         self.openings: list[float] = []
-        self.sizes: Sizes | None = None
-        self.sizes_hold = True
+        self._sizes: Sizes | None = None
 
     def move_by(self, move: Move | None, prefetch: int = 0, device: torch.device | None = None) -> None:
         """From here on batches reach the device so; see the arguments of the class. Those copied ahead are dropped."""
@@ -110,7 +106,6 @@ class BatchIterator:
             CopyAhead(device, move, prefetch) if prefetch and device and device.type == "cuda" and move else None
         )
         self._next = self._read_ahead if self.ahead else self._read
-        self.single = self._accumulation == 1 and move is None
 
     def group(self) -> list[Any]:
         """The micro-batches of the next step, on their device.
@@ -124,7 +119,10 @@ class BatchIterator:
             self._start_epoch()
             first = self._next()
             if first is END:
-                raise self._no_batch()
+                raise WorkloadError(
+                    f"the training loader gave no batch in epoch {self.epoch}",
+                    hint="check the length of the dataset, drop_last, and that an iterable dataset can be read again",
+                )
             self.openings.append(perf_counter() - began)
         self.latest = group = [first]
         self.taken = self._size(first)
@@ -136,52 +134,12 @@ class BatchIterator:
             self.taken = added(self.taken, self._size(following))
         return group
 
-    def open(self) -> Iterator[Any]:
-        """The rest of the epoch's batches as the loader gives them; the epoch is begun where there is none."""
-        if self._iterator is None:
-            began = perf_counter()
-            self._start_epoch()
-            self.openings.append(perf_counter() - began)
-        assert self._iterator is not None
-        return self._iterator
-
-    def ended(self, read: int) -> None:
-        """There was no further batch in ``open()`` after so many.
-
-        Raises:
-            WorkloadError: there was none in the whole epoch.
-        """
-        self._iterator = None
-        if self.batch + read == 0:
-            raise self._no_batch()
-
-    def size_mismatch(self) -> None:
-        """A batch was smaller than the loader reports: sizes are looked up in the batches ever after."""
-        self.sizes, self.sizes_hold = None, False
-
-    def _no_batch(self) -> WorkloadError:
-        return WorkloadError(
-            f"the training loader gave no batch in epoch {self.epoch}",
-            hint="check the length of the dataset, drop_last, and that an iterable dataset can be read again",
-        )
-
     def _size(self, batch: Any) -> int | None:
-        """Samples of the next batch, as the loader reports; looked up in the batch where the clock has time for it.
-
-        What once was fewer than the loader reports (bad samples that ``collate_fn`` leaves out) is looked up ever
-        after.
-        """
-        index, sizes = self.batch, self.sizes
+        """Samples of the next batch: as many as the loader reports, fewer where ``collate_fn`` has left some out."""
+        told = None if self._sizes is None else self._sizes.of(self.batch)
         self.batch += 1
-        if sizes is not None and not self._clock.fine:
-            return sizes.of(index)
         seen = samples_of(batch)
-        if sizes is None:
-            return seen
-        if seen is None or seen >= sizes.of(index):
-            return sizes.of(index)
-        self.size_mismatch()
-        return seen
+        return seen if told is None else told if seen is None else min(seen, told)
 
     def refill(self) -> None:
         """Copies ahead; called while the device is busy with the step that was just given to it."""
@@ -205,7 +163,7 @@ class BatchIterator:
             # A loader whose workers persist does not draw their seed again; drawing it here keeps the
             # order of samples the same as without persistent workers.
             torch.empty((), dtype=torch.int64).random_(generator=inner.generator)
-        self.sizes = sizes_of(inner) if self.sizes_hold else None
+        self._sizes = sizes_of(inner)
         self._iterator = behind(inner, unread) if unread else iter(inner)
 
     def _read(self) -> Any:

@@ -130,30 +130,28 @@ def samples_of(batch: Any) -> int | None:
         return batch.size(0) if batch.dim() else None
     if isinstance(batch, PackedSequence):
         return int(batch.batch_sizes[0])
+    if isinstance(batch, (list, tuple)):
+        for item in batch:
+            if not isinstance(item, (str, bytes)) and (found := samples_of(item)) is not None:
+                return found
+        # of a list of things that cannot be counted, and of texts, how many there are
+        texts = isinstance(batch, list) or all(isinstance(item, (str, bytes)) for item in batch)
+        return len(batch) if batch and texts else None
     if isinstance(batch, PLAIN):
         return None
     if isinstance(batch, np.ndarray):
         return len(batch) if batch.ndim else None
-    if isinstance(batch, (list, tuple)):
-        # the first part that can be counted; of a list of things that cannot, and of texts, how many there are
-        found = _first(item for item in batch if not isinstance(item, (str, bytes)))
-        texts = all(isinstance(item, (str, bytes)) for item in batch)
-        return len(batch) if found is None and batch and (isinstance(batch, list) or texts) else found
     told = _told(batch)
     if told is not None:
         return told
     if not isinstance(batch, Mapping) and hasattr(type(batch), "__len__") and not hasattr(type(batch), "keys"):
         return _length(batch)
-    return _first(item for _, item in parts_of(batch) or ())
+    return next((found for _, part in parts_of(batch) or () if (found := samples_of(part)) is not None), None)
 
 
 def added(samples: int | None, more: int | None) -> int | None:
     """The sum of two counts; None where one of them is not known."""
     return None if samples is None or more is None else samples + more
-
-
-def _first(parts: Iterator[Any]) -> int | None:
-    return next((found for part in parts if (found := samples_of(part)) is not None), None)
 
 
 def _told(batch: Any) -> int | None:
@@ -208,11 +206,6 @@ class Sizes:
     def of(self, batch: int) -> int:
         """Samples of a batch by its number in the epoch, from 0."""
         return self.size if batch < self.whole else self.rest
-
-    def of_first(self, batches: int) -> int:
-        """Samples of so many batches from the epoch's beginning."""
-        whole = min(batches, self.whole)
-        return whole * self.size + (batches - whole) * self.rest
 
 
 def sizes_of(loader: DataLoader[Any]) -> Sizes | None:

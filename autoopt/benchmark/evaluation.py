@@ -12,7 +12,7 @@ from torch import nn
 
 from autoopt.benchmark.contents import samples_of
 from autoopt.benchmark.loader import Loader
-from autoopt.benchmark.seeding import kept_random_state
+from autoopt.benchmark.seeding import kept_modes, kept_random_state
 from autoopt.benchmark.transfer import Move
 from autoopt.errors import WorkloadError
 
@@ -49,14 +49,9 @@ class Batches:
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Eval mode without gradients; afterwards each module is in the mode in which it was, and the
     generators stand where they stood."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with kept_random_state(), torch.no_grad():
-            yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
+    with kept_modes(model), kept_random_state(), torch.no_grad():
+        model.eval()
+        yield
 
 
 class Evaluation:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from autoopt.benchmark.contents import PLAIN, Leaf, array_of, leaves, samples_of, tensors
-from autoopt.benchmark.seeding import mix
+from autoopt.benchmark.seeding import kept_modes, mix
 
 Array = NDArray[np.float32]
 
@@ -303,11 +303,7 @@ def _sampled_rows(parameter: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
 def without_draws(model: nn.Module) -> Iterator[None]:
     """The model as in training, but that nothing in it draws random numbers (dropout is off)."""
     keep = (nn.modules.batchnorm._BatchNorm, nn.RNNBase)
-    modes = [(module, module.training) for module in model.modules()]
-    for module, training in modes:
-        module.training = training and isinstance(module, keep)
-    try:
+    with kept_modes(model):
+        for module in model.modules():
+            module.training = module.training and isinstance(module, keep)
         yield
-    finally:
-        for module, training in modes:
-            module.training = training

@@ -56,6 +56,28 @@ def kept_random_state() -> Iterator[None]:
         set_random_state(state)
 
 
+@contextmanager
+def kept_modes(model: nn.Module) -> Iterator[None]:
+    """Puts each module back to training or evaluating, as it was."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+@contextmanager
+def kept_buffers(model: nn.Module) -> Iterator[None]:
+    """Puts statistics and other buffers back to what they were, and every generator to where it was."""
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    with kept_random_state():
+        yield
+    with torch.no_grad():
+        for name, buffer in model.named_buffers():
+            buffer.copy_(buffers[name])
+
+
 def disturb(model: nn.Module, size: float, seed: int, number: int) -> None:
     """Changes the parameters of a model in place, the same in every process with this seed.
 

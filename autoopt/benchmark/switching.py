@@ -7,6 +7,7 @@ and its kernels are no longer those of a process that was never switched."""
 from __future__ import annotations
 
 import gc
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields
@@ -42,17 +43,25 @@ class KeptState:
         model: with its parameters and buffers.
         optimizers: over them; what is in their groups besides is kept, too.
         device: where the state is.
+        room: times its bytes that must be free: on the device, else in the host's memory.
 
     Raises:
         WorkloadError: there is no room for it.
     """
 
-    def __init__(self, model: nn.Module, optimizers: Iterable[Any], device: torch.device) -> None:
+    def __init__(self, model: nn.Module, optimizers: Iterable[Any], device: torch.device, room: int = ROOM) -> None:
         self._optimizers = [_KeptOptimizer(optimizer) for optimizer in optimizers]
         tensors = {id(t): t for t in (*model.parameters(), *model.buffers())}
         for optimizer in self._optimizers:
             tensors |= {id(t): t for t in optimizer.tensors()}
-        where = _room_for(sum(t.numel() * t.element_size() for t in tensors.values()), device)
+        size = sum(t.numel() * t.element_size() for t in tensors.values())
+        where = device
+        if device.type != "cuda" or room * size >= torch.cuda.mem_get_info(device)[0]:
+            where = torch.device("cpu")
+            if room * size >= memory()[1]:
+                raise WorkloadError(
+                    f"there is no room to keep {size / 2**20:.0f} MiB more for a copy of the training's state"
+                )
         with torch.no_grad():
             self._tensors = [(t, t.detach().to(where, copy=True)) for t in tensors.values()]
         self._random = random_state()
@@ -97,19 +106,6 @@ class _KeptOptimizer:
             optimizer.state[parameter] = dict(state)
 
 
-def _room_for(size: int, device: torch.device) -> torch.device:
-    """Where so many bytes are kept: on the device where it has plenty, else in the host's memory.
-
-    Raises:
-        WorkloadError: neither has.
-    """
-    if device.type == "cuda" and ROOM * size < torch.cuda.mem_get_info(device)[0]:
-        return device
-    if ROOM * size >= memory()[1]:
-        raise WorkloadError(f"there is no room to keep {size / 2**20:.0f} MiB more for a copy of the training's state")
-    return torch.device("cpu")
-
-
 def layout_alone(transform: Transform) -> bool:
     """Whether a transform says of itself that it moves tensors, and replaces neither modules nor parameters."""
     return bool(getattr(transform, "layout_alone", False))
@@ -137,10 +133,19 @@ def laid_out(roots: Iterable[nn.Module], optimizers: Iterable[Any], transforms: 
     buffers = [(module, dict(module._buffers)) for root in roots for module in root.modules()]
     states = [(state, dict(state)) for optimizer in optimizers for state in optimizer.state.values()]
     try:
-        for root in roots:
-            _transform(root, transforms)
-        for optimizer in optimizers:
-            _follow(optimizer)
+        for root, transform in itertools.product(roots, transforms):
+            before = [*map(id, root.modules()), *map(id, root.parameters())]
+            same = transform(root) is root
+            if not same or [*map(id, root.modules()), *map(id, root.parameters())] != before:
+                raise WorkloadError(
+                    f"{transform!r} does more than lay tensors out: a running process cannot take it off"
+                )
+        for optimizer in optimizers:  # its state in its parameters' layout, as it is where a process has started so
+            for parameter, state in optimizer.state.items():
+                for name, value in state.items():
+                    if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
+                        like = torch.empty_like(parameter, dtype=value.dtype, device=value.device)
+                        state[name] = like.copy_(value)
         for parameter, _, _ in parameters:
             parameter.grad = None
         yield
@@ -152,22 +157,6 @@ def laid_out(roots: Iterable[nn.Module], optimizers: Iterable[Any], transforms: 
             module._buffers.update(kept)
         for state, kept in states:
             state.update(kept)
-
-
-def _transform(root: nn.Module, transforms: Sequence[Transform]) -> None:
-    before = [*map(id, root.modules()), *map(id, root.parameters())]
-    for transform in transforms:
-        same = transform(root) is root
-        if not same or [*map(id, root.modules()), *map(id, root.parameters())] != before:
-            raise WorkloadError(f"{transform!r} does more than lay tensors out: a running process cannot take it off")
-
-
-def _follow(optimizer: Any) -> None:
-    """The optimizer's state in its parameters' layout, as it is where a process has started so."""
-    for parameter, state in optimizer.state.items():
-        for name, value in state.items():
-            if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
-                state[name] = torch.empty_like(parameter, dtype=value.dtype, device=value.device).copy_(value)
 
 
 def unswitchable(before: Setup, after: Setup, switched: frozenset[str] = PARTS) -> str:
@@ -192,12 +181,6 @@ def unswitchable(before: Setup, after: Setup, switched: frozenset[str] = PARTS) 
         return "what a model would be without its change is not known"
     if not all(map(layout_alone, after.model[len(before.model) :])):
         return "the model of a running process cannot be switched, but for how its tensors lie in memory"
-    if before.precision.matmul is not None and after.precision.matmul is None:
-        return _flags(before, after) or "what the matmul precision would be without the change is not known"
-    return _flags(before, after)
-
-
-def _flags(before: Setup, after: Setup) -> str:
     for name in sorted({*before.flags, *after.flags}):
         if before.flags.get(name) == after.flags.get(name):
             continue
@@ -205,6 +188,8 @@ def _flags(before: Setup, after: Setup) -> str:
             return f"the flag {name} of a running process cannot be switched"
         if after.flags.get(name) is None:
             return f"what {name} would be without its flag is not known"
+    if before.precision.matmul is not None and after.precision.matmul is None:
+        return "what the matmul precision would be without the change is not known"
     return ""
 
 
@@ -268,24 +253,17 @@ class Switching:
 @contextmanager
 def process_as(before: Setup, after: Setup) -> Iterator[None]:
     """Switches of the process as another setup has them, then as they were: threads, products, garbage collection."""
-    with ExitStack() as stack:
-        stack.enter_context(_kept_collection())
-        threads = after.flags.get("threads")
-        if threads != before.flags.get("threads"):
-            stack.callback(torch.set_num_threads, torch.get_num_threads())
-            torch.set_num_threads(int(threads or torch.get_num_threads()))
-        if after.precision.matmul != before.precision.matmul:
-            stack.enter_context(matmul_precision(after.precision.matmul))
-        yield
-
-
-@contextmanager
-def _kept_collection() -> Iterator[None]:
-    """Python's collector afterwards as it was before."""
     threshold, frozen, enabled = gc.get_threshold(), gc.get_freeze_count(), gc.isenabled()
+    threads, matmul = after.flags.get("threads"), after.precision.matmul
+    present = torch.get_num_threads()
     try:
-        yield
+        if threads != before.flags.get("threads"):
+            torch.set_num_threads(int(threads or present))
+        with matmul_precision(matmul if matmul != before.precision.matmul else None):
+            yield
     finally:
+        if threads != before.flags.get("threads"):
+            torch.set_num_threads(present)
         gc.set_threshold(*threshold)
         (gc.enable if enabled else gc.disable)()
         if not frozen and gc.get_freeze_count():

@@ -14,7 +14,7 @@ from autoopt.benchmark.live import drives
 from autoopt.benchmark.probe import Asked
 from autoopt.benchmark.probe import probe as probe_plan
 from autoopt.benchmark.run import RunUnderWay
-from autoopt.benchmark.trace import read_profile, write_trace
+from autoopt.benchmark.trace import write_trace
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.benchmark.warmup import Ramp, ready_batches
 from autoopt.benchmark.warmup import run_block as run_block_until
@@ -188,14 +188,11 @@ def train_rung(live: TrialContext, steps: int, **arguments: Any) -> JsonDict:
 
 
 def flops(live: TrialContext) -> JsonDict:
-    """Operations of a step: ``flops_per_step``, ``forward_flops``, ``flops_per_sample``, ``by_operator``."""
+    """Floating-point operations of a step of all processes: ``flops_per_step``."""
     training = live.training
     with training.apart():
         found = count_flops(training)
-    return {
-        **found,
-        **{key: sum(training.group.gather(found[key])) for key in ("flops", "flops_per_step", "forward_flops")},
-    }
+    return {"flops_per_step": sum(training.group.gather(found))}
 
 
 @drives
@@ -226,17 +223,10 @@ def cpu_clock(live: TrialContext) -> JsonDict:
 
 @drives
 def trace(live: TrialContext, directory: str, steps: int = 4, name: str = "") -> JsonDict:
-    """Writes a short torch.profiler trace: ``raw``, ``readable`` (paths), and ``profile``, what
-    torch-tb-profiler reads in it (None where it cannot)."""
+    """Writes a short torch.profiler trace: ``raw``, ``readable`` (paths)."""
     if live.training.group.rank:
         name = f"{name or 'steps'}-rank{live.training.group.rank}"
-    written = write_trace(live.training, directory, steps, name)
-    try:
-        written["profile"] = read_profile(written["readable"])
-    except Exception as error:  # a parser of its own age: the trace is there all the same
-        written["profile"] = None
-        written["profile_error"] = f"{type(error).__name__}: {error}"
-    return written
+    return write_trace(live.training, directory, steps, name)
 
 
 @drives
@@ -266,7 +256,6 @@ def largest_batch(live: TrialContext, batches: int = 64, steps: int = 2) -> Json
         steps: trained on the largest.
 
     Returns:
-        ``bytes`` of the largest batch, ``shapes`` of its tensors, ``looked_at``, ``peak_memory_bytes``,
-        ``allocated_memory_bytes``, ``limit_bytes``, ``allocation_retries``.
+        ``peak_memory_bytes``, ``allocated_memory_bytes``, ``limit_bytes``, ``allocation_retries``.
     """
     return largest_step(live.training, batches, steps)

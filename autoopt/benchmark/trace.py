@@ -19,8 +19,6 @@ from autoopt.records import JsonDict
 
 _RENAMED = {"fwdbwd": "forward_backward", "cuda_runtime": "runtime", "cuda_driver": "runtime"}
 _TAG = re.compile(r"<[^>]+>")
-_LISTED = 10
-"""Operators, and kernels, that are listed."""
 
 
 def write_trace(
@@ -58,7 +56,10 @@ def write_trace(
     raw.parent.mkdir(exist_ok=True)
     profiler.export_chrome_trace(str(raw))
     readable = folder / f"{stem}.{time.time_ns() // 1_000_000}.pt.trace.json.gz"
-    _write(readable, readable_trace(_read(raw)))
+    with gzip.open(raw, "rt", encoding="utf-8") as file:
+        document = readable_trace(json.load(file))
+    with gzip.open(readable, "wt", encoding="utf-8", compresslevel=6) as file:
+        json.dump(document, file)
     return {"raw": str(raw), "readable": str(readable), "steps": steps}
 
 
@@ -68,30 +69,14 @@ def readable_trace(document: JsonDict) -> JsonDict:
     torch has renamed some since that parser was written; fed a raw trace it shows no DataLoader time
     and gives no advice.
     """
-    return {**document, "traceEvents": [_renamed(event) for event in document.get("traceEvents", [])]}
 
+    def renamed(event: Any) -> Any:
+        category = event.get("cat") if isinstance(event, dict) else None
+        if category == "user_annotation" and not str(event.get("name", "")).startswith("ProfilerStep#"):
+            return {**event, "cat": "cpu_op"}
+        return {**event, "cat": _RENAMED[category]} if category in _RENAMED else event
 
-def _renamed(event: Any) -> Any:
-    if not isinstance(event, dict):
-        return event
-    category = event.get("cat")
-    if category == "user_annotation" and not str(event.get("name", "")).startswith("ProfilerStep#"):
-        return {**event, "cat": "cpu_op"}
-    if category in _RENAMED:
-        return {**event, "cat": _RENAMED[category]}
-    return event
-
-
-def _read(path: Path) -> JsonDict:
-    opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rt", encoding="utf-8") as file:
-        document: JsonDict = json.load(file)
-    return document
-
-
-def _write(path: Path, document: JsonDict) -> None:
-    with gzip.open(path, "wt", encoding="utf-8", compresslevel=6) as file:
-        json.dump(document, file)
+    return {**document, "traceEvents": [renamed(event) for event in document.get("traceEvents", [])]}
 
 
 def read_profile(path: Path | str) -> JsonDict:
@@ -101,9 +86,8 @@ def read_profile(path: Path | str) -> JsonDict:
         path: the ``.pt.trace.json`` or ``.pt.trace.json.gz`` file.
 
     Returns:
-        ``step_seconds`` (mean), ``breakdown`` (role, such as ``DataLoader`` or ``Kernel``, to seconds of a
-        mean step), ``shares`` (the same over the step), ``recommendations`` (plain text), ``operators`` and
-        ``kernels`` (``name``, ``calls``, ``seconds``, the most expensive first).
+        ``step_seconds`` (mean), ``shares`` (role, such as ``DataLoader`` or ``Kernel``, to its share of a mean step),
+        ``recommendations`` (plain text).
 
     Raises:
         EnvironmentLacks: torch-tb-profiler is not installed.
@@ -112,55 +96,20 @@ def read_profile(path: Path | str) -> JsonDict:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             from torch_tb_profiler.profiler.data import RunProfileData  # type: ignore[import-untyped]
-            from torch_tb_profiler.profiler.run_generator import RunGenerator  # type: ignore[import-untyped]
     except ImportError as error:
         raise EnvironmentLacks(
             f"torch-tb-profiler cannot be imported ({error})", hint="pip install torch-tb-profiler"
         ) from None
-    path = Path(path)
     with tempfile.TemporaryDirectory() as cache, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         data: Any = RunProfileData.parse("worker0", None, str(path), cache)
         data.process()
         data.analyze()
-        run: Any = RunGenerator("worker0", None, data).generate_run_profile()
-    return {
-        **_breakdown(data),
-        "recommendations": [_TAG.sub("", str(text)) for text in data.recommendations],
-        "operators": _operators(run),
-        "kernels": _kernels(data),
-    }
-
-
-def _breakdown(data: Any) -> JsonDict:
-    costs = data.avg_costs.costs
     roles = ("Kernel", "Memcpy", "Memset", "Communication", "Runtime", "DataLoader", "CpuOp", "Other", "Total")
-    seconds = {role: float(cost) / 1e6 for role, cost in zip(roles, costs, strict=False)}
+    seconds = {role: float(cost) / 1e6 for role, cost in zip(roles, data.avg_costs.costs, strict=False)}
     total = seconds.pop("Total", 0.0)
-    shares = {role: value / total for role, value in seconds.items()} if total > 0 else {}
-    return {"step_seconds": total or None, "breakdown": seconds, "shares": shares}
-
-
-def _operators(run: Any) -> list[JsonDict]:
-    rows = (run.operation_table_by_name or {}).get("data", [])
-    found = [
-        {
-            "name": row["name"],
-            "calls": row["calls"],
-            "seconds": max(row.get("device_self_duration") or 0, 0) / 1e6,
-            "host_seconds": max(row.get("host_self_duration") or 0, 0) / 1e6,
-        }
-        for row in rows
-    ]
-    return sorted(found, key=lambda row: -(row["seconds"] or row["host_seconds"]))[:_LISTED]
-
-
-def _kernels(data: Any) -> list[JsonDict]:
-    table = getattr(data, "kernel_stat", None)
-    if table is None or len(table) == 0:
-        return []
-    rows: list[JsonDict] = [
-        {"name": str(name), "calls": int(row["count"]), "seconds": float(row["sum"]) / 1e6}
-        for name, row in table.iterrows()
-    ]
-    return sorted(rows, key=lambda row: -row["seconds"])[:_LISTED]
+    return {
+        "step_seconds": total or None,
+        "shares": {role: value / total for role, value in seconds.items()} if total > 0 else {},
+        "recommendations": [_TAG.sub("", str(text)) for text in data.recommendations],
+    }

@@ -30,9 +30,9 @@ from autoopt.benchmark.losses import LossRecorder, takes_probabilities, transfor
 from autoopt.benchmark.optimizer import Factory, make_optimizer, users_factory
 from autoopt.benchmark.probe import BatchRecorder
 from autoopt.benchmark.schedule import Schedule
-from autoopt.benchmark.seeding import kept_random_state, mix, random_state, seed_everything, set_random_state
+from autoopt.benchmark.seeding import kept_buffers, mix, random_state, seed_everything, set_random_state
 from autoopt.benchmark.switching import PARTS
-from autoopt.benchmark.training_step import FastPath, TrainingStep
+from autoopt.benchmark.training_step import TrainingStep
 from autoopt.benchmark.transfer import mover
 from autoopt.errors import WorkloadError
 from autoopt.records.evaluating import HeldEvaluations
@@ -74,7 +74,6 @@ class Training:
         deferred_cost: which steps compiled again, or searched.
         plain_step, one_step: the training step, and ``one_step(batches) -> loss`` as the setup has wrapped it.
         batch_iterator: what ``next`` reads.
-        fast: whether steps may be trained without ``next`` and ``advance`` (``benchmark.training_step``).
 
     What tasks call is that of :class:`~autoopt.benchmark.live.LiveTraining`.
     """
@@ -141,7 +140,6 @@ class Training:
         )
         self.batch_iterator.on_epoch = self.schedule.epoch
         self.step_as(setup)
-        self.fast = self.device.kind == "cpu" and self.device.tensors is None and self.group.size == 1
         self.evaluation = self._evaluation(move)
 
     @property
@@ -278,12 +276,15 @@ class Training:
         samples = read.taken if batches is read.latest else reduce(added, map(samples_of, batches))
         if self.shared is not None and batches is read.latest:
             samples = self._weigh(self.shared.weights[read.batch - len(batches) : read.batch])
-        if self.device.tensors is None:
-            loss = self.compute(batches)
-        else:
-            with self.device.tensors:
-                self.device.tensors.add(batches)
-                loss = self.compute(batches)
+        if self.device.tensors is not None:
+            self.device.tensors.add(batches)
+        with self.device.tensors or nullcontext():
+            loss: torch.Tensor = self.one_step(batches)
+            if self.setup.step:
+                self.clock.mark("whole")  # a step that is replayed as a whole distinguishes no stages
+            if not self.schedule.idle:
+                self.schedule.step()
+                self.clock.mark("optimizer")
         self.steps += 1
         self.samples = added(self.samples, samples)
         read.latest = None
@@ -298,16 +299,6 @@ class Training:
         if isinstance(self.plain_step, SharedStep):
             self.plain_step.weights = weights
         return sum(round(weight * samples / self.group.size) for weight, samples in weights)
-
-    def compute(self, batches: list[Any]) -> torch.Tensor:
-        """The step itself, without the book that is kept of it."""
-        loss: torch.Tensor = self.one_step(batches)
-        if self.setup.step:
-            self.clock.mark("whole")  # a step that is replayed as a whole distinguishes no stages
-        if not self.schedule.idle:
-            self.schedule.step()
-            self.clock.mark("optimizer")
-        return loss
 
     # Measuring: see ``autoopt.benchmark.live.LiveTraining``.
 
@@ -332,13 +323,9 @@ class Training:
         clock, deferred, steps, ended = self.clock, self.deferred_cost, 0, False
         recorder, before = LossRecorder(self.device.kind == "cpu"), sum(self.openings)
         self.stretch = Stretch(recorder)
-        fast_path = FastPath(self, over, recorder)
         deferred.begin()
         clock.start()
         while not ended:
-            if fast_path.available():
-                steps, ended = fast_path.train(steps)
-                continue
             batches = self.next()
             recorder.add(self.advance(batches))
             if deferred.watching:
@@ -355,12 +342,7 @@ class Training:
 
     beside = do
 
-    def step_by_stages(self) -> None:
-        """From now on every step is trained by ``next`` and ``advance``, for tools that wrap what these call."""
-        self.fast = False
-
     def wrap_stages(self, wrap: Wrap, known: Collection[str] = ()) -> None:
-        self.step_by_stages()
         for owner, method, stage in (
             (self.batch_iterator, "group", "data"),
             (self.plain_step, "forward", "forward"),
@@ -473,14 +455,11 @@ class Training:
     def unused_parameters(self) -> list[str]:
         """Names of trainable parameters that forward and backward of the next batch leave without a gradient."""
         model = self.model
-        buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-        with kept_random_state():
+        with kept_buffers(model):
             model.zero_grad(set_to_none=True)
             self.backward(self.forward(self.next()[0]))
         found = [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
         model.zero_grad(set_to_none=True)
-        for name, buffer in model.named_buffers():
-            buffer.detach().copy_(buffers[name])
         return found
 
     def recorder(self, gradients: int) -> BatchRecorder:

@@ -14,11 +14,11 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from autoopt.benchmark.contents import bytes_of, samples_of, shape_of, tensors
+from autoopt.benchmark.contents import bytes_of, tensors
 from autoopt.benchmark.cputime import memory
 from autoopt.benchmark.flags import matmul_precision
 from autoopt.benchmark.live import LiveTraining
-from autoopt.benchmark.seeding import kept_random_state
+from autoopt.benchmark.seeding import kept_buffers
 from autoopt.records import JsonDict
 
 SECONDS = 0.5
@@ -81,7 +81,11 @@ def ratio_with(
             batch = training.next()[0]
             usual = training.autocast or nullcontext()
             if change is None and dtype is None and matmul is None and rebatch is None:
-                return _unchanged(training, lambda: _once(training, plain, batch, usual, None), seconds)
+                end = training.device.now() + seconds  # nothing to compare with
+                _once(training, plain, batch, usual, None)
+                while training.device.now() < end:
+                    _once(training, plain, batch, usual, None)
+                return 1.0
             changed = copy.deepcopy(training.model)
             changed = change(changed) if change is not None else changed
             another = rebatch(batch) if rebatch is not None else batch
@@ -123,15 +127,6 @@ def _once(training: LiveTraining, model: nn.Module, batch: Any, autocast: Any, m
     return passed
 
 
-def _unchanged(training: LiveTraining, plain: Callable[[], float], seconds: float) -> float:
-    """Passes for these seconds, one at least, with nothing to compare with."""
-    end = training.device.now() + seconds
-    plain()
-    while training.device.now() < end:
-        plain()
-    return 1.0
-
-
 def _turns(training: LiveTraining, plain: Callable[[], float], changed: Callable[[], float], seconds: float) -> float:
     end = training.device.now() + seconds
     changed()  # what is set up on first use
@@ -146,41 +141,19 @@ def _turns(training: LiveTraining, plain: Callable[[], float], changed: Callable
     return statistics.median(ratios)
 
 
-def count_flops(training: LiveTraining) -> JsonDict:
-    """Counts forward and backward of one step; weights, statistics and random numbers stay as they were.
+def count_flops(training: LiveTraining) -> int:
+    """Operations of forward and backward of one step; weights, statistics and random numbers stay as they were.
 
     Matrix products, convolutions and attention count; what the user recomputes is counted as done. A
     compiled model is counted uncompiled: its fused kernels do the same arithmetic.
-
-    Returns:
-        ``flops_per_step``, ``forward_flops``, ``flops_per_sample``, ``by_operator``.
     """
     batches = training.next()
-    model = training.model
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    forward = total = 0
-    operators: dict[str, int] = {}
-    with kept_random_state(), torch.compiler.set_stance("force_eager"):
+    eager, counting = torch.compiler.set_stance("force_eager"), FlopCounterMode(display=False)
+    with kept_buffers(training.model), eager, counting as counter:
         for batch in batches:
-            with FlopCounterMode(display=False) as counter:
-                loss = training.forward(batch)
-                forward += counter.get_total_flops()
-                loss.backward()  # type: ignore[no-untyped-call]
-            total += counter.get_total_flops()
-            for operator, flops in counter.get_flop_counts().get("Global", {}).items():
-                operators[str(operator)] = operators.get(str(operator), 0) + int(flops)
+            training.forward(batch).backward()  # type: ignore[no-untyped-call]
     training.optimizer.zero_grad(set_to_none=True)
-    with torch.no_grad():
-        for name, buffer in model.named_buffers():
-            buffer.copy_(buffers[name])
-    samples = sum(samples_of(batch) or 1 for batch in batches)
-    return {
-        "flops": int(total),
-        "flops_per_step": int(total),
-        "forward_flops": int(forward),
-        "flops_per_sample": total / samples,
-        "by_operator": operators,
-    }
+    return int(counter.get_total_flops())
 
 
 def largest_step(training: LiveTraining, looks: int, steps: int) -> JsonDict:
@@ -189,15 +162,9 @@ def largest_step(training: LiveTraining, looks: int, steps: int) -> JsonDict:
     Where shapes never vary the first batch is as large as any; where they do, the largest of an epoch
     is what a real run meets sooner or later.
     """
-    largest: Any = None
-    most = -1
-    seen = 0
-    for _ in range(max(1, looks) if training.takes_batches else 1):  # else these are all that it holds
-        for batch in training.next():
-            seen += 1
-            size = sum(bytes_of(tensor) for _, tensor in tensors(batch))
-            if size > most:
-                largest, most = batch, size
+    count = max(1, looks) if training.takes_batches else 1  # else these are all that it holds
+    coming = (batch for _ in range(count) for batch in training.next())
+    largest = max(coming, key=lambda batch: sum(bytes_of(tensor) for _, tensor in tensors(batch)))
     group = [largest] * training.lengths.accumulation
     device = training.device
     device.empty_cache()  # what earlier shapes have left in the allocator is no need of this one
@@ -210,9 +177,6 @@ def largest_step(training: LiveTraining, looks: int, steps: int) -> JsonDict:
             training.whole_step(group)
     device.synchronize()
     return {
-        "bytes": most,
-        "shapes": {path: list(shape_of(tensor)) for path, tensor in tensors(largest)},
-        "looked_at": seen,
         "peak_memory_bytes": device.peak_bytes(),
         "allocated_memory_bytes": device.allocated_bytes(),
         "limit_bytes": device.limit_bytes(),

@@ -5,6 +5,7 @@ It is looked for in a live training's step, its source and its input. What a str
 from __future__ import annotations
 
 import ast
+import itertools
 import linecache
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -47,7 +48,8 @@ def sync_advice(functions: Iterable[Function], seen: WatchedStep) -> list[Advice
     calls: dict[Line, ast.Call] = {}
     for function in functions:
         for name, call in function.calls():
-            if name.endswith(_SYNCS) or _prints(name, call):
+            prints = name == "print" and any(not isinstance(argument, ast.Constant) for argument in call.args)
+            if name.endswith(_SYNCS) or prints:
                 line = (function.file, call.lineno)
                 calls[line] = call
                 found.setdefault(line, f"{name.lstrip('.')}() stands in {function.name}")
@@ -65,14 +67,9 @@ def sync_advice(functions: Iterable[Function], seen: WatchedStep) -> list[Advice
 
 def _kept(call: ast.Call | None) -> str:
     """The edit in words, with the expression that is fetched where its source is known."""
-    if call is None or not isinstance(call.func, ast.Attribute):
+    if call is None or not isinstance(call.func, ast.Attribute) or call.func.attr == "cpu":
         return "keep it"
-    return f"keep {ast.unparse(call.func.value)}.detach()" if call.func.attr != "cpu" else "keep it"
-
-
-def _prints(name: str, call: ast.Call) -> bool:
-    """Whether something other than constants is printed."""
-    return name == "print" and any(not isinstance(argument, ast.Constant) for argument in call.args)
+    return f"keep {ast.unparse(call.func.value)}.detach()"
 
 
 def creation_advice(functions: Iterable[Function], seen: WatchedStep, waits: bool) -> list[Advice]:
@@ -110,7 +107,9 @@ def copy_advice(functions: Iterable[Function], seen: WatchedStep, autocast: bool
     found: dict[Line, str] = {}
     for function in functions:
         for name, call in function.calls():
-            if waits and (name.endswith(".cuda") or (name.endswith(".to") and _names_device(call))):
+            given = [ast.unparse(each) for each in (*call.args, *(keyword.value for keyword in call.keywords))]
+            named = any(word in text for text in given for word in ("device", "cuda", "'cpu'"))
+            if waits and (name.endswith(".cuda") or (name.endswith(".to") and named)):
                 found[(function.file, call.lineno)] = f"{name.lstrip('.')}() stands in {function.name}"
     if not autocast:
         for line, count in seen.copies.items():
@@ -131,17 +130,12 @@ def copy_advice(functions: Iterable[Function], seen: WatchedStep, autocast: bool
     ]
 
 
-def _names_device(call: ast.Call) -> bool:
-    texts = [ast.unparse(argument) for argument in call.args] + [ast.unparse(k.value) for k in call.keywords]
-    return any("device" in text or "cuda" in text or "'cpu'" in text for text in texts)
-
-
 def loop_advice(functions: Iterable[Function], seen: WatchedStep) -> list[Advice]:
     """Loops over tensors in Python: many operators from one line within a loop."""
     functions = list(functions)
     found = []
     for (file, number), count in seen.operators.most_common():
-        inside = any(f.file == file and _body_loop(f, number) for f in functions)
+        inside = any(f.file == file and f.line <= number and f.in_loop(number) for f in functions)
         share = seen.share(seen.seconds[file, number])
         if count >= _LOOPED and (share or 0.0) >= LEAST_SHARE and inside and not _calls_module(functions, file, number):
             found.append(
@@ -156,27 +150,14 @@ def loop_advice(functions: Iterable[Function], seen: WatchedStep) -> list[Advice
     return found
 
 
-def _body_loop(function: Function, line: int) -> bool:
-    return function.line <= line <= (_end(function.tree) or line) and function.in_loop(line)
-
-
-def _end(tree: ast.AST) -> int:
-    return max((getattr(node, "end_lineno", 0) or 0 for node in ast.walk(tree)), default=0)
-
-
 def _calls_module(functions: list[Function], file: str, line: int) -> bool:
     """Whether the loop goes over submodules, which is how layers follow each other: ``x = block(x)``."""
     for function in functions:
-        if function.file != file:
-            continue
-        for loop in function.loops():
-            if not isinstance(loop, ast.For) or not loop.lineno <= line <= (loop.end_lineno or 0):
-                continue
-            names = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
-            if any(
-                name in names for name, call in function.calls() if loop.lineno <= call.lineno <= (loop.end_lineno or 0)
-            ):
-                return True
+        for loop in function.loops() if function.file == file else ():
+            if isinstance(loop, ast.For) and loop.lineno <= line <= (last := loop.end_lineno or 0):
+                names = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
+                if any(name in names and loop.lineno <= call.lineno <= last for name, call in function.calls()):
+                    return True
     return False
 
 
@@ -237,7 +218,15 @@ def collate_advice(
     """
     if function is None or seconds is None:
         return []
-    loops = [loop for loop in function.loops() if _by_hand(loop)]
+
+    def elementwise(loop: ast.AST) -> bool:
+        """A loop statement, a nested comprehension, or one that makes a tensor each time."""
+        inside = list(ast.walk(loop))
+        nested = sum(isinstance(node, ast.comprehension) for node in inside) > 1
+        makes = any(isinstance(node, ast.Call) and dotted(node.func).startswith("torch.") for node in inside)
+        return isinstance(loop, (ast.For, ast.While)) or nested or makes
+
+    loops = [loop for loop in function.loops() if elementwise(loop)]
     least = size / bandwidth if bandwidth else 0.0
     if not loops or seconds < max(10 * least, 2e-4):
         return []
@@ -251,16 +240,6 @@ def collate_advice(
             min(1.0, seconds / step) if step > 0 else None,
         )
     ]
-
-
-def _by_hand(loop: ast.AST) -> bool:
-    """A loop statement, a nested comprehension, or one that makes a tensor each time."""
-    nested = sum(isinstance(node, ast.comprehension) for node in ast.walk(loop)) > 1
-    return isinstance(loop, (ast.For, ast.While)) or nested or any(name.startswith("torch.") for name in _names(loop))
-
-
-def _names(tree: ast.AST) -> list[str]:
-    return [dotted(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)]
 
 
 def _advice(title: str, evidence: str, line: Line | None, suggestion: str, share: float | None = None) -> Advice:
@@ -313,7 +292,10 @@ def advise_training(
         attempt(lambda: _step(training, functions, on_device))
         attempt(lambda: forced_in_step(training, on_device, running))
         attempt(lambda: unused_advice(unused_outputs(training.model, lambda: training.forward(on_device[0])), running))
-    attempt(lambda: _collate(training, batches[0], peaks, timings, running))
+    collate = timings.inputs.collate.seconds if timings.inputs.collate is not None else None
+    function, size = function_of(training.loader.loader.collate_fn), nbytes(batches[0])
+    rate, share = peaks.host_bandwidth(training.device.kind), running / timings.accumulation
+    attempt(lambda: collate_advice(function, collate, size, rate, share))
     attempt(lambda: forced_in_batch(training, running))
     return merged(found)
 
@@ -368,20 +350,8 @@ def forced_in_batch(training: LiveTraining, step: float) -> list[Advice]:
 def _dataset_line(training: LiveTraining) -> Line | None:
     """Where the dataset makes its samples: the line that says float64 if one does, else the function."""
     functions = dataset_functions(training.loader.loader.dataset)
-    for function in functions:
-        file = function.file
-        for _, call in function.calls():
-            if "float64" in ast.unparse(call) or "double" in ast.unparse(call):
-                return file, call.lineno
-    for function in functions:
-        for name, call in function.calls():
-            if name.split(".")[-1] in ("from_numpy", "as_tensor", "tensor"):
-                return function.file, call.lineno
-    return (functions[0].file, functions[0].line) if functions else None
-
-
-def _collate(training: LiveTraining, batch: Any, peaks: Peaks, timings: StageTimings, step: float) -> list[Advice]:
-    collate = timings.inputs.collate.seconds if timings.inputs.collate is not None else None
-    rate = peaks.host_bandwidth(training.device.kind)
-    function = function_of(training.loader.loader.collate_fn)
-    return collate_advice(function, collate, nbytes(batch), rate, step / timings.accumulation)
+    calls = [(function.file, call, name) for function in functions for name, call in function.calls()]
+    doubles = ((f, call.lineno) for f, call, _ in calls if "float64" in (t := ast.unparse(call)) or "double" in t)
+    makers = ("from_numpy", "as_tensor", "tensor")
+    made = ((file, call.lineno) for file, call, name in calls if name.split(".")[-1] in makers)
+    return next(itertools.chain(doubles, made, ((function.file, function.line) for function in functions)), None)

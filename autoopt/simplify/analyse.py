@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from autoopt.benchmark.target import whole_run_seconds
-from autoopt.records import Fed, Operator, Peaks, Plan, Resource, Round, RunParts, Simulation, Stage, WholeRun
+from autoopt.records import Fed, Peaks, Plan, Resource, Round, RunParts, Simulation, Stage, WholeRun
 from autoopt.records.distributed import Communication
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import Block, Startup
@@ -14,7 +14,6 @@ from autoopt.simplify.bottleneck import (
     ceiling_step,
     classify,
     deeper_chain,
-    of_peak,
     operator_ceiling,
     stage_ceilings,
     uncapped_ceiling_step,
@@ -22,7 +21,7 @@ from autoopt.simplify.bottleneck import (
 from autoopt.simplify.drift import normalized_to_running
 from autoopt.simplify.pipeline import COMPUTE, Pipeline
 from autoopt.simplify.stage_profile import Description, StageProfile
-from autoopt.simplify.stage_timings import DEFAULT_PREFETCH, Overlap, StageTimings, Timing
+from autoopt.simplify.stage_timings import DEFAULT_PREFETCH, StageTimings, Timing
 
 ORDER = ("storage", "preparation", "collate", "pin", "copy")
 _EXPOSED = {"copy": "copy", "forward": "forward", "backward": "backward", "optimizer": "optimizer", "host": "other"}
@@ -128,7 +127,10 @@ def analyse(
         step_seconds=step,
         stages=stages,
         edges=_edges(stages),
-        operators=_operators(timings, peaks),
+        operators=tuple(
+            one.model_copy(update={"ceiling_seconds": operator_ceiling(one, peaks, timings.allowed_precisions)})
+            for one in timings.operators
+        ),
         simulation=simulation,
         whole_run=whole_run(parts) if parts is not None else None,
         notes=(*timings.notes, *timings.inputs.notes),
@@ -144,7 +146,7 @@ def analyse(
         }
     )
     pipeline = Pipeline(round_)
-    name = bottleneck(pipeline, uncapped_ceiling_step(pipeline, timings, peaks, of_peak(timings, peaks)))
+    name = bottleneck(pipeline, uncapped_ceiling_step(pipeline, timings, peaks))
     return round_.model_copy(
         update={
             "bottleneck": name,
@@ -186,24 +188,24 @@ def _stages(timings: StageTimings, block: Block) -> list[Stage]:
         ("host", Resource.HOST, _host(timings), 1),
     ]
     found += [_stage(name, resource, value, times) for name, resource, value, times in plain if value is not None]
-    if timings.evaluate and timings.evaluate_every:
-        found.append(_between("evaluate", Resource.DEVICE, timings.evaluate, timings.evaluate_every))
-    if timings.checkpoint and timings.checkpoint_every:
-        found.append(_between("checkpoint", Resource.HOST, timings.checkpoint, timings.checkpoint_every))
+    between = (
+        ("evaluate", Resource.DEVICE, timings.evaluate, timings.evaluate_every),
+        ("checkpoint", Resource.HOST, timings.checkpoint, timings.checkpoint_every),
+    )
+    for name, resource, timing, every in between:  # what interrupts training, as seconds for each step
+        if timing and every:
+            note = f"between steps: {timing.seconds:.3g} s once in {every} of them"
+            found.append(_stage(name, resource, timing, 1 / every).model_copy(update={"note": note}))
     found = [stage.model_copy(update={"exposed_seconds": _exposed(stage, block, found)}) for stage in found]
-    found = [_padded(stage, timings.padding) for stage in found]
+    share = timings.padding
+    if share is not None:  # of what is computed on batches
+        note = f"{share:.0%} of its elements are padding" if share >= 0.005 else ""
+        padded = {"padding": share, "note": note}
+        found = [s.model_copy(update=padded) if s.name in ("copy", "forward", "backward") else s for s in found]
     told = block.stage_seconds
     by_stage = sum(told.get(name, 0.0) for name in ("forward", "backward", "optimizer"))
     # a running step that is replayed as one says nothing of its stages
     return _as_one(found, timings) if told.get("whole", 0.0) > by_stage else found
-
-
-def _padded(stage: Stage, share: float | None) -> Stage:
-    """A stage that computes on batches, with the share of them that is padding."""
-    if share is None or stage.name not in ("copy", "forward", "backward"):
-        return stage
-    note = f"{share:.0%} of its elements are padding" if share >= 0.005 else ""
-    return stage.model_copy(update={"padding": share, "note": "; ".join(filter(None, (stage.note, note)))})
 
 
 def communication(sent: Communication) -> Stage:
@@ -266,12 +268,6 @@ def _input_stages(timings: StageTimings, lanes: int, side: Resource) -> list[Sta
 def _stage(name: str, resource: Resource, value: Timing | float, times: float) -> Stage:
     seconds = value.seconds if isinstance(value, Timing) else value
     return Stage(name=name, resource=resource, seconds=max(0.0, seconds) * times)
-
-
-def _between(name: str, resource: Resource, timing: Timing, every: int) -> Stage:
-    """A stage that interrupts training, as seconds for each step that it comes between."""
-    stage = _stage(name, resource, timing, 1 / every)
-    return stage.model_copy(update={"note": f"between steps: {timing.seconds:.3g} s once in {every} of them"})
 
 
 def _starts(parts: RunParts, block: Block) -> list[Stage]:
@@ -357,23 +353,13 @@ def _edges(stages: tuple[Stage, ...]) -> tuple[tuple[str, str], ...]:
     return (*edges, *before, *((main[-1], name) for name in ("evaluate", "checkpoint") if name in present))
 
 
-def _operators(timings: StageTimings, peaks: Peaks) -> tuple[Operator, ...]:
-    return tuple(
-        operator.model_copy(update={"ceiling_seconds": operator_ceiling(operator, peaks, timings.allowed_precisions)})
-        for operator in timings.operators
-    )
-
-
-def _fed(overlap: Overlap) -> Fed:
-    timing = overlap.timing
-    spread = (timing.high - timing.low) / 2 / timing.seconds if timing.seconds else 0.0
-    return Fed(workers=overlap.workers, threads=overlap.threads, seconds=timing.seconds, spread=spread)
-
-
 def _simulation(timings: StageTimings, peaks: Peaks) -> Simulation:
     micro, inputs = timings.accumulation, timings.inputs
-    handover = inputs.handover.seconds * micro if inputs.handover else 0.0
-    receive = inputs.receive.seconds * micro if inputs.receive else 0.0
+    fed = []
+    for one in timings.overlaps:
+        timing = one.timing
+        spread = (timing.high - timing.low) / 2 / timing.seconds if timing.seconds else 0.0
+        fed.append(Fed(workers=one.workers, threads=one.threads, seconds=timing.seconds, spread=spread))
     return Simulation(
         device=timings.device,
         cores=timings.cores,
@@ -384,14 +370,14 @@ def _simulation(timings: StageTimings, peaks: Peaks) -> Simulation:
         samples=timings.batch_size * micro,
         blocking_copy=not (timings.non_blocking and timings.pin_memory),
         compute_by_threads=timings.compute_by_threads,
-        handover_seconds=handover,
-        receive_seconds=receive,
+        handover_seconds=inputs.handover.seconds * micro if inputs.handover else 0.0,
+        receive_seconds=inputs.receive.seconds * micro if inputs.receive else 0.0,
         launches=timings.launches,
         host_seconds=timings.issue.seconds if timings.issue else None,
         update_issue_seconds=timings.issue_update.seconds if timings.issue_update else None,
         sample_spread=inputs.sample_spread,
         beside=timings.contention,
-        fed=tuple(map(_fed, timings.overlaps)),
+        fed=tuple(fed),
         in_turn=timings.cold_ratio or 1.0,
         rested=timings.wakeup_ratio or 1.0,
         rest_seconds=timings.pause_seconds or 0.0,

@@ -4,7 +4,6 @@ What a step changes is put back, and what cannot be put back runs in a forked ch
 
 from __future__ import annotations
 
-import copy
 import io
 import itertools
 import multiprocessing
@@ -12,20 +11,23 @@ import pickle
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy, deepcopy
 from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
-from torch import nn
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, IterableDataset
 
 from autoopt.benchmark.live import LiveTraining
-from autoopt.benchmark.seeding import random_state, set_random_state
+from autoopt.benchmark.seeding import kept_modes
+from autoopt.benchmark.switching import KeptState
 from autoopt.records import JsonDict
 
 _HALF = 0.5
 """A device with more of its memory taken is not asked for twice the batch."""
+_ROOM = 2
+"""Times the bytes of a training's state that must be free for a copy of it."""
 _SECONDS = 120.0
 """Reading a batch may take this long before it counts as hung."""
 
@@ -52,22 +54,17 @@ def in_child(measure: Callable[[], JsonDict], timeout: float) -> JsonDict:
         process.start()
     theirs.close()
     try:
-        return _answer(ours, timeout)
+        if not ours.poll(timeout):
+            raise ChildFailed(f"took longer than {timeout:.0f} s")
+        kind, value = ours.recv()
+    except EOFError:
+        raise ChildFailed("its process died") from None
     finally:
         ours.close()
         process.join(2.0)
         if process.is_alive():
             process.kill()
             process.join()
-
-
-def _answer(connection: Connection, timeout: float) -> JsonDict:
-    if not connection.poll(timeout):
-        raise ChildFailed(f"took longer than {timeout:.0f} s")
-    try:
-        kind, value = connection.recv()
-    except EOFError:
-        raise ChildFailed("its process died") from None
     if kind == "error":
         raise ChildFailed(value)
     return dict(value)
@@ -90,65 +87,25 @@ def restored(training: LiveTraining) -> Iterator[None]:
     Weights, buffers, gradients, the states of optimizer, scaler and schedule, modes, threads, random numbers; the
     training's clock forgets what was measured in the meantime.
     """
-    saved = _Saved(training)
+    model, optimizers, scaler = training.model, training.optimizers, training.scaler
+    kept = KeptState(model, optimizers, training.device.torch, room=_ROOM)
+    gradients = [(p, None if p.grad is None else p.grad.clone()) for p in model.parameters()]
+    schedule = deepcopy(training.schedule.state_dict())
+    scaled = deepcopy(scaler.state_dict()) if scaler else None
+    threads = torch.get_num_threads()
     try:
-        yield
+        with kept_modes(model):
+            yield
     finally:
-        saved.put_back()
-
-
-class _Saved:
-    def __init__(self, training: LiveTraining) -> None:
-        self.training = training
-        model, optimizer = training.model, training.optimizer
-        aside = _aside(training)
-        self.tensors = [(tensor, aside(tensor)) for tensor in _tensors(model)]
-        self.gradients = [(p, None if p.grad is None else aside(p.grad)) for p in model.parameters()]
-        self.modes = [(module, module.training) for module in model.modules()]
-        leaves, structure = tree_flatten(optimizer.state_dict())
-        kept = [aside(leaf) if isinstance(leaf, torch.Tensor) else copy.deepcopy(leaf) for leaf in leaves]
-        self.optimizer = tree_unflatten(kept, structure)
-        self.scaler = copy.deepcopy(training.scaler.state_dict()) if training.scaler else None
-        self.schedule = copy.deepcopy(training.schedule.state_dict())
-        self.rates = [group["lr"] for group in optimizer.param_groups]
-        self.threads = torch.get_num_threads()
-        self.random = random_state()
-
-    def put_back(self) -> None:
-        training = self.training
-        with torch.no_grad():
-            for tensor, value in self.tensors:
-                tensor.copy_(value)
-        for parameter, gradient in self.gradients:
-            parameter.grad = None if gradient is None else gradient.to(parameter.device)
-        for module, mode in self.modes:
-            module.training = mode
-        training.optimizer.load_state_dict(self.optimizer)
-        training.schedule.load_state_dict(self.schedule)
-        for group, rate in zip(training.optimizer.param_groups, self.rates, strict=True):
-            group["lr"] = rate
-        if training.scaler is not None and self.scaler is not None:
-            training.scaler.load_state_dict(self.scaler)
-        if torch.get_num_threads() != self.threads:
-            torch.set_num_threads(self.threads)
-        set_random_state(self.random)
+        training.schedule.load_state_dict(schedule)
+        kept.put_back()  # after the schedule, which sets learning rates
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+        if scaler and scaled is not None:
+            scaler.load_state_dict(scaled)
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
         training.clock.start()
-
-
-def _aside(training: LiveTraining) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Where copies are kept: on the device while it has twice the room for them, else on the host."""
-    if training.device.kind != "cuda":
-        return lambda tensor: tensor.detach().clone()
-    state = [leaf for leaf in tree_leaves(training.optimizer.state_dict()) if isinstance(leaf, torch.Tensor)]
-    gradients = [p.grad for p in training.model.parameters() if p.grad is not None]
-    size = sum(t.numel() * t.element_size() for t in [*_tensors(training.model), *gradients, *state])
-    if 2 * size < torch.cuda.mem_get_info(training.device.torch)[0]:
-        return lambda tensor: tensor.detach().clone()
-    return lambda tensor: tensor.detach().to("cpu", copy=True)
-
-
-def _tensors(model: nn.Module) -> list[torch.Tensor]:
-    return [*model.parameters(), *model.buffers()]
 
 
 class Fetch:
@@ -200,7 +157,7 @@ def few(fetch: Fetch) -> int:
 
 def fresh_loader(loader: DataLoader[Any]) -> DataLoader[Any]:
     """The same loader without its running iterator, and without pinning, which a forked child cannot do."""
-    clone = copy.copy(loader)
+    clone = copy(loader)
     clone.__dict__["_iterator"] = None
     clone.__dict__["pin_memory"] = False
     return clone

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autoopt.records import Deeper, Operator, Peaks, Simulation, Stage
 from autoopt.simplify.pipeline import INTERRUPTIONS, LINK, Pipeline
-from autoopt.simplify.stage_timings import PRODUCT, StageTimings
+from autoopt.simplify.stage_timings import StageTimings
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 USEFUL_CONCURRENCY = 32
@@ -63,15 +63,10 @@ def stage_ceilings(timings: StageTimings, peaks: Peaks) -> dict[str, float]:
     elif link:
         found["copy"] = batches / link
     found |= _compute(timings, peaks)
-    faster = _faster(timings, peaks)
+    # where the machine is faster now than it was when its peaks were measured, these are none
+    now, then = timings.reference, peaks.pace_seconds
+    faster = min(1.0, now / then) if now and then else 1.0
     return {name: seconds * (1.0 if name in _OWN else faster) for name, seconds in found.items()}
-
-
-def _faster(timings: StageTimings, peaks: Peaks) -> float:
-    """Below 1 where the machine is faster now than it was when its peaks were measured, which then are none."""
-    if not timings.reference or not peaks.pace_seconds:
-        return 1.0
-    return min(1.0, timings.reference / peaks.pace_seconds)
 
 
 def _compute(timings: StageTimings, peaks: Peaks) -> dict[str, float]:
@@ -90,30 +85,14 @@ def _compute(timings: StageTimings, peaks: Peaks) -> dict[str, float]:
     return found
 
 
-def of_peak(timings: StageTimings, peaks: Peaks) -> float:
-    """Share of its peak at which the machine worked while the compute was measured; 1 where that is not known.
-
-    Of a peak that was reached in the best moment a shared machine gives less in most others, whatever it computes.
-    """
-    peak, seconds = peaks.matmul_fp32_flops_per_second, timings.product_seconds
-    if not peak or not seconds:
-        return 1.0
-    return min(1.0, 2.0 * PRODUCT**3 / seconds / peak)
-
-
 def ceiling_step(pipeline: Pipeline, timings: StageTimings, peaks: Peaks) -> float | None:
     """The best step that the stages' ceilings allow; never above the measured one, which would contradict it."""
     ceiling = uncapped_ceiling_step(pipeline, timings, peaks)
     return None if ceiling is None else min(ceiling, pipeline.step_seconds)
 
 
-def uncapped_ceiling_step(
-    pipeline: Pipeline, timings: StageTimings, peaks: Peaks, of_peak: float = 1.0
-) -> float | None:
+def uncapped_ceiling_step(pipeline: Pipeline, timings: StageTimings, peaks: Peaks) -> float | None:
     """The best step when everything that can overlap does, from the ceilings as they were computed.
-
-    Args:
-        of_peak: share of their peak that products reach just now.
 
     On the CPU, preparation and compute share the cores, so that their best times add up.
     """
@@ -121,7 +100,7 @@ def uncapped_ceiling_step(
     best = {name: value for name, value in stage_ceilings(timings, peaks).items() if name in present}
     if "forward" not in best or "backward" not in best:
         return None
-    compute = (best["forward"] + best["backward"]) / of_peak + best.get("optimizer", 0.0)
+    compute = best["forward"] + best["backward"] + best.get("optimizer", 0.0)
     preparation = best.get("preparation", 0.0) + best.get("collate", 0.0)
     link = max((best.get(name, 0.0) for name in LINK), default=0.0)
     together = preparation + compute if timings.device == "cpu" else max(preparation, compute)
@@ -164,7 +143,7 @@ def bottleneck(pipeline: Pipeline, reach: float | None = None) -> str | None:
     nothing of it: what holds it back is not among them.
 
     Args:
-        reach: the ceiling at the share of its peak that the machine gave in the meantime, where that is known.
+        reach: the ceiling, uncapped, where that is known.
     """
     ceiling = reach or pipeline.round.ceiling_step_seconds
     interruptions = sum(stage.seconds for stage in pipeline.stages if stage.name in INTERRUPTIONS)

@@ -166,12 +166,60 @@ def measure_contention(
     window = max(time_limit / (_ROUNDS * 3 * len(wanted)), _WINDOW, min(_COUNTED * sample_seconds, _LONGEST))
     work = _preparing(training.loader.loader)
     workers = [ForkedWorker(work) for _ in range(max(count for _, count in wanted))]
+    prepared: dict[tuple[int, int], list[float]] = defaultdict(list)
+    stepped: dict[tuple[int, int], list[float]] = defaultdict(list)
+
+    def idle() -> None:
+        time.sleep(window)
+
+    def steps() -> float:
+        """A second."""
+        count, start = 0, time.perf_counter()
+        while not count or time.perf_counter() - start < window:
+            training.whole_step(batches)
+            count += 1
+        return count / (time.perf_counter() - start)
+
+    def speed(ratios: list[float]) -> float:
+        return min(1.0, max(statistics.median(ratios), SLOWEST))
+
+    start = time.perf_counter()
     try:
-        return _measure(workers, lambda: training.whole_step(batches), wanted, window, time_limit)
+        rate_beside(workers, idle)  # first samples are colder than those that follow
+        for number in range(_ROUNDS):
+            if number and time.perf_counter() - start > time_limit:
+                break
+            for count, other in wanted[:: -1 if number % 2 else 1]:
+                if len(prepared) >= _DECISIVE and time.perf_counter() - start > 2 * time_limit:
+                    break
+                # alone and together alternately: a core's speed shifts within tenths of a second, and their ratio not
+                alone, _ = rate_beside(workers[:1], idle)
+                if alone <= 0:
+                    continue
+                if count:
+                    torch.set_num_threads(count)
+                    training.whole_step(batches)
+                    before = steps()
+                    together, beside = rate_beside(workers[:other], steps)
+                    stepped[count, other].append(beside / before)
+                else:
+                    together, _ = rate_beside(workers[:other], idle)
+                prepared[count, other].append(together / alone)
     finally:
         torch.set_num_threads(threads)
         for worker in workers:
-            worker.end()
+            worker.process.kill()
+            worker.process.join()
+    return tuple(
+        Contention(
+            threads=count,
+            workers=other,
+            prepare=speed(prepared[count, other]),
+            step=speed(stepped[count, other]) if count else None,
+        )
+        for count, other in wanted
+        if prepared[count, other]
+    )
 
 
 def combinations(cores: int, threads: int) -> list[tuple[int, int]]:
@@ -204,60 +252,6 @@ def _preparing(loader: DataLoader[Any]) -> Callable[[], int]:
     return work
 
 
-def _measure(
-    workers: list[ForkedWorker], step: Callable[[], Any], wanted: list[tuple[int, int]], window: float, limit: float
-) -> tuple[Contention, ...]:
-    """Alone and together alternately: a core's speed shifts within tenths of a second, and their ratio does not."""
-    prepared: dict[tuple[int, int], list[float]] = defaultdict(list)
-    stepped: dict[tuple[int, int], list[float]] = defaultdict(list)
-    start = time.perf_counter()
-    rate_beside(workers, lambda: time.sleep(window))  # first samples are colder than those that follow
-    for number in range(_ROUNDS):
-        if number and time.perf_counter() - start > limit:
-            break
-        for threads, count in wanted[:: -1 if number % 2 else 1]:
-            if len(prepared) >= _DECISIVE and time.perf_counter() - start > 2 * limit:
-                break
-            alone = rate_beside(workers[:1], lambda: time.sleep(window))
-            if alone <= 0:
-                continue
-            if not threads:
-                together = rate_beside(workers[:count], lambda: time.sleep(window))
-            else:
-                torch.set_num_threads(threads)
-                step()
-                before = _rate(step, window)
-                seen: list[float] = []
-                together = rate_beside(workers[:count], lambda: seen.append(_rate(step, window)))  # noqa: B023
-                stepped[threads, count].append(seen[0] / before)
-            prepared[threads, count].append(together / alone)
-    return tuple(
-        Contention(
-            threads=threads,
-            workers=count,
-            prepare=_speed(prepared[threads, count]),
-            step=_speed(stepped[threads, count]) if threads else None,
-        )
-        for threads, count in wanted
-        if prepared[threads, count]
-    )
-
-
-def _speed(ratios: list[float]) -> float:
-    return min(1.0, max(statistics.median(ratios), SLOWEST))
-
-
-def _rate(step: Callable[[], Any], seconds: float) -> float:
-    """Steps per second."""
-    count, start = 0, time.perf_counter()
-    while True:
-        step()
-        count += 1
-        passed = time.perf_counter() - start
-        if passed >= seconds:
-            return count / passed
-
-
 class ForkedWorker:
     """A forked process that works while its gate is open.
 
@@ -275,26 +269,22 @@ class ForkedWorker:
             warnings.simplefilter("ignore", DeprecationWarning)  # fork next to threads, as a DataLoader does it
             self.process.start()
 
-    def end(self) -> None:
-        self.process.kill()
-        self.process.join()
 
+def rate_beside(workers: list[ForkedWorker], meanwhile: Callable[[], Any]) -> tuple[float, Any]:
+    """Work of one worker per second while something else ran, and what that returned; none works before or after."""
 
-def rate_beside(workers: list[ForkedWorker], meanwhile: Callable[[], Any]) -> float:
-    """Work of one worker per second while something else ran; none of them works before or after."""
+    def done() -> int:
+        return sum(worker.counter.value for worker in workers)
+
     for worker in workers:
         worker.gate.set()
-    count, start = _total(workers), time.perf_counter()
-    meanwhile()
+    count, start = done(), time.perf_counter()
+    found = meanwhile()
     wall = time.perf_counter() - start
-    counted = _total(workers) - count
+    counted = done() - count
     for worker in workers:
         worker.gate.clear()
-    return counted / wall / len(workers)
-
-
-def _total(workers: list[ForkedWorker]) -> int:
-    return sum(worker.counter.value for worker in workers)
+    return counted / wall / len(workers), found
 
 
 def _work(work: Callable[[], int], counter: Any, gate: Any, parent: int) -> None:
@@ -392,7 +382,24 @@ def fed_combinations(cores: int, threads: int, waits: bool) -> list[tuple[int, i
     return list(dict.fromkeys([*found, (cores, threads)]))
 
 
+class _Sequence:
+    """The same lists of indices, again and again."""
+
+    def __init__(self, indices: list[Any]) -> None:
+        self._indices = indices
+
+    def __iter__(self) -> Iterator[Any]:
+        return itertools.cycle(self._indices)
+
+    def __len__(self) -> int:
+        return 1 << 30
+
+
 def _tried(training: LiveTraining, indices: list[Any], workers: int, threads: int, time_limit: float) -> Overlap:
+    """Steps that wait for batches of so many workers; they end with this.
+
+    What a script's own lines make of a batch is held, and trained on in its place.
+    """
     loader = training.loader.loader
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # more workers than cores, and a fork next to threads, are what is tried
@@ -407,51 +414,23 @@ def _tried(training: LiveTraining, indices: list[Any], workers: int, threads: in
             generator=torch.Generator(),
         )
         stream = iter(source)
-    try:
-        return _timed(training, stream, workers, threads, time_limit)
-    finally:
-        del stream  # which ends its workers
+    held = None if training.takes_batches else training.next()
 
+    def steps(count: int) -> None:
+        for _ in range(count):
+            fed = [next(stream) for _ in range(training.lengths.accumulation)]
+            training.whole_step([training.to_device(batch) for batch in fed] if held is None else held)
 
-class _Sequence:
-    """The same lists of indices, again and again."""
-
-    def __init__(self, indices: list[Any]) -> None:
-        self._indices = indices
-
-    def __iter__(self) -> Iterator[Any]:
-        return itertools.cycle(self._indices)
-
-    def __len__(self) -> int:
-        return 1 << 30
-
-
-def _timed(training: LiveTraining, stream: Iterator[Any], workers: int, threads: int, time_limit: float) -> Overlap:
-    """Steps that are timed once the first batches, which were made before there was a step, are used up."""
-    step = _step(training, stream)
-    for _ in range(DEFAULT_PREFETCH * workers // training.lengths.accumulation + 1):
-        step()
+    steps(DEFAULT_PREFETCH * workers // training.lengths.accumulation + 1)  # batches that were made before any step
     reference = ReferenceSpeed(fresh=0.0)
     first, start = reference.now(), time.perf_counter()
     walls: list[float] = []
     while len(walls) < _FEWEST_STEPS or (len(walls) < _MOST_STEPS and time.perf_counter() - start < time_limit):
         mark = time.perf_counter()
-        for _ in range(workers):  # batches come in bunches, one of each worker
-            step()
+        steps(workers)  # batches come in bunches, one of each worker
         walls.append((time.perf_counter() - mark) / workers)
         if len(walls) >= 2 and time.perf_counter() - start > 2 * time_limit:
             break
     reading = (first + reference.now()) / 2
     timing = summary(walls, readings=[reading] * len(walls), usual=TENSORS)
     return Overlap(workers=workers, threads=threads, timing=timing)
-
-
-def _step(training: LiveTraining, stream: Iterator[Any]) -> Callable[[], None]:
-    """A step that waits for its batches; what a script's own lines make of one is held, and trained on in its place."""
-    held = None if training.takes_batches else training.next()
-
-    def step() -> None:
-        fed = [next(stream) for _ in range(training.lengths.accumulation)]
-        training.whole_step([training.to_device(batch) for batch in fed] if held is None else held)
-
-    return step

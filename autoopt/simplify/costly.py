@@ -9,7 +9,7 @@ import linecache
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -206,11 +206,8 @@ def _place(sites: Sites | None, kind: str) -> tuple[str | None, int | None]:
 def _advice(cost: _Cost, whole: WholeRun) -> Advice:
     share = cost.seconds / whole.seconds
     text = linecache.getline(cost.file, cost.line).strip() if cost.file and cost.line else ""
-    evidence = (
-        f"{cost.each}, of a run of {time_text(whole.seconds)} by its parts"
-        if cost.each
-        else (f"of a run of {time_text(whole.seconds)} by its parts")
-    )
+    evidence = f"{cost.each}, of" if cost.each else "of"
+    evidence += f" a run of {time_text(whole.seconds)} by its parts"
     return Advice(
         title=f"{cost.what}: {time_text(cost.seconds)} of the run ({share:.0%})",
         evidence=f"{evidence} — {text[:120]}" if text else evidence,
@@ -233,31 +230,27 @@ def watched_calls() -> Iterator[Found]:
     from autoopt.simplify.source import is_users  # local: it imports torch, which who words the advice alone does not
 
     found: Found = {}
-    plain = [
-        (owner := import_module(module), attribute, getattr(owner, attribute), name)
-        for module, attribute, name in CALLS
-    ]
-    for owner, attribute, call, name in plain:
-        setattr(owner, attribute, _timed(call, name, found, is_users))
-    try:
+
+    def timed(call: Callable[..., Any], name: str) -> Callable[..., Any]:
+        @functools.wraps(call)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            frame, began = sys._getframe(1), time.perf_counter()
+            try:
+                return call(*args, **kwargs)
+            finally:
+                if is_users(frame.f_code.co_filename):
+                    line = (frame.f_code.co_filename, frame.f_lineno)
+                    found.setdefault((name, line), []).append(time.perf_counter() - began)
+
+        return run
+
+    with ExitStack() as stack:
+        for module, attribute, name in CALLS:
+            owner = import_module(module)
+            call = getattr(owner, attribute)
+            stack.callback(setattr, owner, attribute, call)
+            setattr(owner, attribute, timed(call, name))
         yield found
-    finally:
-        for owner, attribute, call, _ in plain:
-            setattr(owner, attribute, call)
-
-
-def _timed(call: Callable[..., Any], name: str, found: Found, is_users: Callable[[str], bool]) -> Callable[..., Any]:
-    @functools.wraps(call)
-    def timed(*args: Any, **kwargs: Any) -> Any:
-        frame, began = sys._getframe(1), time.perf_counter()
-        try:
-            return call(*args, **kwargs)
-        finally:
-            if is_users(frame.f_code.co_filename):
-                line = (frame.f_code.co_filename, frame.f_lineno)
-                found.setdefault((name, line), []).append(time.perf_counter() - began)
-
-    return timed
 
 
 def forced_advice(name: str, line: Line, count: float, seconds: float, step: float) -> Advice | None:
@@ -267,8 +260,8 @@ def forced_advice(name: str, line: Line, count: float, seconds: float, step: flo
         count, seconds: in a step.
         step: its seconds.
     """
-    share = min(1.0, seconds / step) if step > 0 else None
-    if share is None or share < LEAST_SHARE:
+    share = min(1.0, seconds / step) if step > 0 else 0.0
+    if share < LEAST_SHARE:
         return None
     title, suggestion = _TOLD[name]
     evidence = f"{name}() {count:.3g} times in a step, {seconds * 1e3:.3g} ms, {share:.0%} of it, measured"
@@ -281,8 +274,8 @@ def advice_of_calls(found: Found, step: float, batches: int = 1) -> list[Advice]
     Args:
         batches: micro-batches of a step for each of what was watched.
     """
-    told = [
+    calls = (
         forced_advice(name, line, len(times) * batches, sum(times) * batches, step)
         for (name, line), times in sorted(found.items())
-    ]
-    return [item for item in told if item is not None]
+    )
+    return [item for item in calls if item is not None]

@@ -11,7 +11,6 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from autoopt.records import Deeper
 from autoopt.simplify.batches import Fetch, few, fresh_loader
 from autoopt.simplify.drift import SAMPLES, ReferenceSpeed, normalized, sensitivity
 from autoopt.simplify.microbenchmarks import MOST, is_steady, repeat, summary
-from autoopt.simplify.source import WORTH, LineProfile, is_users, link, profile_lines
+from autoopt.simplify.source import WORTH, Kind, is_users, profile_lines
 from autoopt.simplify.stage_timings import InputTimings, Timing
 
 _STATS = Path("/proc/thread-self/schedstat")
@@ -59,16 +58,15 @@ def open_dataset(dataset: Any, read: Callable[[], int], cpu: float, wait: float,
     each = count / max(profile.runs, 1)
     if not each:
         return Opened(notes=("the dataset was not opened: it gave no sample",))
-    lines = _per_sample(profile, "cpu", cpu, each), _per_sample(profile, "wait", wait, each)
+    found: list[tuple[Deeper, ...]] = []
     working, waiting = _transforms(dataset, read, time_limit / 2)
-    notes = () if any(lines) or working else ("the dataset was not opened: all of its source is a library's",)
-    return Opened(working=_joined(working, lines[0], cpu), waiting=_joined(waiting, lines[1], wait), notes=notes)
-
-
-def _per_sample(profile: LineProfile, kind: Any, seconds: float, each: float) -> tuple[Deeper, ...]:
-    """The chain of lines, scaled to one sample."""
-    chain = profile.chain(kind, seconds * each if seconds else None)
-    return tuple(item.model_copy(update={"seconds": item.seconds / each}) for item in chain)
+    kinds: tuple[tuple[Kind, float, Any], ...] = (("cpu", cpu, working), ("wait", wait, waiting))
+    for kind, seconds, transforms in kinds:
+        chain = profile.chain(kind, seconds * each if seconds else None)
+        lines = tuple(item.model_copy(update={"seconds": item.seconds / each}) for item in chain)
+        found.append(_joined(transforms, lines, seconds))
+    notes = () if any(found) or working else ("the dataset was not opened: all of its source is a library's",)
+    return Opened(working=found[0], waiting=found[1], notes=notes)
 
 
 def _joined(transforms: tuple[Deeper, ...], lines: tuple[Deeper, ...], seconds: float) -> tuple[Deeper, ...]:
@@ -77,12 +75,8 @@ def _joined(transforms: tuple[Deeper, ...], lines: tuple[Deeper, ...], seconds: 
         return lines
     top = transforms[0]
     above = tuple(item for item in lines if item.seconds >= top.seconds and item.line != top.line)[:1]
-    inside = tuple(item for item in lines if item not in above and _within(top, item))
-    return (*above, top, *inside)
-
-
-def _within(transform: Deeper, line: Deeper) -> bool:
-    return transform.file is not None and transform.file == line.file and (line.line or 0) >= (transform.line or 0)
+    inside = (item for item in lines if item not in above and item.file == top.file is not None)
+    return (*above, top, *(item for item in inside if (item.line or 0) >= (top.line or 0)))
 
 
 def _transforms(
@@ -92,7 +86,10 @@ def _transforms(
 
     Empty where there is no Compose-like pipeline.
     """
-    timers = [timer for compose in composes(dataset) for timer in _wrap(compose)]
+    timers: list[Timer] = []
+    for compose in composes(dataset):
+        compose.transforms[:] = found = [Timer(transform) for transform in compose.transforms]
+        timers += found
     if not timers:
         return (), ()
     count, start = 0, time.perf_counter()
@@ -104,9 +101,8 @@ def _transforms(
     working, waiting = [], []
     for timer in timers:
         file, line = source_of(timer.inner)
-        one = Deeper(
-            name=name_of(timer.inner), kind="transform", seconds=timer.cpu / max(count, 1), file=file, line=line
-        )
+        name = str(getattr(timer.inner, "__name__", None) or type(timer.inner).__name__)
+        one = Deeper(name=name, kind="transform", seconds=timer.cpu / max(count, 1), file=file, line=line)
         working.append(one)
         waiting.append(one.model_copy(update={"seconds": max(0.0, timer.wall - timer.cpu) / max(count, 1)}))
     working.sort(key=lambda item: -item.seconds)
@@ -149,17 +145,6 @@ class Timer:
         return getattr(self.inner, name)
 
 
-def _wrap(compose: Any) -> list[Timer]:
-    timers = [Timer(transform) for transform in compose.transforms]
-    compose.transforms[:] = timers
-    return timers
-
-
-def name_of(thing: Any) -> str:
-    """A short name: a function's own, else the class."""
-    return str(getattr(thing, "__name__", None) or type(thing).__name__)
-
-
 def source_of(thing: Any) -> tuple[str | None, int | None]:
     """File and first line of what a callable runs, if that is the user's own."""
     kind: Any = type(thing)
@@ -181,52 +166,25 @@ def open_compute(
     """Chains below forward, backward, optimizer, host and evaluation; seconds of one call of each."""
     forward, backward = timings["forward"], timings["backward"].seconds
     modules = module_seconds(training, batch, time_limit * 0.3)
-    loss: list[torch.Tensor] = []
-
-    def run_forward() -> None:
-        loss[:] = [training.forward(batch)]
-
-    ahead = profile_lines(run_forward, time_limit * 0.2)
+    ahead = profile_lines(lambda: training.forward(batch), time_limit * 0.2)
     back = profile_lines(lambda: training.backward(training.forward(batch)), time_limit * 0.3)
     training.optimizer.zero_grad(set_to_none=True)
+    # of the user's own an autograd.Function runs in the backward pass
+    own = back.hottest(lambda code: code.co_name == "backward", backward, WORTH)
+    file, update = inspect.getsourcefile(type(training.optimizer)) or "<", tuple[Deeper, ...]()
+    if is_users(file):
+
+        def whole() -> None:
+            training.backward(training.forward(batch))
+            training.update()
+
+        lines = profile_lines(whole, time_limit * 0.1)
+        update = lines.hottest(lambda code: code.co_filename == file, timings["optimizer"].seconds)
     return {
         "forward": (*_path(training.model, modules.forward, forward.seconds), *ahead.chain("wall", forward.seconds)),
-        "backward": (*_path(training.model, modules.backward, backward), *_only_backward(back, backward)),
-        "optimizer": _optimizer(training, batch, timings["optimizer"], time_limit * 0.1),
+        "backward": (*_path(training.model, modules.backward, backward), *own),
+        "optimizer": update,
     }
-
-
-def _only_backward(profile: LineProfile, seconds: float) -> tuple[Deeper, ...]:
-    """Lines of the user's own that run in the backward pass: those of an ``autograd.Function``."""
-    hot = [
-        (code, line, spent.wall / profile.runs)
-        for (code, line), spent in profile.spent.items()
-        if code.co_name == "backward"
-    ]
-    if not hot:
-        return ()
-    code, line, cost = max(hot, key=lambda item: item[2])
-    if cost < WORTH * seconds:
-        return ()
-    return (link(code.co_filename, line, min(cost, seconds)),)
-
-
-def _optimizer(training: LiveTraining, batch: Any, timing: Timing, time_limit: float) -> tuple[Deeper, ...]:
-    """Lines of an optimizer of the user's own."""
-    if not is_users(inspect.getsourcefile(type(training.optimizer)) or "<"):
-        return ()
-
-    def run() -> None:
-        training.backward(training.forward(batch))
-        training.update()
-
-    profile = profile_lines(run, time_limit)
-    file = inspect.getsourcefile(type(training.optimizer))
-    lines = [item for item in profile.hot() if item[0] == file]
-    if not lines:
-        return ()
-    _, line, seconds = lines[0]
-    return (link(str(file), line, min(seconds, timing.seconds)),)
 
 
 @dataclass
@@ -241,8 +199,39 @@ class ModuleSeconds:
 def module_seconds(training: LiveTraining, batch: Any, time_limit: float) -> ModuleSeconds:
     """Times every submodule of an eager model forward, and backward between the gradients of its output and input."""
     found = ModuleSeconds()
+    handles: list[Any] = []
+
+    def now() -> float:
+        training.device.synchronize()
+        return time.perf_counter()
+
+    def watch(name: str, module: nn.Module) -> None:
+        begun: list[float] = []
+
+        def stop(module: nn.Module, inputs: Any, output: Any) -> None:
+            if begun:
+                found.forward[name] += now() - begun.pop()
+            outputs, before = _differentiable(output), _differentiable(inputs)
+            if not outputs or not before or outputs[0] is before[0]:
+                return
+            mark: list[float] = []
+
+            def ended(gradient: Any) -> None:
+                if mark:
+                    found.backward[name] += now() - mark.pop()
+
+            # hooks on tensors leave in-place code alone
+            outputs[0].register_hook(lambda gradient: None if mark else mark.append(now()))  # type: ignore[no-untyped-call]
+            before[0].register_hook(ended)  # type: ignore[no-untyped-call]
+
+        handles.append(module.register_forward_pre_hook(lambda module, inputs: begun.append(now())))
+        handles.append(module.register_forward_hook(stop))
+
+    for name, module in training.model.named_modules():
+        if name:
+            watch(name, module)
     start = time.perf_counter()
-    with _hooked(training, found):
+    try:
         while found.runs < 2 or (time.perf_counter() - start < time_limit and found.runs < 30):
             training.optimizer.zero_grad(set_to_none=True)
             training.backward(training.forward(batch))
@@ -250,62 +239,13 @@ def module_seconds(training: LiveTraining, batch: Any, time_limit: float) -> Mod
             found.runs += 1
             if time.perf_counter() - start > 3 * time_limit:
                 break
+    finally:
+        for handle in handles:
+            handle.remove()
     for table in (found.forward, found.backward):
         for name in table:
             table[name] /= found.runs
     return found
-
-
-@contextmanager
-def _hooked(training: LiveTraining, found: ModuleSeconds) -> Iterator[None]:
-    handles: list[Any] = []
-    begun: dict[str, list[float]] = defaultdict(list)
-    for name, module in training.model.named_modules():
-        if not name:
-            continue
-        handles += _timed(training, module, name, begun, found)
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _timed(
-    training: LiveTraining, module: nn.Module, name: str, begun: dict[str, list[float]], found: ModuleSeconds
-) -> list[Any]:
-    def start(module: nn.Module, inputs: Any) -> None:
-        training.device.synchronize()
-        begun[name].append(time.perf_counter())
-
-    def stop(module: nn.Module, inputs: Any, output: Any) -> None:
-        training.device.synchronize()
-        if begun[name]:
-            found.forward[name] += time.perf_counter() - begun[name].pop()
-        _time_backward(training, name, inputs, output, found)
-
-    return [module.register_forward_pre_hook(start), module.register_forward_hook(stop)]
-
-
-def _time_backward(training: LiveTraining, name: str, inputs: Any, output: Any, found: ModuleSeconds) -> None:
-    """From the gradient of the output to that of the input; hooks on tensors leave in-place code alone."""
-    mark: list[float] = []
-
-    def began(gradient: Any) -> None:
-        training.device.synchronize()
-        if not mark:
-            mark.append(time.perf_counter())
-
-    def ended(gradient: Any) -> None:
-        training.device.synchronize()
-        if mark:
-            found.backward[name] += time.perf_counter() - mark[0]
-            mark.clear()
-
-    outputs, before = _differentiable(output), _differentiable(inputs)
-    if outputs and before and outputs[0] is not before[0]:
-        outputs[0].register_hook(began)  # type: ignore[no-untyped-call]
-        before[0].register_hook(ended)  # type: ignore[no-untyped-call]
 
 
 def _differentiable(values: Any) -> list[torch.Tensor]:
@@ -380,10 +320,17 @@ def measure_inputs(loader: DataLoader[Any], time_limit: float) -> InputTimings:
     notes: list[str] = []
     fetch = Fetch(loader)
     sample, spread = time_sample(fetch, time_limit * 0.3)
-    batch, collate = _collate(fetch, time_limit * 0.1)
+    collate: Timing | None = None
+    collating: tuple[Deeper, ...] = ()
+    if loader.batch_sampler is None and loader.batch_size is None:
+        batch = fetch.samples(fetch.indices(), 1)[0]
+    else:
+        samples, reference = fetch.samples(fetch.indices(), fetch.size), ReferenceSpeed()
+        batch = loader.collate_fn(samples)
+        collate = repeat(lambda: loader.collate_fn(samples), time_limit * 0.1, reference=reference, usual=SAMPLES)
+        collating = profile_lines(lambda: loader.collate_fn(samples), time_limit * 0.05).chain("wall", collate.seconds)
     alone = _loader(loader, time_limit * 0.25, notes)
     handover, receive = _handover(batch, time_limit * 0.15) if batch is not None else (None, None)
-    collating = _open_collate(fetch, collate, time_limit * 0.05)
     opened = open_dataset(
         loader.dataset, lambda: few(fetch), sample.cpu_seconds or 0.0, sample.wait_seconds or 0.0, time_limit * 0.2
     )
@@ -443,22 +390,6 @@ def time_sample(fetch: Fetch, time_limit: float) -> tuple[Timing, float | None]:
     # its own degree, not that of the wall-clock, in which waiting is
     degree = min(1.0, working * cpu / max(timing.seconds, 1e-12))
     return timing.model_copy(update={"wait_seconds": wait, "sensitivity": degree}), spread
-
-
-def _collate(fetch: Fetch, time_limit: float) -> tuple[Any, Timing | None]:
-    collate = fetch.loader.collate_fn
-    if fetch.loader.batch_sampler is None and fetch.loader.batch_size is None:
-        return fetch.samples(fetch.indices(), 1)[0], None
-    samples = fetch.samples(fetch.indices(), fetch.size)
-    return collate(samples), repeat(lambda: collate(samples), time_limit, reference=ReferenceSpeed(), usual=SAMPLES)
-
-
-def _open_collate(fetch: Fetch, collate: Timing | None, time_limit: float) -> tuple[Deeper, ...]:
-    """The lines of a collate function of the user's own; seconds per micro-batch."""
-    if collate is None:
-        return ()
-    samples = fetch.samples(fetch.indices(), fetch.size)
-    return profile_lines(lambda: fetch.loader.collate_fn(samples), time_limit).chain("wall", collate.seconds)
 
 
 def _loader(loader: DataLoader[Any], time_limit: float, notes: list[str]) -> Timing | None:

@@ -97,7 +97,7 @@ class _Compute:
     def measure(self) -> JsonDict:
         training, limit = self.training, self.limit
         self._attempt("copying", lambda: microbenchmarks.copies(training, self.host_batch, limit * 0.08))
-        self._attempt("compute", self._stages)
+        self._attempt("compute", lambda: microbenchmarks.compute(training, self.batches, limit * 0.4))
         self._attempt("operators", lambda: _operators(training, self.batches[0]))
         if "compute" in self.values:
             if training.device.kind == "cpu":
@@ -120,14 +120,6 @@ class _Compute:
             self.values.update(measure())
         except Exception as error:
             self.notes.append(f"{what} was not measured: {type(error).__name__}: {error}".split("\n")[0])
-
-    def _stages(self) -> JsonDict:
-        """The stages with the square product before and after, not between: small steps would find caches cleared."""
-        before = microbenchmarks.square_product(self.training, self.limit * 0.025)
-        found = microbenchmarks.compute(self.training, self.batches, self.limit * 0.4)
-        after = microbenchmarks.square_product(self.training, self.limit * 0.025)
-        both = None if before is None or after is None else (before + after) / 2
-        return {**found, "product_seconds": both}
 
     def _by_threads(self) -> JsonDict:
         measured = self.values["compute"]
@@ -197,5 +189,5 @@ def _operators(training: LiveTraining, batch: Any) -> JsonDict:
     forward = count_operators(lambda: training.forward(batch))
     found, launches = operators(lambda: training.backward(training.forward(batch)), cuda=training.device.kind == "cuda")
     total = sum(operator.flops or 0.0 for operator in found)
-    share = sum(count.flops for count in forward.counts.values()) / total if total else None
+    share = sum(count.flops for count in forward.values()) / total if total else None
     return {"operators": found, "launches": launches, "operators_forward_share": share}

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from autoopt.benchmark.contents import samples_of
@@ -26,7 +26,7 @@ from autoopt.benchmark.live import LiveTraining
 from autoopt.records import JsonDict, Operator
 from autoopt.simplify.batches import nbytes
 from autoopt.simplify.drift import TENSORS, ReferenceSpeed, normalized, sensitivity
-from autoopt.simplify.stage_timings import PRODUCT, Timing
+from autoopt.simplify.stage_timings import Timing
 
 STEADY, MOST = 0.02, 1000
 """Relative standard error of a median at which repeats end, and their number at the most."""
@@ -75,6 +75,19 @@ class Microbenchmark:
     before: Callable[[], Any] | None = None
     wait: Callable[[], Any] | None = None
 
+    def once(self, at_once: int = 1) -> tuple[float, float]:
+        """Wall-clock and CPU seconds of a call, as the mean of so many."""
+        if self.before:
+            self.before()
+        if self.wait:
+            self.wait()
+        cpu, wall = time.thread_time(), time.perf_counter()
+        for _ in range(at_once):
+            self.call()
+        if self.wait:
+            self.wait()
+        return (time.perf_counter() - wall) / at_once, (time.thread_time() - cpu) / at_once
+
 
 def quartiles(values: list[float]) -> tuple[float, float, float]:
     """Lower quartile, median, upper quartile of one or more values."""
@@ -122,45 +135,15 @@ def is_steady(values: list[float], least: int) -> bool:
     return bool((high - low) / 1.349 * 1.253 / len(values) ** 0.5 <= STEADY * middle)
 
 
-def repeat(
-    call: Callable[[], Any],
-    time_limit: float,
-    *,
-    before: Callable[[], Any] | None = None,
-    wait: Callable[[], Any] | None = None,
-    least: int = 5,
-    most: int = MOST,
-    reference: ReferenceSpeed | None = None,
-    usual: float = TENSORS,
-) -> Timing:
-    """Times a call again and again: until the median is steady, the time is up or ``most`` is reached.
-
-    With a reference all of the time is used: what is steady for a moment may be so at one speed alone.
+def repeat(call: Callable[[], Any], time_limit: float, **how: Any) -> Timing:
+    """Times one call again and again.
 
     Args:
-        call: what is timed. The first call does not count.
-        time_limit: seconds for all of it; at least two calls are made however long they take.
-        before: made ready before each repeat, not timed.
-        wait: ends what ``call`` started (a device's synchronize), timed.
-        reference: of speed, read next to each repeat, not timed.
-        usual: sensitivity where the repeats do not tell it; of the part that a core works.
-
-    A call far shorter than the clock's own cost is timed several at once.
+        time_limit: seconds for all of it.
+        how: ``before`` and ``wait`` of the :class:`Microbenchmark`; else as of :func:`interleaved`.
     """
-    start = time.perf_counter()
-    cold = _once(call, before, wait, 1)[0]
-    at_once = 1 if before else _several(cold)
-    walls: list[float] = []
-    cpus: list[float] = []
-    readings: list[float] = []
-    while not walls or (
-        len(walls) < most and time.perf_counter() - start < time_limit and (reference or not is_steady(walls, least))
-    ):
-        wall, cpu = _read_beside(Microbenchmark(call, before, wait), at_once, reference, readings)
-        walls.append(wall)
-        cpus.append(cpu)
-    share = min(1.0, sum(cpus) / max(sum(walls), 1e-12))
-    return summary(walls, readings=readings, usual=usual * share, cpu_seconds=statistics.median(cpus))
+    one = Microbenchmark(call, how.pop("before", None), how.pop("wait", None))
+    return interleaved([one], time_limit, **how)[0]
 
 
 def interleaved(
@@ -171,73 +154,56 @@ def interleaved(
     most: int = MOST,
     derived: Sequence[Callable[[Sequence[float]], float]] = (),
     reference: ReferenceSpeed | None = None,
+    usual: float = TENSORS,
 ) -> list[Timing]:
     """Times several microbenchmarks one after the other, so that a burst of the machine does not fall on one of them
-    alone.
+    alone: until the medians are steady, the time is up or ``most`` is reached.
+
+    With a reference all of the time is used: what is steady for a moment may be so at one speed alone. A call far
+    shorter than the clock's own cost is timed several at once.
 
     Args:
         time_limit: seconds for all of them; at least two turns are made however long they take. Where one takes half of
             it, the first call of each, which is left out otherwise, is one of them: setting up is little next to it.
+        least: turns before medians count as steady.
         derived: what follows from the seconds of one turn, such as a difference; each is a further timing, of 0 at
             least.
         reference: of speed, read next to each repeat, not timed.
+        usual: sensitivity where the repeats do not tell it; of the part that a core works.
     """
     start = time.perf_counter()
-    readings: list[list[float]] = [[] for _ in microbenchmarks]
-    colds = [_read_beside(one, 1, reference, seen) for one, seen in zip(microbenchmarks, readings, strict=True)]
-    at_once = [1 if one.before else _several(wall) for one, (wall, _) in zip(microbenchmarks, colds, strict=True)]
-    walls, cpus = [[wall] for wall, _ in colds], [[cpu] for _, cpu in colds]
+    count = len(microbenchmarks)
+    at_once = [1] * count
+    walls, cpus, readings = ([list[float]() for _ in range(count)] for _ in range(3))
+
+    def turn() -> None:
+        for number, one in enumerate(microbenchmarks):
+            first = reference.now() if reference else 0.0
+            wall, cpu = one.once(at_once[number])
+            walls[number].append(wall)
+            cpus[number].append(cpu)
+            if reference:  # the speed next to it: the mean of before and after
+                readings[number].append((first + reference.now()) / 2)
+
+    turn()
+    at_once = [
+        1 if one.before else max(1, min(1000, int(5e-4 / max(cold[0], 1e-7))))
+        for one, cold in zip(microbenchmarks, walls, strict=True)
+    ]
     if time.perf_counter() - start <= time_limit / 2:
         for values in (*walls, *cpus, *readings):
             values.clear()
     while len(walls[0]) < 2 or (len(walls[0]) < most and time.perf_counter() - start < time_limit):
         if reference is None and all(is_steady(values, least) for values in walls):
             break
-        for number, one in enumerate(microbenchmarks):
-            wall, cpu = _read_beside(one, at_once[number], reference, readings[number])
-            walls[number].append(wall)
-            cpus[number].append(cpu)
-    found = [
-        summary(values, readings=seen, cpu_seconds=statistics.median(cpu))
-        for values, cpu, seen in zip(walls, cpus, readings, strict=True)
-    ]
-    turns = list(zip(*walls, strict=True))
+        turn()
+    found = []
+    for wall, cpu, seen in zip(walls, cpus, readings, strict=True):
+        share = min(1.0, sum(cpu) / max(sum(wall), 1e-12))
+        found.append(summary(wall, readings=seen, usual=usual * share, cpu_seconds=statistics.median(cpu)))
     by_turn = [statistics.fmean(seen) for seen in zip(*readings, strict=True)]
-    return [*found, *(summary([max(0.0, derive(turn)) for turn in turns], readings=by_turn) for derive in derived)]
-
-
-def _read_beside(
-    one: Microbenchmark, at_once: int, reference: ReferenceSpeed | None, readings: list[float]
-) -> tuple[float, float]:
-    """One repeat, and the speed next to it: the mean of before and after."""
-    if reference is None:
-        return _once(one.call, one.before, one.wait, at_once)
-    first = reference.now()
-    seconds = _once(one.call, one.before, one.wait, at_once)
-    readings.append((first + reference.now()) / 2)
-    return seconds
-
-
-def _several(seconds: float) -> int:
-    return max(1, min(1000, int(5e-4 / max(seconds, 1e-7))))
-
-
-def _once(
-    call: Callable[[], Any], before: Callable[[], Any] | None, wait: Callable[[], Any] | None, at_once: int
-) -> tuple[float, float]:
-    if before:
-        before()
-    if wait:
-        wait()
-    cpu, wall = time.thread_time(), time.perf_counter()
-    for _ in range(at_once):
-        call()
-    if wait:
-        wait()
-    return (time.perf_counter() - wall) / at_once, (time.thread_time() - cpu) / at_once
-
-
-"""Of a profile."""
+    differences = ([max(0.0, derive(each)) for each in zip(*walls, strict=True)] for derive in derived)
+    return [*found, *(summary(values, readings=by_turn) for values in differences)]
 
 
 @dataclass
@@ -280,17 +246,12 @@ class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             count.kind = "other"
         return out
 
-    @property
-    def launches(self) -> int:
-        return sum(count.calls for count in self.counts.values())
 
-
-def count_operators(run: Callable[[], Any]) -> Counter:
-    """Runs once and counts."""
-    counter = Counter()
-    with counter:
+def count_operators(run: Callable[[], Any]) -> dict[str, Count]:
+    """Runs once and counts, by operator."""
+    with Counter() as counter:
         run()
-    return counter
+    return counter.counts
 
 
 def profiled_seconds(run: Callable[[], Any], names: set[str], cuda: bool) -> dict[str, float]:
@@ -311,25 +272,18 @@ def profiled_seconds(run: Callable[[], Any], names: set[str], cuda: bool) -> dic
             torch.cuda.synchronize()
     found: dict[str, float] = defaultdict(float)
     for event in profiler.events() or ():
-        seconds = event.self_device_time_total if cuda else event.self_cpu_time_total
-        owner = _owner(event, names)
-        if owner and seconds > 0:
-            found[owner] += seconds / 1e6 / steps
+        seconds, owner = event.self_device_time_total if cuda else event.self_cpu_time_total, event
+        while owner is not None and owner.name not in names:
+            owner = owner.cpu_parent
+        if owner is not None and seconds > 0:
+            found[owner.name] += seconds / 1e6 / steps
     return dict(found)
-
-
-def _owner(event: Any, names: set[str]) -> str | None:
-    while event is not None:
-        if event.name in names:
-            return str(event.name)
-        event = event.cpu_parent
-    return None
 
 
 def operators(run: Callable[[], Any], *, cuda: bool = False) -> tuple[tuple[Operator, ...], int]:
     """The step's operators, the costliest first, and how many are launched. Without ceilings yet."""
-    counter = count_operators(run)
-    seconds = profiled_seconds(run, set(counter.counts), cuda)
+    counts = count_operators(run)
+    seconds = profiled_seconds(run, set(counts), cuda)
     found = [
         Operator(
             name=name,
@@ -339,9 +293,9 @@ def operators(run: Callable[[], Any], *, cuda: bool = False) -> tuple[tuple[Oper
             calls=count.calls,
             kind=count.kind,
         )
-        for name, count in counter.counts.items()
+        for name, count in counts.items()
     ]
-    return tuple(sorted(found, key=lambda operator: -operator.seconds)), counter.launches
+    return tuple(sorted(found, key=lambda operator: -operator.seconds)), sum(count.calls for count in counts.values())
 
 
 def compute(training: LiveTraining, batches: list[Any], time_limit: float) -> JsonDict:
@@ -351,19 +305,13 @@ def compute(training: LiveTraining, batches: list[Any], time_limit: float) -> Js
         batches: micro-batches of one optimizer step, on the device.
         time_limit: seconds for all of it.
     """
-    batch, wait, optimizer = batches[0], training.device.synchronize, training.optimizer
+    batch, wait = batches[0], training.device.synchronize
     gradients: list[tuple[Any, torch.Tensor]] = []
-
-    def both() -> None:
-        training.backward(training.forward(batch))
-
-    def no_gradients() -> None:
-        optimizer.zero_grad(set_to_none=True)
+    directions = both_directions(training, batch)
 
     def cached_gradients() -> None:
         if not gradients:
-            no_gradients()
-            both()  # cloned: those of a replayed graph lie in its own memory, which it overwrites
+            directions.once()  # cloned: those of a replayed graph lie in its own memory, which it overwrites
             gradients.extend((p, p.grad.clone()) for p in training.model.parameters() if p.grad is not None)
         for parameter, gradient in gradients:  # unscaling changes them in place, until nothing is left of them
             parameter.grad = gradient.clone() if training.scaler is not None else gradient
@@ -371,7 +319,7 @@ def compute(training: LiveTraining, batches: list[Any], time_limit: float) -> Js
     stages = {
         "compute": Microbenchmark(lambda: training.whole_step(batches), None, wait),
         "forward": Microbenchmark(lambda: training.forward(batch), None, wait),
-        "forward_backward": Microbenchmark(both, no_gradients, wait),
+        "forward_backward": directions,
         "optimizer": Microbenchmark(training.update, cached_gradients, wait),
     }
     # differences alternately: a burst of the machine spoils one turn, not the difference of two medians
@@ -382,15 +330,20 @@ def compute(training: LiveTraining, batches: list[Any], time_limit: float) -> Js
     reference = reference_of(training)
     timings = interleaved(list(stages.values()), time_limit, derived=tuple(derived.values()), reference=reference)
     found: JsonDict = dict(zip((*stages, *derived), timings, strict=True))
-    if training.device.kind == "cuda":
-
-        def ready() -> None:
-            cached_gradients()
-            wait()
-
-        found["issue"] = _issue(lambda: training.whole_step(batches), wait)
-        found["issue_update"] = _issue(training.update, ready)
+    if training.device.kind == "cuda":  # until work is issued to an idle device: Python and launches, without results
+        few: JsonDict = {"least": _ISSUED, "most": _ISSUED}
+        found["issue"] = repeat(lambda: training.whole_step(batches), 2.0, before=wait, **few)
+        found["issue_update"] = repeat(training.update, 2.0, before=lambda: (cached_gradients(), wait()), **few)
     return found
+
+
+def both_directions(training: LiveTraining, batch: Any) -> Microbenchmark:
+    """Forward and backward of a micro-batch, from no gradients on."""
+    return Microbenchmark(
+        lambda: training.backward(training.forward(batch)),
+        lambda: training.optimizer.zero_grad(set_to_none=True),
+        training.device.synchronize,
+    )
 
 
 def reference_of(training: LiveTraining) -> ReferenceSpeed | None:
@@ -398,29 +351,9 @@ def reference_of(training: LiveTraining) -> ReferenceSpeed | None:
     return ReferenceSpeed() if training.device.kind == "cpu" else None
 
 
-def square_product(training: LiveTraining, time_limit: float) -> float | None:
-    """Seconds of the square product of ``PRODUCT`` rows; all cores of a CPU only: some reach no peak."""
-    if training.device.kind != "cpu" or torch.get_num_threads() < usable_cores():
-        return None
-    square = torch.ones(PRODUCT, PRODUCT)
-    return repeat(lambda: square @ square, time_limit, least=3).seconds
-
-
-def _issue(call: Callable[[], Any], idle: Callable[[], Any]) -> Timing:
-    """Seconds until work is issued to an idle device: Python and launches, without waiting for results."""
-    return repeat(call, 2.0, before=idle, least=_ISSUED, most=_ISSUED)
-
-
 def ratio_of_batches(training: LiveTraining, batch: Any, other: Any, time_limit: float) -> float:
     """Seconds of forward and backward of another micro-batch over those of this one, alternately."""
-
-    def clear() -> None:
-        training.optimizer.zero_grad(set_to_none=True)
-
-    def both(of: Any) -> Microbenchmark:
-        return Microbenchmark(lambda: training.backward(training.forward(of)), clear, training.device.synchronize)
-
-    one, two = interleaved([both(batch), both(other)], time_limit)
+    one, two = interleaved([both_directions(training, each) for each in (batch, other)], time_limit)
     return two.seconds / one.seconds
 
 
@@ -458,14 +391,10 @@ def _with_threads(training: LiveTraining, batches: list[Any], threads: int) -> f
 
 def copies(training: LiveTraining, batch: Any, time_limit: float) -> JsonDict:
     """A host batch to the device, as the training moves it, and on CUDA the pinning of one."""
-    wait = training.device.synchronize
+    wait, tensors = training.device.synchronize, [x for x in tree_leaves(batch) if isinstance(x, torch.Tensor)]
     found: JsonDict = {"transfer": repeat(lambda: training.to_device(batch), time_limit * 0.6, wait=wait)}
     if training.device.kind == "cuda":
-
-        def pin() -> Any:
-            return tree_map(lambda x: x.pin_memory() if isinstance(x, torch.Tensor) else x, batch)
-
-        found["pin"] = repeat(pin, time_limit * 0.4)
+        found["pin"] = repeat(lambda: [tensor.pin_memory() for tensor in tensors], time_limit * 0.4)
     return found
 
 
@@ -474,35 +403,27 @@ def evaluation(training: LiveTraining, time_limit: float) -> JsonDict:
     if training.evaluation is None:
         return {}
     source = training.evaluation.batches
-    total = _length(source)
-    batches, first, following = _load(source, _EVALUATED if total is None else min(_EVALUATED, total))
+    try:
+        total = len(source)
+    except TypeError:
+        total = sum(1 for _ in itertools.islice(source, 10_000))
+    start = time.perf_counter()
+    stream = iter(source)
+    batches = list(itertools.islice(stream, 1))
+    first = time.perf_counter() - start
+    batches += itertools.islice(stream, min(_EVALUATED, total) - 1)
+    following = (time.perf_counter() - start - first) / max(len(batches) - 1, 1)
     if not batches:
         return {}
     timing = repeat(
         lambda: training.evaluation.on(training.model, batches), time_limit, wait=training.device.synchronize,
         least=2, most=5, reference=reference_of(training),
     )  # fmt: skip
-    if total is None:
-        total = sum(1 for _ in itertools.islice(source, 10_000))
     loading, scale = first + (total - 1) * following, total / len(batches)
     scaled: JsonDict = {name: getattr(timing, name) * scale + loading for name in ("seconds", "low", "high")}
     scaled |= {"cpu_seconds": None, "wait_seconds": None}
     samples = sum(samples_of(batch) or 0 for batch in batches) * scale
-    return {
-        "evaluate": timing.model_copy(update=scaled),
-        "evaluation_samples": samples or None,
-    }
-
-
-def _load(source: Any, count: int) -> tuple[list[Any], float, float]:
-    """The first batches, seconds until the first of them, and seconds for each that follows."""
-    start = time.perf_counter()
-    stream = iter(source)
-    batches = list(itertools.islice(stream, 1))
-    first = time.perf_counter() - start
-    batches += itertools.islice(stream, count - 1)
-    rest = time.perf_counter() - start - first
-    return batches, first, rest / max(len(batches) - 1, 1)
+    return {"evaluate": timing.model_copy(update=scaled), "evaluation_samples": samples or None}
 
 
 def checkpoint(training: LiveTraining, time_limit: float) -> JsonDict:
@@ -533,10 +454,3 @@ def optimizer_bytes(optimizer: torch.optim.Optimizer) -> int:
             )
             total += 3 * size + 2 * states
     return total
-
-
-def _length(batches: Any) -> int | None:
-    try:
-        return len(batches)
-    except TypeError:
-        return None

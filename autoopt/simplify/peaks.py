@@ -8,7 +8,6 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import fields
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from autoopt.simplify.drift import ReferenceSpeed
 VERSION = 8
 """Of how peaks are measured: those of another one are not used again."""
 FOREIGN_CORES = 0.15
-"""Cores that others may use while peaks are measured; with more they are measured again, and not kept."""
+"""Cores that others may use while peaks are measured; with more they are not kept."""
 _HOST_SIZES = (1 << 16, 1 << 19, 1 << 22, 1 << 25, 1 << 26, 1 << 27)
 """Bytes of both operands: from a first-level cache to several times the last one."""
 _DEVICE_SIZES = (1 << 20, 1 << 24, 1 << 27, 1 << 29, 1 << 31)
@@ -54,36 +53,13 @@ def measured_peaks(device: torch.device, *, cache: Path | None = None) -> Peaks:
     known = _read(file)
     if known is not None:
         return known
-    peaks = _undisturbed(device)
-    undisturbed = peaks.foreign_cores is None or peaks.foreign_cores <= FOREIGN_CORES
-    if undisturbed and not _shared(device):  # else others kept cores or device busy: measured again next time
+    peaks = measure(device)
+    # those that others kept cores or device busy for are measured again next time
+    if (peaks.foreign_cores or 0.0) <= FOREIGN_CORES and not (
+        device.type == "cuda" and other_users(open_device(str(device)))
+    ):
         _write(file, peaks)
     return peaks
-
-
-def _shared(device: torch.device) -> bool:
-    """Whether other processes use the device, as far as NVML reports."""
-    return device.type == "cuda" and bool(other_users(open_device(str(device))))
-
-
-def _undisturbed(device: torch.device) -> Peaks:
-    """The best of what was reached in two goes where the first was disturbed: a peak is no peak under load."""
-    first = measure(device)
-    if first.foreign_cores is None or first.foreign_cores <= FOREIGN_CORES:
-        return first
-    second = measure(device)
-    both = sorted((first, second), key=lambda peaks: peaks.foreign_cores or 0.0)
-    rates = [each.name for each in fields(Peaks) if each.name.endswith("_per_second")]
-    best: dict[str, Any] = {
-        name: max((rate for peaks in both if (rate := getattr(peaks, name)) is not None), default=None)
-        for name in rates
-    }
-    best["pace_seconds"] = min((p.pace_seconds for p in both if p.pace_seconds is not None), default=None)
-    best["launch_seconds"] = min((p.launch_seconds for p in both if p.launch_seconds is not None), default=None)
-    for name in ("memory_bytes_per_second_by_size", "host_memory_bytes_per_second_by_size"):
-        tables = [getattr(peaks, name) for peaks in both]
-        best[name] = {size: max(table.get(size, 0.0) for table in tables) for size in tables[0]}
-    return both[0].model_copy(update=best)
 
 
 def cache_folder() -> Path:
@@ -143,7 +119,7 @@ def measure(device: torch.device, time_limit: float = 2.0) -> Peaks:
             values["matmul_tf32_flops_per_second"] = matmul_rate(device, "fp32", time_limit * 0.1)
         values |= copy_rates(device)
         values["host_memory_bytes_per_second"] = host_by_size[max(host_by_size)]
-    launch, storage = launch_cost(device), storage_rate(_storage_folder())
+    launch, storage = launch_cost(device), storage_rate()
     return Peaks(
         **values,
         memory_bytes_per_second=by_size[max(by_size)] if by_size else None,
@@ -174,16 +150,6 @@ def _raise_streams(rates: dict[int, float], device: torch.device, time_limit: fl
     for size in _DEVICE_SIZES if device.type == "cuda" else _HOST_SIZES:
         if size <= room:
             rates[size] = max(rates.get(size, 0.0), stream_rate(device, size, time_limit))
-
-
-def _storage_folder() -> Path | None:
-    """The user's cache if it is there: a temporary folder often lies in memory."""
-    folder = cache_folder()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return None
-    return folder
 
 
 def warm(device: torch.device) -> None:
@@ -279,8 +245,16 @@ def launch_cost(device: torch.device, count: int = 1000) -> float:
     return shortest(many, device, 0.05) / count
 
 
-def storage_rate(folder: Path | None) -> float | None:
-    """Bytes per second of reading a file just written, dropped from the page cache where the system allows."""
+def storage_rate() -> float | None:
+    """Bytes per second of reading a file just written, dropped from the page cache where the system allows.
+
+    In the user's cache if it is there: a temporary folder often lies in memory.
+    """
+    folder: Path | None = cache_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        folder = None
     try:
         with tempfile.NamedTemporaryFile(dir=folder) as file:
             file.write(os.urandom(1 << 20) * (_READ >> 20))

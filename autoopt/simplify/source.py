@@ -14,7 +14,6 @@ import warnings
 from collections import Counter as Counts
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -54,11 +53,6 @@ def is_users(filename: str) -> bool:
         return False
     path = str(Path(filename).resolve())
     return not path.startswith((_OURS, *_LIBRARIES))
-
-
-def is_ours(filename: str) -> bool:
-    """Whether a file is autoopt's own."""
-    return filename.startswith(_OURS)
 
 
 @dataclass(frozen=True)
@@ -178,8 +172,9 @@ class LineSeconds:
     wall: float = 0.0
     cpu: float = 0.0
 
-    def of(self, kind: Kind) -> float:
-        return {"wall": self.wall, "cpu": self.cpu, "wait": max(0.0, self.wall - self.cpu)}[kind]
+    @property
+    def wait(self) -> float:
+        return max(0.0, self.wall - self.cpu)
 
 
 @dataclass
@@ -199,32 +194,36 @@ class LineProfile:
         """
         found: list[Deeper] = []
         above: Place | None = None
-        scale = self._scale(kind, total)
+        # tracing slows Python down
+        roots = {code for code, callers in self.callers.items() if None in callers}
+        traced = sum(getattr(spent, kind) for (code, _), spent in self.spent.items() if code in roots)
+        traced /= max(self.runs, 1)
+        scale = (1.0 if total is None or traced <= 0 else min(1.0, total / traced)) / max(self.runs, 1)
         while len(found) < 6:
             codes = {code for code, callers in self.callers.items() if above in callers}
             lines = [(place, spent) for place, spent in self.spent.items() if place[0] in codes]
             if not lines:
                 break
-            place, spent = max(lines, key=lambda item: item[1].of(kind))
-            seconds = spent.of(kind) * scale
+            place, spent = max(lines, key=lambda item: float(getattr(item[1], kind)))
+            seconds = getattr(spent, kind) * scale
             if seconds <= 0 or (found and seconds < WORTH * found[-1].seconds) or place == above:
                 break
             found.append(link(place[0].co_filename, place[1], seconds))
             above = place
         return tuple(found)
 
-    def hot(self) -> list[tuple[str, int, float]]:
-        """All lines, the costliest first: file, line, seconds of one run."""
-        lines = [(code.co_filename, line, spent.wall / self.runs) for (code, line), spent in self.spent.items()]
-        return sorted(lines, key=lambda item: -item[2])
+    def hottest(self, of: Callable[[CodeType], bool], seconds: float, least: float = 0.0) -> tuple[Deeper, ...]:
+        """The costliest line of some functions, as a chain of one; empty where they have none.
 
-    def _scale(self, kind: Kind, total: float | None) -> float:
-        """Tracing slows Python down, so traced seconds are scaled to those of a run that was not traced."""
-        roots = {code for code, callers in self.callers.items() if None in callers}
-        traced = sum(spent.of(kind) for (code, _), spent in self.spent.items() if code in roots) / max(self.runs, 1)
-        if total is None or traced <= 0:
-            return 1.0 / max(self.runs, 1)
-        return min(1.0, total / traced) / self.runs
+        Args:
+            seconds: of what the lines belong to; none takes longer.
+            least: share of them below which it is left out.
+        """
+        lines = [(place, spent.wall / self.runs) for place, spent in self.spent.items() if of(place[0])]
+        (code, line), cost = max(lines, key=lambda item: item[1], default=((None, 0), 0.0))
+        if code is None or cost < least * seconds:
+            return ()
+        return (link(code.co_filename, line, min(cost, seconds)),)
 
 
 def link(file: str, line: int, seconds: float) -> Deeper:
@@ -257,59 +256,43 @@ def profile_lines(run: Callable[[], Any], time_limit: float, *, most: int = 50) 
     return profile
 
 
-class _Clock:
-    """Wall and core seconds less those that the tracer itself took.
-
-    Without that the lines that *call* a traced function would be charged for the tracing of all its lines.
-    """
-
-    def __init__(self) -> None:
-        self.wall = 0.0
-        self.cpu = 0.0
-        self.entered = (0.0, 0.0)
-
-    def enter(self) -> tuple[float, float]:
-        """Seconds that the traced code has used so far; from here to ``leave`` it is the tracer's own time."""
-        self.entered = (time.perf_counter(), time.thread_time())
-        return self.entered[0] - self.wall, self.entered[1] - self.cpu
-
-    def leave(self) -> None:
-        """Goes back to the traced code."""
-        self.wall += time.perf_counter() - self.entered[0]
-        self.cpu += time.thread_time() - self.entered[1]
-
-
 class _Tracer:
+    """Adds up seconds of lines, less those that tracing itself took: the lines that *call* a traced function would be
+    charged for the tracing of all its lines."""
+
     def __init__(self, profile: LineProfile) -> None:
         self.profile = profile
-        self.clock = _Clock()
         self.open: dict[FrameType, tuple[int, float, float]] = {}
+        self.wall = self.cpu = 0.0
+        """Of tracing, so far."""
 
     def enter(self, frame: FrameType, event: str, argument: Any) -> Any:
         if event != "call" or not is_users(frame.f_code.co_filename):
             return None
-        now, cpu = self.clock.enter()
+        wall, cpu = time.perf_counter(), time.thread_time()
         caller = frame.f_back
         while caller is not None and caller not in self.open:
             caller = caller.f_back
         place = (caller.f_code, self.open[caller][0]) if caller is not None else None
         self.profile.callers[frame.f_code].add(place)
-        self.open[frame] = (frame.f_lineno, now, cpu)
-        self.clock.leave()
+        self.open[frame] = (frame.f_lineno, wall - self.wall, cpu - self.cpu)
+        self.wall += time.perf_counter() - wall
+        self.cpu += time.thread_time() - cpu
         return self.step
 
     def step(self, frame: FrameType, event: str, argument: Any) -> Any:
         if event in ("line", "return") and frame in self.open:
-            now, cpu = self.clock.enter()
+            wall, cpu = time.perf_counter(), time.thread_time()
             line, since, used = self.open[frame]
             spent = self.profile.spent[(frame.f_code, line)]
-            spent.wall += now - since
-            spent.cpu += cpu - used
+            spent.wall += wall - self.wall - since
+            spent.cpu += cpu - self.cpu - used
             if event == "return":
                 del self.open[frame]
             else:
-                self.open[frame] = (frame.f_lineno, now, cpu)
-            self.clock.leave()
+                self.open[frame] = (frame.f_lineno, wall - self.wall, cpu - self.cpu)
+            self.wall += time.perf_counter() - wall
+            self.cpu += time.thread_time() - cpu
         return self.step
 
 
@@ -409,7 +392,7 @@ def _crosses(values: Any) -> bool:
 def users_line(frame: FrameType | None) -> Line | None:
     """The innermost frame in a file of the user's own; None where autoopt called the library itself."""
     while frame is not None:
-        if is_ours(frame.f_code.co_filename):
+        if frame.f_code.co_filename.startswith(_OURS):
             return None
         if is_users(frame.f_code.co_filename):
             return frame.f_code.co_filename, frame.f_lineno
@@ -424,13 +407,8 @@ def watch(run: Callable[[], Any], device: torch.device) -> WatchedStep:
     with mode:
         run()
     mode.seen.total_seconds = time.perf_counter() - began
-    if device.type == "cuda":
-        for line in _cuda_syncs(run):
-            mode.seen.syncs[line] = max(mode.seen.syncs[line], 1)
-    return mode.seen
-
-
-def _cuda_syncs(run: Callable[[], Any]) -> list[Line]:
+    if device.type != "cuda":
+        return mode.seen
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -439,9 +417,11 @@ def _cuda_syncs(run: Callable[[], Any]) -> list[Line]:
             run()
         finally:
             torch.cuda.set_sync_debug_mode(before)
-    return [
-        (item.filename, item.lineno) for item in caught if "synchroniz" in str(item.message) and is_users(item.filename)
-    ]
+    for item in caught:
+        if "synchroniz" in str(item.message) and is_users(item.filename):
+            line = (item.filename, item.lineno)
+            mode.seen.syncs[line] = max(mode.seen.syncs[line], 1)
+    return mode.seen
 
 
 @dataclass
@@ -453,57 +433,40 @@ class Unused:
     seconds: float = 0.0
 
 
-@dataclass
-class _Output:
-    """Outputs of a submodule in one forward pass."""
-
-    tensors: list[torch.Tensor] = field(default_factory=list)
-    line: Line | None = None
-    began: float = 0.0
-    seconds: float = 0.0
-
-
 def unused_outputs(model: nn.Module, forward: Callable[[], torch.Tensor]) -> list[Unused]:
     """Submodules that are computed for nothing: their outputs are not in the loss's graph."""
-    outputs: dict[str, _Output] = {}
-    with _outputs_of(model, outputs):
-        loss = forward()
-    reached = _graph(loss)
-    found = []
-    for name, output in outputs.items():
-        nodes = [tensor.grad_fn for tensor in output.tensors if tensor.grad_fn is not None]
-        if nodes and not any(node in reached for node in nodes):
-            found.append(Unused(name, output.line, output.seconds))
-    names = {item.module for item in found}
-    return [item for item in found if not any(item.module.startswith(f"{other}.") for other in names)]
+    tensors: dict[str, list[torch.Tensor]] = defaultdict(list)
+    seen: dict[str, Unused] = {}
+    began: dict[str, float] = {}
+    handles: list[Any] = []
 
+    def watch(name: str, module: nn.Module) -> None:
+        def begin(module: nn.Module, inputs: Any) -> None:
+            began[name] = time.perf_counter()
 
-@contextmanager
-def _outputs_of(model: nn.Module, outputs: dict[str, _Output]) -> Iterator[None]:
-    handles = []
+        def end(module: nn.Module, inputs: Any, made: Any) -> None:
+            one = seen.setdefault(name, Unused(name, None))
+            one.seconds += time.perf_counter() - began[name]
+            one.line = one.line or users_line(sys._getframe(1))
+            tensors[name] += _tensors(made)
 
-    def begin(name: str) -> None:
-        outputs.setdefault(name, _Output()).began = time.perf_counter()
-
-    def keep(name: str, made: Any, line: Line | None) -> None:
-        output = outputs[name]
-        output.seconds += time.perf_counter() - output.began
-        output.tensors += _tensors(made)
-        output.line = output.line or line
+        handles.extend([module.register_forward_pre_hook(begin), module.register_forward_hook(end)])
 
     for name, module in model.named_modules():
         if name:
-            handles += [
-                module.register_forward_pre_hook(lambda module, inputs, name=name: begin(name)),
-                module.register_forward_hook(
-                    lambda module, inputs, made, name=name: keep(name, made, users_line(sys._getframe(1)))
-                ),
-            ]
+            watch(name, module)
     try:
-        yield
+        loss = forward()
     finally:
         for handle in handles:
             handle.remove()
+    reached = _graph(loss)
+    names = set()
+    for name, made in tensors.items():
+        nodes = [tensor.grad_fn for tensor in made if tensor.grad_fn is not None]
+        if nodes and not any(node in reached for node in nodes):
+            names.add(name)
+    return [seen[name] for name in seen if name in names and not any(name.startswith(f"{o}.") for o in names)]
 
 
 def _graph(loss: torch.Tensor) -> set[Any]:

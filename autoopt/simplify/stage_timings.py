@@ -10,8 +10,6 @@ DEFAULT_PREFETCH = 2
 """Batches that each worker of torch's DataLoader prepares ahead."""
 SLOWEST = 0.02
 """Least speed over the speed alone, however many compete."""
-PRODUCT = 1024
-"""Rows of the square product that shows how near to its peak the machine is just now, on all of its cores."""
 
 
 class Timing(Record):
@@ -78,8 +76,7 @@ class StageTimings(Record):
     ``evaluation_samples``: that it reads; ``checkpoint``: one, to the disk.
     ``deeper``: below a stage, by its name, seconds per micro-batch, of the optimizer per step. ``reference``: of the
     machine's speed while the training ran, before and after the microbenchmarks; None on a device.
-    ``product_seconds``: of a square product of ``PRODUCT`` rows in
-    float32 before and after the compute's microbenchmarks; all cores of a CPU only. ``padding``: share of padding in
+    ``padding``: share of padding in
     the batches that were computed on, None where they hold no sequences.
     """
 
@@ -123,7 +120,6 @@ class StageTimings(Record):
     launches: int | None = None
     deeper: dict[str, tuple[Deeper, ...]] = field(default_factory=dict)
     memory_used: float | None = None
-    product_seconds: float | None = None
     padding: float | None = None
     reference: float | None = None
     seconds: float = 0.0

@@ -439,7 +439,6 @@ def test_a_block_of_a_training_that_compiles_late() -> None:
             training.clock.began -= 50.0
         step()
 
-    training.step_by_stages()
     training.clock.step_done = slow_once  # type: ignore[method-assign]
     block = run_block(training, lambda steps, _: steps >= 20)
     assert block.late_seconds == pytest.approx(50.0, abs=1.0)

@@ -167,8 +167,8 @@ def test_flops_of_the_step_and_no_trace_of_the_count(monkeypatch: pytest.MonkeyP
     it = live(monkeypatch)
     before = [p.clone() for p in it.training.model.parameters()]
     flops = tasks.flops(it)
-    assert flops["forward_flops"] == 2 * 32 * (16 * 32 + 32 * 2)
-    assert flops["flops"] == flops["flops_per_sample"] * 32
+    forward = 2 * 32 * (16 * 32 + 32 * 2)
+    assert flops["flops_per_step"] == 3 * forward - 2 * 32 * 16 * 32, "the input needs no gradient"
     assert all(torch.equal(a, b) for a, b in zip(before, it.training.model.parameters(), strict=True))
 
 
@@ -183,8 +183,7 @@ def test_what_strategies_find_and_one_that_crashes(monkeypatch: pytest.MonkeyPat
 
 def test_the_largest_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     found = tasks.largest_batch(live(monkeypatch), batches=5)
-    assert found["shapes"]["[0]"] == [32, 16]
-    assert found["looked_at"] == 5
+    assert found["peak_memory_bytes"] <= found["limit_bytes"]
 
 
 def test_a_trace_is_written_and_read_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -192,10 +191,8 @@ def test_a_trace_is_written_and_read_back(monkeypatch: pytest.MonkeyPatch, tmp_p
     with gzip.open(written["raw"], "rt") as file:
         assert "traceEvents" in json.load(file)
     profile = read_profile(written["readable"])
-    assert profile == written["profile"]
-    assert profile["breakdown"]["DataLoader"] > 0
+    assert profile["shares"]["DataLoader"] > 0
     assert sum(profile["shares"].values()) == pytest.approx(1.0, abs=0.02)
-    assert any(row["name"].startswith("aten::") for row in profile["operators"])
 
 
 def test_categories_are_renamed_and_nothing_else() -> None:

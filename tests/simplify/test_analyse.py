@@ -12,9 +12,9 @@ from autoopt.records import Deeper, Operator, Peaks, Plan, Round, Stage
 from autoopt.records.distributed import Communication, Spread
 from autoopt.records.messages import Block
 from autoopt.simplify.analyse import analyse, communication
-from autoopt.simplify.bottleneck import bottleneck, classify, of_peak, stage_ceilings
+from autoopt.simplify.bottleneck import bottleneck, classify, stage_ceilings
 from autoopt.simplify.pipeline import Pipeline
-from autoopt.simplify.stage_timings import PRODUCT, InputTimings, StageTimings, Timing
+from autoopt.simplify.stage_timings import InputTimings, StageTimings, Timing
 
 PEAKS = Peaks(
     matmul_fp32_flops_per_second=1e11, matmul_bf16_flops_per_second=4e11, memory_bytes_per_second=1e10,
@@ -326,15 +326,6 @@ def test_samples_whose_cores_were_not_read_count_as_work_but_for_their_waiting()
     }
     assert found["storage"].seconds == pytest.approx(0.001)
     assert found["preparation"].seconds == pytest.approx(0.002)
-
-
-def test_the_share_of_its_peak_follows_from_the_product_that_was_timed() -> None:
-    rate = PEAKS.matmul_fp32_flops_per_second
-    assert rate is not None
-    half = 2 * 2.0 * PRODUCT**3 / rate
-    assert of_peak(survey_of(product_seconds=half), PEAKS) == pytest.approx(0.5)
-    assert of_peak(survey_of(product_seconds=half / 8), PEAKS) == 1.0
-    assert of_peak(survey_of(), PEAKS) == 1.0
 
 
 def test_a_stage_that_is_nothing_of_the_step_is_no_bottleneck() -> None:
