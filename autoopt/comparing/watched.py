@@ -20,8 +20,7 @@ from autoopt.benchmark.cputime import cpu_times, foreign_seconds
 from autoopt.errors import TrialFailed
 from autoopt.records import Plan
 from autoopt.records.messages import Block, Startup
-from autoopt.search.compare.arm import TrialArm, TrialProcess
-from autoopt.search.compare.script_arm import ScriptArm
+from autoopt.search.compare.arm import ScriptArm, TrialArm, TrialProcess
 from autoopt.trial.tree import Standing
 
 Clock = Callable[[], float]

@@ -12,8 +12,8 @@ from autoopt.search.accept.evidence import Judgement
 from autoopt.search.at_once import compare_switched, compared
 from autoopt.search.candidate import Candidate, shares
 from autoopt.search.compare.comparison import Comparison, Decision, Side
-from autoopt.search.compare.error_budget import alpha_of
 from autoopt.search.compare.noise import compiled_again, learned
+from autoopt.search.compare.sequential_test import alpha_of
 from autoopt.search.first_training import expected, train_beside
 from autoopt.search.planner import candidate_plan
 from autoopt.search.run_context import RunContext

@@ -18,11 +18,10 @@ from autoopt.records.messages import Block
 from autoopt.search.accept.time_to_target import step_times
 from autoopt.search.compare.arena import block_length
 from autoopt.search.compare.arm import EVALUATED, READY, RUN_BLOCK, WARM_UP, TrialArm
-from autoopt.search.compare.comparison import Comparison, Decision, Rule
+from autoopt.search.compare.comparison import Comparison, Decision, Rule, SideStatistics
 from autoopt.search.compare.contest import compare
 from autoopt.search.compare.noise import control
 from autoopt.search.compare.rounds import Rounds, merged, ratio_of_totals, undisturbed
-from autoopt.search.compare.side_statistics import SideStatistics
 from autoopt.search.compare.statistics import MIN_BLOCKS
 from autoopt.testing.fakes import Behaviour, FakeMachine, NoiseModel
 

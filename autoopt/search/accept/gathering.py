@@ -18,7 +18,7 @@ from autoopt.search.accept.probes import Probes
 from autoopt.search.accept.time_to_target import by_whole_run, price_of
 from autoopt.search.accept.trainings import Clock, Trainings
 from autoopt.search.compare.comparison import Comparison, LossPath, SideFailure
-from autoopt.search.compare.error_budget import ALPHA
+from autoopt.search.compare.sequential_test import ALPHA
 from autoopt.setup import Setup
 from autoopt.strategy import Risk
 

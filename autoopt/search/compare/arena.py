@@ -20,8 +20,7 @@ from autoopt.records import Plan
 from autoopt.records.account import Row
 from autoopt.records.messages import Block, Startup
 from autoopt.search.compare.arm import Arm, Start
-from autoopt.search.compare.comparison import Rule, SideFailure, SideName
-from autoopt.search.compare.side_statistics import SideStatistics
+from autoopt.search.compare.comparison import Rule, SideFailure, SideName, SideStatistics
 
 Clock = Callable[[], float]
 SIDES: tuple[SideName, SideName] = ("incumbent", "candidate")

@@ -41,10 +41,10 @@ from autoopt.search.compare.comparison import (
     Rule,
     SideFailure,
     SideName,
+    SideStatistics,
 )
 from autoopt.search.compare.rounds import Rounds, merged
 from autoopt.search.compare.sequential_test import SequentialTest
-from autoopt.search.compare.side_statistics import SideStatistics
 from autoopt.search.compare.statistics import MIN_BLOCKS
 
 T = TypeVar("T")
@@ -152,7 +152,6 @@ class Contest:
         self._role: SideName = role
         self._opposite: SideName = SIDES[1 - SIDES.index(role)]
         self._shared = Seat(role, SideStatistics(shared))
-        self._fresh = source.live is None
         if source.switched is not None:
             noise = within(noise or Noise())
         self.rivals = [
@@ -459,7 +458,6 @@ class Contest:
             measured_seconds=sum(row.seconds for row in rival.rows),
             disturbed_share=rival.disturbed / rival.counted if rival.counted else None,
             between_process_sd=rival.test.between_process_sd,
-            fresh=self._fresh,
             mode=self._mode,
         )
         return found if self._mode != SWITCHED else self._of_one_process(found)
@@ -486,7 +484,6 @@ class Contest:
                 "reason": found.reason.replace("pairs of processes", "processes that were switched"),
                 "incumbent": sides[0],
                 "candidate": sides[1],
-                "saved_seconds": startup.build_seconds + startup.setup_seconds + startup.warmup_seconds,
             }
         )
 

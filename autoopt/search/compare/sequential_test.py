@@ -1,4 +1,11 @@
-"""When pairs of processes are enough: accept, reject, harmful, futile, or on with the next."""
+"""When pairs of processes are enough: accept, reject, harmful, futile, or on with the next.
+
+A run has one error budget: the chance that anything is kept that does nothing, over all of its candidates. Each
+comparison carries an e-value, the likelihood ratio of its sequential test; testing it against ``alpha_t`` is asking it
+to exceed ``1 / alpha_t``. Levels follow e-LOND (Xu and Ramdas, "Online multiple testing with e-values", AISTATS 2024),
+the online form of e-BH: the share of false ones among what is kept stays below ``ALPHA`` in expectation, whatever the
+dependence, and so does the chance of keeping any where nothing works.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +17,9 @@ from scipy.stats import norm
 from autoopt.records import Estimate, Noise
 from autoopt.search.compare.comparison import Decision, PairOfProcesses, Rule
 from autoopt.search.compare.statistics import MIN_BLOCKS, BetweenProcess, Level, TwoLevel, best_blocks, known_radius
+
+ALPHA = 0.05
+"""The chance of an error in the whole run."""
 
 _MOST_BLOCKS = 40
 
@@ -23,6 +33,17 @@ MODES = 5.0
 the usual 4 %, one process in five that is 20 % slower was accepted in a third of placebos."""
 
 _HOPELESS = 0.05
+
+
+def alpha_of(tested: int, kept: int) -> float:
+    """The level at which the next candidate is kept.
+
+    Args:
+        tested: candidates that were put to confirmation before it.
+        kept: those of them that were kept.
+    """
+    number = tested + 1
+    return ALPHA * (kept + 1) / (number * (number + 1))
 
 
 def between_process_of(noise: Noise | None) -> BetweenProcess:
