@@ -20,8 +20,7 @@ from autoopt.benchmark.transfer import mapped
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.errors import DocumentError, TrialFailed, UsageError, WorkloadError
 from autoopt.latency.quality import judged
-from autoopt.latency.serving.load import Ask, Batcher, Request, asker, measure
-from autoopt.latency.serving.requests import calls_of, cut_to, joined, samples_of
+from autoopt.latency.serving.requests import Ask, Batcher, Request, asker, calls_of, cut_to, joined, measure, samples_of
 from autoopt.latency.serving.variants import Variant, load, prepare
 from autoopt.loading import importing, validation
 from autoopt.records import JsonDict

@@ -21,8 +21,7 @@ from autoopt.latency.measuring import Servers, over_processes, tail
 from autoopt.latency.options import Serve, parse_latency, parse_shares, pattern
 from autoopt.latency.quality import drop, judged, paired_proportions
 from autoopt.latency.search import Search
-from autoopt.latency.serving.load import Batcher, measure, quantile, together
-from autoopt.latency.serving.requests import cut, cut_to, joined, shortened
+from autoopt.latency.serving.requests import Batcher, cut, cut_to, joined, measure, quantile, shortened, together
 from autoopt.latency.serving.variants import Variant
 from autoopt.options import Options
 from autoopt.records import Environment, Estimate
