@@ -5,7 +5,6 @@ Under one client or several, each is timed from asking to the answer on the host
 
 from __future__ import annotations
 
-import itertools
 import queue
 import threading
 import time
@@ -45,26 +44,16 @@ class Recorded(nn.Module):
         return next(self._answers)
 
 
-def single_samples(batches: Iterable[Any]) -> Iterator[Any]:
-    """Batches of one sample each."""
-    return itertools.chain.from_iterable(_cut(batch, itertools.repeat(1)) for batch in batches)
-
-
 def cut_to(batches: Iterable[Any], sizes: Iterable[int], lengths: Iterable[int | None]) -> Iterator[Any]:
     """Batches of given sizes, one after the other, shortened to given lengths (None: as they are)."""
     sizes, lengths = iter(sizes), iter(lengths)
     for batch in batches:
-        for part in _cut(batch, sizes):
-            length = next(lengths)
+        whole, start = samples_of(batch), 0
+        while start < whole:
+            stop = min(start + next(sizes), whole)
+            part, length = cut(batch, start, stop, whole), next(lengths)
             yield part if length is None else shortened(part, length)
-
-
-def _cut(batch: Any, sizes: Iterator[int]) -> Iterator[Any]:
-    whole, start = samples_of(batch), 0
-    while start < whole:
-        stop = min(start + next(sizes), whole)
-        yield cut(batch, start, stop, whole)
-        start = stop
+            start = stop
 
 
 def calls_of(model: Any, evaluate: Evaluate, batches: Iterable[Any]) -> list[tuple[Any, Any]]:
@@ -75,20 +64,21 @@ def calls_of(model: Any, evaluate: Evaluate, batches: Iterable[Any]) -> list[tup
     return recorder.calls
 
 
-def mapped(tree: Any, change: Callable[[torch.Tensor], Any]) -> Any:
-    """The same structure with each tensor changed; what is no tensor stays."""
+def mapped(tree: Any, change: Callable[[torch.Tensor], Any], texts: Callable[[Any], Any] = lambda tree: tree) -> Any:
+    """The same structure with each tensor and each list of text changed; what is neither stays."""
     if isinstance(tree, torch.Tensor):
         return change(tree)
     if isinstance(tree, Mapping):
-        items = {key: mapped(value, change) for key, value in tree.items()}
+        items = {key: mapped(value, change, texts) for key, value in tree.items()}
         try:
             return type(tree)(**items) if hasattr(tree, "to_tuple") else type(tree)(items)  # type: ignore[call-arg]
         except TypeError:
             return items
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*(mapped(value, change) for value in tree))
     if isinstance(tree, list | tuple):
-        return type(tree)(mapped(value, change) for value in tree)
+        if tree and all(isinstance(item, str) for item in tree):
+            return texts(tree)
+        parts = [mapped(value, change, texts) for value in tree]
+        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
     return tree
 
 
@@ -113,21 +103,12 @@ def samples_of(tree: Any) -> int:
 
 def cut(tree: Any, start: int, stop: int, whole: int | None = None) -> Any:
     """Samples ``start`` to ``stop`` of a batch: of each tensor and each list of text that has one entry a sample."""
-    whole = samples_of(tree) if whole is None else whole
-    if isinstance(tree, torch.Tensor):
-        return tree[start:stop] if tree.dim() and tree.shape[0] == whole else tree
-    if isinstance(tree, Mapping):
-        items = {key: cut(value, start, stop, whole) for key, value in tree.items()}
-        try:
-            return type(tree)(**items) if hasattr(tree, "to_tuple") else type(tree)(items)  # type: ignore[call-arg]
-        except TypeError:
-            return items
-    if isinstance(tree, list | tuple) and tree and all(isinstance(item, str) for item in tree):
-        return tree[start:stop] if len(tree) == whole else tree
-    if isinstance(tree, list | tuple):
-        parts = [cut(value, start, stop, whole) for value in tree]
-        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
-    return tree
+    count = samples_of(tree) if whole is None else whole
+    return mapped(
+        tree,
+        lambda tensor: tensor[start:stop] if tensor.dim() and tensor.shape[0] == count else tensor,
+        lambda texts: texts[start:stop] if len(texts) == count else texts,
+    )
 
 
 def shortened(tree: Any, length: int) -> Any:
