@@ -18,7 +18,7 @@ def candidates(facts: JsonDict, serve: Serve) -> Iterator[tuple[Variant, str]]:
     """Variants with the reason why each is not applicable (empty: it is), the quickest to try first.
 
     Args:
-        facts: as ``autoopt.latency.tasks.describe`` tells them.
+        facts: those of ``autoopt.latency.tasks.describe``.
     """
     cpu, layers = facts["device"] == "cpu", "" if facts["linear"] else "the model has no linear layer"
     convolutions = "" if facts["convolutions"] else "the model has no 2-d convolution"

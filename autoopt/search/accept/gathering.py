@@ -197,8 +197,7 @@ class Probes:
         block = self._steps.step(
             "probe", key, lambda: Block.model_validate(self._runner.ask(plan, LOSSES, **ask)), Block
         )
-        first = block.first_step
-        return LossPath(steps=tuple(range(first, first + len(block.losses))), losses=block.losses)
+        return LossPath.of(block.losses, block.first_step)
 
     def _probe(self, plan: Plan, ask: _Ask, before: ProbeResult | None) -> ProbeResult:
         steps, samples = (before.probe.steps, samples_read(before.probe.epochs)) if before else (None, 0)
@@ -439,7 +438,7 @@ class Gate:
 
     def evidence(self, plan: Plan, incumbent: Plan, facts: WorkloadFacts) -> Evidence:
         """Trainings and facts of these plans so far."""
-        failure, differ = self.trainings.failure(plan), self._steps_differ(incumbent)
+        failure, differ = self.trainings.failure(plan), self.risk_over(incumbent, Plan()).trains_otherwise
         beside, registry = self.trainings.pairs(incumbent, plan), self.registry
         # an incumbent that takes the baseline's steps was shown to train as it does, and stands for it
         reference = incumbent if beside and not differ else self.baseline
@@ -460,20 +459,8 @@ class Gate:
             checkpoint_of_incumbent=self.evaluations.ratio("checkpoint", before, Setup()) or 1.0,
             checkpoint_ratio=self.evaluations.ratio("checkpoint", registry.fold(plan), before),
             memory_limit_bytes=self.memory_limit_bytes,
-            failure=SideFailure(
-                side="candidate",
-                kind=failure.kind,
-                message=failure.message,
-                where=failure.where,
-                detail=failure.detail,
-            )
-            if failure
-            else None,
+            failure=SideFailure.of("candidate", failure) if failure else None,
         )
-
-    def _steps_differ(self, plan: Plan) -> bool:
-        """Whether a plan takes other steps than the baseline, by the class of its changes."""
-        return any(self.registry[c.strategy].risk.trains_otherwise for c in plan.changes)
 
     def _gather(
         self, wanted: RequiredRuns, plan: Plan, incumbent: Plan, comparison: Comparison, deadline: float, number: int
@@ -489,7 +476,10 @@ class Gate:
         """
         trainings, estimate = self.trainings, comparison.estimate
         low, speedup = (max(estimate.low, 1.0), estimate.value) if estimate else (1.0, 1.0)
-        differ, otherwise = self._steps_differ(incumbent), self.risk_over(plan, incumbent).trains_otherwise
+        differ, otherwise = (
+            self.risk_over(incumbent, Plan()).trains_otherwise,
+            self.risk_over(plan, incumbent).trains_otherwise,
+        )
         beside = incumbent if differ or otherwise else self.baseline
         have = len(trainings.pairs(beside, plan))
         seeds = [self.seed + n for n in range(1, wanted.seeds + 1)]

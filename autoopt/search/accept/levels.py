@@ -221,7 +221,7 @@ def _identical(
     """A sentence where losses, weights and buffers agree to rounding over the whole probe; else empty."""
     if not before.arrays.alike(after.arrays) or before.probe.unseen or after.probe.unseen:
         return ""
-    paths = common(_path(before.probe), _path(after.probe))
+    paths = common(LossPath.of(before.probe.losses), LossPath.of(after.probe.losses))
     if paths is None:
         return ""
     steps, rounded = len(paths.steps), max(_ROUNDING_ERROR, 64 * epsilon)
@@ -247,10 +247,6 @@ def _identical(
 
 _ROUNDING_BUFFERS = 0.02
 """Difference of a buffer's changes, over these, that rounding in float32 explains."""
-
-
-def _path(probe: Probe) -> LossPath:
-    return LossPath(steps=tuple(range(len(probe.losses))), losses=probe.losses)
 
 
 def _doubt(before: ProbeResult, after: ProbeResult, points: list[GradientFidelity], update: float | None) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
 import numpy as np
 
+from autoopt.errors import TrialFailed
 from autoopt.records import Estimate, Percentiles, Plan, Record
 from autoopt.records.account import Row
 from autoopt.records.messages import Block, Startup
@@ -76,6 +78,16 @@ class LossPath(Record):
 
     steps: tuple[int, ...] = ()
     losses: tuple[float | None, ...] = ()
+
+    @staticmethod
+    def of(losses: Sequence[float | None], first: int = 0) -> LossPath:
+        """Losses of all steps from the first one on."""
+        return LossPath(steps=tuple(range(first, first + len(losses))), losses=tuple(losses))
+
+    @property
+    def not_finite(self) -> int | None:
+        """The first step whose loss was not finite."""
+        return next((step for step, loss in zip(self.steps, self.losses, strict=True) if loss is None), None)
 
 
 class Side(Record):
@@ -253,6 +265,10 @@ class SideFailure(Record):
     def reason(self) -> str:
         """As result.json holds it, such as ``out_of_memory: ...``."""
         return f"{self.kind}: {self.message}"
+
+    @staticmethod
+    def of(side: SideName, error: TrialFailed) -> SideFailure:
+        return SideFailure(side=side, kind=error.kind, message=error.message, where=error.where, detail=error.detail)
 
 
 class Comparison(Record):

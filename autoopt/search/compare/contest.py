@@ -28,8 +28,6 @@ from autoopt.search.compare.arena import (
     Seat,
     SeatFailedError,
     Source,
-    failure_of,
-    not_finite,
 )
 from autoopt.search.compare.arm import Start
 from autoopt.search.compare.comparison import (
@@ -240,9 +238,10 @@ class Contest:
         for rival in waiting:
             if rival.waits and self._shared.startup is not None and rival.seat.startup is not None:
                 incumbent, candidate = self._in_order(self._shared.startup, rival.seat.startup)
-                failed = not_finite(incumbent, candidate)
-                if failed is not None:
-                    rival.failure = failure_of("candidate", failed)
+                usual, bad = (LossPath.of(each.losses, each.first_step).not_finite for each in (incumbent, candidate))
+                if bad is not None and (usual is None or usual > bad):
+                    failed = TrialFailed("not_finite", f"the loss of step {bad}", where="training")
+                    rival.failure = SideFailure.of("candidate", failed)
                     rival.decided = Decision.FAILED, rival.failure.reason
 
     def _guarded(self, arena: Arena, rival: _Rival | None, action: Callable[[], object]) -> bool:
@@ -269,7 +268,7 @@ class Contest:
                 whose = " (the incumbent, not the candidate)" if label == "incumbent" else ""
                 for each in self.rivals if rival is None else [rival]:
                     if each.waits:
-                        each.failure = failure_of(label, failed.error)
+                        each.failure = SideFailure.of(label, failed.error)
                         each.decided = Decision.FAILED, each.failure.reason + whose
             arena.end(failed.seat)  # what hangs would train next to the others
             return False
@@ -323,7 +322,7 @@ class Contest:
             incumbent, candidate = self._in_order(shared, own)
             if incumbent[-1].samples is not None and candidate[-1].samples is None:
                 failed = TrialFailed("error", "the candidate's samples cannot be counted, and the baseline's are")
-                rival.failure = failure_of("candidate", failed)
+                rival.failure = SideFailure.of("candidate", failed)
                 rival.decided = Decision.FAILED, rival.failure.reason
                 continue
             if self._mode == SWITCHED and rival.side.broke and not self._shared.side.broke:

@@ -142,25 +142,22 @@ class SequentialTest:
         return level is not None and exp(level.value) > 1 + self.rule.min_gain
 
     def _proved(self, level: TwoLevel) -> Decision | None:
-        """The decision that the confidence sequence has settled, if anything."""
-        rule = self.rule
-        if level.n >= rule.min_pairs and self._faster(level):
-            return Decision.ACCEPT
-        if level.below(min(0.0, log1p(rule.min_gain)), rule.alpha):
-            return Decision.HARMFUL
-        if level.below(log1p(rule.min_gain), rule.alpha_reject):
-            return Decision.REJECT
-        return None
+        """The decision that the confidence sequence has settled, if anything.
 
-    def _faster(self, level: TwoLevel) -> bool:
-        """Whether the interval that is reported clears the gain worth having, and the run's error budget allows it."""
+        Accepted is where the interval that is reported clears the gain worth having, and the run's error budget and a
+        slow mode that was not seen allow it.
+        """
         rule, least = self.rule, log1p(self.rule.min_gain)
-        allowed = rule.alpha_accept is None or level.surely_above(least, rule.alpha_accept)
-        return (
-            level.above(least, rule.alpha)
-            and allowed
+        if (
+            level.n >= rule.min_pairs
+            and level.above(least, rule.alpha)
+            and (rule.alpha_accept is None or level.surely_above(least, rule.alpha_accept))
             and level.value - unseen_mode(level.n, self._sd, rule.alpha) > least
-        )
+        ):
+            return Decision.ACCEPT
+        if level.below(min(0.0, least), rule.alpha):
+            return Decision.HARMFUL
+        return Decision.REJECT if level.below(least, rule.alpha_reject) else None
 
     def decide(self, seconds_left: float) -> tuple[Decision, str] | None:
         """The decision with its reason after finished pairs, or None: another pair is worth it."""
