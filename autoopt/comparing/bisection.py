@@ -30,7 +30,7 @@ from scipy.stats import t as student
 
 from autoopt.comparing.compare import Comparing
 from autoopt.comparing.session import KnownBaseline
-from autoopt.comparing.sides import Side, commit_of, git, side
+from autoopt.comparing.sides import Side, commit_of, git, side, text_of
 from autoopt.errors import EnvironmentLacks, TrialFailed, UsageError, WorkloadError
 from autoopt.options import Options
 from autoopt.records.comparing import Requirement
@@ -215,12 +215,8 @@ def packages(good: Path, bad: Path) -> Iterator[list[Place]]:
 
 def _lock(path: Path) -> dict[str, str]:
     """Requirements by the name of the package."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read {path}: {error}") from None
     found = {}
-    for line in lines:
+    for line in text_of(path).splitlines():
         text = line.split("#")[0].split("\\")[0].strip()
         name = re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*", text)
         if name:
@@ -288,10 +284,8 @@ class Bisecting:
                             raise WorkloadError(f"{good.name} fails: {failure.reason}") from None
                         return self._skipped(place, failure.reason)
 
-            return bisect(len(self._places) - 1, measure, self._more)
-
-    def _more(self) -> bool:
-        return time.monotonic() - self._began < self._options.budget_seconds
+            end = self._began + self._options.budget_seconds
+            return bisect(len(self._places) - 1, measure, lambda: time.monotonic() < end)
 
     def _told(self, place: int, margin: float, sides: dict[str, Side], launcher: Launcher, folder: str) -> Told | None:
         self._asked += 1

@@ -16,7 +16,7 @@ from typing import Any
 import autoopt
 from autoopt.comparing import session as sessions
 from autoopt.comparing.answer import answer_of, changed_sources, rate_of
-from autoopt.comparing.learning import PATIENCE, Judge, Rounding
+from autoopt.comparing.learning import PATIENCE, Evaluating, Judge, Rounding
 from autoopt.comparing.ledger import answered, enter
 from autoopt.comparing.session import KnownBaseline, fingerprint_of
 from autoopt.comparing.sides import Side, check_alike, check_files, side, workload_of
@@ -312,6 +312,11 @@ class Comparing:
             return rule.model_copy(update={"min_gain": 0.0, "until_error": 0.02})
         return rule.model_copy(update={"min_gain": -self.requirement.margin, "alpha_reject": 0.05})
 
+    @property
+    def evaluating(self) -> Evaluating | None:
+        """The evaluation of both sides' weights; None before there is any."""
+        return self.judge.evaluating if self.judge else None
+
     def start_seconds(self, name: str) -> float | None:
         """Median over its processes, by the clock of this one."""
         starts = self.pairs.starts[name]
@@ -390,9 +395,9 @@ def compare_sides(
         }
         check_alike(sides["baseline"], sides["candidate"])
         stack.enter_context(sides["baseline"].workload.alone())
-        records = {name: _record(each) for name, each in sides.items()}
+        sources = {name: each.sources for name, each in sides.items()}
         seed = secrets.randbelow(2**31)  # neither side can have known it
-        names = (_name(records["baseline"]), _name(records["candidate"]))
+        names = [f"{each.given} ({each.commit[:12]})" if each.commit else each.given for each in sides.values()]
         before = sessions.read(session) if session else sessions.Session()
         entry = enter(ledger, baseline=names[0], candidate=names[1], after=head or before.head) if ledger else None
         known = before.baseline
@@ -404,14 +409,15 @@ def compare_sides(
             sides, options, registry, launcher, folder, seed, entry, requirement, clock, say, known, session is None
         )
         found = comparing.run(began + options.budget_seconds)
-        changed = [changed_sources(name, records[name].sources, sides[name].sources) for name in sides]
-        tampered = next(filter(None, changed), "")
+        tampered = [changed_sources(name, sources[name], sides[name].sources) for name in sides]
+    evaluating = comparing.evaluating
+    one, two = (evaluating.value(name) if evaluating else None for name in sides)
     document = Compared(
         autoopt_version=autoopt.__version__,
         created=created,
         seconds=clock() - began,
-        baseline=_measured(records["baseline"], comparing, "baseline", found),
-        candidate=_measured(records["candidate"], comparing, "candidate", found),
+        baseline=_measured(comparing, "baseline", found, sources["baseline"]),
+        candidate=_measured(comparing, "candidate", found, sources["candidate"]),
         environment=comparing.environment,
         seed=seed,
         answer="undecided",
@@ -424,14 +430,17 @@ def compare_sides(
         pairs=found.ratios if found else (),
         decision=found.decision if found else None,
         reused=known is not None,
-        **_metric(comparing),
+        metric=evaluating.metric if evaluating else comparing.facts.metric if comparing.facts else None,
+        metric_difference=two - one if one is not None and two is not None else None,
+        metric_note=evaluating.note if evaluating else "",
+        loss_batches=evaluating.loss_batches or None if evaluating else None,
         learning=comparing.learning,
         requirement=requirement,
         ledger=entry.model_copy(update={"e_value": found.e_value if found else None}) if entry else None,
         warnings=tuple(comparing.warnings),
     )
-    evaluated = comparing.judge.evaluating.tampered if comparing.judge else ""
-    found_out = answer_of(document, found, comparing.failure, tampered or comparing.pairs.tampered or evaluated)
+    tampered += [comparing.pairs.tampered, evaluating.tampered if evaluating else ""]
+    found_out = answer_of(document, found, comparing.failure, next(filter(None, tampered), ""))
     if ledger is not None and found_out.ledger is not None:
         entry = answered(ledger, found_out.ledger, found_out.answer)
         found_out = found_out.model_copy(update={"ledger": entry})
@@ -445,46 +454,21 @@ def _stopped(number: int, frame: object) -> None:
     raise KeyboardInterrupt(f"stopped by {signal.Signals(number).name}")
 
 
-def _record(each: Side) -> ComparedSide:
+def _measured(comparing: Comparing, name: str, found: Comparison | None, sources: dict[str, str]) -> ComparedSide:
+    each, evaluating = comparing.sides[name], comparing.evaluating
+    stats = None if found is None else found.incumbent if name == "baseline" else found.candidate
+    times = step_times(found) if found is not None else None
     return ComparedSide(
         given=each.given,
         kind=each.kind,
         spec=each.workload.spec,
         plan=each.plan,
         commit=each.commit,
-        sources=each.sources,
+        sources=sources,
+        samples_per_second=rate_of(found, name),
+        samples_per_step=stats.samples_per_step if stats else None,
+        step_seconds=times[name == "candidate"] if times else None,
+        start_seconds=comparing.start_seconds(name),
+        metric=evaluating.value(name) if evaluating else None,
+        loss=evaluating.loss(name) if evaluating else None,
     )
-
-
-def _name(record: ComparedSide) -> str:
-    return f"{record.given} ({record.commit[:12]})" if record.commit else record.given
-
-
-def _measured(record: ComparedSide, comparing: Comparing, name: str, found: Comparison | None) -> ComparedSide:
-    stats = None if found is None else found.incumbent if name == "baseline" else found.candidate
-    times = step_times(found) if found is not None else None
-    evaluating = comparing.judge.evaluating if comparing.judge else None
-    return record.model_copy(
-        update={
-            "samples_per_second": rate_of(found, name),
-            "samples_per_step": stats.samples_per_step if stats else None,
-            "step_seconds": times[name == "candidate"] if times else None,
-            "start_seconds": comparing.start_seconds(name),
-            "metric": evaluating.value(name) if evaluating else None,
-            "loss": evaluating.loss(name) if evaluating else None,
-        }
-    )
-
-
-def _metric(comparing: Comparing) -> dict[str, Any]:
-    """The metric's name, the difference between both sides, and how either was read."""
-    evaluating = comparing.judge.evaluating if comparing.judge else None
-    if evaluating is None:
-        return {"metric": comparing.facts.metric if comparing.facts else None}
-    one, two = evaluating.value("baseline"), evaluating.value("candidate")
-    return {
-        "metric": evaluating.metric,
-        "metric_difference": two - one if one is not None and two is not None else None,
-        "metric_note": evaluating.note,
-        "loss_batches": evaluating.loss_batches or None,
-    }

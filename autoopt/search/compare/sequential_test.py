@@ -22,6 +22,7 @@ ALPHA = 0.05
 """The chance of an error in the whole run."""
 
 _MOST_BLOCKS = 40
+"""Of a pair of processes: between-process variance is the larger error long before."""
 
 PLAN_DOF = 2.0
 """Worth of what other plans showed of the variance between processes, in pairs of processes of this plan: plans differ
@@ -33,6 +34,7 @@ MODES = 5.0
 the usual 4 %, one process in five that is 20 % slower was accepted in a third of placebos."""
 
 _HOPELESS = 0.05
+"""Chance of a decision below which no further pair is measured."""
 
 
 def alpha_of(tested: int, kept: int) -> float:

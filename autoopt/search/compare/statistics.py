@@ -36,8 +36,9 @@ sizes are decided soonest. The interval is valid for any values. One spread alon
 is larger than it: a factor of 1.8 seen in two pairs of processes after a short A/A control must not read [0.9, 3.5]."""
 
 _NODES = 48
-_MOST_EVIDENCE = 200.0
+"""Values that the between-process variance may have: the mean over more of them is the same to a per cent."""
 _MOST_DOF = 12.0
+"""Worth of earlier comparisons, in pairs: another plan may have another variance."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,7 @@ class TwoLevel:
 
         If mu is ``m`` its mean is 1 whenever one reads it. Below ``m`` there is none to tell: at most 1.
         """
-        found = float(np.exp(min(self._evidence(np.array([m]))[0], _MOST_EVIDENCE)))
+        found = float(np.exp(min(self._evidence(np.array([m]))[0], 200.0)))
         return found if self.value > m else min(found, 1.0)
 
     def _evidence(self, m: Array, upward: bool = False) -> Array:
