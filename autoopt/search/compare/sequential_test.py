@@ -22,7 +22,7 @@ ALPHA = 0.05
 """The chance of an error in the whole run."""
 
 _MOST_BLOCKS = 40
-"""Of a pair of processes: between-process variance is the larger error long before."""
+"""Of a pair of processes, however noisy they are: a fresh pair shows more then than further blocks."""
 
 PLAN_DOF = 2.0
 """Worth of what other plans showed of the variance between processes, in pairs of processes of this plan: plans differ
