@@ -173,8 +173,7 @@ class Comparing:
         if times is None or self.known is None:
             return
         now = times[0]
-        rows = tuple(row for row in found.rows if row.process.startswith("baseline/"))
-        more = {"noise": learned(noise, found), "rows": (*self.known.rows, *rows), "step_seconds": now}
+        more = {"noise": learned(noise, found), "step_seconds": now}
         self.known = None if self.known.drifted(now) else self.known.model_copy(update=more)
 
     def _control(self) -> Noise:
@@ -200,7 +199,6 @@ class Comparing:
                 environment=self.environment,
                 sites=script.sites if script is not None else None,
                 noise=noise,
-                rows=controlled.rows,
                 again=self.again,
                 step_seconds=1.0 / rate,
             )

@@ -21,7 +21,8 @@ from autoopt.search.accept.levels import level_of
 from autoopt.search.accept.losses import ROUNDING
 from autoopt.search.accept.metric import PAST
 from autoopt.search.accept.time_to_target import by_whole_run, price_of
-from autoopt.search.accept.trainings import Clock, Steps, Trainings
+from autoopt.search.accept.trainings import Steps, Trainings
+from autoopt.search.compare.arena import Clock
 from autoopt.search.compare.comparison import Comparison, LossPath, SideFailure
 from autoopt.search.compare.sequential_test import ALPHA
 from autoopt.search.trial_runner import PROBE

@@ -269,7 +269,7 @@ def _doubt(before: ProbeResult, after: ProbeResult, points: list[GradientFidelit
         return f"weights part by {at_once[1]:.2g} of a step in step {at_once[0]}, and hardly before"
     if "epoch" in before.same_windows(after):
         parted = parted_across_epochs(before.arrays, after.arrays)
-        usual = MOVED + PARTED * error * sqrt(_epoch_steps(before))
+        usual = MOVED + PARTED * error * sqrt(max(len(before.arrays.windows.get("epoch", ())) - 1, 1))
         if parted > usual and parted > PARTED * _by_rounding(before):
             return f"weights part by {parted:.2g} of a step across the end of an epoch, from the same start"
     buffers = buffers_apart(before.arrays, after.arrays, before.same_windows(after))
@@ -282,10 +282,6 @@ def _by_rounding(before: ProbeResult) -> float:
     """How far the incumbent parts from itself across an epoch's end where its weights begin a rounding apart."""
     arrays = before.rounded() if before.rounded is not None else None
     return 0.0 if arrays is None or not before.arrays.alike(arrays) else parted_across_epochs(before.arrays, arrays)
-
-
-def _epoch_steps(found: ProbeResult) -> int:
-    return max(len(found.arrays.windows.get("epoch", ())) - 1, 1)
 
 
 def _bias_open(point: GradientFidelity) -> str:

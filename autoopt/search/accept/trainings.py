@@ -23,7 +23,6 @@ from autoopt.search.accept.evidence import TrainedPair
 from autoopt.search.compare.arm import TrialProcess
 
 R = TypeVar("R", bound=Record)
-Clock = Callable[[], float]
 
 PATIENCE = 1.75
 """A candidate may take this many times the baseline's seconds before its training is cut off as censored."""
@@ -135,9 +134,7 @@ def ratio_of_pairs(logs: Sequence[float], process_sd: float | None = None, *, in
             known to be more than the guess.
         in_turns: they are whole runs that took turns on the CPU, so that both saw the same machine.
     """
-    value, error, dof = _level(logs, TURNS_SCATTER if in_turns else max(process_sd or 0.0, SCATTER))
-    reach = _quantile(dof) * error / sqrt(len(logs))
-    return Estimate(value=exp(value), low=exp(value - reach), high=exp(value + reach), n=len(logs))
+    return _estimate(logs, TURNS_SCATTER if in_turns else max(process_sd or 0.0, SCATTER), 1 / len(logs))
 
 
 def next_session(logs: Sequence[float], process_sd: float | None = None) -> Estimate:
@@ -147,17 +144,16 @@ def next_session(logs: Sequence[float], process_sd: float | None = None) -> Esti
         logs: mean log ratio of each session, two at least.
         process_sd: as in :func:`ratio_of_pairs`.
     """
-    value, error, dof = _level(logs, max(process_sd or 0.0, SCATTER))
-    reach = _quantile(dof) * error * sqrt(1 + 1 / len(logs))
-    return Estimate(value=exp(value), low=exp(value - reach), high=exp(value + reach), n=len(logs))
+    return _estimate(logs, max(process_sd or 0.0, SCATTER), 1 + 1 / len(logs))
 
 
-def _level(logs: Sequence[float], guess: float) -> tuple[float, float, float]:
-    """Mean, standard deviation of one value, and degrees of freedom."""
+def _estimate(logs: Sequence[float], guess: float, variances: float) -> Estimate:
+    """The mean, with an error of so many variances of one value."""
     values = np.asarray(logs, dtype=np.float64)
-    dof = SCATTER_DOF + len(values) - 1
-    square = SCATTER_DOF * guess**2 + float(np.sum((values - values.mean()) ** 2))
-    return float(values.mean()), sqrt(square / dof), dof
+    value, dof = float(values.mean()), SCATTER_DOF + len(values) - 1
+    square = SCATTER_DOF * guess**2 + float(np.sum((values - value) ** 2))
+    reach = _quantile(dof) * sqrt(square / dof * variances)
+    return Estimate(value=exp(value), low=exp(value - reach), high=exp(value + reach), n=len(values))
 
 
 @lru_cache

@@ -276,11 +276,10 @@ class Comparison(Record):
     the unit), above 1 is faster.
 
     ``estimate`` holds at all times with its confidence, however often it was screened. ``rows``: the blocks that it is
-    made of, apart from those of earlier pairs. ``seconds`` is wall-clock; ``measured_seconds`` is block time of both
-    sides. ``mode``: ``interleaved`` with the idle side frozen, ``unfrozen`` where the platform cannot freeze,
-    ``alternating`` where both do not fit in memory at once, ``switched`` where one process takes on both plans one
-    after the other.
-    ``e_value``: evidence of a speedup above ``rule.min_gain``; at ``1 / alpha`` it is accepted.
+    made of, apart from those of earlier pairs. ``seconds`` is wall-clock. ``mode``: ``interleaved`` with the idle side
+    frozen, ``unfrozen`` where the platform cannot freeze, ``alternating`` where both do not fit in memory at once,
+    ``switched`` where one process takes on both plans one after the other. ``e_value``: evidence of a speedup above
+    ``rule.min_gain``; at ``1 / alpha`` it is accepted.
     """
 
     decision: Decision
@@ -293,7 +292,6 @@ class Comparison(Record):
     candidate: Side = Side()
     failure: SideFailure | None = None
     seconds: float = 0.0
-    measured_seconds: float = 0.0
     disturbed_share: float | None = None
     between_process_sd: float | None = None
     mode: Mode = "interleaved"

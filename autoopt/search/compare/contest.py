@@ -451,7 +451,6 @@ class Contest:
             candidate=candidate,
             failure=rival.failure,
             seconds=rival.seconds,
-            measured_seconds=sum(row.seconds for row in rival.rows),
             disturbed_share=rival.disturbed / rival.counted if rival.counted else None,
             between_process_sd=rival.test.between_process_sd,
             mode=self._mode,
