@@ -35,7 +35,7 @@ def side(path: tuple[float | None, ...], rate: float = 1000.0, samples: float = 
         samples_per_step=samples,
         startup=startup,
         fixed_seconds=(fixed,),
-        losses=LossPath(steps=tuple(range(len(path))), losses=path),
+        losses=LossPath.of(path),
     )
 
 

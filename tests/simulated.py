@@ -20,8 +20,7 @@ from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import Probe, TrainingRun
 from autoopt.registry import Registry, Source
 from autoopt.search.accept.evidence import TrainedPair
-from autoopt.search.accept.gathering import Gate
-from autoopt.search.accept.probes import Probes
+from autoopt.search.accept.gathering import Gate, Probes
 from autoopt.search.accept.trainings import Trainings, no_further
 from autoopt.search.budget_allocation import BudgetAllocation, TimeLimits
 from autoopt.search.memory_ledger import MemoryLedger

@@ -66,7 +66,7 @@ def bisect_command(
 
     chosen = read(workload, words)
     begin_server()
-    from autoopt.comparing.history import Bisecting, commits, packages
+    from autoopt.comparing.bisection import Bisecting, commits, packages
 
     history = packages(*lock) if lock is not None else nullcontext(commits(str(good), bad or "HEAD"))
     with stdout_kept(), history as places:

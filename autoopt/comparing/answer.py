@@ -104,14 +104,6 @@ def changed_sources(name: str, before: dict[str, str], now: dict[str, str]) -> s
     return f"the {name}'s {files[0]} was changed while it was compared" if files else ""
 
 
-def step_seconds(found: Comparison, name: str) -> float | None:
-    """Seconds of a step; the candidate's follows from the baseline's and the paired ratio."""
-    one = found.incumbent
-    if not one.steps_per_second or found.estimate is None:
-        return None
-    return 1.0 / (one.steps_per_second * (1.0 if name == "baseline" else found.estimate.value))
-
-
 def rate_of(found: Comparison | None, name: str) -> float | None:
     """Samples per second; the candidate's by the paired ratio, so that the two agree with the speedup."""
     if found is None or found.incumbent.samples_per_second is None or found.estimate is None:

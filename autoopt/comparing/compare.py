@@ -3,33 +3,353 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import signal
+import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import autoopt
 from autoopt.comparing import session as sessions
-from autoopt.comparing.answer import answer_of, changed_sources, rate_of, step_seconds
+from autoopt.comparing.answer import answer_of, changed_sources, rate_of
+from autoopt.comparing.learning import PATIENCE, Evaluating, Judge, Rounding
 from autoopt.comparing.ledger import answered, enter
-from autoopt.comparing.measuring import Comparing
-from autoopt.comparing.sides import Side, check_alike, side, workload_of
+from autoopt.comparing.session import KnownBaseline, fingerprint_of
+from autoopt.comparing.sides import Side, check_alike, check_files, side, workload_of
+from autoopt.comparing.watched import Pairs, WatchedArm, WatchedScriptArm, apart
+from autoopt.errors import AutooptError, TrialFailed, UsageError, WorkloadError
 from autoopt.options import Options
-from autoopt.records.comparing import Compared, ComparedSide, Requirement
-from autoopt.running.baseline_spec import registry_of
+from autoopt.records import Environment, Estimate, Noise, Objective, Plan, Sites
+from autoopt.records.comparing import Compared, ComparedSide, Learning, LedgerEntry, Requirement
+from autoopt.records.facts import WorkloadFacts
+from autoopt.registry import Registry
+from autoopt.running.baseline_spec import baseline_spec, registry_of
 from autoopt.running.document import now
 from autoopt.script.command import Build, Script
-from autoopt.search.compare.comparison import Comparison
+from autoopt.script.sayable import unsayable
+from autoopt.search.accept.gathering import SECONDS
+from autoopt.search.accept.losses import ROUNDING
+from autoopt.search.accept.time_to_target import step_times
+from autoopt.search.budget_allocation import TimeLimits
+from autoopt.search.compare.comparison import Comparison, Rule
+from autoopt.search.compare.contest import compare
+from autoopt.search.compare.noise import control, doubts, learned
+from autoopt.search.trial_runner import SITES, WATCH_SECONDS, TrialRunner
 from autoopt.storage.interrupts import handled
 from autoopt.trial.parent import Launcher
+from autoopt.trial.protocol import TrialSpec
+from autoopt.trial.remote.launcher import AnyTrial
+
+NAMES = {"incumbent": "baseline", "candidate": "candidate"}
+_LEARNING, _CONTROL, _PAIRS = 0.3, 0.2, 24
+_PROBED = 1 / 60
+"""Of the budget, for each part of a probe at most."""
+
+Say = Callable[[str], None]
+
+
+class Comparing:
+    """Two sides from their first process to the last pair.
+
+    Args:
+        sides: ``baseline`` and ``candidate``.
+        entry: of the ledger; its alpha is the comparison's.
+        requirement: what must hold.
+        known: the baseline as earlier asks have measured it; None: it is measured now.
+        evaluates: both sides' weights are evaluated as well.
+        say: progress, a line at a time.
+
+    Attributes:
+        failure: why the candidate failed, where it did.
+        pairs: of both sides, as they were watched.
+    """
+
+    def __init__(
+        self,
+        sides: dict[str, Side],
+        options: Options,
+        registry: Registry,
+        launcher: Launcher,
+        folder: Path,
+        seed: int,
+        entry: LedgerEntry | None,
+        requirement: Requirement | None,
+        clock: Callable[[], float],
+        say: Say,
+        known: KnownBaseline | None = None,
+        evaluates: bool = True,
+    ) -> None:
+        self.known, self.evaluates = known, evaluates
+        self.sides, self.clock, self.say, self.folder = sides, clock, say, folder
+        self.options, self.registry = options, registry
+        self.plans: dict[str, Plan] = {name: each.plan for name, each in sides.items()}
+        self.alpha = entry.alpha if entry else 0.05
+        self.requirement, self.budget = requirement, options.budget_seconds
+        self.runners = {
+            name: TrialRunner(launcher, _spec(each, options, registry, seed), registry, folder / name)
+            for name, each in sides.items()
+        }
+        self.deadline = clock() + self.budget
+        self.pairs = Pairs(known.step_seconds if known else None)
+        self.facts: WorkloadFacts | None = None
+        self.environment: Environment | None = None
+        self.learning = Learning()
+        self.control: Estimate | None = None
+        self.failure: str | None = None
+        self.warnings: list[str] = []
+        self.judge: Judge | None = None
+        self.again: float | None = None
+
+    def run(self, deadline: float) -> Comparison | None:
+        """The throughput of both; None where the candidate failed before it could be measured."""
+        self.deadline = deadline
+        facts = self._describe()
+        noise = self.known.noise if self.known else self._control()
+        self.say("training both sides for their weights")
+        try:
+            self.judge = self._judge(facts)
+            self.judge.again = self.again
+            self.judge.fix_baseline()
+            self._run_candidate()
+            self.learning = self.judge.learning()
+        except TrialFailed as failure:
+            if failure.where == "baseline":
+                raise WorkloadError(f"the baseline fails: {failure.reason}", detail=failure.detail) from None
+            self.failure = failure.reason
+            return None
+        except UsageError:
+            raise
+        except AutooptError as error:  # the candidate's build cannot be imported or built: its own failure
+            self.failure = error.message
+            return None
+        self.pairs.samples_per_step = self.judge.samples_per_step or 0.0
+        return self._speed(noise)
+
+    def speed(self, deadline: float) -> Comparison:
+        """The throughput of both alone: whether they train the same is not asked.
+
+        Raises:
+            TrialFailed: the candidate cannot be run.
+        """
+        self.deadline = deadline
+        self._describe()
+        noise = self.known.noise if self.known else self._control()
+        self._run_candidate()
+        return self._speed(noise)
+
+    def losses(self, deadline: float) -> tuple[float | None, float | None]:
+        """The losses of both sides' weights after a short training of each, by the baseline, on the same batches.
+
+        Raises:
+            TrialFailed: the candidate cannot be run.
+        """
+        self.deadline = deadline
+        facts = self._describe().model_copy(update={"has_evaluate": False})
+        self._run_candidate()
+        return self._judge(facts).losses()
+
+    def _speed(self, noise: Noise) -> Comparison:
+        self.say("comparing in pairs of processes")
+        deadline = self.deadline
+        found = compare(
+            self._start(), self.plans["baseline"], self.plans["candidate"], self._rule(deadline - self.clock()),
+            clock=self.clock, deadline=deadline, noise=noise, on_progress=lambda note, estimate: self.say(note),
+        )  # fmt: skip
+        if found.failure is not None and found.failure.side == "incumbent":
+            raise WorkloadError(f"the baseline fails: {found.failure.reason}", detail=found.failure.detail)
+        self.failure = found.failure.reason if found.failure else None
+        measured = apart(self.pairs.all)
+        self.learning = self.learning.model_copy(update={"measured_apart": measured})
+        self._remember(noise, found)
+        return found
+
+    def _remember(self, noise: Noise, found: Comparison) -> None:
+        """What later asks may use again of the baseline, with what this one adds; nothing where it has drifted."""
+        times = step_times(found)
+        if times is None or self.known is None:
+            return
+        now = times[0]
+        more = {"noise": learned(noise, found), "step_seconds": now}
+        self.known = None if self.known.drifted(now) else self.known.model_copy(update=more)
+
+    def _control(self) -> Noise:
+        """The baseline against itself: the noise of the machine, and whether it repeats its own steps."""
+        self.say("comparing the baseline with itself")
+        noise, controlled = control(
+            self._start("baseline"), self.plans["baseline"], self._rule(_CONTROL * self.budget), clock=self.clock,
+            pairs=2, deadline=self.clock() + _CONTROL * self.budget,
+        )  # fmt: skip
+        if controlled.failure is not None:
+            raise WorkloadError(f"the baseline fails: {controlled.failure.reason}", detail=controlled.failure.detail)
+        self.again, self.control = apart(self.pairs.all), noise.aa_ratio
+        self.warnings += doubts(noise, controlled, self.environment)
+        self.pairs.all.clear()
+        self.pairs.spent.clear()
+        script, rate = self.runners["baseline"].base.script, controlled.incumbent.steps_per_second
+        # one that leaves out 1, or had no time for a pair, is measured anew by the next ask
+        fair = self.control is not None and self.control.low <= 1.0 <= self.control.high
+        if self.facts is not None and self.environment is not None and rate and fair:
+            self.known = KnownBaseline(
+                fingerprint=fingerprint_of(self.sides["baseline"], self.options.device),
+                facts=self.facts,
+                environment=self.environment,
+                sites=script.sites if script is not None else None,
+                noise=noise,
+                again=self.again,
+                step_seconds=1.0 / rate,
+            )
+        return noise
+
+    def _describe(self) -> WorkloadFacts:
+        if self.known is not None:
+            self.environment, self.facts, self.again = self.known.environment, self.known.facts, self.known.again
+            self.control = self.known.noise.aa_ratio
+            self.runners["baseline"].knows(self.known.sites)
+            return self.facts
+        try:
+            with self._first_run("baseline") as process:
+                found = process.call("autoopt.benchmark.tasks:environment", timeout=120.0)
+                self.environment = Environment.model_validate(found)
+                facts = process.call("autoopt.benchmark.tasks:facts", timeout=300.0)
+        except TrialFailed as failure:
+            raise WorkloadError(f"the baseline fails: {failure.reason}", detail=failure.detail) from None
+        self.facts = WorkloadFacts.model_validate(facts)
+        return self.facts
+
+    @contextlib.contextmanager
+    def _first_run(self, name: str) -> Iterator[AnyTrial]:
+        """A side's first process. A script's shows its sites, and where a revision found its modules.
+
+        Raises:
+            UsageError: the side's plan cannot be put on it.
+        """
+        each, runner = self.sides[name], self.runners[name]
+        runner.limits = TimeLimits(start=self._patience(), ready=self._patience())
+        if each.command is None:
+            with runner.trial(self.plans[name], "describe") as process:
+                yield process
+            return
+        self.say(f"watching the {name}'s first steps")
+        with runner.trial(Plan(), "watch") as process:
+            timeout = min(WATCH_SECONDS, self._patience())
+            sites = Sites.model_validate(process.call(SITES, timeout=timeout))
+            runner.knows(sites)
+            reason = unsayable(self.registry.fold(each.plan), sites)
+            if reason:
+                raise UsageError(f"{each.given} cannot be put on this script from outside: {reason}")
+            if each.root is not None:
+                check_files(process.call("autoopt.comparing.tasks:imported", timeout=120.0)["files"], each)
+            yield process
+
+    def _run_candidate(self) -> None:
+        """A script's first run as the candidate.
+
+        Raises:
+            TrialFailed: it cannot be run, whatever of it is the reason.
+            UsageError: as of :meth:`_first_run`.
+        """
+        if self.sides["candidate"].command is None:
+            return
+        try:
+            with self._first_run("candidate"):
+                pass
+        except WorkloadError as error:
+            raise TrialFailed("error", error.message, detail=error.detail, where="candidate") from None
+
+    def _judge(self, facts: WorkloadFacts) -> Judge:
+        rounding = Rounding(
+            dict(self.runners),
+            self.plans,
+            self.folder,
+            facts,
+            Objective(
+                metric=facts.metric, mode=facts.mode, target=facts.target, target_source="baseline",
+                tolerance=self.options.tolerance, min_gain=0.0,
+            ),
+            epsilon=ROUNDING.get(self.registry.fold(self.plans["baseline"]).precision.dtype, ROUNDING[None]),
+            seconds=min(SECONDS, _PROBED * self.budget),
+        )  # fmt: skip
+        seconds = _LEARNING * self.budget
+        script = self.sides["baseline"].command is not None
+        return Judge(
+            self.runners, self.plans, self.folder, self.clock, seconds,
+            facts=facts, rounding=rounding, script=script, deadline=self.deadline, evaluates=self.evaluates,
+        )  # fmt: skip
+
+    def _patience(self) -> float:
+        """Seconds after which who does not answer has hung: to the end of the budget, and a little in any case."""
+        return max(self.deadline - self.clock(), PATIENCE)
+
+    def _start(self, only: str | None = None) -> Callable[[Plan, str], WatchedArm]:
+        def start(plan: Plan, label: str) -> WatchedArm:
+            name = only or NAMES[label]
+            runner, patience = self.runners[name], self._patience()
+            runner.limits = TimeLimits(start=patience, ready=patience)
+            pair = self.pairs.joined(label)
+            given: Any = {
+                "clock": self.clock, "began": self.clock(), "side": name, "label": label, "pair": pair,
+                "pairs": self.pairs, "ready_seconds": patience, "warm_up_seconds": patience,
+            }  # fmt: skip
+            arm = (
+                WatchedArm(runner.launch(plan, label, pair.seed), plan, **given)
+                if self.sides[name].command is None
+                else WatchedScriptArm(lambda: runner.launch(plan, label, pair.seed), plan, **given)
+            )
+            arm.process = f"{name}/{Path(runner.latest_log or label).stem}"
+            return arm
+
+        return start
+
+    def _rule(self, seconds: float) -> Rule:
+        rule = Rule(max_seconds=max(seconds, 1.0), max_pairs=_PAIRS, alpha=self.alpha, warm_up_seconds=self.budget / 8)
+        if self.requirement is None:
+            return rule.model_copy(update={"min_gain": 0.0, "until_error": 0.02})
+        return rule.model_copy(update={"min_gain": -self.requirement.margin, "alpha_reject": 0.05})
+
+    @property
+    def evaluating(self) -> Evaluating | None:
+        """The evaluation of both sides' weights; None before there is any."""
+        return self.judge.evaluating if self.judge else None
+
+    def start_seconds(self, name: str) -> float | None:
+        """Median over its processes, by the clock of this one."""
+        starts = self.pairs.starts[name]
+        return statistics.median(starts) if starts else None
+
+    def planned_run(self, found: Comparison | None) -> Estimate | None:
+        """The ratio over the planned steps, with what each side pays once, by this process's clock."""
+        steps = self.facts.max_steps if self.facts else None
+        one, two = self.start_seconds("baseline"), self.start_seconds("candidate")
+        times = step_times(found) if found is not None else None
+        if found is None or found.estimate is None or times is None or not steps or one is None or two is None:
+            return None
+        step = times[0]
+        before = one + steps * step
+
+        def at(ratio: float) -> float:
+            return before / (two + steps * step / ratio)
+
+        throughput = found.estimate
+        values = {name: at(getattr(throughput, name)) for name in ("value", "low", "high")}
+        return throughput.model_copy(update=values)
+
+
+def _spec(each: Side, options: Options, registry: Registry, seed: int) -> TrialSpec:
+    script = each.script
+    own = {"seed": seed, "directory": os.fspath(each.folder), "search_path": each.search_path}
+    if script is None:
+        return baseline_spec(each.workload, options, registry).model_copy(update=own)
+    own["script"] = script.model_copy(update={"metric": options.metric})
+    own["processes"] = script.launch.size if script.launch is not None else 1
+    return baseline_spec(each.workload, options, registry, script=script).model_copy(update=own)
+
 
 DEFAULT_SECONDS = 300.0
 """Of a comparison whose user names no budget."""
-
-Say = Callable[[str], None]
 
 
 def compare_sides(
@@ -73,9 +393,9 @@ def compare_sides(
         }
         check_alike(sides["baseline"], sides["candidate"])
         stack.enter_context(sides["baseline"].workload.alone())
-        records = {name: _record(each) for name, each in sides.items()}
+        sources = {name: each.sources for name, each in sides.items()}
         seed = secrets.randbelow(2**31)  # neither side can have known it
-        names = (_name(records["baseline"]), _name(records["candidate"]))
+        names = [f"{each.given} ({each.commit[:12]})" if each.commit else each.given for each in sides.values()]
         before = sessions.read(session) if session else sessions.Session()
         entry = enter(ledger, baseline=names[0], candidate=names[1], after=head or before.head) if ledger else None
         known = before.baseline
@@ -87,14 +407,15 @@ def compare_sides(
             sides, options, registry, launcher, folder, seed, entry, requirement, clock, say, known, session is None
         )
         found = comparing.run(began + options.budget_seconds)
-        changed = [changed_sources(name, records[name].sources, sides[name].sources) for name in sides]
-        tampered = next(filter(None, changed), "")
+        tampered = [changed_sources(name, sources[name], sides[name].sources) for name in sides]
+    evaluating = comparing.evaluating
+    one, two = (evaluating.value(name) if evaluating else None for name in sides)
     document = Compared(
         autoopt_version=autoopt.__version__,
         created=created,
         seconds=clock() - began,
-        baseline=_measured(records["baseline"], comparing, "baseline", found),
-        candidate=_measured(records["candidate"], comparing, "candidate", found),
+        baseline=_measured(comparing, "baseline", found, sources["baseline"]),
+        candidate=_measured(comparing, "candidate", found, sources["candidate"]),
         environment=comparing.environment,
         seed=seed,
         answer="undecided",
@@ -107,14 +428,17 @@ def compare_sides(
         pairs=found.ratios if found else (),
         decision=found.decision if found else None,
         reused=known is not None,
-        **_metric(comparing),
+        metric=evaluating.metric if evaluating else comparing.facts.metric if comparing.facts else None,
+        metric_difference=two - one if one is not None and two is not None else None,
+        metric_note=evaluating.note if evaluating else "",
+        loss_batches=evaluating.loss_batches or None if evaluating else None,
         learning=comparing.learning,
         requirement=requirement,
         ledger=entry.model_copy(update={"e_value": found.e_value if found else None}) if entry else None,
         warnings=tuple(comparing.warnings),
     )
-    evaluated = comparing.judge.evaluating.tampered if comparing.judge else ""
-    found_out = answer_of(document, found, comparing.failure, tampered or comparing.pairs.tampered or evaluated)
+    tampered += [comparing.pairs.tampered, evaluating.tampered if evaluating else ""]
+    found_out = answer_of(document, found, comparing.failure, next(filter(None, tampered), ""))
     if ledger is not None and found_out.ledger is not None:
         entry = answered(ledger, found_out.ledger, found_out.answer)
         found_out = found_out.model_copy(update={"ledger": entry})
@@ -128,45 +452,21 @@ def _stopped(number: int, frame: object) -> None:
     raise KeyboardInterrupt(f"stopped by {signal.Signals(number).name}")
 
 
-def _record(each: Side) -> ComparedSide:
+def _measured(comparing: Comparing, name: str, found: Comparison | None, sources: dict[str, str]) -> ComparedSide:
+    each, evaluating = comparing.sides[name], comparing.evaluating
+    stats = None if found is None else found.incumbent if name == "baseline" else found.candidate
+    times = step_times(found) if found is not None else None
     return ComparedSide(
         given=each.given,
         kind=each.kind,
         spec=each.workload.spec,
         plan=each.plan,
         commit=each.commit,
-        sources=each.sources,
+        sources=sources,
+        samples_per_second=rate_of(found, name),
+        samples_per_step=stats.samples_per_step if stats else None,
+        step_seconds=times[name == "candidate"] if times else None,
+        start_seconds=comparing.start_seconds(name),
+        metric=evaluating.value(name) if evaluating else None,
+        loss=evaluating.loss(name) if evaluating else None,
     )
-
-
-def _name(record: ComparedSide) -> str:
-    return f"{record.given} ({record.commit[:12]})" if record.commit else record.given
-
-
-def _measured(record: ComparedSide, comparing: Comparing, name: str, found: Comparison | None) -> ComparedSide:
-    stats = None if found is None else found.incumbent if name == "baseline" else found.candidate
-    evaluating = comparing.judge.evaluating if comparing.judge else None
-    return record.model_copy(
-        update={
-            "samples_per_second": rate_of(found, name),
-            "samples_per_step": stats.samples_per_step if stats else None,
-            "step_seconds": step_seconds(found, name) if found else None,
-            "start_seconds": comparing.start_seconds(name),
-            "metric": evaluating.value(name) if evaluating else None,
-            "loss": evaluating.loss(name) if evaluating else None,
-        }
-    )
-
-
-def _metric(comparing: Comparing) -> dict[str, Any]:
-    """The metric's name, the difference between both sides, and how either was read."""
-    evaluating = comparing.judge.evaluating if comparing.judge else None
-    if evaluating is None:
-        return {"metric": comparing.facts.metric if comparing.facts else None}
-    one, two = evaluating.value("baseline"), evaluating.value("candidate")
-    return {
-        "metric": evaluating.metric,
-        "metric_difference": two - one if one is not None and two is not None else None,
-        "metric_note": evaluating.note,
-        "loss_batches": evaluating.loss_batches or None,
-    }

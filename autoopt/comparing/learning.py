@@ -1,33 +1,165 @@
-"""Whether the candidate trains as the baseline does, judged by weights: the candidate's own word is not asked.
+"""The weights of both sides: whether the candidate trains as the baseline does, and what either is worth.
 
 Each side trains the same number of steps in a fresh process, from a seed that was drawn after both sides were fixed,
-and hands over its weights. The judge's own process, made from the baseline, compares and evaluates them. Where weights
-differ by more than they would alone, both train once more with the same random samples, and gradients at the baseline's
-weights and the optimizers' updates show whether it is rounding.
+and hands over its weights; the candidate's own word is not asked. The judge's own process, made from the baseline,
+compares and evaluates them. Where weights differ by more than they would alone, both train once more with the same
+random samples, and gradients at the baseline's weights and the optimizers' updates show whether it is rounding.
+
+A function's evaluation is called, on data that are pinned. A script evaluates in its own loop: the judge lets a process
+of the baseline train on with the weights held until it has evaluated them (``autoopt.script.held``).
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from functools import partial
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from autoopt.benchmark.contents import added
-from autoopt.comparing.evaluating import Evaluating
+from autoopt.comparing.watched import STEPS
 from autoopt.errors import TrialFailed
 from autoopt.records import JsonDict, Objective, Plan, Quality
 from autoopt.records.comparing import Learning
 from autoopt.records.facts import WorkloadFacts
-from autoopt.records.messages import Probe, samples_read
-from autoopt.search.accept.data import ProbeResult
-from autoopt.search.accept.fidelity import Arrays
-from autoopt.search.accept.levels import level_of
-from autoopt.search.accept.probes import CANDIDATE, PROBE_TIMEOUT, Asks
-from autoopt.search.trial_runner import PROBE, TrialRunner
+from autoopt.search.accept.gathering import Asks, Probes
+from autoopt.search.accept.trainings import R
+from autoopt.search.trial_runner import TrialRunner
 from autoopt.strategy import Risk
 from autoopt.trial.remote.launcher import AnyTrial
+
+TAMPERED = "what the baseline's evaluation reads was changed while it was compared"
+
+_TASKS = "autoopt.comparing.tasks"
+_HELD = "autoopt.script.held:evaluate"
+_TIMEOUT = 600.0
+"""Seconds of one evaluation at the most."""
+
+
+class Evaluating:
+    """Evaluates weights of both sides.
+
+    Args:
+        runners, plans: of both sides; the baseline's are used.
+        metric: its name, where it is known.
+        seconds: that are waited for a script's evaluation.
+        script: the baseline is one.
+        evaluates: a function has an evaluation.
+        wanted: somebody asks; else nothing is done.
+
+    Attributes:
+        metrics: of each side, by name; None where its weights do not fit the baseline's model.
+        losses: of each side, on the same batches.
+        pinned: digest of what the evaluation reads; None without one, or where it does not read the same twice.
+        tampered: why the evaluation is not what it was before the candidate ran; empty where it is.
+        note: why there is no metric; empty where there is one.
+    """
+
+    def __init__(
+        self,
+        runners: dict[str, TrialRunner],
+        plans: dict[str, Plan],
+        *,
+        metric: str | None = None,
+        seconds: float = 0.0,
+        script: bool = False,
+        evaluates: bool = True,
+        wanted: bool = True,
+    ) -> None:
+        self._wanted = wanted
+        self._runners, self._plans, self._seconds = runners, plans, seconds
+        self._script, self._evaluates = script, evaluates
+        self._pattern: str | None = None
+        self.metric = metric
+        self.metrics: dict[str, JsonDict | None] = {}
+        self.losses: dict[str, list[float | None]] = {}
+        self.pinned: str | None = None
+        self.tampered = self.note = ""
+
+    def _process(self, label: str) -> AbstractContextManager[AnyTrial]:
+        return self._runners["baseline"].trial(self._plans["baseline"], label)
+
+    def pin(self) -> None:
+        """A function's evaluation, before the candidate runs; twice, since not every one reads the same again."""
+        if self._script or not self._evaluates or not self._wanted:
+            return
+        digests: set[str | None] = set()
+        for _ in range(2):
+            with self._process("pin") as process:
+                digests.add(process.call(f"{_TASKS}:pin", timeout=_TIMEOUT)["digest"])
+        self.pinned = digests.pop() if len(digests) == 1 else None
+
+    def baseline(self, weights: str) -> None:
+        """A script's evaluation of its own weights, before the candidate runs."""
+        if not self._script or not self._wanted:
+            return
+        found = self._held(weights, "baseline")
+        self.metric = found.get("metric") or self.metric
+        self._pattern, self.pinned = found.get("pattern"), found.get("digest")
+
+    def candidate(self, judge: AnyTrial, baseline: str, candidate: str) -> None:
+        """Both sides of a function, or a script's candidate, once all have trained.
+
+        Args:
+            judge: a fresh process of the baseline.
+            baseline, candidate: files of weights.
+        """
+        if not self._wanted:
+            return
+        if self._script:
+            self._of_script(baseline, candidate)
+            return
+        if self.pinned is not None and judge.call(f"{_TASKS}:pin", timeout=_TIMEOUT)["digest"] != self.pinned:
+            self.tampered = TAMPERED
+        weights = [baseline, candidate]
+        answer = judge.call(f"{_TASKS}:evaluate", timeout=_TIMEOUT, weights=weights, losses=not self._evaluates)
+        for name, found in zip(("baseline", "candidate"), answer["found"], strict=True):
+            self.metrics[name] = found["metrics"] if found["fits"] else None
+            self.losses[name] = found["losses"] if found["fits"] else []
+        if not self._evaluates:
+            self.note = "the workload has no evaluation"
+
+    def _of_script(self, baseline: str, candidate: str) -> None:
+        digest = self._held(candidate, "candidate").get("digest")
+        if self.pinned is None or digest is None or digest == self.pinned:
+            return
+        again = self._held(baseline, "baseline").get("digest")
+        if again == digest:  # for good, so it is not that each evaluation reads something else
+            self.tampered = TAMPERED
+        self.pinned = None
+
+    def _held(self, weights: str, name: str) -> JsonDict:
+        """One side's weights in a process of the baseline; what goes wrong there is noted and fails nobody."""
+        arguments: JsonDict = {"weights": weights, "seconds": self._seconds, "pattern": self._pattern}
+        try:
+            with self._process(f"evaluate-{name}") as process:
+                found = process.call(_HELD, timeout=3 * self._seconds + 60.0, **arguments)
+        except TrialFailed as failure:
+            found = {"fits": True, "value": None, "losses": [], "why": failure.reason}
+        value = found.get("value")
+        self.metrics[name] = {found["metric"]: value} if value is not None else {} if found["fits"] else None
+        self.losses[name] = found.get("losses", [])
+        self.note = self.note or found.get("why", "")
+        return found
+
+    def value(self, name: str) -> float | None:
+        """The metric of one side's weights."""
+        metrics = self.metrics.get(name)
+        return metrics.get(self.metric) if metrics and self.metric else None
+
+    def loss(self, name: str) -> float | None:
+        """The mean loss at one side's weights, on batches that both were asked about."""
+        losses = self.losses.get(name, [])[: self.loss_batches]
+        known = [loss for loss in losses if loss is not None]
+        return statistics.fmean(known) if known and len(known) == len(losses) else None
+
+    @property
+    def loss_batches(self) -> int:
+        """How many that are."""
+        return min((len(self.losses.get(name, [])) for name in ("baseline", "candidate")), default=0)
+
 
 PATIENCE = 60.0
 """Seconds that an answer is waited for at least, however little of the budget is left."""
@@ -44,9 +176,6 @@ SAME = 1e-3
 
 DRIFTED = 0.3
 """Weights further apart than this are not called those of one training, whatever the gradients are."""
-
-_STEPS = "autoopt.benchmark.tasks:probe_losses"
-_TASKS = "autoopt.comparing.tasks"
 
 
 @dataclass
@@ -223,7 +352,7 @@ class Judge:
 
             def step(steps: int) -> None:
                 nonlocal samples
-                found = process.call(_STEPS, timeout=self._patience(), steps=steps)
+                found = process.call(STEPS, timeout=self._patience(), steps=steps)
                 losses.extend(found["losses"])
                 samples = added(samples, found.get("samples"))
 
@@ -275,10 +404,10 @@ class Rounding:
         runners: of baseline and candidate.
         plans: theirs.
         folder: for the probes' arrays.
+        facts: of the baseline.
         objective: how far a metric may lie off.
-        deterministic: the dataset gives the same sample twice; where it does not, the baseline's batches are handed on.
         epsilon: rounding of the baseline's arithmetic.
-        steps, seconds: of each probe at most; see ``autoopt.benchmark.probe``.
+        seconds: of each part of a probe at most.
     """
 
     def __init__(
@@ -286,51 +415,24 @@ class Rounding:
         runners: dict[str, Asks],
         plans: dict[str, Plan],
         folder: Path,
+        facts: WorkloadFacts,
         objective: Objective,
         *,
-        deterministic: bool | None,
         epsilon: float,
-        steps: int,
         seconds: float,
     ) -> None:
-        self._runners, self._plans, self._folder, self._objective = runners, plans, folder, objective
-        self._deterministic, self._epsilon = deterministic, epsilon
-        self._steps, self._seconds = steps, seconds
+        self._probes = {name: Probes(runner, self, folder, seconds) for name, runner in runners.items()}
+        self._plans, self._facts, self._objective, self._epsilon = plans, facts, objective, epsilon
+
+    def step(self, kind: str, key: JsonDict, measure: Callable[[], R], model: type[R]) -> R:
+        """Nothing is remembered from one comparison to the next."""
+        return measure()
 
     def judged(self, weights: list[str]) -> Quality:
         """The quality that the probes of both sides tell, at these files of weights, start to end of a training."""
-        try:
-            before = self._probe("baseline", self._steps, self._seconds, weights)
-            limit, read = CANDIDATE * self._seconds, samples_read(before.probe.epochs)
-            before = replace(before, elsewhere=partial(self._elsewhere, before.probe.steps, limit, weights, read))
-            after = self._probe("candidate", before.probe.steps, limit, weights, read)
-        except TrialFailed as failure:
-            return Quality(method="not_tested", level="undecided", detail=f"the probe failed: {failure.reason}")
+        self._probes["baseline"].weights = tuple(weights)
         # the class is of a strategy's change; what two sides differ by is not known, and gradients tell
-        return level_of(
-            Risk.NUMERIC,
-            before,
-            after,
-            self._objective,
-            deterministic=self._deterministic,
-            epsilon=self._epsilon,
-        )
-
-    def _elsewhere(self, steps: int, seconds: float, weights: list[str], samples: int) -> Probe | None:
-        """The baseline's from weights elsewhere; None where its training fails there."""
-        try:
-            return self._probe("baseline", steps, seconds, weights, samples, elsewhere=True).probe
-        except TrialFailed:
-            return None
-
-    def _probe(
-        self, name: str, steps: int, seconds: float, weights: list[str], samples: int = 0, **further: bool
-    ) -> ProbeResult:
-        out = self._folder / f"probe-{name}{'-elsewhere' if further else ''}.npz"
-        batches = str(self._folder / "batches.pt") if self._deterministic is False else ""
-        found = self._runners[name].ask(
-            self._plans[name], PROBE, timeout=PROBE_TIMEOUT, label=f"probe-{name}",
-            out=str(out), steps=steps, seconds=seconds, weights=weights, batches=batches,
-            reading=self._seconds, samples=samples, **further,
+        return self._probes["baseline"].quality(
+            Risk.NUMERIC, self._plans["baseline"], self._plans["candidate"], self._facts, self._objective,
+            epsilon=self._epsilon, other_side=self._probes["candidate"],
         )  # fmt: skip
-        return ProbeResult(Probe.model_validate(found), Arrays.read(out))

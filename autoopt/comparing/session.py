@@ -1,7 +1,7 @@
 """A session of asks: what is known of the baseline is used again while its code and the machine stay the same.
 
-The file holds rows of the baseline against itself, and the head of the ledger after the last answer. A ratio is made of
-rows of its own ask alone: what is used again shows how processes of this baseline differ, and what its facts are.
+The file holds the noise of the baseline against itself, and the head of the ledger after the last answer. A ratio is
+made of blocks of its own ask alone: what is used again shows how processes of this baseline differ, and its facts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from pathlib import Path
 from autoopt.comparing.sides import Side
 from autoopt.errors import DocumentError, EnvironmentLacks
 from autoopt.records import Environment, JsonDict, Noise, Record, Sites, ValidationError
-from autoopt.records.account import Row
 from autoopt.records.facts import WorkloadFacts
 from autoopt.storage.fingerprint import fingerprint
 
@@ -26,7 +25,7 @@ _DRIFTED = 3 * sqrt(2)
 class KnownBaseline(Record):
     """A baseline as earlier asks have measured it.
 
-    ``noise``, ``rows``: of it against itself, and of later asks; ``again``: how far it repeats its own steps;
+    ``noise``: of it against itself, and of later asks; ``again``: how far it repeats its own steps;
     ``step_seconds``: of the latest ask.
     """
 
@@ -35,7 +34,6 @@ class KnownBaseline(Record):
     environment: Environment
     sites: Sites | None = None
     noise: Noise
-    rows: tuple[Row, ...] = ()
     again: float | None = None
     step_seconds: float
 
@@ -89,6 +87,6 @@ def default_path(spec: str) -> Path:
 
 
 def fingerprint_of(baseline: Side, device: str) -> JsonDict:
-    """What must be the same for a baseline's rows to be used again."""
+    """What must be the same for a baseline's figures to be used again."""
     found = fingerprint(baseline.workload.spec, None, options={"device": device, "plan": baseline.plan.key})
     return {**found, "sources": baseline.sources, "command": list(baseline.command or ())}

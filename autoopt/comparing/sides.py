@@ -153,7 +153,7 @@ def _found(given: str, workload: Build | Script | None, stack: contextlib.ExitSt
     if given.endswith(".json"):
         return replace(_today(given, _wanted(workload, given), here), kind="plan", plan=read_plan(Path(given)))
     if given.endswith((".diff", ".patch")):
-        return _patched(_today(given, _wanted(workload, given), here), _text(Path(given)))
+        return _patched(_today(given, _wanted(workload, given), here), text_of(Path(given)))
     if isinstance(read_workload(given), Script):
         return _today(given, read_workload(given), here)
     commit = commit_of(given)
@@ -196,7 +196,8 @@ def _patched(today: Side, diff: str) -> Side:
     return replace(today, kind="patch", patched=patched_texts(diff, folders))
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """The text of a file that the user names."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import ceil, inf, lcm, sqrt
 from typing import Any
@@ -20,11 +20,9 @@ from autoopt.benchmark.cputime import cpu_times, foreign_seconds
 from autoopt.errors import TrialFailed
 from autoopt.records import Plan
 from autoopt.records.messages import Block, Startup
-from autoopt.search.compare.arm import TrialArm, TrialProcess
-from autoopt.search.compare.script_arm import ScriptArm
+from autoopt.search.compare.arena import Clock
+from autoopt.search.compare.arm import ScriptArm, TrialArm, TrialProcess
 from autoopt.trial.tree import Standing
-
-Clock = Callable[[], float]
 
 STEPS = "autoopt.benchmark.tasks:probe_losses"
 SAMPLED = "autoopt.comparing.tasks:sampled"

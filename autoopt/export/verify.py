@@ -39,8 +39,8 @@ from autoopt.registry import load_strategies
 from autoopt.script.command import Build, parse
 from autoopt.script.whole_run import WholeRun, turn_of, whole_runs
 from autoopt.search.accept.evidence import memory_limit
-from autoopt.search.accept.trainings import PATIENCE, Process, Turns, ratio_of_pairs
-from autoopt.search.compare.arm import Arm, TrialArm
+from autoopt.search.accept.trainings import PATIENCE, Turns, ratio_of_pairs
+from autoopt.search.compare.arm import Arm, TrialArm, TrialProcess
 from autoopt.search.compare.comparison import Rule
 from autoopt.search.compare.contest import compare
 from autoopt.search.trial_runner import CONFIRMED, TrialRunner
@@ -209,7 +209,7 @@ MOST_PAIRS = 4
 START_SECONDS = 20.0
 """To start both and to build them, about."""
 
-Wrap = Callable[[Any], Process]
+Wrap = Callable[[Any], TrialProcess]
 
 
 class Headline(Record):

@@ -4,40 +4,28 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from autoopt.latency.options import Serve
 from autoopt.latency.serving.variants import Variant
-from autoopt.records import Estimate
+from autoopt.records import Estimate, JsonDict
 from autoopt.records.latency import Holds, Latency, Served
 
 EXTRAS = {"onnxruntime": ("onnxruntime", "onnx", "onnxscript"), "torchao": ("torchao",)}
 
 
-@dataclass(frozen=True)
-class Model:
-    """Facts that the candidates depend on."""
+def candidates(facts: JsonDict, serve: Serve) -> Iterator[tuple[Variant, str]]:
+    """Variants with the reason why each is not applicable (empty: it is), the quickest to try first.
 
-    device: str
-    linear: bool
-    convolutions: bool
-    threads: int
-    clients: int = 1
-    students: tuple[str, ...] = ()
-
-
-def missing(extra: str) -> str:
-    """The first package of an extra that is not installed; empty where all are."""
-    return next((name for name in EXTRAS[extra] if importlib.util.find_spec(name) is None), "")
-
-
-def candidates(model: Model) -> Iterator[tuple[Variant, str]]:
-    """Variants with the reason why each is not applicable (empty: it is), the quickest to try first."""
-    cpu, layers = model.device == "cpu", "" if model.linear else "the model has no linear layer"
-    convolutions = "" if model.convolutions else "the model has no 2-d convolution"
+    Args:
+        facts: those of ``autoopt.latency.tasks.describe``.
+    """
+    cpu, layers = facts["device"] == "cpu", "" if facts["linear"] else "the model has no linear layer"
+    convolutions = "" if facts["convolutions"] else "the model has no 2-d convolution"
     onnx = _lacking("onnxruntime") or ("" if cpu else "its build for this device is not asked for: CPU only")
     ao = _lacking("torchao")
-    yield Variant(threads=1), "" if cpu and model.threads > 1 else "one thread is what there is"
-    for spec in model.students:
+    yield Variant(threads=1), "" if cpu and facts["threads"] > 1 else "one thread is what there is"
+    for spec in serve.students:
         yield Variant(model=spec), ""
     yield Variant(engine="onnxruntime"), onnx
     yield Variant(engine="onnxruntime", precision="int8_dynamic"), onnx or layers
@@ -46,17 +34,18 @@ def candidates(model: Model) -> Iterator[tuple[Variant, str]]:
     yield Variant(channels_last=True), convolutions
     yield (
         Variant(engine="onnxruntime", precision="int8_static"),
-        onnx or ("" if model.convolutions else "without convolutions, dynamic quantization serves as well"),
+        onnx or ("" if facts["convolutions"] else "without convolutions, dynamic quantization serves as well"),
     )
     yield Variant(engine="compile"), ""
     yield Variant(precision="int8_weight_only"), ao or layers
     yield Variant(engine="aotinductor"), ""
     yield Variant(engine="compile", precision="int8_dynamic"), ao or layers
-    yield Variant(batching=8), "" if model.clients > 1 else "one client at a time leaves nothing to batch"
+    yield Variant(batching=8), "" if serve.clients > 1 else "one client at a time leaves nothing to batch"
 
 
 def _lacking(extra: str) -> str:
-    name = missing(extra)
+    """Why an extra cannot be used: the first of its packages that is not installed; empty where all are."""
+    name = next((name for name in EXTRAS[extra] if importlib.util.find_spec(name) is None), "")
     return f"{name} is not installed: pip install 'torch-autoopt[serving]'" if name else ""
 
 

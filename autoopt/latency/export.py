@@ -15,8 +15,7 @@ import torch
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.latency import serving
 from autoopt.latency.measuring import Servers
-from autoopt.latency.serving.load import asker
-from autoopt.latency.serving.requests import mapped, tensors_of
+from autoopt.latency.serving.requests import asker, mapped, tensors_of
 from autoopt.latency.serving.variants import Variant, load
 from autoopt.latency.tasks import requests_of, users_model, validation_batches
 from autoopt.records import JsonDict, Plan

@@ -16,7 +16,7 @@ from typing import Any
 
 from autoopt.latency.options import Serve
 from autoopt.latency.quality import CONFIDENCE
-from autoopt.latency.serving.load import quantile
+from autoopt.latency.serving.requests import quantile
 from autoopt.latency.serving.variants import Variant
 from autoopt.records import Change, Estimate, JsonDict, Plan
 from autoopt.records.latency import ColdStart, Judged, Load

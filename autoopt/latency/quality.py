@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import repeat
 from time import perf_counter
 from typing import Any, Literal
 
@@ -19,7 +20,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm, t
 
 from autoopt.benchmark.evaluation import checked_metrics
-from autoopt.latency.serving.requests import Evaluate, Recorded, Recorder, cut, samples_of, single_samples
+from autoopt.latency.serving.requests import Evaluate, Recorded, Recorder, cut, cut_to, samples_of
 from autoopt.records import Estimate
 from autoopt.records.latency import Judged
 
@@ -49,7 +50,7 @@ def judged(
             for batch, answer in zip(batches, recorder.answers, strict=True)
             for place in range(samples_of(batch))
         ]
-        singles = list(single_samples(batches))
+        singles = list(cut_to(batches, repeat(1), repeat(None)))
         each = _each(evaluate, singles, answers, metric)
         if each is not None and math.isclose(float(np.mean(each)), whole, rel_tol=1e-4, abs_tol=1e-6):
             return Judged(metric=whole, samples=samples, each=tuple(each))

@@ -14,7 +14,7 @@ import numpy as np
 
 import autoopt
 from autoopt.errors import TrialFailed, WorkloadError
-from autoopt.latency.choice import Model, candidates, chosen, combinations, marked, within
+from autoopt.latency.choice import candidates, chosen, combinations, marked, within
 from autoopt.latency.export import accept, export
 from autoopt.latency.measuring import FEWEST, Servers, ServingArm, against, over_processes, plan_of, pooled
 from autoopt.latency.options import Serve
@@ -193,16 +193,11 @@ class Search:
         return found
 
     def _screen(self) -> None:
-        facts = self._described
-        model = Model(
-            device=facts["device"].partition(":")[0], linear=facts["linear"], convolutions=facts["convolutions"],
-            threads=facts["threads"], clients=self.serve.clients, students=self.serve.students,
-        )  # fmt: skip
         self.say("measuring the model without changes")
         self._look(BASELINE, max(self.left, LONGEST_START))
         if self.looks[0].served.status == "failed":
             raise WorkloadError(f"the model as it is does not answer: {self.looks[0].served.reason}")
-        for variant, why in candidates(model):
+        for variant, why in candidates(self._described, self.serve):
             self._consider(variant, why)
         for _ in range(2):  # the best with each other that goes with it, and the best of that again
             ranked = sorted((look for look in self.looks[1:] if look.open), key=lambda look: look.tail)

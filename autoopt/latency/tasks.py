@@ -16,12 +16,21 @@ from torch import nn
 from autoopt.benchmark.cputime import cpu_times, foreign_seconds
 from autoopt.benchmark.device import host_peak_bytes
 from autoopt.benchmark.loader import training_loader, validation_loader
-from autoopt.benchmark.transfer import mapped
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.errors import DocumentError, TrialFailed, UsageError, WorkloadError
 from autoopt.latency.quality import judged
-from autoopt.latency.serving.load import Ask, Batcher, Request, asker, measure
-from autoopt.latency.serving.requests import calls_of, cut_to, joined, samples_of
+from autoopt.latency.serving.requests import (
+    Ask,
+    Batcher,
+    Request,
+    asker,
+    calls_of,
+    cut_to,
+    joined,
+    mapped,
+    measure,
+    samples_of,
+)
 from autoopt.latency.serving.variants import Variant, load, prepare
 from autoopt.loading import importing, validation
 from autoopt.records import JsonDict
@@ -58,7 +67,7 @@ def describe(
         "requests": len(requests),
         "linear": any(isinstance(module, nn.Linear) for module in model.modules()),
         "convolutions": any(isinstance(module, nn.Conv2d) for module in model.modules()),
-        "device": str(live.device),
+        "device": live.device.torch.type,
         "threads": torch.get_num_threads(),
     }
 

@@ -23,8 +23,7 @@ from autoopt.running.baseline_spec import baseline_spec, registry_of
 from autoopt.running.document import result_of
 from autoopt.running.saved_options import fingerprint_of, options_document, options_of
 from autoopt.script.command import Build, Script
-from autoopt.search.accept.gathering import Gate
-from autoopt.search.accept.probes import Probes
+from autoopt.search.accept.gathering import Gate, Probes
 from autoopt.search.accept.trainings import Trainings
 from autoopt.search.budget_allocation import BudgetAllocation
 from autoopt.search.outcome import Outcome

@@ -25,8 +25,7 @@ from autoopt.records import (
     Verdict,
 )
 from autoopt.records.messages import TrainingRun
-from autoopt.search.compare.comparison import Side
-from autoopt.search.compare.side_statistics import percentiles
+from autoopt.search.compare.comparison import Side, percentiles
 from autoopt.search.recollection import remember
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState

@@ -17,10 +17,9 @@ from autoopt.records.parallel import Sharing
 from autoopt.search.budget_allocation import TimeLimits
 from autoopt.search.compare.arena import Clock, LiveArm, block_length, row_of
 from autoopt.search.compare.arm import Arm
-from autoopt.search.compare.comparison import Comparison, Rule
+from autoopt.search.compare.comparison import Comparison, Rule, SideStatistics
 from autoopt.search.compare.contest import OnProgress
 from autoopt.search.compare.rounds import Paired, ratio_of_totals
-from autoopt.search.compare.side_statistics import SideStatistics
 from autoopt.search.compare.statistics import MIN_BLOCKS, known_radius
 from autoopt.search.race import Race
 from autoopt.search.run_context import RunContext

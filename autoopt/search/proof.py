@@ -9,8 +9,8 @@ from autoopt.records import Estimate, EstimateKind, Plan, Trial, Verdict
 from autoopt.search.accept.evidence import Judgement
 from autoopt.search.candidate import Candidate, shares
 from autoopt.search.compare.comparison import Comparison, Decision, Side
-from autoopt.search.compare.error_budget import alpha_of
 from autoopt.search.compare.noise import compiled_again, learned
+from autoopt.search.compare.sequential_test import alpha_of
 from autoopt.search.first_training import expected, train_beside
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState

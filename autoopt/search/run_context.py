@@ -15,7 +15,7 @@ from autoopt.search.budget_allocation import STEADY_SECONDS, BudgetAllocation
 from autoopt.search.compare.arm import Start
 from autoopt.search.compare.comparison import Comparison, Rule
 from autoopt.search.compare.contest import compare
-from autoopt.search.compare.error_budget import alpha_of
+from autoopt.search.compare.sequential_test import alpha_of
 from autoopt.search.planner import Choice
 from autoopt.search.state import SearchState
 from autoopt.search.trial_runner import TrialRunner

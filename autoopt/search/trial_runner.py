@@ -22,8 +22,7 @@ from autoopt.search.accept.evidence import TrainedPair
 from autoopt.search.accept.losses import ROUNDING
 from autoopt.search.accept.trainings import Turns
 from autoopt.search.budget_allocation import START_SECONDS, TimeLimits
-from autoopt.search.compare.arm import Arm, TrialArm
-from autoopt.search.compare.script_arm import ScriptArm
+from autoopt.search.compare.arm import Arm, ScriptArm, TrialArm
 from autoopt.search.memory_ledger import MemoryLedger
 from autoopt.trial.parent import Launcher
 from autoopt.trial.places import Place, ThreadWorkers, Workers

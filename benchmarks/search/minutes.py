@@ -27,7 +27,7 @@ from autoopt.benchmark.warmup import least_groups
 from autoopt.errors import TrialFailed
 from autoopt.events import Event, Kept
 from autoopt.records import JsonDict, Plan
-from autoopt.search.accept.probes import SLOW_STEP
+from autoopt.search.accept.gathering import SLOW_STEP
 from autoopt.testing.fakes import Behaviour, NoiseModel
 from benchmarks.search.cases import CASES, SimulatedCase
 from benchmarks.search.runs import GAINS, until_gains

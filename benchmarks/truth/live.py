@@ -88,7 +88,7 @@ def _row(found: Comparison, true: float) -> dict[str, Any] | None:
         "low": estimate.low,
         "high": estimate.high,
         "decision": found.decision.value,
-        "block_seconds": found.measured_seconds,
+        "block_seconds": sum(row.seconds for row in found.rows),
         "wall_seconds": found.seconds,
         "pairs": [pair.log_ratio for pair in found.pairs],
         "errors": [pair.standard_error for pair in found.pairs],
@@ -153,7 +153,7 @@ def effects(document: dict[str, Any], wanted: list[float], repeats: int, deadlin
                 found = _measured(start, live, *plans, time.monotonic() + RULE.max_seconds)
                 row = _row(found, effect)
                 if row:
-                    row["sequential"] = sequential(start, plans, found.measured_seconds)
+                    row["sequential"] = sequential(start, plans, sum(row.seconds for row in found.rows))
                     rows.append({**row, "environment": before})
                 save()
 

@@ -17,8 +17,8 @@ import numpy as np
 from autoopt.records import Change, Noise, Plan
 from autoopt.search.compare.comparison import Decision, Rule
 from autoopt.search.compare.contest import compare
-from autoopt.search.compare.error_budget import alpha_of
 from autoopt.search.compare.noise import control, learned
+from autoopt.search.compare.sequential_test import alpha_of
 from autoopt.testing.fakes import Behaviour, FakeMachine, NoiseModel
 from benchmarks.documents import RESULTS, environment, load, save
 

@@ -31,8 +31,7 @@ from autoopt.registry import Registry, Source
 from autoopt.search.accept.evidence import Evidence
 from autoopt.search.accept.fidelity import gradient_fidelity
 from autoopt.search.accept.gate import judge_runs
-from autoopt.search.accept.gathering import Gate
-from autoopt.search.accept.probes import Probes
+from autoopt.search.accept.gathering import Gate, Probes
 from autoopt.search.accept.trainings import Trainings
 from autoopt.trial.protocol import TrialSpec
 from autoopt.workload import Workload

@@ -58,6 +58,10 @@ def comparisons(effect: float, kind: str, runs: int) -> list[Comparison]:
     return found
 
 
+def _block_seconds(found: Comparison) -> float:
+    return sum(row.seconds for row in found.rows)
+
+
 def summary(effect: float, found: list[Comparison]) -> dict[str, Any]:
     """Decisions, coverage, error, and seconds until decided (block time of both sides; wall-clock)."""
     estimates = [one.estimate for one in found if one.estimate]
@@ -70,10 +74,10 @@ def summary(effect: float, found: list[Comparison]) -> dict[str, Any]:
         "coverage": float(np.mean([e.low <= effect <= e.high for e in estimates])),
         "half_width": float(np.median([log(e.high / e.low) / 2 for e in estimates])),
         "rms_error": float(np.sqrt(np.mean(np.square(errors)))),
-        "block_seconds": float(np.median([one.measured_seconds for one in found])),
+        "block_seconds": float(np.median([_block_seconds(one) for one in found])),
         "wall_seconds": float(np.median([one.seconds for one in found])),
         "decided": len(decided) / len(found),
-        "block_seconds_decided": float(np.median([one.measured_seconds for one in decided])) if decided else None,
+        "block_seconds_decided": float(np.median([_block_seconds(one) for one in decided])) if decided else None,
         "pairs": float(np.median([len(one.pairs) for one in found])),
     }
 

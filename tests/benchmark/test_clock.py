@@ -18,8 +18,8 @@ from autoopt.benchmark.warmup import least_groups, run_block
 from autoopt.records import Plan
 from autoopt.records.messages import Block, Startup
 from autoopt.search.compare.arena import row_of
+from autoopt.search.compare.comparison import SideStatistics
 from autoopt.search.compare.rounds import Rounds
-from autoopt.search.compare.side_statistics import SideStatistics
 from autoopt.search.compare.statistics import MIN_BLOCKS
 from autoopt.testing.loaders import FakeLoader, LoaderModel
 from tests.benchmark.small_training import workload

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from autoopt.cli import main
-from autoopt.comparing.bisection import SURE, Posterior, Told, bisect
-from autoopt.comparing.history import commits, packages
+from autoopt.comparing.bisection import SURE, Posterior, Told, bisect, commits, packages
 from autoopt.errors import UsageError
 from benchmarks.bisection.__main__ import planted
 from tests.comparing.conftest import Git

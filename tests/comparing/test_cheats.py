@@ -22,6 +22,7 @@ from autoopt.records import Estimate, JsonDict, Objective, Plan
 from autoopt.records.comparing import Learning
 from autoopt.registry import Registry
 from autoopt.script.held import LOSSES
+from autoopt.testing.fakes import Behaviour, fake_facts
 from autoopt.trial.protocol import TrialSpec
 
 HONEST = """
@@ -120,7 +121,9 @@ class Runner:
     def draw_alike(self, wanted: bool) -> None:
         self._spec = self._spec.model_copy(update={"same_draws": wanted})
 
-    def ask(self, plan: Plan, task: str, *, timeout: float, label: str, **arguments: Any) -> JsonDict:
+    def ask(
+        self, plan: Plan, task: str, *, timeout: float, label: str, disturbed: float = 0.0, **arguments: Any
+    ) -> JsonDict:
         with self.trial(plan, label) as process:
             return process.call(task, **arguments)
 
@@ -138,9 +141,8 @@ def judged(tmp_path: Path, name: str, extra: str = "", both: str = "") -> Judge:
     objective = Objective(
         metric="accuracy", mode="max", target=0.9, target_source="user", tolerance=0.005, min_gain=0.0
     )
-    rounding = Rounding(
-        dict(runners), plans, tmp_path, objective, deterministic=True, epsilon=2.0**-23, steps=16, seconds=1.0
-    )
+    facts = fake_facts(Behaviour())
+    rounding = Rounding(dict(runners), plans, tmp_path, facts, objective, epsilon=2.0**-23, seconds=1.0)
     return Judge(runners, plans, tmp_path, lambda: float(next(clock)), 80.0, rounding=rounding)  # type: ignore[arg-type]
 
 

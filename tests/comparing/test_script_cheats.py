@@ -12,10 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from autoopt.comparing.compare import compare_sides
-from autoopt.comparing.evaluating import Evaluating
-from autoopt.comparing.learning import IDENTICAL, Judge
-from autoopt.comparing.measuring import Comparing, _spec
+from autoopt.comparing.compare import Comparing, _spec, compare_sides
+from autoopt.comparing.learning import IDENTICAL, Evaluating, Judge
 from autoopt.comparing.sides import Side, side
 from autoopt.comparing.watched import Pairs, WatchedScriptArm
 from autoopt.errors import TrialFailed

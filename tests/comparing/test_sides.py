@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from autoopt.comparing.compare import compare_sides
-from autoopt.comparing.measuring import Comparing
+from autoopt.comparing.compare import Comparing, compare_sides
 from autoopt.comparing.sides import side
 from autoopt.errors import UsageError, WorkloadError
 from autoopt.loading.importing import parse

@@ -16,13 +16,12 @@ from scipy.stats import binom
 from torch import nn
 
 from autoopt.errors import TrialFailed, UsageError, WorkloadError
-from autoopt.latency.choice import Model, candidates, chosen, combinations, marked, merged, within
+from autoopt.latency.choice import candidates, chosen, combinations, marked, merged, within
 from autoopt.latency.measuring import Servers, over_processes, tail
 from autoopt.latency.options import Serve, parse_latency, parse_shares, pattern
 from autoopt.latency.quality import drop, judged, paired_proportions
 from autoopt.latency.search import Search
-from autoopt.latency.serving.load import Batcher, measure, quantile, together
-from autoopt.latency.serving.requests import cut, cut_to, joined, shortened
+from autoopt.latency.serving.requests import Batcher, cut, cut_to, joined, measure, quantile, shortened, together
 from autoopt.latency.serving.variants import Variant
 from autoopt.options import Options
 from autoopt.records import Environment, Estimate
@@ -230,7 +229,7 @@ def test_the_knee_is_nearest_to_the_best_of_every_axis() -> None:
 
 
 def test_what_cannot_be_is_not_applicable_with_a_reason() -> None:
-    found = dict(candidates(Model(device="cpu", linear=False, convolutions=False, threads=1)))
+    found = dict(candidates({"device": "cpu", "linear": False, "convolutions": False, "threads": 1}, Serve()))
     assert found[Variant(threads=1)] == "one thread is what there is"
     assert found[Variant(channels_last=True)] == "the model has no 2-d convolution"
     assert found[Variant(precision="float16")]
@@ -240,7 +239,7 @@ def test_what_cannot_be_is_not_applicable_with_a_reason() -> None:
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    found = dict(candidates(Model(device="cpu", linear=True, convolutions=True, threads=2)))
+    found = dict(candidates({"device": "cpu", "linear": True, "convolutions": True, "threads": 2}, Serve()))
     assert found[Variant(engine="onnxruntime")] == "onnxruntime is not installed: pip install 'torch-autoopt[serving]'"
 
 

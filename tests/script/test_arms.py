@@ -20,7 +20,7 @@ from autoopt.script.sayable import unsayable
 from autoopt.script.view import LINKED_FROM, open_view
 from autoopt.search.accept.trainings import Turns
 from autoopt.search.compare.arm import TrialArm
-from autoopt.search.compare.side_statistics import SideStatistics
+from autoopt.search.compare.comparison import SideStatistics
 from autoopt.setup import Setup
 from autoopt.trial.protocol import ScriptSpec
 from tests.script.conftest import StartScript, sites_of

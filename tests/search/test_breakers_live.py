@@ -68,7 +68,7 @@ class Trials:
             samples_per_step=samples,
             startup=startup,
             fixed_seconds=(1.0,),
-            losses=LossPath(steps=tuple(range(len(losses))), losses=losses),
+            losses=LossPath.of(losses),
             evaluated_samples=looked,
         )
 

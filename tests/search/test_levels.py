@@ -23,8 +23,8 @@ from autoopt.search.accept.data import DataCompared, ProbeResult
 from autoopt.search.accept.fidelity import (
     Arrays,
 )
+from autoopt.search.accept.gathering import FEWEST_GRADIENTS
 from autoopt.search.accept.levels import level_of
-from autoopt.search.accept.probes import FEWEST_GRADIENTS
 from autoopt.strategy import Risk
 from autoopt.trial.protocol import TrialSpec
 from benchmarks.truth.quality_changes import Change, Remembering, bf16, drop, hooked, reading, without_decay

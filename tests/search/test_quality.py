@@ -179,7 +179,7 @@ def faster(baseline: TrainingRun, candidate: TrainingRun, samples_per_step: floa
 
     def side(run: TrainingRun, rate: float, samples: float) -> Side:
         losses = run.losses[:PROBE]
-        path = LossPath(steps=tuple(range(len(losses))), losses=losses)
+        path = LossPath.of(losses)
         return Side(
             samples_per_second=rate,
             samples_per_step=samples,
@@ -371,9 +371,7 @@ def test_honest_paths_pass_again_and_again(check, steps: int) -> None:
         own = 0.02 * np.random.default_rng(seed).standard_normal(steps)
         before = losses(seed, steps)
         path = tuple(np.array(before) + own * np.linspace(0, 1, steps))
-        paths = common(
-            LossPath(steps=tuple(range(steps)), losses=before), LossPath(steps=tuple(range(steps)), losses=path)
-        )
+        paths = common(LossPath.of(before), LossPath.of(path))
         alarms += not check(paths).passed
     assert alarms == 0
 
@@ -383,10 +381,7 @@ def test_who_learns_half_as_fast_is_told_however_many_steps_were_captured(steps:
     """All of the difference lies in the first steps; afterwards both have learnt what there is to learn."""
     step, noise = np.maximum(np.arange(steps) - 1, 0), np.random.default_rng(0).normal(0, 0.1, steps)
     before, after = (0.3 + 1.1 * np.exp(-step / pace) + noise for pace in (12.0, 24.0))
-    paths = common(
-        LossPath(steps=tuple(range(steps)), losses=tuple(before)),
-        LossPath(steps=tuple(range(steps)), losses=tuple(after)),
-    )
+    paths = common(LossPath.of(before), LossPath.of(after))
     found = same_within_tolerance(paths)
     assert found.passed is False
     assert "higher than before from step" in (found.detail or "")
@@ -399,7 +394,7 @@ def test_what_the_incumbent_differs_from_itself_counts_more_in_a_shorter_window(
         random = np.random.default_rng(seed)
         mean = 0.3 + 2.0 * np.exp(-np.arange(1200) / 40.0)
         paths = [tuple(mean + random.normal(0, 0.4, 1200)) for _ in range(3)]
-        sides = [LossPath(steps=tuple(range(1200)), losses=path) for path in paths]
+        sides = [LossPath.of(path) for path in paths]
         alarms += not same_on_average(common(*sides[:2]), common(sides[0], sides[2])).passed
     assert alarms == 0
 
@@ -416,17 +411,14 @@ def test_windows_double_until_they_are_an_eighth_of_the_path(steps: int, lengths
 
 def test_a_claim_to_change_nothing_allows_a_ten_thousandth_of_the_loss_at_the_start() -> None:
     before = np.array(losses())
-    paths = [LossPath(steps=tuple(range(STEPS_LOSS_PATHS)), losses=tuple(before + size)) for size in (0.0, 1e-4, 5e-4)]
+    paths = [LossPath.of(before + size) for size in (0.0, 1e-4, 5e-4)]
     assert same_to_rounding(common(paths[0], paths[1]), 0.0).passed
     assert not same_to_rounding(common(paths[0], paths[2]), 0.0).passed
 
 
 def test_rounding_may_grow() -> None:
     grown = tuple(np.array(losses()) + 1e-6 * np.exp(np.arange(STEPS_LOSS_PATHS) / 6.0).clip(max=1e4))
-    paths = common(
-        LossPath(steps=tuple(range(STEPS_LOSS_PATHS)), losses=losses()),
-        LossPath(steps=tuple(range(STEPS_LOSS_PATHS)), losses=grown),
-    )
+    paths = common(LossPath.of(losses()), LossPath.of(grown))
     assert same_to_rounding(paths, 2.0**-23).passed
 
 
@@ -434,10 +426,7 @@ def test_rounding_may_grow() -> None:
 @pytest.mark.parametrize("size", [0.01, 1.0, 100.0])
 def test_the_tolerance_is_a_share_of_the_loss_whatever_its_size(share: float, passed: bool, size: float) -> None:
     before = size * np.array(losses())
-    paths = common(
-        LossPath(steps=tuple(range(STEPS_LOSS_PATHS)), losses=tuple(before)),
-        LossPath(steps=tuple(range(STEPS_LOSS_PATHS)), losses=tuple(before + share * PATH_TOLERANCE * size * 2.3)),
-    )
+    paths = common(LossPath.of(before), LossPath.of(before + share * PATH_TOLERANCE * size * 2.3))
     assert paths.scale == pytest.approx(2.3 * size, rel=0.2)
     found = same_on_average(paths)
     assert found.passed is passed
@@ -447,10 +436,7 @@ def test_the_tolerance_is_a_share_of_the_loss_whatever_its_size(share: float, pa
 def test_another_loss_from_the_first_step_is_told_with_its_margin() -> None:
     path = tuple(100.0 * np.array(losses()))
     halved = tuple(0.5 * np.array(path))
-    paths = common(
-        LossPath(steps=tuple(range(STEPS_LOSS_PATHS)), losses=path),
-        LossPath(steps=tuple(range(STEPS_LOSS_PATHS)), losses=halved),
-    )
+    paths = common(LossPath.of(path), LossPath.of(halved))
     found = same_within_tolerance(paths)
     assert found.passed is False
     assert "another loss" in (found.detail or "")

@@ -30,8 +30,7 @@ from autoopt.script.whole_run import WholeRun
 from autoopt.search import first_training
 from autoopt.search.accept.evidence import TrainedPair
 from autoopt.search.budget_allocation import BudgetAllocation
-from autoopt.search.compare.arm import SETTLING_STEPS, SWITCHED_BLOCK
-from autoopt.search.compare.script_arm import ScriptArm
+from autoopt.search.compare.arm import SETTLING_STEPS, SWITCHED_BLOCK, ScriptArm
 from autoopt.search.first_training import begin
 from autoopt.search.trial_runner import BaselineFailed
 from autoopt.setup import Setup

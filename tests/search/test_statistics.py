@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoopt.records.model_scaling import PowerLaw
-from autoopt.search.compare.error_budget import ALPHA, alpha_of
+from autoopt.search.compare.sequential_test import ALPHA, alpha_of
 from autoopt.search.compare.statistics import BetweenProcess, TwoLevel, best_blocks, known_radius, wider
 from autoopt.search.model_scaling import fit, line_of
 from benchmarks.truth.placebo_runs import one_run

@@ -21,8 +21,7 @@ from typing import Any
 
 import torch
 
-from .load import Batcher, asker, measure, quantile
-from .requests import tensors_of
+from .requests import Batcher, asker, measure, quantile, tensors_of
 from .variants import Variant, load
 
 BLOCKS, BLOCK_REQUESTS, BLOCK_SECONDS, WARM_UP = 5, 100, 1.0, 20

@@ -1,8 +1,13 @@
-"""Requests: calls of a workload's own evaluation to its model, cut from batches, joined, and answered from a record."""
+"""Requests: calls of a workload's own evaluation to its model, cut from batches, joined, and answered from a record.
+
+Under one client or several, each is timed from asking to the answer on the host.
+"""
 
 from __future__ import annotations
 
-import itertools
+import queue
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -39,26 +44,16 @@ class Recorded(nn.Module):
         return next(self._answers)
 
 
-def single_samples(batches: Iterable[Any]) -> Iterator[Any]:
-    """Batches of one sample each."""
-    return itertools.chain.from_iterable(_cut(batch, itertools.repeat(1)) for batch in batches)
-
-
 def cut_to(batches: Iterable[Any], sizes: Iterable[int], lengths: Iterable[int | None]) -> Iterator[Any]:
     """Batches of given sizes, one after the other, shortened to given lengths (None: as they are)."""
     sizes, lengths = iter(sizes), iter(lengths)
     for batch in batches:
-        for part in _cut(batch, sizes):
-            length = next(lengths)
+        whole, start = samples_of(batch), 0
+        while start < whole:
+            stop = min(start + next(sizes), whole)
+            part, length = cut(batch, start, stop, whole), next(lengths)
             yield part if length is None else shortened(part, length)
-
-
-def _cut(batch: Any, sizes: Iterator[int]) -> Iterator[Any]:
-    whole, start = samples_of(batch), 0
-    while start < whole:
-        stop = min(start + next(sizes), whole)
-        yield cut(batch, start, stop, whole)
-        start = stop
+            start = stop
 
 
 def calls_of(model: Any, evaluate: Evaluate, batches: Iterable[Any]) -> list[tuple[Any, Any]]:
@@ -69,20 +64,21 @@ def calls_of(model: Any, evaluate: Evaluate, batches: Iterable[Any]) -> list[tup
     return recorder.calls
 
 
-def mapped(tree: Any, change: Callable[[torch.Tensor], Any]) -> Any:
-    """The same structure with each tensor changed; what is no tensor stays."""
+def mapped(tree: Any, change: Callable[[torch.Tensor], Any], texts: Callable[[Any], Any] = lambda tree: tree) -> Any:
+    """The same structure with each tensor and each list of text changed; what is neither stays."""
     if isinstance(tree, torch.Tensor):
         return change(tree)
     if isinstance(tree, Mapping):
-        items = {key: mapped(value, change) for key, value in tree.items()}
+        items = {key: mapped(value, change, texts) for key, value in tree.items()}
         try:
             return type(tree)(**items) if hasattr(tree, "to_tuple") else type(tree)(items)  # type: ignore[call-arg]
         except TypeError:
             return items
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*(mapped(value, change) for value in tree))
     if isinstance(tree, list | tuple):
-        return type(tree)(mapped(value, change) for value in tree)
+        if tree and all(isinstance(item, str) for item in tree):
+            return texts(tree)
+        parts = [mapped(value, change, texts) for value in tree]
+        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
     return tree
 
 
@@ -107,21 +103,12 @@ def samples_of(tree: Any) -> int:
 
 def cut(tree: Any, start: int, stop: int, whole: int | None = None) -> Any:
     """Samples ``start`` to ``stop`` of a batch: of each tensor and each list of text that has one entry a sample."""
-    whole = samples_of(tree) if whole is None else whole
-    if isinstance(tree, torch.Tensor):
-        return tree[start:stop] if tree.dim() and tree.shape[0] == whole else tree
-    if isinstance(tree, Mapping):
-        items = {key: cut(value, start, stop, whole) for key, value in tree.items()}
-        try:
-            return type(tree)(**items) if hasattr(tree, "to_tuple") else type(tree)(items)  # type: ignore[call-arg]
-        except TypeError:
-            return items
-    if isinstance(tree, list | tuple) and tree and all(isinstance(item, str) for item in tree):
-        return tree[start:stop] if len(tree) == whole else tree
-    if isinstance(tree, list | tuple):
-        parts = [cut(value, start, stop, whole) for value in tree]
-        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
-    return tree
+    count = samples_of(tree) if whole is None else whole
+    return mapped(
+        tree,
+        lambda tensor: tensor[start:stop] if tensor.dim() and tensor.shape[0] == count else tensor,
+        lambda texts: texts[start:stop] if len(texts) == count else texts,
+    )
 
 
 def shortened(tree: Any, length: int) -> Any:
@@ -151,3 +138,150 @@ def joined(trees: list[Any]) -> Any:
         parts = [joined(list(items)) for items in zip(*trees, strict=True)]
         return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
     return first
+
+
+Request = tuple[Any, Any]
+Ask = Callable[[Request], Any]
+WAIT_SECONDS = 0.002
+"""How long a batching server waits for further requests, once it has one."""
+
+
+def asker(model: Any, device: str = "cpu") -> Ask:
+    """Asks the model: inputs to its device, the answer back to the host."""
+    there = torch.device(device)
+
+    def ask(request: Request) -> Any:
+        with torch.inference_mode():
+            args, kwargs = request if there.type == "cpu" else mapped(request, lambda tensor: tensor.to(there))
+            answer = model(*args, **kwargs)
+            return answer if there.type == "cpu" else mapped(answer, lambda tensor: tensor.cpu())
+
+    return ask
+
+
+class Batcher:
+    """Answers together what waits together. Use as a context; ``ask`` from any thread.
+
+    Args:
+        ask: answers one request, or several joined.
+        most: requests that are answered together at most.
+    """
+
+    def __init__(self, ask: Ask, most: int, wait: float = WAIT_SECONDS) -> None:
+        self._ask, self._most, self._wait = ask, most, wait
+        self._waiting: queue.Queue[tuple[Request, list[Any], threading.Event] | None] = queue.Queue()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Batcher:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._waiting.put(None)
+        self._thread.join()
+
+    def ask(self, request: Request) -> Any:
+        answered: list[Any] = []
+        event = threading.Event()
+        self._waiting.put((request, answered, event))
+        event.wait()
+        if isinstance(answered[0], BaseException):
+            raise answered[0]
+        return answered[0]
+
+    def _run(self) -> None:
+        while (first := self._waiting.get()) is not None:
+            group, until, over = [first], time.perf_counter() + self._wait, False
+            while len(group) < self._most:
+                try:
+                    more = self._waiting.get(timeout=max(until - time.perf_counter(), 0.0))
+                except queue.Empty:
+                    break
+                if more is None:
+                    over = True
+                    break
+                group.append(more)
+            self._answer(group)
+            if over:
+                return
+
+    def _answer(self, group: list[tuple[Request, list[Any], threading.Event]]) -> None:
+        try:
+            answers = together(self._ask, [request for request, _, _ in group])
+        except BaseException as error:
+            answers = [error] * len(group)
+        for answer, (_, answered, event) in zip(answers, group, strict=True):
+            answered.append(answer)
+            event.set()
+
+
+def together(ask: Ask, requests: list[Request]) -> list[Any]:
+    """Answers of several requests by one call where their shapes allow it, else one by one."""
+    if len(requests) == 1:
+        return [ask(requests[0])]
+    try:
+        batch = joined(requests)
+    except ValueError:
+        return [ask(request) for request in requests]
+    answer, answers, start = ask(batch), [], 0
+    for request in requests:
+        stop = start + samples_of(request)
+        answers.append(cut(answer, start, stop))
+        start = stop
+    return answers
+
+
+def measure(
+    ask: Ask, requests: list[Request], *, clients: int, seconds: float, least: int, first: int = 0
+) -> tuple[list[float], float]:
+    """Latencies of requests, each client asking again as soon as it has its answer.
+
+    Args:
+        seconds: until no further request is begun.
+        least: requests that are asked in any case.
+        first: which request comes first; they come round and round.
+
+    Returns:
+        Seconds of each request, in the order in which they ended; seconds from the first question to the last answer.
+    """
+    found: list[float] = []
+    taken = iter(range(first, first + 10**9))
+    lock = threading.Lock()
+    trouble: list[BaseException] = []
+    began = time.perf_counter()
+
+    def client() -> None:
+        while not trouble:
+            with lock:
+                place = next(taken)
+                if place - first >= least and time.perf_counter() - began >= seconds:
+                    return
+            request = requests[place % len(requests)]
+            asked = time.perf_counter()
+            try:
+                ask(request)
+            except BaseException as error:
+                trouble.append(error)
+                return
+            found.append(time.perf_counter() - asked)
+
+    if clients == 1:
+        client()
+    else:
+        threads = [threading.Thread(target=client) for _ in range(clients)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    if trouble:
+        raise trouble[0]
+    return found, time.perf_counter() - began
+
+
+def quantile(values: list[float], q: float) -> float:
+    """A quantile of a sample, median-unbiased (Hyndman and Fan's eighth)."""
+    ordered = sorted(values)
+    place = (len(ordered) + 1 / 3) * q + 1 / 3 - 1
+    low = min(max(int(place // 1), 0), len(ordered) - 1)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * min(max(place - low, 0.0), 1.0)

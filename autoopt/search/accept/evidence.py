@@ -81,15 +81,15 @@ class Evidence(Record):
 
     def paired(self) -> list[tuple[TrainingRun, TrainingRun]]:
         """Baseline and candidate of the same seed."""
-        return _pairs(self.baseline_runs, self.candidate_runs)
+        return self._paired(self.baseline_runs)
 
     def paired_with_incumbent(self) -> list[tuple[TrainingRun, TrainingRun]]:
-        return _pairs(self.incumbent_runs or self.baseline_runs, self.candidate_runs)
+        return self._paired(self.incumbent_runs or self.baseline_runs)
 
-
-def _pairs(before: tuple[TrainingRun, ...], after: tuple[TrainingRun, ...]) -> list[tuple[TrainingRun, TrainingRun]]:
-    by_seed = {run.seed: run for run in before}
-    return [(by_seed[run.seed], run) for run in sorted(after, key=lambda run: run.seed) if run.seed in by_seed]
+    def _paired(self, before: tuple[TrainingRun, ...]) -> list[tuple[TrainingRun, TrainingRun]]:
+        by_seed = {run.seed: run for run in before}
+        after = sorted(self.candidate_runs, key=lambda run: run.seed)
+        return [(by_seed[run.seed], run) for run in after if run.seed in by_seed]
 
 
 class RequiredRuns(Record):

@@ -27,7 +27,6 @@ from autoopt.search.accept.losses import (
     GROSS,
     apart,
     common,
-    first_not_finite,
     judge_whole_runs,
     parted_late,
     same_on_average,
@@ -146,7 +145,7 @@ def _trained_anyway(comparison: Comparison, evidence: Evidence) -> bool:
 
 def _not_finite(comparison: Comparison, evidence: Evidence) -> str:
     """The loss that is not finite where the incumbent's is, in words: else it is the workload's own way (a scaler)."""
-    bad, before = first_not_finite(comparison.candidate.losses), first_not_finite(comparison.incumbent.losses)
+    bad, before = comparison.candidate.losses.not_finite, comparison.incumbent.losses.not_finite
     if bad is not None and (before is None or before > bad):
         return f"the loss of step {bad}"
     return next((f"a loss in training from seed {run.seed}" for run in evidence.candidate_runs if not _finite(run)), "")

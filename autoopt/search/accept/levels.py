@@ -221,7 +221,7 @@ def _identical(
     """A sentence where losses, weights and buffers agree to rounding over the whole probe; else empty."""
     if not before.arrays.alike(after.arrays) or before.probe.unseen or after.probe.unseen:
         return ""
-    paths = common(_path(before.probe), _path(after.probe))
+    paths = common(LossPath.of(before.probe.losses), LossPath.of(after.probe.losses))
     if paths is None:
         return ""
     steps, rounded = len(paths.steps), max(_ROUNDING_ERROR, 64 * epsilon)
@@ -249,10 +249,6 @@ _ROUNDING_BUFFERS = 0.02
 """Difference of a buffer's changes, over these, that rounding in float32 explains."""
 
 
-def _path(probe: Probe) -> LossPath:
-    return LossPath(steps=tuple(range(len(probe.losses))), losses=probe.losses)
-
-
 def _doubt(before: ProbeResult, after: ProbeResult, points: list[GradientFidelity], update: float | None) -> str:
     """Why probes do not show the same training but for rounding; empty where they do."""
     if not points:
@@ -273,7 +269,7 @@ def _doubt(before: ProbeResult, after: ProbeResult, points: list[GradientFidelit
         return f"weights part by {at_once[1]:.2g} of a step in step {at_once[0]}, and hardly before"
     if "epoch" in before.same_windows(after):
         parted = parted_across_epochs(before.arrays, after.arrays)
-        usual = MOVED + PARTED * error * sqrt(_epoch_steps(before))
+        usual = MOVED + PARTED * error * sqrt(max(len(before.arrays.windows.get("epoch", ())) - 1, 1))
         if parted > usual and parted > PARTED * _by_rounding(before):
             return f"weights part by {parted:.2g} of a step across the end of an epoch, from the same start"
     buffers = buffers_apart(before.arrays, after.arrays, before.same_windows(after))
@@ -286,10 +282,6 @@ def _by_rounding(before: ProbeResult) -> float:
     """How far the incumbent parts from itself across an epoch's end where its weights begin a rounding apart."""
     arrays = before.rounded() if before.rounded is not None else None
     return 0.0 if arrays is None or not before.arrays.alike(arrays) else parted_across_epochs(before.arrays, arrays)
-
-
-def _epoch_steps(found: ProbeResult) -> int:
-    return max(len(found.arrays.windows.get("epoch", ())) - 1, 1)
 
 
 def _bias_open(point: GradientFidelity) -> str:

@@ -84,11 +84,6 @@ class Common:
         )
 
 
-def first_not_finite(path: LossPath) -> int | None:
-    """The first step whose loss was not finite."""
-    return next((step for step, loss in zip(path.steps, path.losses, strict=True) if loss is None), None)
-
-
 def common(before: LossPath, after: LossPath) -> Common | None:
     """The steps that both captured with finite losses; None where too few to tell anything."""
     left = {s: loss for s, loss in zip(before.steps, before.losses, strict=True) if loss is not None}
@@ -201,9 +196,13 @@ def error_of_mean(window: Array) -> float:
     return float(max(np.std(means, ddof=1) / 2.0, np.std(left) / np.sqrt(len(left))))
 
 
+def _common(before: TrainingRun, after: TrainingRun) -> Common | None:
+    return common(LossPath.of(before.losses), LossPath.of(after.losses))
+
+
 def apart(evidence: Evidence) -> list[tuple[int, float, Quality]]:
     """Seeds whose losses differ by more than scatter explains, how far (of the loss at the start), and where."""
-    known = [(after.seed, common(_path(before), _path(after))) for before, after in evidence.paired_with_incumbent()]
+    known = [(after.seed, _common(before, after)) for before, after in evidence.paired_with_incumbent()]
     judged = [(seed, paths, same_on_average(paths)) for seed, paths in known if paths is not None]
     return [(seed, paths.farthest, whole) for seed, paths, whole in judged if whole.passed is False]
 
@@ -281,9 +280,9 @@ class _Beside:
     @staticmethod
     def of(evidence: Evidence) -> _Beside | None:
         """None where a pair has too few losses in common, or the baseline's trainings have."""
-        pairs = [common(_path(old), _path(new)) for old, new in evidence.paired_with_incumbent()]
+        pairs = [_common(old, new) for old, new in evidence.paired_with_incumbent()]
         runs = evidence.incumbent_runs or evidence.baseline_runs
-        own = [common(_path(one), _path(other)) for one, other in combinations(runs, 2)]
+        own = [_common(one, other) for one, other in combinations(runs, 2)]
         known = [paths for paths in (*pairs, *own) if paths is not None]
         if not own or len(known) < len(pairs) + len(own):
             return None
@@ -331,10 +330,6 @@ class _Beside:
 
 def _means(cut: list[Array]) -> Array:
     return np.array([window.mean() for window in cut])
-
-
-def _path(run: TrainingRun) -> LossPath:
-    return LossPath(steps=tuple(range(len(run.losses))), losses=run.losses)
 
 
 def stood_still(pairs: Pairs) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from math import ceil, exp, sqrt
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 from scipy.stats import t as student
@@ -20,9 +20,9 @@ from autoopt.errors import TrialFailed
 from autoopt.records import Estimate, JsonDict, Plan, Record
 from autoopt.records.messages import TrainingRun
 from autoopt.search.accept.evidence import TrainedPair
+from autoopt.search.compare.arm import TrialProcess
 
 R = TypeVar("R", bound=Record)
-Clock = Callable[[], float]
 
 PATIENCE = 1.75
 """A candidate may take this many times the baseline's seconds before its training is cut off as censored."""
@@ -40,15 +40,6 @@ TURNS_SCATTER = 0.03
 """The same of whole runs that take turns of a second: ``python -m benchmarks.whole_runs control``."""
 
 
-class Process(Protocol):
-    """The part of ``autoopt.trial.parent.TrialProcess`` that takes turns."""
-
-    def call(self, task: str, *, timeout: float | None = None, **arguments: Any) -> JsonDict: ...
-    def freeze(self) -> None: ...
-    def thaw(self) -> None: ...
-    def close(self) -> None: ...
-
-
 class Turns:
     """Two trainings that take turns.
 
@@ -62,7 +53,7 @@ class Turns:
 
     def __init__(
         self,
-        processes: tuple[Process, Process],
+        processes: tuple[TrialProcess, TrialProcess],
         arguments: JsonDict,
         seconds: float,
         speedup: float = 1.0,
@@ -125,7 +116,7 @@ def no_further(baseline: TrainingRun) -> int:
     return ceil(NO_FURTHER * max(baseline.steps, 1))
 
 
-def _freeze(process: Process) -> None:
+def _freeze(process: TrialProcess) -> None:
     if getattr(process, "can_freeze", True):
         with suppress(TrialFailed):
             process.freeze()
@@ -143,9 +134,7 @@ def ratio_of_pairs(logs: Sequence[float], process_sd: float | None = None, *, in
             known to be more than the guess.
         in_turns: they are whole runs that took turns on the CPU, so that both saw the same machine.
     """
-    value, error, dof = _level(logs, TURNS_SCATTER if in_turns else max(process_sd or 0.0, SCATTER))
-    reach = _quantile(dof) * error / sqrt(len(logs))
-    return Estimate(value=exp(value), low=exp(value - reach), high=exp(value + reach), n=len(logs))
+    return _estimate(logs, TURNS_SCATTER if in_turns else max(process_sd or 0.0, SCATTER), 1 / len(logs))
 
 
 def next_session(logs: Sequence[float], process_sd: float | None = None) -> Estimate:
@@ -155,17 +144,16 @@ def next_session(logs: Sequence[float], process_sd: float | None = None) -> Esti
         logs: mean log ratio of each session, two at least.
         process_sd: as in :func:`ratio_of_pairs`.
     """
-    value, error, dof = _level(logs, max(process_sd or 0.0, SCATTER))
-    reach = _quantile(dof) * error * sqrt(1 + 1 / len(logs))
-    return Estimate(value=exp(value), low=exp(value - reach), high=exp(value + reach), n=len(logs))
+    return _estimate(logs, max(process_sd or 0.0, SCATTER), 1 + 1 / len(logs))
 
 
-def _level(logs: Sequence[float], guess: float) -> tuple[float, float, float]:
-    """Mean, standard deviation of one value, and degrees of freedom."""
+def _estimate(logs: Sequence[float], guess: float, variances: float) -> Estimate:
+    """The mean, with an error of so many variances of one value."""
     values = np.asarray(logs, dtype=np.float64)
-    dof = SCATTER_DOF + len(values) - 1
-    square = SCATTER_DOF * guess**2 + float(np.sum((values - values.mean()) ** 2))
-    return float(values.mean()), sqrt(square / dof), dof
+    value, dof = float(values.mean()), SCATTER_DOF + len(values) - 1
+    square = SCATTER_DOF * guess**2 + float(np.sum((values - value) ** 2))
+    reach = _quantile(dof) * sqrt(square / dof * variances)
+    return Estimate(value=exp(value), low=exp(value - reach), high=exp(value + reach), n=len(values))
 
 
 @lru_cache
@@ -282,31 +270,27 @@ class Trainings:
         Raises:
             TrialFailed: the plan's training ended badly, or the baseline's did.
         """
-        plans = {"baseline": baseline.model_dump(), "plan": plan.model_dump()}
-        try:
-            pair = self._steps.step(
-                "trainings",
-                {"purpose": purpose, **plans, "seed": seed, "target": self.target, "beyond": beyond},
-                lambda: self._runner.train_in_turns(
-                    baseline,
-                    plan,
-                    seed=seed,
-                    max_seconds=min(self.limit_seconds, max_seconds),
-                    max_steps=self.max_steps,
-                    label=purpose.replace(" ", "-"),
-                    seconds=self.expected_seconds,
-                    speedup=speedup,
-                    target=self.target,
-                    beyond=beyond,
-                    keep=keep,
-                ),
-                TrainedPair,
-            )
-        except TrialFailed as failure:
-            if getattr(failure, "side", 1) == 1:
-                self._failures[plan.key] = failure
-            raise
-        return self._made(baseline, plan, seed, pair, remember)
+        allowed = min(self.limit_seconds, max_seconds)
+        return self._paired(
+            baseline,
+            plan,
+            seed,
+            {"purpose": purpose, "target": self.target, "beyond": beyond},
+            lambda: self._runner.train_in_turns(
+                baseline,
+                plan,
+                seed=seed,
+                max_seconds=allowed,
+                max_steps=self.max_steps,
+                label=purpose.replace(" ", "-"),
+                seconds=self.expected_seconds,
+                speedup=speedup,
+                target=self.target,
+                beyond=beyond,
+                keep=keep,
+            ),
+            remember,
+        )
 
     def whole_runs(
         self,
@@ -330,25 +314,36 @@ class Trainings:
         Raises:
             TrialFailed: one of them ended badly, or was not at its end in time.
         """
-        plans = {"baseline": baseline.model_dump(), "plan": plan.model_dump()}
         allowed = min(self.limit_seconds, max_seconds)
+        return self._paired(
+            baseline,
+            plan,
+            seed,
+            {"purpose": purpose, "whole": True},
+            lambda: self._runner.whole_runs(
+                plan, steps=steps, seed=seed, max_seconds=allowed, speedup=max(speedup, 1.0)
+            ),
+            remember,
+            short_of_time=allowed < self.limit_seconds,
+        )
+
+    def _paired(
+        self,
+        baseline: Plan,
+        plan: Plan,
+        seed: int,
+        key: JsonDict,
+        measure: Callable[[], TrainedPair],
+        remember: bool,
+        short_of_time: bool = False,
+    ) -> TrainedPair:
+        known = {**key, "baseline": baseline.model_dump(), "plan": plan.model_dump(), "seed": seed}
         try:
-            pair = self._steps.step(
-                "trainings",
-                {"purpose": purpose, **plans, "seed": seed, "whole": True},
-                lambda: self._runner.whole_runs(
-                    plan, steps=steps, seed=seed, max_seconds=allowed, speedup=max(speedup, 1.0)
-                ),
-                TrainedPair,
-            )
+            pair = self._steps.step("trainings", known, measure, TrainedPair)
         except TrialFailed as failure:
-            short_of_time = failure.kind == "timeout" and allowed < self.limit_seconds
-            if getattr(failure, "side", 1) == 1 and not short_of_time:
+            if getattr(failure, "side", 1) == 1 and not (short_of_time and failure.kind == "timeout"):
                 self._failures[plan.key] = failure
             raise
-        return self._made(baseline, plan, seed, pair, remember)
-
-    def _made(self, baseline: Plan, plan: Plan, seed: int, pair: TrainedPair, remember: bool) -> TrainedPair:
         self._pairs[baseline.key, plan.key, seed] = pair
         if remember:
             self._runs[baseline.key, seed], self._runs[plan.key, seed] = pair.baseline, pair.best

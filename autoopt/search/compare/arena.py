@@ -20,8 +20,7 @@ from autoopt.records import Plan
 from autoopt.records.account import Row
 from autoopt.records.messages import Block, Startup
 from autoopt.search.compare.arm import Arm, Start
-from autoopt.search.compare.comparison import Rule, SideFailure, SideName
-from autoopt.search.compare.side_statistics import SideStatistics
+from autoopt.search.compare.comparison import Rule, SideName, SideStatistics
 
 Clock = Callable[[], float]
 SIDES: tuple[SideName, SideName] = ("incumbent", "candidate")
@@ -93,11 +92,6 @@ class SeatFailedError(Exception):
     def for_want_of_room(self) -> bool:
         """Whether the process may have failed because others were alive next to it."""
         return self.error.for_want_of_room and self.others
-
-
-def failure_of(side: SideName, error: TrialFailed) -> SideFailure:
-    """The document of a side's end."""
-    return SideFailure(side=side, kind=error.kind, message=error.message, where=error.where, detail=error.detail)
 
 
 class Arena:
@@ -325,15 +319,3 @@ def end(arm: Arm) -> None:
         with suppress(TrialFailed):
             arm.thaw()  # a stopped process cannot tidy up
     arm.close()
-
-
-def not_finite(incumbent: Startup, candidate: Startup) -> TrialFailed | None:
-    """How a candidate ends whose loss is not finite at its first steps, where the incumbent's is."""
-    before, after = (_first_not_finite(startup) for startup in (incumbent, candidate))
-    if after is None or (before is not None and before <= after):
-        return None
-    return TrialFailed("not_finite", f"the loss of step {after}", where="training")
-
-
-def _first_not_finite(startup: Startup) -> int | None:
-    return next((step for step, loss in enumerate(startup.losses, startup.first_step) if loss is None), None)

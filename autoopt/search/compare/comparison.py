@@ -1,15 +1,19 @@
-"""The documents of a comparison: what was asked, what was seen, and what follows."""
+"""The documents of a comparison (what was asked, what was seen, what follows), and the sums of one side."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import field
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
+import numpy as np
+
+from autoopt.errors import TrialFailed
 from autoopt.records import Estimate, Percentiles, Plan, Record
 from autoopt.records.account import Row
-from autoopt.records.messages import Startup
+from autoopt.records.messages import Block, Startup
 
 SideName = Literal["incumbent", "candidate"]
 
@@ -38,7 +42,7 @@ class Rule(Record):
         alpha: 1 less the confidence of the reported interval, which holds at all times: what is kept clears
             ``min_gain`` with all of it.
         alpha_accept: the same for keeping it, where many candidates of a run share one budget of errors
-            (:func:`autoopt.search.compare.error_budget.alpha_of`); ``alpha`` where None.
+            (:func:`autoopt.search.compare.sequential_test.alpha_of`); ``alpha`` where None.
         alpha_reject: the same for ``no gain``, where an error costs a missed gain and no untruth.
         foreign_share: foreign CPU seconds per block second, beyond what is usual in this comparison,
             from which a block pair counts as disturbed.
@@ -74,6 +78,16 @@ class LossPath(Record):
 
     steps: tuple[int, ...] = ()
     losses: tuple[float | None, ...] = ()
+
+    @staticmethod
+    def of(losses: Sequence[float | None], first: int = 0) -> LossPath:
+        """Losses of all steps from the first one on."""
+        return LossPath(steps=tuple(range(first, first + len(losses))), losses=tuple(losses))
+
+    @property
+    def not_finite(self) -> int | None:
+        """The first step whose loss was not finite."""
+        return next((step for step, loss in zip(self.steps, self.losses, strict=True) if loss is None), None)
 
 
 class Side(Record):
@@ -118,6 +132,106 @@ class Side(Record):
         return self.samples_per_step
 
 
+def percentiles(seconds: list[float]) -> Percentiles | None:
+    """p50, p95 and p99 of step times in seconds, or None without any."""
+    if not seconds:
+        return None
+    p50, p95, p99 = (float(q) for q in np.percentile(seconds, (50, 95, 99)))
+    return Percentiles(p50=p50, p95=p95, p99=p99)
+
+
+def _most(old: int | None, new: int | None) -> int | None:
+    return max((value for value in (old, new) if value is not None), default=None)
+
+
+def _of_a_step(counts: list[int | None], steps: int) -> float | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) / steps if steps and len(known) == len(counts) else None
+
+
+@dataclass
+class SideStatistics:
+    """One side while it is measured."""
+
+    plan: Plan
+    blocks: list[Block] = field(default_factory=list)
+    startups: list[Startup] = field(default_factory=list)
+    paths: list[dict[int, float | None]] = field(default_factory=list)
+    fixed_seconds: list[float] = field(default_factory=list)
+    evaluated_samples: int | None = None
+
+    def started(self, startup: Startup) -> None:
+        self.startups.append(startup)
+        self.fixed_seconds.append(startup.fixed_seconds)
+        self.paths.append(dict(enumerate(startup.losses, start=startup.first_step)))
+
+    def ran(self, block: Block) -> None:
+        self.blocks.append(block)
+        if self.fixed_seconds:
+            self.fixed_seconds[-1] += block.late_seconds
+        if 0 < len(self.paths) <= 2:  # later processes train the same again: two show what repeats
+            self.paths[-1].update(enumerate(block.losses, start=block.first_step))
+
+    @property
+    def broke(self) -> bool:
+        """Whether a loss of the latest block was not finite."""
+        return bool(self.blocks) and any(loss is None for loss in self.blocks[-1].losses)
+
+    def forget(self, count: int) -> None:
+        """Takes the latest blocks out again."""
+        del self.blocks[len(self.blocks) - count :]
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Mean seconds of a step in the latest block; before the first, in the warm-up."""
+        if self.blocks:
+            return self.blocks[-1].seconds / max(self.blocks[-1].steps, 1)
+        if self.startups and self.startups[-1].warmup_steps:
+            return self.startups[-1].warmup_seconds / self.startups[-1].warmup_steps
+        return None
+
+    def side(self) -> Side:
+        blocks = self.blocks
+        steps = sum(block.steps for block in blocks)
+        seconds = sum(block.seconds for block in blocks)
+        counts = [block.samples for block in blocks]
+        samples = sum(count for count in counts if count) if all(counts) else 0
+        stages = {name for block in blocks for name in block.stage_seconds}
+        device, held, host = None, None, None
+        for block in blocks:
+            device, host = _most(device, block.peak_memory_bytes), _most(host, block.peak_host_memory_bytes)
+            held = _most(held, block.allocated_memory_bytes)
+        return Side(
+            plan=self.plan,
+            samples_per_second=samples / seconds if samples else None,
+            samples_per_step=samples / steps if samples else None,
+            steps_per_second=steps / seconds if steps else None,
+            step_seconds=percentiles([s for block in blocks for s in block.step_seconds]),
+            block_step_seconds=tuple(block.seconds / max(block.steps, 1) for block in blocks),
+            stage_seconds={n: sum(b.stage_seconds.get(n, 0.0) for b in blocks) / steps for n in sorted(stages)}
+            if steps
+            else {},
+            startup=self.startups[0] if self.startups else None,
+            fixed_seconds=tuple(self.fixed_seconds),
+            losses=self._path(0),
+            losses_again=self._path(1),
+            peak_memory_bytes=device,
+            allocated_memory_bytes=held,
+            peak_host_memory_bytes=host,
+            allocation_retries=sum(block.allocation_retries for block in blocks),
+            recompilations=sum(block.recompilations for block in blocks),
+            evaluated_samples=self.evaluated_samples,
+            page_faults=_of_a_step([block.page_faults for block in blocks], steps),
+            blocks=len(blocks),
+            seconds=seconds,
+        )
+
+    def _path(self, index: int) -> LossPath:
+        path = self.paths[index] if index < len(self.paths) else {}
+        steps = sorted(path)
+        return LossPath(steps=tuple(steps), losses=tuple(path[step] for step in steps))
+
+
 class PairOfProcesses(Record):
     """One pair of processes. ``log_ratio``: of total work over total seconds, candidate over incumbent.
 
@@ -152,18 +266,20 @@ class SideFailure(Record):
         """As result.json holds it, such as ``out_of_memory: ...``."""
         return f"{self.kind}: {self.message}"
 
+    @staticmethod
+    def of(side: SideName, error: TrialFailed) -> SideFailure:
+        return SideFailure(side=side, kind=error.kind, message=error.message, where=error.where, detail=error.detail)
+
 
 class Comparison(Record):
     """Candidate against incumbent. ``estimate`` is of the ratio of speeds (samples per second, or steps where those are
     the unit), above 1 is faster.
 
     ``estimate`` holds at all times with its confidence, however often it was screened. ``rows``: the blocks that it is
-    made of, apart from those of earlier pairs. ``seconds`` is wall-clock; ``measured_seconds`` is block time of both
-    sides. ``mode``: ``interleaved`` with the idle side frozen, ``unfrozen`` where the platform cannot freeze,
-    ``alternating`` where both do not fit in memory at once, ``switched`` where one process takes on both plans one
-    after the other. ``fresh``: all its processes were started in it; False where the incumbent's was alive before.
-    ``e_value``: evidence of a speedup above ``rule.min_gain``; at ``1 / alpha`` it is accepted. ``saved_seconds``: of
-    the start that a process which switches did without.
+    made of, apart from those of earlier pairs. ``seconds`` is wall-clock. ``mode``: ``interleaved`` with the idle side
+    frozen, ``unfrozen`` where the platform cannot freeze, ``alternating`` where both do not fit in memory at once,
+    ``switched`` where one process takes on both plans one after the other. ``e_value``: evidence of a speedup above
+    ``rule.min_gain``; at ``1 / alpha`` it is accepted.
     """
 
     decision: Decision
@@ -176,12 +292,9 @@ class Comparison(Record):
     candidate: Side = Side()
     failure: SideFailure | None = None
     seconds: float = 0.0
-    measured_seconds: float = 0.0
     disturbed_share: float | None = None
     between_process_sd: float | None = None
-    fresh: bool = True
     mode: Mode = "interleaved"
-    saved_seconds: float = 0.0
 
     @property
     def block_log_ratios(self) -> tuple[float, ...]:

@@ -27,8 +27,6 @@ from autoopt.search.compare.arena import (
     Seat,
     SeatFailedError,
     Source,
-    failure_of,
-    not_finite,
 )
 from autoopt.search.compare.arm import Start
 from autoopt.search.compare.comparison import (
@@ -40,10 +38,10 @@ from autoopt.search.compare.comparison import (
     Rule,
     SideFailure,
     SideName,
+    SideStatistics,
 )
 from autoopt.search.compare.rounds import Rounds, merged
 from autoopt.search.compare.sequential_test import SequentialTest
-from autoopt.search.compare.side_statistics import SideStatistics
 from autoopt.search.compare.statistics import MIN_BLOCKS
 
 T = TypeVar("T")
@@ -58,8 +56,9 @@ SWITCHED_SD = 0.01
 """Between-process standard deviation (log) of what a change brings, of processes that switch between plans: the guess
 of which intervals are made before they have shown it."""
 _ALTERNATING_BLOCKS = 10
-_LEAST_PAIRS = 2
+"""Of one process and then of the other, where both do not fit together: enough for a standard error of either."""
 _LEAST_WARM_UP = 1.0
+"""Seconds in which steps become steady at the least, however little time is left."""
 _EVALUATING_SECONDS = 10.0
 """The longest evaluation of an accepted change that is counted; a longer one is counted in whole trainings."""
 
@@ -85,8 +84,8 @@ class _Rival:
 
     side: SideStatistics
     test: SequentialTest
-    rounds: Rounds
-    seat: Seat
+    rounds: Rounds = field(init=False)
+    seat: Seat = field(init=False)
     decided: tuple[Decision, str] | None = None
     failure: SideFailure | None = None
     lost: bool = False
@@ -98,6 +97,10 @@ class _Rival:
     @property
     def waits(self) -> bool:
         return self.decided is None and not self.lost
+
+    def fails(self, side: SideName, error: TrialFailed, more: str = "") -> None:
+        self.failure = SideFailure.of(side, error)
+        self.decided = Decision.FAILED, self.failure.reason + more
 
 
 class Contest:
@@ -151,11 +154,10 @@ class Contest:
         self._role: SideName = role
         self._opposite: SideName = SIDES[1 - SIDES.index(role)]
         self._shared = Seat(role, SideStatistics(shared))
-        self._fresh = source.live is None
         if source.switched is not None:
             noise = within(noise or Noise())
         self.rivals = [
-            self._rival(plan, SequentialTest(rule, noise, pairs))
+            _Rival(SideStatistics(plan), SequentialTest(rule, noise, pairs))
             for plan, pairs in zip(others, chain(earlier, repeat(())), strict=False)
         ]
         self._mode: Mode = "interleaved" if source.switched is None else SWITCHED
@@ -163,10 +165,6 @@ class Contest:
         self.for_want_of_room = alternating
         if alternating:
             self._alternate_from_now_on()
-
-    def _rival(self, plan: Plan, test: SequentialTest) -> _Rival:
-        side = SideStatistics(plan)
-        return _Rival(side, test, Rounds(self._rule.foreign_share), Seat(self._opposite, side))
 
     def run(self) -> list[Comparison | None]:
         """Generation after generation. None for those that were not decided when all did not fit together, or of which
@@ -195,7 +193,7 @@ class Contest:
         Where a figure is wanted and not a verdict, one pair of processes is none: how processes differ needs two.
         """
         rule = self._rule
-        if rule.until_error is not None and len(rival.test.pairs) < _LEAST_PAIRS:
+        if rule.until_error is not None and len(rival.test.pairs) < 2:
             return self._deadline - self._clock()
         more = rule.more_seconds if rule.more_seconds and rival.test.promising() else 0.0
         return min(self._deadline, self._began + rule.max_seconds + more) - self._clock()
@@ -240,10 +238,9 @@ class Contest:
         for rival in waiting:
             if rival.waits and self._shared.startup is not None and rival.seat.startup is not None:
                 incumbent, candidate = self._in_order(self._shared.startup, rival.seat.startup)
-                failed = not_finite(incumbent, candidate)
-                if failed is not None:
-                    rival.failure = failure_of("candidate", failed)
-                    rival.decided = Decision.FAILED, rival.failure.reason
+                usual, bad = (LossPath.of(each.losses, each.first_step).not_finite for each in (incumbent, candidate))
+                if bad is not None and (usual is None or usual > bad):
+                    rival.fails("candidate", TrialFailed("not_finite", f"the loss of step {bad}", where="training"))
 
     def _guarded(self, arena: Arena, rival: _Rival | None, action: Callable[[], object]) -> bool:
         """Does something to a process. Returns whether it went well; what failed is put down to its plan.
@@ -269,8 +266,7 @@ class Contest:
                 whose = " (the incumbent, not the candidate)" if label == "incumbent" else ""
                 for each in self.rivals if rival is None else [rival]:
                     if each.waits:
-                        each.failure = failure_of(label, failed.error)
-                        each.decided = Decision.FAILED, each.failure.reason + whose
+                        each.fails(label, failed.error, whose)
             arena.end(failed.seat)  # what hangs would train next to the others
             return False
 
@@ -317,9 +313,8 @@ class Contest:
                 continue
             incumbent, candidate = self._in_order(shared, own)
             if incumbent[-1].samples is not None and candidate[-1].samples is None:
-                failed = TrialFailed("error", "the candidate's samples cannot be counted, and the baseline's are")
-                rival.failure = failure_of("candidate", failed)
-                rival.decided = Decision.FAILED, rival.failure.reason
+                what = "the candidate's samples cannot be counted, and the baseline's are"
+                rival.fails("candidate", TrialFailed("error", what))
                 continue
             if self._mode == SWITCHED and rival.side.broke and not self._shared.side.broke:
                 rival.lost = True
@@ -450,10 +445,8 @@ class Contest:
             candidate=candidate,
             failure=rival.failure,
             seconds=rival.seconds,
-            measured_seconds=sum(row.seconds for row in rival.rows),
             disturbed_share=rival.disturbed / rival.counted if rival.counted else None,
             between_process_sd=rival.test.between_process_sd,
-            fresh=self._fresh,
             mode=self._mode,
         )
         return found if self._mode != SWITCHED else self._of_one_process(found)
@@ -480,7 +473,6 @@ class Contest:
                 "reason": found.reason.replace("pairs of processes", "processes that were switched"),
                 "incumbent": sides[0],
                 "candidate": sides[1],
-                "saved_seconds": startup.build_seconds + startup.setup_seconds + startup.warmup_seconds,
             }
         )
 

@@ -15,10 +15,9 @@ from autoopt.search.compare.contest import compare
 from autoopt.search.compare.sequential_test import as_estimate, between_process_of, scatter
 from autoopt.search.compare.statistics import BetweenProcess, TwoLevel, known_radius
 
-_DRIFT = 0.10
-_FLOOR = 0.10
-_LOAD_PER_CORE = 0.5
-_DISTURBED = 0.15
+_DRIFT, _FLOOR, _LOAD_PER_CORE, _DISTURBED = 0.10, 0.10, 0.5, 0.15
+"""From where on a machine is doubtful: its drift, the gain that is within noise, the load before the first measurement,
+and the share of block pairs that other programs disturbed."""
 
 
 def control(
@@ -39,16 +38,7 @@ def control(
         whose sides are the baseline's own figures and whose failure, if any, is the baseline's.
     """
     fixed = rule.model_copy(update={"max_pairs": pairs, "min_pairs": pairs, "until_error": 0.0})
-    comparison = compare(
-        start,
-        baseline,
-        baseline,
-        fixed,
-        clock=clock,
-        deadline=deadline,
-        rng=rng,
-        earlier=earlier,
-    )
+    comparison = compare(start, baseline, baseline, fixed, clock=clock, deadline=deadline, rng=rng, earlier=earlier)
     return noise_of(comparison, rule), comparison
 
 
@@ -141,9 +131,8 @@ def doubts(noise: Noise, comparison: Comparison, environment: Environment | None
             f"the machine became {abs(drift):.0%} {'slower' if drift > 0 else 'faster'} during the measurement (clock "
             "or heat): paired ratios hold, absolute times do not; fix the clock or let it warm up first"
         )
-    if compiled_again(comparison.incumbent) or compiled_again(comparison.candidate):
-        found.append(compiled_again(comparison.incumbent) or compiled_again(comparison.candidate))
-    return found
+    again = compiled_again(comparison.incumbent) or compiled_again(comparison.candidate)
+    return [*found, again] if again else found
 
 
 def compiled_again(side: Side) -> str:

@@ -25,6 +25,7 @@ Paired = tuple[Row, Row]
 """Blocks of incumbent and candidate from one round."""
 
 _MOST_DISCARDED = 0.25
+"""Share of rounds that other programs may disturb: load that is there all the time belongs to the conditions."""
 _EXPECTED_DOF = 8
 """Weight of the scatter seen in earlier pairs of processes, in rounds: an A/A control of four pairs has seen twenty or
 more, and the load of a machine changes."""

@@ -1,4 +1,11 @@
-"""When pairs of processes are enough: accept, reject, harmful, futile, or on with the next."""
+"""When pairs of processes are enough: accept, reject, harmful, futile, or on with the next.
+
+A run has one error budget: the chance that anything is kept that does nothing, over all of its candidates. Each
+comparison carries an e-value, the likelihood ratio of its sequential test; testing it against ``alpha_t`` is asking it
+to exceed ``1 / alpha_t``. Levels follow e-LOND (Xu and Ramdas, "Online multiple testing with e-values", AISTATS 2024),
+the online form of e-BH: the share of false ones among what is kept stays below ``ALPHA`` in expectation, whatever the
+dependence, and so does the chance of keeping any where nothing works.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +18,11 @@ from autoopt.records import Estimate, Noise
 from autoopt.search.compare.comparison import Decision, PairOfProcesses, Rule
 from autoopt.search.compare.statistics import MIN_BLOCKS, BetweenProcess, Level, TwoLevel, best_blocks, known_radius
 
+ALPHA = 0.05
+"""The chance of an error in the whole run."""
+
 _MOST_BLOCKS = 40
+"""Of a pair of processes, however noisy they are: a fresh pair shows more then than further blocks."""
 
 PLAN_DOF = 2.0
 """Worth of what other plans showed of the variance between processes, in pairs of processes of this plan: plans differ
@@ -23,6 +34,18 @@ MODES = 5.0
 the usual 4 %, one process in five that is 20 % slower was accepted in a third of placebos."""
 
 _HOPELESS = 0.05
+"""Chance of a decision below which no further pair is measured."""
+
+
+def alpha_of(tested: int, kept: int) -> float:
+    """The level at which the next candidate is kept.
+
+    Args:
+        tested: candidates that were put to confirmation before it.
+        kept: those of them that were kept.
+    """
+    number = tested + 1
+    return ALPHA * (kept + 1) / (number * (number + 1))
 
 
 def between_process_of(noise: Noise | None) -> BetweenProcess:
@@ -121,25 +144,22 @@ class SequentialTest:
         return level is not None and exp(level.value) > 1 + self.rule.min_gain
 
     def _proved(self, level: TwoLevel) -> Decision | None:
-        """The decision that the confidence sequence has settled, if anything."""
-        rule = self.rule
-        if level.n >= rule.min_pairs and self._faster(level):
-            return Decision.ACCEPT
-        if level.below(min(0.0, log1p(rule.min_gain)), rule.alpha):
-            return Decision.HARMFUL
-        if level.below(log1p(rule.min_gain), rule.alpha_reject):
-            return Decision.REJECT
-        return None
+        """The decision that the confidence sequence has settled, if anything.
 
-    def _faster(self, level: TwoLevel) -> bool:
-        """Whether the interval that is reported clears the gain worth having, and the run's error budget allows it."""
+        Accepted is where the interval that is reported clears the gain worth having, and the run's error budget and a
+        slow mode that was not seen allow it.
+        """
         rule, least = self.rule, log1p(self.rule.min_gain)
-        allowed = rule.alpha_accept is None or level.surely_above(least, rule.alpha_accept)
-        return (
-            level.above(least, rule.alpha)
-            and allowed
+        if (
+            level.n >= rule.min_pairs
+            and level.above(least, rule.alpha)
+            and (rule.alpha_accept is None or level.surely_above(least, rule.alpha_accept))
             and level.value - unseen_mode(level.n, self._sd, rule.alpha) > least
-        )
+        ):
+            return Decision.ACCEPT
+        if level.below(min(0.0, least), rule.alpha):
+            return Decision.HARMFUL
+        return Decision.REJECT if level.below(least, rule.alpha_reject) else None
 
     def decide(self, seconds_left: float) -> tuple[Decision, str] | None:
         """The decision with its reason after finished pairs, or None: another pair is worth it."""

@@ -15,7 +15,7 @@ a martingale).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -36,8 +36,9 @@ sizes are decided soonest. The interval is valid for any values. One spread alon
 is larger than it: a factor of 1.8 seen in two pairs of processes after a short A/A control must not read [0.9, 3.5]."""
 
 _NODES = 48
-_MOST_EVIDENCE = 200.0
+"""Values that the between-process variance may have: the mean over more of them is the same to a per cent."""
 _MOST_DOF = 12.0
+"""Worth of earlier comparisons, in pairs: another plan may have another variance."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,7 @@ class TwoLevel:
 
         If mu is ``m`` its mean is 1 whenever one reads it. Below ``m`` there is none to tell: at most 1.
         """
-        found = float(np.exp(min(self._evidence(np.array([m]))[0], _MOST_EVIDENCE)))
+        found = float(np.exp(min(self._evidence(np.array([m]))[0], 200.0)))
         return found if self.value > m else min(found, 1.0)
 
     def _evidence(self, m: Array, upward: bool = False) -> Array:
@@ -192,22 +193,19 @@ class TwoLevel:
 
         return self._solve(beyond)
 
-    def _solve(self, excess: Any) -> tuple[float, float]:
-        """Where ``excess`` turns positive below and above the value: a coarse scan outward, then bisection."""
-        centre = self.value
-        step = self.error
-        bounds = []
-        for sign in (-1.0, 1.0):
-            inside, outside = 0.0, 3.0 * step
-            while excess(np.array([centre + sign * outside]))[0] <= 0 and outside < 50.0:
+    def _solve(self, excess: Callable[[Array], Array]) -> tuple[float, float]:
+        """Where ``excess`` turns positive below and above the value."""
+
+        def bound(sign: float) -> float:
+            def over(distance: float) -> float:
+                return float(excess(np.array([self.value + sign * distance]))[0])
+
+            inside, outside = 0.0, 3.0 * self.error
+            while over(outside) <= 0 and outside < 50.0:
                 inside, outside = outside, outside * 1.7
-            for _ in range(4):
-                points = np.linspace(inside, outside, 12)
-                over = excess(centre + sign * points) > 0
-                first = int(np.argmax(over)) if over.any() else len(points) - 1
-                inside, outside = float(points[max(first - 1, 0)]), float(points[first])
-            bounds.append(centre + sign * outside)
-        return bounds[0], bounds[1]
+            return self.value + sign * (float(brentq(over, inside, outside)) if over(outside) > 0 else outside)
+
+        return bound(-1.0), bound(1.0)
 
 
 def known_radius(error: float, alpha: float) -> float:
@@ -226,17 +224,17 @@ def known_radius(error: float, alpha: float) -> float:
     return float(min(radii))
 
 
-def wider(radius: float, count: int, alpha: float = 0.05) -> float:
+def wider(radius: float, count: int) -> float:
     """Half-width of one of ``count`` intervals that hold together, where by itself it is ``radius`` (Bonferroni).
 
     Args:
-        radius: in log speedup, with confidence ``1 - alpha``.
+        radius: in log speedup, with a confidence of 95 %.
         count: intervals that are shown together.
     """
     if radius <= 0 or count <= 1:
         return radius
-    error = brentq(lambda error: known_radius(error, alpha) - radius, radius / 50, radius)
-    return known_radius(float(error), alpha / count)
+    error = brentq(lambda error: known_radius(error, 0.05) - radius, radius / 50, radius)
+    return known_radius(float(error), 0.05 / count)
 
 
 def best_blocks(
