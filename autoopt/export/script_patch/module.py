@@ -85,23 +85,17 @@ def module_text(parts: Sequence[str]) -> str:
     body = [cst.parse_module(f"{block}\n").visit(plain).code.strip() for block in blocks]
     trees = [cst.parse_module(text) for text in body]
     used = {node.value for tree in trees for node in m.findall(tree, m.Name()) if isinstance(node, cst.Name)}
-    inner = {(name, None, alias) for name, alias in plain.modules} | plain.names
-    imports = import_lines(each for each in {*inliner.imports, *inner} if each[2].split(".")[0] in used)
+    imports = import_lines(each for each in inliner.imports if each[2].split(".")[0] in used)
     constants = [text for text in body if not text.startswith(_DEFINES)]
     head = ["\n".join(part) for part in ([DOCSTRING], imports, constants) if part]
     return "\n\n\n".join(["\n\n".join(head), *(text for text in body if text.startswith(_DEFINES))]) + "\n"
 
 
 class _Plain(cst.CSTTransformer):
-    """Takes annotations out of functions, which a script has none of, and moves their imports to the file's top.
-
-    ``modules``: imported as a whole, with their names there; ``names``: imported from a module.
-    """
+    """Takes annotations out of functions, which a script has none of."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.modules: set[tuple[str, str]] = set()
-        self.names: set[tuple[str, str | None, str]] = set()
         self._depth = 0
 
     def leave_Param(self, original_node: cst.Param, updated_node: cst.Param) -> cst.Param:  # noqa: N802
@@ -118,10 +112,7 @@ class _Plain(cst.CSTTransformer):
         self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef
     ) -> cst.FunctionDef:
         self._depth -= 1
-        body = updated_node.body
-        if isinstance(body, cst.IndentedBlock):
-            body = body.with_changes(body=_closed_up(body.body))
-        return updated_node.with_changes(returns=None, body=body)
+        return updated_node.with_changes(returns=None)
 
     def leave_AnnAssign(  # noqa: N802
         self, original_node: cst.AnnAssign, updated_node: cst.AnnAssign
@@ -131,30 +122,3 @@ class _Plain(cst.CSTTransformer):
         if updated_node.value is None:
             return cst.RemoveFromParent()
         return cst.Assign([cst.AssignTarget(updated_node.target)], updated_node.value)
-
-    def leave_Import(  # noqa: N802
-        self, original_node: cst.Import, updated_node: cst.Import
-    ) -> cst.Import | cst.RemovalSentinel:
-        self.modules |= {(one.evaluated_name, one.evaluated_alias or one.evaluated_name) for one in updated_node.names}
-        return cst.RemoveFromParent()
-
-    def leave_ImportFrom(  # noqa: N802
-        self, original_node: cst.ImportFrom, updated_node: cst.ImportFrom
-    ) -> cst.ImportFrom | cst.RemovalSentinel:
-        assert updated_node.module is not None
-        assert not isinstance(updated_node.names, cst.ImportStar)
-        module = cst.Module([]).code_for_node(updated_node.module)
-        self.names |= {
-            (module, one.evaluated_name, one.evaluated_alias or one.evaluated_name) for one in updated_node.names
-        }
-        return cst.RemoveFromParent()
-
-
-def _closed_up(body: Sequence[cst.BaseStatement]) -> list[cst.BaseStatement]:
-    """Statements without the blank lines that stood below an import which is gone."""
-    docstring = m.SimpleStatementLine(body=[m.Expr(m.SimpleString() | m.ConcatenatedString()), m.ZeroOrMore()])
-    first = next((index for index, each in enumerate(body) if not m.matches(each, docstring)), None)
-    if first is None or not isinstance(body[first], cst.SimpleStatementLine | cst.BaseCompoundStatement):
-        return list(body)
-    lines = [line for line in body[first].leading_lines if line.comment is not None]  # type: ignore[attr-defined]
-    return [*body[:first], body[first].with_changes(leading_lines=lines), *body[first + 1 :]]
