@@ -116,6 +116,47 @@ def fold(source: str, known: Known) -> str:
     return folded.code
 
 
+def without_annotations(source: str) -> str:
+    """A module's source without the annotations in its functions, which a script has none of; fields keep theirs."""
+    return cst.parse_module(_IGNORED.sub("", source)).visit(_Plain()).code
+
+
+_IGNORED = re.compile(r"  # type: ignore\[[a-z, -]+\]")
+
+
+class _Plain(cst.CSTTransformer):
+    def __init__(self) -> None:
+        super().__init__()
+        self._depth = 0
+
+    def leave_Param(self, original_node: cst.Param, updated_node: cst.Param) -> cst.Param:
+        if original_node.annotation is None:
+            return updated_node
+        return updated_node.with_changes(
+            annotation=None, equal=_EQUAL if original_node.default else cst.MaybeSentinel.DEFAULT
+        )
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        self._depth += 1
+
+    def leave_FunctionDef(self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef) -> cst.FunctionDef:
+        self._depth -= 1
+        params = updated_node.params
+        last = (*params.params, *params.kwonly_params)[-1:]
+        if last and not isinstance(last[0].comma, cst.Comma):  # what was broken for its annotations fits a line now
+            bare = cst.SimpleWhitespace("")
+            updated_node = updated_node.with_changes(whitespace_before_params=bare)
+            params = params.with_deep_changes(last[0], whitespace_after_param=bare)
+        return updated_node.with_changes(returns=None, params=params)
+
+    def leave_AnnAssign(self, original_node: cst.AnnAssign, updated_node: cst.AnnAssign) -> Any:
+        if not self._depth:
+            return updated_node
+        if updated_node.value is None:
+            return cst.RemoveFromParent()
+        return cst.Assign([cst.AssignTarget(updated_node.target)], updated_node.value)
+
+
 def _value(node: cst.BaseExpression) -> Any:
     """The constant that an expression is, or ``_UNKNOWN``."""
     if isinstance(node, cst.Name):
