@@ -423,16 +423,27 @@ def _laid_out(call: cst.Call, arguments: list[cst.Arg]) -> cst.Call:
     text = _text(flat)
     if "\n" not in text and len(text) <= WIDTH - 8:  # what stands before it is not counted
         return flat
-    inner, outer = _line("    "), _line("")
-    rows = [argument.with_changes(comma=cst.Comma(whitespace_after=inner)) for argument in plain]
-    rows[-1] = rows[-1].with_changes(comma=cst.Comma(whitespace_after=outer))
-    return call.with_changes(args=rows, whitespace_before_args=inner)
+    return broken(flat, "    ", 0)
+
+
+def broken(call: cst.Call, indent: str, columns: int) -> cst.Call:
+    """A call whose arguments share a line, broken: the arguments on a line of their own, or on one each.
+
+    Args:
+        call: with one argument at least.
+        indent: of one level, in this file.
+        columns: left for all arguments on a line of their own.
+    """
+    inside = cst.ParenthesizedWhitespace(indent=True, last_line=cst.SimpleWhitespace(indent))
+    outside = cst.ParenthesizedWhitespace(indent=True)
+    *others, last = call.args
+    if len(cst.Module([]).code_for_node(call.with_changes(func=cst.Name("f")))) - len("f()") <= columns:
+        arguments = [*others, last.with_changes(comma=cst.MaybeSentinel.DEFAULT, whitespace_after_arg=outside)]
+    else:
+        arguments = [one.with_changes(comma=cst.Comma(whitespace_after=inside)) for one in others]
+        comma = cst.Comma(whitespace_after=outside)
+        arguments.append(last.with_changes(comma=comma, whitespace_after_arg=cst.SimpleWhitespace("")))
+    return call.with_changes(whitespace_before_args=inside, args=arguments)
 
 
 _EQUAL = cst.AssignEqual(whitespace_before=cst.SimpleWhitespace(""), whitespace_after=cst.SimpleWhitespace(""))
-
-
-def _line(indent: str) -> cst.ParenthesizedWhitespace:
-    return cst.ParenthesizedWhitespace(
-        first_line=cst.TrailingWhitespace(newline=cst.Newline()), indent=True, last_line=cst.SimpleWhitespace(indent)
-    )

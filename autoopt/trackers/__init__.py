@@ -13,15 +13,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from autoopt.errors import EnvironmentLacks, UsageError
+from autoopt.errors import EnvironmentLacks
 from autoopt.events import BaselineMeasured, Event, Kept, RunEnded, RunStarted, TrialEnded
 from autoopt.records import Trial
 from autoopt.trackers.values import FILES, of_configuration, of_result
 
 logger = logging.getLogger(__name__)
-
-KINDS = ("mlflow", "tensorboard", "wandb")
-"""Each is the name of its package, too."""
 
 
 class Tracker(ABC):
@@ -75,14 +72,11 @@ class Tracker(ABC):
 
 
 def tracker(kind: str) -> Tracker:
-    """A tracker by name.
+    """A tracker by its name (``autoopt.options.TRACKERS``), which is that of its package, too.
 
     Raises:
-        UsageError: there is none of that name.
         EnvironmentLacks: its package is not installed.
     """
-    if kind not in KINDS:
-        raise UsageError(f"there is no tracker {kind!r}", hint=f"there are: {', '.join(KINDS)}")
     check_installed([kind])
     made: Tracker = importlib.import_module(f"autoopt.trackers.to_{kind}").make()
     return made
