@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import enum
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
-from datetime import date, time, timedelta
 from pathlib import PurePath
 from types import ModuleType
 from typing import Any
@@ -23,7 +23,7 @@ Leaf = tuple[str, Any]
 
 PLAIN = (
     str, bytes, bytearray, int, float, complex, type(None), enum.Enum, np.generic,
-    date, time, timedelta, PurePath, torch.Size, torch.dtype, torch.device,
+    datetime.date, datetime.time, datetime.timedelta, PurePath, torch.Size, torch.dtype, torch.device,
 )  # fmt: skip
 """Leaves next to tensors and arrays whose value is their text."""
 

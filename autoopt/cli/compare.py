@@ -11,13 +11,13 @@ import click
 
 from autoopt.cli.codes import DOES_NOT_HOLD
 from autoopt.cli.group import Command
-from autoopt.cli.output import say, stdout_kept, write_json, write_line
+from autoopt.cli.output import say, stdout_kept, write_file, write_json, write_line
 from autoopt.cli.parameters import optimize_options, read_options
-from autoopt.errors import EnvironmentLacks, UsageError
+from autoopt.errors import UsageError
 from autoopt.options.parsers import parse_percent
 
 if TYPE_CHECKING:
-    from autoopt.records.comparing import Compared, Requirement
+    from autoopt.records.comparing import Requirement
     from autoopt.script.command import Build, Script
 
 BUDGET = "5m"
@@ -130,13 +130,15 @@ def compare_command(
         "budget": given["budget"] or BUDGET,
     }
     found = found.model_copy(update={"command": _command(words_again, chosen)})
-    _write(found, html, markdown)
+    from autoopt_reports import compared
+
+    for path, text in ((html, compared.page), (markdown, compared.markdown)):
+        if path is not None:
+            write_file(path, text(found))
     if options.json:
         write_json(found)
     else:
-        from autoopt_reports.compared import summary
-
-        for line in summary(found):
+        for line in compared.summary(found):
             write_line(line)
     return DOES_NOT_HOLD if found.requirement is not None and not found.requirement.holds else 0
 
@@ -159,14 +161,3 @@ def _requirement(text: str) -> Requirement:
         return Requirement(kind="not-slower", margin=parse_percent(match[1] or "0%", most=0.5))
     except UsageError as error:
         raise UsageError(f"--require {text}: {error.message}", hint="such as not-slower=3%") from None
-
-
-def _write(found: Compared, html: Path | None, markdown: Path | None) -> None:
-    from autoopt_reports import compared
-
-    for path, text in ((html, compared.page), (markdown, compared.markdown)):
-        if path is not None:
-            try:
-                path.write_text(text(found), encoding="utf-8")
-            except OSError as error:
-                raise EnvironmentLacks(f"cannot write {path}: {error.strerror or error}") from None

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from autoopt.cli.group import Command
-from autoopt.cli.output import say, write_line
-from autoopt.errors import EnvironmentLacks, UsageError
+from autoopt.cli.output import say, write_file, write_line
+from autoopt.errors import UsageError
 
 if TYPE_CHECKING:
     from autoopt.records import Result
@@ -47,16 +47,9 @@ def export_command(run: Path, target: str, out: Path | None, code: Path | None) 
     if out is None:
         write_line(text.rstrip("\n"))
         return 0
-    _write(out, text)
+    write_file(out, text)
     write_line(str(out))
     return 0
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise EnvironmentLacks(f"cannot write {path}: {error.strerror or error}") from None
 
 
 def _exported(result: Result, run: Path, target: str, path: Path | None) -> tuple[str, tuple[str, ...]]:
@@ -68,6 +61,6 @@ def _exported(result: Result, run: Path, target: str, path: Path | None) -> tupl
     from autoopt.registry import load_strategies
 
     code = trainer_code(result, target, load_strategies(result.reproduce.strategies))
-    _write(path, code.text)
+    write_file(path, code.text)
     say(f"{path}: {', '.join(sorted(code.covered)) or 'nothing that arguments could not say'}")
     return export(result, target, code=code, module=path.stem)

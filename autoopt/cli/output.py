@@ -12,6 +12,8 @@ from typing import Any, TextIO
 
 import click
 
+from autoopt.errors import EnvironmentLacks
+
 
 def use_color(stream: TextIO) -> bool:
     """Whether a stream gets colours: ``NO_COLOR`` and ``TERM=dumb`` forbid, ``FORCE_COLOR`` wants them."""
@@ -52,6 +54,18 @@ def write_json(document: Any) -> None:
     """One JSON document on standard output: a record, or plain data."""
     data = document.model_dump() if hasattr(document, "model_dump") else document
     click.echo(json.dumps(data, indent=2, allow_nan=False))
+
+
+def write_file(path: Path, text: str) -> None:
+    """Writes a file that was asked for.
+
+    Raises:
+        EnvironmentLacks: it cannot be written there.
+    """
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise EnvironmentLacks(f"cannot write {path}: {error.strerror or error}") from None
 
 
 @contextmanager

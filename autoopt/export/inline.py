@@ -8,13 +8,11 @@ nothing is missing. Modules of ours are copied into the script; those of others 
 from __future__ import annotations
 
 import ast
-import builtins
 import dataclasses
 import functools
 import importlib
 import importlib.util
 import inspect
-import re
 import sys
 import types
 from collections.abc import Iterable, Mapping
@@ -22,7 +20,7 @@ from dataclasses import dataclass, field
 from importlib.abc import InspectLoader
 from typing import Any
 
-from autoopt.export.text import Known, call, fold, literal
+from autoopt.export.text import Known, call, fold, literal, without_annotations
 from autoopt.loading.user_build import UserBuild
 from autoopt.registry import OURS
 from autoopt.setup import Wrap
@@ -31,9 +29,6 @@ _IMPORTED = ("autoopt.adapters",)
 """Of ours, and imported by a script all the same: it takes a Trainer apart, whose libraries the script needs anyway."""
 _FOLDED = ("autoopt.export.printed", "autoopt.benchmark.training_step")
 """Code with conditions on the plan."""
-
-
-_IGNORED = re.compile(r"  # type: ignore\[[a-z, -]+\]")
 
 
 class NotExportable(Exception):  # noqa: N818 - reads as the sentence that the user gets
@@ -166,31 +161,16 @@ class Inliner:
                 other += "_"
             self._owner[other] = (module, name)
             self._renamed[(module, name)] = other
-        parts = ast.walk(known.defined[name])
-        skipped = {id(part) for note in _annotations(known.defined[name]) for part in ast.walk(note)}  # not evaluated
-        for used in dict.fromkeys(p.id for p in parts if isinstance(p, ast.Name) and id(p) not in skipped):
+        for used in dict.fromkeys(part.id for part in ast.walk(known.defined[name]) if isinstance(part, ast.Name)):
             if used == name:
                 continue
             if used in known.defined:
                 self.want(module, used)
             elif used in known.imported:
                 self._follow_import(known, used)
-        self._want_annotations(known, known.defined[name])
         if module not in self._order:
             self._order.append(module)
         return self._renamed.get((module, name), name)
-
-    def _want_annotations(self, known: _Module, node: ast.stmt) -> None:
-        """Names in annotations: imports of others and aliases. Classes of ours are not brought in for them."""
-        for used in {part.id for note in _annotations(node) for part in ast.walk(note) if isinstance(part, ast.Name)}:
-            if isinstance(known.defined.get(used), (ast.Assign, ast.AnnAssign)):
-                self.want(known.name, used)
-            elif used in known.imported:
-                module, attribute = known.imported[used]
-                if not self._copied(module):
-                    self.imports.add((module, attribute, used))
-                elif attribute and isinstance(self._read(module).defined.get(attribute), ast.Assign):
-                    self._follow_import(known, used)
 
     def _follow_import(self, known: _Module, name: str) -> str:
         module, attribute = known.imported[name]
@@ -220,12 +200,7 @@ class Inliner:
             known = self._modules[module]
             nodes = {id(known.defined[name]): known.defined[name] for name in self._wanted[module]}
             names = {name: new for (owner, name), new in self._renamed.items() if owner == module}
-            for node in sorted(nodes.values(), key=lambda n: n.lineno):
-                there = {*self._owner, *(name for _, _, name in self.imports), *dir(builtins)}
-                noted = {p.id for note in _annotations(node) for p in ast.walk(note) if isinstance(p, ast.Name)}
-                if noted - there:  # names in annotations that the script does not have
-                    self.imports.add(("typing", "Any", "Any"))
-                blocks.append(_source(known, node, names, noted - there))
+            blocks += [_source(known, node, names) for node in sorted(nodes.values(), key=lambda n: n.lineno)]
         return blocks
 
     def import_lines(self) -> list[str]:
@@ -269,6 +244,7 @@ def _parse(module: str, known: Known) -> _Module:
         raise NotExportable(f"the source of {module} cannot be read")
     if module.startswith(_FOLDED):
         source = fold(source, known)
+    source = without_annotations(source)
     found = _Module(module, source.splitlines(), {}, {})
     package = module if spec is not None and spec.submodule_search_locations else module.rpartition(".")[0]
     for node in ast.parse(source).body:
@@ -306,30 +282,15 @@ def _note(node: ast.stmt, top: ast.stmt, found: _Module, package: str) -> None:
                 found.defined[name.id] = top
 
 
-def _annotations(node: ast.stmt) -> list[ast.expr]:
-    """Annotations of functions and their variables. Those of a class stay: a dataclass reads them."""
-    found: list[ast.expr] = []
-    for part in ast.walk(node):
-        if isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            arguments = part.args
-            every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
-            found += [argument.annotation for argument in every if argument is not None and argument.annotation]
-            found += [part.returns] if part.returns is not None else []
-    return found
-
-
-def _source(known: _Module, node: ast.stmt, names: Mapping[str, str], unknown: set[str]) -> str:
+def _source(known: _Module, node: ast.stmt, names: Mapping[str, str]) -> str:
     """The lines of a definition with the comment above it; names changed where they have to be."""
     decorators = getattr(node, "decorator_list", [])
     first = min([node.lineno, *(d.lineno for d in decorators)]) - 1
     last = node.end_lineno or node.lineno
     edits = []  # row, first and last column in bytes, text
-    noted = {id(inner) for note in _annotations(node) for inner in ast.walk(note)}
     for part in ast.walk(node):
-        if isinstance(part, ast.Name):
-            new = "Any" if id(part) in noted and part.id in unknown else names.get(part.id)
-            if new is not None:
-                edits.append((part.lineno, part.col_offset, part.end_col_offset or 0, new))
+        if isinstance(part, ast.Name) and part.id in names:
+            edits.append((part.lineno, part.col_offset, part.end_col_offset or 0, names[part.id]))
         if isinstance(part, (ast.FunctionDef, ast.ClassDef)) and part is node and part.name in names:
             column = part.col_offset + (4 if isinstance(part, ast.FunctionDef) else 6)
             edits.append((part.lineno, column, column + len(part.name.encode()), names[part.name]))
@@ -340,7 +301,7 @@ def _source(known: _Module, node: ast.stmt, names: Mapping[str, str], unknown: s
     while first and known.lines[first - 1].startswith("#"):
         first -= 1
         lines.insert(0, known.lines[first].encode())
-    return _IGNORED.sub("", b"\n".join(lines).decode())
+    return b"\n".join(lines).decode()
 
 
 def _importable(module: str) -> bool:

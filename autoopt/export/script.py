@@ -234,21 +234,10 @@ def loader_options(draft: Draft, facts: WorkloadFacts | None, *, validation: boo
     return made
 
 
-@dataclass(frozen=True)
-class Script:
-    """optimized_train.py. ``notes``: what of the plan it lacks, a sentence each."""
-
-    text: str
-    notes: tuple[str, ...] = ()
-
-
 def script(workload_spec: str, plan: Plan, registry: Registry, *, facts: WorkloadFacts) -> str:
-    """The text of optimized_train.py; see :func:`export_script`."""
-    return export_script(workload_spec, plan, registry, facts=facts).text
+    """The text of optimized_train.py, which trains what a trial of the plan trains, step for step.
 
-
-def export_script(workload_spec: str, plan: Plan, registry: Registry, *, facts: WorkloadFacts) -> Script:
-    """A script that trains what a trial of the plan trains, step for step.
+    What of the plan it lacks stands in its comments.
 
     Args:
         workload_spec: the import string of the user's ``build``.
@@ -274,7 +263,7 @@ def export_script(workload_spec: str, plan: Plan, registry: Registry, *, facts: 
     for module, names in _PRINTED.items():
         for name in names:
             inliner.want(module, name)
-    return Script(_assembled(draft, before, imported), tuple(draft.notes))
+    return _assembled(draft, before, imported)
 
 
 _PRINTED = {

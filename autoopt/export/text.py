@@ -116,6 +116,47 @@ def fold(source: str, known: Known) -> str:
     return folded.code
 
 
+def without_annotations(source: str) -> str:
+    """A module's source without the annotations in its functions, which a script has none of; fields keep theirs."""
+    return cst.parse_module(_IGNORED.sub("", source)).visit(_Plain()).code
+
+
+_IGNORED = re.compile(r"  # type: ignore\[[a-z, -]+\]")
+
+
+class _Plain(cst.CSTTransformer):
+    def __init__(self) -> None:
+        super().__init__()
+        self._depth = 0
+
+    def leave_Param(self, original_node: cst.Param, updated_node: cst.Param) -> cst.Param:
+        if original_node.annotation is None:
+            return updated_node
+        return updated_node.with_changes(
+            annotation=None, equal=_EQUAL if original_node.default else cst.MaybeSentinel.DEFAULT
+        )
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        self._depth += 1
+
+    def leave_FunctionDef(self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef) -> cst.FunctionDef:
+        self._depth -= 1
+        params = updated_node.params
+        last = (*params.params, *params.kwonly_params)[-1:]
+        if last and not isinstance(last[0].comma, cst.Comma):  # what was broken for its annotations fits a line now
+            bare = cst.SimpleWhitespace("")
+            updated_node = updated_node.with_changes(whitespace_before_params=bare)
+            params = params.with_deep_changes(last[0], whitespace_after_param=bare)
+        return updated_node.with_changes(returns=None, params=params)
+
+    def leave_AnnAssign(self, original_node: cst.AnnAssign, updated_node: cst.AnnAssign) -> Any:
+        if not self._depth:
+            return updated_node
+        if updated_node.value is None:
+            return cst.RemoveFromParent()
+        return cst.Assign([cst.AssignTarget(updated_node.target)], updated_node.value)
+
+
 def _value(node: cst.BaseExpression) -> Any:
     """The constant that an expression is, or ``_UNKNOWN``."""
     if isinstance(node, cst.Name):
@@ -382,16 +423,27 @@ def _laid_out(call: cst.Call, arguments: list[cst.Arg]) -> cst.Call:
     text = _text(flat)
     if "\n" not in text and len(text) <= WIDTH - 8:  # what stands before it is not counted
         return flat
-    inner, outer = _line("    "), _line("")
-    rows = [argument.with_changes(comma=cst.Comma(whitespace_after=inner)) for argument in plain]
-    rows[-1] = rows[-1].with_changes(comma=cst.Comma(whitespace_after=outer))
-    return call.with_changes(args=rows, whitespace_before_args=inner)
+    return broken(flat, "    ", 0)
+
+
+def broken(call: cst.Call, indent: str, columns: int) -> cst.Call:
+    """A call whose arguments share a line, broken: the arguments on a line of their own, or on one each.
+
+    Args:
+        call: with one argument at least.
+        indent: of one level, in this file.
+        columns: left for all arguments on a line of their own.
+    """
+    inside = cst.ParenthesizedWhitespace(indent=True, last_line=cst.SimpleWhitespace(indent))
+    outside = cst.ParenthesizedWhitespace(indent=True)
+    *others, last = call.args
+    if len(cst.Module([]).code_for_node(call.with_changes(func=cst.Name("f")))) - len("f()") <= columns:
+        arguments = [*others, last.with_changes(comma=cst.MaybeSentinel.DEFAULT, whitespace_after_arg=outside)]
+    else:
+        arguments = [one.with_changes(comma=cst.Comma(whitespace_after=inside)) for one in others]
+        comma = cst.Comma(whitespace_after=outside)
+        arguments.append(last.with_changes(comma=comma, whitespace_after_arg=cst.SimpleWhitespace("")))
+    return call.with_changes(whitespace_before_args=inside, args=arguments)
 
 
 _EQUAL = cst.AssignEqual(whitespace_before=cst.SimpleWhitespace(""), whitespace_after=cst.SimpleWhitespace(""))
-
-
-def _line(indent: str) -> cst.ParenthesizedWhitespace:
-    return cst.ParenthesizedWhitespace(
-        first_line=cst.TrailingWhitespace(newline=cst.Newline()), indent=True, last_line=cst.SimpleWhitespace(indent)
-    )

@@ -56,7 +56,6 @@ class _Redirected:
 
     def __init__(self, process: Any, script: str) -> None:
         self._process, self._script = process, script
-        self.can_freeze = getattr(process, "can_freeze", True)
 
     def call(self, task: str, *, timeout: float | None = None, **arguments: Any) -> Any:
         name = task.rpartition(":")[2]
@@ -64,14 +63,8 @@ class _Redirected:
             task, arguments = f"autoopt.export.script_trial:{name}", {"script": self._script, **arguments}
         return self._process.call(task, timeout=timeout, **arguments)
 
-    def freeze(self) -> None:
-        self._process.freeze()
-
-    def thaw(self) -> None:
-        self._process.thaw()
-
-    def close(self) -> None:
-        self._process.close()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._process, name)
 
 
 def verify_run(

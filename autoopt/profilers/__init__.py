@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
-from autoopt.errors import EnvironmentLacks, UsageError
+from autoopt.errors import EnvironmentLacks
 from autoopt.records import Plan, Profiled
 from autoopt.records.drift import Drift
 from autoopt.search.trial_runner import TrialRunner
@@ -25,12 +25,9 @@ def check_tools(tools: Iterable[str]) -> None:
     """Refuses what cannot run here, before anything is built.
 
     Raises:
-        UsageError: no such profiler.
         EnvironmentLacks: its package or program is missing.
     """
     for tool in tools:
-        if tool not in TOOLS:
-            raise UsageError(f"there is no profiler {tool!r}", hint=f"there are: {', '.join(TOOLS)}")
         missing = {
             "lines": not find_spec("line_profiler") and "line_profiler",
             "torch": not find_spec("torch_tb_profiler") and "torch-tb-profiler",
@@ -48,7 +45,7 @@ def profile_with(runner: TrialRunner, tools: Iterable[str], folder: Path) -> tup
         folder: where their files go.
 
     Raises:
-        UsageError, EnvironmentLacks: see :func:`check_tools`.
+        EnvironmentLacks: see :func:`check_tools`.
         TrialFailed: the training or the profiler ended badly.
     """
     tools = tuple(tools)

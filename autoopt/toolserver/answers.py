@@ -5,57 +5,38 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from autoopt.records import Estimate, EstimateKind, JsonDict, Profile, Result, Site
+from autoopt.records import Estimate, EstimateKind, JsonDict, Prediction, Profile, Result
 from autoopt.records.comparing import Compared
 
 _SITES = {"loader_training", "model", "optimizer", "loss", "evaluation"}
 
 
+def _fields(record: object, *names: str) -> JsonDict:
+    return {name: getattr(record, name) for name in names}
+
+
 def ratio(estimate: Estimate | None) -> JsonDict | None:
     """A speedup with its interval: above 1 is faster."""
-    if estimate is None:
-        return None
-    return {name: getattr(estimate, name) for name in ("value", "low", "high", "confidence", "n")}
-
-
-def _predicted(estimate: Estimate | None) -> JsonDict | None:
-    told = ratio(estimate)
-    return None if estimate is None or told is None else {**told, "kind": estimate.kind.value}
-
-
-def _rank(predicted: Estimate | None) -> tuple[bool, float]:
-    if predicted is None:
-        return False, 0.0
-    return predicted.kind is not EstimateKind.BOUND, predicted.value
+    return None if estimate is None else _fields(estimate, "value", "low", "high", "confidence", "n")
 
 
 def profiled(found: Profile) -> JsonDict:
     """Where the time goes, stage by stage."""
     sites = found.sites.sites if found.sites is not None else ()
+    seconds = ("seconds", "exposed_seconds", "ceiling_seconds")
     return {
-        "run": _run(found.reproduce.run_directory),
+        "run": _run(found),
         "step_seconds": found.baseline.step_seconds.p50 if found.baseline.step_seconds else None,
         "samples_per_second": found.baseline.samples_per_second,
         "bottleneck": found.round.bottleneck,
-        "stages": [
-            {
-                "stage": stage.name,
-                "seconds": stage.seconds,
-                "exposed_seconds": stage.exposed_seconds,
-                "ceiling_seconds": stage.ceiling_seconds,
-            }
-            for stage in found.round.stages
-        ],
-        "sites": [_site(site) for site in sites if site.kind in _SITES],
+        "stages": [{"stage": stage.name, **_fields(stage, *seconds)} for stage in found.round.stages],
+        "sites": [_fields(site, "kind", "name", "file", "line") for site in sites if site.kind in _SITES],
         "warnings": list(found.warnings),
     }
 
 
-def _site(site: Site) -> JsonDict:
-    return {"kind": site.kind, "name": site.name, "file": site.file, "line": site.line}
-
-
-def _run(directory: str | None) -> str | None:
+def _run(found: Profile) -> str | None:
+    directory = found.reproduce.run_directory
     return Path(directory).as_posix() if directory else None
 
 
@@ -66,32 +47,23 @@ def opportunities(found: Profile) -> JsonDict:
     stages leave, where nothing is predicted: these come last. ``how``: whether ``apply`` can put the change on the
     script, only a plan can, or a user must.
     """
-    able = [each for each in found.predictions if each.applies and not each.reason]
-    ranked = sorted(able, key=lambda each: _rank(each.predicted), reverse=True)
+
+    def rank(each: Prediction) -> tuple[bool, float]:
+        known = each.predicted
+        return (False, 0.0) if known is None else (known.kind is not EstimateKind.BOUND, known.value)
+
+    def predicted(each: Prediction) -> JsonDict | None:
+        told = ratio(each.predicted)
+        return None if each.predicted is None or told is None else {**told, "kind": each.predicted.kind.value}
+
+    able = sorted((each for each in found.predictions if each.applies and not each.reason), key=rank, reverse=True)
+    advice = sorted(found.advice, key=lambda each: each.share or 0.0, reverse=True)
+    of_change = ("strategy", "setting", "file", "line", "how")
+    of_advice = ("title", "evidence", "file", "line", "suggestion")
     return {
-        "run": _run(found.reproduce.run_directory),
-        "changes": [
-            {
-                "strategy": each.strategy,
-                "setting": each.setting,
-                "predicted": _predicted(each.predicted),
-                "file": each.file,
-                "line": each.line,
-                "how": each.how,
-            }
-            for each in ranked
-        ],
-        "by_hand": [
-            {
-                "title": each.title,
-                "evidence": each.evidence,
-                "share_of_step": each.share,
-                "file": each.file,
-                "line": each.line,
-                "suggestion": each.suggestion,
-            }
-            for each in sorted(found.advice, key=lambda each: each.share or 0.0, reverse=True)
-        ],
+        "run": _run(found),
+        "changes": [{**_fields(each, *of_change), "predicted": predicted(each)} for each in able],
+        "by_hand": [{**_fields(each, *of_advice), "share_of_step": each.share} for each in advice],
         "not_worth_trying": [
             {"strategy": each.strategy, "reason": each.reason} for each in found.predictions if each.reason
         ],

@@ -8,41 +8,75 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
-from autoopt.errors import EnvironmentLacks, UsageError
-from autoopt.events import Event
+from autoopt.errors import EnvironmentLacks
+from autoopt.events import BaselineMeasured, Event, Kept, RunEnded, RunStarted, TrialEnded
+from autoopt.records import Trial
+from autoopt.trackers.values import FILES, of_configuration, of_result
 
 logger = logging.getLogger(__name__)
 
-KINDS = ("mlflow", "tensorboard", "wandb")
-"""Each is the name of its package, too."""
 
+class Tracker(ABC):
+    """A listener that is notified of the report at the end; a library's own class keeps what it is given.
 
-class Tracker(Protocol):
-    """A listener that is notified of the report at the end."""
+    A run that is resumed in the tracker gets nothing of its replayed events: it has them.
+    """
 
-    def __call__(self, event: Event) -> None: ...
+    def __init__(self) -> None:
+        self._kept = 0
+        self._reopened = False
 
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, RunStarted):
+            self._reopened = self._begin(Path(event.run_directory), event)
+            return
+        self._kept += isinstance(event, Kept)
+        if not (event.replayed and self._reopened):
+            self._follow(event)
+
+    def _follow(self, event: Event) -> None:
+        if isinstance(event, BaselineMeasured):
+            self.scalars(0, of_configuration("baseline", event.baseline))
+        elif isinstance(event, TrialEnded):
+            self._trial(event.trial)
+        elif isinstance(event, Kept):
+            self.scalars(self._kept, of_configuration("best", event.best))
+        elif isinstance(event, RunEnded):
+            self.scalars(self._kept + 1, of_result(event.result))
+            for name in FILES:
+                self._file(Path(event.run_directory) / name)
+
+    @abstractmethod
+    def _begin(self, directory: Path, event: RunStarted) -> bool:
+        """Opens the run; whether the tracker had it already."""
+
+    @abstractmethod
+    def _trial(self, trial: Trial) -> None:
+        """Keeps a trial as a child of the run."""
+
+    @abstractmethod
     def scalars(self, step: int, values: dict[str, float]) -> None:
-        """Numbers of a training in one of its steps (``autoopt train``)."""
+        """Numbers of a training in one of its steps (``autoopt train``), or of a run."""
 
+    def _file(self, path: Path) -> None:  # noqa: B027 - TensorBoard has no place for files
+        """Keeps a file of the run directory, where the tracker has a place for it."""
+
+    @abstractmethod
     def finish(self, report: Path | None = None) -> None:
         """Hands over the report, which is rendered after the run's last event, and closes."""
 
 
 def tracker(kind: str) -> Tracker:
-    """A tracker by name.
+    """A tracker by its name (``autoopt.options.TRACKERS``), which is that of its package, too.
 
     Raises:
-        UsageError: there is none of that name.
         EnvironmentLacks: its package is not installed.
     """
-    if kind not in KINDS:
-        raise UsageError(f"there is no tracker {kind!r}", hint=f"there are: {', '.join(KINDS)}")
     check_installed([kind])
     made: Tracker = importlib.import_module(f"autoopt.trackers.to_{kind}").make()
     return made

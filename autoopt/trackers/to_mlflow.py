@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from autoopt.events import BaselineMeasured, Event, Kept, Noted, RunEnded, RunStarted, TrialEnded, Warned
+from autoopt.events import Event, Noted, RunEnded, RunStarted, Warned
 from autoopt.records import Trial
-from autoopt.trackers.values import FILES, Memory, name_of, of_configuration, of_result, of_trial
+from autoopt.trackers import Tracker
+from autoopt.trackers.values import Memory, name_of, of_trial
 
 EXPERIMENT = "autoopt"
 _PARENT = "mlflow.parentRunId"
@@ -20,41 +21,24 @@ _WORDS = 500
 """MLflow's limit on the length of a parameter."""
 
 
-class _Mlflow:
+class _Mlflow(Tracker):
     def __init__(self) -> None:
+        super().__init__()
         self._client = MlflowClient()
         self._experiment = ""
         self._run: str | None = None
         self._memory: Memory | None = None
-        self._kept = 0
-        self._reopened = False
 
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, RunStarted):
-            directory = Path(event.run_directory)
-            self._memory = Memory(directory, "mlflow")
-            self._open(directory.name, {"workload": event.spec, "device": event.device_name})
-            return
-        self._kept += isinstance(event, Kept)
-        if not (event.replayed and self._reopened):
-            self._tell(event)
+    def _begin(self, directory: Path, event: RunStarted) -> bool:
+        self._memory = Memory(directory, "mlflow")
+        return self._open(directory.name, {"workload": event.spec, "device": event.device_name})
 
-    def _tell(self, event: Event) -> None:
-        if isinstance(event, BaselineMeasured):
-            self._metrics(self._run, of_configuration("baseline", event.baseline))
-        elif isinstance(event, TrialEnded):
-            self._trial(event.trial)
-        elif isinstance(event, Kept):
-            self._metrics(self._run, of_configuration("best", event.best), self._kept)
-        elif isinstance(event, Warned) and self._run:
-            self._client.set_tag(self._run, "warning", event.text[:_WORDS])
-        elif isinstance(event, Noted) and self._run:
-            self._client.set_tag(self._run, "note", event.text[:_WORDS])
-        elif isinstance(event, RunEnded) and self._run:
-            self._metrics(self._run, of_result(event.result), self._kept + 1)
+    def _follow(self, event: Event) -> None:
+        super()._follow(event)
+        if self._run and isinstance(event, (Warned, Noted)):
+            self._client.set_tag(self._run, "warning" if isinstance(event, Warned) else "note", event.text[:_WORDS])
+        elif self._run and isinstance(event, RunEnded):
             self._client.set_tag(self._run, "stopped", event.result.stop.reason.value)
-            for name in FILES:
-                self._artifact(Path(event.run_directory) / name)
 
     def scalars(self, step: int, values: dict[str, float]) -> None:
         if self._run is None:
@@ -65,30 +49,25 @@ class _Mlflow:
         if self._run is None:
             return
         if report is not None:
-            self._artifact(report)
+            self._file(report)
         self._client.set_terminated(self._run)
         self._run = None
 
-    def _open(self, name: str, words: dict[str, str]) -> None:
+    def _open(self, name: str, words: dict[str, str]) -> bool:
+        """Opens the run of an interrupted search once more, where this server knows it; else another one."""
         found = self._client.get_experiment_by_name(EXPERIMENT)
         self._experiment = found.experiment_id if found else self._client.create_experiment(EXPERIMENT)
         known = self._memory.run if self._memory else None
-        self._reopened = known is not None and self._reopen(known)
-        if self._reopened:
-            self._run = known
-            return
+        if known is not None:
+            with suppress(MlflowException):
+                self._client.update_run(known, status="RUNNING")
+                self._run = known
+                return True
         self._run = self._client.create_run(self._experiment, run_name=name).info.run_id
         if self._memory:
             self._memory.begin(self._run)
         self._parameters(self._run, words)
-
-    def _reopen(self, run: str) -> bool:
-        """Opens the run of an interrupted search once more; False where this server does not know it."""
-        try:
-            self._client.update_run(run, status="RUNNING")
-        except MlflowException:
-            return False
-        return True
+        return False
 
     def _trial(self, trial: Trial) -> None:
         words, numbers = of_trial(trial)
@@ -112,10 +91,10 @@ class _Mlflow:
             now = int(1000 * time.time())
             self._client.log_batch(run, metrics=[Metric(name, value, now, step) for name, value in numbers.items()])
 
-    def _artifact(self, path: Path) -> None:
+    def _file(self, path: Path) -> None:
         if self._run and path.is_file():
             self._client.log_artifact(self._run, str(path))
 
 
-def make() -> Any:
+def make() -> Tracker:
     return _Mlflow()

@@ -7,46 +7,31 @@ from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
 
-from autoopt.events import BaselineMeasured, Event, Kept, RunEnded, RunStarted, TrialEnded
+from autoopt.events import RunStarted
 from autoopt.records import Trial
-from autoopt.trackers.values import of_configuration, of_result, of_trial
+from autoopt.trackers import Tracker
+from autoopt.trackers.values import of_trial
 
 FOLDER = "tensorboard"
 
 
-class _TensorBoard:
+class _TensorBoard(Tracker):
     def __init__(self) -> None:
+        super().__init__()
         self._writer: Any = None
         self._folder = Path(FOLDER)
-        self._kept = 0
-        self._reopened = False
 
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, RunStarted):
-            self._folder = Path(event.run_directory) / FOLDER
-            self._reopened = any(self._folder.glob("events.*"))
-            self._open(self._folder)
-            if not self._reopened:
-                self._writer.add_text("workload", f"{event.spec} on {event.device_name}")
-            return
-        self._kept += isinstance(event, Kept)
-        if not (event.replayed and self._reopened):
-            self._tell(event)
-
-    def _tell(self, event: Event) -> None:
-        if isinstance(event, BaselineMeasured):
-            self.scalars(0, of_configuration("baseline", event.baseline))
-        elif isinstance(event, TrialEnded):
-            self._trial(event.trial)
-        elif isinstance(event, Kept):
-            self.scalars(self._kept, of_configuration("best", event.best))
-        elif isinstance(event, RunEnded):
-            self.scalars(self._kept + 1, of_result(event.result))
-            self._writer.flush()
+    def _begin(self, directory: Path, event: RunStarted) -> bool:
+        self._folder = directory / FOLDER
+        there = any(self._folder.glob("events.*"))
+        self._writer = SummaryWriter(log_dir=str(self._folder))
+        if not there:
+            self._writer.add_text("workload", f"{event.spec} on {event.device_name}")
+        return there
 
     def scalars(self, step: int, values: dict[str, float]) -> None:
         if self._writer is None:
-            self._open(self._folder)
+            self._writer = SummaryWriter(log_dir=str(self._folder))
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
 
@@ -58,9 +43,6 @@ class _TensorBoard:
         self._writer.close()
         self._writer = None
 
-    def _open(self, folder: Path) -> None:
-        self._writer = SummaryWriter(log_dir=str(folder))
-
     def _trial(self, trial: Trial) -> None:
         """A child: a folder of its own, which TensorBoard shows as a run."""
         words, numbers = of_trial(trial)
@@ -71,5 +53,5 @@ class _TensorBoard:
                 writer.add_scalar(f"trial/{name}", value, trial.id)
 
 
-def make() -> Any:
+def make() -> Tracker:
     return _TensorBoard()

@@ -7,45 +7,31 @@ from typing import Any
 
 import wandb
 
-from autoopt.events import BaselineMeasured, Event, Kept, RunEnded, RunStarted, TrialEnded
+from autoopt.events import RunStarted
 from autoopt.records import Trial
-from autoopt.trackers.values import FILES, Memory, name_of, of_configuration, of_result, of_trial
+from autoopt.trackers import Tracker
+from autoopt.trackers.values import Memory, name_of, of_trial
 
 PROJECT = "autoopt"
 
 
-class _Wandb:
+class _Wandb(Tracker):
     def __init__(self) -> None:
+        super().__init__()
         self._run: Any = None
         self._group = "train"
         self._directory = Path()
         self._memory: Memory | None = None
-        self._reopened = False
 
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, RunStarted):
-            self._directory = Path(event.run_directory)
-            self._group = self._directory.name
-            self._memory = Memory(self._directory, "wandb")
-            words = {"workload": event.spec, "device": event.device_name}
-            self._run = self._open(self._group, "run", words, self._memory.run)
-            self._reopened = self._memory.run is not None
-            if not self._reopened:
-                self._memory.begin(self._run.id)
-        elif not (event.replayed and self._reopened):
-            self._tell(event)
-
-    def _tell(self, event: Event) -> None:
-        if isinstance(event, BaselineMeasured):
-            self._run.summary.update(of_configuration("baseline", event.baseline))
-        elif isinstance(event, TrialEnded):
-            self._trial(event.trial)
-        elif isinstance(event, Kept):
-            self._run.log(of_configuration("best", event.best))
-        elif isinstance(event, RunEnded):
-            self._run.summary.update(of_result(event.result))
-            for name in FILES:
-                self._keep(Path(event.run_directory) / name)
+    def _begin(self, directory: Path, event: RunStarted) -> bool:
+        self._directory, self._group = directory, directory.name
+        self._memory = Memory(directory, "wandb")
+        there = self._memory.run is not None
+        words = {"workload": event.spec, "device": event.device_name}
+        self._run = self._open(self._group, "run", words, self._memory.run)
+        if not there:
+            self._memory.begin(self._run.id)
+        return there
 
     def scalars(self, step: int, values: dict[str, float]) -> None:
         if self._run is None:
@@ -56,7 +42,7 @@ class _Wandb:
         if self._run is None:
             return
         if report is not None:
-            self._keep(report)
+            self._file(report)
         self._run.finish()
         self._run = None
 
@@ -84,10 +70,10 @@ class _Wandb:
         child.summary.update({**numbers, "verdict": str(trial.verdict)})
         child.finish(exit_code=int(trial.verdict == "failed"))
 
-    def _keep(self, path: Path) -> None:
+    def _file(self, path: Path) -> None:
         if path.is_file():
             self._run.save(str(path), base_path=str(path.parent), policy="now")
 
 
-def make() -> Any:
+def make() -> Tracker:
     return _Wandb()

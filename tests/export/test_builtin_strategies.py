@@ -11,7 +11,7 @@ import torch
 from autoopt.benchmark.facts import workload_facts
 from autoopt.benchmark.seeding import seed_everything
 from autoopt.benchmark.training import Training
-from autoopt.export.script import Script, export_script
+from autoopt.export.script import script
 from autoopt.loading import importing, validation
 from autoopt.records import Change, Plan
 from autoopt.registry import load_strategies
@@ -67,18 +67,18 @@ def trial_losses(plan: Plan) -> list[float]:
     return losses
 
 
-def printed(plan: Plan) -> Script:
+def printed(plan: Plan) -> str:
     spec = spec_of(plan)
     assembled = training(Plan(), spec)
     facts = workload_facts(assembled, spec)
     assembled.close()
-    return export_script(spec, plan, REGISTRY, facts=facts)
+    return script(spec, plan, REGISTRY, facts=facts)
 
 
-def stands_alone(made: Script) -> None:
-    assert made.notes == ()
-    assert "import autoopt" not in made.text
-    assert "from autoopt" not in made.text
+def stands_alone(made: str) -> None:
+    assert "Not in this script" not in made
+    assert "import autoopt" not in made
+    assert "from autoopt" not in made
 
 
 def groups(count: int = 7) -> dict[str, list[str]]:
@@ -104,7 +104,7 @@ def test_a_script_with_them_trains_as_the_trial_does(names: list[str], tmp_path:
     made = printed(plan_of(*names))
     stands_alone(made)
     before = torch.get_float32_matmul_precision()
-    losses, _ = script_losses(loaded(made.text, tmp_path), "--seed", str(SEED))
+    losses, _ = script_losses(loaded(made, tmp_path), "--seed", str(SEED))
     torch.set_float32_matmul_precision(before)
     assert losses == trial_losses(plan_of(*names))
 
@@ -113,11 +113,11 @@ def test_a_script_with_them_trains_as_the_trial_does(names: list[str], tmp_path:
 def test_what_cannot_be_trained_with_here_is_written_or_left_to_who_starts_processes(name: str) -> None:
     made = printed(plan_of(name))
     if plan_of(name).processes > 1:
-        assert "autoopt train" in made.notes[0], "the script trains in one process, and who starts several is named"
+        assert "autoopt train" in made, "the script trains in one process, and who starts several is named"
         return
     stands_alone(made)
-    compile(made.text, "optimized_train.py", "exec")
-    assert WRITTEN.get(name, "") in made.text
+    compile(made, "optimized_train.py", "exec")
+    assert WRITTEN.get(name, "") in made
     assert name in WRITTEN or ".distributed." in type(REGISTRY[name]).__module__
 
 
@@ -125,8 +125,8 @@ def test_a_whole_step_is_recorded_by_the_script_and_runs_as_it_is_on_a_cpu(tmp_p
     plan = Plan(changes=(Change(strategy="cuda_graphs", setting={"whole": True}),))
     made = printed(plan)
     stands_alone(made)
-    assert "self.train_step = RecordStep(warm_up=3)(self.train_step)" in made.text
-    losses, _ = script_losses(loaded(made.text, tmp_path), "--seed", str(SEED))
+    assert "self.train_step = RecordStep(warm_up=3)(self.train_step)" in made
+    losses, _ = script_losses(loaded(made, tmp_path), "--seed", str(SEED))
     assert losses == trial_losses(plan) == trial_losses(Plan())
 
 
@@ -139,6 +139,6 @@ def test_attention_is_edited_in_the_script_too(tmp_path: Path) -> None:
     plan = REGISTRY.order(Plan(changes=(change, *others)))
     made = printed(plan)
     stands_alone(made)
-    losses, _ = script_losses(loaded(made.text, tmp_path), "--seed", str(SEED))
+    losses, _ = script_losses(loaded(made, tmp_path), "--seed", str(SEED))
     assert losses == trial_losses(plan)
     assert losses != trial_losses(plan_of("amp", "fused_optimizer"))

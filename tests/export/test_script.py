@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from autoopt.benchmark.facts import workload_facts
 from autoopt.benchmark.seeding import seed_everything
 from autoopt.benchmark.training import Training
-from autoopt.export.script import export_script, script
+from autoopt.export.script import script
 from autoopt.export.targets import snippets
 from autoopt.loading import importing, validation
 from autoopt.records import Change, Plan
@@ -73,9 +73,9 @@ def trial_losses(name: str, plan: Plan) -> tuple[list[float], list[float]]:
 
 @pytest.mark.parametrize("name", export_workloads.EVERY)
 def test_untouched_workload_trains_as_the_trial_does(name: str, tmp_path: Path) -> None:
-    made = export_script(spec_of(name), Plan(), REGISTRY, facts=facts_of(name))
-    assert made.notes == ()
-    assert script_losses(loaded(made.text, tmp_path), *SEEDED) == trial_losses(name, Plan())
+    made = script(spec_of(name), Plan(), REGISTRY, facts=facts_of(name))
+    assert "Not in this script" not in made
+    assert script_losses(loaded(made, tmp_path), *SEEDED) == trial_losses(name, Plan())
 
 
 SETTINGS: list[dict[str, Any]] = [
@@ -92,30 +92,30 @@ FEW = [("plain", 0), ("given_generator", 0), ("accumulating", 1), *((name, 2) fo
 @pytest.mark.parametrize(("name", "which"), FEW)
 def test_changed_workload_trains_as_the_trial_does(name: str, which: int, tmp_path: Path) -> None:
     plan = made_plan(SETTINGS[which])
-    made = export_script(spec_of(name), plan, REGISTRY, facts=facts_of(name))
-    assert made.notes == ()
-    assert script_losses(loaded(made.text, tmp_path), *SEEDED) == trial_losses(name, plan)
+    made = script(spec_of(name), plan, REGISTRY, facts=facts_of(name))
+    assert "Not in this script" not in made
+    assert script_losses(loaded(made, tmp_path), *SEEDED) == trial_losses(name, plan)
 
 
 @pytest.mark.parametrize("name", ["plain", "own_loader"])
 def test_every_kind_of_transform_is_printed(name: str, tmp_path: Path) -> None:
     plan = made_plan(parts=("dataset", "loss", "model", "optimizer", "step"))
-    made = export_script(spec_of(name), plan, REGISTRY, facts=facts_of(name))
-    assert made.notes == ()
-    assert "import autoopt" not in made.text
-    assert "from autoopt" not in made.text
-    assert "# Twice the loss, twice the gradient." in made.text
-    assert script_losses(loaded(made.text, tmp_path), *SEEDED) == trial_losses(name, plan)
+    made = script(spec_of(name), plan, REGISTRY, facts=facts_of(name))
+    assert "Not in this script" not in made
+    assert "import autoopt" not in made
+    assert "from autoopt" not in made
+    assert "# Twice the loss, twice the gradient." in made
+    assert script_losses(loaded(made, tmp_path), *SEEDED) == trial_losses(name, plan)
 
 
 @pytest.mark.parametrize("name", ["own_loader", "odd_sampler"])
 def test_another_order_and_other_batches_are_printed(name: str, tmp_path: Path) -> None:
     plan = made_plan({"with_loader": {"num_workers": 1}}, parts=("sampler", "collate"))
-    made = export_script(spec_of(name), plan, REGISTRY, facts=facts_of(name))
-    assert made.notes == ()
+    made = script(spec_of(name), plan, REGISTRY, facts=facts_of(name))
+    assert "Not in this script" not in made
     losses, metrics = trial_losses(name, plan)
     assert losses != trial_losses(name, Plan())[0]
-    assert script_losses(loaded(made.text, tmp_path), *SEEDED) == (losses, metrics)
+    assert script_losses(loaded(made, tmp_path), *SEEDED) == (losses, metrics)
 
 
 @pytest.mark.parametrize("name", ["given_generator", "odd_sampler", "accumulating"])
@@ -146,10 +146,10 @@ def test_ends_at_the_target_that_is_asked_for(tmp_path: Path) -> None:
 
 def test_what_cannot_be_printed_is_said() -> None:
     plan = Plan(changes=(Change(strategy="hidden"),))
-    made = export_script(spec_of("plain"), plan, REGISTRY, facts=facts_of("plain"))
-    assert len(made.notes) == 1
-    assert "inside a function" in made.notes[0]
-    assert "# Not in this script: a change of the model" in made.text
+    made = script(spec_of("plain"), plan, REGISTRY, facts=facts_of("plain"))
+    assert made.count("# Not in this script: ") == 1
+    assert "# Not in this script: a change of the model" in made
+    assert "inside a function" in made
 
 
 def test_nothing_is_printed_that_the_plan_does_not_need() -> None:

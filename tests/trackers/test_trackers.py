@@ -18,7 +18,6 @@ from pathlib import Path
 
 import pytest
 
-from autoopt.errors import UsageError
 from autoopt.events import Announcer, BaselineMeasured, Kept, Listener, RunEnded, RunStarted, TrialEnded, Warned
 from autoopt.records import Result
 from autoopt.storage.run import Run
@@ -90,11 +89,6 @@ def follow(made: Tracker, result: Result, directory: Path) -> None:
         announce(Warned(text="a doubt"))
         announce(RunEnded(result=result, run_directory=str(directory)))
     made.finish(directory / "report.html")
-
-
-def test_unknown_tracker_is_refused() -> None:
-    with pytest.raises(UsageError, match="mlflow, tensorboard, wandb"):
-        tracker("papertrail")
 
 
 def test_mlflow(

@@ -11,27 +11,7 @@ from typing import Any
 import libcst as cst
 
 from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot, Statement, Suite
-from autoopt.export.text import WIDTH
-
-
-def broken(call: cst.Call, indent: str, columns: int) -> cst.Call:
-    """A call whose arguments share a line, broken: the arguments on a line of their own, or on one each.
-
-    Args:
-        call: with one argument at least.
-        indent: of one level, in this file.
-        columns: left for all arguments on a line of their own.
-    """
-    inside = cst.ParenthesizedWhitespace(indent=True, last_line=cst.SimpleWhitespace(indent))
-    outside = cst.ParenthesizedWhitespace(indent=True)
-    *others, last = call.args
-    if len(cst.Module([]).code_for_node(call.with_changes(func=cst.Name("f")))) - len("f()") <= columns:
-        arguments = [*others, last.with_changes(comma=cst.MaybeSentinel.DEFAULT, whitespace_after_arg=outside)]
-    else:
-        arguments = [one.with_changes(comma=cst.Comma(whitespace_after=inside)) for one in others]
-        comma = cst.Comma(whitespace_after=outside)
-        arguments.append(last.with_changes(comma=comma, whitespace_after_arg=cst.SimpleWhitespace("")))
-    return call.with_changes(whitespace_before_args=inside, args=arguments)
+from autoopt.export.text import WIDTH, broken
 
 
 def diff_of(before: str | None, after: str, name: str) -> str:

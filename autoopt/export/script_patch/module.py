@@ -7,10 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-import libcst as cst
-from libcst import matchers as m
-
-from autoopt.export.inline import Inliner, NotExportable, import_lines
+from autoopt.export.inline import Inliner, NotExportable
 from autoopt.export.script_patch.source import NoHonestEditError, entry_of
 from autoopt.records import Sites
 
@@ -81,80 +78,6 @@ def module_text(parts: Sequence[str]) -> str:
         blocks = inliner.definitions()
     except NotExportable as problem:
         raise NoHonestEditError(str(problem)) from None
-    plain = _Plain()
-    body = [cst.parse_module(f"{block}\n").visit(plain).code.strip() for block in blocks]
-    trees = [cst.parse_module(text) for text in body]
-    used = {node.value for tree in trees for node in m.findall(tree, m.Name()) if isinstance(node, cst.Name)}
-    inner = {(name, None, alias) for name, alias in plain.modules} | plain.names
-    imports = import_lines(each for each in {*inliner.imports, *inner} if each[2].split(".")[0] in used)
-    constants = [text for text in body if not text.startswith(_DEFINES)]
-    head = ["\n".join(part) for part in ([DOCSTRING], imports, constants) if part]
-    return "\n\n\n".join(["\n\n".join(head), *(text for text in body if text.startswith(_DEFINES))]) + "\n"
-
-
-class _Plain(cst.CSTTransformer):
-    """Takes annotations out of functions, which a script has none of, and moves their imports to the file's top.
-
-    ``modules``: imported as a whole, with their names there; ``names``: imported from a module.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.modules: set[tuple[str, str]] = set()
-        self.names: set[tuple[str, str | None, str]] = set()
-        self._depth = 0
-
-    def leave_Param(self, original_node: cst.Param, updated_node: cst.Param) -> cst.Param:  # noqa: N802
-        if original_node.annotation is None:
-            return updated_node
-        bare = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
-        equal = bare if original_node.default is not None else cst.MaybeSentinel.DEFAULT
-        return updated_node.with_changes(annotation=None, equal=equal)
-
-    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:  # noqa: N802
-        self._depth += 1
-
-    def leave_FunctionDef(  # noqa: N802
-        self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef
-    ) -> cst.FunctionDef:
-        self._depth -= 1
-        body = updated_node.body
-        if isinstance(body, cst.IndentedBlock):
-            body = body.with_changes(body=_closed_up(body.body))
-        return updated_node.with_changes(returns=None, body=body)
-
-    def leave_AnnAssign(  # noqa: N802
-        self, original_node: cst.AnnAssign, updated_node: cst.AnnAssign
-    ) -> cst.BaseSmallStatement | cst.RemovalSentinel:
-        if not self._depth:
-            return updated_node
-        if updated_node.value is None:
-            return cst.RemoveFromParent()
-        return cst.Assign([cst.AssignTarget(updated_node.target)], updated_node.value)
-
-    def leave_Import(  # noqa: N802
-        self, original_node: cst.Import, updated_node: cst.Import
-    ) -> cst.Import | cst.RemovalSentinel:
-        self.modules |= {(one.evaluated_name, one.evaluated_alias or one.evaluated_name) for one in updated_node.names}
-        return cst.RemoveFromParent()
-
-    def leave_ImportFrom(  # noqa: N802
-        self, original_node: cst.ImportFrom, updated_node: cst.ImportFrom
-    ) -> cst.ImportFrom | cst.RemovalSentinel:
-        assert updated_node.module is not None
-        assert not isinstance(updated_node.names, cst.ImportStar)
-        module = cst.Module([]).code_for_node(updated_node.module)
-        self.names |= {
-            (module, one.evaluated_name, one.evaluated_alias or one.evaluated_name) for one in updated_node.names
-        }
-        return cst.RemoveFromParent()
-
-
-def _closed_up(body: Sequence[cst.BaseStatement]) -> list[cst.BaseStatement]:
-    """Statements without the blank lines that stood below an import which is gone."""
-    docstring = m.SimpleStatementLine(body=[m.Expr(m.SimpleString() | m.ConcatenatedString()), m.ZeroOrMore()])
-    first = next((index for index, each in enumerate(body) if not m.matches(each, docstring)), None)
-    if first is None or not isinstance(body[first], cst.SimpleStatementLine | cst.BaseCompoundStatement):
-        return list(body)
-    lines = [line for line in body[first].leading_lines if line.comment is not None]  # type: ignore[attr-defined]
-    return [*body[:first], body[first].with_changes(leading_lines=lines), *body[first + 1 :]]
+    constants = [text for text in blocks if not text.startswith(_DEFINES)]
+    head = ["\n".join(part) for part in ([DOCSTRING], inliner.import_lines(), constants) if part]
+    return "\n\n\n".join(["\n\n".join(head), *(text for text in blocks if text.startswith(_DEFINES))]) + "\n"
