@@ -197,7 +197,6 @@ class LoaderHook:
         made, opened, advanced = DataLoader.__init__, DataLoader.__iter__, _BaseDataLoaderIter.__next__
         drawn = _BaseDataLoaderIter._next_index
         hook, session, roles, watchers = self, self.session, self.roles, self.watchers
-        plain = session.plain
 
         @functools.wraps(made)
         def init(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -245,14 +244,6 @@ class LoaderHook:
 
         @functools.wraps(advanced)
         def following(self: Any) -> Any:
-            if plain.on and "_autoopt_trains" in self.__dict__ and len(plain.arrived) == len(plain.ends):
-                plain.opened.append(perf_counter())
-                try:
-                    batch = advanced(self)
-                finally:
-                    plain.arrived.append(perf_counter())
-                plain.given = _counted(self, batch) or 0
-                return batch
             if session.standing or hook._changing:
                 return advanced(self)
             if "_autoopt_evaluates" in self.__dict__:  # a pass over the training's data that nothing is learnt from

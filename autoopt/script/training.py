@@ -258,22 +258,14 @@ class ScriptTraining:
         Raises:
             ScriptEnded: it came to its end before.
         """
-        goal = self._train(self.session.run, enough, most=most, rests=0.0)
+        goal = self._train(self.session.run, enough, most=most)
         return without_waiting(goal.lap(), goal.away, self.group), goal.captured
 
-    def follow(
-        self, enough: Enough, each: Each | None = None, *, most: int | None = None, rests: float | None = None
-    ) -> Goal:
-        return self._train(self.session.run_until_over, enough, each, most=most, rests=rests)
+    def follow(self, enough: Enough, each: Each | None = None, *, most: int | None = None) -> Goal:
+        return self._train(self.session.run_until_over, enough, each, most=most)
 
     def _train(
-        self,
-        run: Callable[..., Goal],
-        enough: Enough,
-        each: Each | None = None,
-        *,
-        most: int | None = None,
-        rests: float | None = None,
+        self, run: Callable[[Enough], Goal], enough: Enough, each: Each | None = None, *, most: int | None = None
     ) -> Goal:
         """Lets the script train on, all processes to the same step."""
         agreed = self.group.agreed(enough, most)
@@ -284,9 +276,7 @@ class ScriptTraining:
                 each(done, elapsed)
             return agreed(done, elapsed)
 
-        if self.group.size > 1:  # they ask each other at every step's end
-            return run(over)
-        return run(over if each is not None else enough, rests=rests, most=most, looks=each is not None)
+        return run(over)
 
     def do(self, work: Callable[[], T]) -> T:
         found: T = self.session.in_main(work)
