@@ -23,7 +23,6 @@ def fingerprint(
     *,
     root: Path | None = None,
     named: Iterable[Path] = (),
-    device: JsonDict | None = None,
     options: JsonDict | None = None,
 ) -> JsonDict:
     """The fingerprint of a run.
@@ -33,7 +32,6 @@ def fingerprint(
         file: the module's or the script's file; None where it is not known.
         root: the folder that its imports are looked for in; that of the file where None.
         named: further files that count, such as a configuration that the command names.
-        device: what is known of the device, such as its name.
         options: those that change what is measured.
     """
     path = None if file is None else Path(file)
@@ -50,7 +48,7 @@ def fingerprint(
             "machine": platform.machine(),
             "cores": usable_cores(),
         },
-        "device": device or {},
+        "device": {},
         "options": options or {},
     }
 
