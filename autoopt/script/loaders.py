@@ -220,8 +220,10 @@ class LoaderHook:
         def iterate(self: Any) -> Any:
             if session.standing or hook._changing:
                 return opened(self)
-            if session.stops:  # compared with others; a training for real draws what the script's lines draw
-                hook._draw(self)
+            # Compared with others: workers that persist are not given a seed again, and drawing it all the same keeps
+            # the order of samples. A training for real draws what the script's lines draw.
+            if session.stops and self.persistent_workers and self._iterator is not None and self.generator is not None:
+                torch.empty((), dtype=torch.int64).random_(generator=self.generator)
             training = roles.serves_training(self) and torch.is_grad_enabled()
             if training:
                 session.data_begin(opens=True)
@@ -323,12 +325,6 @@ class LoaderHook:
         iterator = self.latest() if self.latest is not None else None
         if iterator is not None:
             iterator.__dict__.pop("_autoopt_evaluates", None)
-
-    @staticmethod
-    def _draw(loader: Any) -> None:
-        """Workers that persist are not given a seed again; drawing it all the same keeps the order of samples."""
-        if loader.persistent_workers and loader._iterator is not None and loader.generator is not None:
-            torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
 
 
 def _counted(iterator: Any, batch: Any) -> int | None:

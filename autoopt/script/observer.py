@@ -179,7 +179,7 @@ class Observer(Watcher):
         self._around(nn.Module, "compile", functools.partial(self._compiles, "Module.compile"), keywords=True)
         self._around(torch, "manual_seed", lambda *_: self._seed())
         lazy: Any = torch_parameters  # its declarations leave the mixin out
-        self._around(lazy.UninitializedTensorMixin, "materialize", self._materialized)
+        self._around(lazy.UninitializedTensorMixin, "materialize", lambda *_: setattr(self, "_late", True))
         for module in TRAINERS:
             if module in sys.modules:
                 self._trainers(module)
@@ -239,21 +239,18 @@ class Observer(Watcher):
         found = maker_place(loader)
         if found is None:
             return
-        if not found.direct and (original := self._rebuilt_from(loader)) is not None:
-            self._made[loader] = original
-            return
+        if not found.direct:  # a library may put it, with its options, in the place of the user's own of the same data
+            unread = [(reference(), seen) for reference, seen in self._loaders if seen.found.direct and not seen.count]
+            rebuilt = [seen for other, seen in unread if other is not None and other.dataset is loader.dataset]
+            if rebuilt:
+                self._made[loader] = rebuilt[-1]
+                return
         call = (found.place.file, found.place.line, found.end_column)
         seen = Seen("loader_training", found, call=type(loader).__name__, name=type(loader.dataset).__name__)
         seen.calls, seen.takes = [self._calls[call]], taken_by(loader)
         self._calls[call] += 1
         self._made[loader] = seen
         self._loaders.append((weakref.ref(loader), seen))
-
-    def _rebuilt_from(self, loader: Any) -> Seen | None:
-        """The user's own loader of the same data, in whose place a library puts this one, with its options."""
-        unread = [(reference(), seen) for reference, seen in self._loaders if seen.found.direct and not seen.count]
-        rebuilt = [seen for other, seen in unread if other is not None and other.dataset is loader.dataset]
-        return rebuilt[-1] if rebuilt else None
 
     def loader_opened(self, loader: Any) -> None:
         found = user_place()
@@ -421,9 +418,6 @@ class Observer(Watcher):
         # a library that prints while it is imported or called is no line of the user's to write less often
         if called_by_user(3):
             self._here("logger", "print")
-
-    def _materialized(self, *_: Any) -> None:
-        self._late = True
 
     def _seed(self) -> None:
         self.seeded = self.seeded or user_place() is not None

@@ -17,7 +17,6 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from autoopt.script.between import Interruption
 from autoopt.script.frames import user_place
 from autoopt.script.loaders import LoaderHook, Roles, Watcher, count_of
 from autoopt.script.refusals import no_model, no_optimizer
@@ -282,22 +281,15 @@ class TorchHooks:
             self.session.aside("evaluate")
             under_way = self.session.evaluating
             if under_way is not None:
-                self._first_called(under_way, module)
+                if not under_way.called:  # how it calls the model, by its first call
+                    under_way.called = True
+                    under_way.gradients, under_way.training_mode = torch.is_grad_enabled(), module.training
+                    if (found := user_place()) is not None:
+                        under_way.file, under_way.line = found.place.file, found.place.line
                 self.loaders.evaluates()
         else:  # without a loader: what it is called for in training mode is trained on, such as a policy's moves
             self.session.train_again()
         return inner(*args, **kwargs) if self.evaluating is None else self.evaluating(inner, *args, **kwargs)
-
-    @staticmethod
-    def _first_called(under_way: Interruption, module: nn.Module) -> None:
-        """Notes how an evaluation calls the model, by its first call."""
-        if under_way.called:
-            return
-        under_way.called = True
-        under_way.gradients, under_way.training_mode = torch.is_grad_enabled(), module.training
-        found = user_place()
-        if found is not None:
-            under_way.file, under_way.line = found.place.file, found.place.line
 
     # gradients
 
@@ -338,7 +330,8 @@ class TorchHooks:
                 return
             hooks.optimizers.append(self)
             hooks._step_once(type(self))
-            hooks._listen_to_closures()
+            if hooks._before_step is None:  # reads the first few steps of each; and all, where one takes a closure
+                hooks._before_step = register_optimizer_step_pre_hook(hooks._optimizer_steps)
             if hooks.on_optimizer is not None:
                 hooks.on_optimizer(self)
             for watcher in hooks.watchers:
@@ -370,11 +363,6 @@ class TorchHooks:
 
         step.steps_once = True  # type: ignore[attr-defined]
         kind.step = step
-
-    def _listen_to_closures(self) -> None:
-        """Reads the first few steps of optimizers as they begin; and at all, where one takes a closure."""
-        if self._before_step is None:
-            self._before_step = register_optimizer_step_pre_hook(self._optimizer_steps)
 
     def _optimizer_steps(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self.within_step = bool(args or kwargs)  # a closure, which calls the models within the step

@@ -157,7 +157,9 @@ def check_free(path: Path) -> None:
         UsageError: it does, or it is no directory, or cannot be looked into.
     """
     try:
-        taken = sorted(name for name in _OURS if _holds_something(path / name))
+        # an empty journal is that of a run that was killed before it began
+        there = (name for name in _OURS if (path / name).exists())
+        taken = sorted(name for name in there if name != "journal.jsonl" or (path / name).stat().st_size)
         wrong = "it is a file" if path.exists() and not path.is_dir() else ""
     except OSError as error:
         taken, wrong = [], error.strerror or str(error)
@@ -169,11 +171,6 @@ def check_free(path: Path) -> None:
         raise UsageError(
             f"{path} holds a run already ({', '.join(taken)})", hint=f"autoopt resume {path}, or another --out"
         )
-
-
-def _holds_something(path: Path) -> bool:
-    """An empty journal is that of a run that was killed before it began."""
-    return path.exists() and not (path.name == "journal.jsonl" and path.stat().st_size == 0)
 
 
 def _name(module: str, now: datetime) -> str:
