@@ -155,14 +155,11 @@ class LiveTraining(Protocol):
         """
         ...
 
-    def follow(
-        self, enough: Enough, each: Each | None = None, *, most: int | None = None, rests: float | None = None
-    ) -> Stretch:
+    def follow(self, enough: Enough, each: Each | None = None, *, most: int | None = None) -> Stretch:
         """Trains on as it would by itself, evaluations of its own included, to its own end at the latest.
 
         Args:
             each: called in every process at the end of a step, before ``enough``.
-            rests: for so many seconds of nothing but steps neither need be called again; None: after each step.
         """
         ...
 

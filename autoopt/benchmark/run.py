@@ -19,8 +19,6 @@ _NO_HOPE = 20
 """After so many losses in a row that are not finite a run is given up."""
 _LOOKS = 8
 """At the parameters of a run without evaluations."""
-_RESTS = 0.02
-"""For so many seconds it is not asked again whether a run is over, unless something but steps has happened."""
 
 
 class RunUnderWay:
@@ -114,7 +112,7 @@ class RunUnderWay:
             return new or self.seconds >= until or first + done >= stop or bool(self._why_over(first + done))
 
         left = None if stop == math.inf else max(int(stop) - first, 1)
-        stretch = training.follow(enough, each, most=left, rests=_RESTS)
+        stretch = training.follow(enough, each, most=left)
         self._note(stretch, before, known)
         self.lines += [replace(line, seconds=before + line.seconds) for line in stretch.lines]
         self.seconds = before + self._count(stretch)

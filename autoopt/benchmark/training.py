@@ -307,9 +307,7 @@ class Training:
         stretch = self.follow(enough, most=most)
         return stretch.lap(), stretch.captured
 
-    def follow(
-        self, enough: Enough, each: Each | None = None, *, most: int | None = None, rests: float | None = None
-    ) -> Stretch:
+    def follow(self, enough: Enough, each: Each | None = None, *, most: int | None = None) -> Stretch:
         """The same; nobody evaluates in the meantime."""
         agreed = self.group.agreed(enough, most)
         self.group.wait()

@@ -24,12 +24,10 @@ from autoopt.records import (
     Snippets,
     WorkloadSummary,
 )
-from autoopt.records.model_scaling import ModelScaling
 from autoopt.script.advice import advice_of
 from autoopt.script.command import Build, Script
 from autoopt.search.decided import decided
 from autoopt.search.outcome import Outcome, more_budget, spending
-from autoopt.search.state import SearchState
 from autoopt.simplify.costly import costly_lines
 from autoopt.storage.run import Took
 
@@ -48,6 +46,11 @@ def result_of(
     """The document of a run that came to an end, by itself or by interruption."""
     state = outcome.state
     facts = state.facts.model_dump()
+    # the most expensive places of the run stand before all else that only the user can change
+    costly = costly_lines(state.rounds[-1], state.facts, state.sites) if state.rounds else ()
+    of_script = advice_of(state.sites) if state.sites else ()
+    laws = state.model_scaling.missing if state.model_scaling is not None else {}
+    unfitted = (f"model_scaling.{name}: {why}" for name, why in laws.items())
     return Result(
         autoopt_version=autoopt.__version__,
         created=created,
@@ -75,7 +78,7 @@ def result_of(
         more_budget=more_budget(state),
         tuning=state.tuning,
         model_scaling=state.model_scaling,
-        advice=tuple(located(item, Path.cwd()) for item in _advice(state)),
+        advice=tuple(located(item, Path.cwd()) for item in (*costly, *state.advice, *of_script)),
         warnings=tuple(state.warnings),
         notes=tuple(state.notes),
         snippets=snippets,
@@ -87,36 +90,24 @@ def result_of(
         ),
         not_measured=(
             *state.missing,
-            *_missing_of_sizes(state.model_scaling),
+            *unfitted,
             *_missing(outcome.baseline, "baseline"),
             *(_missing(outcome.best, "best") if outcome.best.plan != outcome.baseline.plan else []),
         ),
     )
 
 
-def _advice(state: SearchState) -> tuple[Advice, ...]:
-    """The most expensive places of the run, then all else that only the user can change."""
-    costly = costly_lines(state.rounds[-1], state.facts, state.sites) if state.rounds else ()
-    return (*costly, *state.advice, *(advice_of(state.sites) if state.sites else ()))
-
-
 def break_even(seconds: float, baseline: Configuration, best: Configuration, planned_steps: int | None) -> BreakEven:
     """How many planned runs pay for the search; None where nothing is saved or it is not known."""
-    saved = _saved(baseline, best, planned_steps)
-    return BreakEven(search_seconds=seconds, runs=seconds / saved if saved is not None and saved > 0 else None)
-
-
-def _saved(baseline: Configuration, best: Configuration, planned_steps: int | None) -> float | None:
-    """Seconds that one planned run saves: over its planned length where samples are counted, else to the target."""
-    if best.plan == baseline.plan:
-        return None
+    saved = 0.0  # seconds of one run to the target, else of its planned length
     before, after = baseline.time_to_target_seconds, best.time_to_target_seconds
     if before is not None and after is not None:
-        return before.value - after.value
-    if planned_steps and baseline.step_seconds and best.step_seconds:
+        saved = before.value - after.value
+    elif planned_steps and baseline.step_seconds and best.step_seconds:
         fixed = (baseline.fixed_seconds or 0.0) - (best.fixed_seconds or 0.0)
-        return fixed + planned_steps * (baseline.step_seconds.p50 - best.step_seconds.p50)
-    return None
+        saved = fixed + planned_steps * (baseline.step_seconds.p50 - best.step_seconds.p50)
+    gains = saved > 0 and best.plan != baseline.plan
+    return BreakEven(search_seconds=seconds, runs=seconds / saved if gains else None)
 
 
 def command(workload: Build | Script, options: Options) -> str:
@@ -136,11 +127,6 @@ def command(workload: Build | Script, options: Options) -> str:
         if text:
             words.append(f"--{name.replace('_', '-')} {text if name != 'metric' else shlex.quote(text)}")
     return f"autoopt optimize {workload.asked(words)}"
-
-
-def _missing_of_sizes(found: ModelScaling | None) -> list[str]:
-    """Power laws that could not be fitted."""
-    return [] if found is None else [f"model_scaling.{name}: {why}" for name, why in found.missing.items()]
 
 
 def _missing(configuration: Configuration, name: str) -> list[str]:

@@ -188,6 +188,9 @@ def _write(
     """result.json, plan.json, patch.diff or optimized_train.py; the journal's last record."""
     plan, files = outcome.best.plan, run.directory
     compiles = registry.fold(plan).compile is not None
+    # the processes that the baseline has were asked for, and are there already
+    asked = [change for change in outcome.baseline.plan.changes if "processes" in change.setting]
+    to_adopt = Plan(changes=tuple(change for change in plan.changes if change not in asked))
     result = result_of(
         workload,
         options,
@@ -195,7 +198,7 @@ def _write(
         created=run.created,
         seconds=run.clock.elapsed(),
         directory=files.path,
-        snippets=snippets(_to_adopt(plan, outcome.baseline.plan), registry),
+        snippets=snippets(to_adopt, registry),
         took=run.took,
     )
     if result.sites is not None:
@@ -217,12 +220,6 @@ def _write(
         run.directory.forget_compiled()
     announce(RunEnded(at=run.clock.elapsed(), result=result, run_directory=str(files.path)))
     return result
-
-
-def _to_adopt(plan: Plan, baseline: Plan) -> Plan:
-    """The plan without the processes that the baseline has: they were asked for, and are there already."""
-    asked = [change for change in baseline.changes if "processes" in change.setting]
-    return Plan(changes=tuple(change for change in plan.changes if change not in asked))
 
 
 def _say_stopping() -> None:

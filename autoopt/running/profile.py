@@ -78,9 +78,16 @@ def _profile(
             raise BaselineFailed(failure, "while it was profiled") from failure
         profilers = []
         for tool in tools:
-            seen = _profiled(runner, tool, directory.path / "profilers")
+            try:
+                seen = profile_with(runner, (tool,), directory.path / "profilers")[0]
+            except (TrialFailed, EnvironmentLacks) as failure:  # the profile itself stands
+                said = tuple(filter(None, (f"failed: {failure.message}", failure.hint)))
+                seen = Profiled(tool=tool, lines=said)
             on_profiled(seen)
-            profilers.append(_within(seen, directory.path))
+            file = None if seen.file is None else Path(seen.file)  # the page stands next to the run directory
+            if file is not None and file.is_relative_to(directory.path):
+                seen = seen.model_copy(update={"file": file.relative_to(directory.path).as_posix()})
+            profilers.append(seen)
         drift: Drift | None = None
         failed: tuple[str, ...] = ()
         if watch:
@@ -119,18 +126,3 @@ def placed_prediction(prediction: Prediction, found: Profile, registry: Registry
     device = found.environment.device.partition(":")[0]
     (change,) = patch_of(found.sites, plan, registry, device).changes
     return prediction.model_copy(update={"how": change.how, "file": change.file, "line": change.line})
-
-
-def _profiled(runner: TrialRunner, tool: str, folder: Path) -> Profiled:
-    """Findings of a profiler; that it failed, where it did: the profile itself stands."""
-    try:
-        return profile_with(runner, (tool,), folder)[0]
-    except (TrialFailed, EnvironmentLacks) as failure:
-        return Profiled(tool=tool, lines=tuple(text for text in (f"failed: {failure.message}", failure.hint) if text))
-
-
-def _within(found: Profiled, directory: Path) -> Profiled:
-    """The same with its file relative to the run directory, next to which the page stands."""
-    if found.file is None or not Path(found.file).is_relative_to(directory):
-        return found
-    return found.model_copy(update={"file": Path(found.file).relative_to(directory).as_posix()})

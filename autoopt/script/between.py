@@ -14,17 +14,12 @@ from autoopt.records import Evaluated
 class Goal(Stretch):
     """How far to train, and what is measured on the way.
 
-    ``enough``: asked whether it is over. ``rests``: seconds for which it need not be asked again, with nothing but
-    steps in between; None where every step's end is observed. ``most``: steps after which it is asked in any
-    case. ``looks``: it reads more than what it is given.
-    ``before``: seconds of the laps that are over. ``other``: of what followed steps. ``opening``: of waiting for the
-    first batch of an epoch. ``away_now``: of ``away``, in the step under way.
+    ``enough``: asked at each step's end whether it is over. ``before``: seconds of the laps that are over. ``other``:
+    of what followed steps. ``opening``: of waiting for the first batch of an epoch. ``away_now``: of ``away``, in the
+    step under way.
     """
 
     enough: Enough
-    rests: float | None = None
-    most: int | None = None
-    looks: bool = False
     steps: int = 0
     before: float = 0.0
     other: float = 0.0

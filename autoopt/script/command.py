@@ -272,19 +272,19 @@ class Script:
         The first two are None where they are not known. Of a launcher's command they are of the script that it starts.
         Nothing is imported to find a module.
         """
-        file, root = self._file()
-        named = (Path(word.rpartition("=")[2]) for word in self.words[1:])
-        return file, root, [path for path in dict.fromkeys(named) if path.is_file() and path != file]
-
-    def _file(self) -> tuple[Path | None, Path | None]:
+        file: Path | None = None
+        root: Path | None = None
         for word, after in pairwise((*self.words[1:], "")):
             if _is_script(word) and Path(word).is_file():
-                return Path(word), None
+                file = Path(word)
+                break
             if word in ("-m", "--module") and not is_launcher(("python", word, after)):
-                stem = Path(*after.split("."))
+                stem, root = Path(*after.split(".")), Path()
                 found = (path for path in (stem.with_suffix(".py"), stem / "__main__.py") if path.is_file())
-                return next(found, None), Path()
-        return None, None
+                file = next(found, None)
+                break
+        named = (Path(word.rpartition("=")[2]) for word in self.words[1:])
+        return file, root, [path for path in dict.fromkeys(named) if path.is_file() and path != file]
 
 
 def read(target: str | None, words: Sequence[str]) -> Script | Build:

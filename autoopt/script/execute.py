@@ -18,7 +18,7 @@ import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import distributions
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any, NoReturn
 
 from autoopt.errors import AutooptError
@@ -71,21 +71,16 @@ def run(words: Sequence[str], process: ScriptProcess) -> None:
         if isinstance(left.code, str):
             sys.stderr.write(f"{left.code}\n")
     except BaseException as failed:
-        failed.__traceback__ = _from_the_script_on(failed.__traceback__)
+        inner = failed.__traceback__  # without what ran the script; whole where none is the user's (a syntax error)
+        while inner is not None and not is_users(inner.tb_frame.f_code.co_filename):
+            inner = inner.tb_next
+        failed.__traceback__ = inner or failed.__traceback__
         sys.excepthook(type(failed), failed, failed.__traceback__)
         return  # the hook does not come back while the parent listens
     threading._shutdown()  # type: ignore[attr-defined]
     if error is None:
         atexit._run_exitfuncs()  # what the script has registered comes first, the listening's own end last
     process.end(error)
-
-
-def _from_the_script_on(trace: TracebackType | None) -> TracebackType | None:
-    """A traceback without what ran the script; whole where none of it is the user's (a syntax error)."""
-    inner = trace
-    while inner is not None and not is_users(inner.tb_frame.f_code.co_filename):
-        inner = inner.tb_next
-    return inner or trace
 
 
 def _main(words: Sequence[str]) -> None:
@@ -149,26 +144,25 @@ def _prepared(first: JsonDict, channel: Channel) -> tuple[list[str], Orders, dic
     Returns:
         The command's words as this process has them, its orders, and the environment variables that it gets.
     """
+    spec, scratch = TrialSpec.model_validate(first["spec"]), Path(tempfile.gettempdir())
+    script = spec.script
+    assert script is not None, "the trial of a script"
     try:
-        return _viewed(TrialSpec.model_validate(first["spec"]), bool(first.get("tell_imports")))
+        view = opened(script, scratch) if spec.rank is None else _open_together(script, scratch, spec.rank)
+        words, environment = placed(script, view, spec.directory, scratch)
     except (AutooptError, OSError) as error:
         _tell(channel, error)
         return None
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    writable = {"/tmp", "/var/tmp", "/dev", "/proc", "/sys", "/run", tempfile.gettempdir(), caches, *script.shared}
+    writable.update(view.path(os.path.realpath(folder)) for folder in script.folders)
+    told = bool(first.get("tell_imports"))
+    return words, Orders(spec=spec, writable=tuple(sorted(writable)), tell_imports=told), environment
 
 
 def _tell(channel: Channel, error: BaseException) -> None:
     channel.send(failure_of(error, "start").model_dump())
     channel.receive()  # the parent ends this process
-
-
-def _viewed(spec: TrialSpec, tell_imports: bool) -> tuple[list[str], Orders, dict[str, str]]:
-    script = spec.script
-    assert script is not None, "the trial of a script"
-    scratch = Path(tempfile.gettempdir())
-    view = opened(script, scratch) if spec.rank is None else _open_together(script, scratch, spec.rank)
-    words, environment = placed(script, view, spec.directory, scratch)
-    orders = Orders(spec=spec, writable=_writable(script.folders, script.shared, view), tell_imports=tell_imports)
-    return words, orders, environment
 
 
 def placed(script: ScriptSpec, view: View, directory: str, scratch: Path) -> tuple[list[str], dict[str, str]]:
@@ -177,7 +171,10 @@ def placed(script: ScriptSpec, view: View, directory: str, scratch: Path) -> tup
     os.chdir(here)
     words = [script.command[0], *(view.path(word) if os.path.isabs(word) else word for word in script.command[1:])]
     offline = {**OFFLINE, "MLFLOW_TRACKING_URI": f"file:{scratch / 'mlruns'}"}
-    return words, {**offline, **_path_of([view.path(path) for path in script.python_path]), "PWD": here}
+    before = os.environ.get("PYTHONPATH")
+    folders = [*map(view.path, script.python_path), *([before] if before else [])]
+    path = {"PYTHONPATH": os.pathsep.join(folders)} if script.python_path else {}
+    return words, {**offline, **path, "PWD": here}
 
 
 def opened(script: ScriptSpec, scratch: Path) -> View:
@@ -219,18 +216,6 @@ def listening(orders: Orders, environment: os._Environ[str] | dict[str, str]) ->
     folders += [str(Path(str(file.locate())).parent) for file in installed if file.name == "entry_points.txt"][:1]
     packages = os.pathsep.join(folders)
     return {**environment, **path, **unset, PACKAGES: packages, VARIABLE: orders.model_dump_json()}
-
-
-def _path_of(first: list[str]) -> dict[str, str]:
-    """``PYTHONPATH`` with these folders before those that it names already; nothing where there are none."""
-    before = os.environ.get("PYTHONPATH")
-    return {"PYTHONPATH": os.pathsep.join([*first, *([before] if before else [])])} if first else {}
-
-
-def _writable(folders: tuple[str, ...], shared: tuple[str, ...], view: View) -> tuple[str, ...]:
-    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    own = {"/tmp", "/var/tmp", "/dev", "/proc", "/sys", "/run", tempfile.gettempdir(), caches}
-    return tuple(sorted({*own, *map(view.path, map(os.path.realpath, folders)), *shared}))
 
 
 def run_with_plan(

@@ -197,7 +197,6 @@ class LoaderHook:
         made, opened, advanced = DataLoader.__init__, DataLoader.__iter__, _BaseDataLoaderIter.__next__
         drawn = _BaseDataLoaderIter._next_index
         hook, session, roles, watchers = self, self.session, self.roles, self.watchers
-        plain = session.plain
 
         @functools.wraps(made)
         def init(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -221,8 +220,10 @@ class LoaderHook:
         def iterate(self: Any) -> Any:
             if session.standing or hook._changing:
                 return opened(self)
-            if session.stops:  # compared with others; a training for real draws what the script's lines draw
-                hook._draw(self)
+            # Compared with others: workers that persist are not given a seed again, and drawing it all the same keeps
+            # the order of samples. A training for real draws what the script's lines draw.
+            if session.stops and self.persistent_workers and self._iterator is not None and self.generator is not None:
+                torch.empty((), dtype=torch.int64).random_(generator=self.generator)
             training = roles.serves_training(self) and torch.is_grad_enabled()
             if training:
                 session.data_begin(opens=True)
@@ -245,14 +246,6 @@ class LoaderHook:
 
         @functools.wraps(advanced)
         def following(self: Any) -> Any:
-            if plain.on and "_autoopt_trains" in self.__dict__ and len(plain.arrived) == len(plain.ends):
-                plain.opened.append(perf_counter())
-                try:
-                    batch = advanced(self)
-                finally:
-                    plain.arrived.append(perf_counter())
-                plain.given = _counted(self, batch) or 0
-                return batch
             if session.standing or hook._changing:
                 return advanced(self)
             if "_autoopt_evaluates" in self.__dict__:  # a pass over the training's data that nothing is learnt from
@@ -332,12 +325,6 @@ class LoaderHook:
         iterator = self.latest() if self.latest is not None else None
         if iterator is not None:
             iterator.__dict__.pop("_autoopt_evaluates", None)
-
-    @staticmethod
-    def _draw(loader: Any) -> None:
-        """Workers that persist are not given a seed again; drawing it all the same keeps the order of samples."""
-        if loader.persistent_workers and loader._iterator is not None and loader.generator is not None:
-            torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
 
 
 def _counted(iterator: Any, batch: Any) -> int | None:

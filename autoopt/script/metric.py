@@ -7,7 +7,6 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from autoopt.benchmark.live import Printed
@@ -211,16 +210,6 @@ class _Overheard:
         return iter(self._stream)
 
 
-@dataclass(frozen=True)
-class _Number:
-    """One number of a line: the words before it, what stands between, and its text."""
-
-    words: str
-    before: str
-    text: str
-    pattern: str
-
-
 def candidates(told: Sequence[Printed], least: int = LEAST_EVALUATIONS) -> tuple[str, ...]:
     """Patterns of what may be the metric, as ``--metric`` takes them, in the order of the script; see :func:`chosen`.
 
@@ -236,9 +225,9 @@ def candidates(told: Sequence[Printed], least: int = LEAST_EVALUATIONS) -> tuple
     lines = _lines_of_each(told)
     found: dict[str, bool] = {}
     for line in lines:
-        for number in _numbers(line[0].text):
-            if all(_value(number.pattern, other.text) is not None for other in line):
-                found[number.pattern] = _held_out(number, line[0].text)
+        for words, pattern in _numbers(line[0].text):
+            if all(_value(pattern, other.text) is not None for other in line):
+                found[pattern] = bool(_HELD_OUT.search(words) or _HELD_OUT.match(line[0].text.strip()))
     held = [pattern for pattern, own in found.items() if own]
     enough = len({line.evaluation for line in told}) >= least
     return tuple(held or (found if enough else ()))
@@ -308,12 +297,11 @@ def _said_again(earlier: Printed, line: Printed) -> bool:
     return same and earlier.evaluation == line.evaluation
 
 
-def _numbers(text: str) -> Iterator[_Number]:
-    """The numbers of a line that may be a measure of quality."""
+def _numbers(text: str) -> Iterator[tuple[str, str]]:
+    """The numbers of a line that may be a measure of quality: the words before each, and a pattern that finds it."""
     end = 0
     for found in _FIGURE.finditer(text):
-        between, end_before = text[end : found.start()], end
-        end = found.end()
+        between, end = text[end : found.start()], found.end()
         own = re.search(r"([A-Za-z][\w @/-]*?)(['\"]?[\s:=]*['\"]?)$", between)
         if own is None or text[found.end() : found.end() + 1] == "/" or between.endswith("/"):
             continue
@@ -322,12 +310,7 @@ def _numbers(text: str) -> Iterator[_Number]:
             continue
         pattern = re.sub(r"([.^$*+?{}\[\]\\|()])", r"\\\1", words + own[2]) + _WRITTEN
         if _value(pattern, text) == float(found[0]):  # the same words may stand before another number of the line
-            yield _Number(words, text[:end_before], found[0], pattern)
-
-
-def _held_out(number: _Number, text: str) -> bool:
-    """Whether its own words name held-out data, or the line begins by naming it."""
-    return bool(_HELD_OUT.search(number.words) or _HELD_OUT.match(text.strip()))
+            yield words, pattern
 
 
 def _value(pattern: str, text: str) -> float | None:

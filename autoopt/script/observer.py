@@ -1,20 +1,14 @@
-"""Watching a script train: every site with the user's file and line, and what it was not seen to have.
-
-Where batches come from without a DataLoader is read from the source. A function that was handed its batch is passed
-over for the one that handed it over."""
+"""Watching a script train: every site with the user's file and line, and what it was not seen to have."""
 
 from __future__ import annotations
 
-import ast
 import builtins
 import functools
 import inspect
-import linecache
-import os
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -39,7 +33,6 @@ from autoopt.script.frames import (
     callers,
     constructs,
     editable_place,
-    folder,
     maker_place,
     names_of,
     user_place,
@@ -57,11 +50,6 @@ _LOADER_OPTIONS = (
     "drop_last",
     "timeout",
 )
-_LONGEST = 60
-"""Characters of an expression that are shown."""
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.Module)
-_LOOPS = (ast.For, ast.AsyncFor, ast.While)
-_Parents = dict[ast.AST, ast.AST]
 WAITS = ("item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__")
 TRAINERS = {
     "transformers.training_args": ("TrainingArguments", "__post_init__"),
@@ -156,87 +144,6 @@ def site_of(seen: Seen, steps: float) -> Site:
     )
 
 
-def origin_of(places: tuple[Place, ...]) -> JsonDict:
-    """Makers of the arguments of these calls.
-
-    Args:
-        places: lines of the user's that led to the model's call, from the innermost to the outermost.
-
-    Returns:
-        ``made_by``: an expression, shortened; ``file`` and ``line`` of it. Empty where none shows.
-    """
-    for place in places:
-        found = _made_at(place)
-        if found is not None:
-            text = " ".join(ast.unparse(found).split())
-            text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
-            return {"made_by": text, "file": place.file, "line": found.lineno}
-    return {}
-
-
-def _made_at(place: Place) -> ast.expr | None:
-    """The expression that the arguments of the calls on these lines got their values from."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(os.path.join(folder(), place.file))))
-    except (SyntaxError, ValueError, RecursionError):
-        return None
-    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    calls = [node for node in calls if place.line <= node.lineno and (node.end_lineno or 0) <= place.end_line]
-    if not calls:
-        return None
-    given = [argument for call in calls for argument in (*call.args, *call.keywords)]
-    names = {name for argument in given for name in _names(argument)}
-    names -= {name for call in calls for name in _names(call.func)}
-    for scope in _around(calls[0], parents, _SCOPES):
-        made = [(node, value) for node, value in _assigned(scope, names) if not names & _names(value)]
-        if made:
-            loop = next(_around(calls[0], parents, _LOOPS), None)
-            return min(made, key=lambda each: _distance(each[0], calls[0], loop, parents))[1]
-    return next((each for each in reversed(calls) if each in given), None)
-
-
-def _assigned(scope: ast.AST, names: set[str]) -> Iterator[tuple[ast.stmt, ast.expr]]:
-    """Statements of a scope that give one of these names its value, and the value."""
-    for node in ast.walk(scope):
-        targets: list[ast.expr] = []
-        value: ast.expr | None = None
-        match node:
-            case ast.Assign():
-                targets, value = node.targets, node.value
-            case ast.AnnAssign():
-                targets, value = [node.target], node.value
-            case ast.For() | ast.AsyncFor():
-                targets, value = [node.target], node.iter
-        if value is not None and any(names & _names(target) for target in targets):
-            assert isinstance(node, ast.stmt)
-            yield node, value
-
-
-def _distance(node: ast.stmt, call: ast.expr, loop: ast.AST | None, parents: _Parents) -> tuple[bool, bool, int]:
-    """How near a statement is to a call: in its loop first, then before it, then by lines."""
-    within = node is loop or any(each is loop for each in _around(node, parents, _LOOPS))
-    return not within, node.lineno > call.lineno, abs(node.lineno - call.lineno)
-
-
-def _around(node: ast.AST, parents: _Parents, kinds: tuple[type[ast.AST], ...]) -> Iterator[ast.AST]:
-    """Nodes that a node stands in, from the innermost outwards."""
-    while node in parents:
-        node = parents[node]
-        if isinstance(node, kinds):
-            yield node
-
-
-def _names(node: ast.AST) -> set[str]:
-    """Variables, and attributes of ``self``, that stand in an expression."""
-    found = {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and each.id != "self"}
-    return found | {ast.unparse(each) for each in ast.walk(node) if isinstance(each, ast.Attribute) and _is_own(each)}
-
-
-def _is_own(node: ast.Attribute) -> bool:
-    return isinstance(node.value, ast.Name) and node.value.id == "self"
-
-
 class Observer(Watcher):
     """Collects sites from the torch hooks of a process; installs what is only listened to while watching.
 
@@ -272,7 +179,7 @@ class Observer(Watcher):
         self._around(nn.Module, "compile", functools.partial(self._compiles, "Module.compile"), keywords=True)
         self._around(torch, "manual_seed", lambda *_: self._seed())
         lazy: Any = torch_parameters  # its declarations leave the mixin out
-        self._around(lazy.UninitializedTensorMixin, "materialize", self._materialized)
+        self._around(lazy.UninitializedTensorMixin, "materialize", lambda *_: setattr(self, "_late", True))
         for module in TRAINERS:
             if module in sys.modules:
                 self._trainers(module)
@@ -332,21 +239,18 @@ class Observer(Watcher):
         found = maker_place(loader)
         if found is None:
             return
-        if not found.direct and (original := self._rebuilt_from(loader)) is not None:
-            self._made[loader] = original
-            return
+        if not found.direct:  # a library may put it, with its options, in the place of the user's own of the same data
+            unread = [(reference(), seen) for reference, seen in self._loaders if seen.found.direct and not seen.count]
+            rebuilt = [seen for other, seen in unread if other is not None and other.dataset is loader.dataset]
+            if rebuilt:
+                self._made[loader] = rebuilt[-1]
+                return
         call = (found.place.file, found.place.line, found.end_column)
         seen = Seen("loader_training", found, call=type(loader).__name__, name=type(loader.dataset).__name__)
         seen.calls, seen.takes = [self._calls[call]], taken_by(loader)
         self._calls[call] += 1
         self._made[loader] = seen
         self._loaders.append((weakref.ref(loader), seen))
-
-    def _rebuilt_from(self, loader: Any) -> Seen | None:
-        """The user's own loader of the same data, in whose place a library puts this one, with its options."""
-        unread = [(reference(), seen) for reference, seen in self._loaders if seen.found.direct and not seen.count]
-        rebuilt = [seen for other, seen in unread if other is not None and other.dataset is loader.dataset]
-        return rebuilt[-1] if rebuilt else None
 
     def loader_opened(self, loader: Any) -> None:
         found = user_place()
@@ -412,12 +316,9 @@ class Observer(Watcher):
             self._passed_over(*self._opened, trained=training)
         self._trained = self._trained or training
         if training:
-            through = callers()
-            self._use(self._made.get(model), found, through[1:])
+            self._use(self._made.get(model), found, callers()[1:])
             if not self.hooks.roles.known:
-                seen = self._note("batch_without_loader", found, type(model).__name__)
-                if seen is not None and seen.count == 1:
-                    seen.options = origin_of(through)
+                self._note("batch_without_loader", found, type(model).__name__)
         elif found is not None:
             self._note("evaluation", found, type(model).__name__)
 
@@ -517,9 +418,6 @@ class Observer(Watcher):
         # a library that prints while it is imported or called is no line of the user's to write less often
         if called_by_user(3):
             self._here("logger", "print")
-
-    def _materialized(self, *_: Any) -> None:
-        self._late = True
 
     def _seed(self) -> None:
         self.seeded = self.seeded or user_place() is not None

@@ -209,9 +209,12 @@ def _remainder(loop: ast.AST, line: int) -> _Rest | None:
     if not isinstance(loop, ast.For):
         return None
     for node in ast.walk(loop):
-        if isinstance(node, ast.With) and _holds(node, line) and "accumulate" in _entered(node):
-            return "stepped"
-        if isinstance(node, ast.If) and (_holds(node, line) or (node.lineno < line and _skips(node))):
+        if isinstance(node, ast.With) and _holds(node, line):
+            entered = (item.context_expr for item in node.items)
+            if any(isinstance(each, ast.Call) and _called(each) == "accumulate" for each in entered):
+                return "stepped"
+        skips = isinstance(node, ast.If) and node.lineno < line and isinstance(node.body[-1], ast.Continue)
+        if isinstance(node, ast.If) and (_holds(node, line) or skips):
             parts = list(ast.walk(node.test))
             counted = [part.left for part in parts if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod)]
             if counted and any(isinstance(part, ast.Call) and _called(part) == "len" for part in parts):
@@ -221,21 +224,12 @@ def _remainder(loop: ast.AST, line: int) -> _Rest | None:
     return None
 
 
-def _entered(node: ast.With) -> set[str]:
-    """Names of the functions whose contexts a block is under."""
-    return {_called(item.context_expr) for item in node.items if isinstance(item.context_expr, ast.Call)}
-
-
 def _names(node: ast.AST) -> set[str]:
     return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
 
 
 def _holds(node: ast.If | ast.With, line: int) -> bool:
     return node.body[0].lineno <= line <= (node.body[-1].end_lineno or 0)
-
-
-def _skips(node: ast.If) -> bool:
-    return isinstance(node.body[-1], ast.Continue)
 
 
 def _of_trainer(frame: FrameType) -> int | None:

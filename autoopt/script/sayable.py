@@ -91,9 +91,6 @@ def without_loader(setup: Setup, sites: Sites) -> str | None:
     called = next(iter(sites.of("batch_without_loader")), None)
     if called is None:
         return "the script has no DataLoader: its own lines make the batches"
-    if called.options.get("made_by"):
-        place = f"{called.options['file']}:{called.options['line']}"
-        return f"the script has no DataLoader: its batches come from {called.options['made_by']} ({place})"
     place = f"{called.file}:{called.line}"
     return f"the script has no DataLoader: its own lines make the batches that the model is called with ({place})"
 

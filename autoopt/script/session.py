@@ -6,11 +6,9 @@ thread asks for: so whatever computes runs in the thread whose torch settings ar
 from __future__ import annotations
 
 import contextlib
-import math
 import queue
 from collections.abc import Callable
 from dataclasses import dataclass
-from operator import sub
 from time import perf_counter
 from typing import Any
 
@@ -24,97 +22,6 @@ from autoopt.script.metric import told_again
 from autoopt.script.refusals import ScriptEnded, of_training
 
 _INLINE = 3
-
-
-class PlainSteps:
-    """The plain steps since the last that was split, or since something happened between two of them.
-
-    Args:
-        over: called at a step's end that was to be the last of them, or at which somebody is to be asked.
-
-    Attributes:
-        on: whether the step under way is plain; the torch hooks write into the lists only then.
-        opened, arrived, ends: when a batch was asked for, had come, and when the step ended, by ``perf_counter``.
-        losses: of backward passes, in their order.
-        samples: of each step that has ended; given: of the step under way; 0 where none were counted.
-        most: of them, until one is split or the last is reached.
-        rests_until: nobody is to be asked before, by ``perf_counter``.
-    """
-
-    def __init__(self, over: Callable[[], None]) -> None:
-        self._over = over
-        self.on = False
-        self.opened: list[float] = []
-        self.arrived: list[float] = []
-        self.ends: list[float] = []
-        self.losses: list[float | list[float]] = []
-        self.samples: list[int] = []
-        self.given = 0
-        self.most = self.rests_until = self._since = 0.0
-        self._note: Callable[[list[object]], None] | None = None
-
-    def begin(self, clock: StageClock, rests: float, most: float, note: Callable[[list[object]], None] | None) -> None:
-        """The step that begins is plain, and so are those after it.
-
-        Args:
-            rests: for so many seconds nobody need be asked whether it is enough.
-            most: so many steps at most; fewer where the clock splits one before.
-            note: called after each; None where there is nothing to be noted.
-        """
-        self.on, self._since, self._note = True, clock.last, note
-        self.most = min(most, clock.until_fine)
-        self.rests_until = clock.last + rests
-
-    def prepared(self) -> None:
-        """A batch was made by the script itself, since the last step's end, and is trained on."""
-        if not self.waited:
-            self.opened.append(self.ends[-1] if self.ends else self._since)
-            self.arrived.append(perf_counter())
-
-    def ended(self) -> None:
-        """A step has ended."""
-        now = perf_counter()
-        ends = self.ends
-        if len(self.arrived) == len(ends):  # nothing was waited for
-            began = ends[-1] if ends else self._since
-            self.opened.append(began)
-            self.arrived.append(began)
-        ends.append(now)
-        self.samples.append(self.given)
-        self.given = 0
-        done = len(ends)
-        if self._note is not None:
-            self._note([])
-        if now >= self.rests_until or done >= self.most or len(self.losses) != done:
-            self._over()
-
-    @property
-    def waited(self) -> bool:
-        """Whether the batch of the step under way has come."""
-        return len(self.arrived) > len(self.ends)
-
-    def book(self, clock: StageClock) -> tuple[int, float]:
-        """Notifies the clock of them and forgets them, in place of ``set_aside``, ``mark("data")`` and ``step_done``.
-
-        Returns:
-            Steps that have ended, and seconds between the end of one and the next wait.
-        """
-        opened, arrived, ends = self.opened, self.arrived, self.ends
-        begins = [clock.step_began, *ends]
-        clock.totals["data"] += sum(map(sub, arrived, opened))
-        clock.unsplit += sum(map(sub, ends, arrived))
-        clock.steps += map(sub, ends, begins)
-        between = sum(map(sub, opened, [clock.last, *ends]))
-        clock.step_began = begins[-1]
-        clock.last = max([clock.last, *ends[-1:], *arrived[-1:]])
-        clock.until_fine -= len(ends)
-        if clock.until_fine == 0:
-            clock.split_next()
-        self.on = False
-        steps = len(ends)
-        for each in (opened, arrived, ends):
-            each.clear()
-        return steps, between
 
 
 class Session:
@@ -135,8 +42,6 @@ class Session:
             the baseline's.
         standing: whether the script stands at a step's end: what is called in the meantime is autoopt's, not the
         script's.
-        plain: steps of which next to nothing is noted; the torch hooks do it, while ``plain.on``.
-        watched: whether somebody but the session listens at the torch hooks.
     """
 
     def __init__(self, *, stops: bool = True, counts: bool = True, memory_limit: int | None = None) -> None:
@@ -144,8 +49,6 @@ class Session:
         self.steps = self.samples = self._given = self._latest = 0
         self.evaluations, self.loss_factor = 0, 1.0
         self.between = Between()
-        self.plain = PlainSteps(self._plain_over)
-        self.watched: Callable[[], bool] = lambda: False
         self.device: Device | None = None
         self.clock: StageClock | None = None
         self.deferred_cost: DeferredCost | None = None
@@ -172,27 +75,24 @@ class Session:
         """
         self._received()
 
-    def run(self, enough: Enough, **hints: Any) -> Goal:
+    def run(self, enough: Enough) -> Goal:
         """Lets the script train until ``enough``, asked at each step's end with the steps and seconds so far.
-
-        Args:
-            hints: when ``enough`` need be asked; see :class:`Goal`.
 
         Raises:
             ScriptEnded: it came to its end before.
             BaseException: what it failed by.
         """
         assert self.device is not None, "there is a device from the first step on"
-        goal = Goal(LossRecorder(self.device.kind == "cpu"), enough=enough, **hints)
+        goal = Goal(LossRecorder(self.device.kind == "cpu"), enough=enough)
         self.goal = goal
         self._jobs.put(goal)
         self._received()
         return goal
 
-    def run_until_over(self, enough: Enough, **hints: Any) -> Goal:
+    def run_until_over(self, enough: Enough) -> Goal:
         """The same where it does not matter that the script comes to its end before."""
         with contextlib.suppress(ScriptEnded):
-            return self.run(enough, **hints)
+            return self.run(enough)
         assert self.goal is not None
         return self.goal
 
@@ -224,7 +124,6 @@ class Session:
 
     def data_begin(self, *, opens: bool = False) -> None:
         """Args: opens: a loader is asked for an iterator, and not for a batch of one."""
-        self.leave_plain()
         self.train_again()
         now = perf_counter()
         if opens:
@@ -276,18 +175,10 @@ class Session:
 
     def count(self, samples: int | None) -> None:
         """Samples that the step under way is given; None or 0 where they cannot be counted."""
-        if samples and self.plain.on:
-            self.plain.given += samples
-        elif samples:
-            self._given += samples
-
-    def _counted(self, given: int) -> None:
-        self._latest = given or self._latest
-        self.samples += self._latest
+        self._given += samples or 0
 
     def metric(self, value: float) -> None:
         """The script has reported its metric."""
-        self.leave_plain()
         if self._goal is not None and not told_again(self.steps, value, self._goal.metrics):
             self._goal.metrics.append((self.steps, self._seconds(self._goal), value))
 
@@ -306,9 +197,9 @@ class Session:
     def step_end(self) -> None:
         """A training step has ended: counts, and stops here where that was asked for."""
         self.steps += 1
-        self.counts = self.counts and bool(self._given or self._latest)
-        self._counted(self._given)
-        self._given = 0
+        self._latest, self._given = self._given or self._latest, 0
+        self.counts = self.counts and bool(self._latest)
+        self.samples += self._latest
         if self.clock is None:
             return
         self.mark("optimizer")
@@ -327,78 +218,13 @@ class Session:
         assert self.deferred_cost is not None
         if self.deferred_cost.watching:
             self.deferred_cost.note([])
-        if not self._over(goal):
-            self._go_on_plainly(goal)
-
-    def _over(self, goal: Goal) -> bool:
-        """Asks whether it was enough; stands until there is a next goal where it was."""
-        assert self.clock is not None
-        if not goal.enough(goal.steps, goal.elapsed(self.clock)):
-            return False
-        goal.put(self.clock.stop())
-        self._goal = None
-        self._stand(goal)
-        return True
-
-    # plain steps
-
-    def _go_on_plainly(self, goal: Goal) -> None:
-        """The next step is plain, where it is not split and nobody wants to know more of it."""
-        clock, deferred = self.clock, self.deferred_cost
-        assert clock is not None
-        assert deferred is not None
-        on_cpu = self.device is not None and self.device.kind == "cpu"  # where a device works, its queue hides the host
-        if goal.rests is not None and on_cpu and not clock.fine and not self.watched():
-            left = math.inf if goal.most is None else goal.most - goal.steps
-            self.plain.begin(clock, goal.rests, left, deferred.note if deferred.watching else None)
-
-    def leave_plain(self) -> None:
-        """Books what was noted of plain steps, and the step under way is none; as a rule there is nothing to do."""
-        if self.plain.on:
-            steps = len(self.plain.ends)
-            self._begun = len(self.plain.losses) > steps
-            self._book(steps)
-
-    def _book(self, single: int) -> None:
-        """Args: single: plain steps of one loss each; further losses are of the step that ends or is under way."""
-        plain, goal = self.plain, self._goal
-        assert self.clock is not None
-        assert goal is not None
-        steps, between = plain.book(self.clock)
-        goal.other += between
-        goal.steps += steps
-        goal.away += [0.0] * steps
-        self.steps += steps
-        for given in plain.samples:
-            self._counted(given)
-        self._given, plain.given = plain.given, 0
-        losses = plain.losses[:single]
-        goal.captured.extend(losses if self.loss_factor == 1.0 else [self.loss_factor * number(x) for x in losses])
-        self._losses += plain.losses[single:]
-        plain.samples.clear()
-        plain.losses.clear()
-
-    def _plain_over(self) -> None:
-        """A plain step has ended, and somebody is to be asked, or it had not one loss, or the next one is split."""
-        plain, goal, clock = self.plain, self._goal, self.clock
-        assert goal is not None
-        assert clock is not None
-        done = len(plain.ends)
-        usual = len(plain.losses) == done
-        if usual and done < plain.most and not goal.looks:
-            now = plain.ends[-1]
-            if not goal.enough(goal.steps + done, goal.before + now - clock.began):
-                plain.rests_until = now + (goal.rests or 0.0)
-                return
-        self._book(done if usual else done - 1)
-        if not usual:
-            self._note_loss(goal)
-        if not self._over(goal):
-            self._go_on_plainly(goal)
+        if goal.enough(goal.steps, goal.elapsed(self.clock)):
+            goal.put(self.clock.stop())
+            self._goal = None
+            self._stand(goal)
 
     def aside(self, stage: str) -> bool:
         """An evaluation or a checkpoint begins: its time is no part of the steps'. False where one is under way."""
-        self.leave_plain()
         if self._aside is not None or self.clock is None:
             return False
         if stage == "evaluate":
@@ -457,7 +283,6 @@ class Session:
         """The script has ended: whoever waits is notified, and whatever is asked for after gets the same answer."""
         if self.over or not self.stops:
             return
-        self.leave_plain()
         self.over = self.standing = True
         told = _Raised(of_training(error, self.steps))
         if self._goal is not None and self.clock is not None and self._aside is None:

@@ -17,7 +17,6 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from autoopt.script.between import Interruption
 from autoopt.script.frames import user_place
 from autoopt.script.loaders import LoaderHook, Roles, Watcher, count_of
 from autoopt.script.refusals import no_model, no_optimizer
@@ -147,7 +146,6 @@ class TorchHooks:
 
     def install(self) -> None:
         """Puts the listeners in place. Called once, when torch has been imported."""
-        self.session.watched = lambda: bool(self.watchers)
         self.loaders.install()
         self._modules()
         self._backwards()
@@ -236,23 +234,8 @@ class TorchHooks:
     def _time(self, module: nn.Module) -> None:
         inner: Any = module._compiled_call_impl or module._call_impl
         session, hooks, always = self.session, self, not module.training
-        plain, roles = session.plain, self.roles
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if plain.on:
-                if hooks._depth:
-                    return inner(*args, **kwargs)
-                if torch.is_grad_enabled() and (module.training or always):
-                    if not roles.known:
-                        hooks._trains_on_own(args, kwargs)
-                    if hooks.around_forward is not None:
-                        hooks.around_forward()
-                    hooks._depth = 1
-                    try:
-                        return inner(*args, **kwargs)
-                    finally:
-                        hooks._depth = 0
-                hooks._evaluates_plainly()
             if hooks._depth or session.standing:  # a root within a root, or autoopt's own call
                 return inner(*args, **kwargs)
             training = torch.is_grad_enabled() and (module.training or always)
@@ -280,34 +263,17 @@ class TorchHooks:
         samples = roles.trained()
         if roles.known:
             self.session.count(samples)
-        else:
-            self._made(args, kwargs)
+        else:  # a batch of no loader; what the calls before one backward pass get is one
+            self._own = max(self._own, count_of(args) or count_of(kwargs) or 0)
         if self.within_step:
             self.session.mark("optimizer")
         self.session.forward_begin(prepared=not self.loaders.given and not roles.known)
         if self.around_forward is not None:
             self.around_forward()
 
-    def _trains_on_own(self, args: Any, kwargs: Any) -> None:
-        """The work of ``_trains`` in a plain step with a batch of no loader."""
-        self.session.plain.prepared()
-        self._made(args, kwargs)
-
-    def _made(self, args: Any, kwargs: Any) -> None:
-        """A model is called with a batch of no loader. What the calls before one backward pass get is one batch."""
-        self._own = max(self._own, count_of(args) or count_of(kwargs) or 0)
-
     def _count_own(self) -> None:
         self.session.count(self._own)
         self._own = 0
-
-    def _evaluates_plainly(self) -> None:
-        """A plain step evaluates: what it was given may be for this alone."""
-        plain = self.session.plain
-        if self.roles.known and plain.waited and plain.given:
-            self.roles.given(0, None, plain.given)
-            plain.given = 0
-        self.session.leave_plain()
 
     def _evaluates(self, module: nn.Module, inner: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         self.roles.evaluated()
@@ -315,44 +281,26 @@ class TorchHooks:
             self.session.aside("evaluate")
             under_way = self.session.evaluating
             if under_way is not None:
-                self._first_called(under_way, module)
+                if not under_way.called:  # how it calls the model, by its first call
+                    under_way.called = True
+                    under_way.gradients, under_way.training_mode = torch.is_grad_enabled(), module.training
+                    if (found := user_place()) is not None:
+                        under_way.file, under_way.line = found.place.file, found.place.line
                 self.loaders.evaluates()
         else:  # without a loader: what it is called for in training mode is trained on, such as a policy's moves
             self.session.train_again()
         return inner(*args, **kwargs) if self.evaluating is None else self.evaluating(inner, *args, **kwargs)
 
-    @staticmethod
-    def _first_called(under_way: Interruption, module: nn.Module) -> None:
-        """Notes how an evaluation calls the model, by its first call."""
-        if under_way.called:
-            return
-        under_way.called = True
-        under_way.gradients, under_way.training_mode = torch.is_grad_enabled(), module.training
-        found = user_place()
-        if found is not None:
-            under_way.file, under_way.line = found.place.file, found.place.line
-
     # gradients
 
     def _backwards(self) -> None:
         plain = torch.autograd.backward
-        hooks, session, steps = self, self.session, self.session.plain
+        hooks, session = self, self.session
 
         @functools.wraps(plain)
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             if hooks._own and not hooks.within_step:  # a closure's passes are all on the same batch
                 hooks._count_own()
-            if steps.on and type(tensors) is torch.Tensor and tensors.numel() == 1:
-                if hooks.before_backward is not None:
-                    hooks.before_backward()
-                done = plain(tensors, *args, **kwargs)
-                loss = tensors if hooks._scale is None else hooks._unscaled(tensors)
-                if steps.on:
-                    steps.losses.append(loss.tolist())
-                else:
-                    session.loss(loss)
-                return done
-            session.leave_plain()
             if session.standing:
                 return plain(tensors, *args, **kwargs)
             if hooks.before_backward is not None:
@@ -382,7 +330,8 @@ class TorchHooks:
                 return
             hooks.optimizers.append(self)
             hooks._step_once(type(self))
-            hooks._listen_to_closures()
+            if hooks._before_step is None:  # reads the first few steps of each; and all, where one takes a closure
+                hooks._before_step = register_optimizer_step_pre_hook(hooks._optimizer_steps)
             if hooks.on_optimizer is not None:
                 hooks.on_optimizer(self)
             for watcher in hooks.watchers:
@@ -415,11 +364,6 @@ class TorchHooks:
         step.steps_once = True  # type: ignore[attr-defined]
         kind.step = step
 
-    def _listen_to_closures(self) -> None:
-        """Reads the first few steps of optimizers as they begin; and at all, where one takes a closure."""
-        if self._before_step is None:
-            self._before_step = register_optimizer_step_pre_hook(self._optimizer_steps)
-
     def _optimizer_steps(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self.within_step = bool(args or kwargs)  # a closure, which calls the models within the step
         self._closures = self._closures or self.within_step
@@ -429,11 +373,6 @@ class TorchHooks:
             return
         if self._own:
             self._count_own()
-        if self.session.plain.on and not self._in_scaler:
-            if self._anchor is None or self._ends(optimizer):
-                self.within_step = False
-                self.session.plain.ended()
-            return
         self.within_step = False
         if self._before_step is not None and self.session.steps >= SETTLED and not self._closures:
             self._before_step.remove()
@@ -477,7 +416,6 @@ class TorchHooks:
         if not self.roots:
             self._without_root()
         elif self._ends(optimizer):
-            self.session.leave_plain()
             self.roles.step_ended()
             self.loaders.given = False
             self.session.step_end()

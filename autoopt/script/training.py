@@ -67,7 +67,7 @@ class ScriptRanks(Ranks):
 
     def gather(self, value: T) -> list[T]:
         self._said += 1
-        self._store.set(f"{self._said}/{self.rank}", _text(value))
+        self._store.set(f"{self._said}/{self.rank}", json.dumps(value, default=_plain))
         found: list[T] = [_value(self._store.get(f"{self._said}/{rank}")) for rank in range(self.size)]
         self._store.delete_key(f"{self._said - 1}/{self.rank}")  # who has said this has heard that
         return found
@@ -89,10 +89,6 @@ def meet(place: Rank | None, device: torch.device) -> Group:
     store = FileStore(str(Path(place.folder, "said")), place.size)
     store.set_timeout(PATIENCE)
     return ScriptRanks(place, device, store)
-
-
-def _text(value: Any) -> str:
-    return json.dumps(value, default=_plain)
 
 
 def _plain(value: Any) -> Any:
@@ -173,7 +169,11 @@ class ScriptTraining:
                 "no model was called in training: its forward pass could not be found",
                 hint="call the model itself, as in model(x), rather than one of its methods",
             )
-        if self.group.size > 1 and any(_is_shared_out(p) for root in roots for p in root.parameters()):
+        if self.group.size > 1 and any(  # this process holds a part of a parameter alone (FSDP, in either of its forms)
+            hasattr(p, "full_tensor") or type(p).__name__ == "FlatParameter"
+            for root in roots
+            for p in root.parameters()
+        ):
             raise shared_out()
         self.roots = self._called = roots
         self.model: nn.Module = roots[0] if len(roots) == 1 else Models(roots)
@@ -196,7 +196,8 @@ class ScriptTraining:
         self.dtype = self.batches[0][0].dtype if self.batches and self.batches[0] else None
         self.autocast = torch.autocast(self.device.torch.type, dtype=self.dtype) if self.dtype is not None else None
         own, metric = own_setup(script.sites()), script.command.metric
-        found = replace(own, precision=Precision(dtype=_named(self.dtype)))
+        named = {torch.bfloat16: "bfloat16", torch.float16: "float16"}.get(self.dtype) if self.dtype else None
+        found = replace(own, precision=Precision(dtype=named))
         self.workload = Workload(
             model=self.model.module if isinstance(self.model, DistributedDataParallel) else self.model,
             train_data=self.loader.loader,
@@ -258,22 +259,14 @@ class ScriptTraining:
         Raises:
             ScriptEnded: it came to its end before.
         """
-        goal = self._train(self.session.run, enough, most=most, rests=0.0)
+        goal = self._train(self.session.run, enough, most=most)
         return without_waiting(goal.lap(), goal.away, self.group), goal.captured
 
-    def follow(
-        self, enough: Enough, each: Each | None = None, *, most: int | None = None, rests: float | None = None
-    ) -> Goal:
-        return self._train(self.session.run_until_over, enough, each, most=most, rests=rests)
+    def follow(self, enough: Enough, each: Each | None = None, *, most: int | None = None) -> Goal:
+        return self._train(self.session.run_until_over, enough, each, most=most)
 
     def _train(
-        self,
-        run: Callable[..., Goal],
-        enough: Enough,
-        each: Each | None = None,
-        *,
-        most: int | None = None,
-        rests: float | None = None,
+        self, run: Callable[[Enough], Goal], enough: Enough, each: Each | None = None, *, most: int | None = None
     ) -> Goal:
         """Lets the script train on, all processes to the same step."""
         agreed = self.group.agreed(enough, most)
@@ -284,9 +277,7 @@ class ScriptTraining:
                 each(done, elapsed)
             return agreed(done, elapsed)
 
-        if self.group.size > 1:  # they ask each other at every step's end
-            return run(over)
-        return run(over if each is not None else enough, rests=rests, most=most, looks=each is not None)
+        return run(over)
 
     def do(self, work: Callable[[], T]) -> T:
         found: T = self.session.in_main(work)
@@ -359,12 +350,9 @@ class ScriptTraining:
         """A scalar over all calls of a micro-batch, with a graph; the script's own models as it has compiled them."""
         roots = list(model.roots) if isinstance(model, Models) else [model]
         roots = [self._compiled.get(id(root), root) for root in roots]
-        values = [call(roots[self._index(call.model)]) for call in batch]
+        index = {id(root): number for number, root in enumerate(self._called)}
+        values = [call(roots[index.get(id(getattr(call.model, "_orig_mod", call.model)), 0)]) for call in batch]
         return values[0] if len(values) == 1 else torch.stack([value.float() for value in values]).sum()
-
-    def _index(self, model: nn.Module) -> int:
-        model = getattr(model, "_orig_mod", model)
-        return next((index for index, root in enumerate(self._called) if root is model), 0)
 
     def forward(self, batch: Any, *, begins: bool = True) -> torch.Tensor:
         """Args: begins: a step with it, and not a further micro-batch of one."""
@@ -433,12 +421,3 @@ class ScriptTraining:
                 hint="a pattern with one group for the number, as the script prints it: 'val loss ([0-9.]+)'",
             )
         return (), self.workload.target, told
-
-
-def _is_shared_out(parameter: nn.Parameter) -> bool:
-    """Whether this process holds a part of a parameter alone (FSDP, in either of its forms)."""
-    return hasattr(parameter, "full_tensor") or type(parameter).__name__ == "FlatParameter"
-
-
-def _named(dtype: torch.dtype | None) -> str | None:
-    return {torch.bfloat16: "bfloat16", torch.float16: "float16"}.get(dtype) if dtype is not None else None

@@ -23,7 +23,6 @@ def fingerprint(
     *,
     root: Path | None = None,
     named: Iterable[Path] = (),
-    device: JsonDict | None = None,
     options: JsonDict | None = None,
 ) -> JsonDict:
     """The fingerprint of a run.
@@ -33,15 +32,14 @@ def fingerprint(
         file: the module's or the script's file; None where it is not known.
         root: the folder that its imports are looked for in; that of the file where None.
         named: further files that count, such as a configuration that the command names.
-        device: what is known of the device, such as its name.
         options: those that change what is measured.
     """
-    path = None if file is None else Path(file)
+    sources = None
+    if file is not None:
+        small = (each for each in named if each.stat().st_size <= LARGEST_NAMED)  # large ones are data
+        sources = source_hashes(Path(file), root) | {str(each): _hash(each.read_bytes()) for each in small}
     return {
-        "code": {
-            "workload": spec,
-            "sources": None if path is None else source_hashes(path, root) | _hashes(named),
-        },
+        "code": {"workload": spec, "sources": sources},
         "environment": {
             "autoopt": autoopt.__version__,
             "python": platform.python_version(),
@@ -50,7 +48,7 @@ def fingerprint(
             "machine": platform.machine(),
             "cores": usable_cores(),
         },
-        "device": device or {},
+        "device": {},
         "options": options or {},
     }
 
@@ -92,11 +90,6 @@ def source_hashes(file: Path, root: Path | None = None) -> dict[str, str]:
             found for found in _imported(source, path, root) if found.relative_to(root).as_posix() not in hashes
         ]
     return hashes
-
-
-def _hashes(files: Iterable[Path]) -> dict[str, str]:
-    """Hashes of files by their paths; large ones are data, which no fingerprint reads."""
-    return {str(file): _hash(file.read_bytes()) for file in files if file.stat().st_size <= LARGEST_NAMED}
 
 
 def _hash(content: bytes) -> str:

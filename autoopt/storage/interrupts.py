@@ -64,12 +64,9 @@ class Interrupts:
     ) -> None:
         self._handled.close()
 
-    def shielded(self) -> contextlib.AbstractContextManager[None]:
-        """A stretch that is too short, and too precious, to be broken off: writing the last result."""
-        return self._shield()
-
     @contextlib.contextmanager
-    def _shield(self) -> Any:
+    def shielded(self) -> Iterator[None]:
+        """A stretch that is too short, and too precious, to be broken off: writing the last result."""
         before, self._shielded = self._shielded, True
         try:
             yield

@@ -13,7 +13,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -116,8 +116,6 @@ class Journal:
     Args:
         path: of the file.
         create: make a new one; else one is read, and its torn tail cut off.
-        on_full: called when the disk is full, to free what was kept back for that; the write is tried
-            again where it returns True.
 
     Raises:
         UsageError: another run is writing it.
@@ -125,10 +123,9 @@ class Journal:
         EnvironmentLacks: it cannot be opened or written.
     """
 
-    def __init__(self, path: Path, *, create: bool, on_full: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, path: Path, *, create: bool) -> None:
         self.path = path
         self.records: list[JsonDict] = []
-        self._on_full = on_full
         self._file = self._open(create)
         try:
             self._lock()
@@ -184,12 +181,11 @@ class Journal:
         try:
             self._write(line)
         except OSError as error:
-            if not (error.errno in (errno.ENOSPC, errno.EDQUOT) and self._on_full()):
-                raise self._failed(error) from None
-            try:
-                self._write(line)
-            except OSError as again:
-                raise self._failed(again) from None
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            raise EnvironmentLacks(
+                f"cannot write {self.path}: {'the disk is full' if full else error.strerror or error}",
+                hint=f"make room, then: autoopt resume {self.path.parent}" if full else "",
+            ) from None
         self._size += len(line)
         self.records.append(json.loads(line)["record"])
 
@@ -211,14 +207,6 @@ class Journal:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, self._size)
             raise
-
-    def _failed(self, error: OSError) -> EnvironmentLacks:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        why = "the disk is full" if full else (error.strerror or str(error))
-        return EnvironmentLacks(
-            f"cannot write {self.path}: {why}",
-            hint=f"make room, then: autoopt resume {self.path.parent}" if full else "",
-        )
 
     def close(self) -> None:
         if self._file >= 0:

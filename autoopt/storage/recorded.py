@@ -6,7 +6,6 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Literal
 
 from autoopt.errors import DocumentError
@@ -16,26 +15,8 @@ State = Literal["orphan", "ended", "failed", "abandoned"]
 
 
 @dataclass(frozen=True)
-class Machine:
-    """Signs that tell, later, whether the machine was started again, or the kernel killed for lack of memory.
-
-    ``boot``: the kernel's name for this boot; ``oom_kills``: since it. None where that is not known.
-    """
-
-    boot: str | None = None
-    oom_kills: int | None = None
-
-    def went_down(self, later: Machine) -> bool:
-        if self.boot is None or later.boot is None:
-            return False
-        if self.boot != later.boot:
-            return True
-        return self.oom_kills is not None and later.oom_kills is not None and later.oom_kills > self.oom_kills
-
-
-@dataclass(frozen=True)
 class Recorded:
-    """One step. Times on the run's clock. ``deaths``: the machine at each start after which the run died."""
+    """One step. Times on the run's clock. ``killed``: how often it was under way when the run was killed."""
 
     number: int
     kind: str
@@ -44,20 +25,7 @@ class Recorded:
     at: float
     document: JsonDict | None = None
     failure: dict[str, str] | None = None
-    deaths: tuple[Machine, ...] = ()
-
-    @property
-    def orphans(self) -> int:
-        """How often it was under way when the run was killed."""
-        return len(self.deaths)
-
-    def crashes(self, now: Machine) -> int:
-        """How often it may have been what brought the run down, rather than a user who killed it.
-
-        Args:
-            now: the machine at present.
-        """
-        return sum(then.went_down(later) for then, later in pairwise((*self.deaths, now)))
+    killed: int = 0
 
 
 def read_steps(records: Iterable[JsonDict], name: str) -> dict[str, list[Recorded]]:
@@ -85,12 +53,9 @@ def read_steps(records: Iterable[JsonDict], name: str) -> dict[str, list[Recorde
 
 
 def _begin(steps: list[Recorded], record: JsonDict) -> None:
-    deaths: tuple[Machine, ...] = ()
-    if steps and steps[-1].state in ("orphan", "abandoned"):
-        deaths = steps.pop().deaths
+    before = steps.pop().killed if steps and steps[-1].state in ("orphan", "abandoned") else 0
     at = float(record["at"])
-    deaths = (*deaths, Machine(**record.get("machine", {})))
-    steps.append(Recorded(int(record["step"]), str(record["kind"]), "orphan", at, at, deaths=deaths))
+    steps.append(Recorded(int(record["step"]), str(record["kind"]), "orphan", at, at, killed=before + 1))
 
 
 def _end(step: Recorded, record: JsonDict) -> Recorded:
@@ -98,7 +63,7 @@ def _end(step: Recorded, record: JsonDict) -> Recorded:
     if step.state != "orphan":
         return step
     if record["type"] == "abandoned":
-        return replace(step, state="abandoned", at=at, deaths=step.deaths[:-1])
+        return replace(step, state="abandoned", at=at, killed=step.killed - 1)
     if record["type"] == "failed":
         failure = {str(name): str(value) for name, value in record["failure"].items()}
         return replace(step, state="failed", at=at, failure=failure)

@@ -7,11 +7,10 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import autoopt
 from autoopt.errors import DocumentError, EnvironmentLacks, NodeLost, TrialFailed, UsageError
@@ -19,13 +18,10 @@ from autoopt.events import Event, RunEnded, Stopped, TrialProgress
 from autoopt.records import JsonDict, Record, ValidationError
 from autoopt.storage.fingerprint import differences
 from autoopt.storage.journal import Journal
-from autoopt.storage.recorded import Machine, Recorded, read_steps
+from autoopt.storage.recorded import Recorded, read_steps
 from autoopt.storage.run_directory import RunDirectory
-from autoopt.trial.tree import oom_kills
 
 R = TypeVar("R", bound=Record)
-
-OrphanPolicy = Literal["again", "failed"]
 
 
 @dataclass(frozen=True)
@@ -41,8 +37,8 @@ KILLED = "the run was killed while it was running"
 MOST_LOST = 2
 """Machines of a cluster that may go away while one step is measured; a third one ends the run, to be resumed."""
 
-MOST_CRASHES = 2
-"""A step that was under way each time the machine went down, or ran out of memory, is not tried for ever."""
+MOST_KILLED = 3
+"""A step that was under way each time the run, or its machine, went down may be the reason: it is not tried again."""
 
 
 class Run:
@@ -91,7 +87,7 @@ class Run:
             UsageError: the directory holds a run already, or is in use.
             EnvironmentLacks: the journal cannot be written.
         """
-        journal = Journal(directory.journal, create=True, on_full=directory.give_up_reserve)
+        journal = Journal(directory.journal, create=True)
         try:
             journal.append(
                 {
@@ -109,36 +105,19 @@ class Run:
         return cls(directory, journal, RunClock(monotonic=monotonic))
 
     @classmethod
-    def resume(
-        cls,
-        directory: RunDirectory,
-        fingerprint: JsonDict | None = None,
-        accept_changed: bool = False,
-        *,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> Run:
-        """Opens the journal of an interrupted run.
-
-        Args:
-            directory: of the run.
-            fingerprint: the present one, compared with the recorded one; None leaves that to
-                :meth:`check_fingerprint`, for callers who must read ``options`` first.
-            accept_changed: go on although something has changed.
+    def resume(cls, directory: RunDirectory, *, monotonic: Callable[[], float] = time.monotonic) -> Run:
+        """Opens the journal of an interrupted run; :meth:`check_fingerprint` is the caller's to call.
 
         Raises:
-            UsageError: in use by another run, or something has changed (and what).
+            UsageError: in use by another run.
             DocumentError: the journal is damaged, or of a newer schema.
         """
-        journal = Journal(directory.journal, create=False, on_full=directory.give_up_reserve)
+        journal = Journal(directory.journal, create=False)
         try:
-            run = cls(directory, journal, RunClock(monotonic=monotonic, held=True))
-            directory.keep_reserve()
-            if fingerprint is not None:
-                run.check_fingerprint(fingerprint, accept_changed)
+            return cls(directory, journal, RunClock(monotonic=monotonic, held=True))
         except BaseException:
             journal.close()
             raise
-        return run
 
     def check_fingerprint(self, fingerprint: JsonDict, accept_changed: bool = False) -> list[str]:
         """Refuses to mix measurements of different code, environment or device.
@@ -168,22 +147,18 @@ class Run:
         key: JsonDict,
         measure: Callable[[], R],
         model: type[R],
-        *,
-        orphan: OrphanPolicy = "again",
     ) -> R:
         """A durable step: measured and written down, or read back where the journal holds it.
 
         Asking again for the same ``kind`` and ``key`` is another step: the second one is answered with the
-        second that was recorded.
+        second that was recorded. A step that was under way when the run was killed is measured again; one that was
+        under way :data:`MOST_KILLED` times counts as crashed.
 
         Args:
             kind: such as ``inspect`` or ``comparison``.
             key: what distinguishes the step; JSON.
             measure: measures it.
             model: what ``measure`` returns.
-            orphan: what to do with a step that was under way when the run was killed: measure it once
-                more, or count it as crashed. One that was under way twice when the machine went
-                down, or the kernel killed for lack of memory, counts as crashed either way.
 
         Raises:
             TrialFailed: the step failed so, now or then.
@@ -196,7 +171,7 @@ class Run:
             self.took.append(Took(kind, str(key.get("purpose", "")), done.at - done.started))
             return self._read_back(done, model)
         self._go_live()
-        if done is not None and (done.crashes(machine()) >= MOST_CRASHES or (done.orphans and orphan == "failed")):
+        if done is not None and done.killed >= MOST_KILLED:
             failure = TrialFailed("crashed", KILLED, where=kind)
             self._append_failure(self._begin(kind, key), failure)
             raise failure
@@ -235,7 +210,7 @@ class Run:
         self.directory.check_space()
         number = self._number
         self._number += 1
-        self._append({"type": "start", "step": number, "kind": kind, "key": key, "machine": asdict(machine())})
+        self._append({"type": "start", "step": number, "kind": kind, "key": key})
         return number
 
     def _measure(self, number: int, measure: Callable[[], R]) -> R:
@@ -327,15 +302,6 @@ def _head(journal: Journal) -> dict[str, Any]:
             hint="start the run again",
         )
     return head
-
-
-def machine() -> Machine:
-    """The machine at present."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        boot = None
-    return Machine(boot, oom_kills())
 
 
 def _now() -> str:

@@ -14,11 +14,8 @@ from pathlib import Path
 from autoopt.errors import EnvironmentLacks, UsageError
 
 ROOT = Path("autoopt-runs")
-RESERVE_BYTES = 2 * 2**20
-"""Kept back on the disk, so that a full one still takes the last record, the result and the report."""
-
-LEAST_BYTES = 2**20
-"""With less room than this nothing more is begun."""
+LEAST_BYTES = 4 * 2**20
+"""With less room than this nothing more is begun, so that the last record, the result and the report find some."""
 
 _OURS = ("journal.jsonl", "result.json", "account.csv", "plan.json", "report.html", "optimized_train.py")
 COMPILED, COMPILER_VARIABLE = "compiler-cache", "TORCHINDUCTOR_CACHE_DIR"
@@ -45,8 +42,6 @@ class RunDirectory:
         self.logs = self.path / "logs"
         # The run's own: what an earlier run compiled would make this one's first start look cheap.
         self.compiler_cache = self.path / COMPILED
-        self._reserve = self.path / ".reserve"
-        self._full = False
 
     @classmethod
     def create(cls, module: str, out: Path | str | None = None, *, now: datetime | None = None) -> RunDirectory:
@@ -70,8 +65,14 @@ class RunDirectory:
             ) from None
         check_free(path)
         directory = cls(path)
-        directory._check_writable()
-        directory.keep_reserve()
+        try:
+            with tempfile.TemporaryFile(dir=directory.path):
+                pass
+        except OSError as error:
+            raise UsageError(
+                f"cannot write into the run directory {directory.path}: {error.strerror or error}",
+                hint="name one that can be written: --out DIR",
+            ) from None
         return directory
 
     @classmethod
@@ -92,18 +93,14 @@ class RunDirectory:
         A directory that was deleted in the meantime is made again, so that a result is not lost with it.
 
         Raises:
-            EnvironmentLacks: it cannot be written, also after giving up what was kept back.
+            EnvironmentLacks: it cannot be written.
         """
         try:
             self._replace(path, text)
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            if not (full and self.give_up_reserve()):
-                raise _cannot_write(path, error) from None
-            try:
-                self._replace(path, text)
-            except OSError as again:
-                raise _cannot_write(path, again) from None
+            why = "the disk is full" if full else error.strerror or error
+            raise EnvironmentLacks(f"cannot write {path}: {why}") from None
 
     def _replace(self, path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -113,36 +110,14 @@ class RunDirectory:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
-            os.chmod(name, 0o644 & ~_umask())
+            mask = os.umask(0o022)  # it can be read only by setting another
+            os.umask(mask)
+            os.chmod(name, 0o644 & ~mask)
             os.replace(name, path)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(name)
             raise
-
-    def keep_reserve(self) -> None:
-        """Keeps some space back. Where that cannot be done the run goes on without."""
-        with contextlib.suppress(OSError):
-            descriptor = os.open(self._reserve, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
-            except OSError:
-                self._reserve.unlink()
-            finally:
-                os.close(descriptor)
-
-    def release_reserve(self) -> bool:
-        """Frees the space that was kept back; False where there is none."""
-        try:
-            self._reserve.unlink()
-        except OSError:
-            return False
-        return True
-
-    def give_up_reserve(self) -> bool:
-        """Frees it because the disk is full; what is going on may end, and nothing more is begun."""
-        self._full = True
-        return self.release_reserve()
 
     def forget_compiled(self) -> None:
         """Removes what trials have compiled: it can be large, and no plan that compiles nothing reads it."""
@@ -156,8 +131,7 @@ class RunDirectory:
         """
         with contextlib.suppress(OSError, AttributeError):
             there = os.statvfs(self.path)
-            if self._full or there.f_bavail * there.f_frsize < LEAST_BYTES:
-                self.release_reserve()
+            if there.f_bavail * there.f_frsize < LEAST_BYTES:
                 raise EnvironmentLacks(
                     f"the disk of {self.path} is full", hint=f"make room, then: autoopt resume {self.path}"
                 )
@@ -170,21 +144,10 @@ class RunDirectory:
                 self.path.parent.rmdir()
 
     def clean(self) -> None:
-        """Removes what only a run under way needs, and what a killed one left half written."""
-        self.release_reserve()
+        """Removes what a killed run left half written."""
         for part in self.path.glob(".*.part"):
             with contextlib.suppress(OSError):
                 part.unlink()
-
-    def _check_writable(self) -> None:
-        try:
-            with tempfile.TemporaryFile(dir=self.path):
-                pass
-        except OSError as error:
-            raise UsageError(
-                f"cannot write into the run directory {self.path}: {error.strerror or error}",
-                hint="name one that can be written: --out DIR",
-            ) from None
 
 
 def check_free(path: Path) -> None:
@@ -194,7 +157,9 @@ def check_free(path: Path) -> None:
         UsageError: it does, or it is no directory, or cannot be looked into.
     """
     try:
-        taken = sorted(name for name in _OURS if _holds_something(path / name))
+        # an empty journal is that of a run that was killed before it began
+        there = (name for name in _OURS if (path / name).exists())
+        taken = sorted(name for name in there if name != "journal.jsonl" or (path / name).stat().st_size)
         wrong = "it is a file" if path.exists() and not path.is_dir() else ""
     except OSError as error:
         taken, wrong = [], error.strerror or str(error)
@@ -206,16 +171,6 @@ def check_free(path: Path) -> None:
         raise UsageError(
             f"{path} holds a run already ({', '.join(taken)})", hint=f"autoopt resume {path}, or another --out"
         )
-
-
-def _holds_something(path: Path) -> bool:
-    """An empty journal is that of a run that was killed before it began."""
-    return path.exists() and not (path.name == "journal.jsonl" and path.stat().st_size == 0)
-
-
-def _cannot_write(path: Path, error: OSError) -> EnvironmentLacks:
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return EnvironmentLacks(f"cannot write {path}: {'the disk is full' if full else error.strerror or error}")
 
 
 def _name(module: str, now: datetime) -> str:
@@ -252,9 +207,3 @@ def _free(root: Path, name: str) -> Path:
             ) from None
         return path
     raise UsageError(f"{root} is full of runs called {name}", hint="name a directory: --out DIR")
-
-
-def _umask() -> int:
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask

@@ -152,7 +152,9 @@ class _Run:
         last = training.steps >= training.total_steps
         evaluated = training.evaluation is not None and (training.steps % training.evaluate_every == 0 or last)
         if evaluated or training.steps % _LOOKED_AT_EVERY == 0 or last:
-            self.loss = _finite(fmean(training.group.gather(float(loss))), training.steps)
+            self.loss = fmean(training.group.gather(float(loss)))
+            if not math.isfinite(self.loss):
+                raise TrialFailed("not_finite", f"the loss is {self.loss} in step {training.steps}", where="step")
         if evaluated:
             self._evaluate()
         looked = training.group.size == 1 or training.steps % _LOOKED_AT_EVERY == 0
@@ -234,13 +236,16 @@ def train(
     seed_everything(seed)
     workload = validation.build(importing.load(spec))
     training = Training(workload, known.fold(known.order(plan), workload.setup), device=opened, seed=seed)
-    path = Path(out) / CHECKPOINT
+    path, wanted = Path(out) / CHECKPOINT, workload.target
+    if wanted is not None and target is not None:
+        more = wanted.direction == "max"
+        wanted = Target(wanted.metric, at_least=target) if more else Target(wanted.metric, at_most=target)
     run = _Run(
         spec,
         plan,
         training,
         path,
-        _with_value(workload.target, target),
+        wanted,
         until_target,
         60.0 * checkpoint_every_minutes,
         clock,
@@ -290,27 +295,14 @@ def _document(run: _Run, stopped: str, samples: int | None, seen: JsonDict, pric
     )
 
 
-def _finite(loss: float, step: int) -> float:
-    if not math.isfinite(loss):
-        raise TrialFailed("not_finite", f"the loss is {loss} in step {step}", where="step")
-    return loss
-
-
-def _with_value(target: Target | None, value: float | None) -> Target | None:
-    if target is None or value is None:
-        return target
-    if target.direction == "max":
-        return Target(target.metric, at_least=value)
-    return Target(target.metric, at_most=value)
-
-
 def train_run(spec: str, plan: Plan, options: Options, *, listeners: Iterable[Any] = ()) -> Trained:
     """``autoopt train``; the same command goes on from the checkpoint that the last one left.
 
     Args:
         listeners: called with each :class:`Progress`, such as trackers.
     """
-    out = options.out or Path("autoopt-runs") / f"train-{_short(spec)}"
+    name = re.sub(r"[^A-Za-z0-9_.-]", "-", spec.rpartition(":")[0].rpartition("/")[2].removesuffix(".py")) or "run"
+    out = options.out or Path("autoopt-runs") / f"train-{name}"
     with shown(spec, quiet=options.quiet or os.environ.get("RANK", "0") != "0") as show:
         every = [show, *listeners]
 
@@ -335,11 +327,6 @@ def train_run(spec: str, plan: Plan, options: Options, *, listeners: Iterable[An
 def _say_stopping() -> None:
     with contextlib.suppress(OSError):
         os.write(2, b"\nsaving a checkpoint after this step; again: stops at once, the last checkpoint stays\n")
-
-
-def _short(spec: str) -> str:
-    name = spec.rpartition(":")[0].rpartition("/")[2].removesuffix(".py")
-    return re.sub(r"[^A-Za-z0-9_.-]", "-", name) or "run"
 
 
 @contextlib.contextmanager

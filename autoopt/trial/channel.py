@@ -72,37 +72,30 @@ class Channel:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             if not readable([self], left):
                 return None
-            self._buffer += self._chunk()
+            try:
+                data = self._end.recv(1 << 16)
+            except OSError as error:
+                raise ChannelClosed(str(error)) from None
+            if not data:
+                raise ChannelClosed("end of messages")
+            self._buffer += data
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 1]
-        return _document(line)
+        try:
+            document = json.loads(line)
+        except (ValueError, RecursionError):
+            document = None
+        if not isinstance(document, dict):
+            raise ChannelBroken(f"not a document: {line[:80]!r}")
+        return document
 
     def pending(self) -> bool:
         """Whether a whole document has arrived already."""
         return b"\n" in self._buffer
 
-    def _chunk(self) -> bytes:
-        try:
-            data = self._end.recv(1 << 16)
-        except OSError as error:
-            raise ChannelClosed(str(error)) from None
-        if not data:
-            raise ChannelClosed("end of messages")
-        return data
-
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self._end.close()
-
-
-def _document(line: bytes) -> JsonDict:
-    try:
-        document = json.loads(line)
-    except (ValueError, RecursionError):
-        raise ChannelBroken(f"not a document: {line[:80]!r}") from None
-    if not isinstance(document, dict):
-        raise ChannelBroken(f"not a document: {line[:80]!r}")
-    return document
 
 
 def readable(ends: list[Any], timeout: float | None) -> list[Any]:

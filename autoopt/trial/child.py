@@ -117,7 +117,9 @@ class TaskServer:
         except BaseException as error:  # SystemExit and KeyboardInterrupt are the user's code's, too
             if os.getpid() != self._pid:
                 os._exit(1)  # a fork of the user's that came back here
-            failure = failure_of(error, self._where, self._kills_so_far)
+            now = tree.oom_kills()
+            kills = None if now is None or self._kills is None else now - self._kills
+            failure = failure_of(error, self._where, kills)
             with contextlib.suppress(BaseException):
                 sys.stderr.write(f"{failure.detail or failure.message}\n")
                 sys.stderr.flush()
@@ -137,10 +139,6 @@ class TaskServer:
                 failure="not_finite", message=f"{self._where} gave a number that is not finite", where=self._where
             )
             self._channel.send(failure.model_dump())
-
-    def _kills_so_far(self) -> int | None:
-        now = tree.oom_kills()
-        return None if now is None or self._kills is None else now - self._kills
 
 
 def resolve(task: str) -> Callable[..., Any]:

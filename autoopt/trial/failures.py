@@ -6,9 +6,8 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 
 from autoopt.errors import AutooptError, EnvironmentLacks, TrialFailed
 from autoopt.trial.protocol import Failure
@@ -55,7 +54,7 @@ _WORKER_SLOW = re.compile(r"DataLoader timed out after (\S+) seconds")
 _FROM_WORKER = re.compile(r"Caught \w+ in (DataLoader worker process \d+|pin memory thread\S*.*?)\.\n")
 
 
-def failure_of(error: BaseException, where: str, oom_kills: Callable[[], int | None] = lambda: None) -> Failure:
+def failure_of(error: BaseException, where: str, oom_kills: int | None = None) -> Failure:
     """The failure that an exception in a trial amounts to; never raises itself, since nobody would answer the parent.
 
     Args:
@@ -70,7 +69,7 @@ def failure_of(error: BaseException, where: str, oom_kills: Callable[[], int | N
         return Failure(failure="error", message=_one_line(named), where=where)
 
 
-def _failure_of(error: BaseException, where: str, oom_kills: Callable[[], int | None]) -> Failure:
+def _failure_of(error: BaseException, where: str, oom_kills: int | None) -> Failure:
     if isinstance(error, TrialFailed):
         return Failure(failure=error.kind, message=error.message, where=error.where or where, detail=error.detail)
     if isinstance(error, AutooptError):
@@ -83,11 +82,14 @@ def _failure_of(error: BaseException, where: str, oom_kills: Callable[[], int | 
             exit_code=error.exit_code,
         )
     if _NO_DEVICE.search(_text(error)):
+        from autoopt.benchmark.device import available_devices  # torch is there: it is what has failed
+
+        here = ", ".join(available_devices())
         return Failure(
             failure="error",
             message=_one_line(f"the code asks for a device that is not here: {_named(error)}"),
             where=where,
-            hint=f"there is: {', '.join(_devices())}; train on a machine with that device, or on one that is here",
+            hint=f"there is: {here}; train on a machine with that device, or on one that is here",
             detail=trimmed(error),
             exit_code=EnvironmentLacks.exit_code,
         )
@@ -95,7 +97,7 @@ def _failure_of(error: BaseException, where: str, oom_kills: Callable[[], int | 
     return Failure(failure=kind, message=_one_line(message), where=where, detail=trimmed(error))
 
 
-def _judge(error: BaseException, oom_kills: Callable[[], int | None]) -> tuple[str, str]:
+def _judge(error: BaseException, oom_kills: int | None) -> tuple[str, str]:
     text = _text(error)
     if _WORKER_GONE.search(text):  # how the first of them ended stands further up the chain
         text = next((_text(link) for link in _chain(error) if _WORKER_KILLED.search(_text(link))), text)
@@ -110,7 +112,7 @@ def _judge(error: BaseException, oom_kills: Callable[[], int | None]) -> tuple[s
         return "out_of_memory", f"/dev/shm is full{_said(text)}"
     if found := _WORKER_KILLED.search(text):
         how = found[2].strip()
-        if how.startswith("Killed") and oom_kills():
+        if how.startswith("Killed") and oom_kills:
             return "out_of_memory", f"the kernel killed data loader worker {found[1]} for lack of memory"
         return "crashed", f"data loader worker {found[1]} was killed by a signal: {how}"
     if found := _WORKER_GONE.search(text):
@@ -120,15 +122,9 @@ def _judge(error: BaseException, oom_kills: Callable[[], int | None]) -> tuple[s
     if _DEVICE_LOST.search(text):
         return "crashed", f"the device failed: {_first_line(text)}"
     if isinstance(error, SystemExit):
-        return "error", f"the code called sys.exit({_code(error)}){_at(error)}"
+        code = "" if error.code is None else repr(error.code)
+        return "error", f"the code called sys.exit({code}){_at(error)}"
     return "error", _named(error)
-
-
-def _devices() -> list[str]:
-    """Devices that torch finds here."""
-    from autoopt.benchmark.device import available_devices  # torch is there: it is what has failed
-
-    return available_devices()
 
 
 def device_full() -> bool:
@@ -155,10 +151,6 @@ def _named(error: BaseException) -> str:
         return f"{lines[-1]} (in a data loader worker)"
     first = _first_line(text)
     return (f"{type(error).__name__}: {first}" if first else type(error).__name__) + _at(error)
-
-
-def _code(error: SystemExit) -> str:
-    return "" if error.code is None else repr(error.code)
 
 
 def _said(text: str) -> str:
@@ -188,8 +180,11 @@ def _at(error: BaseException) -> str:
 def trimmed(error: BaseException) -> str:
     """The traceback as the user's own program would print it: the frames of autoopt above theirs are left out."""
     for link in _chain(error):
-        misread = isinstance(link, SyntaxError)  # which names its file and line itself
-        trace = _without_own(link.__traceback__, otherwise=None if misread else link.__traceback__)
+        trace = link.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename.startswith((*_OWN, "<frozen ")):
+            trace = trace.tb_next
+        if trace is None and not isinstance(link, SyntaxError):  # which names its file and line itself
+            trace = link.__traceback__
         link.with_traceback(trace)  # an attribute of an exception that is a frozen dataclass cannot be set
     return "".join(traceback.format_exception(error, limit=-40)).rstrip()
 
@@ -202,13 +197,6 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(link))
         yield link
         link = link.__cause__ or link.__context__
-
-
-def _without_own(trace: TracebackType | None, otherwise: TracebackType | None) -> TracebackType | None:
-    """Args: otherwise: what it is where all frames are autoopt's, or of what runs a script for it."""
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith((*_OWN, "<frozen ")):
-        trace = trace.tb_next
-    return trace if trace is not None else otherwise
 
 
 def hung(message: str, log: str, where: str) -> Failure:

@@ -92,14 +92,12 @@ class EnvironmentLog:
                 known[name] = value
             else:
                 found[following, name] = value
-        changes = ((following, name, value) for (following, name), value in found.items())
-        return tuple(change for change in changes if _differs(known, *change[1:]))
-
-
-def _differs(known: dict[str, str | None], name: str, value: str | None) -> bool:
-    """Whether a variable gets another value than it has, which is noted."""
-    before, known[name] = known.get(name), value
-    return before != value
+        changes = []
+        for (following, name), value in found.items():
+            if known.get(name) != value:
+                changes.append((following, name, value))
+            known[name] = value
+        return tuple(changes)
 
 
 def _importing_library(frame: FrameType | None) -> bool:

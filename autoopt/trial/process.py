@@ -274,7 +274,12 @@ class TrialProcess(Answering):
         if failure.exit_code and not self.spec.plan.changes:
             kinds: dict[int, type[AutooptError]] = {2: UsageError, 3: WorkloadError, 4: EnvironmentLacks}
             kind = kinds.get(failure.exit_code, AutooptError)
-            detail = failure.detail or (_of_the_script(self.tail(), failure.message) if self.spec.script else "")
+            detail = failure.detail
+            if not detail and self.spec.script:  # what the script has printed before it was refused for that reason
+                printed = self.tail()
+                refused = printed.rfind("\nautoopt.errors.")
+                begins = printed.rfind("Traceback (most recent call last):", 0, refused) if refused >= 0 else -1
+                detail = (printed[:begins] if begins >= 0 else printed).rstrip().removesuffix(failure.message).rstrip()
             return kind(failure.message, hint=failure.hint, detail=detail)
         return TrialFailed(failure.failure, failure.message, where=failure.where, detail=failure.detail or self.tail())
 
@@ -288,13 +293,6 @@ class TrialProcess(Answering):
             file.seek(max(self._log_start if self._log_start <= size else 0, size - most))
             return file.read().decode("utf-8", "replace").replace("\0", "").rstrip()
         return ""
-
-
-def _of_the_script(printed: str, message: str) -> str:
-    """Text that a script has printed itself, before it was refused for the reason that is the message."""
-    refused = printed.rfind("\nautoopt.errors.")
-    begins = printed.rfind("Traceback (most recent call last):", 0, refused) if refused >= 0 else -1
-    return (printed[:begins] if begins >= 0 else printed).rstrip().removesuffix(message).rstrip()
 
 
 def _high_water(pid: int) -> int | None:

@@ -33,7 +33,11 @@ def sweep(before: set[str], root: Path = ROOT) -> list[str]:
     Returns:
         the names that were removed.
     """
-    new = {name for name in names(root) - before if _is_ours(root / name)}
+    new = set()
+    for name in names(root) - before:
+        with contextlib.suppress(OSError):
+            if (root / name).lstat().st_uid == os.getuid():
+                new.add(name)
     if not new:
         return []
     removed = sorted(new - _in_use(new, str(root)))
@@ -47,13 +51,6 @@ def remove_copies(pid: int, root: Path = ROOT) -> None:
     """Removes the copies of files that a process, which has ended, made for itself (strategy ``prepared_samples``)."""
     for folder in root.glob(f"{COPIES}{pid}-*"):
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _is_ours(path: Path) -> bool:
-    try:
-        return path.lstat().st_uid == os.getuid()
-    except OSError:
-        return False
 
 
 def _in_use(candidates: set[str], root: str) -> set[str]:

@@ -70,15 +70,19 @@ class _Supervisor:
         except (ChannelClosed, ChannelBroken):
             return
         assert order is not None
-        scratch = _make_scratch(order["scratch"])
-        if scratch:
+        scratch = None
+        with contextlib.suppress(OSError):  # on a disk that is full the trial takes the usual folder
+            scratch = tempfile.mkdtemp(prefix="autoopt-", dir=order["scratch"])
             order["environment"]["TMPDIR"] = scratch
         shm = shared.names()
         kills = tree.oom_kills()
         self._start(order)
         with contextlib.suppress(ChannelClosed):
             self._channel.send({"pid": self._pid, "supervisor": os.getpid(), "scratch": scratch})
-        self._watch(_parent_descriptor(order["parent"]))
+        parent = None
+        with contextlib.suppress(OSError, AttributeError):  # readable when the parent dies, whoever has its pipes
+            parent = os.pidfd_open(order["parent"])
+        self._watch(parent)
         alone = self._pid in self._ended  # it ended before anybody asked for it
         left = tree.kill_below(os.getpid(), on_end=self._ended.update)
         shared.sweep(shm)
@@ -152,22 +156,6 @@ class _Supervisor:
             if time.monotonic() >= next_look:
                 _shorten(self._log)
                 next_look = time.monotonic() + _LOOK_SECONDS
-
-
-def _make_scratch(folder: str) -> str | None:
-    """A private folder; None on a disk that is full, where the trial takes the usual one."""
-    try:
-        return tempfile.mkdtemp(prefix="autoopt-", dir=folder)
-    except OSError:
-        return None
-
-
-def _parent_descriptor(pid: int) -> int | None:
-    """A descriptor that becomes readable when the parent dies, however its pipes were inherited."""
-    try:
-        return os.pidfd_open(pid)
-    except (OSError, AttributeError):
-        return None
 
 
 def _shorten(log: int) -> None:

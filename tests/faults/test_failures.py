@@ -31,7 +31,7 @@ def raised(error: BaseException) -> BaseException:
 
 
 def judged(error: BaseException, oom_kills: int | None = 0) -> tuple[str, str]:
-    failure = failure_of(raised(error), "step", lambda: oom_kills)
+    failure = failure_of(raised(error), "step", oom_kills)
     return failure.failure, failure.message
 
 

@@ -137,10 +137,11 @@ def test_an_edited_script_is_not_resumed(project: Path, spec: str, edited: str) 
     (project / "run").mkdir()
     directory = RunDirectory(project / "run")
     Run.create(directory, fingerprint_of(parse(spec), Options()), {}).__exit__(None, None, None)
-    Run.resume(directory, fingerprint_of(parse(spec), Options())).__exit__(None, None, None)
-    (project / edited).write_text("width = 5\n")
-    with pytest.raises(UsageError, match=f"code sources {edited}: "):
-        Run.resume(directory, fingerprint_of(parse(spec), Options()))
+    with Run.resume(directory) as run:
+        assert run.check_fingerprint(fingerprint_of(parse(spec), Options())) == []
+        (project / edited).write_text("width = 5\n")
+        with pytest.raises(UsageError, match=f"code sources {edited}: "):
+            run.check_fingerprint(fingerprint_of(parse(spec), Options()))
 
 
 def test_what_a_script_does_not_read_may_change(project: Path) -> None:

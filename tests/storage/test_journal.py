@@ -167,18 +167,6 @@ def test_a_full_disk_leaves_the_journal_at_the_record_before(tmp_path: Path, mon
         assert list(read_journal(journal.path)) == [{"n": 0}, {"n": 2}]
 
 
-def test_a_full_disk_takes_the_record_after_the_reserve_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given_up = []
-    journal = Journal(tmp_path / "journal.jsonl", create=True, on_full=lambda: given_up.append(1) is None)
-    with journal:
-        failing_write(monkeypatch, errno.ENOSPC, times=1)
-        journal.append({"n": 0})
-        assert given_up == [1]
-        assert list(read_journal(journal.path)) == [{"n": 0}]
-
-
 def test_an_error_of_the_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Journal(tmp_path / "journal.jsonl", create=True) as journal:
         failing_write(monkeypatch, errno.EIO, times=5)

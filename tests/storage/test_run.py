@@ -15,11 +15,9 @@ from hypothesis import strategies as st
 from autoopt.errors import DocumentError, Interrupted, TrialFailed, UsageError
 from autoopt.events import Announcer, Event, PhaseStarted, RunEnded, Stopped, TrialEnded, TrialProgress, Warned
 from autoopt.records import Record, Result, Verdict
-from autoopt.storage import run as run_module
 from autoopt.storage.interrupts import Interrupts
 from autoopt.storage.journal import read_journal
-from autoopt.storage.recorded import Machine
-from autoopt.storage.run import KILLED, Run
+from autoopt.storage.run import KILLED, MOST_KILLED, Run
 from autoopt.storage.run_directory import RunDirectory
 
 PRINT = {"code": {"sources": {"a.py": "1"}}, "environment": {"torch": "2.13.0"}, "device": {}, "options": {}}
@@ -49,7 +47,9 @@ def new(path: Path, clock: Callable[[], float] | None = None, **options: object)
 
 
 def again(path: Path, clock: Callable[[], float] | None = None) -> Run:
-    return Run.resume(RunDirectory(path), PRINT, monotonic=clock or Seconds(5.0))
+    run = Run.resume(RunDirectory(path), monotonic=clock or Seconds(5.0))
+    run.check_fingerprint(PRINT)
+    return run
 
 
 def kill(run: Run, kind: str = "trial", **key: object) -> None:
@@ -109,43 +109,13 @@ def test_a_step_under_way_at_a_kill_is_measured_once_more(tmp_path: Path) -> Non
         assert run.step("trial", {}, never, Figure).value == 2
 
 
-def test_a_step_under_way_at_a_kill_may_count_as_crashed(tmp_path: Path) -> None:
-    kill(new(tmp_path))
+def test_a_step_that_takes_the_run_down_is_not_tried_for_ever(tmp_path: Path) -> None:
+    for number in range(MOST_KILLED):
+        kill(again(tmp_path) if number else new(tmp_path))
     for _ in range(2):
         with again(tmp_path) as run, pytest.raises(TrialFailed, match=KILLED) as caught:
-            run.step("trial", {}, never, Figure, orphan="failed")
+            run.step("trial", {}, never, Figure)
         assert caught.value.kind == "crashed"
-
-
-@pytest.mark.parametrize(
-    "machines",
-    [
-        [Machine("a", 0), Machine("b", 0), Machine("c", 0)],
-        [Machine("a", 0), Machine("a", 1), Machine("a", 2)],
-        [Machine("a", 5), Machine("b", 0), Machine("b", 1)],
-    ],
-    ids=["booted", "out of memory", "both"],
-)
-def test_a_step_that_takes_the_machine_down_twice_is_not_tried_a_third_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machines: list[Machine]
-) -> None:
-    for number, then in enumerate(machines[:2]):
-        monkeypatch.setattr(run_module, "machine", lambda then=then: then)
-        kill(again(tmp_path) if number else new(tmp_path))
-    monkeypatch.setattr(run_module, "machine", lambda: machines[2])
-    with again(tmp_path) as run, pytest.raises(TrialFailed, match=KILLED):
-        run.step("trial", {}, never, Figure)
-
-
-@pytest.mark.parametrize("machines", [[Machine("a", 0), Machine("b", 0)], [Machine("a", 3)], [Machine()]])
-def test_a_step_during_which_somebody_kills_the_run_is_always_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machines: list[Machine]
-) -> None:
-    for number in range(20):
-        monkeypatch.setattr(run_module, "machine", lambda number=number: machines[number * len(machines) // 20])
-        kill(again(tmp_path) if number else new(tmp_path))
-    with again(tmp_path) as run:
-        assert run.step("trial", {}, lambda: Figure(value=1), Figure).value == 1
 
 
 def test_a_step_broken_off_by_the_user_does_not_count_as_crashed(tmp_path: Path) -> None:
@@ -156,7 +126,7 @@ def test_a_step_broken_off_by_the_user_does_not_count_as_crashed(tmp_path: Path)
         with open_run(tmp_path) as run, pytest.raises(Interrupted):
             run.step("trial", {}, stop, Figure)
     with again(tmp_path) as run:
-        assert run.step("trial", {}, lambda: Figure(value=1), Figure, orphan="failed").value == 1
+        assert run.step("trial", {}, lambda: Figure(value=1), Figure).value == 1
 
 
 def test_downtime_is_not_charged(tmp_path: Path) -> None:
@@ -204,12 +174,13 @@ def test_the_wall_clock_is_not_looked_at(tmp_path: Path, monkeypatch: pytest.Mon
 def test_what_has_changed_is_named_and_refused(tmp_path: Path) -> None:
     new(tmp_path).close()
     changed = {**PRINT, "environment": {"torch": "2.14.0"}, "code": {"sources": {"a.py": "2", "b.py": "3"}}}
-    with pytest.raises(UsageError) as caught:
-        Run.resume(RunDirectory(tmp_path), changed)
+    with Run.resume(RunDirectory(tmp_path)) as run, pytest.raises(UsageError) as caught:
+        run.check_fingerprint(changed)
     for part in ("environment torch: 2.13.0, now 2.14.0", "code sources a.py: 1, now 2", "code sources b.py: nothing"):
         assert part in caught.value.message
     assert "--accept-changed" in caught.value.hint
-    with Run.resume(RunDirectory(tmp_path), changed, accept_changed=True) as run:
+    with Run.resume(RunDirectory(tmp_path)) as run:
+        run.check_fingerprint(changed, accept_changed=True)
         assert run.fingerprint == changed
     assert next(r for r in read_journal(tmp_path / "journal.jsonl") if r["type"] == "resumed")["changed"]
 

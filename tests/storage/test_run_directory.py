@@ -12,7 +12,7 @@ import pytest
 from autoopt.errors import EnvironmentLacks, UsageError
 from autoopt.storage import run_directory
 from autoopt.storage.run import Run
-from autoopt.storage.run_directory import RESERVE_BYTES, RunDirectory, compiled_beside
+from autoopt.storage.run_directory import RunDirectory, compiled_beside
 
 NOW = datetime(2026, 1, 31, 23, 59, 58)
 
@@ -89,25 +89,8 @@ def test_a_file_is_replaced_at_once_or_not_at_all(tmp_path: Path, monkeypatch: p
     assert list(tmp_path.glob(".result*")) == []
 
 
-def test_a_full_disk_takes_the_result_after_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    directory = RunDirectory.create("a:b", tmp_path)
-    reserve = tmp_path / ".reserve"
-    assert reserve.stat().st_size == RESERVE_BYTES
-    replace = os.replace
-
-    def full(source: str, target: Path) -> None:
-        if reserve.exists():
-            raise OSError(errno.ENOSPC, "full")
-        replace(source, target)
-
-    monkeypatch.setattr(run_directory.os, "replace", full)
-    directory.write(directory.result, "{}")
-    assert directory.result.read_text() == "{}"
-
-
 def test_a_result_survives_its_directory(tmp_path: Path) -> None:
     directory = RunDirectory.create("a:b", tmp_path / "run")
-    (tmp_path / "run" / ".reserve").unlink()
     (tmp_path / "run").rmdir()
     directory.write(directory.result, "{}")
     assert directory.result.read_text() == "{}"

@@ -80,7 +80,7 @@ class RemoteLauncher(Closing):
         self._trials = [trial for trial in self._trials if not trial.closed]
         if not self._trials and not self._held:
             self._release()
-        with self._watched():
+        try:
             host = self._host = self._host or self._of_its_kind(spec)
             trial = RemoteTrial(host, next(self._numbers), spec, log)
             self._trials.append(trial)
@@ -89,6 +89,9 @@ class RemoteLauncher(Closing):
             except AutooptError:
                 trial.close()
                 raise
+        except NodeLost:
+            self._release()
+            raise
         return trial
 
     def places(self, count: int, processes: int, device: str) -> tuple[RemoteLauncher, ...]:
@@ -114,14 +117,6 @@ class RemoteLauncher(Closing):
         finally:
             self._held -= 1
 
-    @contextlib.contextmanager
-    def _watched(self) -> Iterator[None]:
-        try:
-            yield
-        except NodeLost:
-            self._release()
-            raise
-
     def _of_its_kind(self, spec: TrialSpec) -> RemoteHost:
         """A host of the kind of the first one: what was measured on different kinds is never compared.
 
@@ -135,7 +130,12 @@ class RemoteLauncher(Closing):
                 kind = host.ask("kind")
                 if self._kind in ({}, kind):
                     self._kind.update(kind)
-                    self._check(host)
+                    if not host.ask("sees", self._folder):
+                        host.release()
+                        raise EnvironmentLacks(
+                            f"a machine of the cluster does not see {self._folder}, where trials leave files",
+                            hint="--out DIR names a folder that all machines share",
+                        )
                     return host
                 others.append(host)  # kept until another is found, so that the next one is on another machine
             raise EnvironmentLacks(
@@ -144,14 +144,6 @@ class RemoteLauncher(Closing):
         finally:
             for host in others:
                 host.release()
-
-    def _check(self, host: RemoteHost) -> None:
-        if not host.ask("sees", self._folder):
-            host.release()
-            raise EnvironmentLacks(
-                f"a machine of the cluster does not see {self._folder}, where trials leave files",
-                hint="--out DIR names a folder that all machines share",
-            )
 
     def _release(self) -> None:
         for trial in self._trials:

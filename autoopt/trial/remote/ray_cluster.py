@@ -37,7 +37,9 @@ class RayCluster:
         address = address or os.environ.get("RAY_ADDRESS")
         options: dict[str, Any] = {"log_to_driver": False, "configure_logging": False, "include_dashboard": False}
         if address is not None:
-            options = {"address": address, "log_to_driver": False, "runtime_env": _runtime()}
+            # The user's code, for machines that do not have it. Variables of the environment stay: some are secrets.
+            code = {"working_dir": os.getcwd(), "excludes": list(UPLOADED)}
+            options = {"address": address, "log_to_driver": False, "runtime_env": code}
         if not self._joined:
             try:
                 ray.init(**options)
@@ -135,11 +137,6 @@ def bundle_of(nodes: list[Mapping[str, float]], processes: int, cuda: bool | Non
         "CPU": max(1.0, min(node.get("CPU", 1) // node["GPU"] * processes for node in fitting)),
         "GPU": float(processes),
     }
-
-
-def _runtime() -> JsonDict:
-    """The user's code, for machines that do not have it. Variables of the environment stay: some are secrets."""
-    return {"working_dir": os.getcwd(), "excludes": list(UPLOADED)}
 
 
 def _ray() -> Any:
