@@ -190,13 +190,6 @@ class Interval:
         kind = {EstimateKind.SIMULATED: " simulated", EstimateKind.TRIED: " tried"}.get(self.kind, "")
         return say("{} [{}" + between + "{}]" + kind, self.value, self.low, self.high)
 
-    @property
-    def sentence(self) -> Phrase:
-        """With the confidence spelled out: ``2.31× (95 % CI 2.24–2.38)``."""
-        if self.confidence is None:
-            return self.phrase
-        return say("{} ({} CI {}–{})", self.value, self.confidence, self.low, self.high)
-
 
 def interval(
     estimate: Estimate | None, path: str, form: units.Formatter | None = None, *, unit: str = "×"
@@ -229,8 +222,3 @@ def interval(
         Number(units.count(estimate.n), estimate.n, (f"{path}/n",)),
         estimate.kind,
     )
-
-
-def times(value: float) -> str:
-    """A speedup without an interval."""
-    return units.ratio(value)
