@@ -10,7 +10,7 @@ from autoopt.records import Estimate
 from autoopt.records.latency import Latency, Served
 from autoopt_reports.charts.plane import BESIDE, Frame, GuideLine, Mark, Plane, axes, frame, span
 from autoopt_reports.charts.plane import Path as Line
-from autoopt_reports.html import render_latency, write_text
+from autoopt_reports.html import Figure, Table, tables_page, write_text
 from autoopt_reports.view import units
 from autoopt_reports.view.text import say
 
@@ -165,17 +165,7 @@ def _bytes(value: int | None) -> str:
     return NOT_MEASURED if value is None else units.bytes_(value)
 
 
-@dataclass(frozen=True)
-class View:
-    """A plane of the trade-off: its title, what it shows in one sentence, and its geometry."""
-
-    id: str
-    title: str
-    sentence: str
-    plane: Plane
-
-
-def planes(found: Latency) -> list[View]:
+def planes(found: Latency) -> list[Figure]:
     """P95 against what is lost, and P95 against cost, of the variants that are verified; none for fewer than two."""
     proven = [served for served in found.variants if served.p95 is not None and served.drop is not None]
     if len(proven) < 2:
@@ -192,13 +182,13 @@ def planes(found: Latency) -> list[View]:
     lost = [100 * served.drop.value for served in proven if served.drop is not None]
     cost = [served.cost_seconds or 0.0 for served in proven]
     return [
-        View(
+        Figure(
             "lost",
             "Latency against quality",
             sentence,
             _plane(found, proven, lost, f"drop of {found.metric}, %", 100 * found.max_drop),
         ),
-        View(
+        Figure(
             "cost", "Latency against cost", sentence, _plane(found, proven, cost, "machine s for 1,000 requests", None)
         ),
     ]
@@ -245,15 +235,25 @@ def _mark(found: Latency, f: Frame, served: Served, x: float, y: float) -> Mark:
 def page(found: Latency) -> str:
     """One self-contained page."""
     tone = "win" if found.chosen is not None and found.holds in ("yes", None) else "none"
-    return render_latency(
+    shown = rows(found)
+    table = Table(
+        "variants",
+        "Every variant, measured alternately on the same machine",
+        HEADS,
+        tuple(row.cells for row in shown),
+        "A P95 is the geometric mean over fresh processes, with its 90 % interval by Student's t: either end is passed "
+        "with a chance of 5 %. A drop is a part of the metric of the model as it is, on the same validation samples.",
+        {place: row.mark for place, row in enumerate(shown)},
+    )
+    return tables_page(
         found,
+        brand="autoopt latency",
         title=f"autoopt latency: {found.workload}",
         headline=headline(found),
         tone=tone,
         facts=facts(found),
-        views=planes(found),
-        heads=HEADS,
-        rows=rows(found),
+        figures=planes(found),
+        tables=[table],
         output=found.acceptance.output if found.acceptance is not None else "",
     )
 
