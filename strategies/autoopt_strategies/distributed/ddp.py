@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import COMPUTE, Setting, Settings, declared, gain, kept, ranged, seconds_of
+from autoopt_strategies.common import COMPUTE, Setting, Settings, declared, gain, ranged, seconds_of, until_kept
 from autoopt_strategies.distributed.common import processes
 
 INPUT = ("storage", "preparation", "collate", "pin", "copy")
@@ -71,10 +71,7 @@ class DistributedDataParallel(Strategy):
 
     def settings(self, case: Case) -> Settings:
         count = min(case.processes, case.workload.batch_size or case.processes)
-        while count > 1:
-            if kept((yield self._setting(case, count))):
-                return
-            count //= 2
+        return until_kept(self._setting(case, count >> halvings) for halvings in range(count.bit_length() - 1))
 
     def _setting(self, case: Case, count: int) -> Setting:
         setting: Setting = {"processes": count}
