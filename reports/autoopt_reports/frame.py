@@ -43,7 +43,9 @@ def draw(state: State, elapsed: float, budget: float, width: int, height: int) -
         parts.append(_panel(stages_lines(state.round, inner), "where the time goes (best so far)", width))
     parts.append(_panel(_trials(state, elapsed, inner, rows), "trials", width))
     if state.warnings:
-        parts.append(Text(fit(_warning(state), width), style="yellow"))
+        count = len(state.warnings)
+        told = f" {count} warning{'s' if count != 1 else ''}, the last: {name(state.warnings[-1], 120)}"
+        parts.append(Text(fit(told, width), style="yellow"))
     elif state.notes:
         parts.append(Text(fit(f" {name(state.notes[-1], 120)}", width), style="dim"))
     parts.append(Text(fit(KEYS, width), style="dim"))
@@ -237,8 +239,3 @@ def _running(state: State, elapsed: float, width: int) -> Text:
         width,
         "bold",
     )
-
-
-def _warning(state: State) -> str:
-    count = len(state.warnings)
-    return f" {count} warning{'s' if count != 1 else ''}, the last: {name(state.warnings[-1], 120)}"

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from autoopt.records import Estimate
 from autoopt.records.latency import Latency, Served
-from autoopt_reports.charts.plane import BESIDE, Frame, GuideLine, Mark, Plane, axes, frame, span
-from autoopt_reports.charts.plane import Path as Line
-from autoopt_reports.html import Figure, Table, tables_page, write_text
+from autoopt_reports.charts.plane import BESIDE, Frame, GuideLine, Mark, Path, Plane, axes, frame, span
+from autoopt_reports.html import Figure, Table, tables_page
 from autoopt_reports.view import units
 from autoopt_reports.view.text import say
 
@@ -201,7 +199,7 @@ def _plane(found: Latency, proven: Sequence[Served], ys: Sequence[float], label:
     high = [*ys, *([most] if most is not None else [0.0])]
     f = frame((0.0, span(wide)[1]), span(high), 260, left=BESIDE)
     x_ticks, y_ticks = axes(f, (1e-3, " ms"))
-    shaded: tuple[Line, ...] = ()
+    shaded: tuple[Path, ...] = ()
     if limit is not None:
         shaded = (
             f.area(
@@ -256,8 +254,3 @@ def page(found: Latency) -> str:
         tables=[table],
         output=found.acceptance.output if found.acceptance is not None else "",
     )
-
-
-def write_latency(found: Latency, path: Path) -> Path:
-    """Writes the page; a reader never sees half of it."""
-    return write_text(page(found), path)
