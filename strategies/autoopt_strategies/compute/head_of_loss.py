@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from autoopt_strategies.compute.deferred_head import ChunkedLoss, DeferHead
-from autoopt_strategies.compute.rewriting.survey import same
+from autoopt_strategies.compute.rewriting.survey import same, watched
 
 
 class _Losses(TorchFunctionMode):
@@ -52,18 +52,14 @@ def head_of_loss(live: Any, least_bytes: int = 0) -> dict[str, Any]:
 
 def _found(live: Any, model: nn.Module, batch: Any) -> tuple[str | None, torch.Tensor | None]:
     outputs: dict[str, torch.Tensor] = {}
-    hooks = [
-        module.register_forward_hook(lambda _module, _args, out, name=name: outputs.__setitem__(name, out))
-        for name, module in model.named_modules()
-        if type(module) is nn.Linear
-    ]
     seen = _Losses()
-    try:
-        with torch.random.fork_rng(), seen:
-            _loss(live)(model, batch)
-    finally:
-        for hook in hooks:
-            hook.remove()
+
+    def note(path: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        if type(module) is nn.Linear:
+            outputs[path] = output
+
+    with torch.random.fork_rng(), watched(model, after=note), seen:
+        _loss(live)(model, batch)
     if len(seen.inputs) != 1 or seen.inputs[0].ndim < 2:
         return None, None
     words = seen.inputs[0].shape[1]  # where cross_entropy has the classes
