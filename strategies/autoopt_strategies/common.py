@@ -238,6 +238,11 @@ def kept(trial: Trial | None) -> bool:
     return trial is not None and trial.verdict == "kept"
 
 
+def first_line(error: Exception) -> str:
+    """An error as a reason, in one line."""
+    return f"{type(error).__name__}: {error}".strip().split("\n")[0][:200]
+
+
 def until_kept(settings: Iterable[Setting]) -> Settings:
     """One setting after the other, up to the first that is kept."""
     for setting in settings:

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from autoopt_strategies.common import first_line
 from autoopt_strategies.compute.deferred_head import ChunkedLoss, DeferHead
 from autoopt_strategies.compute.rewriting.survey import same, watched
 
@@ -46,7 +47,7 @@ def head_of_loss(live: Any, least_bytes: int = 0) -> dict[str, Any]:
             return {"reason": f"the logits are small: {rows} rows of {words} words"}
         reason = _different(live, model, path, max(1, rows // 3), batch)
     except Exception as error:  # a model that does not like to be copied or examined is left alone
-        return {"reason": f"the loss cannot be traced: {type(error).__name__}: {str(error).partition(chr(10))[0]}"}
+        return {"reason": f"the loss cannot be traced: {first_line(error)}"}
     return {"reason": reason} if reason else {"path": path, "rows": rows, "words": words}
 
 

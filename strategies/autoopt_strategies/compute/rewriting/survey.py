@@ -16,13 +16,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from autoopt_strategies.common import ratio_in_turns
+from autoopt_strategies.common import first_line, ratio_in_turns
 from autoopt_strategies.compute.rewriting.forward import RewriteFunctions, rewritten
 from autoopt_strategies.compute.rewriting.prove import (
     bound,
     check,
     compare,
-    first_line,
     gradients,
     one_smaller,
     tensors_of,
