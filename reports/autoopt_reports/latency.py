@@ -208,8 +208,7 @@ def _plane(found: Latency, proven: Sequence[Served], ys: Sequence[float], label:
         )
     rules = []
     if most is not None:
-        at = f.y.at(most)
-        rules.append(GuideLine(0, at, 100, at, "tolerance", f"at most {most:g} %"))
+        rules.append(f.rule(most, "tolerance", f"at most {most:g} %"))
     if limit is not None:
         at = f.x.at(limit)
         rules.append(GuideLine(at, 14, at, f.height, "target"))

@@ -329,7 +329,7 @@ def test_what_a_resumed_run_replays_is_known_but_not_printed_again(
     told = [describe(event) for event in first[-4:]]
     assert [line.partition("] ")[2] for line in lines] == [line for line in told if line]
     assert lines
-    assert view._state.ended == 9
+    assert len(view._state.trials) == 9
 
 
 def test_which_view_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:

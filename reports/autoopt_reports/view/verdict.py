@@ -168,29 +168,20 @@ def _recorded(result: Result, record: Headline) -> Iterator[Fact]:
 
 def _compared(result: Result) -> Iterator[Fact]:
     """Of a document without a headline: the time to target, and steps as the final comparison timed them."""
-    before, after = result.baseline, result.best
-    b_time, a_time = before.time_to_target_seconds, after.time_to_target_seconds
-    b_step, a_step = before.step_seconds, after.step_seconds
-    yield Fact(
-        "time to target" if result.objective.has_target else f"time to {target_phrase(result)}",
-        number(
-            b_time.value if b_time else None, units.duration, _at("baseline", b_time, "time_to_target_seconds", "value")
-        ),
-        number(
-            a_time.value if a_time else None, units.duration, _at("best", a_time, "time_to_target_seconds", "value")
-        ),
-    )
-    yield Fact(
-        "step in interleaved blocks, median",
-        number(b_step.p50 if b_step else None, units.duration, _at("baseline", b_step, "step_seconds", "p50")),
-        number(a_step.p50 if a_step else None, units.duration, _at("best", a_step, "step_seconds", "p50")),
-    )
+
+    def pair(label: str, field: str, inner: str) -> Fact:
+        sides = []
+        for side, measured in (("baseline", result.baseline), ("best", result.best)):
+            held, at = getattr(measured, field), f"/{side}/{field}"
+            value = None if held is None else getattr(held, inner)
+            sides.append(number(value, units.duration, at if held is None else f"{at}/{inner}"))
+        return Fact(label, *sides)
+
+    to_target = "time to target" if result.objective.has_target else f"time to {target_phrase(result)}"
+    yield pair(to_target, "time_to_target_seconds", "value")
+    yield pair("step in interleaved blocks, median", "step_seconds", "p50")
     rates = throughput(result.baseline, "/baseline"), throughput(result.best, "/best")
     yield Fact("throughput in interleaved blocks", *rates)
-
-
-def _at(configuration: str, present: object, field: str, inner: str) -> str:
-    return f"/{configuration}/{field}/{inner}" if present is not None else f"/{configuration}/{field}"
 
 
 def _pair(result: Result, label: str, field: str, form: units.Formatter) -> Fact:
