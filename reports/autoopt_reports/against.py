@@ -8,6 +8,7 @@ from autoopt.records import Record, Result
 from autoopt_reports.html import Table, tables_page
 from autoopt_reports.view import units
 from autoopt_reports.view.quality import quality_view
+from autoopt_reports.view.text import change_words
 from autoopt_reports.view.verdict import verdict_view
 
 MISSING = units.NOT_MEASURED
@@ -89,18 +90,13 @@ def _facts(result: Result) -> dict[str, str]:
 
 
 def _kept(result: Result) -> dict[str, str]:
-    gains = {_words(worth.strategy, worth.setting): worth.without for worth in result.ablation}
+    gains = {change_words(worth.strategy, worth.setting): worth.without for worth in result.ablation}
     found = {}
     for change in result.best.plan.changes:
-        gain = gains.get(_words(change.strategy, change.setting))
+        gain = gains.get(change_words(change.strategy, change.setting))
         shown = f"{units.ratio(gain.value)} [{units.ratio(gain.low)} to {units.ratio(gain.high)}]" if gain else "kept"
-        found[_words(change.strategy, change.setting)] = shown
+        found[change_words(change.strategy, change.setting)] = shown
     return found
-
-
-def _words(strategy: str, setting: dict[str, object]) -> str:
-    told = ", ".join(f"{key}={value}" for key, value in setting.items())
-    return f"{strategy} ({told})" if told else strategy
 
 
 def _stages(result: Result) -> dict[str, str]:

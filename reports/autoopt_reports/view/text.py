@@ -162,6 +162,12 @@ def change_name(
     return name(" + ".join(texts), longest)
 
 
+def change_words(strategy: str, setting: Mapping[str, Any]) -> str:
+    """``workers (num_workers=8, pin_memory=True)``, as Python writes the values."""
+    words = ", ".join(f"{key}={value}" for key, value in setting.items())
+    return f"{strategy} ({words})" if words else strategy
+
+
 @dataclass(frozen=True, slots=True)
 class Interval:
     """An estimate as shown: bounds are rounded outwards, so the text never claims more than was measured.

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from autoopt.records import Change, Headline, Result, StopReason
+from autoopt.records import Headline, Result, StopReason
 from autoopt_reports.view import units
 from autoopt_reports.view.claims import (
     AT,
@@ -19,7 +19,19 @@ from autoopt_reports.view.claims import (
 )
 from autoopt_reports.view.pipeline import with_kind
 from autoopt_reports.view.quality import metric_pair, metric_phrase
-from autoopt_reports.view.text import Interval, Number, Phrase, change_name, code, join, name, number, say, throughput
+from autoopt_reports.view.text import (
+    Interval,
+    Number,
+    Phrase,
+    change_name,
+    change_words,
+    code,
+    join,
+    name,
+    number,
+    say,
+    throughput,
+)
 
 MOST_CHANGES = 5
 """Changes that the first screen names."""
@@ -79,7 +91,7 @@ def _fitted(result: Result) -> Phrase | None:
     return say(
         "Your workload does not fit into memory here. The baseline is the same batch " + changes
         + ", which makes it fit; a run that does not fit cannot be compared.",
-        *(name(_words(change), 120) for change in result.baseline.plan.changes),
+        *(name(change_words(change.strategy, change.setting), 120) for change in result.baseline.plan.changes),
     )  # fmt: skip
 
 
@@ -93,11 +105,6 @@ def _changes(result: Result) -> Phrase | None:
     return (
         say("{} change: " if len(names) == 1 else "{} changes: ", count) + join(names[:MOST_CHANGES], "; ") + f"{more}."
     )
-
-
-def _words(change: Change) -> str:
-    settings = ", ".join(f"{key}={value}" for key, value in change.setting.items())
-    return f"{change.strategy} ({settings})" if settings else change.strategy
 
 
 def _why(result: Result, status: Status) -> list[Phrase]:

@@ -10,7 +10,7 @@ from typing import Any
 from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, Settings, kept, operator_share, tried_or_at_most
 from autoopt_strategies.compute.rewriting.attention_source import statements
-from autoopt_strategies.compute.rewriting.forward import RewriteFunctions, edits_of
+from autoopt_strategies.compute.rewriting.source import RewriteFunctions, edits_of
 
 SCORES = ("softmax", "masked_fill", "bmm", "baddbmm", "where")
 """Operators of hand-written attention, as parts of their names."""

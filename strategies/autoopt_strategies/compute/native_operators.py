@@ -8,8 +8,8 @@ from typing import Any
 
 from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, operator_share, tried_or_at_most
-from autoopt_strategies.compute.rewriting.forward import RewriteFunctions, edits_of
 from autoopt_strategies.compute.rewriting.operators import statements
+from autoopt_strategies.compute.rewriting.source import RewriteFunctions, edits_of
 
 
 def transforms(setting: Setting) -> list[Callable[[Any], Any]]:

@@ -12,8 +12,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from autoopt_strategies.compute.rewriting.forward import rewritten
-from autoopt_strategies.compute.rewriting.source import Edits, Refused, function_of
+from autoopt_strategies.compute.rewriting.source import Edits, Refused, function_of, rewritten
 
 BATCHES = f"{__name__}:in_batches_of"
 Loop = dict[str, Any]

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from autoopt_strategies.compute.rewriting import attention_source
 from autoopt_strategies.compute.rewriting.backends import attends
-from autoopt_strategies.compute.rewriting.forward import RewriteFunctions, text_of
+from autoopt_strategies.compute.rewriting.source import RewriteFunctions, text_of
 from autoopt_strategies.compute.rewriting.survey import Call, Sought, same, survey, users_frame, watched
 
 SOFTMAX = (F.softmax, torch.softmax, torch.Tensor.softmax, torch.special.softmax)

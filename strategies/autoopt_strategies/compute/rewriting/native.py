@@ -14,10 +14,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from autoopt_strategies.common import LEAST_SAVING
-from autoopt_strategies.compute.rewriting.forward import RewriteFunctions
 from autoopt_strategies.compute.rewriting.operators import OPERATORS, statements
 from autoopt_strategies.compute.rewriting.prove import DROPOUT, bound, tensors_of, with_tensors
-from autoopt_strategies.compute.rewriting.source import Refused
+from autoopt_strategies.compute.rewriting.source import Refused, RewriteFunctions
 from autoopt_strategies.compute.rewriting.survey import Call, Given, Sought, passes_ratio, same, survey, twin, watched
 from autoopt_strategies.compute.rewriting.windows import MultiplyWindows, survey_convolutions
 

@@ -17,7 +17,6 @@ import torch
 from torch import nn
 
 from autoopt_strategies.common import first_line, ratio_in_turns
-from autoopt_strategies.compute.rewriting.forward import RewriteFunctions, rewritten
 from autoopt_strategies.compute.rewriting.prove import (
     bound,
     check,
@@ -27,7 +26,7 @@ from autoopt_strategies.compute.rewriting.prove import (
     tensors_of,
     with_tensors,
 )
-from autoopt_strategies.compute.rewriting.source import Edits, Refused
+from autoopt_strategies.compute.rewriting.source import Edits, Refused, RewriteFunctions, rewritten
 
 TORCH = str(Path(torch.__file__).parent)
 WHOLE = 1e-2
