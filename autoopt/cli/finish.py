@@ -54,7 +54,7 @@ def lines_view(options: Options) -> QuietView | PlainView:
 
 def finish_profile(profile: Profile, options: Options) -> int:
     """Writes the page of a profile where it has a directory, and prints the document or its summary."""
-    page = _attempt(lambda to: html.write_profile(profile, to), profile.reproduce.run_directory, PROFILE_FILE)
+    page = _attempt(lambda to: html.write(profile, to), profile.reproduce.run_directory, PROFILE_FILE)
     if options.json:
         write_json(profile)
     else:

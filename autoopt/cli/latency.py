@@ -72,16 +72,17 @@ def latency_command(
     )
     _refuse(workload, checkpoint)
     from autoopt.latency.search import serve_within
-    from autoopt_reports.latency import summary, write_latency
+    from autoopt_reports import html
+    from autoopt_reports import latency as reported
 
     told: Callable[[str], None] = (lambda text: None) if options.quiet else say
     with stdout_kept():
         found, directory = serve_within(workload, serve, options, say=told)
-        page = write_latency(found, directory.path / "latency.html")
+        page = html.write_text(reported.page(found), directory.path / "latency.html")
     if options.json:
         write_json(found)
     else:
-        for line in summary(found):
+        for line in reported.summary(found):
             write_line(line)
         write_line(f"page: {page}")
     if options.open:

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 
-from autoopt.records import Change, Record, Result
-from autoopt_reports.html import render_against
+from autoopt.records import Record, Result
+from autoopt_reports.html import Table, tables_page
 from autoopt_reports.view import units
 from autoopt_reports.view.quality import quality_view
+from autoopt_reports.view.text import change_words
 from autoopt_reports.view.verdict import verdict_view
 
 MISSING = units.NOT_MEASURED
 _SAME = ("device", "device_name", "torch", "python", "cuda", "cpu", "cores", "threads", "os", "git_commit")
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Rows of a title, the old run's text and the new one's."""
-
-    title: str
-    rows: tuple[tuple[str, str, str], ...]
 
 
 class TwoRuns(Record):
@@ -37,22 +29,30 @@ def page(new: Result, old: Result, *, verdict: str, names: tuple[str, str]) -> s
         verdict: what the comparison of both runs says (``autoopt verify --against``).
         names: of the old run and the new one.
     """
-    return render_against(
+    return tables_page(
         TwoRuns(old=old, new=new),
+        brand="autoopt report --against",
         title=f"{names[1]} against {names[0]}",
         headline=verdict,
-        heads=("", *names),
-        tables=tuple(table for table in tables(new, old) if table.rows),
+        lead=f"{names[1]} next to {names[0]}. Each run was measured in its own time: only figures that a run paired "
+        "itself are ratios.",
         differences=tuple(differences(new, old)),
+        tables=tuple(tables(new, old, names)),
     )
 
 
-def tables(new: Result, old: Result) -> Iterator[Table]:
+def tables(new: Result, old: Result, names: tuple[str, str] = ("old", "new")) -> Iterator[Table]:
     """Everything that describes both, in the order in which a reader asks."""
-    yield Table("What each found", tuple(_zipped(_found(old), _found(new))))
-    yield Table("Before and after, each run on its own", tuple(_zipped(_facts(old), _facts(new))))
-    yield Table("Changes kept", tuple(_zipped(_kept(old), _kept(new), absent="not kept")))
-    yield Table("Seconds of a stage in the first profile", tuple(_zipped(_stages(old), _stages(new))))
+
+    def table(id: str, title: str, describe: Callable[[Result], dict[str, str]], absent: str = MISSING) -> Table:
+        one, two = describe(old), describe(new)
+        rows = tuple((key, one.get(key, absent), two.get(key, absent)) for key in dict.fromkeys([*one, *two]))
+        return Table(id, title, ("", *names), rows)
+
+    yield table("found", "What each found", _found)
+    yield table("facts", "Before and after, each run on its own", _facts)
+    yield table("kept", "Changes kept", _kept, absent="not kept")
+    yield table("stages", "Seconds of a stage in the first profile", _stages)
 
 
 def differences(new: Result, old: Result) -> Iterator[str]:
@@ -90,29 +90,15 @@ def _facts(result: Result) -> dict[str, str]:
 
 
 def _kept(result: Result) -> dict[str, str]:
-    gains = {_words(worth.strategy, worth.setting): worth.without for worth in result.ablation}
+    gains = {change_words(worth.strategy, worth.setting): worth.without for worth in result.ablation}
     found = {}
     for change in result.best.plan.changes:
-        gain = gains.get(_words(change.strategy, change.setting))
+        gain = gains.get(change_words(change.strategy, change.setting))
         shown = f"{units.ratio(gain.value)} [{units.ratio(gain.low)} to {units.ratio(gain.high)}]" if gain else "kept"
-        found[_name(change)] = shown
+        found[change_words(change.strategy, change.setting)] = shown
     return found
-
-
-def _name(change: Change) -> str:
-    return _words(change.strategy, change.setting)
-
-
-def _words(strategy: str, setting: dict[str, object]) -> str:
-    told = ", ".join(f"{key}={value}" for key, value in setting.items())
-    return f"{strategy} ({told})" if told else strategy
 
 
 def _stages(result: Result) -> dict[str, str]:
     stages = result.rounds[0].stages if result.rounds else ()
     return {stage.name: units.duration(stage.seconds) for stage in stages}
-
-
-def _zipped(old: dict[str, str], new: dict[str, str], absent: str = MISSING) -> Iterator[tuple[str, str, str]]:
-    for title in dict.fromkeys([*old, *new]):
-        yield title, old.get(title, absent), new.get(title, absent)

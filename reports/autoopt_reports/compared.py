@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from autoopt.records import Estimate
 from autoopt.records.comparing import Compared, ComparedSide, LedgerEntry
-from autoopt_reports.html import render_compared
+from autoopt_reports.html import Table, tables_page
 
 ANSWERS = {
     "faster": "faster",
@@ -131,12 +131,14 @@ def _cell(text: str) -> str:
 def page(found: Compared) -> str:
     """One self-contained page."""
     answer = ANSWERS[found.answer]
-    return render_compared(
+    heads = ("", _side(found.baseline), _side(found.candidate), "difference")
+    measured = "Both sides, measured alternately on the same machine"
+    return tables_page(
         found,
+        brand="autoopt compare",
         title=f"autoopt compare: {answer}",
         headline=f"{_side(found.candidate)} against {_side(found.baseline)}: {answer}",
         tone="win" if found.answer in ("faster", "not_slower") else "none",
         facts=facts(found),
-        heads=("", _side(found.baseline), _side(found.candidate), "difference"),
-        rows=rows(found),
+        tables=[Table("sides", measured, heads, tuple(rows(found)))],
     )

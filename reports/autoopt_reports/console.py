@@ -12,7 +12,7 @@ from rich.text import Text
 
 from autoopt.records import Profile, Result
 from autoopt_reports.frame import stages_lines
-from autoopt_reports.terminal import Marks, console_for, encodable, fit, marks_for
+from autoopt_reports.terminal import console_for, fit
 from autoopt_reports.view import Report, report_view
 from autoopt_reports.view.adopt import Adopt, PatchView
 from autoopt_reports.view.closing import AdviceView
@@ -22,7 +22,7 @@ from autoopt_reports.view.verdict import Fact
 
 __all__ = ["console_for", "profile_summary", "summary"]
 
-_LEVELS = {"good": "kept", "caution": "caution", "open": "not_tried"}
+_LEVELS = {"good": "✓", "caution": "!", "open": "○"}
 
 
 def summary(result: Result, console: Console, report: Path | None = None) -> None:
@@ -33,23 +33,23 @@ def summary(result: Result, console: Console, report: Path | None = None) -> Non
         console: where to; its width, colours and encoding are honoured.
         report: the page to point to, where one was written.
     """
-    view, marks = report_view(result), marks_for(console.file)
+    view = report_view(result)
     verdict = view.verdict
     style = {"faster": "bold blue", "unsure": "bold yellow", "slower": "bold yellow"}.get(verdict.status, "bold")
-    _say(console, marks, str(verdict.headline), style)
+    _say(console, str(verdict.headline), style)
     if verdict.qualifiers:
-        _say(console, marks, " · ".join(str(piece) for piece in verdict.qualifiers), "bold")
+        _say(console, " · ".join(str(piece) for piece in verdict.qualifiers), "bold")
     for line in verdict.support:
-        _say(console, marks, str(line))
+        _say(console, str(line))
     console.print()
-    _facts(console, marks, verdict.facts, alone=verdict.status == "none")
-    _trust(console, marks, view)
-    _changes(console, marks, view.adopt)
+    _facts(console, verdict.facts, alone=verdict.status == "none")
+    _trust(console, view)
+    _changes(console, view.adopt)
     if view.patch is not None:
-        _patch(console, marks, view.patch)
+        _patch(console, view.patch)
     if view.advice:
         console.print()
-        _advice(console, marks, view.advice)
+        _advice(console, view.advice)
     console.print()
     for command in verdict.commands:
         _command(console, command.label, command.text)
@@ -57,26 +57,20 @@ def summary(result: Result, console: Console, report: Path | None = None) -> Non
         _command(console, "Read the evidence", str(report))
 
 
-def _trust(console: Console, marks: Marks, view: Report) -> None:
+def _trust(console: Console, view: Report) -> None:
     table = Table.grid(padding=(0, 1))
     for check in view.trust:
-        mark = getattr(marks, _LEVELS[check.level])
-        table.add_row(
-            Text(f" {mark}", style="bold" if check.level != "good" else ""),
-            Text(encodable(check.label, marks), style="bold" if check.level != "good" else ""),
-            Text(encodable(str(check.text), marks)),
-        )
+        style = "bold" if check.level != "good" else ""
+        table.add_row(Text(f" {_LEVELS[check.level]}", style), Text(check.label, style), Text(str(check.text)))
     for warning in view.warnings:
-        table.add_row(
-            Text(f" {marks.caution}", style="bold yellow"), Text("Warning"), Text(encodable(str(warning), marks))
-        )
+        table.add_row(Text(" !", style="bold yellow"), Text("Warning"), Text(str(warning)))
     for note in view.notes:
-        table.add_row(Text(""), Text("Note", style="dim"), Text(encodable(str(note), marks), style="dim"))
+        table.add_row(Text(""), Text("Note", style="dim"), Text(str(note), style="dim"))
     console.print(table)
 
 
-def _say(console: Console, marks: Marks, text: str, style: str = "") -> None:
-    console.print(Text(encodable(text, marks), style=style))
+def _say(console: Console, text: str, style: str = "") -> None:
+    console.print(Text(text, style=style))
 
 
 def _command(console: Console, label: str, text: str) -> None:
@@ -84,51 +78,51 @@ def _command(console: Console, label: str, text: str) -> None:
     console.print(Text(f"{label + ':':<22} {text}"), soft_wrap=True)
 
 
-def _facts(console: Console, marks: Marks, facts: tuple[Fact, ...], *, alone: bool) -> None:
+def _facts(console: Console, facts: tuple[Fact, ...], *, alone: bool) -> None:
     table = Table.grid(padding=(0, 2))
     for fact in facts:
         if fact.before.missing and fact.after.missing:
             values = str(fact.after)
         else:
-            values = str(fact.before) if alone else f"{fact.before} {marks.arrow} {fact.after}"
-        table.add_row(Text(f" {encodable(fact.label, marks)}", style="dim"), Text(encodable(values, marks)))
+            values = str(fact.before) if alone else f"{fact.before} → {fact.after}"
+        table.add_row(Text(f" {fact.label}", style="dim"), Text(values))
     console.print(table)
     console.print()
 
 
-def _changes(console: Console, marks: Marks, view: Adopt) -> None:
+def _changes(console: Console, view: Adopt) -> None:
     if not view.changes:
         return
     console.print()
-    _say(console, marks, str(view.headline), "bold")
+    _say(console, str(view.headline), "bold")
     table = Table.grid(padding=(0, 2))
     for place, change in enumerate(view.changes, start=1):
         alone = change.gain.text if change.gain else "not measured by itself" if change.shared else "not measured"
         gain = f"{alone}, with {change.shared}" if change.shared else alone
         table.add_row(
             Text(f" {place}."),
-            Text(encodable(change.label.text, marks)),
-            Text(encodable(gain, marks), style="bold"),
-            Text(encodable(f"{change.risk or 'risk unknown'}, {change.gate}", marks), style="dim"),
+            Text(change.label.text),
+            Text(gain, style="bold"),
+            Text(f"{change.risk or 'risk unknown'}, {change.gate}", style="dim"),
         )
     console.print(table)
 
 
-def _patch(console: Console, marks: Marks, view: PatchView) -> None:
+def _patch(console: Console, view: PatchView) -> None:
     """The diff as it would be applied, and what of the plan is not in it."""
     console.print()
-    _say(console, marks, str(view.headline), "bold")
+    _say(console, str(view.headline), "bold")
     styles = {"+": "green", "-": "red", "@": "cyan"}
     for line in (view.diff or "").splitlines():
         style = "bold" if line.startswith(("+++", "---")) else styles.get(line[:1], "")
-        console.print(Text(encodable(line, marks), style=style), soft_wrap=True)
+        console.print(Text(line, style=style), soft_wrap=True)
     for row in view.rows:
         if row.reason is not None:
             where = f" ({row.where})" if row.where else ""
-            _say(console, marks, f"{row.label}: {row.how}: {row.reason}{where}")
+            _say(console, f"{row.label}: {row.how}: {row.reason}{where}")
 
 
-def _expectations(console: Console, marks: Marks, rows: tuple[Expectation, ...]) -> None:
+def _expectations(console: Console, rows: tuple[Expectation, ...]) -> None:
     """A row for each strategy that may be tried; the others by the reason against them."""
     table, others = Table.grid(padding=(0, 2)), defaultdict[str, list[str]](list)
     for row in rows:
@@ -138,62 +132,62 @@ def _expectations(console: Console, marks: Marks, rows: tuple[Expectation, ...])
             continue
         expected = row.predicted.text if row.predicted else "no prediction" if row.applies else "does not apply"
         table.add_row(
-            Text(fit(f" {encodable(row.label.text, marks)}", console.width // 2, marks)),
-            Text(encodable(expected, marks), style="bold" if row.applies else "dim"),
-            Text(encodable(reason, marks), style="dim"),
+            Text(fit(f" {row.label.text}", console.width // 2)),
+            Text(expected, style="bold" if row.applies else "dim"),
+            Text(reason, style="dim"),
         )
     console.print(table)
     if others:
         console.print()
-        _say(console, marks, "Reasons against the others:")
+        _say(console, "Reasons against the others:")
     for reason, names in sorted(others.items(), key=lambda item: -len(item[1])):
-        _say(console, marks, f" {reason}: {', '.join(names)}", "dim")
+        _say(console, f" {reason}: {', '.join(names)}", "dim")
 
 
-def _run(console: Console, marks: Marks, view: RunView) -> None:
+def _run(console: Console, view: RunView) -> None:
     """The parts of the planned run with their seconds and shares."""
-    _say(console, marks, str(view.headline))
+    _say(console, str(view.headline))
     table = Table.grid(padding=(0, 2))
     for row in view.rows:
         times = f"{row.count} x {row.each}" if row.count.value != 1 else ""
         table.add_row(
-            Text(f" {encodable(row.label.text, marks)}", style="dim"),
-            Text(encodable(str(row.seconds), marks), justify="right"),
+            Text(f" {row.label.text}", style="dim"),
+            Text(str(row.seconds), justify="right"),
             Text(str(row.share), justify="right"),
-            Text(encodable(times, marks), style="dim"),
+            Text(times, style="dim"),
         )
     console.print(table)
     if view.missing is not None:
-        _say(console, marks, f" {view.missing}", "dim")
+        _say(console, f" {view.missing}", "dim")
     console.print()
 
 
-def _advice(console: Console, marks: Marks, items: tuple[AdviceView, ...]) -> None:
+def _advice(console: Console, items: tuple[AdviceView, ...]) -> None:
     """Manual changes: first the most expensive places of the run, each with its edit."""
     for item in items[:5]:
         where = f" ({item.where})" if item.where else ""
         edit = f": {item.suggestion}" if item.costly else ""
-        _say(console, marks, f"Manual: {item.title}{where}{edit}")
+        _say(console, f"Manual: {item.title}{where}{edit}")
 
 
 def profile_summary(profile: Profile, console: Console, report: Path | None = None) -> None:
     """Where the time goes, how far the ceiling is, and what each strategy expects."""
-    view, marks = profile_view(profile), marks_for(console.file)
-    _say(console, marks, str(view.headline), "bold")
+    view = profile_view(profile)
+    _say(console, str(view.headline), "bold")
     for line in view.support:
-        _say(console, marks, str(line))
+        _say(console, str(line))
     console.print()
-    for text in stages_lines(profile.round, console.width - 2, marks):
+    for text in stages_lines(profile.round, console.width - 2):
         console.print(Text.assemble(" ", text))
     console.print()
     if view.stages is not None and view.stages.run is not None:
-        _run(console, marks, view.stages.run)
-    _expectations(console, marks, view.expectations)
+        _run(console, view.stages.run)
+    _expectations(console, view.expectations)
     for warning in view.warnings:
-        console.print(Text.assemble((" ! ", "bold yellow"), encodable(str(warning), marks)))
-    _advice(console, marks, view.advice)
+        console.print(Text.assemble((" ! ", "bold yellow"), str(warning)))
+    _advice(console, view.advice)
     for told in profile.drift.told() if profile.drift is not None else ():
-        _say(console, marks, told)
+        _say(console, told)
     console.print()
     _command(console, "Search and measure", view.next_command)
     if report is not None:

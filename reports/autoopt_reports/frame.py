@@ -7,13 +7,12 @@ from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
-from autoopt.records import Round, Trial
+from autoopt.records import Round, Trial, Verdict
 from autoopt_reports.state import PHASES, State, stacked
 from autoopt_reports.terminal import (
+    MARKS,
     STYLES,
-    Marks,
     clock_text,
-    encodable,
     first_steps_text,
     fit,
     opportunity_texts,
@@ -31,23 +30,25 @@ NARROW = 66  # under this width the mark alone reports the verdict
 KEYS = " Ctrl-C: finish this trial and report · twice: stop now, journal kept"
 
 
-def draw(state: State, elapsed: float, budget: float, width: int, height: int, marks: Marks) -> RenderableType:
+def draw(state: State, elapsed: float, budget: float, width: int, height: int) -> RenderableType:
     """The whole view, at most ``height`` lines of ``width`` cells."""
     inner = max(20, width - 4)
     rows = max(1, min(6, height - 12))
     parts: list[RenderableType] = [
-        _title(state, elapsed, budget, width, marks),
-        _numbers(state, width, marks),
-        _phases(state, elapsed, budget, width, marks),
+        _title(state, elapsed, budget, width),
+        _numbers(state, width),
+        _phases(state, elapsed, budget, width),
     ]
     if state.round is not None:
-        parts.append(_panel(stages_lines(state.round, inner, marks), "where the time goes (best so far)", width))
-    parts.append(_panel(_trials(state, elapsed, inner, rows, marks), "trials", width))
+        parts.append(_panel(stages_lines(state.round, inner), "where the time goes (best so far)", width))
+    parts.append(_panel(_trials(state, elapsed, inner, rows), "trials", width))
     if state.warnings:
-        parts.append(Text(fit(_warning(state), width, marks), style="yellow"))
+        count = len(state.warnings)
+        told = f" {count} warning{'s' if count != 1 else ''}, the last: {name(state.warnings[-1], 120)}"
+        parts.append(Text(fit(told, width), style="yellow"))
     elif state.notes:
-        parts.append(Text(fit(f" {name(state.notes[-1], 120)}", width, marks), style="dim"))
-    parts.append(Text(fit(encodable(KEYS, marks), width, marks), style="dim"))
+        parts.append(Text(fit(f" {name(state.notes[-1], 120)}", width), style="dim"))
+    parts.append(Text(fit(KEYS, width), style="dim"))
     return Group(*parts)
 
 
@@ -57,14 +58,14 @@ def _panel(lines: list[Text], title: str, width: int) -> Panel:
     )
 
 
-def _ends(left: Text, right: str, width: int, marks: Marks) -> Text:
+def _ends(left: Text, right: str, width: int) -> Text:
     """``left`` and ``right`` at the two ends of a line."""
     room = width - len(right) - 1
     left.truncate(max(0, room), overflow="ellipsis")
     return Text.assemble(left, " " * max(1, width - left.cell_len - len(right)), right)
 
 
-def _title(state: State, elapsed: float, budget: float, width: int, marks: Marks) -> Text:
+def _title(state: State, elapsed: float, budget: float, width: int) -> Text:
     words = Text("autoopt", style="bold")
     if state.run is not None:
         run = state.run
@@ -73,37 +74,32 @@ def _title(state: State, elapsed: float, budget: float, width: int, marks: Marks
             name(run.device_name, 24).text,
             *([f"torch {name(run.torch, 16)}"] if run.torch else []),
         ]
-        words.append(encodable("".join(f" · {piece}" for piece in pieces), marks), style="not bold")
-    return _ends(words, f"{clock_text(elapsed)} / {clock_text(budget)}", width, marks)
+        words.append("".join(f" · {piece}" for piece in pieces), style="not bold")
+    return _ends(words, f"{clock_text(elapsed)} / {clock_text(budget)}", width)
 
 
-def _numbers(state: State, width: int, marks: Marks) -> Text:
+def _numbers(state: State, width: int) -> Text:
     """Baseline, best and quality in one line."""
     text = Text(" ")
     if state.baseline is None or state.baseline.step_seconds is None:
         seen = state.first_steps
         shown = f"first steps: {first_steps_text(seen)}" if seen is not None else "measuring the baseline"
-        text.append(encodable(shown, marks), style="dim")
+        text.append(shown, style="dim")
         text.truncate(width, overflow="ellipsis")
         return text
     text.append("Baseline ")
-    text.append(encodable(f"{units.duration(state.baseline.step_seconds.p50)}/step", marks), style="bold")
+    text.append(f"{units.duration(state.baseline.step_seconds.p50)}/step", style="bold")
     if state.noise is not None and state.noise.floor is not None:
-        text.append(
-            encodable(f" ±{units.percent(state.noise.floor)}", marks)
-            if marks.times == "×"
-            else f" +-{units.percent(state.noise.floor)}",
-            style="dim",
-        )
+        text.append(f" ±{units.percent(state.noise.floor)}", style="dim")
     text.append("  ")
     if state.best is None or (state.baseline and state.best.plan == state.baseline.plan):
         text.append("Best: none yet", style="dim")
     else:
         text.append("Best ")
         if state.best.step_seconds is not None:
-            text.append(encodable(units.duration(state.best.step_seconds.p50), marks) + " ")
-        text.append(encodable(_gain(state), marks), style="bold blue")
-        text.append(f"  quality {_quality(state, marks)}")
+            text.append(units.duration(state.best.step_seconds.p50) + " ")
+        text.append(_gain(state), style="bold blue")
+        text.append(f"  quality {_quality(state)}")
     text.truncate(width, overflow="ellipsis")
     return text
 
@@ -120,39 +116,39 @@ def _gain(state: State) -> str:
     return f"~{ratio_text(product)}" if product is not None else ""
 
 
-def _quality(state: State, marks: Marks) -> str:
+def _quality(state: State) -> str:
     """Held only where every kept trial passed a gate."""
     if not state.claims or any(claim == "not_tested" for claim in state.claims):
         return "untested"
     if "undecided" in state.claims:
-        return marks.inconclusive
-    return "lost" if "lost" in state.claims else marks.kept
+        return MARKS[Verdict.INCONCLUSIVE]
+    return "lost" if "lost" in state.claims else MARKS[Verdict.KEPT]
 
 
-def _phases(state: State, elapsed: float, budget: float, width: int, marks: Marks) -> Text:
+def _phases(state: State, elapsed: float, budget: float, width: int) -> Text:
     text = Text(" ")
     here = PHASES.index(state.phase) if state.phase in PHASES else -1
     for place, phase in enumerate(PHASES):
         done = place < here or state.finished
         now = place == here and not state.finished
-        mark = marks.done if done else marks.now if now else marks.ahead
+        mark = "●" if done else "◐" if now else "○"
         round_ = f" ({state.phase_round})" if now and state.phase_round and phase in {"simplify", "optimize"} else ""
         text.append(f"{mark} {phase}{round_}  ", style="bold" if now else "" if done else "dim")
-    return _ends(text, _eta(state, elapsed, budget, marks), width, marks)
+    return _ends(text, _eta(state, elapsed, budget), width)
 
 
-def _eta(state: State, elapsed: float, budget: float, marks: Marks) -> str:
+def _eta(state: State, elapsed: float, budget: float) -> str:
     if state.finished:
         return "done"
     left = max(0.0, budget - elapsed)
     eta = state.eta(elapsed, budget)
     if eta is None:
-        return f"{marks.most}{clock_text(left)} left"
+        return f"≤{clock_text(left)} left"
     low, high = (max(1, round(seconds / 60)) for seconds in eta)
-    return f"ETA {low}{marks.dash}{high} min" if high > low else f"ETA {low} min"
+    return f"ETA {low}–{high} min" if high > low else f"ETA {low} min"
 
 
-def stages_lines(round_: Round, width: int, marks: Marks) -> list[Text]:
+def stages_lines(round_: Round, width: int) -> list[Text]:
     """``decode ███ 48%`` for each stage that adds to the step, flowing over as many lines as it takes."""
     shares = [
         (s.name, s.exposed_seconds / round_.step_seconds)
@@ -168,9 +164,9 @@ def stages_lines(round_: Round, width: int, marks: Marks) -> list[Text]:
     for stage, share in shares:
         bold = "bold" if stage == round_.bottleneck else ""
         piece = Text.assemble(
-            (fit(name(stage, 20).text, 20, marks), bold),
+            (fit(name(stage, 20).text, 20), bold),
             " ",
-            (marks.bar * max(1, round(share * 20)), "blue"),
+            ("█" * max(1, round(share * 20)), "blue"),
             f" {share * 100:.0f}%",
         )
         if line.cell_len and line.cell_len + 3 + piece.cell_len > width:
@@ -181,51 +177,50 @@ def stages_lines(round_: Round, width: int, marks: Marks) -> list[Text]:
     return [*lines, line]
 
 
-def _trials(state: State, elapsed: float, width: int, rows: int, marks: Marks) -> list[Text]:
+def _trials(state: State, elapsed: float, width: int, rows: int) -> list[Text]:
     lines = []
     if state.running is not None:
-        lines.append(_running(state, elapsed, width, marks))
+        lines.append(_running(state, elapsed, width))
     elif state.detail:
-        lines.append(Text(fit(encodable(state.detail, marks), width, marks), style="bold"))
-    lines += [trial_line(trial, width, marks, state.has_target) for trial in list(state.trials)[: rows - len(lines)]]
+        lines.append(Text(fit(state.detail, width), style="bold"))
+    lines += [trial_line(trial, width, state.has_target) for trial in list(state.trials)[: rows - len(lines)]]
     if not lines:
         found = ["none yet"]
         if state.predicted is not None:
             found = prediction_texts(state.predicted)
         elif state.opportunities is not None:
             found = opportunity_texts(state.opportunities)
-        lines = [Text(fit(encodable(text, marks), width, marks), style="dim") for text in found[:rows]]
+        lines = [Text(fit(text, width), style="dim") for text in found[:rows]]
     return lines + [Text("") for _ in range(rows - len(lines))]
 
 
-def _row(place: int, mark: str, change: str, outcome: str, verdict: str, width: int, marks: Marks, style: str) -> Text:
+def _row(place: int, mark: str, change: str, outcome: str, verdict: str, width: int, style: str) -> Text:
     """One line of the trial list; the change takes what room the others leave."""
     last = VERDICT if width >= NARROW else 0
     room = max(8, width - 7 - OUTCOME - last)
     if len(outcome) > OUTCOME:
         room = max(8, min(room, len(change)))
-    left = Text.assemble(f"#{place:<4}", (f"{mark} ", style), fit(change, room, marks).ljust(room), " ")
-    left.append(fit(outcome, max(4, width - 8 - room - last), marks))
+    left = Text.assemble(f"#{place:<4}", (f"{mark} ", style), fit(change, room).ljust(room), " ")
+    left.append(fit(outcome, max(4, width - 8 - room - last)))
     if not last:
         return left
     return Text.assemble(left, " " * max(1, width - left.cell_len - len(verdict)), (verdict, style))
 
 
-def trial_line(trial: Trial, width: int, marks: Marks, has_target: bool = True) -> Text:
+def trial_line(trial: Trial, width: int, has_target: bool = True) -> Text:
     verdict = trial.verdict.value.replace("_", " ")
     return _row(
         trial.id,
-        marks.of(trial.verdict),
-        encodable(trial_change(trial), marks),
-        encodable(trial_outcome(trial, has_target), marks),
+        MARKS[trial.verdict],
+        trial_change(trial),
+        trial_outcome(trial, has_target),
         verdict,
         width,
-        marks,
         STYLES[trial.verdict],
     )
 
 
-def _running(state: State, elapsed: float, width: int, marks: Marks) -> Text:
+def _running(state: State, elapsed: float, width: int) -> Text:
     running = state.running
     assert running is not None
     started, progress = running.started, running.progress
@@ -237,16 +232,10 @@ def _running(state: State, elapsed: float, width: int, marks: Marks) -> Text:
     spent = clock_text(elapsed - running.since)
     return _row(
         started.id,
-        marks.running,
-        encodable(change_name(started.strategy, started.setting, started.companions, 60).text, marks),
-        encodable(outcome, marks),
-        encodable(f"{note}{spent}", marks)[-24:],
+        "▶",
+        change_name(started.strategy, started.setting, started.companions, 60).text,
+        outcome,
+        f"{note}{spent}"[-24:],
         width,
-        marks,
         "bold",
     )
-
-
-def _warning(state: State) -> str:
-    count = len(state.warnings)
-    return f" {count} warning{'s' if count != 1 else ''}, the last: {name(state.warnings[-1], 120)}"

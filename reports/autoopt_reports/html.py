@@ -1,9 +1,8 @@
 """One self-contained page from one document: ``render`` gives the text, ``write`` puts it on disk.
 
-Nothing in the page asks the network for anything, and its policy would not allow it. Needs no
-torch and no code of the user's. A number carries ``data-v`` (its value), ``data-p`` (JSON pointers into the embedded
-document) and, where it was derived, ``data-h`` (how). A name is isolated, so that right-to-left text cannot reorder
-what stands around it.
+Nothing in the page asks the network for anything, and its policy would not allow it. A number carries ``data-v`` (its
+value), ``data-p`` (JSON pointers into the embedded document) and, where it was derived, ``data-h`` (how). A name is
+isolated, so that right-to-left text cannot reorder what stands around it.
 """
 
 from __future__ import annotations
@@ -12,6 +11,8 @@ import base64
 import gzip
 import hashlib
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -21,6 +22,7 @@ from markupsafe import Markup, escape
 
 from autoopt.records import Profile, Record, Result
 from autoopt_reports.charts import planes, rows
+from autoopt_reports.charts.plane import Plane
 from autoopt_reports.view import report_view
 from autoopt_reports.view.profile import profile_view
 from autoopt_reports.view.text import Interval, Name, Number, Part, Phrase
@@ -84,46 +86,20 @@ def cell(value: Interval | Number | None, base: str = "", sortable: bool = False
     return Markup("<td{} {}>{}</td>").format(kind, attributes(number, sortable=sortable), number.text)
 
 
-def render(result: Result) -> str:
-    """The report of a run."""
-    return _page("report.html.j2", result, view=report_view(result))
+def render(document: Result | Profile) -> str:
+    """The report of a run, or of ``autoopt profile``."""
+    if isinstance(document, Profile):
+        return page("profile.html.j2", document, view=profile_view(document))
+    return page("report.html.j2", document, view=report_view(document))
 
 
-def render_profile(profile: Profile) -> str:
-    """The report of ``autoopt profile``."""
-    return _page("profile.html.j2", profile, view=profile_view(profile))
-
-
-def write(result: Result, path: Path) -> Path:
-    """Renders into ``path`` (UTF-8); a reader never sees half a page."""
-    return _replace(path, render(result))
-
-
-def write_profile(profile: Profile, path: Path) -> Path:
-    return _replace(path, render_profile(profile))
-
-
-def render_compared(document: Record, **view: object) -> str:
-    """The page of ``autoopt compare``."""
-    return _page("compared.html.j2", document, **view)
-
-
-def render_against(document: Record, **view: object) -> str:
-    """The page of ``autoopt report RUN --against OLD``."""
-    return _page("against.html.j2", document, **view)
+def write(document: Result | Profile, path: Path) -> Path:
+    """Renders into ``path``; a reader never sees half a page."""
+    return write_text(render(document), path)
 
 
 def write_text(text: str, path: Path) -> Path:
     """Puts a page into ``path`` (UTF-8); a reader never sees half of it."""
-    return _replace(path, text)
-
-
-def render_latency(document: Record, **view: object) -> str:
-    """The page of ``autoopt latency``."""
-    return _page("latency.html.j2", document, **view)
-
-
-def _replace(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -132,6 +108,40 @@ def _replace(path: Path, text: str) -> Path:
     finally:
         draft.unlink(missing_ok=True)
     return path
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of texts. ``marks``: classes of the rows, by their place; ``note``: what it rests on."""
+
+    id: str
+    title: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+    marks: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A plane with its title, and what it shows in one sentence."""
+
+    id: str
+    title: str
+    sentence: str
+    plane: Plane
+
+
+def tables_page(document: Record, **view: object) -> str:
+    """A self-contained page of tables: of ``autoopt compare``, ``latency`` and ``report --against``.
+
+    Args:
+        view: ``brand`` (the command), ``title``, ``headline`` and ``tables``; where there are any, ``facts`` (label and
+            text), ``figures``, ``lead`` (a sentence below the headline), ``differences`` (why the two sides are not
+            quite comparable) and ``output`` (of an acceptance test); ``tone``: ``win``, or else ``none``.
+    """
+    absent = {"tone": "none", "lead": "", "facts": (), "differences": (), "figures": (), "output": ""}
+    return page("tables.html.j2", document, **(absent | view))
 
 
 @cache
@@ -153,7 +163,8 @@ def _asset(name: str) -> str:
     return resources.files("autoopt_reports").joinpath("templates", name).read_text(encoding="utf-8").strip()
 
 
-def _page(template: str, document: Record, **view: object) -> str:
+def page(template: str, document: Record, **view: object) -> str:
+    """A page of a template; the document is embedded."""
     style, script = _asset("style.css"), _asset("script.js")
     policy = (
         f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from autoopt.records import Estimate
 from autoopt.records.latency import Latency, Served
-from autoopt_reports.charts.plane import BESIDE, Frame, GuideLine, Mark, Plane, axes, frame, span
-from autoopt_reports.charts.plane import Path as Line
-from autoopt_reports.html import render_latency, write_text
+from autoopt_reports.charts.plane import BESIDE, Frame, GuideLine, Mark, Path, Plane, axes, frame, span
+from autoopt_reports.html import Figure, Table, tables_page
 from autoopt_reports.view import units
 from autoopt_reports.view.text import say
 
@@ -165,17 +163,7 @@ def _bytes(value: int | None) -> str:
     return NOT_MEASURED if value is None else units.bytes_(value)
 
 
-@dataclass(frozen=True)
-class View:
-    """A plane of the trade-off: its title, what it shows in one sentence, and its geometry."""
-
-    id: str
-    title: str
-    sentence: str
-    plane: Plane
-
-
-def planes(found: Latency) -> list[View]:
+def planes(found: Latency) -> list[Figure]:
     """P95 against what is lost, and P95 against cost, of the variants that are verified; none for fewer than two."""
     proven = [served for served in found.variants if served.p95 is not None and served.drop is not None]
     if len(proven) < 2:
@@ -192,13 +180,13 @@ def planes(found: Latency) -> list[View]:
     lost = [100 * served.drop.value for served in proven if served.drop is not None]
     cost = [served.cost_seconds or 0.0 for served in proven]
     return [
-        View(
+        Figure(
             "lost",
             "Latency against quality",
             sentence,
             _plane(found, proven, lost, f"drop of {found.metric}, %", 100 * found.max_drop),
         ),
-        View(
+        Figure(
             "cost", "Latency against cost", sentence, _plane(found, proven, cost, "machine s for 1,000 requests", None)
         ),
     ]
@@ -211,7 +199,7 @@ def _plane(found: Latency, proven: Sequence[Served], ys: Sequence[float], label:
     high = [*ys, *([most] if most is not None else [0.0])]
     f = frame((0.0, span(wide)[1]), span(high), 260, left=BESIDE)
     x_ticks, y_ticks = axes(f, (1e-3, " ms"))
-    shaded: tuple[Line, ...] = ()
+    shaded: tuple[Path, ...] = ()
     if limit is not None:
         shaded = (
             f.area(
@@ -220,8 +208,7 @@ def _plane(found: Latency, proven: Sequence[Served], ys: Sequence[float], label:
         )
     rules = []
     if most is not None:
-        at = f.y.at(most)
-        rules.append(GuideLine(0, at, 100, at, "tolerance", f"at most {most:g} %"))
+        rules.append(f.rule(most, "tolerance", f"at most {most:g} %"))
     if limit is not None:
         at = f.x.at(limit)
         rules.append(GuideLine(at, 14, at, f.height, "target"))
@@ -245,19 +232,24 @@ def _mark(found: Latency, f: Frame, served: Served, x: float, y: float) -> Mark:
 def page(found: Latency) -> str:
     """One self-contained page."""
     tone = "win" if found.chosen is not None and found.holds in ("yes", None) else "none"
-    return render_latency(
+    shown = rows(found)
+    table = Table(
+        "variants",
+        "Every variant, measured alternately on the same machine",
+        HEADS,
+        tuple(row.cells for row in shown),
+        "A P95 is the geometric mean over fresh processes, with its 90 % interval by Student's t: either end is passed "
+        "with a chance of 5 %. A drop is a part of the metric of the model as it is, on the same validation samples.",
+        {place: row.mark for place, row in enumerate(shown)},
+    )
+    return tables_page(
         found,
+        brand="autoopt latency",
         title=f"autoopt latency: {found.workload}",
         headline=headline(found),
         tone=tone,
         facts=facts(found),
-        views=planes(found),
-        heads=HEADS,
-        rows=rows(found),
+        figures=planes(found),
+        tables=[table],
         output=found.acceptance.output if found.acceptance is not None else "",
     )
-
-
-def write_latency(found: Latency, path: Path) -> Path:
-    """Writes the page; a reader never sees half of it."""
-    return write_text(page(found), path)

@@ -14,7 +14,7 @@ from autoopt.events import Event
 from autoopt_reports.frame import draw
 from autoopt_reports.plain import PlainView
 from autoopt_reports.state import State
-from autoopt_reports.terminal import console_for, marks_for
+from autoopt_reports.terminal import console_for
 
 
 class View(Protocol):
@@ -49,7 +49,6 @@ class LiveView:
 
     def __init__(self, console: Console, clock: Callable[[], float], budget: float | None = None) -> None:
         self._console, self._clock, self._budget = console, clock, budget
-        self._marks = marks_for(console.file)
         self._state = State()
         self._anchor = (clock(), 0.0)
         # What others write to standard error (warnings, logs) goes above the frame instead of through it.
@@ -84,7 +83,7 @@ class LiveView:
         elapsed = self._anchor[1] + (self._clock() - self._anchor[0] if running else 0.0)
         budget = self._budget if self._budget is not None else state.run.budget_seconds if state.run else 0.0
         size = self._console.size
-        return draw(state, elapsed, budget, size.width, size.height, self._marks)
+        return draw(state, elapsed, budget, size.width, size.height)
 
 
 def make_view(

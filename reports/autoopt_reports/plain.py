@@ -35,7 +35,6 @@ from autoopt_reports.terminal import (
     encodable,
     first_steps_text,
     listed,
-    marks_for,
     of_what,
     opportunity_texts,
     prediction_texts,
@@ -71,9 +70,8 @@ class PlainView:
     def __init__(
         self, stream: IO[str], clock: Callable[[], float], budget: float | None = None, *, beat: bool = False
     ) -> None:
-        self._stream, self._clock, self._budget = stream, clock, budget
+        self._stream, self._clock, self._budget = encodable(stream), clock, budget
         self._state = State()
-        self._marks = marks_for(stream)
         self._last, self._anchor = clock(), (clock(), 0.0)
         self._unmeasured: list[TrialEnded] = []
         self._lock, self._over = threading.Lock(), threading.Event()
@@ -139,7 +137,7 @@ class PlainView:
         self._last = self._clock()
         lead = f"[{clock_text(at):>7}] "
         lines = textwrap.wrap(
-            encodable(line, self._marks), WIDTH, initial_indent=lead, subsequent_indent=" " * len(lead),
+            line, WIDTH, initial_indent=lead, subsequent_indent=" " * len(lead),
             break_long_words=False, break_on_hyphens=False,
         )  # fmt: skip
         self._stream.write("\n".join(lines) + "\n")

@@ -29,7 +29,7 @@ from autoopt.events import (
     Verified,
     Warned,
 )
-from autoopt.records import Configuration, Estimate, Noise, Round, Speedup, Stop, Trial, Verdict
+from autoopt.records import Configuration, Estimate, Noise, Round, Speedup, Trial, Verdict
 from autoopt_reports.view.quality import claim_of
 
 PHASES: tuple[Phase, ...] = ("benchmark", "simplify", "optimize", "ablate", "verify")
@@ -63,15 +63,12 @@ class State:
     running: Running | None = None
     has_target: bool = True
     trials: deque[Trial] = field(default_factory=lambda: deque(maxlen=40))
-    ended: int = 0
-    skipped: int = 0
     trial_seconds: list[float] = field(default_factory=list)
     remaining: int | None = None
     claims: list[str] = field(default_factory=list)
     gained: list[Estimate] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    stop: Stop | None = None
     finished: bool = False
     at: float = 0.0
 
@@ -117,19 +114,17 @@ class State:
             case Noted():
                 self.notes.append(event.text)
             case Stopped():
-                self.stop, self.running = event.stop, None
+                self.running = None
             case RunEnded(result=result):
                 self.finished, self.running = True, None
-                self.best, self.speedup, self.stop = result.best, result.speedup, result.stop
+                self.best, self.speedup = result.best, result.speedup
 
     def _ended(self, trial: Trial, has_target: bool) -> None:
         self.detail, self.has_target = "", has_target
         if self.running is not None and self.running.started.id == trial.id:
             self.running = None
         if trial.verdict in (Verdict.NOT_APPLICABLE, Verdict.NOT_TRIED):
-            self.skipped += 1
             return
-        self.ended += 1
         self.trials.appendleft(trial)
         if trial.seconds:
             self.trial_seconds.append(trial.seconds)

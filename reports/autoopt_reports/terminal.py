@@ -1,10 +1,9 @@
-"""Parts that the terminal views share: colours by meaning, marks that the encoding can show, times."""
+"""Parts that the terminal views share: colours and signs by meaning, times, streams of few signs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import IO
+from typing import IO, Any, cast
 
 from rich.console import Console
 from rich.text import Text
@@ -13,7 +12,7 @@ from autoopt.events import FirstSteps, Opportunities, Predicted
 from autoopt.records import Estimate, EstimateKind, Trial, Verdict
 from autoopt_reports.view import units
 from autoopt_reports.view.text import change_name, interval, name
-from autoopt_reports.view.trials import reason_words
+from autoopt_reports.view.trials import GROUPS, reason_words
 
 _LEAST_SHARE = 0.05
 """Of the step: smaller stages are not named."""
@@ -35,70 +34,35 @@ STYLES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Marks:
-    """Symbols; ASCII ones where the stream cannot encode the others."""
-
-    kept: str = "✓"
-    no_gain: str = "="
-    harmful: str = "↓"
-    quality_lost: str = "≠"
-    inconclusive: str = "?"
-    failed: str = "✗"
-    not_applicable: str = "–"
-    not_tried: str = "○"
-    caution: str = "!"
-    running: str = "▶"
-    done: str = "●"
-    now: str = "◐"
-    ahead: str = "○"
-    bar: str = "█"
-    times: str = "×"
-    dash: str = "–"
-    arrow: str = "→"
-    more: str = "…"
-    most: str = "≤"
-
-    def of(self, verdict: Verdict) -> str:
-        mark: str = getattr(self, verdict.value)
-        return mark
+MARKS = {verdict: mark for verdict, _, _, mark in GROUPS}
+"""The sign of each verdict, as on the page."""
+PLAIN = str.maketrans(
+    {"✓": "+", "↓": "-", "≠": "!", "✗": "x", "○": ".", "▶": ">", "●": "*", "◐": "o", "█": "#", "×": "x", "±": "~",
+     "–": "-", "−": "-", "→": "->", "…": ".", "≤": "<", "·": "|", "µ": "u"}
+)  # fmt: skip
+"""Our signs and their likenesses for streams of few signs; of one column, where lines have a width to keep."""
 
 
-ASCII = Marks(
-    kept="+",
-    harmful="-",
-    quality_lost="!",
-    failed="x",
-    not_applicable="-",
-    not_tried="o",
-    running=">",
-    done="*",
-    now="o",
-    ahead=".",
-    bar="#",
-    times="x",
-    dash="-",
-    arrow="->",
-    more="...",
-    most="at most ",
-)
+class PlainStream:
+    """A stream that cannot encode our signs: each is written as its likeness, any other character as ``?``."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(text.translate(PLAIN).encode("ascii", "replace").decode("ascii"))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
-def marks_for(stream: IO[str]) -> Marks:
-    """Unicode marks where the stream's encoding holds them."""
+def encodable(stream: IO[str]) -> IO[str]:
+    """The stream itself where its encoding holds our signs, else one that writes them otherwise."""
     try:
-        "✓◐█×–·→≤▶●…≠".encode(getattr(stream, "encoding", None) or "utf-8")
+        "".join(map(chr, PLAIN)).encode(getattr(stream, "encoding", None) or "utf-8")
     except (UnicodeEncodeError, LookupError):
-        return ASCII
-    return Marks()
-
-
-def encodable(text: str, marks: Marks) -> str:
-    """Our own signs in ``text`` replaced where the stream cannot show them."""
-    if marks is not ASCII:
-        return text
-    signs = {"×": "x", "–": "-", "−": "-", "→": "->", "…": "...", "·": "|", "µ": "u"}
-    return "".join(signs.get(character, character) for character in text).encode("ascii", "replace").decode("ascii")
+        return cast(IO[str], PlainStream(stream))
+    return stream
 
 
 def clock_text(seconds: float) -> str:
@@ -180,19 +144,13 @@ def trial_outcome(trial: Trial, has_target: bool = True) -> str:
     return gain if trial.time_to_target is None else f"{gain} {of_what(has_target, trial.planned_steps)}"
 
 
-def fit(text: str, width: int, marks: Marks) -> str:
+def fit(text: str, width: int) -> str:
     """``text`` cut to so many terminal cells, with an ellipsis."""
     shown = Text(text)
-    if shown.cell_len <= width:
-        return text
-    shown.truncate(max(0, width - len(marks.more)))
-    return shown.plain + marks.more
+    shown.truncate(max(0, width), overflow="ellipsis")
+    return shown.plain
 
 
 def console_for(stream: IO[str]) -> Console:
     """rich decides on colours: NO_COLOR, FORCE_COLOR and TERM=dumb are its business."""
-    return Console(file=stream, highlight=False, emoji=False, markup=False, soft_wrap=False)
-
-
-def percent(value: float) -> str:
-    return units.percent(value)
+    return Console(file=encodable(stream), highlight=False, emoji=False, markup=False, soft_wrap=False)

@@ -9,7 +9,7 @@ from typing import Any
 
 from autoopt import Applies, Case, Example, Recipe, Risk, Setup, Strategy
 from autoopt_model.pruning import Narrowed, frozen_inputs, inputs_of, narrowed_copy
-from autoopt_strategies.common import Setting, Settings, kept
+from autoopt_strategies.common import Setting, Settings, more_or_less
 
 RATIOS = (0.5, 0.7, 0.3)
 WEIGHT, TEMPERATURE = 0.5, 2.0
@@ -132,8 +132,7 @@ class Distillation(Strategy):
     def settings(self, case: Case) -> Settings:
         inputs = case.inspected(self.name)["inputs"]
         fixed = {"inputs": inputs, "weight": WEIGHT, "temperature": TEMPERATURE}
-        first = yield {"ratio": RATIOS[0], **fixed}
-        yield {"ratio": RATIOS[1] if kept(first) else RATIOS[2], **fixed}
+        return more_or_less(*({"ratio": ratio, **fixed} for ratio in RATIOS))
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
         student = Student(setting["ratio"], frozen_inputs(setting["inputs"]))

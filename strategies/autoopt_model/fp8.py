@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Change, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, compute_gain, declared, kept, operator_share
+from autoopt_model.lora import open_linear_layers
+from autoopt_strategies.common import Setting, Settings, compute_gain, declared, operator_share, until_kept
 
 CAPABILITY = (8, 9)
 """Of the first NVIDIA devices that multiply fp8 (Ada; Hopper is 9.0)."""
@@ -87,9 +88,7 @@ class Fp8(Strategy):
 
     def settings(self, case: Case) -> Settings:
         layers = list(case.inspected(self.name)["layers"])
-        for recipe in RECIPES:
-            if kept((yield {"layers": layers, "recipe": recipe})):
-                return
+        return until_kept({"layers": layers, "recipe": recipe} for recipe in RECIPES)
 
     def companions(self, case: Case, setting: Setting) -> list[Change]:
         """Uncompiled, the casts are kernels of their own, which read and write what the product saves."""
@@ -142,22 +141,10 @@ class Fp8(Strategy):
 
 
 def large_layers(model: Any) -> list[str]:
-    """Names of the linear layers that are worth it: all but the last, whose answers the loss reads.
-
-    torch's own attention and encoder layers read the weights of their parts directly, past any other product.
-    """
-    from torch import nn
-
-    closed = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
-    shut = [name for name, module in model.named_modules() if isinstance(module, closed)]
-    linear = [
-        (name, module)
-        for name, module in model.named_modules()
-        if type(module) is nn.Linear and name and not any(name.startswith(f"{outer}.") for outer in shut)
-    ]
+    """Names of the linear layers that are worth it: all but the last, whose answers the loss reads."""
     return [
         name
-        for name, module in linear[:-1]
+        for name, module in open_linear_layers(model)[:-1]
         if min(module.in_features, module.out_features) >= LEAST
         and module.in_features % MULTIPLE == module.out_features % MULTIPLE == 0
     ]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, kept
+from autoopt_strategies.common import Setting, Settings, more_or_less
 
 SHARES = (0.5, 0.75, 0.25)
 """Of the layers, from the input on; more where half of them may be frozen, fewer where not."""
@@ -58,12 +58,8 @@ class Freezing(Strategy):
 
     def settings(self, case: Case) -> Settings:
         layers = case.inspected(self.name)["layers"]
-        half = yield self._setting(layers, SHARES[0])
-        yield self._setting(layers, SHARES[1] if kept(half) else SHARES[2])
-
-    def _setting(self, layers: list[Any], share: float) -> Setting:
-        count = min(max(1, round(share * len(layers))), len(layers) - 1)
-        return {"prefixes": [prefix for prefix, _ in layers[:count]]}
+        counts = [min(max(1, round(share * len(layers))), len(layers) - 1) for share in SHARES]
+        return more_or_less(*({"prefixes": [prefix for prefix, _ in layers[:count]]} for count in counts))
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
         return setup.with_model(Freeze(tuple(setting["prefixes"])))

@@ -109,23 +109,25 @@ class Lora(Strategy):
         return {**adaptable(live.training.model), "installed": importlib.util.find_spec("peft") is not None}
 
 
-def adaptable(model: Any) -> Setting:
-    """``groups`` of names, ``heads``, and how many times fewer parameters adapters of the first rank train.
+def open_linear_layers(model: Any) -> list[tuple[str, Any]]:
+    """Names and modules of the linear layers that another product may replace.
 
-    torch's own attention and encoder layers read the weights of their parts directly, past any adapter.
+    torch's own attention and encoder layers read the weights of their parts directly, past any other product.
     """
     from torch import nn
 
     closed = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
-    shut = [name for name, module in model.named_modules() if isinstance(module, closed)]
-    linear = [
-        (name, module)
-        for name, module in model.named_modules()
-        if type(module) is nn.Linear and not any(name.startswith(f"{outer}.") for outer in shut)
-    ]
+    shut = tuple(f"{name}." for name, module in model.named_modules() if isinstance(module, closed))
+    found = ((name, module) for name, module in model.named_modules() if type(module) is nn.Linear)
+    return [(name, module) for name, module in found if name and not name.startswith(shut)]
+
+
+def adaptable(model: Any) -> Setting:
+    """``groups`` of names, ``heads``, and how many times fewer parameters adapters of the first rank train."""
+    linear = open_linear_layers(model)
     if len(linear) < 2:
         return {
-            "reason": "its linear layers belong to torch's own attention, which reads past adapters" if shut else ""
+            "reason": "no linear layer but the last one can carry an adapter: torch's own attention reads past adapters"
         }
     head, bodies = linear[-1][0], linear[:-1]
     words = ("query", "key", "value", "q_proj", "k_proj", "v_proj", "qkv", "c_attn", "q_lin", "k_lin", "v_lin")

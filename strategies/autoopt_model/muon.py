@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, kept
+from autoopt_strategies.common import Setting, Settings, while_kept
 
 FAMILY = frozenset({"Adam", "AdamW", "NAdam", "RAdam"})
 LEAST_SHARE = 0.5
@@ -106,9 +106,7 @@ class Muon(Strategy):
 
     def settings(self, case: Case) -> Settings:
         matrices = case.inspected(self.name)["matrices"]
-        for factor in (1.0, 2.0):
-            if not kept((yield {"matrices": list(matrices), "factor": factor})):
-                return
+        return while_kept({"matrices": list(matrices), "factor": factor} for factor in (1.0, 2.0))
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
         return setup.with_optimizer(UpdateMatrices(tuple(setting["matrices"]), setting["factor"]))

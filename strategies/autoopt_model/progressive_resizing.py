@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, kept
+from autoopt_strategies.common import Setting, Settings, first_line, more_or_less
 
 SHARES = (0.3, 0.6, 0.15)
 """Of the planned steps until images have their own size: longer where that does well, shorter where not."""
@@ -93,8 +93,7 @@ class ProgressiveResizing(Strategy):
 
     def settings(self, case: Case) -> Settings:
         own, steps = case.inspected(self.name)["own"], case.planned_steps or 1
-        first = yield setting_of(own, SHARES[0], steps)
-        yield setting_of(own, SHARES[1] if kept(first) else SHARES[2], steps)
+        return more_or_less(*(setting_of(own, share, steps) for share in SHARES))
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
         sizes = tuple((int(h), int(w), int(begins)) for h, w, begins in setting["sizes"])
@@ -128,7 +127,7 @@ class ProgressiveResizing(Strategy):
             with torch.no_grad():
                 training.forward(at_size(batch, own, side_of(own, SIZES[0])))
         except Exception as error:  # whatever a user's model does not like about smaller images
-            return {"reason": f"it does not run on smaller images: {type(error).__name__}: {error}".split("\n")[0]}
+            return {"reason": f"it does not run on smaller images: {first_line(error)}"}
         return {"own": list(own)}
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, kept
+from autoopt_strategies.common import Setting, Settings, first_line, more_or_less
 
 RATIOS = (0.3, 0.5, 0.15)
 ROUND_TO = 4
@@ -83,8 +83,7 @@ class Pruning(Strategy):
 
     def settings(self, case: Case) -> Settings:
         inputs = case.inspected(self.name)["inputs"]
-        first = yield {"ratio": RATIOS[0], "inputs": inputs}
-        yield {"ratio": RATIOS[1] if kept(first) else RATIOS[2], "inputs": inputs}
+        return more_or_less(*({"ratio": ratio, "inputs": inputs} for ratio in RATIOS))
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
         return setup.with_model(Narrowed(setting["ratio"], frozen_inputs(setting["inputs"])))
@@ -146,7 +145,7 @@ def narrowed_copy(model: Any, inputs: list[list[Any]]) -> Setting:
         with torch.no_grad():
             copied.eval()(*(tensor.to(device) for tensor in tensors))
     except Exception as error:  # whatever a user's forward does not like about fewer channels
-        return {"reason": f"it does not run with fewer channels: {type(error).__name__}: {error}".split("\n")[0]}
+        return {"reason": f"it does not run with fewer channels: {first_line(error)}"}
     after = sum(p.numel() for p in copied.parameters())
     if after > 0.95 * before:
         return {"reason": f"hardly any channel can be taken out: {before} parameters would become {after}"}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Change, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, at_most, declared, kept
+from autoopt_strategies.common import Setting, Settings, at_most, declared, while_kept
 from autoopt_strategies.training.batch_size import BatchSize
 
 ADAM = frozenset({"Adam", "AdamW", "NAdam", "RAdam"})
@@ -143,9 +143,8 @@ class RatesByLayer(Strategy):
     def settings(self, case: Case) -> Settings:
         """LAMB's factor of the learning rate; LARS's share of the weights."""
         adam = case.workload.optimizer.type in ADAM
-        for by in (10.0, 30.0) if adam else (0.02, 0.002):
-            if not kept((yield {"rule": "lamb" if adam else "lars", "by": by})):
-                return
+        rule, values = ("lamb", (10.0, 30.0)) if adam else ("lars", (0.02, 0.002))
+        return while_kept({"rule": rule, "by": by} for by in values)
 
     def companions(self, case: Case, setting: Setting) -> list[Change]:
         return larger(case)

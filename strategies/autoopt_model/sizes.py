@@ -10,7 +10,8 @@ from time import perf_counter
 from typing import Any
 
 from autoopt import UserBuild
-from autoopt_strategies.common import Setting
+from autoopt_strategies.common import Setting, first_line
+from autoopt_strategies.compute.rewriting.source import Refused
 
 SHARES = (0.5, 0.25, 0.75)
 MOST_SIZES = 3
@@ -20,10 +21,6 @@ LEAST_SAVED = 0.05
 """Share of the floating-point work, or of the parameters where the model has no matrix products."""
 
 Shapes = list[tuple[int, ...]]
-
-
-class Refused(Exception):  # noqa: N818 - reads as the sentence that the user gets
-    """A size that the workload cannot be trained with."""
 
 
 class NoSize(Exception):  # noqa: N818
@@ -147,7 +144,7 @@ def asked(live: Any, build: UserBuild, arguments: Mapping[str, int], batch: Any,
         model = build(**arguments).model
         model.to(live.training.device.torch).train()
     except Exception as error:  # whatever a user's build does not like
-        raise Refused(f"it cannot be built: {_line(error)}") from None
+        raise Refused(f"it cannot be built: {first_line(error)}") from None
     parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
     rows = {name: each.num_embeddings for name, each in model.named_modules() if isinstance(each, nn.Embedding)}
     if whole is not None:
@@ -158,7 +155,7 @@ def asked(live: Any, build: UserBuild, arguments: Mapping[str, int], batch: Any,
     except Refused:
         raise
     except Exception as error:  # and whatever the forward pass does not
-        raise Refused(f"it does not take the same batch: {_line(error)}") from None
+        raise Refused(f"it does not take the same batch: {first_line(error)}") from None
     if not isfinite(loss):
         raise Refused(f"its loss is {loss}")
     return Answer(parameters, work, shapes, rows)
@@ -211,13 +208,7 @@ def _check_optimizer(live: Any, model: Any) -> None:
     try:
         made = factory(list(model.parameters()))
     except Exception as error:
-        raise Refused(f"its optimizer cannot be made: {_line(error)}") from None
+        raise Refused(f"its optimizer cannot be made: {first_line(error)}") from None
     own = {id(p) for p in model.parameters()}
     if any(id(p) not in own for group in made.param_groups for p in group["params"]):
         raise Refused("the optimizer takes parameters of the model that build() made, not those that it is given")
-
-
-def _line(error: Exception) -> str:
-    """An error in one line."""
-    text = str(error).strip().split("\n")[0]
-    return f"{type(error).__name__}: {text}"[:200]

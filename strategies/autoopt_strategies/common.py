@@ -50,6 +50,17 @@ def compute_threads(case: Case) -> int:
     return int(case.setup.flags.get("threads") or case.environment.threads or case.environment.cores or 1)
 
 
+def tried_or_at_most(case: Case, ratio: float | None, best: float | None) -> Estimate | None:
+    """The what-if of forward and backward at a ratio that was tried on copies; else the most that is possible.
+
+    Args:
+        best: their ratio at the very best; None where it is not known.
+    """
+    if ratio is not None:
+        return tried_gain(case, ratio)
+    return None if best is None else at_most(compute_gain(case, best))
+
+
 def issued(case: Case, *, passes: float = 1.0, update: float = 1.0) -> dict[str, float]:
     """The ``host`` stage of a device, on which issuing forward and backward, and the update, takes another share.
 
@@ -225,6 +236,30 @@ def operator_share(case: Case, kinds: Iterable[str] = (), names: Iterable[str] =
 
 def kept(trial: Trial | None) -> bool:
     return trial is not None and trial.verdict == "kept"
+
+
+def first_line(error: Exception) -> str:
+    """An error as a reason, in one line."""
+    return f"{type(error).__name__}: {error}".strip().split("\n")[0][:200]
+
+
+def until_kept(settings: Iterable[Setting]) -> Settings:
+    """One setting after the other, up to the first that is kept."""
+    for setting in settings:
+        if kept((yield setting)):
+            return
+
+
+def while_kept(settings: Iterable[Setting]) -> Settings:
+    """One setting after the other, as long as each is kept."""
+    for setting in settings:
+        if not kept((yield setting)):
+            return
+
+
+def more_or_less(first: Setting, more: Setting, less: Setting) -> Settings:
+    """A setting, then a bolder one where it is kept, or a milder one."""
+    yield more if kept((yield first)) else less
 
 
 def climb(

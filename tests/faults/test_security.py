@@ -29,7 +29,7 @@ FROM_ITS_OWN_FORK = {"autoopt/simplify/batches.py": 1}
 THE_SCRIPTS_OWN = {"autoopt/benchmark/saving.py": 1}
 """``torch.load`` of the script itself, with the arguments that the script gives."""
 
-THE_USERS_METHOD = {"strategies/autoopt_strategies/compute/rewriting/forward.py": 1}
+THE_USERS_METHOD = {"strategies/autoopt_strategies/compute/rewriting/source.py": 1}
 """``exec`` of a method that was imported already, with some of its statements edited; no plan holds code."""
 
 THE_SCRIPT_ITSELF = {"autoopt/script/execute.py": 1}

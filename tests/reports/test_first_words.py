@@ -11,7 +11,6 @@ from autoopt.records import Estimate, EstimateKind, Prediction
 from autoopt_reports.frame import draw
 from autoopt_reports.plain import describe
 from autoopt_reports.state import State
-from autoopt_reports.terminal import Marks
 
 
 def test_the_first_steps_rank_the_stages() -> None:
@@ -21,7 +20,7 @@ def test_the_first_steps_rank_the_stages() -> None:
     state = State()
     state.update(look)
     frame = Console(width=140, file=io.StringIO())
-    frame.print(draw(state, 7.0, 60.0, 140, 24, Marks()))
+    frame.print(draw(state, 7.0, 60.0, 140, 24))
     assert f"first steps: {told}" in frame.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -32,7 +31,7 @@ def test_opportunities_are_shown_before_anything_is_measured() -> None:
     state = State()
     state.update(found)
     frame = Console(width=100, file=io.StringIO())
-    frame.print(draw(state, 7.0, 60.0, 100, 24, Marks()))
+    frame.print(draw(state, 7.0, 60.0, 100, 24))
     assert all(line in frame.file.getvalue() for line in told)  # type: ignore[attr-defined]
     nearly_all = e.Opportunities(at_most=((1000.0, ("threads",)), (20.0, ("amp", "compile")), (1.2, ("cache",))))
     assert describe(nearly_all) == "upper bounds of the gain: no bound for threads, amp, compile; 1.20× cache"
@@ -54,7 +53,7 @@ def test_predicted_gains_and_bounds_are_distinguished() -> None:
     state.update(e.Opportunities(at_most=((2.5, ("workers",)),)))
     state.update(found)
     frame = Console(width=100, file=io.StringIO())
-    frame.print(draw(state, 7.0, 60.0, 100, 24, Marks()))
+    frame.print(draw(state, 7.0, 60.0, 100, 24))
     assert all(line in frame.file.getvalue() for line in told)  # type: ignore[attr-defined]
     assert "2.50" not in frame.file.getvalue()  # type: ignore[attr-defined]
     assert describe(e.Predicted()) == "predicted gains: none"

@@ -235,7 +235,7 @@ def test_every_number_on_the_page_has_a_source_and_agrees_with_it(name: str, gol
 
 
 def test_the_profile_page_too(golden_profile: Any) -> None:
-    assert read(html.render_profile(golden_profile), golden_profile).numbers > 60
+    assert read(html.render(golden_profile), golden_profile).numbers > 60
 
 
 def test_a_wrong_number_is_caught(golden: Callable[[str], Result]) -> None:

@@ -131,7 +131,7 @@ def test_lone_surrogates_do_not_stop_a_report(tmp_path: Path) -> None:
 
 
 def test_the_profile_page(tmp_path: Path, golden_profile: Profile) -> None:
-    page = html.write_profile(golden_profile, tmp_path / "profile.html").read_text(encoding="utf-8")
+    page = html.write(golden_profile, tmp_path / "profile.html").read_text(encoding="utf-8")
     assert "does not apply" in page
     assert "no prediction" in page
     assert 'download="profile.json.gz"' in page

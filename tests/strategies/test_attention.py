@@ -22,8 +22,7 @@ from autoopt.records import Change, Plan
 from autoopt_strategies.compute.flash_attention import switch_attention
 from autoopt_strategies.compute.rewriting.attention import rewrite, survey_training
 from autoopt_strategies.compute.rewriting.attention_source import statements
-from autoopt_strategies.compute.rewriting.forward import RewriteFunctions
-from autoopt_strategies.compute.rewriting.source import edited
+from autoopt_strategies.compute.rewriting.source import RewriteFunctions, edited
 from benchmarks.attention import models
 from benchmarks.attention.models import OWN, Model, NanoGPT, Size
 from scripted import REGISTRY, changed_lines, sites_in

@@ -12,8 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from autoopt.records import Change, Sites
 from autoopt_strategies.compute.rewriting.source import Refused, edited
-from autoopt_strategies.training.evaluation_loop import LargerBatches, loop_around, statements
-from autoopt_strategies.training.larger_batches import in_batches_of
+from autoopt_strategies.training.evaluation_loop import LargerBatches, in_batches_of, loop_around, statements
 from scripted import patched
 
 SCRIPT = """\

@@ -155,6 +155,10 @@ class Frame:
     def path(self, points: Sequence[tuple[float, float]], kind: str) -> Path:
         return Path("M" + "L".join(f"{self.x.at(x) * 10:.0f} {self.y.at(y):.1f}" for x, y in points), kind)
 
+    def rule(self, value: float, kind: str, label: Phrase | str = "", anchor: str = "end", x1: float = 0) -> GuideLine:
+        """A level line at a value of the y axis."""
+        return GuideLine(x1, self.y.at(value), 100, self.y.at(value), kind, label, anchor)
+
     def steps(self, points: Sequence[tuple[float, float]], kind: str) -> Path:
         """A staircase: each value holds until the next."""
         pieces = [f"M{self.x.at(points[0][0]) * 10:.0f} {self.y.at(points[0][1]):.1f}"]

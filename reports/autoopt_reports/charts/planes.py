@@ -8,7 +8,7 @@ from autoopt_reports.view.learning import Learning, Series
 from autoopt_reports.view.roofline import Roofline
 from autoopt_reports.view.scaling import AS_IT_IS, LawView, ModelScalingView, ScalingView, TuningView, drawn
 from autoopt_reports.view.search import SearchSection
-from autoopt_reports.view.text import Name, Number, Phrase, say
+from autoopt_reports.view.text import say
 from autoopt_reports.view.tradeoff import Spot, Tradeoff
 from autoopt_reports.view.trials import Predictions
 
@@ -33,11 +33,7 @@ def curves_chart(view: Learning, series: tuple[Series, ...], axis: str) -> Plane
         kind = ("before", "after")[place if s.who != "final plan" else 1]
         paths += [f.area(s.band, kind)] if s.band else []
         paths += [f.path(seed, kind) for seed in s.seeds]
-    rules = tuple(
-        GuideLine(0, f.y.at(value), 100, f.y.at(value), "target", say("target {}", view.target))
-        for value in target
-        if view.target
-    )
+    rules = tuple(f.rule(value, "target", say("target {}", view.target)) for value in target if view.target)
     x_ticks, y_ticks = axes(f, _time(max(xs)) if axis == "seconds" else (1.0, ""))
     label = "wall-clock" if axis == "seconds" else "training steps"
     return Plane(f.height, x_ticks, y_ticks, label, view.metric, tuple(paths), rules=rules)
@@ -50,11 +46,10 @@ def difference_chart(view: Learning) -> Plane | None:
     points, margin = view.difference.points, view.difference.margin
     bounds = [0.0] if margin is None or margin.value is None else [-margin.value, 0.0, margin.value]
     f = frame((0.0, max(x for x, _ in points) or 1.0), span([*(y for _, y in points), *bounds]), 150)
-    rules = [GuideLine(0, f.y.at(0.0), 100, f.y.at(0.0), "zero")]
+    rules = [f.rule(0.0, "zero")]
     if margin is not None and margin.value is not None:
         for sign, value in (("+", margin.value), ("−", -margin.value)):
-            at = f.y.at(value)
-            rules.append(GuideLine(0, at, 100, at, "tolerance", say("tolerance " + sign + "{}", margin)))
+            rules.append(f.rule(value, "tolerance", say("tolerance " + sign + "{}", margin)))
     x_ticks, y_ticks = axes(f)
     return Plane(
         f.height, x_ticks, y_ticks, "training steps", "difference", (f.path(points, "after"),), rules=tuple(rules)
@@ -106,19 +101,13 @@ def tradeoff_chart(view: Tradeoff) -> Plane:
     paths = (f.steps(sorted(front), "front"),) if len(front) > 1 else ()
     rules: tuple[GuideLine, ...] = ()
     if view.limit is not None and limit is not None:
-        paths = (_feasible(f, limit, view.limit.below), *paths)
-        at = f.y.at(limit)
-        rules = (GuideLine(0, at, 100, at, "target", say(view.limit.word + " {}", view.limit.value)),)
+        ends = (f.y.low, limit) if view.limit.below else (limit, f.y.high)  # the side of it that is shaded
+        paths = (f.area([(f.x.low, *ends), (f.x.high, *ends)], "after"), *paths)
+        rules = (f.rule(limit, "target", say(view.limit.word + " {}", view.limit.value)),)
     dots = (f.dots(((s.x.value or 0.0, s.y.value or 0.0) for s in quiet if s.x), "rejected"),) if quiet else ()
     x_unit = (1.0, "") if view.x_label == "cost to target" else _time(max(xs))
     x_ticks, y_ticks = axes(f, x_unit, (1024.0**3, " GiB") if memory else (1.0, ""))
     return Plane(f.height, x_ticks, y_ticks, view.x_label, view.y_label, paths, tuple(marks), rules, dots)
-
-
-def _feasible(f: Frame, limit: float, below: bool) -> Path:
-    """The shaded side of a limit."""
-    ends = (f.y.low, limit) if below else (limit, f.y.high)
-    return f.area([(f.x.low, *ends), (f.x.high, *ends)], "after")
 
 
 def _spot_mark(f: Frame, spot: Spot) -> Mark:
@@ -177,10 +166,11 @@ def roofline_chart(view: Roofline) -> Plane:
         paths.append(f.path([(x_low, slope * x_low), (top / slope, top)], "roof"))
     for roof, flops in roofs:
         start = f.x.at(flops / slope) if slope else 0.0
-        rules.append(GuideLine(start, f.y.at(flops), 100, f.y.at(flops), "roof", say("{} {}", roof.label, roof.flops)))
+        rules.append(f.rule(flops, "roof", say("{} {}", roof.label, roof.flops), x1=start))
     for step in view.steps:
-        at = f.y.at(step.speed.value or y_low)
-        rules.append(GuideLine(0, at, 100, at, step.when, say("step " + step.when + " {}", step.speed), "start"))
+        rules.append(
+            f.rule(step.speed.value or y_low, step.when, say("step " + step.when + " {}", step.speed), "start")
+        )
     marks = tuple(
         Mark(
             f.x.at(p.intensity.value or x_low),
@@ -197,6 +187,7 @@ def roofline_chart(view: Roofline) -> Plane:
 
 def search_chart(view: SearchSection) -> Plane | None:
     """The best so far, as the product of the kept ratios, over the run's clock; each trial a mark at its end."""
+    tip = "{} after {}, best so far {}"
     timed = [(m, m.at.value, m.best.value) for m in view.marks if m.at.value is not None and m.best.value is not None]
     if not timed:
         return None
@@ -204,16 +195,14 @@ def search_chart(view: SearchSection) -> Plane | None:
     f = frame((0.0, end), span([1.0, *(best for _, _, best in timed)], pad=0.1), 200)
     line: list[tuple[float, float]] = [(0.0, 1.0), *((at, best) for mark, at, best in timed if mark.verdict == "kept")]
     line.append((end, timed[-1][2]))
-    marks = [
-        Mark(f.x.at(at), f.y.at(best), "kept", "circle", _tip(mark.label, mark.at, mark.best))
-        for mark, at, best in timed
-        if mark.verdict == "kept"
-    ]
-    failed = [
-        Mark(f.x.at(at), f.y.at(best), "failed", "cross", _tip(mark.label, mark.at, mark.best))
-        for mark, at, best in timed
-        if mark.verdict == "failed"
-    ]
+    failed, marks = (
+        [
+            Mark(f.x.at(at), f.y.at(best), verdict, SHAPES[verdict], say(tip, mark.label, mark.at, mark.best))
+            for mark, at, best in timed
+            if mark.verdict == verdict
+        ]
+        for verdict in ("failed", "kept")
+    )
     other = [(at, best) for mark, at, best in timed if mark.verdict not in {"kept", "failed"}]
     dots = [f.dots(other, "rejected")] if other else []
     if len(failed) > 200:
@@ -251,15 +240,9 @@ def tuning_chart(view: TuningView) -> Plane | None:
         )
         for row, y in seen
     )
-    rules = tuple(
-        GuideLine(0, f.y.at(y), 100, f.y.at(y), "target", say("target {}", view.target)) for y in target
-    )  # fmt: skip
+    rules = tuple(f.rule(y, "target", say("target {}", view.target)) for y in target)
     x_ticks, y_ticks = axes(f)
     return Plane(f.height, x_ticks, y_ticks, "trial", f"best {view.metric}", (), marks, rules)
-
-
-def _tip(label: Name, at: Number, best: Number) -> Phrase:
-    return say("{} after {}, best so far {}", label, at, best)
 
 
 def law_chart(view: ModelScalingView, law: LawView) -> Plane | None:
@@ -284,12 +267,9 @@ def law_chart(view: ModelScalingView, law: LawView) -> Plane | None:
         )
         for row, x, y in spots
     )
-    rules = tuple(GuideLine(0, f.y.at(y), 100, f.y.at(y), "target", "target") for y in target)
+    rules = tuple(f.rule(y, "target", "target") for y in target)
     size, word = units.time_unit(max(values)) if law.of == "seconds" else (1.0, "")
     x_ticks, y_ticks = axes(f, y_unit=(size, f" {word}" if word else ""))
-    label = "time to target" if law.of == "seconds" else f"error ({_of(view)})"
+    error = str(view.metric) if view.mode == "min" else f"one less {view.metric}"
+    label = "time to target" if law.of == "seconds" else f"error ({error})"
     return Plane(f.height, x_ticks, y_ticks, "trained parameters", label, paths, marks, rules)
-
-
-def _of(view: ModelScalingView) -> str:
-    return str(view.metric) if view.mode == "min" else f"one less {view.metric}"

@@ -75,15 +75,10 @@ def adopt_view(result: Result) -> Adopt:
             )
         )
     changes.sort(key=lambda item: -(item.gain.value.value or 0) if item.gain else 0.0)
-    return Adopt(_headline(changes), tuple(changes), _together(result))
-
-
-def _headline(changes: list[Adoption]) -> Phrase:
-    if not changes:
-        return say("Nothing to adopt: no change was kept")
     shown = Number(units.count(len(changes)), len(changes), ("/best/plan/changes",), "count")
     words = "{} change to adopt" if len(changes) == 1 else "{} changes to adopt, the most worthwhile first"
-    return say(words, shown)
+    headline = say(words, shown) if changes else say("Nothing to adopt: no change was kept")
+    return Adopt(headline, tuple(changes), _together(result))
 
 
 def _gain(result: Result, strategy: str, found: tuple[int, Trial] | None) -> tuple[Interval | None, str, str]:
@@ -221,25 +216,17 @@ def patch_view(result: Result) -> PatchView | None:
     """None where the run was on a function that describes the workload, which has no patch."""
     if result.sites is None or result.patch is None:
         return None
+    changes = result.patch.changes
+    written = sum(change.how == "patched" for change in changes)
+    values = (Number(units.count(n), n, ("/patch/changes",), "count") for n in (written, len(changes)))
+    words = "{} of {} kept changes are in the patch" if len(changes) > 1 else "{} of {} kept change is in the patch"
+    headline = say(words, *values) if changes else say("Nothing to patch: no change was kept")
     return PatchView(
-        headline=_patch_headline(result.patch.changes),
+        headline=headline,
         diff=code(result.patch.diff) or None,
-        rows=tuple(_patch_row(change) for change in result.patch.changes),
+        rows=tuple(map(_patch_row, changes)),
         environment=code("".join(f"{name}={text}\n" for name, text in result.patch.environment.items())) or None,
     )
-
-
-def _patch_headline(changes: tuple[PatchedChange, ...]) -> Phrase:
-    if not changes:
-        return say("Nothing to patch: no change was kept")
-    written = sum(change.how == "patched" for change in changes)
-    values = (_count(written), _count(len(changes)))
-    words = "{} of {} kept changes are in the patch" if len(changes) > 1 else "{} of {} kept change is in the patch"
-    return say(words, *values)
-
-
-def _count(number: int) -> Number:
-    return Number(units.count(number), number, ("/patch/changes",), "count")
 
 
 def _patch_row(change: PatchedChange) -> PatchRow:

@@ -69,11 +69,12 @@ def machine_lines(environment: Environment) -> tuple[Detail, ...]:
     return tuple(lines)
 
 
+ROOFS = tuple(
+    (f"matmul {kind}", f"matmul_{kind.lower()}_flops_per_second") for kind in ("fp32", "TF32", "bf16", "fp16")
+)
+"""Label and field of the peaks that products are held against."""
 _PEAKS: tuple[tuple[str, str, units.Formatter], ...] = (
-    ("matmul fp32", "matmul_fp32_flops_per_second", units.flops),
-    ("matmul TF32", "matmul_tf32_flops_per_second", units.flops),
-    ("matmul bf16", "matmul_bf16_flops_per_second", units.flops),
-    ("matmul fp16", "matmul_fp16_flops_per_second", units.flops),
+    *((label, field, units.flops) for label, field in ROOFS),
     ("memory", "memory_bytes_per_second", units.bandwidth),
     ("copy to device, pageable", "copy_pageable_to_device_bytes_per_second", units.bandwidth),
     ("copy to device, pinned", "copy_pinned_to_device_bytes_per_second", units.bandwidth),

@@ -127,17 +127,10 @@ def _difference(result: Result) -> Difference | None:
         c = [v for curve in best if (v := at(curve, x)) is not None]
         if len(b) == len(base) and len(c) == len(best):
             points.append((x, fmean(c) - fmean(b)))
-    return Difference(thin(tuple(points)), _margin(result)) if points else None
-
-
-def _margin(result: Result) -> Number | None:
-    """The tolerance in the metric's unit, as a quality gate used it."""
-    tested = _tested(result)
-    return (
-        number(tested[0].margin, units.plain, f"{tested[1]}/margin")
-        if tested and tested[0].margin is not None
-        else None
-    )
+    tested = _tested(result)  # by a gate, with the tolerance in the metric's unit
+    known = tested is not None and tested[0].margin is not None
+    margin = number(tested[0].margin, units.plain, f"{tested[1]}/margin") if tested and known else None
+    return Difference(thin(tuple(points)), margin) if points else None
 
 
 def _tested(result: Result) -> tuple[Quality, str] | None:

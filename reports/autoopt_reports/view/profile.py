@@ -164,15 +164,14 @@ def _support(profile: Profile) -> tuple[Phrase, ...]:
 
 def _facts(profile: Profile) -> tuple[tuple[str, Number], ...]:
     base, step = profile.baseline, profile.baseline.step_seconds
+
+    def quantile(field: str) -> Number:
+        value = None if step is None else getattr(step, field)
+        return number(value, units.duration, "/baseline/step_seconds" + (f"/{field}" if step else ""))
+
     return (
-        (
-            "step, median",
-            number(step.p50 if step else None, units.duration, "/baseline/step_seconds" + ("/p50" if step else "")),
-        ),
-        (
-            "step, slowest hundredth",
-            number(step.p99 if step else None, units.duration, "/baseline/step_seconds" + ("/p99" if step else "")),
-        ),
+        ("step, median", quantile("p50")),
+        ("step, slowest hundredth", quantile("p99")),
         ("throughput", throughput(base, "/baseline")),
         ("peak memory", number(base.peak_memory_bytes, units.bytes_, "/baseline/peak_memory_bytes")),
         ("device busy", number(base.device_utilization, units.percent, "/baseline/device_utilization")),

@@ -111,7 +111,9 @@ def quality_view(result: Result) -> QualityView:
         )
     claim, quality, path, strategy = min(claims, key=lambda item: _ORDER.index(item[0]))
     whole = result.quality
-    if whole is not None and (whole.level or (whole.method != "not_tested" and _says_more(whole, claim))):
+    # A metric of the whole plan says less than the same losses of each change, unless it says that one was lost.
+    more = whole is not None and (claim not in ("identical", "same_losses") or whole.passed is False)
+    if whole is not None and (whole.level or (whole.method != "not_tested" and more)):
         claim = "undecided" if whole.passed is None else claim_of(whole, mode)
         return QualityView(claim, SHORT[claim], _detail(result, claim, whole, "/quality", "The final plan"))
     return QualityView(claim, SHORT[claim], _detail(result, claim, quality, path, strategy))
@@ -195,11 +197,6 @@ def _too_wide(result: Result, quality: Quality) -> Phrase:
         return Phrase()
     words = ", wider than the tolerance of {}: the probe shows that nothing is lost, the metric does not"
     return say(words, number(margin, plain, "/quality/margin"))
-
-
-def _says_more(whole: Quality, claim: Claim) -> bool:
-    """A metric of the whole plan says less than the same losses of each change, unless it says that one was lost."""
-    return claim not in ("identical", "same_losses") or whole.passed is False
 
 
 def _detail(result: Result, claim: Claim, quality: Quality | None, path: str, who: str) -> Phrase:

@@ -6,14 +6,8 @@ from dataclasses import dataclass
 
 from autoopt.records import Configuration, Operator, Peaks, Round
 from autoopt_reports.view import units
+from autoopt_reports.view.closing import ROOFS
 from autoopt_reports.view.text import Name, Number, Phrase, name, number, say
-
-_ROOFS = (
-    ("matmul fp32", "matmul_fp32_flops_per_second"),
-    ("matmul TF32", "matmul_tf32_flops_per_second"),
-    ("matmul bf16", "matmul_bf16_flops_per_second"),
-    ("matmul fp16", "matmul_fp16_flops_per_second"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +53,14 @@ def roofline_view(
     """``configurations``: (when, path, configuration). None where neither a roof nor an operator was measured."""
     roofs = tuple(
         Roof(label, number(getattr(peaks, field), units.flops, f"/environment/peaks/{field}"))
-        for label, field in _ROOFS
+        for label, field in ROOFS
         if getattr(peaks, field) is not None
     )
     bandwidth = number(peaks.memory_bytes_per_second, units.bandwidth, "/environment/peaks/memory_bytes_per_second")
     points: list[Point] = []
     unplaced = 0
-    for index, when in _picks(rounds):
+    last = len(rounds) - 1
+    for index, when in {0: "before", last: "after" if last else "before"}.items() if rounds else ():
         path = f"{base}/{index}" if base.endswith("rounds") else base
         ranked = sorted(enumerate(rounds[index].operators), key=lambda item: -item[1].seconds)[:8]
         for place, operator in ranked:
@@ -82,13 +77,6 @@ def roofline_view(
     if not roofs and not points and not steps:
         return None
     return Roofline(_headline(roofs, steps, points), roofs, bandwidth, tuple(points), steps, unplaced)
-
-
-def _picks(rounds: tuple[Round, ...]) -> list[tuple[int, str]]:
-    if not rounds:
-        return []
-    last = len(rounds) - 1
-    return [(0, "before")] if last == 0 else [(0, "before"), (last, "after")]
 
 
 def _point(operator: Operator, when: str, path: str) -> Point | None:

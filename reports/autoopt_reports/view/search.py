@@ -62,7 +62,6 @@ def search_view(result: Result) -> SearchSection:
     most = say("{} of a budget of {} were used", used, budget)
     if len(spent) > 1:
         most = most + say("; the most on {} ({})", spent[0].label, spent[0].share)
-    more = result.more_budget
     decided = tuple(
         DecidedRow(
             name(row.strategy, 40), _WORDS[row.verdict] if row.verdict else "undecided", name(reason_words(row.by))
@@ -77,7 +76,7 @@ def search_view(result: Result) -> SearchSection:
         marks,
         used,
         spent,
-        more,
+        result.more_budget,
         _break_even(result),
     )
 

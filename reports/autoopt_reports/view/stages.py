@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoopt.records import Resource, Round, Stage
+from autoopt.records import Resource, Round
 from autoopt_reports.view import units
 from autoopt_reports.view.text import Name, Number, Phrase, name, number, say
 
@@ -82,7 +82,10 @@ def stages_view(rounds: tuple[Round, ...], base: str = "/rounds") -> StagesView 
     if not rounds:
         return None
     first, last = 0, len(rounds) - 1
-    colours = _colours(rounds)
+    # A colour for each stage: first those that stand in the bars, so that these differ while there are enough.
+    stages = [stage for round_ in (rounds[0], rounds[-1]) for stage in round_.stages]
+    ordered = dict.fromkeys(stage.name for stage in [*(s for s in stages if s.exposed_seconds), *stages])
+    colours = {stage: place for place, stage in enumerate(ordered)}
     picks = [(first, "profile")] if first == last else [(first, "profile before"), (last, "profile after")]
     bars = [_bar(rounds[i], _path(base, i), when, colours) for i, when in picks]
     bars = [bar for bar in bars if bar.segments]
@@ -133,15 +136,6 @@ def _path(base: str, index: int) -> str:
     return f"{base}/{index}" if base.endswith("rounds") else base
 
 
-def _colours(rounds: tuple[Round, ...]) -> dict[str, int]:
-    """A colour for each stage: first those that stand in the bars, so that these differ as long as there are enough."""
-    stages = [stage for round_ in (rounds[0], rounds[-1]) for stage in round_.stages]
-    names: dict[str, int] = {}
-    for stage in [*(s for s in stages if s.exposed_seconds), *stages]:
-        names.setdefault(stage.name, len(names))
-    return names
-
-
 def _bar(round_: Round, path: str, when: str, colours: dict[str, int]) -> StepBar:
     segments = []
     paths, covered = [], 0.0
@@ -161,18 +155,14 @@ def _bar(round_: Round, path: str, when: str, colours: dict[str, int]) -> StepBa
             )
         )
     rest = round_.step_seconds - covered
-    if segments and rest > 0.005 * round_.step_seconds:
+    share = rest / round_.step_seconds
+    if segments and share > 0.005:
         segments.append(
             Segment(
                 REST,
                 len(colours),
                 Number(units.duration(rest), rest, (f"{path}/step_seconds", *paths), "less_all"),
-                Number(
-                    units.percent(rest / round_.step_seconds),
-                    rest / round_.step_seconds,
-                    (f"{path}/step_seconds", *paths),
-                    "share_less_all",
-                ),
+                Number(units.percent(share), share, (f"{path}/step_seconds", *paths), "share_less_all"),
             )
         )
     return StepBar(when, number(round_.step_seconds, units.duration, f"{path}/step_seconds"), tuple(segments))
@@ -181,18 +171,13 @@ def _bar(round_: Round, path: str, when: str, colours: dict[str, int]) -> StepBa
 def _rows(round_: Round, path: str, colours: dict[str, int]) -> tuple[StageRow, ...]:
     rows = []
     for index, stage in enumerate(round_.stages):
-        at = f"{path}/stages/{index}"
+        at, seconds = f"{path}/stages/{index}", stage.seconds if stage.measured else None
         rows.append(
             StageRow(
                 label=name(stage.name, 60),
                 resource=stage.resource.value,
                 colour=colours.get(stage.name, 0),
-                seconds=number(
-                    stage.seconds if stage.measured else None,
-                    units.duration,
-                    f"{at}/seconds",
-                    how="" if stage.measured else "unmeasured",
-                ),
+                seconds=number(seconds, units.duration, f"{at}/seconds", how="" if stage.measured else "unmeasured"),
                 exposed=number(stage.exposed_seconds, units.duration, f"{at}/exposed_seconds"),
                 ceiling=number(stage.ceiling_seconds, units.duration, f"{at}/ceiling_seconds"),
                 gap=number(stage.gap, units.ratio, f"{at}/gap"),
@@ -204,24 +189,18 @@ def _rows(round_: Round, path: str, colours: dict[str, int]) -> tuple[StageRow, 
     return tuple(rows)
 
 
-def bottleneck(round_: Round) -> tuple[int, Stage] | None:
-    return next(((i, s) for i, s in enumerate(round_.stages) if s.name == round_.bottleneck), None)
-
-
 def _headline(round_: Round, path: str, *, moved: bool) -> Phrase:
-    found = bottleneck(round_)
-    if found is None:
-        return say(
-            "In the profile a step takes {}; no single stage holds it back",
-            number(round_.step_seconds, units.duration, f"{path}/step_seconds"),
-        )
-    index, stage = found
+    index = next((i for i, stage in enumerate(round_.stages) if stage.name == round_.bottleneck), None)
+    step = number(round_.step_seconds, units.duration, f"{path}/step_seconds")
+    if index is None:
+        return say("In the profile a step takes {}; no single stage holds it back", step)
+    stage = round_.stages[index]
     text = say("Now the bottleneck is {}" if moved else "The bottleneck is {}", name(stage.name, 60))
     if stage.exposed_seconds is not None:
         text = text + say(
             ": {} of a step of {} in the profile",
             number(stage.exposed_seconds, units.duration, f"{path}/stages/{index}/exposed_seconds"),
-            number(round_.step_seconds, units.duration, f"{path}/step_seconds"),
+            step,
         )
     if stage.gap is not None:
         text = text + say(

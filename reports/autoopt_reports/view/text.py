@@ -162,6 +162,12 @@ def change_name(
     return name(" + ".join(texts), longest)
 
 
+def change_words(strategy: str, setting: Mapping[str, Any]) -> str:
+    """``workers (num_workers=8, pin_memory=True)``, as Python writes the values."""
+    words = ", ".join(f"{key}={value}" for key, value in setting.items())
+    return f"{strategy} ({words})" if words else strategy
+
+
 @dataclass(frozen=True, slots=True)
 class Interval:
     """An estimate as shown: bounds are rounded outwards, so the text never claims more than was measured.
@@ -189,13 +195,6 @@ class Interval:
             return say("at most {}", self.value)
         kind = {EstimateKind.SIMULATED: " simulated", EstimateKind.TRIED: " tried"}.get(self.kind, "")
         return say("{} [{}" + between + "{}]" + kind, self.value, self.low, self.high)
-
-    @property
-    def sentence(self) -> Phrase:
-        """With the confidence spelled out: ``2.31× (95 % CI 2.24–2.38)``."""
-        if self.confidence is None:
-            return self.phrase
-        return say("{} ({} CI {}–{})", self.value, self.confidence, self.low, self.high)
 
 
 def interval(
@@ -229,8 +228,3 @@ def interval(
         Number(units.count(estimate.n), estimate.n, (f"{path}/n",)),
         estimate.kind,
     )
-
-
-def times(value: float) -> str:
-    """A speedup without an interval."""
-    return units.ratio(value)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from statistics import median
 
-from autoopt.records import Estimate, EstimateKind, Result, Trial, Verdict
+from autoopt.records import EstimateKind, Result, Trial, Verdict
 from autoopt_reports.view import units
 from autoopt_reports.view.text import Interval, Name, Number, Phrase, change_name, interval, name, number, say
 
@@ -78,7 +78,10 @@ def trial_groups(result: Result) -> tuple[TrialGroup, ...]:
 
 
 def _row(place: int, trial: Trial) -> TrialRow:
-    at = f"/trials/{place}"
+    at, quality = f"/trials/{place}", trial.quality
+    word = "not tested"
+    if quality is not None and quality.passed is not None and quality.method != "not_tested":
+        word = "held" if quality.passed else "lost"
     return TrialRow(
         id=trial.id,
         place=place,
@@ -88,7 +91,7 @@ def _row(place: int, trial: Trial) -> TrialRow:
         throughput=interval(trial.throughput, f"{at}/throughput"),
         again=interval(trial.measured_again, f"{at}/measured_again"),
         time_to_target=interval(trial.time_to_target, f"{at}/time_to_target"),
-        quality=quality_word(trial),
+        quality=word,
         memory=number(trial.peak_memory_bytes, units.bytes_, f"{at}/peak_memory_bytes"),
         seconds=number(trial.seconds, units.duration, f"{at}/seconds"),
         reason=name(reason_words(trial.reason)) if trial.reason else None,
@@ -109,13 +112,6 @@ def reason_words(reason: str) -> str:
     """``out_of_memory: asked for 9 GiB`` as ``out of memory: asked for 9 GiB``."""
     kind, colon, rest = reason.partition(":")
     return f"{_KINDS.get(kind, kind)}{colon}{rest}"
-
-
-def quality_word(trial: Trial) -> str:
-    quality = trial.quality
-    if quality is None or quality.passed is None or quality.method == "not_tested":
-        return "not tested"
-    return "held" if quality.passed else "lost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +137,6 @@ def held(predicted: tuple[float, float], realized: tuple[float, float]) -> bool:
     return predicted[0] <= realized[1] and realized[0] <= predicted[1]
 
 
-def shown_bounds(predicted: Estimate) -> tuple[float, float]:
-    """The interval of a prediction as the reader sees it: of a declared one, its value alone."""
-    if predicted.kind is EstimateKind.DECLARED:
-        return predicted.value, predicted.value
-    return predicted.low, predicted.high
-
-
 def miss(predicted: float, realized: float) -> float:
     """How far the result lies from the prediction, as a factor less one; never negative."""
     return math.exp(abs(math.log(realized / predicted))) - 1
@@ -163,6 +152,8 @@ def predictions_view(result: Result) -> Predictions | None:
         assert predicted is not None
         assert realized is not None
         value = miss(p.value, r.value)
+        # As the reader sees them: of a declared prediction its value alone.
+        bounds = (p.value, p.value) if p.kind is EstimateKind.DECLARED else (p.low, p.high)
         rows.append(
             PredictionRow(
                 trial.id,
@@ -171,7 +162,7 @@ def predictions_view(result: Result) -> Predictions | None:
                 trial.verdict.value,
                 predicted,
                 realized,
-                held(shown_bounds(p), (r.low, r.high)),
+                held(bounds, (r.low, r.high)),
                 Number(
                     units.percent(value),
                     value,

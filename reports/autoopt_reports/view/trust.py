@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,8 +25,7 @@ class Check:
 
 
 def trust_checks(result: Result) -> tuple[Check, ...]:
-    sure = (_noise(result), _repeats(result), _verified(result), _quality(result))
-    checks = [*sure, _load(result), *_neighbors(result), _gaps(result)]
+    checks = [_noise(result), *_evidence(result), _quality(result), _load(result), *_neighbors(result), _gaps(result)]
     return tuple(check for check in checks if check is not None)
 
 
@@ -55,19 +55,14 @@ def _noise(result: Result) -> Check:
     return Check("Noise floor", "good", text)
 
 
-def _repeats(result: Result) -> Check | None:
+def _evidence(result: Result) -> Iterator[Check]:
+    """Repeats and trainings that the figure rests on; nothing where no change was kept."""
     found = repeats_phrase(result)
-    if found is None:
-        return None
-    enough, text = found
-    return Check("Repeats", "open" if enough is None else "good" if enough else "caution", text)
-
-
-def _verified(result: Result) -> Check | None:
-    if claim_of(result).status == "none":
-        return None
-    verified, text = verified_phrase(result)
-    return Check("End to end", "good" if verified else "caution", text)
+    if found is not None:
+        enough, text = found
+        yield Check("Repeats", "open" if enough is None else "good" if enough else "caution", text)
+        verified, text = verified_phrase(result)
+        yield Check("End to end", "good" if verified else "caution", text)
 
 
 def _quality(result: Result) -> Check | None:

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from autoopt.records import Change, Headline, Result, StopReason
+from autoopt.records import Headline, Result, StopReason
 from autoopt_reports.view import units
 from autoopt_reports.view.claims import (
     AT,
@@ -19,7 +19,19 @@ from autoopt_reports.view.claims import (
 )
 from autoopt_reports.view.pipeline import with_kind
 from autoopt_reports.view.quality import metric_pair, metric_phrase
-from autoopt_reports.view.text import Interval, Number, Phrase, change_name, code, join, name, number, say, throughput
+from autoopt_reports.view.text import (
+    Interval,
+    Number,
+    Phrase,
+    change_name,
+    change_words,
+    code,
+    join,
+    name,
+    number,
+    say,
+    throughput,
+)
 
 MOST_CHANGES = 5
 """Changes that the first screen names."""
@@ -79,7 +91,7 @@ def _fitted(result: Result) -> Phrase | None:
     return say(
         "Your workload does not fit into memory here. The baseline is the same batch " + changes
         + ", which makes it fit; a run that does not fit cannot be compared.",
-        *(name(_words(change), 120) for change in result.baseline.plan.changes),
+        *(name(change_words(change.strategy, change.setting), 120) for change in result.baseline.plan.changes),
     )  # fmt: skip
 
 
@@ -93,11 +105,6 @@ def _changes(result: Result) -> Phrase | None:
     return (
         say("{} change: " if len(names) == 1 else "{} changes: ", count) + join(names[:MOST_CHANGES], "; ") + f"{more}."
     )
-
-
-def _words(change: Change) -> str:
-    settings = ", ".join(f"{key}={value}" for key, value in change.setting.items())
-    return f"{change.strategy} ({settings})" if settings else change.strategy
 
 
 def _why(result: Result, status: Status) -> list[Phrase]:
@@ -168,29 +175,20 @@ def _recorded(result: Result, record: Headline) -> Iterator[Fact]:
 
 def _compared(result: Result) -> Iterator[Fact]:
     """Of a document without a headline: the time to target, and steps as the final comparison timed them."""
-    before, after = result.baseline, result.best
-    b_time, a_time = before.time_to_target_seconds, after.time_to_target_seconds
-    b_step, a_step = before.step_seconds, after.step_seconds
-    yield Fact(
-        "time to target" if result.objective.has_target else f"time to {target_phrase(result)}",
-        number(
-            b_time.value if b_time else None, units.duration, _at("baseline", b_time, "time_to_target_seconds", "value")
-        ),
-        number(
-            a_time.value if a_time else None, units.duration, _at("best", a_time, "time_to_target_seconds", "value")
-        ),
-    )
-    yield Fact(
-        "step in interleaved blocks, median",
-        number(b_step.p50 if b_step else None, units.duration, _at("baseline", b_step, "step_seconds", "p50")),
-        number(a_step.p50 if a_step else None, units.duration, _at("best", a_step, "step_seconds", "p50")),
-    )
+
+    def pair(label: str, field: str, inner: str) -> Fact:
+        sides = []
+        for side, measured in (("baseline", result.baseline), ("best", result.best)):
+            held, at = getattr(measured, field), f"/{side}/{field}"
+            value = None if held is None else getattr(held, inner)
+            sides.append(number(value, units.duration, at if held is None else f"{at}/{inner}"))
+        return Fact(label, *sides)
+
+    to_target = "time to target" if result.objective.has_target else f"time to {target_phrase(result)}"
+    yield pair(to_target, "time_to_target_seconds", "value")
+    yield pair("step in interleaved blocks, median", "step_seconds", "p50")
     rates = throughput(result.baseline, "/baseline"), throughput(result.best, "/best")
     yield Fact("throughput in interleaved blocks", *rates)
-
-
-def _at(configuration: str, present: object, field: str, inner: str) -> str:
-    return f"/{configuration}/{field}/{inner}" if present is not None else f"/{configuration}/{field}"
 
 
 def _pair(result: Result, label: str, field: str, form: units.Formatter) -> Fact:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, kept, tried_gain
+from autoopt_strategies.common import Setting, Settings, tried_gain, while_kept
 
 LEAST_BYTES = 4 << 20
 """Logits that are smaller than this stay in the caches anyway."""
@@ -52,15 +52,11 @@ class ChunkedLoss(Strategy):
         return None if ratio is None else tried_gain(case, ratio)
 
     def settings(self, case: Case) -> Settings:
-        for setting in self._each(case):
-            if not kept((yield setting)):
-                return
+        return while_kept(self._each(case))
 
     def memory_savings(self, case: Case) -> list[tuple[float, Setting]]:
         """Chunks hold a part of the logits, of their gradients and of their softmax."""
-        if not self.applies(case):
-            return []
-        return [(EXTRA, self._each(case)[0])]
+        return [(EXTRA, self._each(case)[0])] if self.applies(case) else []
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
         from autoopt_strategies.compute.deferred_head import DeferHead

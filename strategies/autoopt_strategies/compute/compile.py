@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import (
+    COMPUTE,
     Setting,
     Settings,
     after_paying,
@@ -94,8 +95,11 @@ class CompileModel(Strategy):
 
     def once_seconds(self, case: Case, setting: Setting) -> float:
         """Of a compilation that finds nothing cached."""
-        seconds = compile_seconds(case, regional=bool(setting.get("regional")))
-        return AUTOTUNED * seconds if setting.get("mode") == AUTOTUNE else seconds
+        modules = case.workload.model.modules
+        leaves = 0.0 + sum(count for kind, count in modules.items() if kind not in CONTAINERS)
+        if setting.get("regional"):  # a block that repeats is compiled once
+            leaves /= max(1, len(case.workload.model.repeated_blocks))
+        return (AUTOTUNED if setting.get("mode") == AUTOTUNE else 1.0) * (FIRST + EACH * leaves)
 
     def settings(self, case: Case) -> Settings:
         for setting in self._likeliest(case):
@@ -114,13 +118,15 @@ class CompileModel(Strategy):
         if len(case.workload.model.repeated_blocks) > 2:
             sites = case.sites.of("model") if case.sites is not None else ()
             torchs = {"torchs": True} if any(site.options.get("torchs_blocks") for site in sites) else {}
-            blocks = containers(case.workload.model.repeated_blocks)
+            # The modules that hold them: ``layers`` of ``layers.0`` and ``layers.1``.
+            blocks = list(dict.fromkeys(name.rpartition(".")[0] for name in case.workload.model.repeated_blocks))
             found.insert(0, {**whole, "regional": True, "blocks": blocks, **torchs})
         if case.device == "cuda" and case.workload.static_shapes is not False:
             found.append({"mode": "reduce-overhead"})
         tuned: Setting = {"mode": AUTOTUNE, **shapes}
         seconds = self.once_seconds(case, tuned)
-        if run_seconds(case) > PAYS * seconds and (case.seconds_left or 0.0) > TRIED * seconds:
+        step = case.pipeline.step_seconds if case.pipeline is not None else 0.0
+        if (case.planned_steps or 0) * step > PAYS * seconds and (case.seconds_left or 0.0) > TRIED * seconds:
             found.append(tuned)
         return found
 
@@ -184,7 +190,9 @@ class CompileModel(Strategy):
         best += whole - sum(operator.seconds for operator in fused)
         share = best / whole * busy_share(case)
         if case.device == "cpu":  # what an operator costs next to its own seconds is Python's and autograd's
-            share = min(1.0, best * _accumulation(case) / max(_passes(case), 1e-12))
+            simulation, passes = case.pipeline.round.simulation, sum(seconds_of(case, name) for name in COMPUTE)
+            whole_step = best * (simulation.accumulation if simulation is not None else 1)  # not one micro-batch alone
+            share = min(1.0, whole_step / max(passes, 1e-12))
         calls = sum(operator.calls or 1 for operator in found)
         stay = calls - sum(operator.calls or 1 for operator in fused)
         left = 0.0 if setting["mode"] == "reduce-overhead" else min(1.0, 2.0 * stay / calls)
@@ -197,41 +205,10 @@ class CompileModel(Strategy):
 
     def _gain(self, case: Case, share: float, left: float) -> Estimate | None:
         """Forward and backward at this share of their seconds, issued in this share of the host's."""
-        seconds = {name: seconds_of(case, name) * share for name in ("forward", "backward")}
+        seconds = {name: seconds_of(case, name) * share for name in COMPUTE}
         return gain(case, {**seconds, **issued(case, passes=left)})
-
-
-def run_seconds(case: Case) -> float:
-    """Seconds of the planned run's steps as they are now; 0 where its length is not known."""
-    step = case.pipeline.step_seconds if case.pipeline is not None else 0.0
-    return (case.planned_steps or 0) * step
-
-
-def containers(blocks: Iterable[str]) -> list[str]:
-    """The modules that hold blocks which repeat: ``layers`` of ``layers.0`` and ``layers.1``."""
-    return list(dict.fromkeys(name.rpartition(".")[0] for name in blocks))
 
 
 def _within(path: str) -> str:
     """A module's path as code behind its model's name: ``.encoder[0].layers``."""
     return "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in path.split(".") if part)
-
-
-def _passes(case: Case) -> float:
-    return seconds_of(case, "forward") + seconds_of(case, "backward")
-
-
-def _accumulation(case: Case) -> int:
-    """Operators are those of one micro-batch."""
-    simulation = case.pipeline.round.simulation if case.pipeline is not None else None
-    return simulation.accumulation if simulation is not None else 1
-
-
-def compile_seconds(case: Case, *, regional: bool) -> float:
-    """Seconds that compiling is likely to take here; a block that repeats is compiled once."""
-    modules = case.workload.model.modules
-    leaves = 0.0 + sum(count for kind, count in modules.items() if kind not in CONTAINERS)
-    blocks = len(case.workload.model.repeated_blocks)
-    if regional and blocks:
-        leaves = leaves / blocks
-    return FIRST + EACH * leaves

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
@@ -134,11 +135,8 @@ def _reshaped(given: Logits, *shape: Any) -> Logits | None:
     words = given.shape[-1]
     if given._moved or not sizes or not all(isinstance(size, int) for size in sizes):
         return None
-    known = 1
-    for size in sizes[:-1]:
-        known *= size
     rows = given._hidden.numel() // given._hidden.shape[-1]
-    if sizes[-1] != words and not (sizes[-1] == -1 and -1 not in sizes[:-1] and known == rows):
+    if sizes[-1] != words and not (sizes[-1] == -1 and -1 not in sizes[:-1] and prod(sizes[:-1]) == rows):
         return None
     return _derived(given, given._hidden.reshape(*sizes[:-1], given._hidden.shape[-1]))
 
@@ -170,21 +168,8 @@ def _transposed(given: Logits, one: int, other: int) -> Logits | None:
     return Logits(given._hidden, given._head, given._cast, True, given._full)
 
 
-def _permuted(given: Logits, *order: Any) -> Logits | None:
-    places = order[0] if len(order) == 1 else order
-    return _transposed(given, 1, 2) if tuple(places) == (0, 2, 1) else None
-
-
 def _float(given: Logits) -> Logits:
     return Logits(given._hidden, given._head, given._cast, given._moved, True)
-
-
-def _to(given: Logits, *args: Any, **kwargs: Any) -> Logits | None:
-    return _float(given) if args == (torch.float32,) and not kwargs else None
-
-
-def _same(given: Logits, *args: Any, **kwargs: Any) -> Logits | None:
-    return given if not args and not kwargs else None
 
 
 _KNOWN: dict[str, Any] = {
@@ -193,10 +178,12 @@ _KNOWN: dict[str, Any] = {
     "flatten": _flattened,
     "__getitem__": _indexed,
     "transpose": _transposed,
-    "permute": _permuted,
+    "permute": lambda given, *to: (
+        _transposed(given, 1, 2) if tuple(to[0] if len(to) == 1 else to) == (0, 2, 1) else None
+    ),
     "float": _float,
-    "to": _to,
-    "contiguous": _same,
+    "to": lambda given, *to, **more: _float(given) if to == (torch.float32,) and not more else None,
+    "contiguous": lambda given, *more, **named: None if more or named else given,
 }
 
 
@@ -266,9 +253,8 @@ class ChunkedLoss(torch.autograd.Function):
                     _add_product(to_weight, grad, part)
                 if to_bias is not None:
                     to_bias += grad.sum(0)
-        kept = [to_hidden, to_weight, to_bias]
         ctx.words = words
-        ctx.save_for_backward(*kept)
+        ctx.save_for_backward(to_hidden, to_weight, to_bias)
         return total
 
     @staticmethod

@@ -8,9 +8,9 @@ from functools import reduce
 from typing import Any
 
 from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, at_most, compute_gain, kept, operator_share, tried_gain
+from autoopt_strategies.common import Setting, Settings, kept, operator_share, tried_or_at_most
 from autoopt_strategies.compute.rewriting.attention_source import statements
-from autoopt_strategies.compute.rewriting.forward import RewriteFunctions, edits_of
+from autoopt_strategies.compute.rewriting.source import RewriteFunctions, edits_of
 
 SCORES = ("softmax", "masked_fill", "bmm", "baddbmm", "where")
 """Operators of hand-written attention, as parts of their names."""
@@ -109,12 +109,8 @@ class FlashAttention(Strategy):
         """Seconds of forward and backward with it on a copy; else: scores are neither written nor read."""
         found = case.inspected(self.name)
         ratio = min(found["backends"].values()) if setting.get("off") and found.get("backends") else found.get("ratio")
-        if ratio is not None:
-            return tried_gain(case, ratio)
         share = operator_share(case, names=SCORES)
-        if share is None:
-            return None
-        return at_most(compute_gain(case, 1 - share))
+        return tried_or_at_most(case, ratio, None if share is None else 1 - share)
 
     def settings(self, case: Case) -> Settings:
         found = case.inspected(self.name)
@@ -130,8 +126,7 @@ class FlashAttention(Strategy):
             yield {**setting, "off": off}
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
-        for change in transforms(setting):
-            setup = setup.with_model(change)
+        setup = reduce(lambda one, change: one.with_model(change), transforms(setting), setup)
         return setup.with_flags(attention_off=tuple(setting["off"])) if setting.get("off") else setup
 
     def recipe(self, setting: Setting) -> Recipe:

@@ -13,10 +13,10 @@ from autoopt_strategies.common import (
     at_most,
     gain,
     issued,
-    kept,
     ratio_in_turns,
     seconds_of,
     tried_gain,
+    until_kept,
 )
 
 FUSED = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
@@ -140,9 +140,7 @@ class FusedOptimizer(Strategy):
         return at_most(gain(case, {"optimizer": min(best, seconds_of(case, "optimizer")), **fewer}))
 
     def settings(self, case: Case) -> Settings:
-        for way in self._ways(case):
-            if kept((yield {"implementation": way})):
-                return
+        return until_kept({"implementation": way} for way in self._ways(case))
 
     def memory_savings(self, case: Case) -> list[tuple[float, Setting]]:
         """The copies of all parameters that torch's grouped update makes, which is its choice on CUDA."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, kept, tried_gain
+from autoopt_strategies.common import Setting, Settings, tried_gain, while_kept
 from autoopt_strategies.input.batches import dataset_of
 
 LEAST_SHARE = 0.002
@@ -86,8 +86,7 @@ class GarbageCollection(Strategy):
         return tried_gain(case, {stage: 1.0 - found.get(what, 0.0) for stage, what in by_stage.items()})
 
     def settings(self, case: Case) -> Settings:
-        if kept((yield {"every": 100})):
-            yield {"every": 1000}
+        return while_kept([{"every": 100}, {"every": 1000}])
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
         return setup.with_optimizer(CollectRarely(setting["every"]))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -10,8 +12,9 @@ from torch import nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from autoopt_strategies.common import CLOSE
+from autoopt_strategies.common import first_line
 from autoopt_strategies.compute.deferred_head import ChunkedLoss, DeferHead
+from autoopt_strategies.compute.rewriting.survey import same, watched
 
 
 class _Losses(TorchFunctionMode):
@@ -44,24 +47,20 @@ def head_of_loss(live: Any, least_bytes: int = 0) -> dict[str, Any]:
             return {"reason": f"the logits are small: {rows} rows of {words} words"}
         reason = _different(live, model, path, max(1, rows // 3), batch)
     except Exception as error:  # a model that does not like to be copied or examined is left alone
-        return {"reason": f"the loss cannot be traced: {type(error).__name__}: {str(error).partition(chr(10))[0]}"}
+        return {"reason": f"the loss cannot be traced: {first_line(error)}"}
     return {"reason": reason} if reason else {"path": path, "rows": rows, "words": words}
 
 
 def _found(live: Any, model: nn.Module, batch: Any) -> tuple[str | None, torch.Tensor | None]:
     outputs: dict[str, torch.Tensor] = {}
-    hooks = [
-        module.register_forward_hook(lambda _module, _args, out, name=name: outputs.__setitem__(name, out))
-        for name, module in model.named_modules()
-        if type(module) is nn.Linear
-    ]
     seen = _Losses()
-    try:
-        with torch.random.fork_rng(), seen:
-            _loss(live, model, batch)
-    finally:
-        for hook in hooks:
-            hook.remove()
+
+    def note(path: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        if type(module) is nn.Linear:
+            outputs[path] = output
+
+    with torch.random.fork_rng(), watched(model, after=note), seen:
+        _loss(live)(model, batch)
     if len(seen.inputs) != 1 or seen.inputs[0].ndim < 2:
         return None, None
     words = seen.inputs[0].shape[1]  # where cross_entropy has the classes
@@ -71,33 +70,23 @@ def _found(live: Any, model: nn.Module, batch: Any) -> tuple[str | None, torch.T
     return None, None
 
 
-def _loss(live: Any, model: nn.Module, batch: Any) -> torch.Tensor:
-    autocast = live.training.autocast
-    if autocast is None:
-        return live.training.loss(model, batch)  # type: ignore[no-any-return]
-    with autocast:
-        return live.training.loss(model, batch)  # type: ignore[no-any-return]
+def _loss(live: Any) -> Callable[[Any, Any], Any]:
+    """The loss under the autocast that the training has."""
+
+    def loss(model: Any, batch: Any) -> Any:
+        with live.training.autocast or nullcontext():
+            return live.training.loss(model, batch)
+
+    return loss
 
 
 def _different(live: Any, model: nn.Module, path: str, rows: int, batch: Any) -> str | None:
     """Why chunks are not used or give something else; None where they give the same loss and gradients."""
-    results = []
-    for change in (None, DeferHead(path, rows)):
-        tried = copy.deepcopy(model)
-        tried = change(tried) if change is not None else tried
-        devices = [live.device.torch] if live.device.kind == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(0)
-            loss = _loss(live, tried, batch)
-        if change is not None and not _in_chunks(loss):
+    changed, loss = DeferHead(path, rows)(copy.deepcopy(model)), _loss(live)
+    with torch.random.fork_rng():
+        if not _in_chunks(loss(copy.deepcopy(changed), batch)):
             return "the logits are used in a way that needs all of them at once"
-        loss.backward()  # type: ignore[no-untyped-call]
-        norms = {name: float(p.grad.norm()) for name, p in tried.named_parameters() if p.grad is not None}
-        results.append((float(loss.detach()), norms))
-    (one, norms), (other, others) = results
-    same = _close(one, other) and norms.keys() == others.keys()
-    same = same and all(_close(norms[name], others[name], max(norms.values())) for name in norms)
-    return None if same else "in chunks the loss or its gradients are others"
+    return None if same(model, changed, loss, batch) else "in chunks the loss or its gradients are others"
 
 
 def _in_chunks(loss: torch.Tensor) -> bool:
@@ -112,7 +101,3 @@ def _in_chunks(loss: torch.Tensor) -> bool:
         seen.add(node)
         waiting += [before for before, _ in node.next_functions]
     return False
-
-
-def _close(one: float, other: float, scale: float = 0.0) -> bool:
-    return abs(one - other) <= CLOSE * max(abs(one), scale, 1e-9)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import FASTER, Setting, at_most, compute_gain, low_precision, operator_share, tried_gain
+from autoopt_strategies.common import FASTER, Setting, low_precision, operator_share, tried_or_at_most
 
 
 class MatmulPrecision(Strategy):
@@ -38,15 +38,9 @@ class MatmulPrecision(Strategy):
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
         """Seconds of forward and backward so on a copy; where that was not tried, from the peaks."""
-        ratio = case.inspected(self.name).get(setting["precision"])
-        if ratio is not None:
-            return tried_gain(case, ratio)
-        ratio = _ratio(case, setting["precision"])
-        share = operator_share(case, {"matmul"})
-        if ratio is None or share is None:
-            return None
-        factor = 1 - share * (1 - 1 / ratio)
-        return at_most(compute_gain(case, factor))
+        ratio, share = _ratio(case, setting["precision"]), operator_share(case, {"matmul"})
+        best = None if ratio is None or share is None else 1 - share * (1 - 1 / ratio)
+        return tried_or_at_most(case, case.inspected(self.name).get(setting["precision"]), best)
 
     def settings(self, case: Case) -> list[Setting]:
         levels = ("high", "medium") if case.device == "cuda" else ("medium",)

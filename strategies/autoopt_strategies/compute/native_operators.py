@@ -7,9 +7,9 @@ from functools import reduce
 from typing import Any
 
 from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, at_most, compute_gain, operator_share, tried_gain
-from autoopt_strategies.compute.rewriting.forward import RewriteFunctions, edits_of
+from autoopt_strategies.common import Setting, operator_share, tried_or_at_most
 from autoopt_strategies.compute.rewriting.operators import statements
+from autoopt_strategies.compute.rewriting.source import RewriteFunctions, edits_of
 
 
 def transforms(setting: Setting) -> list[Callable[[Any], Any]]:
@@ -58,11 +58,8 @@ class NativeOperators(Strategy):
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
         """Seconds of forward and backward with it on a copy; else what all such operators take is the most it saves."""
-        ratio = case.inspected(self.name).get("ratio")
-        if ratio is not None:
-            return tried_gain(case, ratio)
         share = operator_share(case, kinds=("elementwise",), names=("conv",))
-        return None if share is None else at_most(compute_gain(case, 1 - share))
+        return tried_or_at_most(case, case.inspected(self.name).get("ratio"), None if share is None else 1 - share)
 
     def settings(self, case: Case) -> list[Setting]:
         found = case.inspected(self.name)

@@ -108,7 +108,10 @@ class RecordedStep:
             return self._step(batches)  # another number of the optimizer's, such as a momentum that cycles
         for place, tensor in zip(self._places, tensors, strict=True):
             place.copy_(tensor, non_blocking=True)
-        self._write_rates()
+        for number, (group, rate) in enumerate(self._rates):
+            if group["lr"] != self._written[number]:
+                self._written[number] = group["lr"]
+                rate.fill_(group["lr"])
         assert self._replay is not None
         return self._replay()
 
@@ -158,13 +161,6 @@ class RecordedStep:
         finally:
             for (group, _), rate in zip(self._rates, before, strict=True):
                 group["lr"] = rate
-
-    def _write_rates(self) -> None:
-        for number, (group, rate) in enumerate(self._rates):
-            now = group["lr"]
-            if now != self._written[number]:
-                rate.fill_(now)
-                self._written[number] = now
 
     def _numbers_now(self) -> list[dict[str, Any]]:
         """The options of the optimizers that a graph holds as numbers."""

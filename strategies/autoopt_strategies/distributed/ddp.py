@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import COMPUTE, Setting, Settings, declared, gain, kept, ranged, seconds_of
+from autoopt_strategies.common import COMPUTE, Setting, Settings, declared, gain, ranged, seconds_of, until_kept
 from autoopt_strategies.distributed.common import processes
 
 INPUT = ("storage", "preparation", "collate", "pin", "copy")
+CONFLICTS = {
+    "optimizer_in_backward": "updates within the backward pass come before gradients are averaged",
+    "cuda_graphs": "a step that is replayed as a whole sends no gradients",
+}
+"""Changes that several processes cannot have."""
 
 
 def synchronized(model: Any) -> Any:
@@ -55,7 +60,10 @@ class DistributedDataParallel(Strategy):
             return Applies.no("a batch of one sample cannot be shared out")
         if facts.model.has_batchnorm and case.device != "cuda":
             return Applies.no("BatchNorm would see each process's samples alone, and can see all on CUDA only")
-        return _conflict(case)
+        for name, reason in CONFLICTS.items():
+            if case.plan.setting(name) is not None:
+                return Applies.no(f"{name} is in the plan: {reason}")
+        return Applies.yes()
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
         """Each process has its share of the samples; what sending costs is not known before it was tried."""
@@ -71,10 +79,7 @@ class DistributedDataParallel(Strategy):
 
     def settings(self, case: Case) -> Settings:
         count = min(case.processes, case.workload.batch_size or case.processes)
-        while count > 1:
-            if kept((yield self._setting(case, count))):
-                return
-            count //= 2
+        return until_kept(self._setting(case, count >> halvings) for halvings in range(count.bit_length() - 1))
 
     def _setting(self, case: Case, count: int) -> Setting:
         setting: Setting = {"processes": count}
@@ -114,17 +119,6 @@ class DistributedDataParallel(Strategy):
     def inspect(self, live: Any) -> Setting:
         """Names of parameters that a step leaves without a gradient, where several processes may train."""
         return {"unused": live.unused_parameters()}
-
-
-def _conflict(case: Case) -> Applies:
-    """No where the plan holds a change that several processes cannot have."""
-    for name, reason in (
-        ("optimizer_in_backward", "updates within the backward pass come before gradients are averaged"),
-        ("cuda_graphs", "a step that is replayed as a whole sends no gradients"),
-    ):
-        if case.plan.setting(name) is not None:
-            return Applies.no(f"{name} is in the plan: {reason}")
-    return Applies.yes()
 
 
 def _with_fewer_threads(case: Case, count: int) -> float:

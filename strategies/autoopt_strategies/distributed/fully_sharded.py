@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, kept, memory_used
+from autoopt_strategies.common import Setting, Settings, memory_used, while_kept
 from autoopt_strategies.distributed.common import described, processes
 
 FULL = 0.6
@@ -62,9 +62,7 @@ class FullyShardedParameters(Strategy):
         return Estimate(value=1.0, low=0.5, high=1.1, n=1).as_kind("declared")
 
     def settings(self, case: Case) -> Settings:
-        if not kept((yield {"reshard": True})):
-            return
-        yield {"reshard": False}
+        return while_kept([{"reshard": True}, {"reshard": False}])
 
     def memory_savings(self, case: Case) -> list[tuple[float, Setting]]:
         """All but this process's share of parameters, gradients and states."""

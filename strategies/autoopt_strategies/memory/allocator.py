@@ -60,7 +60,13 @@ class Allocator(Strategy):
     def applies(self, case: Case) -> Applies:
         found = case.inspected(self.name)
         if case.device == "cuda":
-            return _pressed(case)
+            variable, value = configured()
+            if os.environ.get(variable) == value:
+                return Applies.no(f"{variable} has it already")
+            used = memory_used(case)
+            if case.fits and used is not None and used < PRESSED and case.workload.static_shapes is not False:
+                return Applies.no(f"{used:.0%} of the memory is used and shapes are static: nothing fragments")
+            return Applies.yes()
         if case.device != "cpu":
             return Applies.no(f"tensors are in the memory of {case.environment.device}, which torch keeps by itself")
         if "page_seconds" not in found:
@@ -131,17 +137,6 @@ def page_seconds() -> float:
         return (perf_counter() - began) / PAGES
 
     return min(each() for _ in range(TURNS))
-
-
-def _pressed(case: Case) -> Applies:
-    """Whether CUDA's allocator may lack memory that is there."""
-    variable, value = configured()
-    if os.environ.get(variable) == value:
-        return Applies.no(f"{variable} has it already")
-    used = memory_used(case)
-    if case.fits and used is not None and used < PRESSED and case.workload.static_shapes is not False:
-        return Applies.no(f"{used:.0%} of the memory is used and shapes are static: nothing fragments")
-    return Applies.yes()
 
 
 def _stages(case: Case) -> tuple[str, ...]:

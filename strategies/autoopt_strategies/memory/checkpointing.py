@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from autoopt import Applies, Case, Change, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy, Wrap
-from autoopt_strategies.common import Setting, Settings, gain, kept, memory_used, per_sample, ranged, seconds_of
+from autoopt_strategies.common import Setting, Settings, gain, memory_used, per_sample, ranged, seconds_of, until_kept
+from autoopt_strategies.training.batch_size import BatchSize
 
 PRESSED = 0.5
 """Share of the device memory from which on room for a larger batch is worth computing activations again."""
@@ -134,8 +135,7 @@ class Checkpointing(Strategy):
         return ranged(together, together.value, min(alone.low, together.low), max(1.5, together.high))
 
     def settings(self, case: Case) -> Settings:
-        if not kept((yield {"every": 1, "selective": True})):
-            yield {"every": 1}
+        return until_kept([{"every": 1, "selective": True}, {"every": 1}])
 
     def memory_savings(self, case: Case) -> list[tuple[float, Setting]]:
         """Keeping what is expensive first; a whole second forward pass is a quarter of a step or more."""
@@ -146,13 +146,8 @@ class Checkpointing(Strategy):
         facts = case.workload
         if not facts.batch_size or facts.loader.custom_batch_sampler or case.plan.setting("accumulation") is not None:
             return []
-        from math import sqrt
-
         size = 2 * (case.setup.batch.size or facts.batch_size)
-        times = size / facts.batch_size
-        factor = times if facts.optimizer.type == "SGD" else sqrt(times)
-        change = {"size": size, "learning_rate_factor": round(factor, 4), "warmup_steps": 0}
-        return [Change(strategy="batch_size", setting=change)]
+        return [Change(strategy="batch_size", setting=BatchSize().setting_of(case, size))]
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
         return setup.with_model(Wrap(PART, tuple(_options(setting).items())))

@@ -5,7 +5,17 @@ from __future__ import annotations
 from math import ceil, sqrt
 
 from autoopt import Applies, Case, Change, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, climb, gain, memory_used, per_sample, ranged, seconds_of
+from autoopt_strategies.common import (
+    COMPUTE,
+    Setting,
+    Settings,
+    climb,
+    gain,
+    memory_used,
+    per_sample,
+    ranged,
+    seconds_of,
+)
 
 LINEAR = frozenset({"SGD", "ASGD", "Rprop"})
 WARMUP = 0.05
@@ -61,14 +71,21 @@ class BatchSize(Strategy):
         factor = per_sample(case, times)
         if factor is None:
             return None
-        changed = {name: seconds_of(case, name) * factor for name in ("forward", "backward")}
+        changed = {name: seconds_of(case, name) * factor for name in COMPUTE}
         changed |= {name: seconds_of(case, name) / times for name in ("optimizer", "host")}
         estimate = gain(case, changed)
         if estimate is None:
             return None
         # Larger products run nearer to their peak, which launches alone do not show.
-        room = gain(case, {**changed, **_half_way(case, changed)})
-        return ranged(estimate, estimate.value, min(1.0, estimate.low), _high(estimate, room))
+        stages = [case.pipeline.stage(name) for name in COMPUTE]
+        half_way = {
+            stage.name: min(changed[stage.name], (changed[stage.name] + stage.ceiling_seconds) / 2)
+            for stage in stages
+            if stage is not None and stage.ceiling_seconds is not None
+        }
+        room = gain(case, {**changed, **half_way})
+        high = max(estimate.high, room.high if room is not None else estimate.high)
+        return ranged(estimate, estimate.value, min(1.0, estimate.low), high)
 
     def settings(self, case: Case) -> Settings:
         now = _size(case)
@@ -83,12 +100,8 @@ class BatchSize(Strategy):
         alone = self.predict(case, setting)
         if alone is None or alone.value > 1.02 or cores < 2 or case.loader_option("num_workers"):
             return []
-        number = min(4, cores)
-        return [
-            Change(
-                strategy="workers", setting={"num_workers": number, "prefetch_factor": 2, "persistent_workers": True}
-            )
-        ]
+        setting = {"num_workers": min(4, cores), "prefetch_factor": 2, "persistent_workers": True}
+        return [Change(strategy="workers", setting=setting)]
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
         return setup.with_batch(**setting)
@@ -120,10 +133,12 @@ class BatchSize(Strategy):
         used = memory_used(case)
         if used:
             most = min(most, int(now * FILLED / used))
-        smallest_failure = min(
-            (int(trial.setting.get("size", now)) for trial in case.trials if _was_memory(trial)), default=None
-        )
-        return most if smallest_failure is None else min(most, smallest_failure - 1)
+        failed = [
+            int(trial.setting.get("size", now))
+            for trial in case.trials
+            if trial.strategy == self.name and trial.reason.startswith(("out_of_memory", "memory:"))
+        ]
+        return min([most, *(size - 1 for size in failed)])
 
     def _limit(self, case: Case) -> str:
         used = memory_used(case)
@@ -135,22 +150,3 @@ class BatchSize(Strategy):
 
 def _size(case: Case) -> int:
     return case.setup.batch.size or case.workload.batch_size or 1
-
-
-def _was_memory(trial: object) -> bool:
-    reason = str(getattr(trial, "reason", ""))
-    return getattr(trial, "strategy", "") == "batch_size" and reason.startswith(("out_of_memory", "memory:"))
-
-
-def _half_way(case: Case, changed: dict[str, float]) -> dict[str, float]:
-    """Compute half-way from what is left to its ceiling."""
-    found = {}
-    for name in ("forward", "backward"):
-        stage = case.pipeline.stage(name) if case.pipeline is not None else None
-        if stage is not None and stage.ceiling_seconds is not None:
-            found[name] = min(changed[name], (changed[name] + stage.ceiling_seconds) / 2)
-    return found
-
-
-def _high(estimate: Estimate, room: Estimate | None) -> float:
-    return max(estimate.high, room.high if room is not None else estimate.high)

@@ -12,10 +12,9 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from autoopt_strategies.compute.rewriting.forward import rewritten
-from autoopt_strategies.compute.rewriting.source import Edits, Refused, function_of
+from autoopt_strategies.compute.rewriting.source import Edits, Refused, function_of, rewritten
 
-BATCHES = "autoopt_strategies.training.larger_batches:in_batches_of"
+BATCHES = f"{__name__}:in_batches_of"
 Loop = dict[str, Any]
 
 
@@ -98,8 +97,6 @@ class LargerBatches:
     size: int
 
     def __call__(self, model: Any) -> Any:
-        from autoopt_strategies.training.larger_batches import in_batches_of
-
         found = self._function()
         if "in_batches_of" not in found.__code__.co_names:  # a model that is wrapped is found again
             found.__code__ = rewritten(found, {"line": self.line, "size": self.size}, statements).__code__
@@ -116,3 +113,29 @@ class LargerBatches:
                 if isinstance(found, types.FunctionType):
                     return found
         raise Refused(f"no module has {self.function} of {self.file}")
+
+
+def in_batches_of(loader: Any, size: int) -> Any:
+    """The samples of a loader in the same order and with the same draws, so many a batch: nothing learns from them.
+
+    A loader that makes its batches in its own way, or drops samples, stays as it is.
+    """
+    from torch.utils.data import DataLoader, IterableDataset
+
+    own = "__iter__" in {name for kind in type(loader).__mro__ for name in vars(kind) if kind not in DataLoader.__mro__}
+    if not isinstance(loader, DataLoader) or own or isinstance(loader.dataset, IterableDataset):
+        return loader
+    if loader.batch_size is None or loader.batch_size >= size:
+        return loader
+    if loader.drop_last and len(loader) * loader.batch_size < len(loader.sampler):  # type: ignore[arg-type]
+        return loader
+    return DataLoader(
+        loader.dataset,
+        batch_size=size,
+        sampler=loader.sampler,
+        num_workers=loader.num_workers,
+        collate_fn=loader.collate_fn,
+        pin_memory=loader.pin_memory,
+        worker_init_fn=loader.worker_init_fn,
+        generator=loader.generator,
+    )

@@ -14,7 +14,7 @@ from autoopt_strategies.common import (
     at_most,
     compute_gain,
     declared,
-    kept,
+    while_kept,
 )
 from autoopt_strategies.input.batches import dataset_of
 from autoopt_strategies.input.sequences import Grouped, needed, padded, size_of, tensors
@@ -85,9 +85,7 @@ class LengthGrouping(Strategy):
         return after_paying(case, best, found["sample_seconds"] * (case.workload.dataset.samples or 0))
 
     def settings(self, case: Case) -> Settings:
-        for pool in POOLS:
-            if not kept((yield {"pool": pool})):
-                return
+        return while_kept({"pool": pool} for pool in POOLS)
 
     def companions(self, case: Case, setting: Setting) -> list[Change]:
         if case.inspected(self.name).get("follows", True) or case.plan.setting("trim_padding") is not None:

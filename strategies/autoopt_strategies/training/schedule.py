@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, kept
+from autoopt_strategies.common import Setting, Settings, until_kept
 
 
 @dataclass(frozen=True)
@@ -97,10 +97,11 @@ class Schedule(Strategy):
 
     def settings(self, case: Case) -> Settings:
         """Both shapes one after the other, until one is kept."""
-        for shape, rise, peaks in (("cosine", 0.05, (2.0, 4.0, 1.0)), ("cycle", 0.3, (4.0, 10.0, 2.0))):
-            for peak in peaks:
-                if kept((yield {"shape": shape, "rise": rise, "peak": peak})):
-                    return
+        return until_kept(
+            {"shape": shape, "rise": rise, "peak": peak}
+            for shape, rise, peaks in (("cosine", 0.05, (2.0, 4.0, 1.0)), ("cycle", 0.3, (4.0, 10.0, 2.0)))
+            for peak in peaks
+        )
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
         made = Cosine if setting["shape"] == "cosine" else Cycle

@@ -8,7 +8,7 @@ from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import LEAST_SHARE, SAMPLES, Setting, Settings, at_most, gain, kept, seconds_of
-from autoopt_strategies.compute.rewriting.forward import edits_of
+from autoopt_strategies.compute.rewriting.source import edits_of
 from autoopt_strategies.training.evaluation_loop import BATCHES, LargerBatches, Loop, loop_around, statements
 
 LEAST_READING = 0.05

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from types import CodeType
 from typing import Any
 
@@ -16,11 +14,10 @@ from torch.overrides import TorchFunctionMode
 
 from autoopt_strategies.compute.rewriting import attention_source
 from autoopt_strategies.compute.rewriting.backends import attends
-from autoopt_strategies.compute.rewriting.forward import RewriteFunctions, text_of
-from autoopt_strategies.compute.rewriting.survey import Call, Sought, following, same, survey
+from autoopt_strategies.compute.rewriting.source import RewriteFunctions, text_of
+from autoopt_strategies.compute.rewriting.survey import Call, Sought, same, survey, users_frame, watched
 
 SOFTMAX = (F.softmax, torch.softmax, torch.Tensor.softmax, torch.special.softmax)
-TORCH = str(Path(torch.__file__).parent)
 
 
 def rewrite(model: nn.Module, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -65,21 +62,24 @@ def _variants(module: nn.Module, method: Any, given: dict[str, Any]) -> Iterator
 def attending(model: nn.Module, run: Callable[[], Any]) -> dict[str, tuple[CodeType, Call]]:
     """Modules during whose forward a softmax is computed, the function that computes it, and the module's call."""
     found: dict[str, tuple[CodeType, Call]] = {}
-    with following(model) as stack:
+    running: list[tuple[str, type, Call]] = []
 
-        class Watch(TorchFunctionMode):
-            def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-                result = func(*args, **(kwargs or {}))
-                own = [each for each in stack if each[1] is not nn.Softmax]
-                if func in SOFTMAX and result.dim() >= 3 and own and own[-1][0] not in found:
-                    frame = sys._getframe(1)
-                    while frame.f_back is not None and frame.f_code.co_filename.startswith(TORCH):
-                        frame = frame.f_back
-                    found[own[-1][0]] = frame.f_code, own[-1][2]
-                return result
+    class Watch(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            own = [each for each in running if each[1] is not nn.Softmax]
+            if func in SOFTMAX and result.dim() >= 3 and own and own[-1][0] not in found:
+                found[own[-1][0]] = users_frame().f_code, own[-1][2]
+            return result
 
-        with Watch(), torch.compiler.set_stance("force_eager"):
-            run()
+    def enter(path: str, module: nn.Module, args: Any, kwargs: Any) -> None:
+        running.append((path, type(module), (args, dict(kwargs))))
+
+    def leave(*_: Any) -> None:
+        running.pop()
+
+    with watched(model, enter, leave), Watch():
+        run()
     return found
 
 

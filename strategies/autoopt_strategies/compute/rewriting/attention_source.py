@@ -25,7 +25,6 @@ class Found:
 
     function: ast.FunctionDef
     block: list[ast.stmt]
-    softmax: ast.Call
     used: set[int] = field(default_factory=set)
     product: Any = None
     queries: Any = None
@@ -101,8 +100,11 @@ def find(function: ast.FunctionDef) -> Found:
         for statement in block:
             for node in _own(statement):
                 if isinstance(node, ast.Call) and _called(node)[0] == "softmax":
+                    found, place = Found(function, block), block.index(statement)
                     try:
-                        return _around_softmax(Found(function, block, node), block.index(statement))
+                        _back(found, _scores(node), place)
+                        _on(found, node, place)
+                        return found
                     except Refused as reason:
                         reasons.append(reason)
     raise reasons[0] if reasons else Refused("there is no softmax in its source")
@@ -121,14 +123,13 @@ def _own(statement: ast.stmt) -> Iterator[ast.AST]:
     return iter(()) if hasattr(statement, "body") else ast.walk(statement)
 
 
-def _around_softmax(found: Found, place: int) -> Found:
-    _, arguments, keywords = _called(found.softmax)
+def _scores(softmax: ast.Call) -> ast.expr:
+    """What a softmax over the last dimension is of."""
+    _, arguments, keywords = _called(softmax)
     given = keywords.get("dim", arguments[1] if len(arguments) > 1 else None)
     if given is not None and isinstance(dim := _number(given), int) and dim not in (-1, 2, 3):
         raise Refused(f"the softmax runs over dimension {dim}, not over the keys at the end")
-    _back(found, arguments[0], place)
-    _on(found, found.softmax, place)
-    return found
+    return arguments[0]
 
 
 # from the softmax back to the product
@@ -213,7 +214,7 @@ def _assigned(found: Found, name: str, before: int) -> tuple[int, ast.expr]:
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr.endswith("_"):
             if ast.unparse(call.func.value) == name:
                 return place, call
-        elif name in _stored(statement):
+        elif name in _names(statement, ast.Store):
             break
     raise Refused(f"its scores come from {name}, which no statement next to the softmax makes of queries and keys")
 
@@ -229,11 +230,9 @@ def _on(found: Found, node: ast.expr, place: int) -> None:
             node = above[parent]  # type: ignore[assignment]
         elif isinstance(parent, ast.expr) and (operands := _operands(parent)) is not None:
             one, two, _ = operands
-            if one is not node and two is not node:
+            if one is not node and (two is not node or not isinstance(parent, ast.Call)):
                 raise Refused("the probabilities are not multiplied with values along the keys")
             found.result, found.values, found.place = parent, two if one is node else one, place
-            if one is not node and not isinstance(parent, ast.Call):
-                raise Refused("the probabilities are not multiplied with values along the keys")
             return
         elif isinstance(parent, ast.Call) and parent.args and parent.args[0] is node and (drop := _dropout(parent)):
             found.dropout, node = drop, parent
@@ -488,14 +487,9 @@ def _around(text: str, statement: ast.stmt, node: ast.expr) -> tuple[str, str]:
     return before, after
 
 
-def _stored(node: ast.AST) -> set[str]:
-    """Names that get a value in a node."""
-    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-
-
-def _read(node: ast.AST) -> set[str]:
-    """Names whose value is read in a node."""
-    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+def _names(node: ast.AST, context: type[ast.expr_context]) -> set[str]:
+    """Names that get a value in a node (``ast.Store``), or whose value is read there (``ast.Load``)."""
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, context)}
 
 
 def _idle(found: Found, edits: list[tuple[int, int, str]], made: str) -> list[tuple[int, int, str]]:
@@ -507,16 +501,16 @@ def _idle(found: Found, edits: list[tuple[int, int, str]], made: str) -> list[tu
     statement = ast.parse("def f():\n " + made)
     gone = {line for first, last, _ in edits for line in range(first, last + 1)}
     left = [n for n in ast.walk(found.function) if isinstance(n, ast.Name) and n.lineno not in gone]
-    read, stored = _read(statement), _stored(statement)
+    read, stored = _names(statement, ast.Load), _names(statement, ast.Store)
     read |= {n.id for n in left if isinstance(n.ctx, ast.Load)}
     stored |= {n.id for n in left if isinstance(n.ctx, ast.Store)}
-    removed = {name for place in found.used for name in _stored(found.block[place])}
+    removed = {name for place in found.used for name in _names(found.block[place], ast.Store)}
     if again := sorted(removed & read - stored):
         raise Refused(f"{again[0]} is used a second time, so it has to be computed")
     masks = [*(mask for _, mask, _ in found.kept), *(mask for _, mask in found.added)]
-    unread = {name for mask in masks for name in _read(mask)} - read
+    unread = {name for mask in masks for name in _names(mask, ast.Load)} - read
     return [
         (each.lineno, each.end_lineno or each.lineno, "")
         for each in found.block
-        if isinstance(each, ast.Assign) and each.lineno not in gone and _stored(each) and _stored(each) <= unread
+        if isinstance(each, ast.Assign) and each.lineno not in gone and set() < _names(each, ast.Store) <= unread
     ]

@@ -14,11 +14,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from autoopt_strategies.common import LEAST_SAVING
-from autoopt_strategies.compute.rewriting.forward import RewriteFunctions
 from autoopt_strategies.compute.rewriting.operators import OPERATORS, statements
 from autoopt_strategies.compute.rewriting.prove import DROPOUT, bound, tensors_of, with_tensors
-from autoopt_strategies.compute.rewriting.source import Refused
-from autoopt_strategies.compute.rewriting.survey import Call, Given, Sought, passes_ratio, same, survey, twin
+from autoopt_strategies.compute.rewriting.source import Refused, RewriteFunctions
+from autoopt_strategies.compute.rewriting.survey import Call, Given, Sought, passes_ratio, same, survey, twin, watched
 from autoopt_strategies.compute.rewriting.windows import MultiplyWindows, survey_convolutions
 
 SCALES = (0.01, 1.0, 10.0)
@@ -86,33 +85,18 @@ def _calls(model: nn.Module, run: Callable[[], Any]) -> dict[str, tuple[CodeType
     found: dict[str, tuple[CodeType, Call]] = {}
     others: set[CodeType] = set()
 
-    def seen(path: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            code = type(module).forward.__code__
-            tensors = [*args, *kwargs.values()]
-            one = len(tensors) == 1 and all(isinstance(each, torch.Tensor) for each in (*tensors, output))
-            if (
-                one
-                and tensors[0].is_floating_point()
-                and (output.shape, output.dtype)
-                == (
-                    tensors[0].shape,
-                    tensors[0].dtype,
-                )
-            ):
-                found.setdefault(path, (code, (args, dict(kwargs))))
-            else:
-                others.add(code)
+    def seen(path: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        if path not in sought:
+            return
+        code, given = type(module).forward.__code__, [*args, *kwargs.values()]
+        one = len(given) == 1 and all(isinstance(each, torch.Tensor) for each in (*given, output))
+        if one and given[0].is_floating_point() and (output.shape, output.dtype) == (given[0].shape, given[0].dtype):
+            found.setdefault(path, (code, (args, dict(kwargs))))
+        else:
+            others.add(code)
 
-        return hook
-
-    handles = [module.register_forward_hook(seen(path), with_kwargs=True) for path, module in sought.items()]
-    try:
-        with torch.compiler.set_stance("force_eager"):
-            run()
-    finally:
-        for handle in handles:
-            handle.remove()
+    with watched(model, after=seen):
+        run()
     others |= {type(module).forward.__code__ for path, module in sought.items() if path not in found}
     return {path: call for path, call in found.items() if call[0] not in others}
 

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from autoopt_strategies.common import first_line
 from autoopt_strategies.compute.rewriting.source import Refused
 
 TOLERANCE = {torch.float32: 2e-4, torch.float64: 1e-9, torch.bfloat16: 4e-2, torch.float16: 1e-2}
@@ -118,10 +119,6 @@ def runs(module: nn.Module, given: dict[str, Any]) -> bool:
     except Exception:
         return False
     return True
-
-
-def first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".split("\n")[0][:200]
 
 
 def compare(

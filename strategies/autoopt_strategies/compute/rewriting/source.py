@@ -1,12 +1,22 @@
-"""A function in the source of its file, and edits of its statements as a user would write them."""
+"""Functions edited in the source of their file, as a user would write it, and modules that run with such edits."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+import copy
+import linecache
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autoopt import Edit
 
 WIDE = 100
 """Columns from which on a call is broken."""
+
+WHERE = ("module", "function", "file")
+"""What names a function, of what an edit records of it."""
 
 Edits = list[tuple[int, int, str]]
 """First line, last line, and the text in their place, empty where they go."""
@@ -78,3 +88,106 @@ def edited(text: str, edits: Edits) -> str:
         indent = lines[first - 1][: len(lines[first - 1]) - len(lines[first - 1].lstrip())]
         lines[first - 1 : last] = [indent + new] if new else []
     return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True)
+class RewriteFunctions:
+    """``model -> model`` whose methods run with edited statements.
+
+    Args:
+        functions: of each method, ``module``, ``function`` (its qualified name), and the variant of its edit.
+        statements: ``(text, function, **variant) -> edits``, of the text of the method's file.
+    """
+
+    functions: tuple[Mapping[str, str], ...]
+    statements: Callable[..., Edits]
+
+    def __call__(self, model: Any) -> Any:
+        made: dict[tuple[type, str], type] = {}
+        for module in list(model.modules()):
+            for wanted in self.functions:
+                found = method_of(type(module), wanted["module"], wanted["function"])
+                if found is None:
+                    continue
+                key = type(module), wanted["function"]
+                if key not in made:
+                    made[key] = with_method(type(module), found.__name__, rewritten(found, wanted, self.statements))
+                module.__class__ = made[key]
+        return model
+
+
+def variant_of(function: Mapping[str, Any]) -> dict[str, Any]:
+    """The variant of an edit: what an edit records of a function in addition to its place."""
+    return {name: value for name, value in function.items() if name not in WHERE}
+
+
+def edits_of(functions: Iterable[Mapping[str, Any]], statements: Callable[..., Edits], *named: str) -> tuple[Edit, ...]:
+    """The same edits in a patch.
+
+    Args:
+        named: ``module:name`` of what the edited statements name.
+    """
+    parts = (f"{statements.__module__}:{statements.__qualname__}", *named)
+    return tuple(
+        Edit("function", (each["file"], each["function"]), variant_of(each), parts=parts) for each in functions
+    )
+
+
+def method_of(kind: type, module: str, name: str) -> Any:
+    """The method of a class, or of one above it, that was written under this name; None where there is none."""
+    written = (item for each in kind.__mro__ for item in vars(each).values() if isinstance(item, types.FunctionType))
+    return next((item for item in written if (item.__module__, item.__qualname__) == (module, name)), None)
+
+
+def text_of(function: Any) -> str:
+    """The text of the file that a function stands in.
+
+    Raises:
+        Refused: it cannot be read, or is another than the one that was imported.
+    """
+    code = function.__code__
+    text = "".join(linecache.getlines(code.co_filename, function.__globals__))
+    if not text:
+        raise Refused("its source cannot be read")
+    there = function_of(ast.parse(text), function.__qualname__)
+    if min([there.lineno, *(each.lineno for each in there.decorator_list)]) != code.co_firstlineno:
+        raise Refused("its source has changed since it was imported")
+    return text
+
+
+def rewritten(function: Any, wanted: Mapping[str, Any], statements: Callable[..., Edits]) -> Any:
+    """A method with edited statements, in the module that it was written in.
+
+    Raises:
+        Refused: its source is not as it was.
+    """
+    if function.__code__.co_freevars:
+        raise Refused("it reads variables of a function around it")
+    text = text_of(function)
+    text = edited(text, statements(text, function.__qualname__, **variant_of(wanted)))
+    node = function_of(ast.parse(text), function.__qualname__)
+    node.decorator_list = []
+    scope: dict[str, Any] = {}
+    exec(compile(ast.Module([node], []), function.__code__.co_filename, "exec"), function.__globals__, scope)
+    made = scope[node.name]
+    made.__qualname__, made.__module__ = function.__qualname__, function.__module__
+    made.__defaults__, made.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
+    return made
+
+
+def with_method(kind: Any, name: str, method: Any) -> type:
+    """A class like ``kind`` with another method; pickled it is the one that its author wrote."""
+
+    def reduced(self: Any, protocol: Any) -> Any:
+        function, arguments, *rest = kind.__reduce_ex__(self, 1)  # 2 and up would insist on this class
+        return function, tuple(kind if item is type(self) else item for item in arguments), *rest
+
+    def copied(self: Any, memo: dict[int, Any]) -> Any:
+        other = memo[id(self)] = self.__new__(type(self))
+        other.__setstate__(copy.deepcopy(self.__dict__, memo))
+        return other
+
+    body = {name: method, "__reduce_ex__": reduced, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    if not hasattr(kind, "__deepcopy__"):
+        body["__deepcopy__"] = copied
+    return type(kind.__name__, (kind,), body)

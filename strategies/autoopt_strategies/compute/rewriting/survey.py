@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import copy
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import CodeType
+from functools import partial
+from pathlib import Path
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
 from torch import nn
 
-from autoopt_strategies.common import ratio_in_turns
-from autoopt_strategies.compute.rewriting.forward import RewriteFunctions, rewritten
+from autoopt_strategies.common import first_line, ratio_in_turns
 from autoopt_strategies.compute.rewriting.prove import (
     bound,
     check,
     compare,
-    first_line,
     gradients,
     one_smaller,
     tensors_of,
     with_tensors,
 )
-from autoopt_strategies.compute.rewriting.source import Edits, Refused
+from autoopt_strategies.compute.rewriting.source import Edits, Refused, RewriteFunctions, rewritten
 
+TORCH = str(Path(torch.__file__).parent)
 WHOLE = 1e-2
 """The largest difference of a whole model's loss and gradients that is rounding, in units of the largest number."""
 
@@ -54,29 +56,37 @@ class Sought:
 
 
 @contextmanager
-def following(model: nn.Module) -> Iterator[list[tuple[str, type, Call]]]:
-    """The modules whose forward runs at the moment, the innermost last."""
-    stack: list[tuple[str, type, Call]] = []
+def watched(
+    model: nn.Module, before: Callable[..., None] | None = None, after: Callable[..., None] | None = None
+) -> Iterator[None]:
+    """Calls of a model's modules are watched, none of them compiled.
 
-    def enter(name: str) -> Callable[..., None]:
-        return lambda module, args, kwargs: stack.append((name, type(module), (args, dict(kwargs))))
-
-    def leave(*_: Any) -> None:
-        stack.pop()
-
-    handles = [
-        handle
-        for name, module in model.named_modules()
-        for handle in (
-            module.register_forward_pre_hook(enter(name), with_kwargs=True, prepend=True),
-            module.register_forward_hook(leave, always_call=True),
-        )
-    ]
+    Args:
+        before: ``(path, module, args, kwargs)``.
+        after: ``(path, module, args, kwargs, output)``; the output of a call that fails is None.
+    """
+    handles = []
+    for path, module in model.named_modules():
+        if before is not None:
+            hook = partial(before, path)
+            handles.append(module.register_forward_pre_hook(hook, with_kwargs=True, prepend=True))
+        if after is not None:
+            hook = partial(after, path)
+            handles.append(module.register_forward_hook(hook, with_kwargs=True, always_call=True))
     try:
-        yield stack
+        with torch.compiler.set_stance("force_eager"):
+            yield
     finally:
         for handle in handles:
             handle.remove()
+
+
+def users_frame() -> FrameType:
+    """The innermost frame above the caller that is not torch's own."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(TORCH):
+        frame = frame.f_back
+    return frame
 
 
 def survey(model: nn.Module, called: Mapping[str, tuple[CodeType, Call]], sought: Sought) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import os
-import sys
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,33 +15,27 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from autoopt_strategies.common import LEAST_SAVING
-from autoopt_strategies.compute.rewriting.forward import with_method
-from autoopt_strategies.compute.rewriting.prove import bound, compare, first_line, one_smaller
-from autoopt_strategies.compute.rewriting.source import Refused
-from autoopt_strategies.compute.rewriting.survey import Given, passes_ratio, twin
+from autoopt_strategies.common import LEAST_SAVING, first_line
+from autoopt_strategies.compute.rewriting.prove import bound, compare, one_smaller
+from autoopt_strategies.compute.rewriting.source import Refused, with_method
+from autoopt_strategies.compute.rewriting.survey import Given, passes_ratio, twin, users_frame, watched
 
-TORCH = str(Path(torch.__file__).parent)
 Position = tuple[str, int, int, int, int]
 """File of a call, its lines and its columns."""
 
 
-def convolved(conv: nn.Conv2d, x: torch.Tensor) -> torch.Tensor:
+def convolved(conv: nn.Conv2d, input: torch.Tensor) -> torch.Tensor:
     """A convolution over whole rows of its input, as a product of its weights with windows of rows."""
-    rows, size = x.transpose(1, 2).flatten(2), conv.kernel_size[0]
+    rows, size = input.transpose(1, 2).flatten(2), conv.kernel_size[0]
     places = rows.size(1) - size + 1
     windows = torch.cat([rows[:, i : i + places] for i in range(size)], dim=2)
     weight = conv.weight.transpose(1, 2).flatten(1)
     return F.linear(windows, weight, conv.bias).transpose(1, 2).unsqueeze(3)
 
 
-def _forward(self: nn.Conv2d, input: torch.Tensor) -> torch.Tensor:
-    return convolved(self, input)
-
-
 def by_windows(conv: nn.Conv2d) -> nn.Conv2d:
     """The same convolution, computed so."""
-    conv.__class__ = with_method(nn.Conv2d, "forward", _forward)
+    conv.__class__ = with_method(nn.Conv2d, "forward", convolved)
     return conv
 
 
@@ -102,30 +95,17 @@ def _calls(model: nn.Module, run: Callable[[], Any]) -> tuple[dict[str, Given], 
     convolutions: dict[str, Given] = {}
     called: dict[Position, set[str]] = defaultdict(set)
 
-    def seen(path: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
-            frame = sys._getframe(1)
-            while frame.f_back is not None and frame.f_code.co_filename.startswith(TORCH):
-                frame = frame.f_back
-            lines = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
-            called[(frame.f_code.co_filename, *(each or 0 for each in lines))].add(path)  # type: ignore[index]
-            if type(module) is nn.Conv2d:
-                given = bound(module, args, kwargs)
-                if _over_rows(module, given["input"]):
-                    convolutions.setdefault(path, given)
+    def seen(path: str, module: nn.Module, args: Any, kwargs: Any) -> None:
+        frame = users_frame()
+        lines = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
+        called[(frame.f_code.co_filename, *(each or 0 for each in lines))].add(path)  # type: ignore[index]
+        if type(module) is nn.Conv2d:
+            given = bound(module, args, kwargs)
+            if _over_rows(module, given["input"]):
+                convolutions.setdefault(path, given)
 
-        return hook
-
-    handles = [
-        module.register_forward_pre_hook(seen(path), with_kwargs=True, prepend=True)
-        for path, module in model.named_modules()
-    ]
-    try:
-        with torch.compiler.set_stance("force_eager"):
-            run()
-    finally:
-        for handle in handles:
-            handle.remove()
+    with watched(model, before=seen):
+        run()
     return convolutions, called
 
 
@@ -158,17 +138,13 @@ def _place(position: Position) -> dict[str, Any]:
     """A place in the source as an edit of a patch names it: file, line, and the last name of what is called."""
     file, line, end_line, column, end_column = position
     short = os.path.relpath(file)
-    name = ""
     try:
         tree = ast.parse(Path(file).read_bytes())
     except (OSError, SyntaxError, ValueError):
         tree = ast.Module([], [])
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and (node.lineno, node.end_lineno, node.col_offset, node.end_col_offset) == (
-            line,
-            end_line,
-            column,
-            end_column,
-        ):
-            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    place = (line, end_line, column, end_column)
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    at = (each.func for each in calls if (each.lineno, each.end_lineno, each.col_offset, each.end_col_offset) == place)
+    func = next(at, None)
+    name = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
     return {"file": file if short.startswith(os.pardir) else short, "line": line, "called": name}
