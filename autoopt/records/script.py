@@ -44,8 +44,7 @@ class Site(Place):
     """Where the script makes or does something that a step consists of.
 
     The lines are those of the call: where an object is made, or where something is done (``loss``: backward;
-    ``step``: the optimizer's step; ``evaluation``: the first forward pass without gradients; ``passed_over``: batches
-    read before the first step that nothing is trained on).
+    ``step``: the optimizer's step; ``evaluation``: the first forward pass without gradients).
 
     ``call``: what is called there, such as ``DataLoader`` or ``torch.save``. ``name``: the object's class.
     ``direct``: the call stands on these lines itself; otherwise a library makes it on behalf of them.

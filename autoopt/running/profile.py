@@ -47,7 +47,55 @@ def profile_run(
     registry = registry_of(options)
     directory = RunDirectory.create(workload.spec, options.out)
     try:
-        return _profile(workload, options, registry, directory, tools, watch, on_profiled, announce)
+        began = time.monotonic()
+        choice = Choice(only=options.only, skip=options.skip, allow=options.allow)
+        base = baseline_spec(workload, options, registry, str(directory.path))
+        with workload.alone(), Launcher(compiler_cache=directory.compiler_cache) as launcher:
+            runner = TrialRunner(launcher, base, registry, directory.logs)
+            try:
+                found = profile(runner, options, choice, traces=str(directory.traces), announce=announce)
+            except TrialFailed as failure:
+                raise BaselineFailed(failure, "while it was profiled") from failure
+            profilers = []
+            for tool in tools:
+                try:
+                    seen = profile_with(runner, (tool,), directory.path / "profilers")[0]
+                except (TrialFailed, EnvironmentLacks) as failure:  # the profile itself stands
+                    said = tuple(filter(None, (f"failed: {failure.message}", failure.hint)))
+                    seen = Profiled(tool=tool, lines=said)
+                on_profiled(seen)
+                file = None if seen.file is None else Path(seen.file)  # the page stands next to the run directory
+                if file is not None and file.is_relative_to(directory.path):
+                    seen = seen.model_copy(update={"file": file.relative_to(directory.path).as_posix()})
+                profilers.append(seen)
+            drift: Drift | None = None
+            failed: tuple[str, ...] = ()
+            if watch:
+                try:
+                    drift = watched(runner, options.budget_seconds - (time.monotonic() - began))
+                except TrialFailed as failure:
+                    failed = (f"--watch failed: {failure.message}",)
+        more = [*([f"--with {','.join(tools)}"] if tools else []), *(["--watch"] if watch else [])]
+        document = found.model_copy(
+            update={
+                "autoopt_version": autoopt.__version__,
+                "created": now(),
+                "workload": found.workload.model_copy(update={"spec": workload.spec}),
+                "round": near(found.round, Path.cwd()),
+                "predictions": tuple(placed_prediction(each, found, registry) for each in found.predictions),
+                "advice": tuple(located(item, Path.cwd()) for item in found.advice),
+                "warnings": (*found.warnings, *failed),
+                "profilers": tuple(profilers),
+                "drift": drift,
+                "reproduce": Reproduce(
+                    command=f"autoopt profile {workload.asked(more)}",
+                    seed=options.seed,
+                    run_directory=str(directory.path),
+                ),
+            }
+        )
+        directory.write(directory.path / "profile.json", document.model_dump_json(indent=2) + "\n")
+        return document
     except (AutooptError, KeyboardInterrupt):
         if options.out is None:
             directory.remove()  # nothing was found, and the message says why
@@ -55,67 +103,6 @@ def profile_run(
     finally:
         directory.clean()
         directory.forget_compiled()
-
-
-def _profile(
-    workload: Build | Script,
-    options: Options,
-    registry: Registry,
-    directory: RunDirectory,
-    tools: Sequence[str],
-    watch: bool,
-    on_profiled: Callable[[Profiled], None],
-    announce: Listener,
-) -> Profile:
-    began = time.monotonic()
-    choice = Choice(only=options.only, skip=options.skip, allow=options.allow)
-    base = baseline_spec(workload, options, registry, str(directory.path))
-    with workload.alone(), Launcher(compiler_cache=directory.compiler_cache) as launcher:
-        runner = TrialRunner(launcher, base, registry, directory.logs)
-        try:
-            found = profile(runner, options, choice, traces=str(directory.traces), announce=announce)
-        except TrialFailed as failure:
-            raise BaselineFailed(failure, "while it was profiled") from failure
-        profilers = []
-        for tool in tools:
-            try:
-                seen = profile_with(runner, (tool,), directory.path / "profilers")[0]
-            except (TrialFailed, EnvironmentLacks) as failure:  # the profile itself stands
-                said = tuple(filter(None, (f"failed: {failure.message}", failure.hint)))
-                seen = Profiled(tool=tool, lines=said)
-            on_profiled(seen)
-            file = None if seen.file is None else Path(seen.file)  # the page stands next to the run directory
-            if file is not None and file.is_relative_to(directory.path):
-                seen = seen.model_copy(update={"file": file.relative_to(directory.path).as_posix()})
-            profilers.append(seen)
-        drift: Drift | None = None
-        failed: tuple[str, ...] = ()
-        if watch:
-            try:
-                drift = watched(runner, options.budget_seconds - (time.monotonic() - began))
-            except TrialFailed as failure:
-                failed = (f"--watch failed: {failure.message}",)
-    more = [*([f"--with {','.join(tools)}"] if tools else []), *(["--watch"] if watch else [])]
-    document = found.model_copy(
-        update={
-            "autoopt_version": autoopt.__version__,
-            "created": now(),
-            "workload": found.workload.model_copy(update={"spec": workload.spec}),
-            "round": near(found.round, Path.cwd()),
-            "predictions": tuple(placed_prediction(each, found, registry) for each in found.predictions),
-            "advice": tuple(located(item, Path.cwd()) for item in found.advice),
-            "warnings": (*found.warnings, *failed),
-            "profilers": tuple(profilers),
-            "drift": drift,
-            "reproduce": Reproduce(
-                command=f"autoopt profile {workload.asked(more)}",
-                seed=options.seed,
-                run_directory=str(directory.path),
-            ),
-        }
-    )
-    directory.write(directory.path / "profile.json", document.model_dump_json(indent=2) + "\n")
-    return document
 
 
 def placed_prediction(prediction: Prediction, found: Profile, registry: Registry) -> Prediction:

@@ -7,8 +7,6 @@ from autoopt.simplify.costly import forced_advice, mistakes
 
 _OFTEN = 0.5
 """Times a training step from which on a wait is worth a word."""
-_PASSED = 3
-"""Batches before the first step that are no measurement at the data any more."""
 _WANTED: tuple[tuple[SiteKind, str, str], ...] = (
     ("loader_training", "a DataLoader that training batches come from", "workers, pinning, prefetch and caches"),
     ("model", "the line that makes the model", "a patch for changes of the model (they can still be measured)"),
@@ -19,25 +17,7 @@ _WANTED: tuple[tuple[SiteKind, str, str], ...] = (
 
 def advice_of(sites: Sites) -> tuple[Advice, ...]:
     """Calls of every step that a user may leave out, or make less often."""
-    return (*mistakes(sites), *_passed_over(sites), *_waits(sites), *_forced(sites))
-
-
-def _passed_over(sites: Sites) -> tuple[Advice, ...]:
-    """Batches that a resumed training reads only to come to where it stood."""
-    return tuple(
-        Advice(
-            title=f"{site.options['batches']} batches are read and passed over before the first step",
-            evidence=f"{site.options['seconds']:.3g} s in which nothing is trained, watched",
-            seconds=site.options["seconds"],
-            file=site.file,
-            line=site.line,
-            suggestion="pass them over in the order of samples, which reads none: in the first epoch iterate "
-            "DataLoader(dataset, batch_sampler=list(loader.batch_sampler)[done:], ...); or torchdata's "
-            "StatefulDataLoader, accelerate's skip_first_batches",
-        )
-        for site in sites.of("passed_over")
-        if site.options["batches"] >= _PASSED
-    )
+    return (*mistakes(sites), *_waits(sites), *_forced(sites))
 
 
 def _forced(sites: Sites) -> tuple[Advice, ...]:

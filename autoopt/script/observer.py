@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import functools
 import inspect
 import sys
@@ -126,7 +125,7 @@ def site_of(seen: Seen, steps: float) -> Site:
     Args:
         steps: training steps in which it was watched.
     """
-    counted = seen.kind in ("device_wait", "loss", "step", "loader_training", "logger", "forced")
+    counted = seen.kind in ("device_wait", "loss", "step", "loader_training", "forced")
     return Site(
         **seen.found.place.model_dump(),
         kind=seen.kind,
@@ -162,8 +161,6 @@ class Observer(Watcher):
         self._loaders: list[tuple[weakref.ref[Any], Seen]] = []
         self._order: list[int] = []
         self._passes = Passes()
-        self._opened: tuple[Found | None, float] | None = None  # until the first training call: by which line, and when
-        self._read, self._trained = 0, False
         self._late = False  # parameters were given their shapes by a first call
         self._watching = True
 
@@ -187,7 +184,6 @@ class Observer(Watcher):
                 when_imported(module, functools.partial(self._trainers, module))
         for owner, attribute, name in CALLS:
             self._timed(sys.modules[owner], attribute, name)
-        self._around(builtins, "print", self._prints)
         for name in WAITS:
             self._around(torch.Tensor, name, functools.partial(self._waits, name))
 
@@ -213,7 +209,7 @@ class Observer(Watcher):
 
     def _timed(self, owner: Any, attribute: str, name: str) -> None:
         """Seconds of a call that is no part of training, by the user's own line."""
-        plain, depth = getattr(owner, attribute), 3 if owner is builtins else 2  # what listens to prints stands between
+        plain = getattr(owner, attribute)
         observer = self
 
         @functools.wraps(plain)
@@ -222,12 +218,12 @@ class Observer(Watcher):
             result = plain(*args, **kwargs)
             passed = perf_counter() - began
             session = observer.hooks.session
-            if session.steps > 0 and not session.standing and called_by_user(depth):
+            if session.steps > 0 and not session.standing and called_by_user(2):
                 seen = observer._note("forced", user_place(), name)
                 if seen is not None:
                     seen.seconds += passed
                     if seen.count == 1:
-                        frame = sys._getframe(depth - 1)
+                        frame = sys._getframe(1)
                         seen.options = {"alone": stands_alone(frame.f_code.co_filename, frame.f_lineno)}
             return result
 
@@ -257,11 +253,8 @@ class Observer(Watcher):
         if found is not None:  # a loop's header; its body belongs to it as the interpreter has it
             place = found.place.model_copy(update={"end_line": found.place.line})
             self._use(self._made.get(loader), Found(place, found.direct))
-        if not self._trained:
-            self._opened, self._read = (found, perf_counter()), 0
 
     def batch_given(self, loader: Any, batch: Any, training: bool) -> None:
-        self._read += 1
         seen = self._made.get(loader)
         if seen is not None:
             seen.count += 1
@@ -312,9 +305,6 @@ class Observer(Watcher):
         if not self._watching:
             return
         found = user_place()
-        if not self._trained and self._opened is not None:
-            self._passed_over(*self._opened, trained=training)
-        self._trained = self._trained or training
         if training:
             self._use(self._made.get(model), found, callers()[1:])
             if not self.hooks.roles.known:
@@ -338,10 +328,9 @@ class Observer(Watcher):
         found = user_place()
         self._use(self._made.get(optimizer), found)
         self._note("step", found, "step")
-        self._trackers()
 
     def saved(self, *_: Any) -> None:
-        self._here("checkpoint", "torch.save")
+        self._note("checkpoint", user_place(), "torch.save")
 
     def sites(self, command: tuple[str, ...], cwd: str) -> Sites:
         """The sites that were seen so far."""
@@ -371,15 +360,6 @@ class Observer(Watcher):
         return found.model_copy(update={"not_found": not_found(found)})
 
     # the rest
-
-    def _passed_over(self, found: Found | None, began: float, *, trained: bool) -> None:
-        """The first call since a loader was opened: what it read before the batch of this call was passed over."""
-        self._opened = None
-        batches, seconds = self._read - 1, perf_counter() - began
-        if trained and batches > 0:
-            seen = self._note("passed_over", found, "DataLoader")
-            if seen is not None:
-                seen.options = {"batches": batches, "seconds": seconds * batches / self._read}
 
     def _module_made(self, module: Any, *_: Any) -> None:
         frame = sys._getframe(2)
@@ -414,11 +394,6 @@ class Observer(Watcher):
             if seen is not None:
                 seen.options = {"device": tensor.device.type}
 
-    def _prints(self, *_: Any) -> None:
-        # a library that prints while it is imported or called is no line of the user's to write less often
-        if called_by_user(3):
-            self._here("logger", "print")
-
     def _seed(self) -> None:
         self.seeded = self.seeded or user_place() is not None
 
@@ -435,24 +410,6 @@ class Observer(Watcher):
             return  # one that transformers' Trainer makes for itself
         if found is not None:  # whether the call stands on these lines itself shows when it is looked for there
             self._note("trainer", Found(found.place, direct=True), type(made).__name__)
-
-    def _trackers(self) -> None:
-        """Listens to the trackers that have been imported by now."""
-        for module, owner, name in (
-            ("torch.utils.tensorboard", "SummaryWriter", "add_scalar"),
-            ("wandb", None, "log"),
-            ("mlflow", None, "log_metric"),
-        ):
-            loaded: Any = sys.modules.get(module)
-            target = getattr(loaded, owner, None) if owner else loaded
-            plain = getattr(target, name, None)
-            if plain is not None and not hasattr(plain, "__wrapped__"):
-                call = f"{module.rpartition('.')[2]}.{name}"
-                self._around(target, name, lambda *_, call=call: self._here("logger", call))
-
-    def _here(self, kind: SiteKind, call: str) -> None:
-        if self._watching:
-            self._note(kind, user_place(), call)
 
     def _note(self, kind: SiteKind, found: Found | None, call: str) -> Seen | None:
         if found is None or not self._watching:

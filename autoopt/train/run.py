@@ -71,7 +71,6 @@ class _Run:
     training: Training
     path: Path
     target: Target | None
-    until_target: bool
     interval: float
     clock: Callable[[], float]
     on_progress: Callable[[Progress], None]
@@ -174,7 +173,7 @@ class _Run:
         )
 
     def _reached(self) -> bool:
-        if not (self.until_target and self.target and self.target.metric in self.metrics):
+        if not (self.target and self.target.metric in self.metrics):
             return False
         return self.target.reached(self.metrics[self.target.metric])
 
@@ -201,15 +200,13 @@ def train(
     out: Path | str,
     registry: Registry | None = None,
     checkpoint_every_minutes: float = 10.0,
-    resume: bool = True,
-    until_target: bool = True,
     target: float | None = None,
     price_per_hour: float | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     on_stopping: Callable[[], None] = lambda: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Trained:
-    """Trains a workload with a plan.
+    """Trains a workload with a plan, on from the checkpoint where there is one, to the target or the planned end.
 
     Environment variables of the plan must be set before torch is imported, as the command does; a warning names
     those that are not.
@@ -218,8 +215,6 @@ def train(
         spec: the import string of the workload.
         out: the directory of its checkpoint.
         checkpoint_every_minutes: between two checkpoints; one is written at the end in any case.
-        resume: goes on from the checkpoint, where there is one.
-        until_target: ends where the target is reached.
         target: replaces the value of the workload's target.
         price_per_hour: of the device, for the cost.
         on_stopping: called when a signal asks the training to end; it does after the step under way.
@@ -246,14 +241,13 @@ def train(
         training,
         path,
         wanted,
-        until_target,
         60.0 * checkpoint_every_minutes,
         clock,
         on_progress or (lambda progress: None),
         on_stopping,
     )
     try:
-        if resume and path.exists():
+        if path.exists():
             run.resume()
         first = training.samples
         with Monitor(opened) as monitor:

@@ -16,9 +16,8 @@ from typing import Self
 
 from autoopt.records import JsonDict
 from autoopt.trial.child import LIVE
-from autoopt.trial.group import TrialGroup
 from autoopt.trial.preloading import Imports
-from autoopt.trial.process import Closing, TrialProcess
+from autoopt.trial.process import Closing, TrialGroup, TrialProcess
 from autoopt.trial.protocol import Launch, Rank, TrialSpec
 from autoopt.trial.start import SUPERVISOR, ForkServer, Started, fresh, new_server
 

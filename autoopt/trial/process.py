@@ -1,9 +1,10 @@
-"""A live trial as the parent holds it: asked, frozen, and ended whatever it does."""
+"""A live trial as the parent holds it, of one process or several: asked, frozen, and ended whatever it does."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import shutil
 import time
 from abc import ABC, abstractmethod
@@ -26,6 +27,17 @@ from autoopt.trial.start import Started
 logger = logging.getLogger(__name__)
 
 READY = "autoopt.benchmark.tasks:ready"
+
+GRACE_SECONDS = 3.0
+"""After one has failed the others may tell of it as well: who was only left alone is not the one to blame."""
+
+_LEFT_ALONE = re.compile(
+    r"gloo|nccl|process ?group|connection (?:closed|reset|refused)|broken pipe|DistBackendError|"
+    r"the first process failed|watchdog|socket",
+    re.I,
+)
+_WAITING = re.compile(r"torch/distributed/|distributed_c10d|_engine_run_backward|all_reduce|broadcast|barrier")
+_FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
 
 OnProgress = Callable[[JsonDict], None]
 Task = str | Callable[..., Any]
@@ -59,7 +71,46 @@ class Answering(Closing):
         return Ready.model_validate(self.call(READY, timeout=300.0))
 
 
-class TrialProcess(Answering):
+class LocalTrial(Answering):
+    """A trial on this machine, whose ``ranks`` are asked, frozen and ended as one."""
+
+    @property
+    @abstractmethod
+    def ranks(self) -> list[TrialProcess]: ...
+
+    def call(
+        self, task: Task, *, timeout: float | None = None, on_progress: OnProgress | None = None, **arguments: Any
+    ) -> JsonDict:
+        """Runs a task in the trial and waits for its answer; a frozen trial is let go on first.
+
+        Args:
+            task: ``module:function``, or the function itself.
+            timeout: seconds until it counts as hung and is killed.
+            on_progress: gets what the task reports on the way.
+            arguments: of the task; JSON.
+
+        Raises:
+            TrialFailed: what went wrong, in the rank to blame where there are several, with the user's traceback or the
+                tail of the log.
+            WorkloadError, UsageError, EnvironmentLacks: the untouched workload is not what it must be.
+        """
+        name = name_of(task)
+        where = name.rpartition(":")[2]
+        for rank in self.ranks:
+            rank.thaw()
+        for rank in self.ranks:
+            rank.ask(name, arguments)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        return Gathering(self, where, deadline, timeout, on_progress).answer()
+
+    def introduce(self, how: JsonDict, deadline: float, timeout: float) -> JsonDict:
+        """Sends every rank its description, and waits until all have built the workload and met."""
+        for rank in self.ranks:
+            rank.tell(how)
+        return Gathering(self, "build", deadline, timeout, None).answer()
+
+
+class TrialProcess(LocalTrial):
     """A live trial. Every method but ``close`` may raise ``TrialFailed``; after that the trial may be gone."""
 
     can_freeze = tree.CAN_FREEZE
@@ -78,6 +129,10 @@ class TrialProcess(Answering):
         self._end: JsonDict | None = None
         self._frozen = False
         self._peak: int | None = None
+
+    @property
+    def ranks(self) -> list[TrialProcess]:
+        return [self]
 
     @property
     def pid(self) -> int:
@@ -100,27 +155,6 @@ class TrialProcess(Answering):
     def alive(self) -> bool:
         return not self.closed and self._end is None
 
-    def call(
-        self, task: Task, *, timeout: float | None = None, on_progress: OnProgress | None = None, **arguments: Any
-    ) -> JsonDict:
-        """Runs a task in the trial and waits for its answer; a frozen trial is let go on first.
-
-        Args:
-            task: ``module:function``, or the function itself.
-            timeout: seconds until it counts as hung and is killed.
-            on_progress: gets what the task reports on the way.
-            arguments: of the task; JSON.
-
-        Raises:
-            TrialFailed: what went wrong, with the user's traceback or the tail of the log.
-            WorkloadError, UsageError, EnvironmentLacks: the untouched workload is not what it must be.
-        """
-        name = name_of(task)
-        where = name.rpartition(":")[2]
-        self.ask(name, arguments)
-        deadline = None if timeout is None else time.monotonic() + timeout
-        return self._answer(where, deadline, timeout, on_progress)
-
     def ask(self, name: str, arguments: JsonDict) -> None:
         """Begins a task; ``take`` hears of it.
 
@@ -129,7 +163,6 @@ class TrialProcess(Answering):
         """
         if self.closed:
             raise TrialFailed("crashed", "the trial has ended already", where=name.rpartition(":")[2])
-        self.thaw()
         self._say(Call(task=name, arguments=arguments).model_dump())
 
     def freeze(self) -> None:
@@ -162,11 +195,6 @@ class TrialProcess(Answering):
         if self._scratch:  # where the supervisor was killed before it could
             shutil.rmtree(self._scratch, ignore_errors=True)
 
-    def introduce(self, how: JsonDict, deadline: float, timeout: float) -> JsonDict:
-        """Sends the trial its description, and waits until its workload is built."""
-        self.tell(how)
-        return self._answer("build", deadline, timeout, None)
-
     def tell(self, how: JsonDict) -> None:
         """Sends the trial its description."""
         self._say({"spec": self.spec.model_dump(), **how})
@@ -174,33 +202,6 @@ class TrialProcess(Answering):
     def _say(self, document: JsonDict) -> None:
         with contextlib.suppress(ChannelClosed):  # the reason for it is found out while waiting for the answer
             self._channel.send(document)
-
-    def _answer(
-        self, where: str, deadline: float | None, timeout: float | None, on_progress: OnProgress | None
-    ) -> JsonDict:
-        note = ""
-        while True:
-            document = self._next(where, deadline, timeout, note)
-            kind = document.get("kind")
-            if kind == "answer":
-                data: JsonDict = document["data"]
-                return data
-            if kind == "failure":
-                raise self.error(Failure.model_validate(document))
-            note = str(document["data"].get("note") or note)
-            if on_progress:
-                on_progress(document["data"])
-
-    def _next(self, where: str, deadline: float | None, timeout: float | None, note: str) -> JsonDict:
-        """The next document of the trial, or the reason why there is none."""
-        while True:
-            left = None if deadline is None else deadline - time.monotonic()
-            ready = [self._channel] if self._channel.pending() else readable(self.ends(), left)
-            if not ready:
-                raise self.hung(where, timeout, note)
-            document = self.take(ready, where, left)
-            if document is not None:
-                return document
 
     def take(self, ready: list[Channel], where: str, left: float | None) -> JsonDict | None:
         """A document of the trial's from the ends that have something to read; None where there is none yet."""
@@ -306,3 +307,179 @@ def _high_water(pid: int) -> int | None:
 def name_of(task: Task) -> str:
     """``module:function`` of a task."""
     return task if isinstance(task, str) else f"{task.__module__}:{task.__qualname__}"
+
+
+class TrialGroup(LocalTrial):
+    """Several live trials, one for each rank, as one :class:`TrialProcess`. What the first rank answers is the answer.
+
+    Args:
+        ranks: in their order; started, not yet given their ranks.
+        folder: where they meet; removed with them.
+    """
+
+    can_freeze = TrialProcess.can_freeze
+
+    def __init__(self, ranks: list[TrialProcess], folder: str) -> None:
+        self._ranks = ranks
+        self._folder = folder
+
+    @property
+    def ranks(self) -> list[TrialProcess]:
+        return self._ranks
+
+    @property
+    def spec(self) -> TrialSpec:
+        return self.ranks[0].spec
+
+    @property
+    def log(self) -> Path:
+        return self.ranks[0].log
+
+    @property
+    def pid(self) -> int:
+        """The pid of the first rank's main process."""
+        return self.ranks[0].pid
+
+    @property
+    def closed(self) -> bool:
+        return any(rank.closed for rank in self.ranks)
+
+    @property
+    def alive(self) -> bool:
+        return all(rank.alive for rank in self.ranks)
+
+    @property
+    def peak_rss(self) -> int | None:
+        """Peak resident bytes of all ranks' main processes so far."""
+        peaks = [peak for rank in self.ranks if (peak := rank.peak_rss) is not None]
+        return sum(peaks) if peaks else None
+
+    def freeze(self) -> None:
+        """Stops the process trees of all ranks where they stand."""
+        for rank in self.ranks:
+            rank.freeze()
+
+    def thaw(self) -> None:
+        """Lets frozen trees go on."""
+        for rank in self.ranks:
+            rank.thaw()
+
+    def close(self) -> None:
+        """Ends all ranks and removes what they left; never raises, may be called twice."""
+        for rank in self.ranks:
+            rank.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def tail(self) -> str:
+        """The last lines of the first rank's log."""
+        return self.ranks[0].tail()
+
+
+class Gathering:
+    """The answers of all ranks of a trial to one task."""
+
+    def __init__(
+        self, trial: LocalTrial, where: str, deadline: float | None, timeout: float | None, tell: OnProgress | None
+    ) -> None:
+        self.trial, self.where, self.deadline, self.timeout, self.tell = trial, where, deadline, timeout, tell
+        self.waiting = dict(enumerate(trial.ranks))
+        self.answers: dict[int, JsonDict] = {}
+        self.failures: dict[int, AutooptError] = {}
+        self.notes: dict[int, str] = {}
+
+    def answer(self) -> JsonDict:
+        """The first rank's, once all have answered.
+
+        Raises:
+            AutooptError: the failure of the rank to blame; unless all reported theirs, none is alive any more.
+        """
+        while self.waiting and not self.failures:
+            left = None if self.deadline is None else self.deadline - time.monotonic()
+            if not self._hear(left):
+                raise self._hung()
+        if not self.failures:
+            return self.answers[0]
+        until = time.monotonic() + GRACE_SECONDS
+        while self.waiting and (left := until - time.monotonic()) > 0:
+            self._hear(left)
+        if self.waiting or any(not rank.alive for rank in self.trial.ranks):
+            self.trial.close()
+        raise self._blamed()
+
+    def _hear(self, left: float | None) -> bool:
+        """Takes what has come in; False where the time is up and nothing has."""
+        pending = [rank for rank in self.waiting.values() if rank.pending]
+        ends: list[Channel] = [end for rank in self.waiting.values() for end in rank.ends()]
+        ready = [] if pending else readable(ends, left)
+        for number, rank in list(self.waiting.items()):
+            if rank in pending or any(end in ready for end in rank.ends()):
+                self._take(number, rank, ready)
+        return bool(pending or ready)
+
+    def _take(self, number: int, rank: TrialProcess, ready: list[Channel]) -> None:
+        try:
+            document = rank.take(rank.ends() if rank.pending else ready, self.where, 0.0)
+        except TrialFailed as failure:
+            self.failures[number] = failure
+            del self.waiting[number]
+            return
+        if document is None:
+            return
+        if document.get("kind") == "progress":
+            self.notes[number] = str(document["data"].get("note") or self.notes.get(number, ""))
+            if self.tell is not None and number == 0:
+                self.tell(document["data"])
+            return
+        del self.waiting[number]
+        if document.get("kind") == "failure":
+            self.failures[number] = rank.error(Failure.model_validate(document))
+        else:
+            self.answers[number] = document["data"]
+
+    def _blamed(self) -> AutooptError:
+        """The failure that is no consequence of another's: of a process that ended first, then of one that reports."""
+        ranked = sorted(self.failures.items(), key=lambda item: (_consequence(item[1]), item[0]))
+        number, error = ranked[0]
+        if (
+            len(self.failures) == len(self.trial.ranks)
+            and len({failure.message for failure in self.failures.values()}) == 1
+        ):
+            return error  # all alike: it is the workload's
+        error.message = f"rank {number} of {len(self.trial.ranks)}: {error.message}"
+        error.args = (error.message,)
+        return error
+
+    def _hung(self) -> TrialFailed:
+        """No answer in time: each rank's call stack shows who waits for whom."""
+        notes = self.notes
+        failures = {n: rank.hung(self.where, self.timeout, notes.get(n, "")) for n, rank in self.waiting.items()}
+        hanging = {number: place for number, rank in self.waiting.items() if (place := _standing(rank.tail()))}
+        missing = sorted(failures) if len(failures) < len(self.trial.ranks) else sorted(hanging)
+        self.trial.close()
+        number = missing[0] if missing else 0
+        failure = failures[number]
+        if missing and len(missing) < len(self.trial.ranks):
+            at = f" at {hanging[number]}" if number in hanging else ""
+            failure.message = f"rank {number} of {len(self.trial.ranks)} hangs{at}: {failure.message}"
+            failure.args = (failure.message,)
+        return failure
+
+
+def _consequence(error: AutooptError) -> int:
+    if isinstance(error, TrialFailed) and error.kind == "crashed" and not _LEFT_ALONE.search(error.message):
+        return 0
+    if isinstance(error, TrialFailed) and error.kind == "out_of_memory":
+        return 1
+    return 3 if _LEFT_ALONE.search(error.message) else 2
+
+
+def _standing(log: str) -> str:
+    """Where the main thread was when its call stack was logged; empty where it waited for another rank."""
+    dump = log.rpartition("most recent call first")[2]
+    with contextlib.suppress(IndexError):
+        frames = _FRAME.findall(dump)
+        if any(_WAITING.search(f"{file} {name}") for file, _, name in frames[:6]):
+            return ""
+        file, line, name = frames[0]
+        return f"{Path(file).name}:{line} ({name})"
+    return ""

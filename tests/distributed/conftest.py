@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from autoopt.records import Change, Plan
-from autoopt.trial.group import TrialGroup
 from autoopt.trial.parent import Launcher, Trial
+from autoopt.trial.process import TrialGroup
 from autoopt.trial.protocol import TrialSpec
 
 HERE = Path(__file__).parent

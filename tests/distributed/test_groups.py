@@ -15,7 +15,7 @@ from autoopt.records import Plan
 from autoopt.records.distributed import Communication
 from autoopt.records.messages import Block, TrainingRun
 from autoopt.trial import tree
-from autoopt.trial.group import TrialGroup
+from autoopt.trial.process import TrialGroup
 from tests.distributed.conftest import TWO, Start
 
 TASKS = "autoopt.benchmark.tasks"

@@ -11,7 +11,7 @@ from autoopt.benchmark.distributed.shares import SharedBatches, bounds
 from autoopt.benchmark.distributed.step import BUCKET, FIRST_BUCKET, buckets_of, spread, straggler
 from autoopt.errors import TrialFailed
 from autoopt.records.messages import Block
-from autoopt.trial.group import _consequence, _standing
+from autoopt.trial.process import _consequence, _standing
 
 
 class One(Group):

@@ -22,8 +22,8 @@ from autoopt.records.messages import Block, Probe, TrainingRun
 from autoopt.registry import load_strategies
 from autoopt.script.command import asked, launcher_of, parse
 from autoopt.search.trial_runner import TrialRunner
-from autoopt.trial.group import TrialGroup
 from autoopt.trial.parent import Launcher, before_torch
+from autoopt.trial.process import TrialGroup
 from autoopt.trial.protocol import Launch, ScriptSpec, TrialSpec
 from tests.distributed.test_groups import leaves_nothing
 from tests.script.conftest import sites_of

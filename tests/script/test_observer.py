@@ -22,12 +22,12 @@ def test_what_a_library_prints_is_no_line_of_the_users(monkeypatch: pytest.Monke
     monkeypatch.delitem(sys.modules, "this", raising=False)
     hooks = SimpleNamespace(session=SimpleNamespace(standing=False, steps=1), watchers=[])
     observer = Observer(cast(TorchHooks, cast(Any, hooks)))
-    observer._around(builtins, "print", observer._prints)
+    observer._timed(builtins, "print", "print")
     importlib.import_module("this")  # prints
     assert not observer._sites
     print("a line of the user's own")
     (seen,) = observer._sites.values()
-    assert (seen.kind, seen.found.place.file.endswith("test_observer.py")) == ("logger", True)
+    assert (seen.kind, seen.found.place.file.endswith("test_observer.py")) == ("forced", True)
 
 
 class Holder:

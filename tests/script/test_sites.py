@@ -296,7 +296,6 @@ def test_garbage_that_is_collected_in_each_step_is_advice_with_its_share(start_s
     assert told.share is not None
     assert told.share > 0.1, "all that torch has made is visited each time"
     assert not [item for item in advice_of(sites) if "printed" in item.title], "once an epoch is not in every step"
-    assert lines(sites, "logger") == [line_of("collects.py", "print(")]
 
 
 def test_objects_of_the_users_own_classes_are_made_where_the_class_is_called(start_script: StartScript) -> None:

@@ -1,4 +1,4 @@
-"""The start of a script: which lines import for long, and batches that a resumed one reads for nothing."""
+"""The start of a script: which lines import for long."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from autoopt.records import Site, Sites
-from autoopt.script.advice import advice_of
 from autoopt.script.imports import ImportClock, import_sites
 from tests.script.conftest import StartScript, sites_of
 
-RESUMED = """
+IMPORTING = """
 import slow
 import torch
 import late
@@ -23,11 +21,8 @@ torch.manual_seed(0)
 loader = DataLoader(TensorDataset(torch.randn(64, 8), torch.randint(0, 2, (64,))), batch_size=4)
 model = nn.Linear(8, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-next(iter(loader))
 for epoch in range(9):
-    for i, (x, y) in enumerate(loader):
-        if epoch == 0 and i < 5:
-            continue
+    for x, y in loader:
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(x), y).backward()
         optimizer.step()
@@ -54,24 +49,11 @@ def test_a_line_has_what_it_imports_itself(tmp_path: Path, monkeypatch: pytest.M
     assert "torch" in sys.modules, "what is there already takes nothing"
 
 
-def test_a_look_at_the_first_batch_is_no_resuming() -> None:
-    def told(batches: int) -> list[str]:
-        site = Site(
-            kind="passed_over", file="train.py", line=9, end_line=9, options={"batches": batches, "seconds": 7.0}
-        )
-        return [each.title for each in advice_of(Sites(command=("train.py",), cwd="/", sites=(site,)))]
-
-    assert told(1) == []
-    assert told(500) == ["500 batches are read and passed over before the first step"]
-
-
 @pytest.mark.slow
-def test_slow_imports_and_batches_passed_over_have_their_lines(start_script: StartScript, folder: Path) -> None:
+def test_slow_imports_have_their_lines(start_script: StartScript, folder: Path) -> None:
     (folder / "slow.py").write_text("import time\ntime.sleep(0.1)\n")
     (folder / "late.py").write_text("import time\ntime.sleep(0.2)\n")
-    (folder / "resumed.py").write_text(RESUMED)
-    with start_script("resumed.py", fresh=True) as process:
+    (folder / "importing.py").write_text(IMPORTING)
+    with start_script("importing.py", fresh=True) as process:
         sites = sites_of(process, steps=9, seconds=60.0)
     assert [(site.line, site.call) for site in sites.of("import")] == [(4, "late"), (2, "slow")]
-    (passed,) = sites.of("passed_over")
-    assert (passed.line, passed.options["batches"]) == (14, 5)

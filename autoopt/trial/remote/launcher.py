@@ -6,7 +6,7 @@ import contextlib
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from autoopt import errors
 from autoopt.errors import AutooptError, EnvironmentLacks, NodeLost, TrialFailed
@@ -14,43 +14,10 @@ from autoopt.records import JsonDict
 from autoopt.trial.parent import Trial
 from autoopt.trial.process import Answering, Closing, OnProgress, Task, name_of
 from autoopt.trial.protocol import TrialSpec
+from autoopt.trial.remote.ray_cluster import RayCluster, RayHost
 
 MOST_OF_OTHER_KINDS = 8
 """Hosts that are given back because they are of another kind than the first, one after the other."""
-
-
-class RemoteHost(Protocol):
-    """A host on another machine; every method may raise ``NodeLost``."""
-
-    def ask(self, method: str, *arguments: Any) -> Any:
-        """The answer of a method of :class:`autoopt.trial.remote.host.Host`."""
-
-    def stream(self, method: str, *arguments: Any) -> Iterator[JsonDict]:
-        """The documents that a generator of its gives."""
-
-    def release(self) -> None:
-        """Gives the machine back; never raises."""
-
-
-class Cluster(Protocol):
-    """Machines on which hosts can be started."""
-
-    def host(self, processes: int, cuda: bool | None) -> RemoteHost:
-        """A fresh host in a place of its own.
-
-        Args:
-            processes: that train together.
-            cuda: whether each of them needs a device; None: where there are any.
-
-        Raises:
-            EnvironmentLacks: there is no such place.
-        """
-
-    def room(self, processes: int, cuda: bool | None) -> int:
-        """Hosts that there is room for at the same time."""
-
-    def close(self) -> None:
-        """Leaves the cluster."""
 
 
 class RemoteLauncher(Closing):
@@ -62,9 +29,9 @@ class RemoteLauncher(Closing):
         kind: that all hosts must be of, shared with those next to this one; empty: as the first one turns out to be.
     """
 
-    def __init__(self, cluster: Cluster, folder: str, kind: JsonDict | None = None) -> None:
+    def __init__(self, cluster: RayCluster, folder: str, kind: JsonDict | None = None) -> None:
         self._cluster, self._folder = cluster, folder
-        self._host: RemoteHost | None = None
+        self._host: RayHost | None = None
         self._kind: JsonDict = {} if kind is None else kind
         self._beside: list[RemoteLauncher] = []
         self._held = 0
@@ -117,13 +84,13 @@ class RemoteLauncher(Closing):
         finally:
             self._held -= 1
 
-    def _of_its_kind(self, spec: TrialSpec) -> RemoteHost:
+    def _of_its_kind(self, spec: TrialSpec) -> RayHost:
         """A host of the kind of the first one: what was measured on different kinds is never compared.
 
         Raises:
             EnvironmentLacks: all that can be had are of other kinds.
         """
-        others: list[RemoteHost] = []
+        others: list[RayHost] = []
         try:
             while len(others) < MOST_OF_OTHER_KINDS:
                 host = self._cluster.host(spec.processes, wants_cuda(spec.device))
@@ -177,7 +144,7 @@ class RemoteTrial(Answering):
 
     can_freeze = True
 
-    def __init__(self, host: RemoteHost, number: int, spec: TrialSpec, log: Path) -> None:
+    def __init__(self, host: RayHost, number: int, spec: TrialSpec, log: Path) -> None:
         self.spec, self.log = spec, log
         self.closed = False
         self._host, self._number = host, number

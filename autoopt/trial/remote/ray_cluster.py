@@ -51,6 +51,15 @@ class RayCluster:
         self._environment = as_users(os.environ)
 
     def host(self, processes: int, cuda: bool | None) -> RayHost:
+        """A fresh host in a place of its own.
+
+        Args:
+            processes: that train together.
+            cuda: whether each of them needs a device; None: where there are any.
+
+        Raises:
+            EnvironmentLacks: there is no such place.
+        """
         ray = self._ray
         bundle = bundle_of([node["Resources"] for node in ray.nodes() if node["Alive"]], processes, cuda)
         group = ray.util.placement_group([bundle], strategy="STRICT_PACK")
@@ -70,6 +79,7 @@ class RayCluster:
         return RayHost(ray, actor.remote(self._environment, self._live), group)
 
     def room(self, processes: int, cuda: bool | None) -> int:
+        """Hosts that there is room for at the same time."""
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         bundle = bundle_of(nodes, processes, cuda)
         return sum(int(min(node.get(name, 0) // amount for name, amount in bundle.items())) for node in nodes)
@@ -80,7 +90,7 @@ class RayCluster:
 
 
 class RayHost:
-    """An actor that is a host, in its placement group."""
+    """An actor that is a host, in its placement group; every method but ``release`` may raise ``NodeLost``."""
 
     def __init__(self, ray: Any, actor: Any, group: Any) -> None:
         self._ray, self._actor, self._group = ray, actor, group
