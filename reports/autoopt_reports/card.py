@@ -13,7 +13,6 @@ from typing import Any
 from autoopt.records import Result
 from autoopt_reports.view import units
 from autoopt_reports.view.claims import claim_of
-from autoopt_reports.view.text import Interval
 from autoopt_reports.view.verdict import verdict_view
 
 WIDTH, HEIGHT = 720, 236
@@ -67,7 +66,10 @@ def _bars(result: Result) -> list[Shape]:
         return [_fitted(_LEFT, 130, "before and after: not measured", 16, _MUTED)]
     title, before, after = pair
     claim = claim_of(result)
-    bounds = _bounds(before, claim.interval if claim.status != "none" else None)
+    bounds: tuple[float, ...] = ()  # seconds after, at both ends of the factor's interval
+    low, high = (claim.interval.low.value, claim.interval.high.value) if claim.interval is not None else (None, None)
+    if low and high and claim.status != "none":
+        bounds = before / high, before / low
     longest = max(before, after, *bounds)
     shapes: list[Shape] = [_fitted(_LEFT, 104, title, 13, _MUTED)]
     bars = [(116, "before", before, _BEFORE), (154, "after", after, _AFTER)]
@@ -79,16 +81,9 @@ def _bars(result: Result) -> list[Shape]:
         end = max(seconds, *bounds) if label == "after" and bounds else seconds
         shapes.append(Text(_BAR_AT + _BAR_MOST * end / longest + 12, top + 21, units.duration(seconds), 16, bold=True))
     if bounds:
-        low, high = (_BAR_AT + _BAR_MOST * seconds / longest for seconds in bounds)
-        shapes += [Box(low, 167, high - low, 2, _INK), Box(low - 1, 161, 2, 14, _INK), Box(high - 1, 161, 2, 14, _INK)]
+        left, right = (_BAR_AT + _BAR_MOST * seconds / longest for seconds in bounds)
+        shapes += [Box(left, 167, right - left, 2, _INK), *(Box(at - 1, 161, 2, 14, _INK) for at in (left, right))]
     return shapes
-
-
-def _bounds(before: float, shown: Interval | None) -> tuple[float, ...]:
-    """Seconds after, at both ends of the factor's interval; none of a point."""
-    if shown is None or not shown.low.value or not shown.high.value:
-        return ()
-    return before / shown.high.value, before / shown.low.value
 
 
 def _seconds(result: Result) -> tuple[str, float, float] | None:

@@ -49,10 +49,13 @@ def survey(live: Any) -> Setting:
         share, smaller values that were tried, each with its parameters and its share of the work; ``refused``: reasons
         by value. Only a ``reason`` where there are no sizes.
     """
-    reason = _no_build(live)
-    if reason:
-        return {"reason": reason}
+    if getattr(live.spec, "script", None) is not None:
+        return {"reason": "a script as it is has no build() that could be asked for another size"}
+    if live.workload.adapter is not None:
+        return {"reason": "build() gives a trainer's objects, whose steps are bound to the model that it made"}
     build = UserBuild(live.spec.workload)
+    if not callable(build.function):
+        return {"reason": "the import string names a workload, not a function that could be asked for another size"}
     wholes = integer_defaults(build.function)
     if not wholes:
         return {"reason": "build() has no whole-number parameter with a default, such as build(width: int = 64)"}
@@ -77,17 +80,6 @@ def survey(live: Any) -> Setting:
         return {"reason": f"no parameter of build() is a size of the model alone: {told}"}
     sizes.sort(key=lambda size: min(work for _, _, work in size["values"].values()))
     return {"build": build.spec, "parameters": whole.parameters, "sizes": sizes[:MOST_SIZES], "refused": refused}
-
-
-def _no_build(live: Any) -> str:
-    """Why there is no function that could be asked; empty where there is one."""
-    if getattr(live.spec, "script", None) is not None:
-        return "a script as it is has no build() that could be asked for another size"
-    if live.workload.adapter is not None:
-        return "build() gives a trainer's objects, whose steps are bound to the model that it made"
-    if not callable(UserBuild(live.spec.workload).function):
-        return "the import string names a workload, not a function that could be asked for another size"
-    return ""
 
 
 def integer_defaults(function: Callable[..., Any]) -> dict[str, int]:
@@ -148,7 +140,12 @@ def asked(live: Any, build: UserBuild, arguments: Mapping[str, int], batch: Any,
     parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
     rows = {name: each.num_embeddings for name, each in model.named_modules() if isinstance(each, nn.Embedding)}
     if whole is not None:
-        _check_smaller(parameters, rows, whole)
+        if parameters >= whole.parameters:
+            raise NoSize("the model has as many parameters with less of it")
+        # Before anything is looked up: an index without a row ends all work of the process on a CUDA device.
+        short = [at for at, count in rows.items() if count < whole.rows.get(at, count)]
+        if short:
+            raise Refused(f"the embedding {short[0]} would not have a row for every input")
     _check_optimizer(live, model)
     try:
         work, shapes, loss = _forward(live, model, batch, whole.shapes if whole is not None else None)
@@ -159,15 +156,6 @@ def asked(live: Any, build: UserBuild, arguments: Mapping[str, int], batch: Any,
     if not isfinite(loss):
         raise Refused(f"its loss is {loss}")
     return Answer(parameters, work, shapes, rows)
-
-
-def _check_smaller(parameters: int, rows: Mapping[str, int], whole: Answer) -> None:
-    """Before anything is looked up: an index without a row ends all work of the process on a CUDA device."""
-    if parameters >= whole.parameters:
-        raise NoSize("the model has as many parameters with less of it")
-    short = [at for at, count in rows.items() if count < whole.rows.get(at, count)]
-    if short:
-        raise Refused(f"the embedding {short[0]} would not have a row for every input")
 
 
 def _forward(live: Any, model: Any, batch: Any, wanted: Shapes | None) -> tuple[int, Shapes | None, float]:

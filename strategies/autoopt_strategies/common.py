@@ -180,13 +180,6 @@ def ranged(estimate: Estimate, value: float, low: float, high: float) -> Estimat
     return estimate.model_copy(update={"value": value, "low": low, "high": high})
 
 
-def between(low: Estimate | None, value: Estimate, high: Estimate | None) -> Estimate:
-    """One prediction from three: the pessimist's, the likeliest and the optimist's."""
-    bottom = min(value.low, low.low if low is not None else value.low)
-    top = max(value.high, high.high if high is not None else value.high)
-    return ranged(value, value.value, bottom, top)
-
-
 def at_most(estimate: Estimate | None) -> Estimate | None:
     """An upper bound as a prediction: whatever is possible may also fail to come."""
     if estimate is None:
@@ -316,8 +309,3 @@ def frugal(numbers: Iterable[int], predicted: Callable[[int], Estimate | None]) 
         return None
     best = max(known.values())
     return min(number for number, value in known.items() if value >= best / (1 + LEAST_SAVING))
-
-
-def low_precision(case: Case) -> str | None:
-    """The dtype of autocast that the incumbent trains with, if any."""
-    return case.setup.precision.dtype or case.workload.precision

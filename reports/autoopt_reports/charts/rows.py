@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from autoopt_reports.charts.plane import Scale, log_ticks, span, tick_text
 from autoopt_reports.view.pipeline import Lanes, Node
-from autoopt_reports.view.stages import REST, Segment, StageRow, StagesView
+from autoopt_reports.view.stages import REST, StageRow, StagesView
 from autoopt_reports.view.steps import Forest, Waterfall
 from autoopt_reports.view.text import Name, Number
 
@@ -68,6 +68,8 @@ def importance_chart(shares: tuple[tuple[Name, Number], ...]) -> Bars:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
+    """A stage's part of a bar. ``fits``: its label has room where the page is wide; ``always``: on a phone as well."""
+
     x: float
     width: float
     colour: str
@@ -75,13 +77,6 @@ class Piece:
     label: Name | str
     fits: bool
     always: bool
-
-
-def _piece(segment: Segment, x: float, width: float) -> Piece:
-    """``fits``: the label has room at the page's full width (about 0.75 % a character)."""
-    colour = "rest" if segment.label == REST else str(segment.colour % 8)
-    room = 1.5 + 0.78 * len(f"{segment.label} {segment.share}")
-    return Piece(round(x, 2), round(width, 2), colour, segment.share, segment.label, width >= room, width >= 2.6 * room)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +101,10 @@ def stack_chart(view: StagesView) -> Stacks:
         x, pieces = 0.0, []
         for segment in bar.segments:
             width = (segment.seconds.value or 0.0) / longest * 100
-            pieces.append(_piece(segment, x, width))
+            colour = "rest" if segment.label == REST else str(segment.colour % 8)
+            room = 1.5 + 0.78 * len(f"{segment.label} {segment.share}")  # at the page's full width
+            fits, always = width >= room, width >= 2.6 * room
+            pieces.append(Piece(round(x, 2), round(width, 2), colour, segment.share, segment.label, fits, always))
             x += width
         stacks.append(Stack(place * 52, bar.label, bar.total, tuple(pieces)))
     return Stacks(len(stacks) * 52, tuple(stacks))

@@ -42,10 +42,8 @@ def scaling_view(result: Result) -> ScalingView | None:
 
 
 def _row(point: ScalingPoint | ScalingForecast, at: str) -> ScalingRow:
-    throughput, efficiency = (
-        interval(point.throughput, f"{at}/throughput"),
-        interval(point.efficiency, f"{at}/efficiency", units.percent),
-    )
+    throughput = interval(point.throughput, f"{at}/throughput")
+    efficiency = interval(point.efficiency, f"{at}/efficiency", units.percent)
     assert throughput is not None
     assert efficiency is not None
     if isinstance(point, ScalingForecast):
@@ -172,12 +170,11 @@ def _sizes_headline(found: ModelScaling) -> Phrase:
     sizes = number(len(found.points), units.count, "/model_scaling/points", how="count")
     if not found.points:
         return say("Other sizes were tried, and none was trained to its end")
+    text = say("Sizes of the model that were trained: {}; ", sizes)
     if found.error is not None and found.error.at_target is not None:
-        return say("Sizes of the model that were trained: {}; ", sizes) + _met(found, found.error)
+        return text + _met(found, found.error)
     told = [_exponent(law) for law in (found.error, found.seconds) if law is not None]
-    if not told:
-        return say("Sizes of the model that were trained: {}; too few for a line through them", sizes)
-    return say("Sizes of the model that were trained: {}; ", sizes) + join(told, "; ")
+    return text + (join(told, "; ") if told else "too few for a line through them")
 
 
 def _met(found: ModelScaling, law: PowerLaw) -> Phrase:
@@ -301,24 +298,16 @@ def _tuning_headline(tuning: Tuning) -> Phrase:
     seconds = _seconds(tuning, best)
     values = say("")
     for each in tuning.own:
-        path = f"/tuning/trials/{_place(tuning, best)}/values/{each}"
+        path = f"/tuning/trials/{tuning.trials.index(best)}/values/{each}"
         values = values + say(" {} {}", name(each, 40), number(best.values[each], units.plain, path))
+    text = say("Best on the tuning seed:{}, target after {}", values, seconds)
     if own is None or own.seconds_to_target is None:
-        return say("Best on the tuning seed:{}, target after {}", values, seconds)
-    return say(
-        "Best on the tuning seed:{}, target after {}; the workload's own values, {}",
-        values,
-        seconds,
-        _seconds(tuning, own),
-    )
-
-
-def _place(tuning: Tuning, trial: TuningTrial) -> int:
-    return tuning.trials.index(trial)
+        return text
+    return text + say("; the workload's own values, {}", _seconds(tuning, own))
 
 
 def _seconds(tuning: Tuning, trial: TuningTrial) -> Number:
-    path = f"/tuning/trials/{_place(tuning, trial)}/seconds_to_target"
+    path = f"/tuning/trials/{tuning.trials.index(trial)}/seconds_to_target"
     return number(trial.seconds_to_target, units.duration, path)
 
 

@@ -9,10 +9,9 @@ from autoopt_strategies.common import (
     FASTER,
     Setting,
     at_most,
-    between,
     compute_gain,
-    low_precision,
     operator_share,
+    ranged,
     tried_gain,
 )
 from autoopt_strategies.compute.channels_last import to_channels_last
@@ -42,9 +41,8 @@ class Amp(Strategy):
     def applies(self, case: Case) -> Applies:
         if case.device not in ("cpu", "cuda"):
             return Applies.no(f"not tried on {case.device}: autocast there does not cover training")
-        now = low_precision(case)
-        if now and not case.setup.precision.dtype:
-            return Applies.no(f"the workload trains in {now} already")
+        if case.workload.precision and not case.setup.precision.dtype:
+            return Applies.no(f"the workload trains in {case.workload.precision} already")
         if case.inspected(self.name).get("probabilities"):
             return Applies.no(
                 "the loss is binary_cross_entropy of probabilities, which a low precision rounds to 0 and 1 "
@@ -68,9 +66,11 @@ class Amp(Strategy):
         share = operator_share(case, {"matmul"})
         if ratio is None or share is None:
             return None
-        likely = compute_gain(case, 1 - share * (1 - 1 / ratio))
+        likely = at_most(compute_gain(case, 1 - share * (1 - 1 / ratio)))
         best = compute_gain(case, share / ratio + (1 - share) / 2)
-        return None if likely is None else between(None, at_most(likely) or likely, best)
+        if likely is None or best is None:
+            return None
+        return ranged(likely, likely.value, likely.low, max(likely.high, best.high))
 
     def settings(self, case: Case) -> list[Setting]:
         return [

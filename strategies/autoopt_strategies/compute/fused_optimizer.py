@@ -34,10 +34,7 @@ class UpdateBy:
     implementation: str = "fused"
 
     def __call__(self, factory: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def made(params: Any) -> Any:
-            return rebuilt(factory(params), self.implementation)
-
-        return made
+        return lambda params: rebuilt(factory(params), self.implementation)
 
 
 def rebuilt(optimizer: Any, implementation: str) -> Any:
@@ -86,15 +83,6 @@ def on_copies(optimizer: Any) -> Any:
 def update_ratio(one: Any, other: Any) -> float:
     """Seconds of the other's update over the one's; the first one makes the states."""
     return ratio_in_turns(one.step, other.step, one.param_groups[0]["params"][0].device)
-
-
-def _room(live: Any) -> float:
-    """Bytes that are free where the parameters are."""
-    import torch
-
-    if live.device.kind == "cuda":
-        return float(torch.cuda.mem_get_info(live.device.torch)[0])
-    return float(live.facts.available_ram_bytes or 0)
 
 
 class FusedOptimizer(Strategy):
@@ -152,7 +140,11 @@ class FusedOptimizer(Strategy):
 
     def inspect(self, live: Any) -> Setting:
         """Seconds of an update of copies by each implementation, over those of the one in use."""
-        return update_ratios(live.training.optimizer, _room(live))
+        import torch
+
+        cuda = live.device.kind == "cuda"  # room where the parameters are
+        free = torch.cuda.mem_get_info(live.device.torch)[0] if cuda else live.facts.available_ram_bytes
+        return update_ratios(live.training.optimizer, float(free or 0))
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
         return setup.with_optimizer(UpdateBy(setting["implementation"]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import FASTER, Setting, low_precision, operator_share, tried_or_at_most
+from autoopt_strategies.common import FASTER, Setting, operator_share, tried_or_at_most
 
 
 class MatmulPrecision(Strategy):
@@ -27,7 +27,7 @@ class MatmulPrecision(Strategy):
     example = Example({"precision": "medium"}, losses=0.02)
 
     def applies(self, case: Case) -> Applies:
-        now = low_precision(case)
+        now = case.setup.precision.dtype or case.workload.precision
         if now:
             return Applies.no(f"matrix products run in {now} already")
         if case.device not in ("cpu", "cuda"):

@@ -71,8 +71,11 @@ class DistributedDataParallel(Strategy):
             return None
         count = setting["processes"]
         if case.device == "cpu":
-            ratio = _with_fewer_threads(case, count) / count
-            found = gain(case, {name: seconds_of(case, name) * ratio for name in COMPUTE})
+            known = case.pipeline.round.simulation
+            table, now = (known.compute_by_threads, known.threads) if known is not None else ({}, 0)
+            fewer = table.get(max(1, now // count))  # with the threads that each process has; as now where unknown
+            slower = fewer / table[now] if fewer and table.get(now) else 1.0
+            found = gain(case, {name: seconds_of(case, name) * slower / count for name in COMPUTE})
         else:
             found = gain(case, {name: seconds_of(case, name) / count for name in (*COMPUTE, *INPUT)})
         return None if found is None else ranged(declared(found) or found, found.value, min(0.2, found.low), found.high)
@@ -119,12 +122,3 @@ class DistributedDataParallel(Strategy):
     def inspect(self, live: Any) -> Setting:
         """Names of parameters that a step leaves without a gradient, where several processes may train."""
         return {"unused": live.unused_parameters()}
-
-
-def _with_fewer_threads(case: Case, count: int) -> float:
-    """Compute seconds with the threads that each process has, over those now; 1 where it was not measured."""
-    simulation = case.pipeline.round.simulation if case.pipeline is not None else None
-    table = simulation.compute_by_threads if simulation is not None else {}
-    now = simulation.threads if simulation is not None else 0
-    fewer = max(1, now // count)
-    return table[fewer] / table[now] if table.get(fewer) and table.get(now) else 1.0

@@ -11,11 +11,7 @@ from autoopt_strategies.common import Setting, at_most, gain, memory_used
 
 def in_backward(factory: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """``factory -> factory`` whose optimizer updates each parameter during the backward pass."""
-
-    def made(params: Any) -> Any:
-        return spread(factory(params))
-
-    return made
+    return lambda params: spread(factory(params))
 
 
 def spread(optimizer: Any) -> Any:

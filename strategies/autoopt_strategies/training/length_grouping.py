@@ -126,7 +126,8 @@ class LengthGrouping(Strategy):
         shares = padding_shares([length for length, _ in samples], size)
         if shares is None:
             return {"reason": "samples are all of one length"}
-        short, long = ([dataset[index] for _, index in part] for part in _ends(samples, size))
+        ordered = sorted(samples)
+        short, long = ([dataset[index] for _, index in part] for part in (ordered[:size], ordered[-size:]))
         follows = _width(loader.collate_fn(short)) != _width(loader.collate_fn(long))
         return {**shares, "sample_seconds": seconds, "follows": follows}
 
@@ -146,11 +147,6 @@ def padding_shares(lengths: list[int], size: int) -> Setting | None:
         order = Grouped(range(len(lengths)), tuple(lengths), size, pool)
         grouped[str(pool)] = 1.0 - whole / padded([lengths[place] for place in order], size)
     return {"now": 1.0 - whole / padded(lengths, size), "grouped": grouped}
-
-
-def _ends(samples: list[tuple[int, int]], size: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    ordered = sorted(samples)
-    return ordered[:size], ordered[-size:]
 
 
 def _width(batch: Any) -> Any:
