@@ -112,11 +112,15 @@ def test_an_option_that_the_command_gives_is_left_to_the_user(tmp_path: Path, wo
     assert word.split("=")[0] in patch.changes[0].reason
 
 
-def test_what_is_handed_on_with_a_star_stays_with_the_plan(tmp_path: Path) -> None:
-    text = PLAIN.replace("DataLoader(Pictures(), batch_size=32, shuffle=True)", "DataLoader(Pictures(), **options)")
-    _, patch = patched(tmp_path, text, WORKERS)
-    assert (patch.diff, patch.changes[0].how) == ("", "plan only")
-    assert "star" in patch.changes[0].reason
+def test_what_is_computed_or_handed_on_with_a_star_stays_with_the_plan(tmp_path: Path) -> None:
+    for call, how, why in (
+        ("DataLoader(Pictures(), **options)", "plan only", "star"),
+        ("DataLoader(Pictures(), num_workers=cores() // 2)", "by hand", "computes it"),
+    ):
+        text = PLAIN.replace("DataLoader(Pictures(), batch_size=32, shuffle=True)", call)
+        _, patch = patched(tmp_path, text, WORKERS)
+        assert (patch.diff, patch.changes[0].how) == ("", how)
+        assert why in patch.changes[0].reason
 
 
 def test_autocast_stands_around_forward_and_loss(tmp_path: Path) -> None:

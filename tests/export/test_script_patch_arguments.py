@@ -155,50 +155,102 @@ def test_an_option_that_is_made_whole_is_changed_at_its_default(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("computed", "change"),
+    ("computed", "change", "option"),
     [
-        ("num_workers=max(1, opt.workers // 2)", WORKERS),
-        ("num_workers=min(os.cpu_count(), opt.unknown)", WORKERS),
-        ("num_workers=config['data'].loaders", WORKERS),
-        ("pin_memory=not opt.no_cuda", PINNED),
+        ("num_workers=max(1, opt.workers // 2)", WORKERS, "--workers"),
+        ("pin_memory=not opt.no_cuda", PINNED, "--no-cuda"),
     ],
 )
-def test_what_is_computed_or_configured_is_replaced_and_noted(tmp_path: Path, computed: str, change: Change) -> None:
+def test_what_is_computed_of_options_alone_is_replaced_and_said(
+    tmp_path: Path, computed: str, change: Change, option: str
+) -> None:
     patch = called(tmp_path, f"DataLoader(list(range(8)), {computed})", change)
     name, _, old = computed.partition("=")
     new = change.setting[name]
     assert line_of(tmp_path, "loader") == f"loader = DataLoader(list(range(8)), {name}={new})"
-    noted = f"{new} replaces {old}, which no longer decides it"
-    assert [(row.how, row.reason) for row in patch.changes] == [("patched", noted)]
+    told = f"{option} no longer decides what {old} was: {new} stands in its place"
+    assert [(row.how, row.reason) for row in patch.changes] == [("patched", told)]
     assert str(new) in prints(tmp_path)
 
 
-def test_a_default_that_is_not_what_arrives_is_left(tmp_path: Path) -> None:
-    patch = called(
-        tmp_path,
-        "DataLoader(list(range(8)), num_workers=int(opt.workers))",
-        WORKERS,
-        options={**SEEN, "num_workers": 6},
-    )
-    assert line_of(tmp_path, "loader").endswith("num_workers=2)")
-    assert "2 replaces int(opt.workers)" in patch.changes[0].reason
+@pytest.mark.parametrize(
+    ("computed", "words", "options", "how", "why"),
+    [
+        ("min(cores, opt.workers)", (), SEEN, "by hand", "computes it"),
+        ("opt.unknown // 2", (), SEEN, "by hand", "computes it"),
+        ("self.workers", (), SEEN, "by hand", "takes it from self.workers, which no one line was seen to set"),
+        ("int(opt.workers)", (), {**SEEN, "num_workers": 6}, "plan only", "6 does"),
+        ("opt.workers // 2", ("-j4",), SEEN, "by hand", "-j4"),
+        ("int(opt.workers)", ("--workers=4",), SEEN, "by hand", "--workers"),
+    ],
+)
+def test_what_another_decides_too_is_left_alone(
+    tmp_path: Path, computed: str, words: tuple[str, ...], options: dict[str, Any], how: str, why: str
+) -> None:
+    call = f"DataLoader(list(range(8)), num_workers={computed})"
+    patch = called(tmp_path, call, WORKERS, words=words, options=options)
+    assert (patch.diff, patch.changes[0].how) == ("", how)
+    assert why in patch.changes[0].reason
+
+
+APART = """from torch.utils.data import DataLoader
+from settings.options import parse
+args = parse()
+loader = DataLoader(list(range(8)), num_workers=args.workers)
+print(loader.num_workers)
+"""
+PARSER = """import argparse
+
+
+def parse():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--workers", type=int, default=1)
+    return parser.parse_args()
+"""
+
+
+def apart(folder: Path, options: dict[str, Any], more: str = "") -> ScriptPatch:
+    """The patch of a script whose options are in a package beside it."""
+    (folder / "settings").mkdir()
+    (folder / "settings" / "options.py").write_text(PARSER + more)
+    (folder / "unrelated.py").write_text(PARSER)
+    return patched(sites_of(folder, APART, "loader = ", options=options), WORKERS)
+
+
+def test_a_default_in_another_file_is_changed_where_it_is_what_arrives(tmp_path: Path) -> None:
+    patch = apart(tmp_path, SEEN)
+    assert patch.diff.count("+++ ") == 1
+    assert "+++ b/settings/options.py" in patch.diff
+    assert [prints(tmp_path, *words) for words in ((), ("--workers=1",))] == ["2", "1"]
+
+
+def test_a_default_in_another_file_that_was_not_seen_to_arrive_is_left_and_the_call_has_the_value(
+    tmp_path: Path,
+) -> None:
+    patch = apart(tmp_path, {})
+    assert "+++ b/train.py" in patch.diff
+    assert "--workers no longer decides" in patch.changes[0].reason
+    assert prints(tmp_path) == "2"
 
 
 @pytest.mark.parametrize(
-    ("computed", "words", "named"),
+    ("options", "more", "how", "why"),
     [
-        ("opt.workers // 2", ("-j4",), "-j4"),
-        ("int(opt.workers)", ("--workers=4",), "--workers"),
-        ("config.data.num_workers", ("data.num_workers=4",), "data.num_workers"),
-        ("config.data.num_workers", ("--data.num-workers=4",), "--data.num-workers"),
+        ({**SEEN, "num_workers": 3}, "", "plan only", "settings/options.py:6 gives --workers a default that is not"),
+        (
+            SEEN,
+            '\n\ndef other(parser):\n    parser.add_argument("--workers", default=4)\n',
+            "by hand",
+            "takes it from args.workers",
+        ),
     ],
 )
-def test_what_the_command_gives_is_left_to_the_user(
-    tmp_path: Path, computed: str, words: tuple[str, ...], named: str
+def test_a_default_in_another_file_that_does_not_decide_alone_stays(
+    tmp_path: Path, options: dict[str, Any], more: str, how: str, why: str
 ) -> None:
-    patch = called(tmp_path, f"DataLoader(list(range(8)), num_workers={computed})", PERSISTENT, words=words)
-    assert (patch.diff, patch.changes[0].how) == ("", "by hand")
-    assert patch.changes[0].reason == f"the command gives {named}: change it there; next to it persistent_workers=True"
+    patch = apart(tmp_path, options, more)
+    assert (patch.diff, patch.changes[0].how) == ("", how)
+    assert why in patch.changes[0].reason
 
 
 PICKED = f"""{WIDE}

@@ -58,11 +58,7 @@ WORKERS = Edit("loader", arguments={"num_workers": 2})
             "cfg = Config()\nDataLoader(data, 4, num_workers=cfg.workers)\n",
             "    workers: int = 2",
         ),
-        (
-            "CFG = {'workers': 0}\nDataLoader(data, 4, num_workers=CFG['workers'])\n",
-            "DataLoader(data, 4, num_workers=2)",
-        ),
-        ("workers = read()\nDataLoader(data, 4, num_workers=workers)\n", "workers = 2"),
+        ("CFG = {'workers': 0}\nDataLoader(data, 4, num_workers=CFG['workers'])\n", "CFG = {'workers': 2}"),
         (
             "def load(data, workers=0):\n    return DataLoader(data, 4, num_workers=workers)\nload(data)\n",
             "def load(data, workers=2):",
@@ -77,6 +73,14 @@ WORKERS = Edit("loader", arguments={"num_workers": 2})
             "Trainer(data).loader()\n",
             "    def __init__(self, data, workers=2):",
         ),
+        (
+            "class Data(LightningDataModule):\n    def __init__(self, size=4, workers: int = 0):\n"
+            "        super().__init__()\n        self.save_hyperparameters()\n"
+            "    def train_dataloader(self):\n"
+            "        return DataLoader(data, self.hparams.size, num_workers=self.hparams.workers)\n"
+            "fit(Data(8))\n",
+            "    def __init__(self, size=4, workers: int = 2):",
+        ),
     ],
 )
 def test_a_value_is_changed_where_it_is_made(tmp_path: Path, text: str, changed: str) -> None:
@@ -86,27 +90,47 @@ def test_a_value_is_changed_where_it_is_made(tmp_path: Path, text: str, changed:
 
 
 @pytest.mark.parametrize(
-    ("text", "seen"),
+    ("text", "seen", "reason"),
     [
         (
             "class Config:\n    workers: int = 0\n"
             "cfg = Config(workers=given)\nDataLoader(data, 4, num_workers=cfg.workers)\n",
             3,
+            "takes it from cfg.workers, which no one line was seen to set; write 2 in its place",
         ),
-        ("class Config:\n    workers: int = 0\nDataLoader(data, 4, num_workers=cfg.workers)\n", 3),
-        ("workers = 0\nworkers += more\nDataLoader(data, 4, num_workers=workers)\n", 3),
-        ("workers = 0\nexec(open(path).read())\nDataLoader(data, 4, num_workers=workers)\n", 3),
+        (
+            "CFG = {'workers': 0}\nCFG.update(read())\nDataLoader(data, 4, num_workers=CFG['workers'])\n",
+            1,
+            "takes it from CFG.'workers'., which no one line",
+        ),
+        (
+            "CFG = {'workers': 0}\nCFG.update(read())\nDataLoader(data, 4, num_workers=CFG['workers'])\n",
+            0,
+            "which is set in train.py:3; write 2 there",
+        ),
+        (
+            "def load(workers=0):\n    return DataLoader(data, 4, num_workers=workers)\nload()\nload(1)\n",
+            0,
+            "whose workers it is, in 2 places",
+        ),
+        (
+            "def load(workers=0):\n    return DataLoader(data, 4, num_workers=workers)\nload()\n",
+            5,
+            "not what arrives: 5 does",
+        ),
+        (
+            "class Data(LightningDataModule):\n    def __init__(self, workers: int = 0):\n"
+            "        self.save_hyperparameters('size')\n    def train_dataloader(self):\n"
+            "        return DataLoader(data, num_workers=self.hparams.workers)\nfit(Data())\n",
+            0,
+            "takes it from self.hparams.workers, which no one line was seen to set",
+        ),
+        ("a = b\nb = a\nDataLoader(data, 4, num_workers=a)\n", 0, "takes it from b"),
     ],
 )
-def test_of_what_several_places_decide_the_call_gets_the_value(tmp_path: Path, text: str, seen: int) -> None:
-    _, added = placed(tmp_path, HEAD + text, loader_in(HEAD + text, seen), WORKERS)
-    assert added == "+DataLoader(data, 4, num_workers=2)"
-
-
-def test_what_several_calls_hand_in_is_left_alone(tmp_path: Path) -> None:
-    text = HEAD + "def load(workers=0):\n    return DataLoader(data, 4, num_workers=workers)\nload()\nload(1)\n"
-    with pytest.raises(NoHonestEditError, match="whose workers it is, in 2 places"):
-        placed(tmp_path, text, loader_in(text), WORKERS)
+def test_what_more_than_one_place_decides_is_left_alone(tmp_path: Path, text: str, seen: int, reason: str) -> None:
+    with pytest.raises(NoHonestEditError, match=reason):
+        placed(tmp_path, HEAD + text, loader_in(HEAD + text, seen), WORKERS)
 
 
 ARGS = """import argparse
@@ -119,16 +143,23 @@ args = parser.parse_args()
 @pytest.mark.parametrize(
     ("text", "changed"),
     [
-        (ARGS + "DataLoader(seen, args.batch_size)\n", "DataLoader(seen, 64)"),
+        (ARGS + "train = Stream(data, args.batch_size)\n@", "DataLoader(seen, 64)"),
+        (
+            ARGS + "train = Stream(data, args.batch_size)\nsize = args.batch_size\nDataLoader(seen, size)\n",
+            "(seen, 64)",
+        ),
+        (ARGS + "@", "parser.add_argument('--batch-size', type=int, default=64)"),
         ("size = 4\ntrain = DataLoader(data, size)\nDataLoader(seen, size)\n", "DataLoader(seen, 64)"),
+        ("size = 4\nDataLoader(seen, size)\n", "size = 64"),
         (
             "def loaders(size=4):\n    return Stream(data, size), DataLoader(seen, batch_size=size)\nloaders()\n",
             "return Stream(data, size), DataLoader(seen, batch_size=64)",
         ),
+        ("CFG = {'size': 4}\nStream(data, CFG['size'])\nDataLoader(seen, CFG['size'])\n", "DataLoader(seen, 64)"),
     ],
 )
 def test_an_argument_of_evaluation_never_reaches_the_training(tmp_path: Path, text: str, changed: str) -> None:
-    text = HEAD + text
+    text = HEAD + text.replace("@", "DataLoader(seen, args.batch_size)\n")
     site = site_of(text, "DataLoader(seen", kind="loader_validation", call="DataLoader", options={"batch_size": 4})
     removed, added = placed(tmp_path, text, site, Edit("evaluation", arguments={"batch_size": 64}))
     assert removed.startswith("-")

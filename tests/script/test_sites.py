@@ -156,7 +156,7 @@ def test_batches_that_one_step_adds_up_are_one_step(start_script: StartScript) -
     assert [(block["steps"], block["samples"], len(block["losses"])) for block in blocks] == [(3, 160, 3)] * 2
     found = placed(sites, Plan(changes=(BF16, FUSED)), REGISTRY, "cpu")
     assert [change.how for change in found.patch.changes] == ["patched", "patched"], found.patch.changes
-    assert '+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=True):' in found.patch.diff
+    assert "+cfg = SimpleNamespace(epochs=100000, accumulate=4, amp=True," in found.patch.diff
 
 
 def test_a_script_that_wanders_and_looks_before_it_trains(start_script: StartScript) -> None:

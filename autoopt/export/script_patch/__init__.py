@@ -47,7 +47,8 @@ class Placed:
     @property
     def _changed(self) -> dict[str, tuple[str, str]]:
         """The text of each file as it is and as it becomes."""
-        return {name: (edits.source.tree.code, edits.code()) for name, edits in self.placing.files.items()}
+        files = {name: (edits.source.tree.code, edits.code()) for name, edits in self.placing.files.items()}
+        return files | self.placing.configured
 
     @property
     def _added(self) -> dict[str, str]:

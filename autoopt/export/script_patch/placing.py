@@ -26,8 +26,9 @@ from autoopt.export.script_patch.naming import (
     same_call,
     unwatched,
 )
+from autoopt.export.script_patch.options import ConfiguredLine, ScriptOptions, UserFiles
 from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot, entry_of, imports, last_import
-from autoopt.export.script_patch.values import UNSEEN, made_at
+from autoopt.export.script_patch.values import UNSEEN, Made, made_at, read_alone
 from autoopt.export.text import literal
 from autoopt.records import JsonDict, Place, Site, SiteKind, Sites
 from autoopt.strategy import Edit, Recipe
@@ -88,6 +89,7 @@ class Placing:
         files: edits by file as the sites name them; read when first asked for.
         beside: the file that is added next to the script; None where nothing needs it so far.
         environment: variables that the command is started with.
+        configured: texts of files that configure the script, as they are and as they become.
         touched: the place that a user is shown.
         notes: what the user should know of the edits.
     """
@@ -97,9 +99,12 @@ class Placing:
         self.files: dict[str, Edits] = {}
         self.beside: Beside | None = None
         self.environment: JsonDict = {}
+        self.configured: dict[str, tuple[str, str]] = {}
         self.touched: Place | None = None
         self.notes: list[str] = []
         self._sources = {} if sources is None else sources
+        first = [name for name in (entry_of(sites), *(site.file for site in sites.sites)) if name is not None]
+        self.options = ScriptOptions(sites.command, UserFiles(first, Path(sites.cwd), self._source))
 
     def on_trial(self) -> Placing:
         """The same files, to which a change's edits can be added and taken back as a whole."""
@@ -280,16 +285,29 @@ class Placing:
     def set_where_made(
         self, edits: Edits, call: cst.Call, there: cst.Arg, name: str, text: str, site: Site, positions: tuple[str, ...]
     ) -> None:
-        """Changes an argument that the call has, where its value is made; an evaluation's in the call alone.
-
-        What is made for an evaluation may reach the training, too, whose arguments stay.
-        """
-        made = made_at(edits.source, there.value, self.sites.command, text, site.options.get(name, UNSEEN))
-        if site.kind == "loader_validation" or made.node is there.value:
+        """Changes an argument that the call has, where its value is made; what also reaches the training stays."""
+        made = made_at(edits.source, there.value, self.options, text, site.options.get(name, UNSEEN))
+        training_too = site.kind == "loader_validation" and not self._of_evaluation_alone(edits.source, made)
+        if made.configured is not None and not training_too:
+            self.configure(made.configured, text)
+        elif training_too or made.node is there.value:
             edits.argument(call, name, cst.parse_expression(text), positions)
         else:
-            edits.replace(made.node, text, there)
+            self.edits(made.source.name).replace(made.node, text, there)
         self._note(made.note)
+
+    def _of_evaluation_alone(self, source: Source, made: Made) -> bool:
+        """Whether only loaders of evaluation read what a value is made from."""
+        sites = [site for site in self.sites.of("loader_validation") if site.direct and site.file == source.name]
+        return read_alone(source, made, self.options, [self._call(source, site) for site in sites])
+
+    def configure(self, line: ConfiguredLine, value: str) -> None:
+        """Changes a value in a file that configures the script."""
+        read = (Path(self.sites.cwd) / line.file).read_bytes().decode()
+        before, after = self.configured.get(line.file) or (read, read)
+        if before.splitlines()[line.line - 1] != after.splitlines()[line.line - 1]:
+            raise NoHonestEditError(f"{line.place} decides another argument, too")
+        self.configured = {**self.configured, line.file: (before, line.changed(after, value))}
 
     def _text(self, source: Source, value: object) -> str:
         """A value as Python; a function by its name, which the file imports."""

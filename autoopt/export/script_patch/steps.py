@@ -468,12 +468,11 @@ def _added_up_less(placing: Placing, size: int, now: int, count: int) -> None:
             f"{step.file}:{step.line} steps after {now} batches whose loss is not seen to be divided by their number"
         )
     for expression in _alike(source, value):
-        made = made_at(source, expression, placing.sites.command, str(count), now)
-        if made.note:  # another place may count by it as well
-            raise NoHonestEditError(
-                f"{source.code(value)}, by which batches are counted, is set outside of {step.file}"
-            )
-        placing.edits(step.file).replace(made.node, str(count), expression)
+        made = made_at(source, expression, placing.options, str(count), now)
+        if made.configured is not None:
+            placing.configure(made.configured, str(count))
+        else:
+            placing.edits(made.source.name).replace(made.node, str(count), expression)
     placing.touched = step
 
 

@@ -1,96 +1,63 @@
-"""Where an argument's value is made: the literal itself, one assignment of the file, an option's default."""
+"""Where an argument's value is made: the literal itself, the variable's one assignment, an option's default."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import libcst as cst
 
 from autoopt.export.script_patch.editing import given
+from autoopt.export.script_patch.options import ConfiguredLine, Option, ScriptOptions, UserFiles, is_parsed, of_machine
 from autoopt.export.script_patch.source import NoHonestEditError, Source
-
-UNSEEN = object()
-"""In the place of a value that the live object was not asked for."""
-
-
-class Made(NamedTuple):
-    """The expression to change; ``note``: what the user should know of the change."""
-
-    node: cst.BaseExpression
-    note: str = ""
-
-
-def made_at(
-    source: Source, value: cst.BaseExpression, command: Sequence[str], text: str, seen: object = UNSEEN
-) -> Made:
-    """The expression to change, so that an argument which is ``value`` gets another value.
-
-    It is the one literal of the file that the argument comes from. Where there is none, as for what is computed or
-    configured, the new value stands in the expression's own place, and the user is informed.
-
-    Args:
-        source: the file that the argument is in.
-        value: the argument as it stands.
-        command: words of the script's command, which may give an option a value of its own.
-        text: the value that it gets, as Python.
-        seen: the value that arrived while the script was watched.
-
-    Raises:
-        NoHonestEditError: the command gives it, or a function that is called in several places hands it in.
-    """
-    way = [value]
-    while not is_plain(way[-1]):
-        _not_given(source, way[-1], command)
-        further = _default(source, way[-1]) or followed(source, way[-1])
-        if further is None or any(further is each for each in way):
-            return Made(way[-1], f"{text} replaces {source.code(way[-1])}, which no longer decides it")
-        way.append(further)
-    if len(way) > 1 and not _arrives(source, way, seen):
-        return Made(value, f"{text} replaces {source.code(value)}, which no longer decides it")
-    return Made(way[-1])
-
-
-def is_plain(value: cst.BaseExpression | None) -> bool:
-    """Whether an expression is a literal."""
-    if isinstance(value, cst.UnaryOperation):
-        return isinstance(value.expression, (cst.Integer, cst.Float))
-    named = isinstance(value, cst.Name) and value.value in ("True", "False", "None")
-    return named or isinstance(value, (cst.Integer, cst.Float, cst.SimpleString))
-
-
-def _arrives(source: Source, way: Sequence[cst.BaseExpression], seen: object) -> bool:
-    """Whether a literal is the value that arrived; argparse and ``int`` make numbers of texts."""
-    made = ast.literal_eval(source.code(way[-1]))
-    return seen is UNSEEN or made == seen or (isinstance(made, str) and made == str(seen))
 
 
 def followed(source: Source, value: cst.BaseExpression) -> cst.BaseExpression | None:
-    """The one expression in the same file that makes what a name or an attribute is; None where none does alone.
+    """The one expression in the same file that makes what a value is; None where none does.
 
     Raises:
-        NoHonestEditError: a function that is called in several places hands it in.
+        NoHonestEditError: more than one place decides it.
     """
     if isinstance(value, cst.Name):
         return _assigned(source, value)
-    if isinstance(value, cst.Attribute):
-        return _kept(source, value)
+    if isinstance(value, cst.Attribute) and isinstance(value.value, cst.Name):
+        if value.value.value == "self":
+            return _own(source, value)
+        return _field(source, value)
+    if isinstance(value, cst.Attribute) and source.code(value.value) == "self.hparams":
+        return _hyperparameter(source, value)
+    if isinstance(value, cst.Subscript) and isinstance(value.value, cst.Name):
+        return _entry(source, value)
     return None
 
 
 def _assigned(source: Source, name: cst.Name) -> cst.BaseExpression | None:
-    if _changed_otherwise(source, name.value):
-        return None
     scope: cst.CSTNode = source.scope(name)
     found = source.assignments(name.value, scope)
-    if not found and isinstance(scope, cst.FunctionDef):
-        every = (*scope.params.params, *scope.params.kwonly_params, *scope.params.posonly_params)
-        parameter = next((each for each in every if each.name.value == name.value), None)
-        if parameter is not None:
-            return _handed_in(source, scope, parameter)
-    found = found or source.assignments(name.value, source.tree)
-    return found[0].value if len(found) == 1 else None
+    if not found and isinstance(scope, cst.FunctionDef) and _parameter(scope, name.value) is not None:
+        if not _changed_otherwise(source, name.value):
+            return _handed_in(source, scope, name.value)
+    elif not found:
+        found = source.assignments(name.value, source.tree)
+    if not found and is_imported(source, name.value):
+        return None
+    if len(found) != 1 or found[0].value is None or _changed_otherwise(source, name.value):
+        raise _several(source, name)
+    return found[0].value
+
+
+def _several(source: Source, value: cst.BaseExpression) -> NoHonestEditError:
+    line = source.lines(value).start.line
+    return NoHonestEditError(
+        f"{source.name}:{line} takes it from {source.code(value)}, which is not set in one place of the file"
+    )
+
+
+def _parameter(function: cst.FunctionDef, name: str) -> cst.Param | None:
+    every = function.params
+    named = (*every.params, *every.kwonly_params, *every.posonly_params)
+    return next((parameter for parameter in named if parameter.name.value == name), None)
 
 
 def _changed_otherwise(source: Source, name: str) -> bool:
@@ -99,92 +66,363 @@ def _changed_otherwise(source: Source, name: str) -> bool:
     return added or any(source.called(call) == "exec" for call in source.all_of(cst.Call))
 
 
-def _handed_in(source: Source, function: cst.FunctionDef, parameter: cst.Param) -> cst.BaseExpression | None:
+def _handed_in(source: Source, function: cst.FunctionDef, name: str) -> cst.BaseExpression:
     """The argument that the function's only call gives the parameter, else the parameter's default."""
-    positions = [each.name.value for each in (*function.params.posonly_params, *function.params.params)]
-    owner, name = source.class_of(function), parameter.name.value
+    positions = [parameter.name.value for parameter in (*function.params.posonly_params, *function.params.params)]
+    owner = source.class_of(function)
     called = owner.name.value if owner is not None and function.name.value == "__init__" else function.name.value
     calls = [call for call in source.all_of(cst.Call) if source.called(call) == called]
     if len(calls) != 1 or any(argument.star for argument in calls[0].args):
         raise NoHonestEditError(f"{source.name} calls {called}, whose {name} it is, in {len(calls)} places")
     there = given(calls[0], positions[1:] if owner is not None else positions).get(name)
-    return parameter.default if there is None else there.value
+    if there is not None:
+        return there.value
+    parameter = _parameter(function, name)
+    assert parameter is not None
+    if parameter.default is None:
+        raise _several(source, parameter.name)
+    return parameter.default
 
 
-def _kept(source: Source, value: cst.Attribute) -> cst.BaseExpression | None:
-    """What the one assignment to an attribute of this name keeps, or the one field of a class that is made bare."""
+def _own(source: Source, value: cst.Attribute) -> cst.BaseExpression | None:
+    """The value under a name of the object itself, where one assignment keeps it there."""
+    asked = source.code(value)
+    found = [
+        node.value for node in source.all_of(cst.Assign) if any(source.code(t.target) == asked for t in node.targets)
+    ]
+    return found[0] if len(found) == 1 and not _changed_otherwise(source, asked) else None
+
+
+def _field(source: Source, value: cst.Attribute) -> cst.BaseExpression | None:
+    """The value that a class of the file gives a field of this name, where nothing else is seen to set it."""
     name = value.attr.value
     found = [
-        assign.value
-        for assign in source.all_of(cst.Assign)
-        for each in assign.targets
-        if isinstance(each.target, cst.Attribute) and each.target.attr.value == name
+        (part.value, owner)
+        for owner in source.all_of(cst.ClassDef)
+        for statement in owner.body.body
+        if isinstance(statement, cst.SimpleStatementLine)
+        for part in statement.body
+        if (isinstance(part, cst.AnnAssign) and source.code(part.target) == name)
+        or (isinstance(part, cst.Assign) and any(source.code(each.target) == name for each in part.targets))
     ]
-    filled = {source.called(call) for call in source.all_of(cst.Call) if call.args}
-    for field in source.assignments(name, source.tree):
-        block = source.parent(source.parent(field) or field)
-        owner = source.parent(block) if block is not None else None
-        if isinstance(owner, cst.ClassDef) and field.value is not None:
-            found += [field.value, *([value] if owner.name.value in filled else [])]
-    return found[0] if len(found) == 1 and not _changed_otherwise(source, source.code(value)) else None
+    if len(found) != 1:
+        return None
+    kept, owner = found[0]
+    set_elsewhere = any(
+        isinstance(target.target, cst.Attribute) and target.target.attr.value == name
+        for node in source.all_of(cst.Assign)
+        for target in node.targets
+    )
+    made = [call for call in source.all_of(cst.Call) if source.called(call) == owner.name.value]
+    if set_elsewhere or any(call.args for call in made):
+        return None
+    return kept
 
 
-# options of the command line
+def _hyperparameter(source: Source, value: cst.Attribute) -> cst.BaseExpression | None:
+    """A value under Lightning's ``self.hparams``: a parameter of the class, where its constructor saves them all."""
+    function = source.scope(value)
+    owner = source.class_of(function) if isinstance(function, cst.FunctionDef) else None
+    parts = owner.body.body if owner is not None else ()
+    init = next((part for part in parts if isinstance(part, cst.FunctionDef) and part.name.value == "__init__"), None)
+    name, asked = value.attr.value, source.code(value)
+    if owner is None or init is None or _parameter(init, name) is None or _changed_otherwise(source, asked):
+        return None
+    saved = [call for call in source.all_of(cst.Call, init) if source.code(call.func) == "self.save_hyperparameters"]
+    made = any(source.called(call) == owner.name.value for call in source.all_of(cst.Call))
+    if len(saved) != 1 or any(argument.keyword is None for argument in saved[0].args) or not made:
+        return None
+    return _handed_in(source, init, name)
 
 
-class _Option(NamedTuple):
-    """An ``add_argument`` call: ``words`` as the command may give them."""
-
-    call: cst.Call
-    words: tuple[str, ...]
-
-
-def _options(source: Source, attribute: str) -> Iterator[_Option]:
-    """The options of the file whose values argparse keeps under this name."""
-    for call in source.all_of(cst.Call):
-        if source.called(call) == "add_argument":
-            words = tuple(w for a in call.args if a.keyword is None and (w := _text(a.value)))
-            long = next((word for word in words if word.startswith("--")), words[0] if words else "")
-            named = given(call).get("dest")
-            if words and attribute == (_text(named.value) if named else long.lstrip("-").replace("-", "_")):
-                yield _Option(call, words)
+def _entry(source: Source, value: cst.Subscript) -> cst.BaseExpression | None:
+    """The entry of a dict that the file writes down once and does not change."""
+    assert isinstance(value.value, cst.Name)
+    name, asked = value.value.value, source.code(value)
+    kept = source.assignments(name, source.tree)
+    changed = any(source.code(t.target) == asked for node in source.all_of(cst.Assign) for t in node.targets)
+    updated = any(source.code(call.func) == f"{name}.update" for call in source.all_of(cst.Call))
+    if len(kept) != 1 or changed or updated or not isinstance(kept[0].value, cst.Dict):
+        return None
+    key = value.slice[0].slice
+    for element in kept[0].value.elements:
+        if isinstance(element, cst.DictElement) and isinstance(key, cst.Index) and element.key.deep_equals(key.value):
+            return element.value
+    return None
 
 
-def _not_given(source: Source, value: cst.BaseExpression, command: Sequence[str]) -> None:
-    """Nothing where the command leaves what an expression reads to its default.
+_MOST_NAMED = 3
+"""Places that a sentence names; the others are counted."""
+_READ = ("loader", "add_argument")
+"""Calls whose arguments of this name set nothing that is kept under it."""
+
+Setter = tuple[Source, cst.BaseExpression]
+
+
+def made_elsewhere(
+    source: Source, value: cst.BaseExpression, files: UserFiles, command: Sequence[str], text: str, seen: object
+) -> Setter | ConfiguredLine:
+    """The one literal in the user's files that is the value which was seen to arrive.
+
+    Args:
+        source: the file in which ``value`` stands.
+        value: a name that is imported, an attribute or an entry of some configuration, or anything that is computed.
+        files: of the user.
+        command: words of the script's command, which may set it.
+        text: what it is to become.
+        seen: what arrived.
 
     Raises:
-        NoHonestEditError: the command gives it, and its user changes it there.
+        NoHonestEditError: nothing or several lines of code set it, or a file that configures the script does; a user
+            can, at the lines that are named.
     """
-    for read in source.all_of(cst.Attribute, value):
-        name = read.attr.value
-        own = {word for option in _options(source, name) for word in option.words if _is_parsed(source, read)}
-        for word in command[1:]:
-            key = word.partition("=")[0]
-            last = key.rpartition(".")[2].lstrip("-+~").replace("-", "_")
-            short = any(len(each) == 2 and word.startswith(each) for each in own)
-            if key in own or short or (last == name and (word.startswith("-") or "=" in word)):
-                raise NoHonestEditError(f"the command gives {word if short else key}: change it there", by_hand=True)
-        if own and not any(each.startswith("-") for each in own):
-            raise NoHonestEditError(f"the command gives {name}: change it there", by_hand=True)
+    code, line = source.code(value), source.lines(value).start.line
+    name = _last_name(value)
+    if name is None:
+        raise NoHonestEditError(f"{source.name}:{line} computes it: {code}; write {text} in its place", by_hand=True)
+    for word in command:
+        key = word.partition("=")[0]
+        last = key.rpartition(".")[2].lstrip("-+~").replace("-", "_")
+        if last == name and (word.startswith("-") or "=" in word):
+            raise NoHonestEditError(f"the command gives {key}: change it there", by_hand=True)
+    setters: list[Setter] = []  # lines of code that keep something under this name, but no other value than arrived
+    for other in files.with_text(name):
+        for node in _kept(other, name, constants_alone=isinstance(value, cst.Name)):
+            written = _literal((other, node))
+            if (other is not source or node is not value) and (written is None or _is_seen(written, seen)):
+                setters.append((other, node))
+    lines = [each for each in files.configured(name, command) if _is_seen(each.written, seen)]
+    changed = isinstance(value, cst.Subscript) and any(other is source for other, _ in setters)  # a dict, later on
+    if len(setters) == 1 and not lines and not changed and _literal(setters[0]) is not None:
+        return setters[0]
+    if len(lines) == 1 and not setters and lines[0].named:
+        return lines[0]
+    places = [f"{other.name}:{other.lines(node).start.line}" for other, node in setters] + [
+        each.place for each in lines
+    ]
+    told = f"{source.name}:{line} takes it from {code}"
+    if not places:
+        raise NoHonestEditError(f"{told}, which no one line was seen to set; write {text} in its place", by_hand=True)
+    if len(places) == 1:
+        raise NoHonestEditError(f"{told}, which is set in {places[0]}; write {text} there", by_hand=True)
+    more = f" and {len(places) - _MOST_NAMED} more" if len(places) > _MOST_NAMED else ""
+    named = ", ".join(places[:_MOST_NAMED]) + more
+    raise NoHonestEditError(f"{told}, which {named} may set; write {text} there, or in its place", by_hand=True)
 
 
-def _default(source: Source, value: cst.BaseExpression) -> cst.BaseExpression | None:
-    """The plain default of the one option that an expression is: ``args.workers``, or ``int(args.workers)``."""
-    if isinstance(value, cst.Call) and source.code(value.func) == "int" and len(value.args) == 1:
-        value = value.args[0].value
-    if not isinstance(value, cst.Attribute) or not _is_parsed(source, value):
+def is_imported(source: Source, name: str) -> bool:
+    """Whether a file may have a name from another."""
+    for statement in source.all_of(cst.ImportFrom):
+        if isinstance(statement.names, cst.ImportStar) or any(
+            (alias.evaluated_alias or alias.evaluated_name) == name for alias in statement.names
+        ):
+            return True
+    return False
+
+
+def _last_name(value: cst.BaseExpression) -> str | None:
+    """The name under which a value is kept; None of what is no name, attribute or entry."""
+    if isinstance(value, cst.Name):
+        return value.value
+    if isinstance(value, cst.Attribute):
+        return value.attr.value
+    if isinstance(value, cst.Subscript) and len(value.slice) == 1 and isinstance(value.slice[0].slice, cst.Index):
+        key = value.slice[0].slice.value
+        found = key.evaluated_value if isinstance(key, cst.SimpleString) else None
+        return found if isinstance(found, str) else None
+    return None
+
+
+def _kept(source: Source, name: str, *, constants_alone: bool) -> list[cst.BaseExpression]:
+    found: list[cst.BaseExpression] = []
+    assignments: list[cst.Assign | cst.AnnAssign] = [*source.all_of(cst.Assign), *source.all_of(cst.AnnAssign)]
+    for assignment in assignments:
+        targets = (
+            [assignment.target]
+            if isinstance(assignment, cst.AnnAssign)
+            else [each.target for each in assignment.targets]
+        )
+        if assignment.value is not None and any(_keeps(source, each, name, constants_alone) for each in targets):
+            found.append(assignment.value)
+    if not constants_alone:
+        found += [given for given in _given(source, name) if _is_plain(given)]
+    return sorted(found, key=lambda node: source.lines(node).start.line)
+
+
+def _given(source: Source, name: str) -> Iterator[cst.BaseExpression]:
+    """Values that calls and dicts give under this name."""
+    for call in source.all_of(cst.Call):
+        if not source.called(call).lower().endswith(_READ):
+            yield from (each.value for each in call.args if each.keyword is not None and each.keyword.value == name)
+    for element in source.all_of(cst.DictElement):
+        if isinstance(element.key, cst.SimpleString) and element.key.evaluated_value == name:
+            yield element.value
+
+
+def _keeps(source: Source, target: cst.BaseExpression, name: str, constants_alone: bool) -> bool:
+    if isinstance(target, cst.Name):  # a constant of a module, or a field of a class; no function's own variable
+        return target.value == name and isinstance(source.scope(target), cst.Module)
+    if isinstance(target, cst.Attribute):
+        return not constants_alone and target.attr.value == name
+    return not constants_alone and isinstance(target, cst.Subscript) and _last_name(target) == name
+
+
+def _is_plain(value: cst.BaseExpression | None) -> bool:
+    if isinstance(value, cst.UnaryOperation):
+        return isinstance(value.expression, (cst.Integer, cst.Float))
+    named = isinstance(value, cst.Name) and value.value in ("True", "False", "None")
+    return named or isinstance(value, (cst.Integer, cst.Float, cst.SimpleString))
+
+
+def _literal(setter: Setter) -> str | None:
+    source, node = setter
+    return source.code(node) if _is_plain(node) else None
+
+
+def _is_seen(written: str, seen: object) -> bool:
+    """Whether what is written is the value that arrived; YAML and JSON write some of Python's otherwise."""
+    words = {"true": True, "false": False, "null": None, "~": None}
+    try:
+        value: object = words[written] if written in words else ast.literal_eval(written)
+    except (ValueError, SyntaxError):
+        return False
+    return type(value) is type(seen) and value == seen
+
+
+UNSEEN = object()
+"""In the place of a value that the live object was not asked for."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """The expression to change and the file it is in; ``note``: what the user should know of the change.
+
+    ``configured``: the line of a file that configures the script, in the place of an expression. ``readers``: all
+    expressions on the way from the argument to it, which read what is changed.
+    """
+
+    source: Source
+    node: cst.BaseExpression
+    note: str = ""
+    configured: ConfiguredLine | None = None
+    readers: tuple[cst.BaseExpression, ...] = ()
+
+
+def made_at(
+    source: Source, value: cst.BaseExpression, options: ScriptOptions, text: str, seen: object = UNSEEN
+) -> Made:
+    """The expression to change, so that an argument which is ``value`` gets another value.
+
+    Args:
+        source: the file that the argument is in.
+        value: the argument as it stands.
+        options: of the command line.
+        text: the value that it gets, as Python.
+        seen: the value that arrived while the script was watched.
+
+    Raises:
+        NoHonestEditError: it is computed, set more than once, or given on the command line.
+    """
+    return _made_at(source, value, options, text, seen, ())
+
+
+def read_alone(source: Source, made: Made, options: ScriptOptions, calls: Sequence[cst.Call]) -> bool:
+    """Whether nothing but arguments of these calls reads what an argument's value is made from."""
+    known = {id(node) for within in (*calls, *made.readers) for node in _reads(source, within)}
+    for reader in made.readers:
+        code, local = source.code(reader), isinstance(reader, cst.Name)
+        if _last_name(reader) is None:
+            continue
+        for other in [source] if local else options.files.with_text(code):
+            within = source.scope(reader) if local else other.tree
+            if any(other.code(node) == code and id(node) not in known for node in _reads(other, within)):
+                return False
+    return True
+
+
+def _reads(source: Source, within: cst.CSTNode) -> Iterator[cst.BaseExpression]:
+    """Names, attributes and entries that are read there."""
+    kinds: tuple[type[cst.Name | cst.Attribute | cst.Subscript], ...] = (cst.Name, cst.Attribute, cst.Subscript)
+    for kind in kinds:
+        yield from (node for node in source.all_of(kind, within) if not _is_target(source, node))
+
+
+def _is_target(source: Source, node: cst.CSTNode) -> bool:
+    """Whether a name is set or is a keyword there, and not read."""
+    above = source.parent(node)
+    if isinstance(above, cst.AssignTarget):
+        return True
+    if isinstance(above, cst.Param):
+        return above.name is node
+    return isinstance(above, cst.Arg) and above.keyword is node
+
+
+def _made_at(
+    source: Source,
+    value: cst.BaseExpression,
+    options: ScriptOptions,
+    text: str,
+    seen: object,
+    on_the_way: tuple[cst.BaseExpression, ...],
+) -> Made:
+    name, line = source.code(value), source.lines(value).start.line
+    if _is_plain(value):
+        if on_the_way and seen is not UNSEEN and seen != ast.literal_eval(name):
+            raise NoHonestEditError(f"{source.name}:{line} is not what arrives: {seen!r} does")
+        return Made(source, value, readers=on_the_way)
+    default = None if isinstance(value, cst.Name) else _default(source, value, options, text, seen)
+    if default is not None:
+        return replace(default, readers=(*on_the_way, value))
+    found = options.within(source, value)
+    if not found and not any(value is other for other in on_the_way):
+        further = followed(source, value)
+        if further is not None:
+            return _made_at(source, further, options, text, seen, (*on_the_way, value))
+    if not found:
+        if of_machine(source, value):
+            return Made(source, value)
+        setter = made_elsewhere(source, value, options.files, options.command, text, seen)
+        if isinstance(setter, ConfiguredLine):
+            return Made(source, value, configured=setter, readers=(*on_the_way, value))
+        return Made(*setter, readers=(*on_the_way, value))
+    for option in found:
+        option.not_given(options.command)
+    words = " and ".join(dict.fromkeys(option.shown for option in found))
+    return Made(source, value, f"{words} no longer decides what {name} was: {text} stands in its place")
+
+
+def _default(source: Source, value: cst.BaseExpression, options: ScriptOptions, text: str, seen: object) -> Made | None:
+    """The plain default of the one option that an argument is as it stands; None where it has none."""
+    handed = value  # ``args.workers``, or ``int(args.workers)`` for what is to be whole
+    if isinstance(value, cst.Call) and source.code(value.func) == "int" and len(value.args) == 1 and text.isdigit():
+        handed = value.args[0].value
+    parsed = isinstance(handed, cst.Attribute) and is_parsed(source, handed)
+    option = options.of(source, handed.attr.value) if parsed and isinstance(handed, cst.Attribute) else None
+    if option is None:
         return None
-    options = list(_options(source, value.attr.value))
-    found = given(options[0].call).get("default") if len(options) == 1 else None
-    return found.value if found is not None and is_plain(found.value) else None
+    option.not_given(options.command)
+    default = option.default
+    if default is None or not _is_plain(default):
+        return None
+    if seen is not UNSEEN and seen != _value(option, default, source.code(value)):
+        where = f"{option.source.name}:{option.source.lines(option.call).start.line}"
+        raise NoHonestEditError(f"{where} gives {option.shown} a default that is not what arrives: {seen!r} does")
+    if seen is UNSEEN and option.source is not source:
+        return None  # that the option decides was not seen, and the two files know nothing of one another
+    return Made(option.source, default)
 
 
-def _is_parsed(source: Source, value: cst.Attribute) -> bool:
-    """Whether an attribute may be one of parsed options: ``args.x`` and ``self.args.x``, not ``self.x``."""
-    return source.code(value.value) not in ("self", "cls")
-
-
-def _text(node: cst.BaseExpression) -> str | None:
-    value = node.evaluated_value if isinstance(node, cst.SimpleString) else None
-    return value if isinstance(value, str) else None
+def _value(option: Option, default: cst.BaseExpression, asked: str) -> object:
+    """A plain default as the argument gets it: argparse gives texts to the option's type."""
+    value: object = ast.literal_eval(option.source.code(default))
+    if isinstance(value, str):
+        kind = next(
+            (option.source.code(a.value) for a in option.call.args if a.keyword and a.keyword.value == "type"), ""
+        )
+        for name, made in (("int", int), ("float", float)):
+            if kind == name or asked.startswith(f"{name}("):
+                try:
+                    return made(value)
+                except ValueError:
+                    return value
+    return value

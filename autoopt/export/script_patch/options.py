@@ -1,0 +1,270 @@
+"""The user's own files, those that configure the script, and the command-line options that argparse knows."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+import libcst as cst
+
+from autoopt.export.script_patch.editing import given
+from autoopt.export.script_patch.source import NoHonestEditError, Source
+
+_CONFIGURES = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
+_MOST_FILES, _MOST_BYTES = 300, 200_000
+"""Files that are looked through, and the size of one: no user writes more."""
+_LEFT_OUT = frozenset(("autoopt-runs", "node_modules", "site-packages"))
+
+
+@dataclass(frozen=True)
+class ConfiguredLine:
+    """A line of a file that configures the script, and the value that it gives a key, as it is written there.
+
+    ``named``: whether the command or the script's code names the file.
+    """
+
+    file: str
+    line: int
+    written: str
+    named: bool
+
+    @property
+    def place(self) -> str:
+        return f"{self.file}:{self.line}"
+
+    def changed(self, text: str, value: str) -> str:
+        """The file's text with another value in this line.
+
+        Args:
+            text: of the file.
+            value: as Python.
+        """
+        words = {} if self.file.endswith((".ini", ".cfg")) else {"True": "true", "False": "false", "None": "null"}
+        lines = text.splitlines(keepends=True)
+        key, sign, rest = _PARTED.match(lines[self.line - 1]).groups()  # type: ignore[union-attr]
+        lines[self.line - 1] = key + sign + rest.replace(self.written, words.get(value, value), 1)
+        return "".join(lines)
+
+
+_PARTED = re.compile(r"(.*?)([:=])(.*)", re.DOTALL)
+
+
+class UserFiles:
+    """Files of a script that are its user's; each is read when first asked for.
+
+    Args:
+        first: files as the sites name them, the one that begins the script first.
+        cwd: the folder that the command runs in; files outside it are left out.
+        read: parses one of them.
+    """
+
+    def __init__(self, first: Sequence[str], cwd: Path, read: Callable[[str], Source]) -> None:
+        self._first, self._cwd, self._read = first, cwd, read
+        self._texts: dict[str, str] | None = None
+
+    def with_text(self, text: str) -> list[Source]:
+        """The Python files in which a text stands; one that cannot be read is left out."""
+        if self._texts is None:
+            self._texts = dict(_imported(self._first, self._cwd))
+        return [source for name, whole in self._texts.items() if text in whole and (source := self._source(name))]
+
+    def _source(self, name: str) -> Source | None:
+        try:
+            return self._read(name)
+        except NoHonestEditError:
+            return None
+
+    def configured(self, name: str, command: Sequence[str]) -> list[ConfiguredLine]:
+        """Lines of YAML, JSON, TOML and INI files below the folder that give a key of this name one value."""
+        given = re.compile(rf"""\s*(?:- +)?["']?{re.escape(name)}["']?\s*[:=]\s*([^#,\s][^#,]*?)\s*,?\s*(?:#.*)?""")
+        found = []
+        for path in islice(_configurations(self._cwd), _MOST_FILES):
+            try:
+                lines = path.read_text(encoding="utf-8").splitlines()
+            except (OSError, ValueError):
+                continue
+            each = ((number, given.fullmatch(line)) for number, line in enumerate(lines, 1))
+            file = path.relative_to(self._cwd).as_posix()
+            told = (path.name, f'"{path.stem}"', f"'{path.stem}'")
+            named = any(path.name in word for word in command) or any(self.with_text(each) for each in told)
+            found += [ConfiguredLine(file, number, match[1].strip("\"'"), named) for number, match in each if match]
+        return found
+
+
+def _configurations(folder: Path, depth: int = 0) -> Iterator[Path]:
+    try:
+        below = sorted(folder.iterdir())
+    except OSError:
+        return
+    for path in below:
+        if path.name.startswith(".") or path.name in _LEFT_OUT or path.is_symlink():
+            continue
+        if path.is_dir():
+            if depth < 4 and not (path / "pyvenv.cfg").exists():
+                yield from _configurations(path, depth + 1)
+        elif path.suffix in _CONFIGURES and path.stat().st_size <= _MOST_BYTES:
+            yield path
+
+
+def _imported(first: Sequence[str], cwd: Path) -> Iterator[tuple[str, str]]:
+    """These files and what they import out of the same folders, with their texts."""
+    waiting = [name for name in dict.fromkeys(first) if not Path(name).is_absolute()]
+    roots = list(dict.fromkeys((*(Path(name).parent for name in waiting[:1]), Path())))
+    seen: set[str] = set()
+    while waiting:
+        name = waiting.pop(0)
+        if name in seen:
+            continue
+        seen.add(name)
+        try:
+            text = (cwd / name).read_text(encoding="utf-8")
+            tree = ast.parse(text)
+        except (OSError, ValueError, SyntaxError):
+            continue
+        yield name, text
+        waiting += [found for module in _modules(tree, Path(name).parent, roots) for found in _files(module, cwd)]
+
+
+def _modules(tree: ast.Module, folder: Path, roots: Sequence[Path]) -> Iterator[Path]:
+    """Where the modules that a file imports would lie, without their suffix."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (root.joinpath(*alias.name.split(".")) for alias in node.names for root in roots)
+        elif isinstance(node, ast.ImportFrom):
+            above = [folder, *folder.parents][node.level - 1 : node.level] if node.level else roots
+            for root in above:
+                base = root.joinpath(*(node.module or "").split("."))
+                yield from (base, *(base / alias.name for alias in node.names))
+
+
+def _files(module: Path, cwd: Path) -> Iterator[str]:
+    for path in (module.parent / f"{module.name}.py", module / "__init__.py"):
+        if module.name and (cwd / path).is_file():
+            yield path.as_posix()
+
+
+_PURE = frozenset(("abs", "bool", "float", "int", "max", "min", "round", "str"))
+"""Builtins whose value depends on their arguments alone."""
+
+
+_MACHINE = frozenset(("cpu_count", "process_cpu_count", "sched_getaffinity", "device_count", "is_available"))
+"""Calls that ask what the machine has."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """An ``add_argument`` call: ``words`` as the command may give them."""
+
+    source: Source
+    call: cst.Call
+    words: tuple[str, ...]
+
+    @property
+    def default(self) -> cst.BaseExpression | None:
+        found = given(self.call).get("default")
+        return found.value if found else None
+
+    @property
+    def shown(self) -> str:
+        """The word that a reader knows it by."""
+        return next((word for word in self.words if word.startswith("--")), self.words[0])
+
+    def not_given(self, command: Sequence[str]) -> None:
+        """Nothing where the command leaves the option to its default.
+
+        Raises:
+            NoHonestEditError: the command gives it, and its user changes it there.
+        """
+        if not self.words[0].startswith("-"):
+            raise NoHonestEditError(f"the command gives {self.shown}: change it there", by_hand=True)
+        for word in command:
+            attached = any(len(own) == 2 and word.startswith(own) for own in self.words)
+            if word.split("=")[0] in self.words or attached:
+                raise NoHonestEditError(f"the command gives {word.split('=')[0]}: change it there", by_hand=True)
+
+
+@dataclass
+class ScriptOptions:
+    """The options of a script.
+
+    Args:
+        command: the words of the script's command, which may give an option a value of its own.
+        files: of the user; of these the ones that tell argparse of an option.
+    """
+
+    command: Sequence[str]
+    files: UserFiles
+    _others: Sequence[Source] | None = None
+    _found: dict[tuple[str, str], list[Option]] = field(default_factory=dict)
+
+    def of(self, source: Source, attribute: str) -> Option | None:
+        """The option that an attribute is; of the file itself, or else of the only other file that has it."""
+        here = self._in(source, attribute)
+        if here:
+            return here[0] if len(here) == 1 else None
+        if self._others is None:
+            self._others = self.files.with_text("add_argument")
+        others = [option for other in self._others if other is not source for option in self._in(other, attribute)]
+        return others[0] if len(others) == 1 else None
+
+    def within(self, source: Source, value: cst.BaseExpression) -> list[Option]:
+        """The options that an expression is computed from; none where anything else decides, too."""
+        leaves = list(_leaves(value))
+        if not leaves or not all(isinstance(leaf, cst.Attribute) and is_parsed(source, leaf) for leaf in leaves):
+            return []
+        found = [self.of(source, leaf.attr.value) for leaf in leaves if isinstance(leaf, cst.Attribute)]
+        options = [option for option in found if option is not None]
+        return options if len(options) == len(leaves) else []
+
+    def _in(self, source: Source, attribute: str) -> list[Option]:
+        key = (source.name, attribute)
+        if key not in self._found:
+            self._found[key] = []
+            for call in source.all_of(cst.Call):
+                if source.called(call) == "add_argument":
+                    words = [w for a in call.args if a.keyword is None and (w := _text(a.value))]
+                    long = next((word for word in words if word.startswith("--")), words[0] if words else "")
+                    named = given(call).get("dest")
+                    dest = _text(named.value) if named else long.lstrip("-").replace("-", "_")
+                    if words and dest == attribute:
+                        self._found[key].append(Option(source, call, tuple(words)))
+        return self._found[key]
+
+
+def is_parsed(source: Source, value: cst.Attribute) -> bool:
+    """Whether an attribute may be one of parsed options: ``args.x`` and ``self.args.x``, not ``self.x``."""
+    return source.code(value.value) not in ("self", "cls")
+
+
+def of_machine(source: Source, value: cst.BaseExpression) -> bool:
+    """Whether an expression is computed from what the machine has alone, such as ``os.cpu_count() // 2``."""
+    leaves = list(_leaves(value))
+    called = [{source.called(call) for call in source.all_of(cst.Call, leaf)} for leaf in leaves]
+    return bool(leaves) and all(names & _MACHINE for names in called)
+
+
+def _leaves(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """Names that an expression takes from elsewhere, attributes as a whole and calls of unknown functions included."""
+    if isinstance(node, (cst.Attribute, cst.Subscript, cst.Lambda, cst.BaseComp)):
+        yield node
+    elif isinstance(node, cst.Name):
+        if node.value not in ("True", "False", "None"):
+            yield node
+    elif isinstance(node, cst.Call):
+        if isinstance(node.func, cst.Name) and node.func.value in _PURE and not any(a.star for a in node.args):
+            for argument in node.args:
+                yield from _leaves(argument.value)
+        else:
+            yield node
+    else:
+        for child in node.children:
+            yield from _leaves(child)
+
+
+def _text(node: cst.BaseExpression) -> str | None:
+    value = node.evaluated_value if isinstance(node, cst.SimpleString) else None
+    return value if isinstance(value, str) else None
