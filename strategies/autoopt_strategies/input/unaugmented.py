@@ -20,8 +20,7 @@ from time import perf_counter
 from typing import Any
 
 from autoopt_strategies.common import Setting
-from autoopt_strategies.compute.rewriting.forward import text_of, with_method
-from autoopt_strategies.compute.rewriting.source import Edits, Refused, edited, function_of
+from autoopt_strategies.compute.rewriting.source import Edits, Refused, edited, function_of, text_of, with_method
 from autoopt_strategies.input.batches import equal
 from autoopt_strategies.input.kept import kept_by_index
 from autoopt_strategies.input.probes import (
