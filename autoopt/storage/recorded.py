@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from autoopt.errors import DocumentError
@@ -16,7 +16,10 @@ State = Literal["orphan", "ended", "failed", "abandoned"]
 
 @dataclass(frozen=True)
 class Recorded:
-    """One step. Times on the run's clock. ``killed``: how often it was under way when the run was killed."""
+    """One step. Times on the run's clock.
+
+    ``machine``: its state as the step began; ``down``: how often it went down, or ran out of memory, during the step.
+    """
 
     number: int
     kind: str
@@ -25,7 +28,19 @@ class Recorded:
     at: float
     document: JsonDict | None = None
     failure: dict[str, str] | None = None
-    killed: int = 0
+    machine: JsonDict = field(default_factory=dict)
+    down: int = 0
+
+    def down_by(self, now: JsonDict) -> int:
+        """How often the step may have been what brought the run down, rather than a user who killed it.
+
+        Args:
+            now: the machine's state at present.
+        """
+        if self.state != "orphan" or None in (self.machine.get("boot"), now.get("boot")):
+            return self.down
+        rebooted, kills = self.machine["boot"] != now["boot"], (self.machine.get("oom_kills"), now.get("oom_kills"))
+        return self.down + (rebooted or (None not in kills and kills[1] > kills[0]))
 
 
 def read_steps(records: Iterable[JsonDict], name: str) -> dict[str, list[Recorded]]:
@@ -53,9 +68,9 @@ def read_steps(records: Iterable[JsonDict], name: str) -> dict[str, list[Recorde
 
 
 def _begin(steps: list[Recorded], record: JsonDict) -> None:
-    before = steps.pop().killed if steps and steps[-1].state in ("orphan", "abandoned") else 0
-    at = float(record["at"])
-    steps.append(Recorded(int(record["step"]), str(record["kind"]), "orphan", at, at, killed=before + 1))
+    at, machine = float(record["at"]), record.get("machine", {})
+    down = steps.pop().down_by(machine) if steps and steps[-1].state in ("orphan", "abandoned") else 0
+    steps.append(Recorded(int(record["step"]), str(record["kind"]), "orphan", at, at, machine=machine, down=down))
 
 
 def _end(step: Recorded, record: JsonDict) -> Recorded:
@@ -63,7 +78,7 @@ def _end(step: Recorded, record: JsonDict) -> Recorded:
     if step.state != "orphan":
         return step
     if record["type"] == "abandoned":
-        return replace(step, state="abandoned", at=at, killed=step.killed - 1)
+        return replace(step, state="abandoned", at=at)
     if record["type"] == "failed":
         failure = {str(name): str(value) for name, value in record["failure"].items()}
         return replace(step, state="failed", at=at, failure=failure)

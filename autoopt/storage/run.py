@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -20,6 +21,7 @@ from autoopt.storage.fingerprint import differences
 from autoopt.storage.journal import Journal
 from autoopt.storage.recorded import Recorded, read_steps
 from autoopt.storage.run_directory import RunDirectory
+from autoopt.trial.tree import oom_kills
 
 R = TypeVar("R", bound=Record)
 
@@ -37,8 +39,8 @@ KILLED = "the run was killed while it was running"
 MOST_LOST = 2
 """Machines of a cluster that may go away while one step is measured; a third one ends the run, to be resumed."""
 
-MOST_KILLED = 3
-"""A step that was under way each time the run, or its machine, went down may be the reason: it is not tried again."""
+MOST_DOWN = 2
+"""A step during which the machine went down, or ran out of memory, so often may be the reason: it is not tried again."""
 
 
 class Run:
@@ -151,8 +153,8 @@ class Run:
         """A durable step: measured and written down, or read back where the journal holds it.
 
         Asking again for the same ``kind`` and ``key`` is another step: the second one is answered with the
-        second that was recorded. A step that was under way when the run was killed is measured again; one that was
-        under way :data:`MOST_KILLED` times counts as crashed.
+        second that was recorded. A step that was under way when the run was killed is measured again; one during
+        which the machine went down :data:`MOST_DOWN` times counts as crashed.
 
         Args:
             kind: such as ``inspect`` or ``comparison``.
@@ -171,7 +173,7 @@ class Run:
             self.took.append(Took(kind, str(key.get("purpose", "")), done.at - done.started))
             return self._read_back(done, model)
         self._go_live()
-        if done is not None and done.killed >= MOST_KILLED:
+        if done is not None and done.down_by(machine()) >= MOST_DOWN:
             failure = TrialFailed("crashed", KILLED, where=kind)
             self._append_failure(self._begin(kind, key), failure)
             raise failure
@@ -210,7 +212,7 @@ class Run:
         self.directory.check_space()
         number = self._number
         self._number += 1
-        self._append({"type": "start", "step": number, "kind": kind, "key": key})
+        self._append({"type": "start", "step": number, "kind": kind, "key": key, "machine": machine()})
         return number
 
     def _measure(self, number: int, measure: Callable[[], R]) -> R:
@@ -302,6 +304,15 @@ def _head(journal: Journal) -> dict[str, Any]:
             hint="start the run again",
         )
     return head
+
+
+def machine() -> JsonDict:
+    """Shows later whether the machine was started again, or the kernel killed for lack of memory; nulls: unknown."""
+    try:
+        boot: str | None = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        boot = None
+    return {"boot": boot, "oom_kills": oom_kills()}
 
 
 def _now() -> str:

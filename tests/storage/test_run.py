@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from autoopt.errors import DocumentError, Interrupted, TrialFailed, UsageError
 from autoopt.events import Announcer, Event, PhaseStarted, RunEnded, Stopped, TrialEnded, TrialProgress, Warned
-from autoopt.records import Record, Result, Verdict
+from autoopt.records import JsonDict, Record, Result, Verdict
+from autoopt.storage import run as run_module
 from autoopt.storage.interrupts import Interrupts
 from autoopt.storage.journal import read_journal
-from autoopt.storage.run import KILLED, MOST_KILLED, Run
+from autoopt.storage.run import KILLED, Run
 from autoopt.storage.run_directory import RunDirectory
 
 PRINT = {"code": {"sources": {"a.py": "1"}}, "environment": {"torch": "2.13.0"}, "device": {}, "options": {}}
@@ -109,13 +110,41 @@ def test_a_step_under_way_at_a_kill_is_measured_once_more(tmp_path: Path) -> Non
         assert run.step("trial", {}, never, Figure).value == 2
 
 
-def test_a_step_that_takes_the_run_down_is_not_tried_for_ever(tmp_path: Path) -> None:
-    for number in range(MOST_KILLED):
+def state(boot: str | None, oom_kills: int | None) -> JsonDict:
+    return {"boot": boot, "oom_kills": oom_kills}
+
+
+@pytest.mark.parametrize(
+    "machines",
+    [
+        [state("a", 0), state("b", 0), state("c", 0)],
+        [state("a", 0), state("a", 1), state("a", 2)],
+        [state("a", 5), state("b", 0), state("b", 1)],
+    ],
+    ids=["booted", "out of memory", "both"],
+)
+def test_a_step_that_takes_the_machine_down_twice_is_not_tried_a_third_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machines: list[JsonDict]
+) -> None:
+    for number, then in enumerate(machines[:2]):
+        monkeypatch.setattr(run_module, "machine", lambda then=then: then)
         kill(again(tmp_path) if number else new(tmp_path))
+    monkeypatch.setattr(run_module, "machine", lambda: machines[2])
     for _ in range(2):
         with again(tmp_path) as run, pytest.raises(TrialFailed, match=KILLED) as caught:
             run.step("trial", {}, never, Figure)
         assert caught.value.kind == "crashed"
+
+
+@pytest.mark.parametrize("machines", [[state("a", 0), state("b", 0)], [state("a", 3)], [state(None, None)]])
+def test_a_step_during_which_somebody_kills_the_run_is_always_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machines: list[JsonDict]
+) -> None:
+    for number in range(20):
+        monkeypatch.setattr(run_module, "machine", lambda number=number: machines[number * len(machines) // 20])
+        kill(again(tmp_path) if number else new(tmp_path))
+    with again(tmp_path) as run:
+        assert run.step("trial", {}, lambda: Figure(value=1), Figure).value == 1
 
 
 def test_a_step_broken_off_by_the_user_does_not_count_as_crashed(tmp_path: Path) -> None:
