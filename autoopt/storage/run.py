@@ -40,7 +40,7 @@ MOST_LOST = 2
 """Machines of a cluster that may go away while one step is measured; a third one ends the run, to be resumed."""
 
 MOST_DOWN = 2
-"""A step during which the machine went down, or ran out of memory, so often may be the reason: it is not tried again."""
+"""A step during which the machine went down, or ran out of memory, so often may be why: it is not tried again."""
 
 
 class Run:
