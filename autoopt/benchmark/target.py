@@ -234,11 +234,19 @@ def time_ratio(
     value = float(np.mean(earlier - np.log(rest + stepping)))
     draws = ratios.mean(axis=1)
     if seed_noise:
-        square = _SEED_DOF * _SEED_SD**2 + float(np.sum((ratios[0] - ratios[0].mean()) ** 2))
-        sd = np.sqrt(square / rng.chisquare(_SEED_DOF + n - 1, _DRAWS))
-        draws = draws + sd * rng.standard_normal(_DRAWS) / math.sqrt(n)
+        draws = draws + _seed_draws(ratios[0], rng)
+    return _estimate(value, draws, n if seed_noise or throughput is None else throughput.n)
+
+
+def _seed_draws(logs: Array, rng: np.random.Generator) -> Array:
+    """Errors of the mean over seeds, from Student's t with the prior guess of their spread."""
+    square = _SEED_DOF * _SEED_SD**2 + float(np.sum((logs - logs.mean()) ** 2))
+    sd = np.sqrt(square / rng.chisquare(_SEED_DOF + len(logs) - 1, _DRAWS))
+    return np.asarray(sd * rng.standard_normal(_DRAWS) / math.sqrt(len(logs)))
+
+
+def _estimate(value: float, draws: Array, repeats: int) -> Estimate:
     low, high = (float(q) for q in np.quantile(draws, (0.025, 0.975)))
-    repeats = n if seed_noise or throughput is None else throughput.n
     return Estimate(value=math.exp(value), low=math.exp(min(low, value)), high=math.exp(max(high, value)), n=repeats)
 
 
@@ -247,10 +255,5 @@ def mean_seconds(times: Sequence[float]) -> Estimate | None:
     if not times:
         return None
     logs = np.log(times)
-    rng = np.random.default_rng(0)
-    square = _SEED_DOF * _SEED_SD**2 + float(np.sum((logs - logs.mean()) ** 2))
-    sd = np.sqrt(square / rng.chisquare(_SEED_DOF + len(times) - 1, _DRAWS))
-    draws = logs.mean() + sd * rng.standard_normal(_DRAWS) / math.sqrt(len(times))
-    value = float(logs.mean())
-    low, high = (float(q) for q in np.quantile(draws, (0.025, 0.975)))
-    return Estimate(value=math.exp(value), low=math.exp(min(low, value)), high=math.exp(max(high, value)), n=len(times))
+    draws = logs.mean() + _seed_draws(logs, np.random.default_rng(0))
+    return _estimate(float(logs.mean()), draws, len(times))
