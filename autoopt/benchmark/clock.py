@@ -184,9 +184,7 @@ class EventClock(StageClock):
         self._events.append(("step" if self.fine else "coarse", event))
         self._boundaries.append(event)
         self._next_step()
-        if (
-            len(self._boundaries) > _FOLD_EVERY + _AHEAD
-        ):  # reads and forgets all but the latest
+        if len(self._boundaries) > _FOLD_EVERY + _AHEAD:  # reads and forgets all but the latest
             last = self._boundaries[-1 - _AHEAD]
             last.synchronize()
             upto = next(index for index, (_, event) in enumerate(self._events) if event is last) + 1

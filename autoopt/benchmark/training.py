@@ -425,11 +425,6 @@ class Training:
         return self.one_step(batches)
 
     @property
-    def accumulation(self) -> int:
-        """Micro-batches of an optimizer step."""
-        return self.lengths.accumulation
-
-    @property
     def replicated(self) -> bool:
         return isinstance(self.plain_step, SharedStep)
 

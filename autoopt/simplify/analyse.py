@@ -19,9 +19,9 @@ from autoopt.simplify.bottleneck import (
     uncapped_ceiling_step,
 )
 from autoopt.simplify.drift import normalized_to_running
-from autoopt.simplify.pipeline import INPUT, STEP, Pipeline
+from autoopt.simplify.pipeline import STEP, Pipeline
 from autoopt.simplify.stage_profile import Description, StageProfile
-from autoopt.simplify.stage_timings import DEFAULT_PREFETCH, StageTimings, Timing
+from autoopt.simplify.stage_timings import DEFAULT_PREFETCH, INPUT, StageTimings, Timing
 
 _EXPOSED = {"copy": "copy", "forward": "forward", "backward": "backward", "optimizer": "optimizer", "host": "other"}
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from autoopt.records import Advice, Evaluated, Round, Sites, WholeRun
 from autoopt.records.facts import WorkloadFacts
-from autoopt.simplify.pipeline import INPUT
+from autoopt.simplify.stage_timings import INPUT
 
 MOST = 5
 """Places that are named: a screen of them."""

@@ -241,13 +241,11 @@ def storage_rate() -> float | None:
 
     In the user's cache if it is there: a temporary folder often lies in memory.
     """
-    folder: Path | None = cache_folder()
-    try:
+    folder = cache_folder()
+    with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        folder = None
     try:
-        with tempfile.NamedTemporaryFile(dir=folder) as file:
+        with tempfile.NamedTemporaryFile(dir=folder if folder.is_dir() else None) as file:
             file.write(os.urandom(1 << 20) * (_READ >> 20))
             file.flush()
             os.fsync(file.fileno())

@@ -16,7 +16,7 @@ import networkx as nx
 
 from autoopt.records import Contention, Estimate, EstimateKind, Fed, Resource, Round, Simulation, Stage
 from autoopt.records.distributed import Communication, ScalingForecast
-from autoopt.simplify.stage_timings import DEFAULT_PREFETCH, SLOWEST
+from autoopt.simplify.stage_timings import DEFAULT_PREFETCH, INPUT, SLOWEST
 
 _SETTLED, _OBSERVED = 24, 48
 """Micro-batches until the queues of the simulation are as they stay, and those whose mean is its step."""
@@ -24,7 +24,6 @@ _TINY = 1e-12
 """Seconds that count as none: what ends at once."""
 _AHEAD = 2
 """Micro-batches that are issued and not computed, beyond which the training process waits."""
-INPUT = ("storage", "preparation", "collate")
 LINK = ("pin", "copy")
 COMPUTE = ("forward", "backward", "optimizer")
 STEP = (*INPUT, *LINK, *COMPUTE, "communication", "host")
