@@ -85,7 +85,7 @@ class StageClock:
         self.totals = dict.fromkeys(STAGES, 0.0)
         self.unsplit = 0.0
         self.steps: list[float] = []
-        self.fine, self.until_fine = True, self.distance()
+        self.split_next()
         self.began = self.last = self.step_began = perf_counter()
 
     def mark(self, stage: str) -> None:
@@ -119,12 +119,9 @@ class StageClock:
             self.split_next()
 
     def split_next(self) -> None:
-        """The step that begins is split."""
-        self.fine, self.until_fine = True, self.distance()
-
-    def distance(self) -> int:
-        """Steps to the next one that is split; ``every`` on average."""
-        return 1 + int(self._lot.random() * (2 * self.every - 1)) if self.every > 1 else 1
+        """The step that begins is split, and the next one ``every`` steps later on average."""
+        self.fine = True
+        self.until_fine = 1 + int(self._lot.random() * (2 * self.every - 1)) if self.every > 1 else 1
 
     def elapsed(self) -> float:
         """Seconds since ``start``."""
