@@ -121,7 +121,7 @@ class StageClock:
     def split_next(self) -> None:
         """The step that begins is split, and the next one ``every`` steps later on average."""
         self.fine = True
-        self.until_fine = 1 + int(self._lot.random() * (2 * self.every - 1)) if self.every > 1 else 1
+        self.until_fine: int = 1 + int(self._lot.random() * (2 * self.every - 1)) if self.every > 1 else 1
 
     def elapsed(self) -> float:
         """Seconds since ``start``."""
