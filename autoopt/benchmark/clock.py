@@ -85,7 +85,7 @@ class StageClock:
         self.totals = dict.fromkeys(STAGES, 0.0)
         self.unsplit = 0.0
         self.steps: list[float] = []
-        self.fine, self.until_fine = True, self.distance()
+        self.split_next()
         self.began = self.last = self.step_began = perf_counter()
 
     def mark(self, stage: str) -> None:
@@ -110,18 +110,18 @@ class StageClock:
             self.unsplit += now - self.last
         self.steps.append(now - self.step_began)
         self.last = self.step_began = now
+        self._next_step()
+
+    def _next_step(self) -> None:
         self.until_fine -= 1
         self.fine = False
         if self.until_fine == 0:
             self.split_next()
 
     def split_next(self) -> None:
-        """The step that begins is split."""
-        self.fine, self.until_fine = True, self.distance()
-
-    def distance(self) -> int:
-        """Steps to the next one that is split; ``every`` on average."""
-        return 1 + int(self._lot.random() * (2 * self.every - 1)) if self.every > 1 else 1
+        """The step that begins is split, and the next one ``every`` steps later on average."""
+        self.fine = True
+        self.until_fine: int = 1 + int(self._lot.random() * (2 * self.every - 1)) if self.every > 1 else 1
 
     def elapsed(self) -> float:
         """Seconds since ``start``."""
@@ -135,12 +135,13 @@ class StageClock:
         split = sum(self.totals[stage] for stage in within)
         for stage in within if split > 0 else ():
             self.totals[stage] *= (split + self.unsplit) / split
-        self._set_every(seconds)
-        return Lap(seconds, self.totals, self.steps)
+        return self._lap(seconds, self.totals)
 
-    def _set_every(self, seconds: float) -> None:
+    def _lap(self, seconds: float, stages: dict[str, float]) -> Lap:
+        """The lap, after which steps are split by how long its own were."""
         if self.steps:
             self.every = max(1, round(self._fine_above / max(seconds / len(self.steps), 1e-6)))
+        return Lap(seconds, stages, self.steps)
 
 
 class EventClock(StageClock):
@@ -179,20 +180,13 @@ class EventClock(StageClock):
         event = self._device.event()
         self._events.append(("step" if self.fine else "coarse", event))
         self._boundaries.append(event)
-        self.until_fine -= 1
-        self.fine = False
-        if self.until_fine == 0:
-            self.split_next()
-        if len(self._boundaries) > _FOLD_EVERY + _AHEAD:
-            self._fold()
-
-    def _fold(self) -> None:
-        """Reads all but the latest steps and forgets their events."""
-        last = self._boundaries[-1 - _AHEAD]
-        last.synchronize()
-        upto = next(index for index, (_, event) in enumerate(self._events) if event is last) + 1
-        self._read(self._events[:upto])
-        del self._events[:upto], self._boundaries[:-_AHEAD]
+        self._next_step()
+        if len(self._boundaries) > _FOLD_EVERY + _AHEAD:  # reads and forgets all but the latest
+            last = self._boundaries[-1 - _AHEAD]
+            last.synchronize()
+            upto = next(index for index, (_, event) in enumerate(self._events) if event is last) + 1
+            self._read(self._events[:upto])
+            del self._events[:upto], self._boundaries[:-_AHEAD]
 
     def elapsed(self) -> float:
         """Seconds since ``start``; waits where the host is more than a few steps ahead of the device,
@@ -206,12 +200,9 @@ class EventClock(StageClock):
         seconds = perf_counter() - self.began
         self._read(self._events)
         self._events, self._boundaries = [], []
-        totals, steps = self.totals, self.steps
-        split = sum(totals.values())
-        if split > 0:
-            totals = {stage: value * seconds / split for stage, value in totals.items()}
-        self._set_every(seconds)
-        return Lap(seconds, totals, steps)
+        split = sum(self.totals.values())
+        whole = seconds / split if split > 0 else 1.0
+        return self._lap(seconds, {stage: value * whole for stage, value in self.totals.items()})
 
     def _read(self, events: list[tuple[str, Any]]) -> None:
         """Adds what lies between events, all of them passed by the device, to the totals."""

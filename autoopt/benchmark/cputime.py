@@ -68,11 +68,8 @@ class CpuTimes:
 
 def cpu_times(*, with_children: bool) -> CpuTimes:
     """Counters now; differences between two of them mean something."""
-    return CpuTimes(own_seconds(with_children=with_children), busy_seconds(), _page_faults())
-
-
-def _page_faults() -> int | None:
-    return None if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    faults = None if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    return CpuTimes(own_seconds(with_children=with_children), busy_seconds(), faults)
 
 
 def own_seconds(*, with_children: bool) -> float:

@@ -219,9 +219,6 @@ class Device:
         """Gives cached memory back."""
         gc.collect()
 
-    def name(self) -> str | None:
-        return None
-
 
 class CudaDevice(Device):
     """A CUDA device. Stage times come from events on its stream."""
@@ -277,9 +274,6 @@ class CudaDevice(Device):
     def empty_cache(self) -> None:
         gc.collect()
         torch.cuda.empty_cache()
-
-    def name(self) -> str | None:
-        return torch.cuda.get_device_name(self.torch)
 
 
 def open_device(name: str, memory_limit_bytes: int | None = None) -> Device:

@@ -40,6 +40,10 @@ def environment(device: str | torch.device) -> Environment:
     """
     where = resolve_device(str(device))
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    packages = {}
+    for name in (*_PACKAGES, *_TRITON):
+        with contextlib.suppress(PackageNotFoundError):
+            packages["triton" if name in _TRITON else name] = version(name)
     return Environment(
         python=platform.python_version(),
         torch=torch.__version__,
@@ -58,7 +62,7 @@ def environment(device: str | torch.device) -> Environment:
         git_commit=git_commit(),
         load=load,
         compiler=compiler(),
-        packages=_versions(),
+        packages=packages,
     )
 
 
@@ -142,16 +146,6 @@ def compiler() -> str | None:
     """The C++ compiler that ``torch.compile`` uses on the CPU; None where there is none."""
     name = os.environ.get("CXX") or next((c for c in ("g++", "clang++", "c++") if shutil.which(c)), None)
     return name if name and shutil.which(name.split()[0]) else None
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in (*_PACKAGES, *_TRITON):
-        try:
-            found["triton" if name in _TRITON else name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 class Monitor:

@@ -83,21 +83,20 @@ class Evaluation:
         """Samples that the latest evaluation read."""
         return self.batches.samples
 
-    def count(self, model: nn.Module, max_seconds: float) -> int | None:
-        """Samples that an evaluation reads; None where it takes longer than it may.
+    def within(self, model: nn.Module, seconds: float) -> dict[str, float] | None:
+        """The metrics; None where the evaluation takes longer than so many seconds.
 
         Raises:
             WorkloadError: as an evaluation.
         """
-        batches = self.batches
-        batches.until, batches.stopped = perf_counter() + max_seconds, False
+        self.batches.until, self.batches.stopped = perf_counter() + seconds, False
         try:
-            self(model)
+            metrics = self(model)
         except TimeUpError:
-            pass
+            return None
         finally:
-            batches.until = None
-        return None if batches.stopped else batches.samples
+            self.batches.until = None
+        return None if self.batches.stopped else metrics
 
     def __call__(self, model: nn.Module) -> dict[str, float]:
         """The metrics; one that is not finite is ``nan`` or ``inf`` as it came.

@@ -139,9 +139,11 @@ def workload_facts(training: LiveTraining, spec: str) -> WorkloadFacts:
     target = workload.target
     return WorkloadFacts(
         spec=spec,
-        name=workload.name or _named(spec) or type(workload.model).__name__,
+        name=workload.name
+        or spec.rpartition(":")[0].rpartition("/")[2].removesuffix(".py")
+        or type(workload.model).__name__,
         parameters=model.parameters,
-        train_samples=_length(_dataset(workload)),
+        train_samples=_length(_of_loader(workload.train_data)),
         batch_size=user_batch_size(workload),
         max_steps=training.lengths.user_total,
         steps_per_epoch=training.lengths.user_per_epoch,
@@ -173,10 +175,6 @@ def workload_facts(training: LiveTraining, spec: str) -> WorkloadFacts:
     )
 
 
-def _named(spec: str) -> str:
-    return spec.rpartition(":")[0].rpartition("/")[2].removesuffix(".py")
-
-
 def model_facts(model: nn.Module) -> ModelFacts:
     """The model's parameters, kinds of modules and where its class stands."""
     unique = {id(p): p for p in model.parameters()}.values()
@@ -199,16 +197,12 @@ def model_facts(model: nn.Module) -> ModelFacts:
     )
 
 
-def _dataset(workload: Workload) -> Any:
-    return _of_loader(workload.train_data)
-
-
 def _of_loader(data: Any) -> Any:
     return data.dataset if isinstance(data, DataLoader) else data
 
 
 def _dataset_facts(workload: Workload, samples: Samples) -> DatasetFacts:
-    dataset = _dataset(workload)
+    dataset = _of_loader(workload.train_data)
     iterable = isinstance(dataset, IterableDataset)
     inner = dataset
     while type(inner).__module__.startswith("torch.") and hasattr(inner, "dataset"):

@@ -77,25 +77,15 @@ class Criterion:
 
     def __call__(self, model: Any, batch: Any) -> torch.Tensor:
         try:
+            if isinstance(batch, dict):
+                raise TypeError
             inputs, labels = batch
         except (TypeError, ValueError):
             raise WorkloadError(
                 f"loss is a criterion, which needs (input, label) batches; this batch is {structure(batch)}",
                 hint="loss=lambda model, batch: F.cross_entropy(model(batch['x']), batch['y'])",
             ) from None
-        if isinstance(batch, dict):
-            raise WorkloadError(
-                f"loss is a criterion, which needs (input, label) batches; this batch is {structure(batch)}",
-                hint="loss=lambda model, batch: criterion(model(batch['x']), batch['y'])",
-            )
         return self.criterion(model(inputs), labels)
-
-
-def as_closure(loss: Any, device: torch.device) -> Loss:
-    """The loss as ``loss(model, batch)``; a criterion that is a module is moved to the device."""
-    if isinstance(loss, nn.Module):
-        loss.to(device)
-    return Criterion(loss) if is_criterion(loss) else loss
 
 
 def check_loss(loss: Any) -> None:
@@ -134,8 +124,10 @@ def structure(value: Any) -> str:
 
 
 def transformed_loss(given: Any, transforms: Iterable[Callable[[Loss], Loss]], device: torch.device) -> Loss:
-    """The workload's loss as ``loss(model, batch)``, as a setup's transforms make it."""
-    loss = as_closure(given, device)
+    """The workload's loss as ``loss(model, batch)``, on the device, as a setup's transforms make it."""
+    if isinstance(given, nn.Module):
+        given.to(device)
+    loss: Loss = Criterion(given) if is_criterion(given) else given
     for transform in transforms:
         loss = transform(loss)
     return loss

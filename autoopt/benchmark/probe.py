@@ -22,7 +22,6 @@ from torch import nn
 from autoopt.benchmark.batch_iterator import epoch_order
 from autoopt.benchmark.contents import samples_of, tensors
 from autoopt.benchmark.distributed.shares import part_of, whole_of
-from autoopt.benchmark.evaluation import TimeUpError
 from autoopt.benchmark.fingerprint import (
     Array,
     Buffers,
@@ -361,12 +360,9 @@ class BatchRecorder(Recorder):
     @property
     def _trainable(self) -> bool:
         """Whether the optimizer may begin anew: no step that is replayed as a whole, no state that is shared out."""
-        setup, alone = self.training.setup, self.training.group.size == 1
-        return alone and not setup.step and hasattr(self.training.optimizer, "state") and self._per_epoch_known
-
-    @property
-    def _per_epoch_known(self) -> bool:
-        return (self.training.lengths.per_epoch or 0) > BEFORE_END
+        training = self.training
+        known = (training.lengths.per_epoch or 0) > BEFORE_END
+        return known and training.group.size == 1 and not training.setup.step and hasattr(training.optimizer, "state")
 
     def _whole(self, group: list[Any]) -> list[Any]:
         """The micro-batches of all processes together."""
@@ -426,22 +422,17 @@ class BatchRecorder(Recorder):
         target = training.workload.target
         if training.evaluation is None or target is None or self._too_long:
             return None
-        metric: float | None
-        metric, self._evaluated = training.group.on_first(lambda: self._evaluation(seconds, target.metric))
-        return metric
+        evaluation = training.evaluation
 
-    def _evaluation(self, seconds: float, name: str) -> tuple[float | None, int | None]:
-        evaluation = self.training.evaluation
-        assert evaluation is not None
-        evaluation.batches.until = perf_counter() + seconds
-        try:
-            metric = evaluation(self.training.model)[name]
-        except TimeUpError:
+        def evaluate() -> tuple[dict[str, float] | None, int | None]:
+            return evaluation.within(training.model, seconds), evaluation.samples
+
+        metrics, samples = training.group.on_first(evaluate)
+        if metrics is None:
             self._too_long = True  # at other weights as well
-            return None, self._evaluated
-        finally:
-            evaluation.batches.until = None
-        return metric if np.isfinite(metric) else None, evaluation.samples
+            return None
+        self._evaluated = samples
+        return metrics[target.metric] if np.isfinite(metrics[target.metric]) else None
 
 
 def move_elsewhere(model: nn.Module) -> None:

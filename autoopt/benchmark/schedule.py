@@ -66,7 +66,7 @@ class Schedule:
         self._by_metric = self.scheduler is not None and _takes_metric(self.scheduler)
         self._scaled = factor != 1.0 or warmup_steps > 0
         if self._scaled:
-            self._raw = [_value(group["lr"]) for group in optimizer.param_groups]
+            self._raw = [float(group["lr"]) for group in optimizer.param_groups]
             self._scale()
         self.idle = self.scheduler is None and not self._scaled
 
@@ -105,7 +105,7 @@ class Schedule:
         if self._by_metric:
             return ()
         if self.scheduler is None:
-            rate = _value(self._optimizer.param_groups[0]["lr"])
+            rate = float(self._optimizer.param_groups[0]["lr"])
             steps = range(0, total_steps + 1, max(total_steps // places, 1))
             return tuple((place, rate) for place in (*range(-places, 0), *steps))
         by_epoch, began, found = self._interval == "epoch", perf_counter(), []
@@ -119,7 +119,7 @@ class Schedule:
                     break
                 place = self._moved if by_epoch else self.steps
                 if by_epoch or place % every == 0:
-                    found.append((-place if by_epoch else place, _value(self._optimizer.param_groups[0]["lr"])))
+                    found.append((-place if by_epoch else place, float(self._optimizer.param_groups[0]["lr"])))
                 if perf_counter() - began > seconds:
                     break
         return tuple(found)
@@ -127,22 +127,18 @@ class Schedule:
     def _advance(self, count: int) -> None:
         self._restore()
         for _ in range(count):
-            if self._moved == 0:
-                self._first_move()
-            else:
+            if self._moved:
                 self.scheduler.step()  # type: ignore[union-attr]
+            else:  # torch warns where the gradient scaler has left the first step out; that is as it should be
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
+                    self.scheduler.step()  # type: ignore[union-attr]
             self._moved += 1
         self._keep()
 
-    def _first_move(self) -> None:
-        """torch warns where the gradient scaler has left the first optimizer step out; that is as it should be."""
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step", category=UserWarning)
-            self.scheduler.step()  # type: ignore[union-attr]
-
     def _keep(self) -> None:
         if self._scaled:
-            self._raw = [_value(group["lr"]) for group in self._optimizer.param_groups]
+            self._raw = [float(group["lr"]) for group in self._optimizer.param_groups]
             self._scale()
 
     def _restore(self) -> None:
@@ -192,10 +188,6 @@ def _takes_metric(scheduler: Any) -> bool:
         and parameters[0].default is inspect.Parameter.empty
         and parameters[0].name.startswith("metric")
     )
-
-
-def _value(rate: Any) -> float:
-    return float(rate)
 
 
 def _set(group: dict[str, Any], rate: float) -> None:

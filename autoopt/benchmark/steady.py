@@ -70,7 +70,10 @@ def find_steady(times: Sequence[float], min_groups: int = 4) -> Steady | None:
     logs = np.log(np.maximum([np.median(x[at : at + size]) for at in bounds], 1e-9))
     cuts = change_points(logs)
     levels = [float(np.median(logs[a:b])) for a, b in cuts]
-    lasting = _lasting_level(cuts, levels)
+    # the lowest level that holds for a quarter of the second half; one group that is fast by chance is none
+    half = cuts[-1][1] / 2
+    held = [level for level, (a, b) in zip(levels, cuts, strict=True) if b - max(a, half) >= half / 4]
+    lasting = min(held) if held else levels[-1]
     first = next(index for index, level in enumerate(levels) if level <= lasting + _EQUAL)
     groups = len(logs) - cuts[first][0]
     if groups < max(min_groups, len(logs) // 3) or levels[-1] < lasting - _EQUAL:
@@ -80,13 +83,6 @@ def find_steady(times: Sequence[float], min_groups: int = 4) -> Steady | None:
     while start < len(x) - min_groups and x[start] > _SLOW * np.exp(lasting):
         start += 1
     return Steady(start, float(np.mean(x[start:])))
-
-
-def _lasting_level(cuts: list[tuple[int, int]], levels: list[float]) -> float:
-    """The lowest level that holds for a quarter of the second half; one group that is fast by chance is none."""
-    half = cuts[-1][1] / 2
-    held = [level for level, (a, b) in zip(levels, cuts, strict=True) if b - max(a, half) >= half / 4]
-    return min(held) if held else levels[-1]
 
 
 def change_points(values: Floats) -> list[tuple[int, int]]:

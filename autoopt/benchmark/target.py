@@ -75,7 +75,6 @@ class Fit:
     """The monotone fit of a curve. All of one length; ``residual``: root mean square of what it leaves."""
 
     steps: Array
-    seconds: Array
     metrics: Array
     residual: float
 
@@ -88,18 +87,6 @@ class Fit:
         return float(self.metrics[-1])
 
 
-@dataclass(frozen=True)
-class Crossing:
-    """Where a curve reached the target; None in both where it did not (censored)."""
-
-    steps: float | None
-    seconds: float | None
-
-    @property
-    def reached(self) -> bool:
-        return self.steps is not None
-
-
 def fit(curve: Curve, mode: Mode) -> Fit | None:
     """Fits a curve so that it only gets better; None without a single finite evaluation."""
     points = [point for point in curve.points if point.metric is not None and math.isfinite(point.metric)]
@@ -109,30 +96,29 @@ def fit(curve: Curve, mode: Mode) -> Fit | None:
     fitted = np.asarray(isotonic_regression(metrics, increasing=mode == "max").x, dtype=np.float64)
     return Fit(
         steps=np.array([point.step for point in points], dtype=np.float64),
-        seconds=np.array([point.seconds for point in points], dtype=np.float64),
         metrics=fitted,
         residual=float(np.sqrt(np.mean((metrics - fitted) ** 2))),
     )
 
 
-def crossing(curve: Curve, target: float, mode: Mode) -> Crossing:
-    """Where the monotone fit first meets the target, between evaluations by interpolation."""
+def crossing(curve: Curve, target: float, mode: Mode) -> float | None:
+    """The step at which the monotone fit first meets the target, between evaluations by interpolation.
+
+    None where it does not: the run is censored.
+    """
     fitted = fit(curve, mode)
     if fitted is None:
-        return Crossing(None, None)
+        return None
     sign = 1.0 if mode == "max" else -1.0
     over = sign * fitted.metrics >= sign * target - 1e-12
     if not over.any():
-        return Crossing(None, None)
+        return None
     first = int(np.argmax(over))
     if first == 0:
-        return Crossing(float(fitted.steps[0]), float(fitted.seconds[0]))
+        return float(fitted.steps[0])
     before, after = fitted.metrics[first - 1], fitted.metrics[first]
     share = float((target - before) / (after - before))
-    return Crossing(
-        float(fitted.steps[first - 1] + share * (fitted.steps[first] - fitted.steps[first - 1])),
-        float(fitted.seconds[first - 1] + share * (fitted.seconds[first] - fitted.seconds[first - 1])),
-    )
+    return float(fitted.steps[first - 1] + share * (fitted.steps[first] - fitted.steps[first - 1]))
 
 
 def reachable(curves: Sequence[Curve], mode: Mode, tolerance: float) -> float | None:
@@ -184,7 +170,7 @@ def parts(run: TrainingRun, target: float | None, mode: Mode, step_seconds: floa
         target: None takes the whole run.
         step_seconds: a better measured step (from interleaved blocks) in place of the run's own.
     """
-    steps: float | None = run.steps if target is None else crossing(run.curve, target, mode).steps
+    steps = run.steps if target is None else crossing(run.curve, target, mode)
     if steps is None or run.steps < 1:
         return None
     every = [b.step - a.step for a, b in zip(run.curve.points, run.curve.points[1:], strict=False)]
@@ -234,11 +220,19 @@ def time_ratio(
     value = float(np.mean(earlier - np.log(rest + stepping)))
     draws = ratios.mean(axis=1)
     if seed_noise:
-        square = _SEED_DOF * _SEED_SD**2 + float(np.sum((ratios[0] - ratios[0].mean()) ** 2))
-        sd = np.sqrt(square / rng.chisquare(_SEED_DOF + n - 1, _DRAWS))
-        draws = draws + sd * rng.standard_normal(_DRAWS) / math.sqrt(n)
+        draws = draws + _seed_draws(ratios[0], rng)
+    return _estimate(value, draws, n if seed_noise or throughput is None else throughput.n)
+
+
+def _seed_draws(logs: Array, rng: np.random.Generator) -> Array:
+    """Errors of the mean over seeds, from Student's t with the prior guess of their spread."""
+    square = _SEED_DOF * _SEED_SD**2 + float(np.sum((logs - logs.mean()) ** 2))
+    sd = np.sqrt(square / rng.chisquare(_SEED_DOF + len(logs) - 1, _DRAWS))
+    return np.asarray(sd * rng.standard_normal(_DRAWS) / math.sqrt(len(logs)))
+
+
+def _estimate(value: float, draws: Array, repeats: int) -> Estimate:
     low, high = (float(q) for q in np.quantile(draws, (0.025, 0.975)))
-    repeats = n if seed_noise or throughput is None else throughput.n
     return Estimate(value=math.exp(value), low=math.exp(min(low, value)), high=math.exp(max(high, value)), n=repeats)
 
 
@@ -247,10 +241,5 @@ def mean_seconds(times: Sequence[float]) -> Estimate | None:
     if not times:
         return None
     logs = np.log(times)
-    rng = np.random.default_rng(0)
-    square = _SEED_DOF * _SEED_SD**2 + float(np.sum((logs - logs.mean()) ** 2))
-    sd = np.sqrt(square / rng.chisquare(_SEED_DOF + len(times) - 1, _DRAWS))
-    draws = logs.mean() + sd * rng.standard_normal(_DRAWS) / math.sqrt(len(times))
-    value = float(logs.mean())
-    low, high = (float(q) for q in np.quantile(draws, (0.025, 0.975)))
-    return Estimate(value=math.exp(value), low=math.exp(min(low, value)), high=math.exp(max(high, value)), n=len(times))
+    draws = logs.mean() + _seed_draws(logs, np.random.default_rng(0))
+    return _estimate(float(logs.mean()), draws, len(times))

@@ -105,8 +105,12 @@ def evaluated(live: TrialContext, max_seconds: float) -> JsonDict:
     if training.group.size > 1 and training.setup.distributed.fully_sharded is not None:
         return {"samples": None}  # none may stop before the others
     evaluation = training.evaluation
+
+    def count() -> int | None:
+        return evaluation.samples if evaluation.within(training.model, max_seconds) is not None else None
+
     with training.device.watched():
-        return {"samples": training.group.on_first(lambda: evaluation.count(training.model, max_seconds))}
+        return {"samples": training.group.on_first(count)}
 
 
 @drives

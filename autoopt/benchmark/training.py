@@ -20,14 +20,14 @@ from autoopt.benchmark.device import Device, host_peak_bytes, open_device
 from autoopt.benchmark.distributed.group import Enough, Group, present
 from autoopt.benchmark.distributed.replicate import load_whole_state, replicate, shared_out, whole_state
 from autoopt.benchmark.distributed.shares import SharedBatches, share_out
-from autoopt.benchmark.distributed.step import SharedStep, Weights, by_itself
+from autoopt.benchmark.distributed.step import SharedStep, by_itself
 from autoopt.benchmark.evaluation import Evaluation
 from autoopt.benchmark.facts import workload_facts
 from autoopt.benchmark.flags import apply_flags
 from autoopt.benchmark.live import Each, Printed, Stretch, Values, Wrap
 from autoopt.benchmark.loader import lengths, training_loader, validation_loader
 from autoopt.benchmark.losses import LossRecorder, takes_probabilities, transformed_loss
-from autoopt.benchmark.optimizer import Factory, make_optimizer, users_factory
+from autoopt.benchmark.optimizer import make_optimizer, users_factory
 from autoopt.benchmark.probe import BatchRecorder
 from autoopt.benchmark.schedule import Schedule
 from autoopt.benchmark.seeding import kept_buffers, mix, random_state, seed_everything, set_random_state
@@ -204,16 +204,12 @@ class Training:
         model = shared_out(model, setup.distributed)
         names = {id(p): name for name, p in before.items()}
         self.factory = users_factory(workload.optimizer, model, names)
-        return model, make_optimizer(self._remembering(self.factory), model, setup.optimizer, setup.distributed)
 
-    def _remembering(self, factory: Factory) -> Factory:
-        """The user's factory; the optimizer that it made last is ``users_optimizer``."""
-
-        def make(params: Any) -> torch.optim.Optimizer:
-            made = self.users_optimizer = factory(params)
+        def remembering(params: Any) -> torch.optim.Optimizer:
+            made = self.users_optimizer = self.factory(params)
             return made
 
-        return make
+        return model, make_optimizer(remembering, model, setup.optimizer, setup.distributed)
 
     def _evaluation(self, move: Any) -> Evaluation | None:
         workload = self.workload
@@ -274,8 +270,11 @@ class Training:
         """
         read = self.batch_iterator
         samples = read.taken if batches is read.latest else reduce(added, map(samples_of, batches))
-        if self.shared is not None and batches is read.latest:
-            samples = self._weigh(self.shared.weights[read.batch - len(batches) : read.batch])
+        if self.shared is not None and batches is read.latest:  # what part of their batches these are
+            weights = self.shared.weights[read.batch - len(batches) : read.batch]
+            if isinstance(self.plain_step, SharedStep):
+                self.plain_step.weights = weights
+            samples = sum(round(weight * count / self.group.size) for weight, count in weights)
         if self.device.tensors is not None:
             self.device.tensors.add(batches)
         with self.device.tensors or nullcontext():
@@ -293,12 +292,6 @@ class Training:
             self.clock.mark("data")  # where the loader was late, the device has waited for it here
         self.clock.step_done()
         return loss
-
-    def _weigh(self, weights: Weights) -> int:
-        """Notifies the step what part of their batches its micro-batches are; how many samples that are."""
-        if isinstance(self.plain_step, SharedStep):
-            self.plain_step.weights = weights
-        return sum(round(weight * samples / self.group.size) for weight, samples in weights)
 
     # Measuring: see ``autoopt.benchmark.live.LiveTraining``.
 
@@ -428,11 +421,6 @@ class Training:
             The loss, maybe with its graph.
         """
         return self.one_step(batches)
-
-    @property
-    def accumulation(self) -> int:
-        """Micro-batches of an optimizer step."""
-        return self.lengths.accumulation
 
     @property
     def replicated(self) -> bool:

@@ -122,24 +122,27 @@ def warm_up(live: TrialContext, max_seconds: float) -> Startup:
             break
     if training.device.kind != "cpu":
         training.device.empty_cache()  # what first steps and searches have left behind is no need of the steady ones
-    startup = _startup(live, times, losses, steady, compiled_until)
-    settled = times[steady.start + compiled_until :] if steady is not None else times[len(times) // 2 :]
-    openings = training.openings
+    start = steady.start + compiled_until if steady is not None else len(times) // 2
+    settled = times[start:]
+    level = Steady(start, steady.seconds if steady is not None else statistics.median(settled))
+    openings, loader = training.openings, training.loader.loader
     usual = block.stage_seconds.get("data", 0.0) / max(block.steps, 1)
-    return startup.model_copy(
-        update={
-            "first_step": first_step,
-            "cycle": int(agree(cycle_of(settled, training.loader.loader.num_workers, _share_waited(waits)))),
-            "first_batch_seconds": openings[0] if openings else None,
-            "epoch_seconds": epoch_start(openings, training.loader.loader, usual),
-        }
+    # of the later half: the first batch of all is no steady wait
+    waited, seconds = (sum(column) for column in zip(*waits[len(waits) // 2 :], strict=True))
+    return Startup(
+        build_seconds=live.build_seconds,
+        setup_seconds=live.setup_seconds,
+        warmup_seconds=sum(times),
+        warmup_steps=len(times),
+        steady=steady is not None,
+        fixed_seconds=live.build_seconds + live.setup_seconds + warmup_excess(times, level),
+        losses=tuple(losses),
+        compiler=trouble() if live.setup.compile is not None else None,
+        first_step=first_step,
+        cycle=int(agree(cycle_of(settled, loader.num_workers, float(waited / max(seconds, 1e-9))))),
+        first_batch_seconds=openings[0] if openings else None,
+        epoch_seconds=epoch_start(openings, loader, usual),
     )
-
-
-def _share_waited(parts: Sequence[tuple[float, float]]) -> float:
-    """Share of the later half's seconds that training waited for data: the first batch of all is no steady wait."""
-    waited, seconds = (sum(column) for column in zip(*parts[len(parts) // 2 :], strict=True))
-    return float(waited / max(seconds, 1e-9))
 
 
 def least_groups(times: Sequence[float]) -> int:
@@ -151,23 +154,3 @@ def least_groups(times: Sequence[float]) -> int:
     few = min(max(ceil(_STEADY_SECONDS / max(times[-1], 1e-9)), _LEAST_SLOW), _LEAST_GROUPS)
     latest = times[-few:]
     return few if max(latest) <= _ALIKE * min(latest) else _LEAST_GROUPS
-
-
-def _startup(
-    live: TrialContext, times: list[float], losses: list[float | None], steady: Steady | None, offset: int
-) -> Startup:
-    if steady is not None:
-        level = Steady(steady.start + offset, steady.seconds)
-    else:
-        later = times[len(times) // 2 :]
-        level = Steady(len(times) // 2, statistics.median(later))
-    return Startup(
-        build_seconds=live.build_seconds,
-        setup_seconds=live.setup_seconds,
-        warmup_seconds=sum(times),
-        warmup_steps=len(times),
-        steady=steady is not None,
-        fixed_seconds=live.build_seconds + live.setup_seconds + warmup_excess(times, level),
-        losses=tuple(losses),
-        compiler=trouble() if live.setup.compile is not None else None,
-    )

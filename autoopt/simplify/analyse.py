@@ -19,11 +19,10 @@ from autoopt.simplify.bottleneck import (
     uncapped_ceiling_step,
 )
 from autoopt.simplify.drift import normalized_to_running
-from autoopt.simplify.pipeline import COMPUTE, Pipeline
+from autoopt.simplify.pipeline import STEP, Pipeline
 from autoopt.simplify.stage_profile import Description, StageProfile
-from autoopt.simplify.stage_timings import DEFAULT_PREFETCH, StageTimings, Timing
+from autoopt.simplify.stage_timings import DEFAULT_PREFETCH, INPUT, StageTimings, Timing
 
-ORDER = ("storage", "preparation", "collate", "pin", "copy")
 _EXPOSED = {"copy": "copy", "forward": "forward", "backward": "backward", "optimizer": "optimizer", "host": "other"}
 
 
@@ -324,7 +323,7 @@ def _exposed(stage: Stage, block: Block, stages: list[Stage]) -> float | None:
         seconds = block.stage_seconds.get(_EXPOSED[stage.name])
         return None if seconds is None else seconds / steps
     data = block.stage_seconds.get("data")
-    inputs = [other for other in stages if other.name in ("storage", "preparation", "collate")]
+    inputs = [other for other in stages if other.name in INPUT]
     total = sum(other.seconds for other in inputs)
     if data is None or stage not in inputs or total <= 0:
         return None
@@ -345,7 +344,7 @@ def _with_gap(stage: Stage, ceiling: float | None) -> Stage:
 def _edges(stages: tuple[Stage, ...]) -> tuple[tuple[str, str], ...]:
     """Must-precede, bridged over stages that this workload does not have."""
     present = {stage.name for stage in stages}
-    main = [name for name in (*ORDER, *COMPUTE, "communication", "host") if name in present]
+    main = [name for name in STEP if name in present]
     edges = list(itertools.pairwise(main))
     if not main:
         return tuple(edges)

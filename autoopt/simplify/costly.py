@@ -16,6 +16,7 @@ from typing import Any
 
 from autoopt.records import Advice, Evaluated, Round, Sites, WholeRun
 from autoopt.records.facts import WorkloadFacts
+from autoopt.simplify.stage_timings import INPUT
 
 MOST = 5
 """Places that are named: a screen of them."""
@@ -23,7 +24,6 @@ LEAST = 0.03
 """Of the whole run: what takes less is not worth a user's time."""
 _SMALL = 64
 """Samples of a batch below which an evaluation's time is mostly what each batch costs once."""
-_INPUT = ("storage", "preparation", "collate")
 Line = tuple[str, int]
 CALLS = (
     ("gc", "collect", "gc.collect"),
@@ -122,7 +122,7 @@ def _of_steps(round_: Round, whole: WholeRun, facts: WorkloadFacts, sites: Sites
         "make what is the same in every epoch once: all samples as tensors before the first epoch, where memory holds "
         "them, and index these"
     )
-    yield cost("Making batches", _INPUT, prepare, own)
+    yield cost("Making batches", INPUT, prepare, own)
     lighter = "fewer and larger operators: one product for several, scaled_dot_product_attention, no loop in Python"
     if round_.operators:
         dearest = max(round_.operators, key=lambda operator: operator.seconds)

@@ -249,7 +249,8 @@ class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def count_operators(run: Callable[[], Any]) -> dict[str, Count]:
     """Runs once and counts, by operator."""
-    with Counter() as counter:
+    counter = Counter()
+    with counter:
         run()
     return counter.counts
 
@@ -332,8 +333,13 @@ def compute(training: LiveTraining, batches: list[Any], time_limit: float) -> Js
     found: JsonDict = dict(zip((*stages, *derived), timings, strict=True))
     if training.device.kind == "cuda":  # until work is issued to an idle device: Python and launches, without results
         few: JsonDict = {"least": _ISSUED, "most": _ISSUED}
+
+        def idle() -> None:
+            cached_gradients()
+            wait()
+
         found["issue"] = repeat(lambda: training.whole_step(batches), 2.0, before=wait, **few)
-        found["issue_update"] = repeat(training.update, 2.0, before=lambda: (cached_gradients(), wait()), **few)
+        found["issue_update"] = repeat(training.update, 2.0, before=idle, **few)
     return found
 
 

@@ -8,6 +8,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -50,9 +51,8 @@ def measured_peaks(device: torch.device, *, cache: Path | None = None) -> Peaks:
         cache: the folder of the cache; the user's own by default.
     """
     file = (cache or cache_folder()) / f"peaks-{_key(device)}.json"
-    known = _read(file)
-    if known is not None:
-        return known
+    with suppress(OSError, ValueError):
+        return Peaks.model_validate_json(file.read_text(encoding="utf-8"))
     peaks = measure(device)
     # those that others kept cores or device busy for are measured again next time
     if (peaks.foreign_cores or 0.0) <= FOREIGN_CORES and not (
@@ -73,22 +73,13 @@ def _key(device: torch.device) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
-def _read(file: Path) -> Peaks | None:
-    try:
-        return Peaks.model_validate_json(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-
-
 def _write(file: Path, peaks: Peaks) -> None:
     """Replaces the file at once; a cache that cannot be written is no error."""
-    try:
+    with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         part = file.with_name(f"{file.name}.{os.getpid()}")
         part.write_text(peaks.model_dump_json(), encoding="utf-8")
         part.replace(file)
-    except OSError:
-        return
 
 
 def measure(device: torch.device, time_limit: float = 2.0) -> Peaks:
@@ -250,13 +241,11 @@ def storage_rate() -> float | None:
 
     In the user's cache if it is there: a temporary folder often lies in memory.
     """
-    folder: Path | None = cache_folder()
-    try:
+    folder = cache_folder()
+    with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        folder = None
     try:
-        with tempfile.NamedTemporaryFile(dir=folder) as file:
+        with tempfile.NamedTemporaryFile(dir=folder if folder.is_dir() else None) as file:
             file.write(os.urandom(1 << 20) * (_READ >> 20))
             file.flush()
             os.fsync(file.fileno())

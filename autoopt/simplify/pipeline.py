@@ -17,7 +17,7 @@ import networkx as nx
 
 from autoopt.records import Contention, Estimate, EstimateKind, Fed, Resource, Round, Simulation, Stage
 from autoopt.records.distributed import Communication, ScalingForecast
-from autoopt.simplify.stage_timings import DEFAULT_PREFETCH, SLOWEST
+from autoopt.simplify.stage_timings import DEFAULT_PREFETCH, INPUT, SLOWEST
 
 _SETTLED, _OBSERVED = 24, 48
 """Micro-batches until the queues of the simulation are as they stay, and those whose mean is its step."""
@@ -25,7 +25,6 @@ _TINY = 1e-12
 """Seconds that count as none: what ends at once."""
 _AHEAD = 2
 """Micro-batches that are issued and not computed, beyond which the training process waits."""
-INPUT = ("storage", "preparation", "collate")
 LINK = ("pin", "copy")
 COMPUTE = ("forward", "backward", "optimizer")
 STEP = (*INPUT, *LINK, *COMPUTE, "communication", "host")
@@ -36,9 +35,8 @@ ONE_DRAW = 0.05
 """How far a simulation is off where that was not measured."""
 _FURTHEST = 2.0
 """So many times a tried step may be off its simulation; beyond that one of them was disturbed."""
-SHARED = ("storage", "preparation", "collate", "pin", "copy", "forward", "backward")
+SHARED = (*INPUT, *LINK, "forward", "backward")
 """Stages of which each process has its share of the batch."""
-ON_HOST = ("preparation", "collate")
 HIDDEN = 0.05
 """Of the seconds of messages: where no more is exposed all of them are hidden, and more might be."""
 FARTHEST = 8
@@ -404,8 +402,28 @@ class Pipeline:
         return next(found, None)
 
     def critical_path(self) -> tuple[str, ...]:
-        """The stages of the resource that decides the step, in their order."""
-        return critical_path(self)
+        """The heaviest chain of stages that run one after the other in the steady state, in their order.
+
+        Stages of one resource exclude each other; without workers the training process does the input itself,
+        and on a CPU it does everything.
+        """
+        known = self._simulation
+
+        def lane(stage: Stage) -> str:
+            if stage.name in INPUT:
+                return "workers" if known.workers else "process"
+            if known.device == "cpu":
+                return "process"
+            if stage.resource is Resource.DEVICE:
+                return "device"
+            return "process" if stage.resource is not Resource.LINK or known.blocking_copy else "link"
+
+        lanes: dict[str, list[Stage]] = {}
+        for stage in self.stages:
+            if stage.name in STEP and stage.seconds > 0:
+                lanes.setdefault(lane(stage), []).append(stage)
+        heaviest = max(lanes.values(), key=lambda stages: sum(stage.seconds for stage in stages), default=[])
+        return tuple(stage.name for stage in heaviest)
 
     def saving(self, name: str) -> float:
         """Seconds per step that would be saved if this stage cost nothing; of an interruption, all of it."""
@@ -491,32 +509,6 @@ def thread_ratio(known: Simulation, threads: int | None) -> float:
         return table[below or above or known.threads] / now
     share = (1 / below - 1 / threads) / (1 / below - 1 / above)
     return (table[below] + share * (table[above] - table[below])) / now
-
-
-def critical_path(pipeline: Pipeline) -> tuple[str, ...]:
-    """The heaviest chain of stages that run one after the other in the steady state.
-
-    Stages of one resource exclude each other; without workers the training process does the input itself,
-    and on a CPU it does everything.
-    """
-    lanes: dict[str, list[Stage]] = {}
-    for stage in pipeline.stages:
-        if stage.name in STEP and stage.seconds > 0:
-            lanes.setdefault(_lane(stage, pipeline.round.simulation or Simulation()), []).append(stage)
-    if not lanes:
-        return ()
-    heaviest = max(lanes.values(), key=lambda stages: sum(stage.seconds for stage in stages))
-    return tuple(stage.name for stage in heaviest)
-
-
-def _lane(stage: Stage, known: Simulation) -> str:
-    if stage.name in INPUT:
-        return "workers" if known.workers else "process"
-    if known.device == "cpu":
-        return "process"
-    if stage.resource is Resource.DEVICE:
-        return "device"
-    return "process" if stage.resource is not Resource.LINK or known.blocking_copy else "link"
 
 
 def forecasts(round_: Round, sent: Communication, *, own_batch: bool, cores: int | None) -> tuple[ScalingForecast, ...]:
@@ -605,5 +597,5 @@ class _Model:
         seconds = {name: stages[name].seconds * share for name in SHARED if name in stages}
         seconds["communication"] = self.sent.hidden + max(0.0, self.exposed(processes, hidden) - self._beyond)
         step = self.graph.simulate(seconds) - (self._beyond if processes < 2 else 0.0)
-        work = sum(stages[name].seconds * stages[name].parallel * share for name in ON_HOST if name in stages)
+        work = sum(stages[name].seconds * stages[name].parallel * share for name in INPUT[1:] if name in stages)
         return max(step, work * processes / self.cores) if self.cores else step

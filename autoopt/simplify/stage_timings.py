@@ -6,6 +6,8 @@ from dataclasses import field
 
 from autoopt.records import Contention, Deeper, Operator, Record
 
+INPUT = ("storage", "preparation", "collate")
+"""Stages that make batches."""
 DEFAULT_PREFETCH = 2
 """Batches that each worker of torch's DataLoader prepares ahead."""
 SLOWEST = 0.02

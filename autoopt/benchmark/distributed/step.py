@@ -178,7 +178,9 @@ def measure_communication(training: Any, batches: list[Any], seconds: float) -> 
     sent = sum(p.numel() * p.element_size() for p in training.model.parameters() if p.requires_grad)
     dtype = torch.bfloat16 if training.setup.distributed.compression else torch.float32
     scale = 0.5 if training.setup.distributed.compression else 1.0
-    buckets = buckets_of(int(sent * scale), training.setup.distributed.bucket_megabytes or own_buckets(training.model))
+    own = getattr(training.model, "bucket_bytes_cap", BUCKET)  # where a script's own wrapping says so
+    wanted = training.setup.distributed.bucket_megabytes or (own / 2**20 if own != BUCKET else None)
+    buckets = buckets_of(int(sent * scale), wanted)
 
     def send(sizes: list[int]) -> Callable[[], None]:
         held = [torch.zeros(max(size // dtype.itemsize, 1), dtype=dtype, device=device.torch) for size in sizes]
@@ -201,8 +203,12 @@ def measure_communication(training: Any, batches: list[Any], seconds: float) -> 
     found = _in_turns(training, batches, ways, seconds * (1 - _MESSAGES))
     ranks = tuple(spread(values) for values in group.gather(found["apart"]))
     slowest = max(rank.median for rank in ranks)
-    whole = _of_slowest(training, found["together"])
-    without = _of_slowest(training, found["own statistics"]) if layers else None
+    slowest_of = {  # seconds of each step as the slowest process has it
+        name: spread([max(step) for step in zip(*group.gather(seconds), strict=True)])
+        for name, seconds in found.items()
+        if name != "apart"
+    }
+    whole, without = slowest_of["together"], slowest_of.get("own statistics")
     return Communication(
         processes=group.size,
         gradient_bytes=sent,
@@ -216,17 +222,6 @@ def measure_communication(training: Any, batches: list[Any], seconds: float) -> 
         own_statistics=without,
         synchronized_seconds=whole.median - without.median if without is not None else None,
     )
-
-
-def _of_slowest(training: Any, seconds: list[float]) -> Spread:
-    """Seconds of each step as the slowest process has it."""
-    return spread([max(step) for step in zip(*training.group.gather(seconds), strict=True)])
-
-
-def own_buckets(model: Any) -> float | None:
-    """Megabytes of a bucket, where a script's own wrapping says so; None where it is torch's own choice."""
-    size = getattr(model, "bucket_bytes_cap", BUCKET)
-    return size / 2**20 if size != BUCKET else None
 
 
 def buckets_of(gradient_bytes: int, megabytes: float | None) -> list[int]:
