@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from autoopt.adapters.lightning_steps import Evaluate, Loss, Recorder, TrainerView, rebound
+from autoopt.adapters.lightning_steps import Evaluate, Loss, Recorder, TrainerView, parts, rebound
 from autoopt.errors import WorkloadError
 from autoopt.setup import Setup
 from autoopt.workload import Target, Workload
@@ -161,24 +161,15 @@ def _planned(view: TrainerView, train: DataLoader[Any], accumulation: int) -> in
 
 def _optimization(module: Any) -> tuple[torch.optim.Optimizer, dict[str, Any]]:
     """The optimizer and Lightning's configuration of its scheduler; empty where there is none."""
-    made = module.configure_optimizers()
-    optimizer, schedulers = made, []
-    if isinstance(made, dict):
-        optimizer, schedulers = made["optimizer"], [made["lr_scheduler"]] if "lr_scheduler" in made else []
-    elif isinstance(made, (tuple, list)):
-        nested = len(made) == 2 and isinstance(made[0], (tuple, list))
-        optimizers = list(made[0] if nested else made)
-        schedulers = list(made[1]) if nested else []
-        if len(optimizers) != 1 or isinstance(optimizers[0], dict):
-            raise _cannot(f"configure_optimizers() gives {len(optimizers)} optimizers")
-        optimizer = optimizers[0]
+    optimizers, schedulers = parts(module.configure_optimizers())
+    if len(optimizers) != 1 or isinstance(optimizers[0], dict):
+        raise _cannot(f"configure_optimizers() gives {len(optimizers)} optimizers")
+    optimizer = optimizers[0]
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise _cannot(f"configure_optimizers() gives {type(optimizer).__name__}; wanted: an optimizer")
     if len(schedulers) > 1:
         raise _cannot(f"configure_optimizers() gives {len(schedulers)} schedulers")
-    if not schedulers:
-        return optimizer, {}
-    config = schedulers[0] if isinstance(schedulers[0], dict) else {"scheduler": schedulers[0]}
+    config = schedulers[0] if schedulers else {}
     if config.get("frequency", 1) != 1:
         raise _cannot(f"its scheduler has frequency={config['frequency']}", "use 1, or the other interval")
     return optimizer, config

@@ -116,6 +116,19 @@ def _samples(batch: Any) -> int:
     return 1
 
 
+def parts(made: Any) -> tuple[list[Any], list[dict[str, Any]]]:
+    """The optimizers and the configurations of their schedulers, from what configure_optimizers gives."""
+    schedules: list[Any] = []
+    if isinstance(made, dict):
+        optimizers, schedules = [made["optimizer"]], [made["lr_scheduler"]] if made.get("lr_scheduler") else []
+    elif isinstance(made, (tuple, list)):
+        nested = len(made) == 2 and isinstance(made[0], (tuple, list))
+        optimizers, schedules = (list(made[0]), list(made[1])) if nested else (list(made), [])
+    else:
+        optimizers = [made]
+    return optimizers, [each if isinstance(each, dict) else {"scheduler": each} for each in schedules]
+
+
 _HOW = frozenset({"params", "foreach", "fused", "capturable", "differentiable"})
 """Options of a group that say how its update is computed: the plan's, not the schedule's."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,93 +58,66 @@ class Readings:
 
 def doubts(machine: Readings) -> list[Doubt]:
     """The reasons to doubt what is measured on a machine; empty on a good one."""
-    return [*_processor(machine), *_memory(machine), *_tools(machine)]
+    return [Doubt(what=what, do=do) for what, do in (*_processor(machine), *_memory(machine))]
 
 
-def _processor(machine: Readings) -> list[Doubt]:
-    found = []
-    if machine.load is not None and machine.load > BUSY_PER_CORE * machine.cores:
-        found.append(
-            Doubt(
-                what=f"the machine is busy: load {machine.load:.1f} on {machine.cores} cores",
-                do="stop other programs, or expect gains under this load only",
-            )
+def _processor(machine: Readings) -> Iterator[tuple[str, str]]:
+    cores = machine.cores
+    if machine.load is not None and machine.load > BUSY_PER_CORE * cores:
+        yield (
+            f"the machine is busy: load {machine.load:.1f} on {cores} cores",
+            "stop other programs, or expect gains under this load only",
         )
-    if machine.cores == 1:
-        found.append(
-            Doubt(
-                what="there is one core: loader workers and training share it",
-                do="expect no gain from workers here; measure on the machine that will train",
-            )
+    if cores == 1:
+        yield (
+            "there is one core: loader workers and training share it",
+            "expect no gain from workers here; measure on the machine that will train",
         )
-    if machine.quota is not None and machine.quota < machine.cores:
-        found.append(
-            Doubt(
-                what=f"the container allows {machine.quota:g} cores' worth of time on {machine.cores} cores",
-                do="steps are throttled in bursts; allow whole cores, or pin the container to some",
-            )
+    if machine.quota is not None and machine.quota < cores:
+        yield (
+            f"the container allows {machine.quota:g} cores' worth of time on {cores} cores",
+            "steps are throttled in bursts; allow whole cores, or pin the container to some",
         )
-    if machine.threads is not None and machine.threads > machine.cores:
-        found.append(
-            Doubt(
-                what=f"torch starts {machine.threads} compute threads on {machine.cores} cores",
-                do="set OMP_NUM_THREADS to the number of cores or less",
-            )
+    if machine.threads is not None and machine.threads > cores:
+        yield (
+            f"torch starts {machine.threads} compute threads on {cores} cores",
+            "set OMP_NUM_THREADS to the number of cores or less",
         )
-    slow = machine.governors & {"powersave", "ondemand", "conservative", "schedutil"}
+    slow = ", ".join(sorted(machine.governors & {"powersave", "ondemand", "conservative", "schedutil"}))
     if slow:
-        found.append(
-            Doubt(
-                what=f"the cores' clock follows the load (governor {', '.join(sorted(slow))})",
-                do="set the governor to performance for the time of the run",
-            )
+        yield (
+            f"the cores' clock follows the load (governor {slow})",
+            "set the governor to performance for the time of the run",
         )
     if machine.on_battery:
-        found.append(Doubt(what="the machine runs on its battery, which lowers its clock", do="plug it in"))
-    return found
+        yield "the machine runs on its battery, which lowers its clock", "plug it in"
+    if machine.compiler is None:
+        yield "there is no C++ compiler: torch.compile cannot be tried on the CPU", "install g++"
 
 
-def _memory(machine: Readings) -> list[Doubt]:
-    found = []
-    if machine.ram_bytes and machine.free_ram_bytes is not None:
-        share = machine.free_ram_bytes / machine.ram_bytes
-        if share < SCARCE_MEMORY:
-            found.append(
-                Doubt(
-                    what=f"{share:.0%} of the memory is free ({_gib(machine.free_ram_bytes)})",
-                    do="caching and workers may not fit: stop other programs",
-                )
-            )
+def _memory(machine: Readings) -> Iterator[tuple[str, str]]:
+    free = machine.free_ram_bytes
+    if machine.ram_bytes and free is not None and free / machine.ram_bytes < SCARCE_MEMORY:
+        yield (
+            f"{free / machine.ram_bytes:.0%} of the memory is free ({_gib(free)})",
+            "caching and workers may not fit: stop other programs",
+        )
     if machine.swapped_bytes:
-        found.append(
-            Doubt(
-                what=f"{_gib(machine.swapped_bytes)} of memory lie on disk (swap)",
-                do="stop other programs; a process that is swapped back in is slow for a while",
-            )
+        yield (
+            f"{_gib(machine.swapped_bytes)} of memory lie on disk (swap)",
+            "stop other programs; a process that is swapped back in is slow for a while",
         )
     if machine.shared_bytes is not None and machine.shared_bytes < SMALL_SHARED_MEMORY:
-        found.append(
-            Doubt(
-                what=f"/dev/shm holds {_gib(machine.shared_bytes)}: loader workers hand over batches through it",
-                do="give the container more, such as docker run --shm-size=2g",
-            )
+        yield (
+            f"/dev/shm holds {_gib(machine.shared_bytes)}: loader workers hand over batches through it",
+            "give the container more, such as docker run --shm-size=2g",
         )
-    if machine.taken_device_bytes is not None and machine.device_bytes:
-        share = machine.taken_device_bytes / machine.device_bytes
-        if share > TAKEN_DEVICE_MEMORY:
-            found.append(
-                Doubt(
-                    what=f"other processes hold {_gib(machine.taken_device_bytes)} of the device's memory",
-                    do="stop them: they may compute too, and batch sizes will look smaller than they can be",
-                )
-            )
-    return found
-
-
-def _tools(machine: Readings) -> list[Doubt]:
-    if machine.compiler is None:
-        return [Doubt(what="there is no C++ compiler: torch.compile cannot be tried on the CPU", do="install g++")]
-    return []
+    taken = machine.taken_device_bytes
+    if taken is not None and machine.device_bytes and taken / machine.device_bytes > TAKEN_DEVICE_MEMORY:
+        yield (
+            f"other processes hold {_gib(taken)} of the device's memory",
+            "stop them: they may compute too, and batch sizes will look smaller than they can be",
+        )
 
 
 def probe(

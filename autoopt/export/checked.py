@@ -14,8 +14,6 @@ from autoopt.records.base import Z
 from autoopt.records.sessions import Session, Sessions
 from autoopt.search.accept.trainings import next_session
 
-"""Of an interval of 95 %."""
-
 
 class Checked(Record):
     """Findings of a verification.

@@ -110,10 +110,7 @@ def parse_parallel(value: object) -> int:
     Raises:
         UsageError: anything else.
     """
-    text = str(value).strip()
-    if isinstance(value, bool | float) or not re.fullmatch(r"\d{1,4}", text, re.ASCII) or int(text) < 1:
-        raise UsageError("pairs of trials at the same time are a whole number from 1", hint="such as 4")
-    return int(text)
+    return _whole(value, 1, 9999, "pairs of trials at the same time are a whole number from 1", "such as 4")
 
 
 def parse_seed(value: object) -> int:
@@ -122,9 +119,17 @@ def parse_seed(value: object) -> int:
     Raises:
         UsageError: anything else.
     """
+    return _whole(value, 0, 2**32 - 1, "a seed is a whole number from 0 to 4294967295", "such as 0")
+
+
+def _whole(value: object, least: int, most: int, wanted: str, hint: str) -> int:
     text = str(value).strip()
-    if isinstance(value, bool | float) or not re.fullmatch(r"\d{1,10}", text, re.ASCII) or int(text) >= 2**32:
-        raise UsageError("a seed is a whole number from 0 to 4294967295", hint="such as 0")
+    if (
+        isinstance(value, bool | float)
+        or not re.fullmatch(r"\d{1,10}", text, re.ASCII)
+        or not least <= int(text) <= most
+    ):
+        raise UsageError(wanted, hint=hint)
     return int(text)
 
 

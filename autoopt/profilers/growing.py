@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from autoopt.records import JsonDict
 from autoopt.script.frames import is_users, shown
 
 _DEEPEST = 4
@@ -24,16 +25,6 @@ _MOST_NODES = 100_000
 _GROWS = ("append", "appendleft", "extend", "insert", "add", "update", "setdefault", "put")
 _Loops = (ast.For, ast.While, ast.AsyncFor)
 _Functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-
-
-@dataclass(frozen=True)
-class Where:
-    """The line at which something grows; ``read``: each step goes through all of it; ``means``: a sentence."""
-
-    file: str
-    line: int | None
-    read: bool
-    means: str
 
 
 @dataclass(frozen=True)
@@ -52,8 +43,8 @@ class Growing:
     unit: str
     graphs: bool
 
-    def place(self) -> Where:
-        """The lines of the user's that let it grow and that read it."""
+    def place(self) -> tuple[JsonDict, bool]:
+        """``file``, ``line`` and ``means`` of what lets it grow, and whether each step goes through all of it."""
         files = [self.file, *sorted(_users_files() - {self.file})]
         grown = next(((file, line) for file in files for line in _lines(file, self.word, grown=True)), None)
         near = files if grown is None else [grown[0]]  # in other files the name may be another thing's
@@ -66,7 +57,8 @@ class Growing:
         if read is not None:
             means.append(f"all of it is read again at {shown(read[0])}:{read[1]}")
         file, line = grown if grown is not None else (self.file, None)
-        return Where(shown(file), line, read is not None, ", ".join(means) or "nothing takes from it")
+        found: JsonDict = {"file": shown(file), "line": line, "means": ", ".join(means) or "nothing takes from it"}
+        return found, read is not None
 
 
 def growing_in(roots: Iterable[tuple[str, str, Any]]) -> dict[tuple[str, str], Growing]:

@@ -417,10 +417,8 @@ def _of_script(windows: Sequence[Window], ends: Sequence[float]) -> Iterator[Gro
             continue
         grown = growth(last.name, last.unit, ends, sizes)
         if grown.grows:
-            place = last.place()
-            explains = 1.0 if place.read or last.graphs else None
-            more = {"means": place.means, "file": place.file, "line": place.line, "explains": explains}
-            found.append(grown.model_copy(update=more))
+            place, read = last.place()
+            found.append(grown.model_copy(update={**place, "explains": 1.0 if read or last.graphs else None}))
     # a graph that no line adds to hangs on what another one keeps
     lines = [one for one in found if one.line is not None or one.unit != "nodes"]
     yield from sorted(lines or found, key=lambda one: -(one.explains or 0.0))

@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
-import socket
-import subprocess
-import sys
-import urllib.error
-import urllib.request
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -111,7 +104,15 @@ def test_mlflow(
     child = next(run for run in children if run.info.run_name == f"{kept.id} {kept.strategy}")
     assert kept.throughput is not None
     assert child.data.metrics["throughput"] == kept.throughput.value
-    assert "report.html" in {item.path for item in client.list_artifacts(parents[0].info.run_id)}
+    verdicts = {run.info.run_name: run.data.tags["verdict"] for run in children}
+    assert verdicts == {name_of(trial): str(trial.verdict) for trial in result.trials}
+    failed = {run.info.run_name for run in children if run.info.status == "FAILED"}
+    assert failed == {name_of(trial) for trial in result.trials if trial.verdict == "failed"}
+    assert parents[0].data.params["workload"] == "photos:build"
+    assert parents[0].data.metrics["speedup/throughput"] == result.speedup.throughput.value  # type: ignore[union-attr]
+    assert parents[0].data.tags["warning"] == "a doubt"
+    report = client.download_artifacts(parents[0].info.run_id, "report.html", str(tmp_path))
+    assert Path(report).read_text() == "report.html"
 
 
 def test_mlflow_goes_on_in_the_same_run(
@@ -138,64 +139,6 @@ def test_mlflow_goes_on_in_the_same_run(
     follow(tracker("mlflow"), few, directory)  # a server that does not know the run: all is told anew
     experiment = mlflow.MlflowClient().get_experiment_by_name("autoopt")
     assert len(mlflow.MlflowClient().search_runs([experiment.experiment_id])) == 1 + 4
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[str]:
-    """A real MLflow server on sqlite, in a process of its own: its address."""
-    pytest.importorskip("mlflow")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    words = ["--backend-store-uri", f"sqlite:///{tmp_path}/server.db", "--artifacts-destination", f"{tmp_path}/kept"]
-    words += ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    with (tmp_path / "server.log").open("w") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "mlflow", "server", *words], stdout=log, stderr=log, start_new_session=True
-        )
-    try:
-        address = f"http://127.0.0.1:{port}"
-        while not healthy(address):
-            assert process.poll() is None, (tmp_path / "server.log").read_text()
-        yield address
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def healthy(address: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{address}/health", timeout=5) as answer:
-            return bool(answer.status == 200)
-    except (urllib.error.URLError, OSError):
-        return False
-
-
-@pytest.mark.slow
-def test_mlflow_server(result: Result, directory: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Through a server's REST interface: the run, its trials and the report itself, interrupted and resumed."""
-    import mlflow
-
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
-    mlflow.set_tracking_uri(server)
-    first = tracker("mlflow")
-    with announcer(first, directory) as announce:
-        begin(announce, result, directory, 3)
-    first.finish(None)
-    follow(tracker("mlflow"), result, directory)
-    client = mlflow.MlflowClient(server)
-    experiment = client.get_experiment_by_name("autoopt")
-    (parent,) = client.search_runs([experiment.experiment_id], "tags.verdict IS NULL")
-    children = client.search_runs([experiment.experiment_id], f"tags.mlflow.parentRunId = '{parent.info.run_id}'")
-    assert len(children) == len(result.trials)
-    verdicts = {run.info.run_name: run.data.tags["verdict"] for run in children}
-    assert verdicts == {name_of(trial): str(trial.verdict) for trial in result.trials}
-    failed = {run.info.run_name for run in children if run.info.status == "FAILED"}
-    assert failed == {name_of(trial) for trial in result.trials if trial.verdict == "failed"}
-    assert parent.data.params["workload"] == "photos:build"
-    assert parent.data.metrics["speedup/throughput"] == result.speedup.throughput.value  # type: ignore[union-attr]
-    report = client.download_artifacts(parent.info.run_id, "report.html", str(directory))
-    assert Path(report).read_text() == "report.html"
 
 
 def test_tensorboard_is_told_nothing_twice(result: Result, directory: Path) -> None:

@@ -11,7 +11,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import nn
 from torch.utils.data import DataLoader
 
-from autoopt.adapters.lightning_steps import rebound
+from autoopt.adapters.lightning_steps import parts, rebound
 from autoopt.benchmark.loader import recollate, reorder
 from autoopt.benchmark.optimizer import RebuiltOptimizer
 from autoopt.benchmark.schedule import multiplier
@@ -138,7 +138,8 @@ class Optimized(lightning.Callback):
             change_model(module)
         if not plan.configures_optimizer:
             return configure()
-        optimizer, schedule = parts(configure())
+        (optimizer,), schedules = parts(configure())
+        schedule: Any = schedules[0] if schedules else None
         if plan.optimizer:
             factory: Any = RebuiltOptimizer(optimizer, module, names or {})
             for change in plan.optimizer:
@@ -159,20 +160,6 @@ class Optimized(lightning.Callback):
         """Says where a loader is out of reach."""
         if not training_loader.used:
             raise RuntimeError("the plan changes the loader: give fit() a module or datamodule that makes it")
-
-
-def parts(made: Any) -> tuple[torch.optim.Optimizer, dict[str, Any] | None]:
-    """The optimizer and the configuration of its scheduler, from what configure_optimizers gives."""
-    schedule: Any = None
-    if isinstance(made, dict):
-        made, schedule = made["optimizer"], made.get("lr_scheduler")
-    elif isinstance(made, (tuple, list)):
-        optimizers, schedules = made if isinstance(made[0], (tuple, list)) else (made, [])
-        (made,) = optimizers
-        schedule = schedules[0] if schedules else None
-    if schedule is not None and not isinstance(schedule, dict):
-        schedule = {"scheduler": schedule}
-    return made, schedule
 
 
 def optimized(trainer: Any) -> Any:

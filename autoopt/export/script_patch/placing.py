@@ -123,7 +123,7 @@ class Placing:
             "loader": self._loaders,
             "evaluation": self._evaluation,
             "dataset": self._dataset,
-            "training_dataset": self._training_dataset,
+            "training_dataset": self._dataset,
             "collate": self._collate,
             "moves": self._moves,
             "optimizer": self._optimizers,
@@ -327,9 +327,19 @@ class Placing:
             raise NoHonestEditError(f"{type(value).__name__} is no value that can be written down") from None
 
     def _dataset(self, edit: Edit) -> None:
-        """Wraps what the training's loader is given as its dataset, and the validation's of the same class."""
+        """Wraps what the training's loader is given as its dataset, and the validation's of the same class.
+
+        ``training_dataset``: of the training alone, whose line must make no other loader.
+        """
         site = self.site("loader_training")
-        source, call, name, positions = data_of(self.edits(site.file).source, site, self.sites)
+        source = self.edits(site.file).source
+        if edit.at == "training_dataset":
+            if any(same_call(site, other) for other in self.sites.of("loader_validation")):
+                raise NoHonestEditError(f"{site.file}:{site.line} makes the loaders of training and validation")
+            call = self._call(source, site)
+            self._wrap(replace(edit, at="dataset"), source, call, "dataset", DATALOADER_POSITIONS, "")
+            return
+        source, call, name, positions = data_of(source, site, self.sites)
         self._wrap(edit, source, call, name, positions, "")
         seen = self.sites.of("loader_validation")
         others = [other for other in seen if other.direct and not same_call(site, other)]
@@ -339,14 +349,6 @@ class Placing:
                 with suppress(NoHonestEditError):
                     trial._evaluated(edit, other)
                     self.files, self.beside, self.notes = trial.files, trial.beside, [*self.notes, *trial.notes]
-
-    def _training_dataset(self, edit: Edit) -> None:
-        """Wraps what the training's loader is given as its dataset, where its line makes no other one."""
-        site = self.site("loader_training")
-        source = self.edits(site.file).source
-        if any(same_call(site, other) for other in self.sites.of("loader_validation")):
-            raise NoHonestEditError(f"{site.file}:{site.line} makes the loaders of training and validation")
-        self._wrap(replace(edit, at="dataset"), source, self._call(source, site), "dataset", DATALOADER_POSITIONS, "")
 
     def _evaluated(self, edit: Edit, site: Site) -> None:
         """Wraps the dataset of a loader of the validation, which gets the arguments that this takes."""
