@@ -39,6 +39,8 @@ from autoopt.trial.parent import Launcher
 from autoopt.trial.places import places_of
 from autoopt.trial.remote.launcher import RemoteLauncher
 
+_STOPPING = b"\nfinishing this trial, then verifying and reporting; Ctrl-C again stops at once, journal kept\n"
+
 
 def optimize_run(workload: Build | Script, options: Options, *, listeners: Sequence[Listener] = ()) -> Result:
     """One run that was checked (``running.checks``), from an empty directory to its documents.
@@ -102,7 +104,7 @@ def _follow(
     for listener in (*listeners, run.note):
         announce.subscribe(listener)
     launching = launcher_of(options, run.directory)
-    with workload.alone(), Interrupts(lambda: _say_stopping()) as interrupts, launching as launcher:
+    with workload.alone(), Interrupts(lambda: os.write(2, _STOPPING)) as interrupts, launching as launcher:
         context = _context(workload, options, registry, run, announce, interrupts, launcher)
         announce(
             RunStarted(
@@ -220,10 +222,6 @@ def _write(
         run.directory.forget_compiled()
     announce(RunEnded(at=run.clock.elapsed(), result=result, run_directory=str(files.path)))
     return result
-
-
-def _say_stopping() -> None:
-    os.write(2, b"\nfinishing this trial, then verifying and reporting; Ctrl-C again stops at once, journal kept\n")
 
 
 def launcher_of(options: Options, directory: RunDirectory) -> Launcher | RemoteLauncher:

@@ -11,7 +11,6 @@ from autoopt.errors import AutooptError, UsageError
 from autoopt.options import Options
 from autoopt.records import Plan, Sites
 from autoopt.records.reading import read_result
-from autoopt.registry import Registry
 from autoopt.running.baseline_spec import baseline_spec, registry_of
 from autoopt.script.command import Build, Script
 from autoopt.script.execute import run_with_plan
@@ -19,7 +18,6 @@ from autoopt.script.sayable import unsayable
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.storage.run_directory import compiled_beside
 from autoopt.trial.parent import Launcher
-from autoopt.trial.protocol import TrialSpec
 
 
 def script_run(workload: Build | Script, plan: Plan, plan_file: Path, options: Options) -> int:
@@ -44,7 +42,11 @@ def script_run(workload: Build | Script, plan: Plan, plan_file: Path, options: O
     registry = registry_of(options)
     base = baseline_spec(workload, options, registry)
     assert base.script is not None, "it is a script"
-    sites = known_sites(plan_file, base.script.command) or _watched(base, registry)
+    sites = known_sites(plan_file, base.script.command)
+    if sites is None:  # they are seen in the first steps of a run of the script that changes nothing
+        with tempfile.TemporaryDirectory(prefix="autoopt-") as folder, Launcher(fork_server=False) as launcher:
+            sites = TrialRunner(launcher, base, registry, Path(folder)).watched()
+    assert sites is not None, "it is a script"
     setup = registry.fold(plan)
     reason = unsayable(setup, sites)
     if reason:
@@ -80,11 +82,3 @@ def _scripts(command: tuple[str, ...]) -> tuple[str, ...]:
     if "-m" in command[:-1]:
         named.append(command[command.index("-m") + 1])
     return tuple(named)
-
-
-def _watched(base: TrialSpec, registry: Registry) -> Sites:
-    """The sites, seen in the first steps of a run of the script that changes nothing."""
-    with tempfile.TemporaryDirectory(prefix="autoopt-") as folder, Launcher(fork_server=False) as launcher:
-        sites = TrialRunner(launcher, base, registry, Path(folder)).watched()
-    assert sites is not None, "it is a script"
-    return sites

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves
 
 from autoopt.benchmark.contents import PLAIN, leaves
@@ -296,7 +296,10 @@ class ScriptRecorder(Recorder, Watcher):
             states.extend([kept_state(self.training, path) for path in paths] or [present])
             self._origin = states[0] or present
             self._kept = states[-1] if paths else None
-            self._rates = [_hyperparameters(optimizer) for optimizer in self.training.optimizers]
+            self._rates = [  # of each parameter group, all but its parameters
+                [{k: copy.deepcopy(v) for k, v in group.items() if k != "params"} for group in each.param_groups]
+                for each in self.training.optimizers
+            ]
             with contextlib.suppress(RuntimeError, TypeError):  # a model that cannot be called twice in a step
                 self.gradients["draws"] = np.stack([self._drawn(seed) for seed in (1, 2)])
             model.zero_grad(set_to_none=True)
@@ -442,12 +445,6 @@ class ScriptRecorder(Recorder, Watcher):
         for batch in self.training.batches:
             self.training.backward(self.training.forward(batch))
         return self.coordinates.gradients(self.session.loss_factor)  # of the mean over the same samples
-
-
-def _hyperparameters(optimizer: Optimizer) -> list[JsonDict]:
-    """Of each parameter group, all but its parameters."""
-    groups = optimizer.param_groups
-    return [{name: copy.deepcopy(value) for name, value in group.items() if name != "params"} for group in groups]
 
 
 def _tells(gradients: list[Array], rounds: int) -> bool:

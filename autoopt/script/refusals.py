@@ -42,40 +42,6 @@ def refuse_processes(size: int = 1) -> None:
         torch.distributed.init_process_group = init_process_group
 
 
-def no_optimizer(calls: int) -> WorkloadError:
-    """The refusal of a script that trains without an optimizer of torch.
-
-    Args:
-        calls: of a model in training that were seen until now.
-    """
-    return WorkloadError(
-        f"a model was called {calls} times in training, and no optimizer of torch was made: where lines of its own "
-        "update the weights, the end of a step cannot be seen",
-        hint="let a torch.optim.Optimizer make the updates, or describe the run with build()",
-    )
-
-
-def no_model(steps: int) -> WorkloadError:
-    """The refusal of a script whose optimizer steps without a model that could be found.
-
-    Args:
-        steps: of the optimizer that were seen until now.
-    """
-    return WorkloadError(
-        f"the optimizer has stepped {steps} times, and no model that holds its parameters was called with gradients on",
-        hint="call the model itself, as in model(x), rather than one of its methods, or describe the run with build()",
-    )
-
-
-def shared_out() -> WorkloadError:
-    """The refusal of a script of several processes none of which has all weights."""
-    return WorkloadError(
-        "the script shares its parameters out between its processes (FSDP), so that none has the weights whose "
-        "gradients are compared",
-        hint="describe the run with build(): autoopt optimize MODULE:ATTR --nproc N, where fully_sharded is a change",
-    )
-
-
 def _refuse(*_: Any, **__: Any) -> None:
     raise WorkloadError("the script trains in several processes, which it starts itself", hint=_HINT)
 

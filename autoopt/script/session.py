@@ -52,7 +52,6 @@ class Session:
         self.device: Device | None = None
         self.clock: StageClock | None = None
         self.deferred_cost: DeferredCost | None = None
-        self.on_aside: Callable[[str, float], None] | None = None
         self.began = perf_counter()
         self.first_step_at: float | None = None
         self.over = False
@@ -275,8 +274,6 @@ class Session:
         if self._goal is not None:
             self._goal.aside[stage] = self._goal.aside.get(stage, 0.0) + seconds
             self._goal.away_now += seconds
-        if self.on_aside is not None:
-            self.on_aside(stage, seconds)
         self.clock.start()
 
     def end(self, error: BaseException | None) -> None:

@@ -17,9 +17,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from autoopt.errors import WorkloadError
 from autoopt.script.frames import user_place
 from autoopt.script.loaders import LoaderHook, Roles, Watcher, count_of
-from autoopt.script.refusals import no_model, no_optimizer
 from autoopt.script.session import Session
 
 _TURNS = 2
@@ -126,7 +126,7 @@ class TorchHooks:
         self._looking: Any = None
         self.roots: list[nn.Module] = []
         self.optimizers: list[Optimizer] = []
-        self.roles = Roles(self._training_mode)
+        self.roles = Roles(lambda: self.trains_in_eval or not self.roots or any(root.training for root in self.roots))
         self.loaders = LoaderHook(session, self.roles, self.watchers)
         self.on_root: Callable[[nn.Module], None] | None = None
         self.on_optimizer: Callable[[Optimizer], None] | None = None
@@ -174,9 +174,6 @@ class TorchHooks:
         self._looking = call
         nn.Module.__call__ = call  # type: ignore[method-assign]
 
-    def _training_mode(self) -> bool:
-        return self.trains_in_eval or not self.roots or any(root.training for root in self.roots)
-
     def _outermost(self, module: nn.Module) -> None:
         """A module is called from outside of any other: a root where an optimizer holds some of its parameters."""
         if any(module is root for root in self.roots):
@@ -205,7 +202,11 @@ class TorchHooks:
         if not self.optimizers and any(p.requires_grad for p in module.parameters()):
             self._unheld += 1
             if self._unheld > _MOST_UNHELD:
-                raise no_optimizer(_MOST_UNHELD)
+                raise WorkloadError(
+                    f"a model was called {_MOST_UNHELD} times in training, and no optimizer of torch was made: where "
+                    "lines of its own update the weights, the end of a step cannot be seen",
+                    hint="let a torch.optim.Optimizer make the updates, or describe the run with build()",
+                )
         return self._trained_by(module)
 
     def _trained_by(self, module: nn.Module) -> bool:
@@ -428,7 +429,12 @@ class TorchHooks:
             self._root(module)
         self._rootless += 1
         if self._rootless > _MOST_ROOTLESS:
-            raise no_model(_MOST_ROOTLESS)
+            raise WorkloadError(
+                f"the optimizer has stepped {_MOST_ROOTLESS} times, and no model that holds its parameters was called "
+                "with gradients on",
+                hint="call the model itself, as in model(x), rather than one of its methods, or describe the run with "
+                "build()",
+            )
 
     def _ends(self, optimizer: Optimizer) -> bool:
         """Whether a training step ends with this optimizer's.

@@ -41,7 +41,6 @@ from autoopt.script.held import held_evaluations
 from autoopt.script.metric import candidates, chosen, target_of, values
 from autoopt.script.probe import ScriptRecorder
 from autoopt.script.process import MicroBatch, Script, steps_per_epoch
-from autoopt.script.refusals import shared_out
 from autoopt.script.sayable import own_setup
 from autoopt.setup import Precision, Setup
 from autoopt.trial.protocol import Rank
@@ -174,7 +173,12 @@ class ScriptTraining:
             for root in roots
             for p in root.parameters()
         ):
-            raise shared_out()
+            raise WorkloadError(
+                "the script shares its parameters out between its processes (FSDP), so that none has the weights whose "
+                "gradients are compared",
+                hint="describe the run with build(): autoopt optimize MODULE:ATTR --nproc N, where fully_sharded is a "
+                "change",
+            )
         self.roots = self._called = roots
         self.model: nn.Module = roots[0] if len(roots) == 1 else Models(roots)
         self.optimizers = self._stepping()

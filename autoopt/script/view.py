@@ -102,8 +102,9 @@ def _overlay(folders: list[str], scratch: Path, shared: list[str]) -> None:
     for number, folder in enumerate(folders):
         within = folder.rstrip("/") + "/"
         # an overlay shows its folder without what is mounted below it
-        kept = {path: _opened(path) for path in shared if path.startswith(within)}
-        below = {path: _opened(path) for path in _mounts() if path.startswith(within) and path not in kept}
+        kept = {path: os.open(path, os.O_PATH) for path in shared if path.startswith(within)}
+        mounted = [path for path, _ in _mounts() if path.startswith(within)]
+        below = {path: os.open(path, os.O_PATH) for path in mounted if path not in kept}
         upper, work = _layers(libc, scratch, number)
         layers = f"lowerdir={_escaped(folder)},upperdir={_escaped(upper)},workdir={_escaped(work)}"
         try:
@@ -133,7 +134,9 @@ def _layers(libc: ctypes.CDLL, scratch: Path, number: int) -> tuple[str, str]:
     """Folders for what is written. On a file system that cannot hold them (itself an overlay), in memory."""
     place = scratch / f"view-{number}"
     place.mkdir()
-    if _type_of(place) in ("overlay", "nfs", "nfs4", "cifs", "9p"):
+    around = [(where, kind) for where, kind in _mounts() if (str(place) + "/").startswith(where.rstrip("/") + "/")]
+    kind = max(reversed(around), key=lambda mount: len(mount[0]), default=("", ""))[1]
+    if kind in ("overlay", "nfs", "nfs4", "cifs", "9p"):
         _mount(libc, "tmpfs", str(place), "tmpfs", 0)
     upper, work = place / "upper", place / "work"
     upper.mkdir()
@@ -141,23 +144,10 @@ def _layers(libc: ctypes.CDLL, scratch: Path, number: int) -> tuple[str, str]:
     return str(upper), str(work)
 
 
-def _type_of(path: Path) -> str:
-    best, found = "", ""
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        words = line.split()
-        where = words[4]
-        if (str(path) + "/").startswith(where.rstrip("/") + "/") and len(where) >= len(best):
-            best, found = where, words[words.index("-") + 1]
-    return found
-
-
-def _mounts() -> list[str]:
-    lines = Path("/proc/self/mountinfo").read_text().splitlines()
-    return [line.split()[4].encode().decode("unicode_escape") for line in lines]
-
-
-def _opened(path: str) -> int:
-    return os.open(path, os.O_PATH)
+def _mounts() -> list[tuple[str, str]]:
+    """Where something is mounted, and the type of its file system; the latest last."""
+    lines = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    return [(words[4].encode().decode("unicode_escape"), words[words.index("-") + 1]) for words in lines]
 
 
 def _escaped(path: str) -> str:

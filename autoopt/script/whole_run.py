@@ -127,7 +127,15 @@ def whole_runs(
         found = run_in_turns(commands, timeout=timeout, shares=shares, turn=turn)
     for side in sorted(range(len(found)), key=lambda side: found[side].code is None):  # those were ended with others
         _check(side, found[side], timeout)
-    return [_whole(each, metric) for each in found]
+    runs = []
+    for each in found:
+        told: list[float] = []
+        if metric:
+            reader = MetricReader(metric, told.append)
+            for line in each.output.splitlines():
+                reader.line(line)
+        runs.append(WholeRun(each.seconds, each.foreign_cpu_seconds, tuple(told)))
+    return runs
 
 
 def _check(side: int, found: Ended, timeout: float) -> None:
@@ -142,15 +150,6 @@ def _check(side: int, found: Ended, timeout: float) -> None:
         return
     failure.side = side  # type: ignore[attr-defined]
     raise failure
-
-
-def _whole(found: Ended, metric: str | None) -> WholeRun:
-    told: list[float] = []
-    if metric:
-        reader = MetricReader(metric, told.append)
-        for line in found.output.splitlines():
-            reader.line(line)
-    return WholeRun(found.seconds, found.foreign_cpu_seconds, tuple(told))
 
 
 @dataclass(frozen=True)

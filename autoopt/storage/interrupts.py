@@ -44,7 +44,7 @@ class Interrupts:
         on_first: called once, from the signal's handler: a word to the user.
     """
 
-    def __init__(self, on_first: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, on_first: Callable[[], object] = lambda: None) -> None:
         self._on_first = on_first
         self._handled = contextlib.ExitStack()
         self._shielded = False

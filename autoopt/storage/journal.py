@@ -126,7 +126,11 @@ class Journal:
     def __init__(self, path: Path, *, create: bool) -> None:
         self.path = path
         self.records: list[JsonDict] = []
-        self._file = self._open(create)
+        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        try:
+            self._file = os.open(path, flags, 0o600)
+        except OSError as error:
+            raise EnvironmentLacks(f"cannot open {path}: {error.strerror or error}") from None
         try:
             self._lock()
             data = path.read_bytes()
@@ -141,17 +145,15 @@ class Journal:
                 os.fsync(self._file)
             self._size = contents.size
             self.records.extend(contents.records)
-            _sync_folder(path.parent)
+            with contextlib.suppress(OSError):  # a new file survives a power loss only when its folder is on disk, too
+                folder = os.open(path.parent, os.O_RDONLY)
+                try:
+                    os.fsync(folder)
+                finally:
+                    os.close(folder)
         except BaseException:
             os.close(self._file)
             raise
-
-    def _open(self, create: bool) -> int:
-        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        try:
-            return os.open(self.path, flags, 0o600)
-        except OSError as error:
-            raise EnvironmentLacks(f"cannot open {self.path}: {error.strerror or error}") from None
 
     def _lock(self) -> None:
         try:
@@ -223,13 +225,3 @@ class Journal:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _sync_folder(folder: Path) -> None:
-    """A new file survives a power loss only when its folder is on disk, too."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -168,7 +168,10 @@ class Run:
             Exception: whatever else ``measure`` raises; the step then counts as not begun.
         """
         identity = json.dumps([kind, key], sort_keys=True, allow_nan=False, separators=(",", ":"))
-        done = self._take(identity)
+        index = self._requests[identity]  # of requests of this kind and key
+        self._requests[identity] += 1
+        steps = self._recorded.get(identity, ())
+        done = steps[index] if index < len(steps) else None
         if done is not None and done.state in ("ended", "failed"):
             self.took.append(Took(kind, str(key.get("purpose", "")), done.at - done.started))
             return self._read_back(done, model)
@@ -185,13 +188,6 @@ class Run:
             return self._measure(self._begin(kind, key), measure)
         finally:
             self.took.append(Took(kind, str(key.get("purpose", "")), self.clock.elapsed() - began))
-
-    def _take(self, identity: str) -> Recorded | None:
-        """The record of this request, the n-th of its kind and key."""
-        index = self._requests[identity]
-        self._requests[identity] += 1
-        steps = self._recorded.get(identity, ())
-        return steps[index] if index < len(steps) else None
 
     def _read_back(self, done: Recorded, model: type[R]) -> R:
         self.clock.set_forward(done.started)

@@ -297,6 +297,11 @@ def train_run(spec: str, plan: Plan, options: Options, *, listeners: Iterable[An
     """
     name = re.sub(r"[^A-Za-z0-9_.-]", "-", spec.rpartition(":")[0].rpartition("/")[2].removesuffix(".py")) or "run"
     out = options.out or Path("autoopt-runs") / f"train-{name}"
+
+    def say_stopping() -> None:
+        with contextlib.suppress(OSError):
+            os.write(2, b"\nsaving a checkpoint after this step; again: stops at once, the last checkpoint stays\n")
+
     with shown(spec, quiet=options.quiet or os.environ.get("RANK", "0") != "0") as show:
         every = [show, *listeners]
 
@@ -314,13 +319,8 @@ def train_run(spec: str, plan: Plan, options: Options, *, listeners: Iterable[An
             target=options.target,
             price_per_hour=options.price,
             on_progress=tell,
-            on_stopping=_say_stopping,
+            on_stopping=say_stopping,
         )
-
-
-def _say_stopping() -> None:
-    with contextlib.suppress(OSError):
-        os.write(2, b"\nsaving a checkpoint after this step; again: stops at once, the last checkpoint stays\n")
 
 
 @contextlib.contextmanager

@@ -128,7 +128,6 @@ class TrialProcess(LocalTrial):
         self._keeper_pid = 0
         self._end: JsonDict | None = None
         self._frozen = False
-        self._peak: int | None = None
 
     @property
     def ranks(self) -> list[TrialProcess]:
@@ -138,13 +137,6 @@ class TrialProcess(LocalTrial):
     def pid(self) -> int:
         """The pid of the trial's main process, which leads its session and process group."""
         return self._pid
-
-    @property
-    def peak_rss(self) -> int | None:
-        """Peak resident bytes of the trial's main process so far; pages shared with the fork server count."""
-        if self._end is None and (now := _high_water(self._pid)) is not None:
-            self._peak = max(now, self._peak or 0)
-        return self._peak
 
     @property
     def pending(self) -> bool:
@@ -186,7 +178,6 @@ class TrialProcess(LocalTrial):
         if self.closed:
             return
         self.closed = True
-        _ = self.peak_rss
         with contextlib.suppress(Exception):
             self._wait_for_end(kill=True)
         self._channel.close()
@@ -234,7 +225,6 @@ class TrialProcess(LocalTrial):
             self._end = document
             if document.get("left"):
                 logger.warning("processes of a trial cannot be killed: %s", ", ".join(map(str, document["left"])))
-            self._peak = max(document.get("peak_rss") or 0, self._peak or 0) or None
 
     def _wait_for_end(self, *, kill: bool, timeout: float = 20.0) -> None:
         """Waits for the supervisor's last word; its channel half closed is the order to kill."""
@@ -254,7 +244,7 @@ class TrialProcess(LocalTrial):
         lost = self._end is None
         self.close()
         end = self._end or {}
-        failure = ended(end.get("ended"), end.get("oom_kills"), self._peak, where)
+        failure = ended(end.get("ended"), end.get("oom_kills"), end.get("peak_rss"), where)
         if lost:
             failure = Failure(failure="crashed", message="it closed its channel to autoopt", where=where)
         return TrialFailed(failure.failure, failure.message, where=where, detail=self.tail())
@@ -294,14 +284,6 @@ class TrialProcess(LocalTrial):
             file.seek(max(self._log_start if self._log_start <= size else 0, size - most))
             return file.read().decode("utf-8", "replace").replace("\0", "").rstrip()
         return ""
-
-
-def _high_water(pid: int) -> int | None:
-    with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/status") as file:
-        for line in file:
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    return None
 
 
 def name_of(task: Task) -> str:
@@ -347,12 +329,6 @@ class TrialGroup(LocalTrial):
     @property
     def alive(self) -> bool:
         return all(rank.alive for rank in self.ranks)
-
-    @property
-    def peak_rss(self) -> int | None:
-        """Peak resident bytes of all ranks' main processes so far."""
-        peaks = [peak for rank in self.ranks if (peak := rank.peak_rss) is not None]
-        return sum(peaks) if peaks else None
 
     def freeze(self) -> None:
         """Stops the process trees of all ranks where they stand."""

@@ -30,31 +30,31 @@ def fails(*_: Any) -> Any:
 
 
 def test_a_profile_that_fails_leaves_no_directory(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profiling, "_profile", fails)
+    monkeypatch.setattr(profiling, "baseline_spec", fails)
     with pytest.raises(WorkloadError):
         profiling.profile_run(parse("train.py"), Options())
     assert [path.name for path in script.iterdir()] == ["train.py"]
 
 
 def test_other_runs_and_a_directory_that_was_named_stay(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profiling, "_profile", fails)
+    monkeypatch.setattr(profiling, "baseline_spec", fails)
     (script / "autoopt-runs" / "earlier").mkdir(parents=True)
     for options in (Options(), Options(out=script / "here")):
         with pytest.raises(WorkloadError):
             profiling.profile_run(parse("train.py"), options)
     assert [path.name for path in (script / "autoopt-runs").iterdir()] == ["earlier"]
-    assert list((script / "here").iterdir()) == [], "the user's own folder, without what was kept back"
+    assert list((script / "here").iterdir()) == [], "the user's own folder"
 
 
-def test_a_profile_keeps_no_space_back_once_it_is_done(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def found(spec: str, options: Options, registry: Any, directory: Any, *_: Any) -> Any:
-        directory.write(directory.path / "profile.json", "{}\n")
-        directory.compiler_cache.mkdir()
-        return "a profile"
+def test_what_a_profile_has_compiled_is_not_kept(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def compiles(*_: Any) -> Any:
+        (script / "here" / "compiler-cache").mkdir()
+        fails()
 
-    monkeypatch.setattr(profiling, "_profile", found)
-    assert profiling.profile_run(parse("train.py"), Options(out=script / "here")) == "a profile"
-    assert [path.name for path in (script / "here").iterdir()] == ["profile.json"]
+    monkeypatch.setattr(profiling, "baseline_spec", compiles)
+    with pytest.raises(WorkloadError):
+        profiling.profile_run(parse("train.py"), Options(out=script / "here"))
+    assert list((script / "here").iterdir()) == []
 
 
 @pytest.mark.parametrize(

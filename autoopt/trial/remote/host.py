@@ -86,9 +86,6 @@ class Host:
     def thaw(self, number: int) -> None:
         self._trials[number].thaw()
 
-    def peak_rss(self, number: int) -> int | None:
-        return self._trials[number].peak_rss
-
     def close(self, number: int) -> str:
         """Ends a trial; what it has printed, at most the last mebibyte."""
         trial = self._trials.pop(number, None)

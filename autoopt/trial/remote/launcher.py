@@ -148,7 +148,6 @@ class RemoteTrial(Answering):
         self.spec, self.log = spec, log
         self.closed = False
         self._host, self._number = host, number
-        self._peak: int | None = None
 
     def begin(self, timeout: float) -> None:
         """Starts it.
@@ -161,13 +160,6 @@ class RemoteTrial(Answering):
     @property
     def alive(self) -> bool:
         return not self.closed
-
-    @property
-    def peak_rss(self) -> int | None:
-        """Peak resident bytes of its main process so far."""
-        if not self.closed:
-            self._peak = self._host.ask("peak_rss", self._number)
-        return self._peak
 
     def call(
         self, task: Task, *, timeout: float | None = None, on_progress: OnProgress | None = None, **arguments: Any
