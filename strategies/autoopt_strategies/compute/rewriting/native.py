@@ -49,7 +49,9 @@ def survey_operators(model: nn.Module, loss: Callable[[Any, Any], Any], batch: A
     functions = []
     for wanted in seen["functions"]:
         path = next(path for path, its in seen["modules"].items() if its is wanted or its == wanted)
-        ratio = _ratio(copied.get_submodule(path), calls[path][1], wanted)
+        module = copied.get_submodule(path)
+        changed = RewriteFunctions((wanted,), statements)(twin(module))
+        ratio = passes_ratio(twin(module), changed, bound(module, *calls[path][1]))
         if ratio < 1.0 - LEAST_SAVING:
             functions.append(wanted)
         else:
@@ -165,11 +167,3 @@ def _random(given: Given) -> list[Given]:
     tensor = tensors_of(given)[0]
     values = torch.randn(tensor.shape, generator=torch.Generator().manual_seed(0)).to(tensor.device, tensor.dtype)
     return [with_tensors(given, [values * scale]) for scale in SCALES]
-
-
-def _ratio(module: nn.Module, call: Call, wanted: Mapping[str, str]) -> float:
-    """Seconds of forward and backward with the native operator over those without."""
-    given = bound(module, *call)
-    plain = twin(module)
-    changed = RewriteFunctions((wanted,), statements)(twin(module))
-    return passes_ratio(plain, changed, given)
