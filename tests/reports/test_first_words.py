@@ -9,7 +9,7 @@ from rich.console import Console
 from autoopt import events as e
 from autoopt.records import Estimate, EstimateKind, Prediction
 from autoopt_reports.frame import draw
-from autoopt_reports.plain import describe
+from autoopt_reports.live import describe
 from autoopt_reports.state import State
 
 

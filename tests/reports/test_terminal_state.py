@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from autoopt import events as e
 from autoopt.records import Estimate
-from autoopt_reports.plain import describe
+from autoopt_reports.live import describe
 from autoopt_reports.state import State, stacked
 from autoopt_reports.terminal import clock_text
 

@@ -15,9 +15,21 @@ from torch.utils import _pytree as pytree
 
 from autoopt_strategies.common import LEAST_SAVING
 from autoopt_strategies.compute.rewriting.operators import OPERATORS, statements
-from autoopt_strategies.compute.rewriting.prove import DROPOUT, bound, tensors_of, with_tensors
 from autoopt_strategies.compute.rewriting.source import Refused, RewriteFunctions
-from autoopt_strategies.compute.rewriting.survey import Call, Given, Sought, passes_ratio, same, survey, twin, watched
+from autoopt_strategies.compute.rewriting.survey import (
+    DROPOUT,
+    Call,
+    Given,
+    Sought,
+    bound,
+    passes_ratio,
+    same,
+    survey,
+    tensors_of,
+    twin,
+    watched,
+    with_tensors,
+)
 from autoopt_strategies.compute.rewriting.windows import MultiplyWindows, survey_convolutions
 
 SCALES = (0.01, 1.0, 10.0)

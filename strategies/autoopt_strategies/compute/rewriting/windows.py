@@ -16,9 +16,17 @@ from torch import nn
 from torch.nn import functional as F
 
 from autoopt_strategies.common import LEAST_SAVING, first_line
-from autoopt_strategies.compute.rewriting.prove import bound, compare, one_smaller
 from autoopt_strategies.compute.rewriting.source import Refused, with_method
-from autoopt_strategies.compute.rewriting.survey import Given, passes_ratio, twin, users_frame, watched
+from autoopt_strategies.compute.rewriting.survey import (
+    Given,
+    bound,
+    compare,
+    one_smaller,
+    passes_ratio,
+    twin,
+    users_frame,
+    watched,
+)
 
 Position = tuple[str, int, int, int, int]
 """File of a call, its lines and its columns."""
