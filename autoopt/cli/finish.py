@@ -15,8 +15,7 @@ from autoopt.options import Options
 from autoopt.records import Profile, Result, StopReason
 from autoopt.trackers import following
 from autoopt_reports import console, html
-from autoopt_reports.live import QuietView, make_view
-from autoopt_reports.plain import PlainView
+from autoopt_reports.live import PlainView, QuietView, make_view
 
 REPORT_FILE = "report.html"
 PROFILE_FILE = "profile.html"

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 from autoopt_strategies.compute.flash_attention import switch_attention, transforms
 from autoopt_strategies.compute.rewriting.attention import survey_training
-from autoopt_strategies.compute.rewriting.prove import gradients
+from autoopt_strategies.compute.rewriting.survey import gradients
 from benchmarks.attention.library import LIBRARY
 from benchmarks.attention.models import OWN, Model, Size
 from benchmarks.documents import environment, save

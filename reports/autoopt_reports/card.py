@@ -9,6 +9,7 @@ import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from xml.sax.saxutils import escape
 
 from autoopt.records import Result
 from autoopt_reports.view import units
@@ -149,7 +150,7 @@ def _drawn(shape: Shape) -> str:
 def _escaped(text: str) -> str:
     """Text for an SVG, without characters that XML knows no way to hold."""
     kept = "".join(c for c in text if c.isprintable())
-    return kept.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
+    return escape(kept, {'"': "&quot;"})
 
 
 def _plain(text: str) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import textwrap
+import threading
 import time
 from collections.abc import Callable
 from typing import IO, Protocol, Self
@@ -10,11 +12,56 @@ from typing import IO, Protocol, Self
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from autoopt.events import Event
+from autoopt.events import (
+    AblationMeasured,
+    BaselineMeasured,
+    EnvironmentRead,
+    Event,
+    FirstSteps,
+    Kept,
+    NoiseMeasured,
+    Noted,
+    Opportunities,
+    PhaseStarted,
+    Predicted,
+    RoundMeasured,
+    RunEnded,
+    RunStarted,
+    Stopped,
+    TrialEnded,
+    TrialStarted,
+    Verified,
+    Warned,
+)
+from autoopt.records import Estimate, Speedup, Verdict
 from autoopt_reports.frame import draw
-from autoopt_reports.plain import PlainView
 from autoopt_reports.state import State
-from autoopt_reports.terminal import console_for
+from autoopt_reports.terminal import (
+    clock_text,
+    console_for,
+    encodable,
+    first_steps_text,
+    listed,
+    of_what,
+    opportunity_texts,
+    prediction_texts,
+    ratio_text,
+    trial_change,
+    trial_outcome,
+)
+from autoopt_reports.view import units
+from autoopt_reports.view.text import change_name, name, throughput
+
+WIDTH = 100
+"""Characters of a line; a longer message goes on in the next one, below its own beginning."""
+_UNMEASURED = {Verdict.NOT_APPLICABLE: "not applicable", Verdict.NOT_TRIED: "not tried"}
+_PHASES: dict[str, str] = {
+    "benchmark": "measuring the baseline",
+    "simplify": "measuring each stage and its ceiling",
+    "optimize": "trying changes",
+    "ablate": "removing each kept change once",
+    "verify": "training baseline and plan",
+}
 
 
 class View(Protocol):
@@ -84,6 +131,183 @@ class LiveView:
         budget = self._budget if self._budget is not None else state.run.budget_seconds if state.run else 0.0
         size = self._console.size
         return draw(state, elapsed, budget, size.width, size.height)
+
+
+class PlainView:
+    """A listener that prints lines.
+
+    Args:
+        stream: where to; flushed after every line, so that a log can be followed.
+        clock: seconds, monotonic; decides on heartbeats alone (the events carry the run's own clock).
+        budget: seconds, where it is known before the run starts.
+        beat: whether a thread looks for silence; without it, :meth:`tick` does when called.
+    """
+
+    def __init__(
+        self, stream: IO[str], clock: Callable[[], float], budget: float | None = None, *, beat: bool = False
+    ) -> None:
+        self._stream, self._clock, self._budget = encodable(stream), clock, budget
+        self._state = State()
+        self._last, self._anchor = clock(), (clock(), 0.0)
+        self._unmeasured: list[TrialEnded] = []
+        self._lock, self._over = threading.Lock(), threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="autoopt-heartbeat", daemon=True) if beat else None
+
+    def __enter__(self) -> PlainView:
+        if self._thread is not None:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+        with self._lock:
+            self._tell_unmeasured()
+
+    def __call__(self, event: Event) -> None:
+        with self._lock:
+            self._state.update(event)
+            self._anchor = (self._clock(), self._state.at)
+            if event.replayed and not isinstance(event, RunStarted):
+                pass
+            elif isinstance(event, TrialEnded) and event.trial.verdict in _UNMEASURED:
+                self._unmeasured.append(event)
+            elif line := describe(event):
+                self._tell_unmeasured()
+                self._print(event.at, line)
+        self.tick()
+
+    def tick(self) -> None:
+        """Prints a heartbeat where nothing was printed for a minute and the run goes on."""
+        with self._lock:
+            if self._state.run is None or self._state.finished or self._clock() - self._last < 60.0:
+                return
+            self._print(self._elapsed(), self._heartbeat())
+
+    def _tell_unmeasured(self) -> None:
+        """One line for all that were set aside at the same time: two dozen reasons would hide what was measured."""
+        for verdict, words in _UNMEASURED.items():
+            names = [ended.trial.strategy for ended in self._unmeasured if ended.trial.verdict is verdict]
+            if names:
+                unique = list(dict.fromkeys(names))
+                line = f"{words} ({len(unique)}, reasons in the report): {listed(unique)}"
+                self._print(self._unmeasured[-1].at, line)
+        self._unmeasured = []
+
+    def _elapsed(self) -> float:
+        return self._anchor[1] + self._clock() - self._anchor[0]
+
+    def _heartbeat(self) -> str:
+        state = self._state
+        budget = self._budget if self._budget is not None else state.run.budget_seconds if state.run else 0.0
+        left = f"at most {clock_text(budget - self._elapsed())} left"
+        if state.running is None:
+            return f"still in {state.phase or 'the start'}; {left}"
+        started, progress = state.running.started, state.running.progress
+        note = f", {name(progress.note, 60)}" if progress is not None and progress.note else ""
+        change = change_name(started.strategy, started.setting, started.companions, 55)
+        return f"trial {started.id}: still {started.step} {change}{note}; {left}"
+
+    def _print(self, at: float, line: str) -> None:
+        self._last = self._clock()
+        lead = f"[{clock_text(at):>7}] "
+        lines = textwrap.wrap(
+            line, WIDTH, initial_indent=lead, subsequent_indent=" " * len(lead),
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
+        self._stream.write("\n".join(lines) + "\n")
+        self._stream.flush()
+
+    def _watch(self) -> None:
+        while not self._over.wait(5.0):
+            try:
+                self.tick()
+            except (OSError, ValueError):  # the stream was closed: nobody reads it
+                return
+
+
+def describe(event: Event) -> str:
+    """The line of an event; "" where it gets none (the heartbeat shows progress)."""
+    match event:
+        case RunStarted():
+            resumed, torch = "resumed: " if event.replayed else "", _torch(event.torch)
+            return (
+                f"{resumed}autoopt {name(event.spec, 80)} on {name(event.device_name, 60)}{torch}; "
+                f"budget {clock_text(event.budget_seconds)}; {name(event.run_directory)}"
+            )
+        case EnvironmentRead(environment=seen):
+            cores = f", {seen.cores} cores" if seen.cores else ""
+            return f"device {seen.device}: {name(seen.device_name or 'unnamed', 60)}{cores}{_torch(seen.torch)}"
+        case PhaseStarted():
+            round_ = f", round {event.round}" if event.round else ""
+            return f"{event.phase}{round_}: {name(event.detail) if event.detail else _PHASES[event.phase]}"
+        case BaselineMeasured(baseline=baseline):
+            step, rate = baseline.step_seconds, throughput(baseline, "/baseline")
+            measured = [units.duration(step.p50) + " a step"] if step else []
+            measured += [] if rate.missing else [str(rate)]
+            return "baseline: " + (", ".join(measured) or units.NOT_MEASURED)
+        case NoiseMeasured(noise=noise):
+            floor = "" if noise.floor is None else f"; gains under {units.percent(noise.floor)} are within noise"
+            return f"noise: baseline against itself {_measured(noise.aa_ratio)}{floor}"
+        case FirstSteps():
+            return f"first {event.steps} steps: {first_steps_text(event)}"
+        case Opportunities():
+            return "upper bounds of the gain: " + "; ".join(opportunity_texts(event))
+        case Predicted():
+            return "predicted gains: " + "; ".join(prediction_texts(event))
+        case RoundMeasured(round=round_):
+            least = round_.ceiling_step_seconds
+            ceiling = f", ceiling {units.duration(least)}" if least is not None else ""
+            bottleneck = f"; bottleneck: {name(round_.bottleneck, 60)}" if round_.bottleneck else ""
+            step_ = units.duration(round_.step_seconds)
+            return f"profile, round {round_.index}: {step_} a step{ceiling}{bottleneck}"
+        case TrialStarted():
+            predicted = f", predicted {units.ratio(event.predicted)}" if event.predicted is not None else ""
+            change = change_name(event.strategy, event.setting, event.companions, 55)
+            return f"trial {event.id}: {event.step} {change}{predicted}"
+        case TrialEnded(trial=trial):
+            verdict, outcome = trial.verdict.value.replace("_", " "), trial_outcome(trial, event.has_target)
+            return f"trial {trial.id}: {trial_change(trial, 55)} → {verdict}, {outcome}"
+        case Kept():
+            detail = f" {name(event.speedup.detail, 80)}" if event.speedup.detail else ""
+            return f"plan: {listed(event.plan.names())}; {_speedup(event.speedup)}{detail}"
+        case Verified() if not event.best.plan.changes:
+            return "nothing was kept, so there is no plan to verify"
+        case Verified():
+            word = "verified end to end" if event.speedup.end_to_end_verified else "not verified"
+            return f"final plan {word}: {_speedup(event.speedup, event.has_target)}"
+        case AblationMeasured(ablation=found):
+            beside = f" (with {listed(found.beside)} still in it)" if found.beside else ""
+            change = change_name(found.strategy, found.setting, (), 40)
+            gain = f"{_measured(found.without)}{beside}, alone {_measured(found.alone)}"
+            return f"ablation {change}: gain in the plan {gain}"
+        case Warned():
+            return f"warning: {name(event.text, 400)}"
+        case Noted():
+            return f"note: {name(event.text, 400)}"
+        case Stopped(stop=stop):
+            detail = f": {name(stop.detail)}" if stop.detail else ""
+            return f"search ended ({stop.reason.value.replace('_', ' ')}){detail}"
+        case RunEnded():
+            return f"report: {name(event.run_directory)}/report.html"
+    return ""
+
+
+def _torch(version: str | None) -> str:
+    return f", torch {name(version, 30)}" if version else ""
+
+
+def _measured(estimate: Estimate | None) -> str:
+    return ratio_text(estimate) or units.NOT_MEASURED
+
+
+def _speedup(speedup: Speedup, has_target: bool = True) -> str:
+    if speedup.headline is not None:
+        return speedup.headline.text
+    if speedup.time_to_target is not None:
+        return f"{ratio_text(speedup.time_to_target)} {of_what(has_target, speedup.planned_steps)}"
+    return f"{ratio_text(speedup.throughput)} in samples per second" if speedup.throughput else units.NOT_MEASURED
 
 
 def make_view(

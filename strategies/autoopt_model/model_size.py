@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy, Trial, UserBuild
+from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy, UserBuild
 from autoopt_model.sizes import survey
 from autoopt_strategies.common import Setting, Settings, compute_gain, declared, kept
 
@@ -90,7 +90,9 @@ class ModelSize(Strategy):
             larger = half is None
             if half is not None and name not in arguments:
                 trial = yield setting(name, half)
-                smaller, larger = kept(trial), _short(trial)
+                # Where it learnt too little, or that was left open, something between it and the whole may do.
+                larger = trial is not None and trial.verdict in ("quality_lost", "inconclusive")
+                smaller = kept(trial)
                 if smaller:
                     arguments[name] = half
             if smaller and "0.25" in values:
@@ -125,8 +127,3 @@ def _work(sizes: list[Setting], arguments: Mapping[str, int]) -> float | None:
     known = {(size["name"], value): work for size in sizes for value, _, work in size["values"].values()}
     shares = [known.get(item) for item in arguments.items()]
     return None if None in shares else prod(share for share in shares if share is not None)
-
-
-def _short(trial: Trial | None) -> bool:
-    """Whether it learnt too little, or that was left open: something between it and the whole may do."""
-    return trial is not None and trial.verdict in ("quality_lost", "inconclusive")

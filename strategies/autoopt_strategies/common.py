@@ -19,6 +19,8 @@ LEAST_SAVING = 0.03
 """Of what is timed: a few timings alternately tell no smaller difference, and predictions are no better."""
 FASTER = 1.05
 """A precision whose matmul peak is not this much above another's cannot pay for its casts."""
+PRESSED = 0.5
+"""Share of the device memory from which on room, such as for a batch twice as large, is worth seconds."""
 OF_CONVOLUTIONS = 0.5
 """The most of their time that another layout or algorithm is expected to save (1.37x seen on a small net on a CPU)."""
 SAME, CLOSE = 1e-4, 1e-3
@@ -173,6 +175,11 @@ def memory_used(case: Case) -> float | None:
     """Share of the device's memory that training uses now; None where that is not known."""
     simulation = case.pipeline.round.simulation if case.pipeline is not None else None
     return simulation.memory_used if simulation is not None else None
+
+
+def memory_short(case: Case) -> bool:
+    """Whether room is worth seconds: the incumbent does not fit, or is known to take half of the device's memory."""
+    return not case.fits or (memory_used(case) or 0.0) >= PRESSED
 
 
 def ranged(estimate: Estimate, value: float, low: float, high: float) -> Estimate:

@@ -25,7 +25,7 @@ from autoopt.benchmark.whatif import largest_step
 from autoopt.records import Plan
 from autoopt.registry import load_strategies
 from autoopt.setup import Setup
-from autoopt_strategies.compute.rewriting.prove import full_precision
+from autoopt_strategies.compute.rewriting.survey import full_precision
 
 sys.path.insert(0, str(Path(__file__).parent))
 

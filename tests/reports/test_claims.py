@@ -17,7 +17,7 @@ from autoopt.toolserver.answers import reported
 from autoopt.trackers.values import of_result
 from autoopt_reports import card, html
 from autoopt_reports.console import summary
-from autoopt_reports.plain import describe
+from autoopt_reports.live import describe
 from autoopt_reports.view import report_view
 from autoopt_reports.view.claims import claim_of
 from benchmarks import sample

@@ -26,8 +26,7 @@ from autoopt.storage.run_directory import RunDirectory
 from autoopt_reports import html
 from autoopt_reports.console import console_for, profile_summary, summary
 from autoopt_reports.frame import draw, trial_line
-from autoopt_reports.live import LiveView, QuietView, make_view
-from autoopt_reports.plain import PlainView, describe
+from autoopt_reports.live import LiveView, PlainView, QuietView, describe, make_view
 from autoopt_reports.state import State
 from autoopt_reports.terminal import encodable
 from benchmarks import sample

@@ -1,4 +1,4 @@
-"""Strategies on a CUDA device, seen without one: copies that do not wait, activations worth their memory."""
+"""Memory: what is kept, computed again and allocated, and indices that reach the device."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from autoopt import Setup
 from autoopt_strategies.input.prepared import Rows
+from autoopt_strategies.memory.allocator import Allocator
 from autoopt_strategies.memory.checkpointing import checkpoint_blocks
 
 
@@ -57,3 +59,34 @@ def test_selective_checkpointing_keeps_products_with_weights_and_computes_scores
     plain, selective = calls(False), calls(True)
     assert selective["addmm"] == plain["addmm"]
     assert selective["bmm"] >= plain["bmm"] + 2, "the scores of each block are computed again"
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({}, {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}),
+        (
+            {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:128,expandable_segments:False"},
+            {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:128,expandable_segments:True"},
+        ),
+        (
+            {"PYTORCH_ALLOC_CONF": "garbage_collection_threshold:0.8", "PYTORCH_CUDA_ALLOC_CONF": ""},
+            {"PYTORCH_ALLOC_CONF": "garbage_collection_threshold:0.8,expandable_segments:True"},
+        ),
+    ],
+)
+def test_the_users_own_settings_stay(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], wanted: dict[str, str]
+) -> None:
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    strategy = Allocator()
+    setting = {"expandable_segments": True}
+    flags = strategy.apply(Setup(), setting).flags["env"]
+    assert flags == wanted
+    ((name, value),) = wanted.items()
+    assert f'os.environ["{name}"] = "{value}"' in strategy.recipe(setting).pytorch
+    monkeypatch.setenv(name, value)  # as in the trial's own process, where it is applied once more
+    assert strategy.apply(Setup(), setting).flags["env"] == wanted

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from autoopt_strategies.compute.rewriting.prove import NoDropout
+from autoopt_strategies.compute.rewriting.survey import NoDropout
 
 WIDTH = 16
 

@@ -30,22 +30,13 @@ class Detail:
 
 
 def advice_views(advice: tuple[Advice, ...]) -> tuple[AdviceView, ...]:
-    return tuple(
-        AdviceView(
-            name(item.title),
-            name(item.evidence, 600),
-            _where(item),
-            code(item.suggestion)[:2000],
-            costly=item.seconds is not None,
-        )
-        for item in advice
-    )
-
-
-def _where(item: Advice) -> Name | None:
-    if item.file is None:
-        return None
-    return name(item.file if item.line is None else f"{item.file}:{item.line}")
+    views = []
+    for item in advice:
+        where = item.file if item.line is None else f"{item.file}:{item.line}"
+        place = name(where) if item.file is not None and where is not None else None
+        suggestion, costly = code(item.suggestion)[:2000], item.seconds is not None
+        views.append(AdviceView(name(item.title), name(item.evidence, 600), place, suggestion, costly))
+    return tuple(views)
 
 
 def machine_lines(environment: Environment) -> tuple[Detail, ...]:

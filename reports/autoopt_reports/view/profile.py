@@ -81,6 +81,7 @@ def profile_view(profile: Profile) -> ProfileView:
     stages = stages_view(rounds, "/round")
     environment = profile.environment
     first, _ = commands(profile.reproduce, profile.workload.spec)
+    watched = [] if profile.drift is None else [Profiled(tool="watch", lines=profile.drift.told())]
     return ProfileView(
         title=name(profile.workload.name, 80),
         subtitle=say(
@@ -95,7 +96,7 @@ def profile_view(profile: Profile) -> ProfileView:
         roofline=roofline_view(environment.peaks, rounds, (("before", "/baseline", profile.baseline),), "/round"),
         expectations=expectations,
         expectations_headline=_expected(expectations),
-        tools=tuple(map(_tool, (*profile.profilers, *_watched(profile)))),
+        tools=tuple(map(_tool, (*profile.profilers, *watched))),
         warnings=tuple(name(item, 600) for item in profile.warnings),
         advice=advice_views(profile.advice),
         next_command=_next(profile),
@@ -104,10 +105,6 @@ def profile_view(profile: Profile) -> ProfileView:
         machine=machine_lines(environment),
         peaks=peak_lines(environment.peaks),
     )
-
-
-def _watched(profile: Profile) -> tuple[Profiled, ...]:
-    return () if profile.drift is None else (Profiled(tool="watch", lines=profile.drift.told()),)
 
 
 def _tool(found: Profiled) -> ToolView:
@@ -190,12 +187,9 @@ def _expectations(profile: Profile) -> tuple[Expectation, ...]:
         )
         for i, p in enumerate(profile.predictions)
     ]
-    rows.sort(key=lambda row: (not row.applies, not _predicts(row), -_speedup(row)))
+    speedups = {row.place: row.predicted.value.value or 0.0 if row.predicted else 0.0 for row in rows}
+    rows.sort(key=lambda row: (not row.applies, not _predicts(row), -speedups[row.place]))
     return tuple(rows)
-
-
-def _speedup(row: Expectation) -> float:
-    return (row.predicted.value.value or 0.0) if row.predicted else 0.0
 
 
 def _predicts(row: Expectation) -> bool:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from autoopt.records import Ablation, Result
+from autoopt.records import Result
 from autoopt_reports.view import units
 from autoopt_reports.view.quality import kept_trials
 from autoopt_reports.view.text import Interval, Name, Number, Phrase, change_name, interval, name, say
@@ -94,7 +94,9 @@ def waterfall_view(result: Result) -> Waterfall | None:
         assert trial.throughput is not None
         levels.append(levels[-1] / trial.throughput.value)
         paths.append((*paths[-1], f"/trials/{index}/throughput/value"))
-    scale, unit, decimals = _shown_unit(max(*levels, basis.after))
+    largest = max(*levels, basis.after)  # gives the unit of the whole chart, of four significant digits
+    scale, unit = units.time_unit(largest)
+    decimals = max(0, 3 - math.floor(math.log10(largest / scale)))
     shown = [round(level / scale, decimals) for level in (*levels, basis.after)]
 
     def total(label: str, place: int, level: float, source: tuple[str, ...]) -> Bar:
@@ -126,12 +128,6 @@ def waterfall_view(result: Result) -> Waterfall | None:
     )
     bars.append(total("final", len(levels), basis.after, basis.after_paths))
     return Waterfall(_headline(bars), basis.words, tuple(bars), _note(result))
-
-
-def _shown_unit(largest: float) -> tuple[float, str, int]:
-    """The unit of the whole chart and its decimals: four significant digits of the largest level."""
-    scale, unit = units.time_unit(largest)
-    return scale, unit, max(0, 3 - math.floor(math.log10(largest / scale)))
 
 
 def _headline(bars: list[Bar]) -> Phrase:
@@ -181,7 +177,7 @@ def forest_view(result: Result) -> Forest | None:
             change_name(a.strategy, a.setting, longest=90),
             interval(a.without, f"/ablation/{i}/without"),
             interval(a.alone, f"/ablation/{i}/alone"),
-            _beside(a),
+            say("while {} was in the plan as well, dropped since", name(", ".join(a.beside), 80)) if a.beside else None,
         )
         for i, a in enumerate(result.ablation)
     ]
@@ -196,11 +192,6 @@ def forest_view(result: Result) -> Forest | None:
         else say("The noise floor was not measured.")
     )
     return Forest(_forest_headline(rows, floor or 0.0), tuple(rows), band, words)
-
-
-def _beside(ablation: Ablation) -> Phrase | None:
-    others = ", ".join(ablation.beside)
-    return say("while {} was in the plan as well, dropped since", name(others, 80)) if others else None
 
 
 def _forest_headline(rows: list[ForestRow], floor: float) -> Phrase:

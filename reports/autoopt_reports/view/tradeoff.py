@@ -113,7 +113,10 @@ def _time_memory(result: Result) -> Tradeoff | None:
             )
     if len(spots) < 2:
         return None
-    marked = _marked(spots)
+    marked, memory, limit = _marked(spots), result.environment.device_memory_bytes, None
+    if memory is not None and memory <= NEAR * max(spot.y.value or 0.0 for spot in [*spots, *failed]):
+        value = number(memory, units.bytes_, "/environment/device_memory_bytes")
+        limit = Limit(value, True, "memory of the device")
     return Tradeoff(
         "Time against memory",
         _headline(marked, failed),
@@ -121,16 +124,8 @@ def _time_memory(result: Result) -> Tradeoff | None:
         "peak memory",
         marked,
         tuple(failed),
-        _memory_limit(result, [*spots, *failed]),
+        limit,
     )
-
-
-def _memory_limit(result: Result, spots: Sequence[Spot]) -> Limit | None:
-    """The device's memory, where the spots come near it."""
-    memory = result.environment.device_memory_bytes
-    if memory is None or memory > NEAR * max(spot.y.value or 0.0 for spot in spots):
-        return None
-    return Limit(number(memory, units.bytes_, "/environment/device_memory_bytes"), True, "memory of the device")
 
 
 def _contenders(result: Result) -> list[tuple[str, str, Configuration]]:
@@ -247,7 +242,8 @@ def _why(result: Result, spots: Sequence[Spot], missed: Sequence[Spot]) -> Phras
     """One sentence: what was taken, and what stood against the others."""
     final = next((spot for spot in spots if spot.kind == "final"), None)
     others = [spot for spot in spots if spot.kind not in {"final", "baseline", "kept"}]
-    sooner = [spot for spot in others if final is not None and _before(spot, final)]
+    at = final.x.value or 0.0 if final is not None and final.x is not None else 0.0
+    sooner = [spot for spot in others if spot.x is not None and (spot.x.value or 0.0) < at]
     if not result.found:
         text = say("Taken: the baseline; nothing was confirmed to reach the target sooner at the same quality")
     elif final is None:
@@ -262,7 +258,3 @@ def _why(result: Result, spots: Sequence[Spot], missed: Sequence[Spot]) -> Phras
     if missed:
         text = text + say("; {} missed the target", join([Phrase((spot.label,)) for spot in missed], last=" and "))
     return text
-
-
-def _before(one: Spot, other: Spot) -> bool:
-    return one.x is not None and other.x is not None and (one.x.value or 0.0) < (other.x.value or 0.0)

@@ -124,7 +124,9 @@ def _why(result: Result, status: Status) -> list[Phrase]:
             phrases.append(what + ".")
     told = result.more_budget if status == "none" else ""
     more = [say("{}.", name(told[:1].upper() + told[1:]))] if told else []
-    return [*phrases, _stop(result), *more]
+    words = _STOPS[result.stop.reason]
+    stop = say(words + ": {}", name(result.stop.detail)) if result.stop.detail else say(words + ".")
+    return [*phrases, stop, *more]
 
 
 _STOPS = {
@@ -134,11 +136,6 @@ _STOPS = {
     StopReason.EXHAUSTED: "The search ended because nothing applicable was left",
     StopReason.INTERRUPTED: "Interrupted: this is a partial result",
 }
-
-
-def _stop(result: Result) -> Phrase:
-    words = _STOPS[result.stop.reason]
-    return say(words + ": {}", name(result.stop.detail)) if result.stop.detail else say(words + ".")
 
 
 def _facts(result: Result) -> tuple[Fact, ...]:

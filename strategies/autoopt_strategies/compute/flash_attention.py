@@ -8,15 +8,13 @@ from functools import reduce
 from typing import Any
 
 from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, kept, operator_share, tried_or_at_most
+from autoopt_strategies.common import LEAST_SAVING, Setting, Settings, kept, operator_share, tried_or_at_most
 from autoopt_strategies.compute.rewriting.attention_source import statements
 from autoopt_strategies.compute.rewriting.source import RewriteFunctions, edits_of
 
 SCORES = ("softmax", "masked_fill", "bmm", "baddbmm", "where")
 """Operators of hand-written attention, as parts of their names."""
 BACKENDS = ("cudnn", "flash", "mem_efficient")
-LEAST_SAVING = 0.02
-"""Of forward and backward: a back end that saves less is not worth a line."""
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, memory_used, while_kept
+from autoopt_strategies.common import Setting, Settings, memory_short, while_kept
 from autoopt_strategies.distributed.common import described, processes
-
-FULL = 0.6
-"""Share of the device memory from which on room is worth messages in each step."""
 
 
 class FullyShardedParameters(Strategy):
@@ -50,12 +47,7 @@ class FullyShardedParameters(Strategy):
             return Applies.no(f"it pays where a device's memory is short; the device is {case.device}")
         if not case.workload.model.repeated_blocks:
             return Applies.no("the model has no repeated blocks, which would be gathered one by one")
-        if not case.fits:
-            return Applies.yes()
-        used = memory_used(case)
-        if used is None or used < FULL:
-            return Applies.no("memory is not short, and that is all it saves")
-        return Applies.yes()
+        return Applies.yes() if memory_short(case) else Applies.no("memory is not short, and that is all it saves")
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
         """It saves memory; a step that fits as it is gains nothing of it but noise."""

@@ -6,12 +6,11 @@ import os
 from typing import Any
 
 from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import COMPUTE, Setting, compute_threads, memory_used, seconds_of, tried_gain
+from autoopt_strategies.common import COMPUTE, TURNS, Setting, compute_threads, memory_used, seconds_of, tried_gain
 
 LEAST_SHARE = 0.005
 """Share of a step that new pages must take to be worth a try."""
 PAGES = 8192
-TURNS = 5
 LINES = (
     "ctypes.CDLL(None).mallopt(-4, 0)  # M_MMAP_MAX: large tensors come from the heap",
     "ctypes.CDLL(None).mallopt(-1, -1)  # M_TRIM_THRESHOLD: what a step frees is kept for the next",

@@ -5,11 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from autoopt import Applies, Case, Change, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy, Wrap
-from autoopt_strategies.common import Setting, Settings, gain, memory_used, per_sample, ranged, seconds_of, until_kept
+from autoopt_strategies.common import (
+    Setting,
+    Settings,
+    gain,
+    memory_short,
+    memory_used,
+    per_sample,
+    ranged,
+    seconds_of,
+    until_kept,
+)
 from autoopt_strategies.training.batch_size import BatchSize
 
-PRESSED = 0.5
-"""Share of the device memory from which on room for a larger batch is worth computing activations again."""
 PART = "autoopt_strategies.memory.checkpointing:checkpoint_blocks"
 
 
@@ -107,15 +115,13 @@ class Checkpointing(Strategy):
             return Applies.no("the model has no block that repeats")
         if case.plan.setting("cuda_graphs") is not None:
             return Applies.no("blocks inside a CUDA graph cannot be run again")
-        if not case.fits:
+        if memory_short(case):
             return Applies.yes()
         used = memory_used(case)
         if case.device == "cpu" and used is None:
             return Applies.no("memory does not limit the batch on the CPU, and checkpointing alone only costs time")
-        if used is None or used < PRESSED:
-            share = f"{used:.0%} of" if used is not None else "an unknown share of"
-            return Applies.no(f"{share} the device memory is used: there is room without it")
-        return Applies.yes()
+        share = f"{used:.0%} of" if used is not None else "an unknown share of"
+        return Applies.no(f"{share} the device memory is used: there is room without it")
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
         """The second forward pass against what the larger batch saves per sample."""

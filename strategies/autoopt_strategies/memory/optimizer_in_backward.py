@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, at_most, gain, memory_used
+from autoopt_strategies.common import Setting, at_most, gain, memory_short
 
 
 def in_backward(factory: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -85,12 +85,7 @@ class OptimizerInBackward(Strategy):
             return Applies.no("clipping the norm needs all gradients at once")
         if case.setup.precision.loss_scaling:
             return Applies.no("the gradient scaler needs all gradients before the step")
-        if not case.fits:
-            return Applies.yes()
-        used = memory_used(case)
-        if used is None or used < 0.5:
-            return Applies.no("memory is not short, and that is all it saves")
-        return Applies.yes()
+        return Applies.yes() if memory_short(case) else Applies.no("memory is not short, and that is all it saves")
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
         return at_most(gain(case, {"optimizer": 0.0}))

@@ -7,9 +7,8 @@ from math import sqrt
 from pathlib import Path
 
 from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, declared, gain, seconds_of
+from autoopt_strategies.common import LEAST_SHARE, Setting, declared, gain, seconds_of
 
-LEAST_SHARE = 0.01
 FAILURE_SECONDS = 24 * 3600.0
 """Seconds between failures of one machine that the best interval is worked out for."""
 STATE = 3

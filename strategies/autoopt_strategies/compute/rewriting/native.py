@@ -15,9 +15,21 @@ from torch.utils import _pytree as pytree
 
 from autoopt_strategies.common import LEAST_SAVING
 from autoopt_strategies.compute.rewriting.operators import OPERATORS, statements
-from autoopt_strategies.compute.rewriting.prove import DROPOUT, bound, tensors_of, with_tensors
 from autoopt_strategies.compute.rewriting.source import Refused, RewriteFunctions
-from autoopt_strategies.compute.rewriting.survey import Call, Given, Sought, passes_ratio, same, survey, twin, watched
+from autoopt_strategies.compute.rewriting.survey import (
+    DROPOUT,
+    Call,
+    Given,
+    Sought,
+    bound,
+    passes_ratio,
+    same,
+    survey,
+    tensors_of,
+    twin,
+    watched,
+    with_tensors,
+)
 from autoopt_strategies.compute.rewriting.windows import MultiplyWindows, survey_convolutions
 
 SCALES = (0.01, 1.0, 10.0)
@@ -49,7 +61,9 @@ def survey_operators(model: nn.Module, loss: Callable[[Any, Any], Any], batch: A
     functions = []
     for wanted in seen["functions"]:
         path = next(path for path, its in seen["modules"].items() if its is wanted or its == wanted)
-        ratio = _ratio(copied.get_submodule(path), calls[path][1], wanted)
+        module = copied.get_submodule(path)
+        changed = RewriteFunctions((wanted,), statements)(twin(module))
+        ratio = passes_ratio(twin(module), changed, bound(module, *calls[path][1]))
         if ratio < 1.0 - LEAST_SAVING:
             functions.append(wanted)
         else:
@@ -165,11 +179,3 @@ def _random(given: Given) -> list[Given]:
     tensor = tensors_of(given)[0]
     values = torch.randn(tensor.shape, generator=torch.Generator().manual_seed(0)).to(tensor.device, tensor.dtype)
     return [with_tensors(given, [values * scale]) for scale in SCALES]
-
-
-def _ratio(module: nn.Module, call: Call, wanted: Mapping[str, str]) -> float:
-    """Seconds of forward and backward with the native operator over those without."""
-    given = bound(module, *call)
-    plain = twin(module)
-    changed = RewriteFunctions((wanted,), statements)(twin(module))
-    return passes_ratio(plain, changed, given)

@@ -16,17 +16,25 @@ from torch import nn
 from torch.nn import functional as F
 
 from autoopt_strategies.common import LEAST_SAVING, first_line
-from autoopt_strategies.compute.rewriting.prove import bound, compare, one_smaller
 from autoopt_strategies.compute.rewriting.source import Refused, with_method
-from autoopt_strategies.compute.rewriting.survey import Given, passes_ratio, twin, users_frame, watched
+from autoopt_strategies.compute.rewriting.survey import (
+    Given,
+    bound,
+    compare,
+    one_smaller,
+    passes_ratio,
+    twin,
+    users_frame,
+    watched,
+)
 
 Position = tuple[str, int, int, int, int]
 """File of a call, its lines and its columns."""
 
 
-def convolved(conv: nn.Conv2d, input: torch.Tensor) -> torch.Tensor:
+def convolved(conv: nn.Conv2d, x: torch.Tensor) -> torch.Tensor:
     """A convolution over whole rows of its input, as a product of its weights with windows of rows."""
-    rows, size = input.transpose(1, 2).flatten(2), conv.kernel_size[0]
+    rows, size = x.transpose(1, 2).flatten(2), conv.kernel_size[0]
     places = rows.size(1) - size + 1
     windows = torch.cat([rows[:, i : i + places] for i in range(size)], dim=2)
     weight = conv.weight.transpose(1, 2).flatten(1)
@@ -35,7 +43,11 @@ def convolved(conv: nn.Conv2d, input: torch.Tensor) -> torch.Tensor:
 
 def by_windows(conv: nn.Conv2d) -> nn.Conv2d:
     """The same convolution, computed so."""
-    conv.__class__ = with_method(nn.Conv2d, "forward", convolved)
+
+    def forward(self: nn.Conv2d, input: torch.Tensor) -> torch.Tensor:
+        return convolved(self, input)
+
+    conv.__class__ = with_method(nn.Conv2d, "forward", forward)
     return conv
 
 

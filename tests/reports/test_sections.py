@@ -1,0 +1,214 @@
+"""Sections of the report that not every run has: scaling, sizes of the model, the patch of a script."""
+
+from __future__ import annotations
+
+import io
+import json
+from html import escape
+from typing import Any
+
+from rich.console import Console
+
+from autoopt.records import Estimate, PatchedChange, Result, ScriptPatch, Site, Sites
+from autoopt.records.distributed import Communication, Scaling, ScalingForecast, ScalingPoint, Spread
+from autoopt.records.model_scaling import ModelScaling, SizeRun
+from autoopt_reports import html
+from autoopt_reports.charts.planes import law_chart, scaling_chart
+from autoopt_reports.console import summary
+from autoopt_reports.view.scaling import model_scaling_view, scaling_view
+from benchmarks import sample
+from benchmarks.sample.sizes import scaling
+
+
+def spread(seconds: float) -> Spread:
+    return Spread(low=0.9 * seconds, median=seconds, high=1.1 * seconds, n=9)
+
+
+def point(processes: int, ratio: float) -> ScalingPoint:
+    throughput = Estimate(value=ratio, low=ratio - 0.1, high=ratio + 0.1, n=4)
+    share = Estimate(value=ratio / processes, low=(ratio - 0.1) / processes, high=(ratio + 0.1) / processes, n=4)
+    return ScalingPoint(processes=processes, throughput=throughput, efficiency=share)
+
+
+def in_four() -> Result:
+    sent = Communication(
+        processes=2,
+        gradient_bytes=4_000_000,
+        alone=spread(0.012),
+        together=spread(0.1),
+        apart=(spread(0.06), spread(0.095)),
+        exposed=0.005,
+        by_size={4096: 1e-4, 1 << 20: 2e-3},
+        straggler=1,
+    )
+    eight = Estimate(value=5.0, low=4.8, high=5.2, n=1)
+    told = ScalingForecast(
+        processes=8,
+        throughput=eight,
+        efficiency=Estimate(value=0.625, low=0.6, high=0.65, n=1),
+        step_seconds=0.02,
+        sending_seconds=0.015,
+        exposed_seconds=0.006,
+    )
+    scaling = Scaling(points=(point(2, 1.8), point(4, 3.1)), communication=sent, forecast=(told,))
+    return sample.win().model_copy(update={"scaling": scaling})
+
+
+def resolve(document: Any, pointer: str) -> Any:
+    for key in pointer.split("/")[1:]:
+        document = document[int(key)] if isinstance(document, list) else document[key]
+    return document
+
+
+def test_the_section_concludes_and_shows_every_point_with_its_interval() -> None:
+    page = html.render(in_four())
+    assert 'id="scaling"' in page
+    view = scaling_view(in_four())
+    assert view is not None
+    said = "4 processes train 3.10× [3.00–3.20] as fast as one: scaling efficiency 77.5 % [75.0 %–80.0 %]"
+    assert str(view.headline) == said
+    assert "the rank that the others wait for" in page
+    assert [mark.shape for mark in scaling_chart(view).marks] == ["ring", "circle", "circle"]
+    assert "simulated on the graph, not measured" in page
+    assert "5.00× [4.80–5.20]" in page
+
+
+def test_its_numbers_are_those_of_the_document() -> None:
+    result = in_four()
+    document, view = json.loads(result.model_dump_json()), scaling_view(result)
+    assert view is not None
+    shown = [line.value for line in view.details] + [row.processes for row in (*view.rows, *view.forecast)]
+    shown += [row.throughput.value for row in view.forecast]
+    for number in shown:
+        assert number.value == resolve(document, number.paths[0])
+
+
+def test_one_process_has_no_such_section_and_an_unmeasured_curve_says_so() -> None:
+    assert 'id="scaling"' not in html.render(sample.win())
+    bare = sample.win().model_copy(update={"scaling": Scaling()})
+    assert "How it scales was not measured" in html.render(bare)
+
+
+def result_of(found: ModelScaling | None) -> Result:
+    return sample.win().model_copy(update={"model_scaling": found})
+
+
+def test_the_section_shows_both_laws_with_their_bounds_and_counts() -> None:
+    view = model_scaling_view(result_of(scaling()))
+    assert view is not None
+    assert str(view.headline) == (
+        "Sizes of the model that were trained: 3; after 120 steps the line meets the target at "
+        "16,300 [12,100–23,900] parameters"
+    )
+    learnt, timed = view.laws
+    assert str(learnt.said).startswith(
+        "the error goes with the parameters to the power of -0.25 [-0.31 to -0.19] (95 % CI; standard error 0.0205; "
+        "6 trainings of 3 sizes); after"
+    )
+    assert "after 120 steps the line meets the target at 16,300 [12,100–23,900] parameters" in str(learnt.said)
+    assert timed.at_target is None
+    chart = law_chart(view, learnt)
+    assert chart is not None
+    assert [mark.shape for mark in chart.marks] == ["circle"] * 4 + ["square"] * 2
+    assert len(chart.paths) == 2
+    assert [str(rule.label) for rule in chart.rules] == ["target"]
+
+
+def test_it_says_why_no_line_and_no_size_is_told() -> None:
+    found = scaling()
+    missing = {"error": "2 sizes of 3 that a line needs", "seconds": "missed"}
+    two = {"points": found.points[:2], "error": None, "seconds": None, "missing": missing}
+    page = html.render(result_of(found.model_copy(update=two)))
+    assert "too few for a line through them" in page
+    assert "No line was fitted: <bdi>2 sizes of 3 that a line needs</bdi>" in page
+    assert found.error is not None
+    flat = found.error.model_copy(update={"at_target": None, "note": "the bounds hold zero", "by_size": True})
+    page = html.render(result_of(found.model_copy(update={"error": flat})))
+    assert "the size that just reaches the target is unknown: <bdi>the bounds hold zero</bdi>" in page
+    assert "farther from a line than trainings of one size from each other: each size counts once" in page
+    assert "to the power of" in str(model_scaling_view(result_of(found.model_copy(update={"error": flat}))).headline)  # type: ignore[union-attr]
+    none = result_of(ModelScaling(missing=missing))
+    assert "none was trained to its end" in html.render(none)
+
+
+def test_a_missed_target_and_another_metric_are_shown_as_such() -> None:
+    found = scaling()
+    missed = found.points[0].model_copy(update={"runs": (SizeRun(seed=0, metric=0.5, reached=False),)})
+    result = result_of(found.model_copy(update={"points": (missed, *found.points[1:]), "mode": "min"}))
+    page = html.render(result)
+    assert "<td>not reached</td>" in page
+    assert "error (accuracy)" in page
+
+
+def test_a_run_of_one_size_has_no_such_section() -> None:
+    assert 'id="sizes"' not in html.render(result_of(None))
+
+
+DIFF = """--- a/train.py
++++ b/train.py
+@@ -1,2 +1,2 @@
+-loader = DataLoader(data, batch_size=32)
++loader = DataLoader(data, batch_size=32, num_workers=2)
+ name = "<b>"
+"""
+
+
+def a_script(diff: str = DIFF) -> Result:
+    sites = Sites(
+        command=("/usr/bin/python", "train.py", "--name", "two words"),
+        cwd="/home/user/project",
+        sites=(Site(kind="loader_training", file="train.py", line=1, end_line=1, call="DataLoader"),),
+    )
+    changes = (
+        PatchedChange(strategy="workers", setting={"num_workers": 2}, how="patched", file="train.py", line=1),
+        PatchedChange(strategy="threads", setting={"threads": 1}, how="plan only", reason="no line of it says so"),
+    )
+    return sample.win().model_copy(update={"sites": sites, "patch": ScriptPatch(diff=diff, changes=changes)})
+
+
+def test_the_diff_stands_right_below_the_verdict() -> None:
+    page = html.render(a_script())
+    assert escape(DIFF, quote=True).replace("&#x27;", "&#39;").replace("&quot;", "&#34;") in page
+    assert page.index('id="verdict"') < page.index('id="patch"') < page.index('id="adopt"')
+    assert "no line of it says so" in page
+    assert "train.py &#39;--name&#39;" not in page
+    assert "autoopt apply" in page
+
+
+def test_a_function_that_describes_the_run_has_no_patch() -> None:
+    page = html.render(sample.win())
+    assert 'id="patch"' not in page
+    assert "autoopt apply" not in page
+
+
+def test_variables_are_lines_of_an_environment_file() -> None:
+    found = a_script()
+    patch = found.patch.model_copy(update={"environment": {"MALLOC_MMAP_MAX_": "0", "B": "<1>"}})  # type: ignore[union-attr]
+    page = html.render(found.model_copy(update={"patch": patch}))
+    assert "MALLOC_MMAP_MAX_=0\nB=&lt;1&gt;\n" in page
+    assert "autoopt.env" not in html.render(found)
+
+
+def test_a_plan_without_a_line_says_how_it_is_used() -> None:
+    page = html.render(a_script(diff=""))
+    assert "the plan applies it while the script runs" in page
+    assert "autoopt apply" not in page
+    assert "autoopt run --plan" in page
+
+
+def test_a_script_that_a_launcher_starts_is_trained_by_it_again() -> None:
+    found = a_script()
+    spec = "torchrun --nproc-per-node 4 train.py"
+    launched = found.workload.model_copy(update={"spec": spec, "processes": 4})
+    assert f"-- {spec}" in html.render(found.model_copy(update={"workload": launched}))
+
+
+def test_the_terminal_ends_with_the_diff_and_what_to_do() -> None:
+    text = io.StringIO()
+    summary(a_script(), Console(file=text, width=100, no_color=True))
+    shown = text.getvalue()
+    assert "1 of 2 kept changes are in the patch" in shown
+    assert "+loader = DataLoader(data, batch_size=32, num_workers=2)" in shown
+    assert "with the plan alone: no line of it says so" in shown
+    assert "-- /usr/bin/python train.py --name 'two words'" in shown
+    assert shown.index("+loader") < shown.index("autoopt apply")
