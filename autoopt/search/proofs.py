@@ -20,15 +20,12 @@ from autoopt.search.planner import PLUGIN_ERRORS, Skipped, candidate_plan
 from autoopt.search.promised import besides, with_small
 from autoopt.search.proof import Proof
 from autoopt.search.run_context import RunContext
-from autoopt.search.screened import FEWEST_PAIRS, HOPE, Screened, alone_or_together, chance, pairs_to_prove, provable
+from autoopt.search.screened import FEWEST_PAIRS, HOPE, Screened, alone_or_together, pairs_to_prove
 from autoopt.search.screening import Screening
 from autoopt.search.state import SearchState
 from autoopt.search.trainable import OTHER_SAMPLES, other_samples, takes_trainings
 from autoopt.search.verify import proved
 from autoopt.strategy import Risk
-
-UNLIKELY = 0.1
-"""A chance of a gain that can be confirmed, below which no further look is taken."""
 
 TRAINS_AS_WELL = 0.5
 """The chance, as thought beforehand, that trainings show a change to be as good of which probes do not tell."""
@@ -147,14 +144,6 @@ class Costs:
     def last_deadline(self) -> float:
         """Until when what was kept may be ablated: of the end, only what every result needs is kept back."""
         return max(self.context.allocation.last_deadline(self.state.speedup_so_far), self.deadline())
-
-    def likely(self, found: Sequence[Screened], seconds: float) -> list[Screened]:
-        """Candidates that do not stand out, and may yet be a gain that so many seconds confirm; the likeliest first."""
-        context = self.context
-        least = provable(seconds, context.allocation.pair, self.state.noise, context.min_gain)
-        chances = {screened.trial.id: chance(screened, least) for screened in found}
-        open_ = [s for s in found if not s.plain and chances[s.trial.id] > UNLIKELY]
-        return sorted(open_, key=lambda screened: -chances[screened.trial.id])
 
     def in_order(self, found: Iterable[Screened]) -> list[Screened]:
         """Candidates in their order: the one worth most for a second of its confirmation first."""

@@ -8,14 +8,11 @@ processes while a gain can still be confirmed (successive halving: Jamieson and 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
-from math import exp, inf
+from math import inf
 from statistics import fmean
-from typing import Any
 
 from autoopt.events import TrialEnded, TrialProgress
-from autoopt.records import Estimate, JsonDict, Plan, Trial, Verdict
-from autoopt.search.accept.evidence import Judgement
+from autoopt.records import Estimate, JsonDict, Plan, Verdict
 from autoopt.search.budget_allocation import TimeLimits
 from autoopt.search.candidate import Candidate, Talk, plan_of
 from autoopt.search.compare.comparison import Comparison
@@ -101,8 +98,12 @@ class Screening:
         if self.context.runner.parallel > 1:
             self.close()
             self._fresh(len(waiting))
-        talks = self._switch(waiting)
+        talks, visited = list[Talk](), False
         while waiting and not self.over and self._outstanding(waiting) is None:
+            if not visited and (self._switched.able(waiting[0]) or self._all_fit(waiting)):
+                visited = True  # where not all can be seen, not before what promises more
+                talks += self._switch(waiting)
+                continue
             self._expect(self._coming(waiting))
             talk = self._talk(waiting.pop(0))
             talk.ask(len(waiting))
@@ -116,6 +117,11 @@ class Screening:
                 if not self.over:
                     talk.ask(0)
         return waiting
+
+    def _all_fit(self, waiting: Sequence[Proposal]) -> bool:
+        """Whether there is time to screen all of them, those that a running process can take on in one."""
+        needed = sum(self._switched.each if self._switched.able(each) else self.each for each in waiting)
+        return self.context.now() + self.context.allocation.start_seconds + needed <= self.deadline
 
     def _outstanding(self, waiting: Sequence[Proposal]) -> Screened | None:
         """A gain to be confirmed before anything else is screened; not one whose quality only trainings tell."""
@@ -164,8 +170,8 @@ class Screening:
         context.announce(TrialEnded(at=context.now(), trial=trial))
         if gain is None:
             return None
-        mean, error = posterior(candidate.predicted, gain, self._says.error((seen,)))
-        screened = Screened(candidate, trial, mean, (seen,), error)
+        mean, error = posterior(candidate.predicted, gain, self._says.error(seen))
+        screened = Screened(candidate, trial, mean, error)
         if trial.verdict is Verdict.INCONCLUSIVE:
             self.found.append(screened)
         return screened
@@ -215,46 +221,3 @@ class Screening:
     def trains(self, screened: Screened) -> bool:
         """Whether only trainings tell its quality."""
         return takes_trainings(self.context, self.state, screened.candidate.changes)
-
-    def again(self, chosen: Sequence[Screened]) -> bool:
-        """Looks once more, at fresh processes of both, while there is time. False where there was none for any."""
-        if not chosen or self.over:
-            return False
-        self.close()
-        self._fresh(len(chosen))
-        self._expect((screened.candidate.plan, screened.candidate.predicted) for screened in chosen)
-        self._switched.visit([screened.candidate.plan for screened in chosen], self.deadline)
-        for screened in chosen:
-            plan = screened.candidate.plan
-            if self.over and not self._switched.knows(plan):
-                break
-            self._again(screened)
-        return True
-
-    def _again(self, screened: Screened) -> None:
-        number, began = screened.trial.id, self.context.now()
-        seen = self._measured(screened.candidate, f"look {number} again", number)
-        if seen.mode != SWITCHED:
-            self._spent.append(max(self.context.now() - began, seen.seconds))
-        gain = self._says.gain(screened.candidate, seen)
-        self.found.remove(screened)
-        if gain is None:
-            self._revise(screened, self._says.ruling(screened.candidate, seen))
-            return
-        looks = (*screened.looks, seen)
-        seen_gain = fmean(self._says.gain(screened.candidate, look) or 0.0 for look in looks)
-        mean, error = posterior(screened.candidate.predicted, seen_gain, self._says.error(looks))
-        ruling = self._says.ruling(screened.candidate, self._says.joined(looks))
-        told = f"screened at {exp(seen_gain):.2f}x in {len(looks)} looks of seconds; no claim is made"
-        reason = told if ruling.verdict is Verdict.INCONCLUSIVE else ruling.reason
-        ruling = ruling.model_copy(update={"reason": reason})
-        trial = self._revise(screened, ruling, throughput=self._says.joined(looks).estimate)
-        if trial.verdict is Verdict.INCONCLUSIVE:
-            self.found.append(replace(screened, gain=mean, looks=looks, trial=trial, error=error))
-
-    def _revise(self, screened: Screened, ruling: Judgement, **more: Any) -> Trial:
-        """Its trial as further looks have it."""
-        known = {"verdict": ruling.verdict, "reason": ruling.reason, **more}
-        trial = screened.trial.model_copy(update=known)
-        self.state.trials[self.state.trials.index(screened.trial)] = trial
-        return trial
