@@ -14,14 +14,13 @@ from autoopt.errors import TrialFailed
 from autoopt.records import JsonDict, Objective, Plan
 from autoopt.records.messages import WHOLE_RUN, TrainingRun
 from autoopt.script.metric import chosen, direction_of, name_of, why_chosen
-from autoopt.search.aa_control import AAControl
 from autoopt.search.accept.metric import PAST, parts_to
 from autoopt.search.accept.trainings import PATIENCE
 from autoopt.search.at_once import of_plans
 from autoopt.search.budget_allocation import BASELINE_TO_TARGET, BudgetAllocation
 from autoopt.search.compare.comparison import Comparison
 from autoopt.search.run_context import RunContext
-from autoopt.search.state import SearchState
+from autoopt.search.state import AAControl, SearchState
 from autoopt.search.trial_runner import BaselineFailed
 from autoopt.search.whole_runs import run_seconds, shown_by_whole_runs
 
