@@ -64,7 +64,9 @@ def begin(context: RunContext, state: SearchState) -> None:
     whole = (run_seconds(context, state) or 0.0) - state.aa.start_seconds
     planned = _allocation(context, state.aa, max(expected(context, state), whole), trained=False)
     if _unnamed(context, state):
-        if not _trains_later(context, planned):
+        search = PROFILE_SECONDS + LEAST_LOOKS * planned.look + planned.comparison
+        probes = 2 * (planned.start_seconds + planned.probe)
+        if context.now() + search + probes + planned.in_turns() > planned.budget:
             context.note(state, NOT_LOOKED_FOR)
             context.allocation = planned
             return
@@ -73,13 +75,6 @@ def begin(context: RunContext, state: SearchState) -> None:
         train_first(context, state)
     else:
         context.allocation = planned
-
-
-def _trains_later(context: RunContext, planned: BudgetAllocation) -> bool:
-    """Whether the budget holds a training of the final plan, after the least search that could find one."""
-    search = PROFILE_SECONDS + LEAST_LOOKS * planned.look + planned.comparison
-    probes = 2 * (planned.start_seconds + planned.probe)
-    return context.now() + search + probes + planned.in_turns() <= planned.budget
 
 
 def _may_wait(context: RunContext, state: SearchState) -> bool:
@@ -178,7 +173,12 @@ def train_first(
     both = trainings.expected_seconds * (1 + 1 / max(speedup, 1.0)) + start
     if beside is not None and both <= room:
         _in_turns(context, state, beside, speedup, beyond=PAST if 2 * (1 + PAST) * both <= room else 0.0)
-    _adopt(context, state, _trained(context, state))
+    seed = context.seed
+    try:
+        run = trainings.get(state.baseline, seed, purpose=f"baseline seed {seed}", keep=_folder(context))
+    except TrialFailed as failure:
+        raise _untrained(failure) from failure
+    _adopt(context, state, run)
 
 
 def _whole_runs(context: RunContext, state: SearchState, plan: Plan, seconds: float, speedup: float) -> bool:
@@ -260,14 +260,6 @@ def _in_turns(context: RunContext, state: SearchState, plan: Plan, speedup: floa
     except TrialFailed as failure:
         if getattr(failure, "side", 1) == 0:
             raise _untrained(failure) from failure
-
-
-def _trained(context: RunContext, state: SearchState) -> TrainingRun:
-    seed = context.seed
-    try:
-        return context.gate.trainings.get(state.baseline, seed, purpose=f"baseline seed {seed}", keep=_folder(context))
-    except TrialFailed as failure:
-        raise _untrained(failure) from failure
 
 
 def _untrained(failure: TrialFailed) -> BaselineFailed:
