@@ -132,11 +132,14 @@ class Rounds:
         # of a disturbed profile only what it expects to be slower is believed
         threshold = 1.0 if pipeline is not None and pipeline.doubtful else self.threshold
         plan = build_queue(registry, case, context.choice, threshold, state.untrainable)
-        for each in list(plan.proposals):
-            if context.runner.not_in_lines(Change(strategy=each.strategy.name, setting=each.setting)):
+        in_source, beyond = list[Proposal](), list[Proposal]()
+        for each in plan.proposals:
+            change = Change(strategy=each.strategy.name, setting=each.setting)
+            if context.runner.not_in_lines(change):
                 state.skip(each.strategy, Verdict.NOT_APPLICABLE, NOT_IN_LINES, setting=each.setting)
-                plan = replace(plan, proposals=tuple(other for other in plan.proposals if other is not each))
-        plan = replace(plan, proposals=tuple(sorted(plan.proposals, key=self._beyond_source)))
+            else:  # what no line of a script's patch could say goes last of what promises as much
+                (in_source if context.runner.in_source(Plan(changes=(change,))) else beyond).append(each)
+        plan = replace(plan, proposals=(*in_source, *beyond))
         for skipped in plan.skipped:
             known = state.skipped.get(skipped.strategy.name)
             trial = state.skip(
@@ -149,11 +152,6 @@ class Rounds:
             if known is None and not skipped.unnamed:
                 context.announce(TrialEnded(at=context.now(), trial=trial))
         return plan
-
-    def _beyond_source(self, proposal: Proposal) -> bool:
-        """Whether no line of a script's patch could say it: of what promises as much, the rest goes first."""
-        change = Change(strategy=proposal.strategy.name, setting=proposal.setting)
-        return not self.context.runner.in_source(Plan(changes=(change,)))
 
     def _screen_and_prove(
         self, proposals: Sequence[Proposal], queue: Queue, round_: Round, pipeline: Pipeline | None
