@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf, log1p, sqrt
+from math import log1p, sqrt
 from statistics import fmean
 
 from autoopt.errors import TrialFailed
@@ -16,9 +16,6 @@ from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan, plugin_error, 
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import Part, SearchState
 from autoopt.strategy import MOST_SETTINGS, Case, Risk, Strategy
-
-RIVALS = 2.0
-"""Standard errors by which a whole falls short of its parts where they do not all serve next to each other."""
 
 Answer = Callable[[Trial | None], None]
 
@@ -48,8 +45,7 @@ def shares(candidate: Candidate, proof: Comparison, looks: Iterable[Comparison])
     multiply.
 
     A part that was not screened alone has an equal share of the confirmed whole, and stays until leaving it out is
-    decided. Where the whole brings plainly less than its parts did, some overlap, and only the strongest is
-    distinguished from chance by that.
+    decided.
 
     Args:
         proof: of the whole combined candidate.
@@ -62,15 +58,8 @@ def shares(candidate: Candidate, proof: Comparison, looks: Iterable[Comparison])
     parts = {name: candidate.parts.get(name, Part(whole / len(names), error=0.0)) for name in names}
     off, spread = whole - sum(part.gain for part in parts.values()), sum(part.error**2 for part in parts.values())
     weights = {name: part.error**2 / (spread + error) for name, part in parts.items()}
-    rivals = off < -RIVALS * sqrt(spread + error)
-    strongest = max(parts, key=lambda name: parts[name].gain)
     return {
-        name: replace(
-            part,
-            gain=part.gain + weights[name] * off,
-            error=part.error * sqrt(1 - weights[name]),
-            bar=inf if rivals and name != strongest else part.bar,
-        )
+        name: replace(part, gain=part.gain + weights[name] * off, error=part.error * sqrt(1 - weights[name]))
         for name, part in parts.items()
     }
 

@@ -58,7 +58,10 @@ def begin(context: RunContext, state: SearchState) -> None:
     Raises:
         BaselineFailed: the baseline does not train.
     """
-    if not _may_wait(context, state):
+    budget, peak = context.allocation.budget, state.aa.side.peak_memory_bytes
+    limit = context.gate.memory_limit_bytes
+    near_limit = limit is not None and peak is not None and peak > ROOM * limit
+    if budget > LATER_UP_TO or near_limit or expected(context, state) <= LATER_SHARE * budget:
         train_first(context, state)
         return
     whole = (run_seconds(context, state) or 0.0) - state.aa.start_seconds
@@ -75,14 +78,6 @@ def begin(context: RunContext, state: SearchState) -> None:
         train_first(context, state)
     else:
         context.allocation = planned
-
-
-def _may_wait(context: RunContext, state: SearchState) -> bool:
-    """Whether the time before the search is better spent on other things, and nothing has to be reported at once."""
-    budget, side = context.allocation.budget, state.aa.side
-    limit, peak = context.gate.memory_limit_bytes, side.peak_memory_bytes
-    near_limit = limit is not None and peak is not None and peak > ROOM * limit
-    return budget <= LATER_UP_TO and not near_limit and expected(context, state) > LATER_SHARE * budget
 
 
 def _unnamed(context: RunContext, state: SearchState) -> bool:

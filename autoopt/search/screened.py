@@ -8,18 +8,11 @@ from math import exp, hypot, inf, log, log1p, sqrt
 
 from scipy.stats import t as student
 
-from autoopt.records import Estimate, EstimateKind, Noise, Trial, Verdict
+from autoopt.records import Estimate, EstimateKind, Noise, Trial
 from autoopt.records.base import Z
-from autoopt.search.accept.evidence import Judgement
-from autoopt.search.accept.gate import NOT_TESTED
-from autoopt.search.accept.time_to_target import same_steps_ratio
 from autoopt.search.candidate import Candidate
-from autoopt.search.compare.comparison import Comparison, Decision
-from autoopt.search.compare.contest import SWITCHED, within
 from autoopt.search.compare.sequential_test import between_process_of, unseen_mode
-from autoopt.search.compare.statistics import TwoLevel, known_radius
-from autoopt.search.run_context import RunContext
-from autoopt.search.state import SearchState
+from autoopt.search.compare.statistics import known_radius
 from autoopt.strategy import Strategy
 
 INPUT = frozenset({"storage", "preparation", "collate"})
@@ -119,66 +112,6 @@ def promise_of(waiting: Iterable[Estimate | None]) -> float:
 def rival_strategies(one: Strategy, other: Strategy) -> bool:
     """Whether they are one, or both are ways to deliver batches faster."""
     return one is other or bool(INPUT & frozenset(one.stages) and INPUT & frozenset(other.stages))
-
-
-class LookRuling:
-    """Rules on looks.
-
-    Args:
-        context, state: of the run.
-    """
-
-    def __init__(self, context: RunContext, state: SearchState) -> None:
-        self.context, self.state = context, state
-
-    def gain(self, candidate: Candidate, seen: Comparison) -> float | None:
-        """Log speedup of the time to target, else of throughput; None where nothing was measured."""
-        if seen.estimate is None or seen.failure is not None:
-            return None
-        gate, state = self.context.gate, self.state
-        evidence = gate.evidence(candidate.plan, state.incumbent, state.facts)
-        ratio = same_steps_ratio(seen, evidence, state.objective)
-        return log(ratio.value if ratio else seen.estimate.value)
-
-    def ruling(self, candidate: Candidate, seen: Comparison) -> Judgement:
-        """The verdict of a screening where it is plain after seconds, or something else refuses; else none."""
-        context, state = self.context, self.state
-        open_ = seen.decision in (Decision.INCONCLUSIVE, Decision.ACCEPT)
-        # blocks of a process that is switched have no losses to judge
-        asked = Decision.INCONCLUSIVE if seen.mode == SWITCHED else Decision.ACCEPT
-        ruling = context.gate.screened(
-            candidate.plan,
-            seen.model_copy(update={"decision": asked}) if open_ else seen,
-            state.facts,
-            state.objective,
-            state.noise,
-        )
-        if not open_ or seen.estimate is None:
-            return ruling
-        if ruling.verdict not in (Verdict.KEPT, Verdict.INCONCLUSIVE, Verdict.NO_GAIN):
-            return ruling
-        if ruling.verdict is Verdict.NO_GAIN and self._costs_too_much(candidate, seen):
-            return ruling
-        where = ", in one process with the incumbent" if seen.mode == SWITCHED else ""
-        told = f"screened at {seen.estimate.value:.2f}x in {seen.seconds:.0f} s{where}; no claim is made"
-        return ruling.model_copy(update={"verdict": Verdict.INCONCLUSIVE, "reason": told, "quality": NOT_TESTED})
-
-    def _costs_too_much(self, candidate: Candidate, seen: Comparison) -> bool:
-        """Whether it is faster step by step, and what it costs once outweighs that by more than a screening may err."""
-        gain, least = self.gain(candidate, seen), log1p(self.context.min_gain)
-        if gain is None or seen.estimate is None or log(seen.estimate.value) < least:
-            return False
-        return gain + self.error(seen) < least
-
-    def error(self, seen: Comparison) -> float:
-        """Standard error of the log speedup of a screening, how processes differ included; 0 where it showed none."""
-        if not seen.pairs:
-            return 0.0
-        noise = self.state.noise
-        between = between_process_of(within(noise) if seen.mode == SWITCHED else noise)
-        return TwoLevel(
-            [pair.log_ratio for pair in seen.pairs], [pair.standard_error for pair in seen.pairs], between
-        ).error
 
 
 FEWEST_PAIRS, MOST_PAIRS = 2, 200

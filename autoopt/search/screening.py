@@ -8,21 +8,26 @@ processes while a gain can still be confirmed (successive halving: Jamieson and 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from math import inf
+from math import inf, log, log1p
 from statistics import fmean
 
 from autoopt.events import TrialEnded, TrialProgress
 from autoopt.records import Estimate, JsonDict, Plan, Verdict
+from autoopt.search.accept.evidence import Judgement
+from autoopt.search.accept.gate import NOT_TESTED
+from autoopt.search.accept.time_to_target import same_steps_ratio
 from autoopt.search.budget_allocation import TimeLimits
 from autoopt.search.candidate import Candidate, Talk, plan_of
-from autoopt.search.compare.comparison import Comparison
-from autoopt.search.compare.contest import SWITCHED
+from autoopt.search.compare.comparison import Comparison, Decision
+from autoopt.search.compare.contest import SWITCHED, within
+from autoopt.search.compare.sequential_test import between_process_of
+from autoopt.search.compare.statistics import TwoLevel
 from autoopt.search.parallel import Expected, ParallelRace, open_race
 from autoopt.search.planner import Proposal, by_promise
 from autoopt.search.proof import announce_start, trial_of
 from autoopt.search.race import Race, SwitchedLooks
 from autoopt.search.run_context import RunContext
-from autoopt.search.screened import LookRuling, Screened, outstanding, posterior
+from autoopt.search.screened import Screened, outstanding, posterior
 from autoopt.search.state import SearchState
 from autoopt.search.trainable import takes_trainings
 from autoopt.strategy import Case
@@ -48,7 +53,7 @@ class Screening:
         latest: Callable[[Sequence[Screened]], float],
     ) -> None:
         self.context, self.state, self.case = context, state, case
-        self._latest, self._says = latest, LookRuling(context, state)
+        self._latest = latest
         self.found: list[Screened] = []
         self._spent: list[float] = []
         self._fresh()
@@ -164,13 +169,13 @@ class Screening:
             began = min(began, context.now() - seen.seconds)  # it may have been seen with others, before
         else:
             self._spent.append(context.now() - began)
-        gain = self._says.gain(candidate, seen)
-        trial = trial_of(context, state, candidate, number, began, seen, self._says.ruling(candidate, seen))
+        gain = self._gain(candidate, seen)
+        trial = trial_of(context, state, candidate, number, began, seen, self._ruling(candidate, seen))
         state.trials.append(trial)
         context.announce(TrialEnded(at=context.now(), trial=trial))
         if gain is None:
             return None
-        mean, error = posterior(candidate.predicted, gain, self._says.error(seen))
+        mean, error = posterior(candidate.predicted, gain, self._error(seen))
         screened = Screened(candidate, trial, mean, error)
         if trial.verdict is Verdict.INCONCLUSIVE:
             self.found.append(screened)
@@ -221,3 +226,52 @@ class Screening:
     def trains(self, screened: Screened) -> bool:
         """Whether only trainings tell its quality."""
         return takes_trainings(self.context, self.state, screened.candidate.changes)
+
+    def _gain(self, candidate: Candidate, seen: Comparison) -> float | None:
+        """Log speedup of the time to target, else of throughput; None where nothing was measured."""
+        if seen.estimate is None or seen.failure is not None:
+            return None
+        gate, state = self.context.gate, self.state
+        evidence = gate.evidence(candidate.plan, state.incumbent, state.facts)
+        ratio = same_steps_ratio(seen, evidence, state.objective)
+        return log(ratio.value if ratio else seen.estimate.value)
+
+    def _ruling(self, candidate: Candidate, seen: Comparison) -> Judgement:
+        """The verdict of a screening where it is plain after seconds, or something else refuses; else none."""
+        context, state = self.context, self.state
+        open_ = seen.decision in (Decision.INCONCLUSIVE, Decision.ACCEPT)
+        # blocks of a process that is switched have no losses to judge
+        asked = Decision.INCONCLUSIVE if seen.mode == SWITCHED else Decision.ACCEPT
+        ruling = context.gate.screened(
+            candidate.plan,
+            seen.model_copy(update={"decision": asked}) if open_ else seen,
+            state.facts,
+            state.objective,
+            state.noise,
+        )
+        if not open_ or seen.estimate is None:
+            return ruling
+        if ruling.verdict not in (Verdict.KEPT, Verdict.INCONCLUSIVE, Verdict.NO_GAIN):
+            return ruling
+        if ruling.verdict is Verdict.NO_GAIN and self._costs_too_much(candidate, seen):
+            return ruling
+        where = ", in one process with the incumbent" if seen.mode == SWITCHED else ""
+        told = f"screened at {seen.estimate.value:.2f}x in {seen.seconds:.0f} s{where}; no claim is made"
+        return ruling.model_copy(update={"verdict": Verdict.INCONCLUSIVE, "reason": told, "quality": NOT_TESTED})
+
+    def _costs_too_much(self, candidate: Candidate, seen: Comparison) -> bool:
+        """Whether it is faster step by step, and what it costs once outweighs that by more than a screening may err."""
+        gain, least = self._gain(candidate, seen), log1p(self.context.min_gain)
+        if gain is None or seen.estimate is None or log(seen.estimate.value) < least:
+            return False
+        return gain + self._error(seen) < least
+
+    def _error(self, seen: Comparison) -> float:
+        """Standard error of the log speedup of a screening, how processes differ included; 0 where it showed none."""
+        if not seen.pairs:
+            return 0.0
+        noise = self.state.noise
+        between = between_process_of(within(noise) if seen.mode == SWITCHED else noise)
+        return TwoLevel(
+            [pair.log_ratio for pair in seen.pairs], [pair.standard_error for pair in seen.pairs], between
+        ).error
