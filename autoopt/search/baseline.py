@@ -11,7 +11,6 @@ from autoopt.events import BaselineMeasured, EnvironmentRead, NoiseMeasured
 from autoopt.options import Options
 from autoopt.records import Change, Environment, JsonDict, Objective, Plan, Sites
 from autoopt.records.facts import WorkloadFacts
-from autoopt.search.aa_control import AAControl
 from autoopt.search.accept.evidence import memory_limit
 from autoopt.search.budget_allocation import NOISE_AT_MOST, TimeLimits
 from autoopt.search.compare.comparison import Comparison, Decision, PairOfProcesses, Rule
@@ -22,7 +21,7 @@ from autoopt.search.fit_memory import Fitting
 from autoopt.search.outcome import configuration
 from autoopt.search.recollection import known_noise, recall
 from autoopt.search.run_context import RunContext
-from autoopt.search.state import SearchState
+from autoopt.search.state import AAControl, SearchState
 from autoopt.search.trial_runner import BaselineFailed, TrialRunner
 from autoopt.simplify.stage_profile import Description
 

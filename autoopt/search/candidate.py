@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf, log1p, sqrt
+from math import log1p, sqrt
 from statistics import fmean
 
 from autoopt.errors import TrialFailed
@@ -16,9 +16,6 @@ from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan, plugin_error, 
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import Part, SearchState
 from autoopt.strategy import MOST_SETTINGS, Case, Risk, Strategy
-
-RIVALS = 2.0
-"""Standard errors by which a whole falls short of its parts where they do not all serve next to each other."""
 
 Answer = Callable[[Trial | None], None]
 
@@ -48,9 +45,7 @@ def shares(candidate: Candidate, proof: Comparison, looks: Iterable[Comparison])
     multiply.
 
     A part that was not screened alone has an equal share of the confirmed whole, and stays until leaving it out is
-    decided. Where the whole
-    brings plainly less than its parts did, some overlap, and only the strongest is distinguished from chance by
-    that.
+    decided.
 
     Args:
         proof: of the whole combined candidate.
@@ -63,15 +58,8 @@ def shares(candidate: Candidate, proof: Comparison, looks: Iterable[Comparison])
     parts = {name: candidate.parts.get(name, Part(whole / len(names), error=0.0)) for name in names}
     off, spread = whole - sum(part.gain for part in parts.values()), sum(part.error**2 for part in parts.values())
     weights = {name: part.error**2 / (spread + error) for name, part in parts.items()}
-    rivals = off < -RIVALS * sqrt(spread + error)
-    strongest = max(parts, key=lambda name: parts[name].gain)
     return {
-        name: replace(
-            part,
-            gain=part.gain + weights[name] * off,
-            error=part.error * sqrt(1 - weights[name]),
-            bar=inf if rivals and name != strongest else part.bar,
-        )
+        name: replace(part, gain=part.gain + weights[name] * off, error=part.error * sqrt(1 - weights[name]))
         for name, part in parts.items()
     }
 
@@ -96,11 +84,9 @@ def candidate_of(
     context: RunContext, state: SearchState, strategy: Strategy, case: Case, setting: JsonDict
 ) -> Candidate | None:
     """The candidate of a setting; None where there is nothing new to try, which is noted."""
-    registry, change = context.runner.registry, Change(strategy=strategy.name, setting=setting)
     try:
-        beside = companions(context, state, strategy, case, setting)
-        plan = candidate_plan(registry, state.incumbent, (change, *beside))
-        if registry.fold(plan) == registry.fold(state.incumbent):
+        changes, plan = _planned(context, state, strategy, case, setting)
+        if plan is None:
             skip(context, state, strategy, Verdict.NOT_TRIED, "the incumbent trains so already")
             return None
         predicted = predict(strategy, case, setting)
@@ -110,20 +96,25 @@ def candidate_of(
         return None
     if once is not None:
         context.runner.once[strategy.name] = once
-    if not state.first_time((change, *beside)):
-        return None
-    return Candidate(strategy, change, beside, plan, predicted)
+    return Candidate(strategy, changes[0], changes[1:], plan, predicted) if state.first_time(changes) else None
 
 
 def plan_of(context: RunContext, state: SearchState, strategy: Strategy, case: Case, setting: JsonDict) -> Plan | None:
     """The plan of a setting, of which nothing is noted; None where the strategy fails or brings nothing new."""
-    registry, change = context.runner.registry, Change(strategy=strategy.name, setting=setting)
     try:
-        beside = companions(context, state, strategy, case, setting)
-        plan = candidate_plan(registry, state.incumbent, (change, *beside))
-        return plan if registry.fold(plan) != registry.fold(state.incumbent) else None
+        return _planned(context, state, strategy, case, setting)[1]
     except PLUGIN_ERRORS:
         return None
+
+
+def _planned(
+    context: RunContext, state: SearchState, strategy: Strategy, case: Case, setting: JsonDict
+) -> tuple[tuple[Change, ...], Plan | None]:
+    """A setting's change with its companions, and their plan; None where the incumbent trains so already."""
+    registry, change = context.runner.registry, Change(strategy=strategy.name, setting=setting)
+    changes = (change, *companions(context, state, strategy, case, setting))
+    plan = candidate_plan(registry, state.incumbent, changes)
+    return changes, plan if registry.fold(plan) != registry.fold(state.incumbent) else None
 
 
 def skip(context: RunContext, state: SearchState, strategy: Strategy, verdict: Verdict, reason: str) -> None:
@@ -140,12 +131,10 @@ def companions(
     registry, choice = context.runner.registry, context.choice
     wanted = []
     for companion in strategy.companions(case, setting):
-        known = companion.strategy in registry and companion.strategy not in choice.skip
-        if not known:
-            continue
-        risk = registry[companion.strategy].risk
-        if risk.value in choice.allow and not (state.untrainable and risk.trains_otherwise):
-            wanted.append(companion)
+        if companion.strategy in registry and companion.strategy not in choice.skip:
+            risk = registry[companion.strategy].risk
+            if risk.value in choice.allow and not (state.untrainable and risk.trains_otherwise):
+                wanted.append(companion)
     return tuple(wanted)
 
 

@@ -44,9 +44,13 @@ def _kept(state: SearchState, name: str) -> Decided | None:
         seen, others = larger
         by = f"the plan with and without it, as {', '.join(others)} was in it, {seen.reason}"
         return Decided(strategy=name, verdict=Verdict.KEPT, by=by)
-    by = _in_smaller_plan(state, name)
-    if by:
-        return Decided(strategy=name, verdict=Verdict.KEPT, by=by)
+    final = state.incumbent.changes
+    for seen in with_and_without(state, name):
+        smaller = seen.candidate.plan.changes
+        later = [change.strategy for change in final if change not in smaller]
+        if seen.decision is Decision.ACCEPT and later and all(change in final for change in smaller):
+            by = f"the plan with and without it, before {', '.join(later)} came into it, {seen.reason}"
+            return Decided(strategy=name, verdict=Verdict.KEPT, by=by)
     return Decided(strategy=name, by="kept as a part of a confirmed combination; its own effect is undecided")
 
 
@@ -58,17 +62,6 @@ def in_larger_plan(state: SearchState, name: str) -> tuple[Comparison, tuple[str
         if others and seen.estimate and all(change in plan.changes for change in final.changes):
             return seen, others
     return None
-
-
-def _in_smaller_plan(state: SearchState, name: str) -> str:
-    """What was decided of a change of the final plan before more came into it, in words; empty where nothing was."""
-    final = state.incumbent.changes
-    for seen in with_and_without(state, name):
-        plan = seen.candidate.plan.changes
-        later = [change.strategy for change in final if change not in plan]
-        if seen.decision is Decision.ACCEPT and later and all(change in final for change in plan):
-            return f"the plan with and without it, before {', '.join(later)} came into it, {seen.reason}"
-    return ""
 
 
 def _refused(state: SearchState, name: str, measured: list[Trial]) -> Decided:

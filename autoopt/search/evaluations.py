@@ -243,7 +243,10 @@ def rule_on_evaluations(
     each = TrainedRatio(logs, 0.0).estimate
     value, low, high = (1.0 / (1.0 - share + share / faster) for faster in (each.value, each.low, each.high))
     ratio = Estimate(value=value, low=low, high=high, n=len(pairs), confidence=each.confidence)
-    before, after = (_mean([_seconds(side) for side in sides]) for sides in _sides(pairs))
+    before, after = (
+        statistics.geometric_mean(map(_seconds, sides))
+        for sides in ([pair.incumbent for pair in pairs], [pair.candidate for pair in pairs])
+    )
     name = "an evaluation" if stage == "evaluate" else "a checkpoint"
     told = f"{name} takes {after:.3g} s where it took {before:.3g} s, {share:.0%} of the run"
     if quality.passed is not True:
@@ -260,14 +263,6 @@ def rule_on_evaluations(
     return EvaluationRuling(verdict, reason, quality, ratio, 1.0 / each.value)
 
 
-def _sides(pairs: Sequence[EvaluationPair]) -> tuple[list[HeldEvaluations], list[HeldEvaluations]]:
-    return [pair.incumbent for pair in pairs], [pair.candidate for pair in pairs]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.exp(sum(map(math.log, values)) / len(values))
-
-
 def _seconds(side: HeldEvaluations) -> float:
     """Seconds of an evaluation like most of a run: its first one starts what stays."""
     return max(statistics.fmean(side.seconds[1:] or side.seconds), 1e-9)
@@ -280,9 +275,9 @@ def _same_metric(pairs: Sequence[EvaluationPair], *, same_batches: bool) -> Qual
         if before.samples != after.samples:
             detail = f"evaluated on {after.samples} samples where the incumbent was evaluated on {before.samples}"
             return Quality(method="metric", passed=False, detail=detail)
-    name = next((side.metric for side in _sides(pairs)[0] if side.metric), None)
-    told = [(pair.incumbent, pair.candidate) for pair in pairs]
-    values = [(b.value, a.value, _tolerance(b, a)) for b, a in told if b.value is not None and a.value is not None]
+    name = next((pair.incumbent.metric for pair in pairs if pair.incumbent.metric), None)
+    sides = [(pair.incumbent, pair.candidate) for pair in pairs]
+    values = [(b.value, a.value, _tolerance(b, a)) for b, a in sides if b.value is not None and a.value is not None]
     if len(values) < len(pairs):
         if same_batches and pairs[0].incumbent.samples is not None:
             detail = f"the same {pairs[0].incumbent.samples} samples in the same batches"

@@ -64,15 +64,11 @@ class FirstProcess:
         return found.model_copy(update={"facts": facts})
 
     def _ask(self, process: Process, sites: Sites) -> None:
-        if _steps_as_ever(sites):
+        # the first step was the same as in a process that knows the sites: that of a single optimizer
+        evaluated = any(site.options.get("mode") == "eval" for site in sites.of("model"))
+        if len(set(sites.period)) == 1 and not evaluated:
             with suppress(TrialFailed):  # what is wrong shows in a process that nobody watches
                 self._found = described_by(process)
-
-
-def _steps_as_ever(sites: Sites) -> bool:
-    """Whether the first step was the same as in a process that knows the sites: that of a single optimizer."""
-    evaluated = any(site.options.get("mode") == "eval" for site in sites.of("model"))
-    return len(set(sites.period)) == 1 and not evaluated
 
 
 def first_steps(sites: Sites, at: float) -> FirstSteps | None:
@@ -111,14 +107,11 @@ def opportunities(registry: Registry, case: Case, choice: Choice, least: float) 
     known = worth(case)
     for strategy in known:
         ranked.setdefault(bound(strategy), []).append(strategy.name)
-    unknown = [strategy for strategy in worth(_with_findings(registry, case)) if strategy not in known]
+    # the case in which every strategy that looks into the model or its data has found there what it looks for
+    found = {name: each.example.inspected for name, each in registry.items() if each.example is not None}
+    seen = replace(case, workload=case.workload.model_copy(update={"inspected": found}))
+    unknown = [strategy for strategy in worth(seen) if strategy not in known]
     return Opportunities(
         at_most=tuple((value, tuple(ranked[value])) for value in sorted(ranked, reverse=True)),
         unknown=tuple(strategy.name for strategy in sorted(unknown, key=bound, reverse=True)),
     )
-
-
-def _with_findings(registry: Registry, case: Case) -> Case:
-    """The case in which every strategy that looks into the model or its data has found there what it looks for."""
-    found = {name: each.example.inspected for name, each in registry.items() if each.example is not None}
-    return replace(case, workload=case.workload.model_copy(update={"inspected": found}))

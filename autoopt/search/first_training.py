@@ -14,14 +14,13 @@ from autoopt.errors import TrialFailed
 from autoopt.records import JsonDict, Objective, Plan
 from autoopt.records.messages import WHOLE_RUN, TrainingRun
 from autoopt.script.metric import chosen, direction_of, name_of, why_chosen
-from autoopt.search.aa_control import AAControl
 from autoopt.search.accept.metric import PAST, parts_to
 from autoopt.search.accept.trainings import PATIENCE
 from autoopt.search.at_once import of_plans
 from autoopt.search.budget_allocation import BASELINE_TO_TARGET, BudgetAllocation
 from autoopt.search.compare.comparison import Comparison
 from autoopt.search.run_context import RunContext
-from autoopt.search.state import SearchState
+from autoopt.search.state import AAControl, SearchState
 from autoopt.search.trial_runner import BaselineFailed
 from autoopt.search.whole_runs import run_seconds, shown_by_whole_runs
 
@@ -59,13 +58,18 @@ def begin(context: RunContext, state: SearchState) -> None:
     Raises:
         BaselineFailed: the baseline does not train.
     """
-    if not _may_wait(context, state):
+    budget, peak = context.allocation.budget, state.aa.side.peak_memory_bytes
+    limit = context.gate.memory_limit_bytes
+    near_limit = limit is not None and peak is not None and peak > ROOM * limit
+    if budget > LATER_UP_TO or near_limit or expected(context, state) <= LATER_SHARE * budget:
         train_first(context, state)
         return
     whole = (run_seconds(context, state) or 0.0) - state.aa.start_seconds
     planned = _allocation(context, state.aa, max(expected(context, state), whole), trained=False)
     if _unnamed(context, state):
-        if not _trains_later(context, planned):
+        search = PROFILE_SECONDS + LEAST_LOOKS * planned.look + planned.comparison
+        probes = 2 * (planned.start_seconds + planned.probe)
+        if context.now() + search + probes + planned.in_turns() > planned.budget:
             context.note(state, NOT_LOOKED_FOR)
             context.allocation = planned
             return
@@ -74,21 +78,6 @@ def begin(context: RunContext, state: SearchState) -> None:
         train_first(context, state)
     else:
         context.allocation = planned
-
-
-def _trains_later(context: RunContext, planned: BudgetAllocation) -> bool:
-    """Whether the budget holds a training of the final plan, after the least search that could find one."""
-    search = PROFILE_SECONDS + LEAST_LOOKS * planned.look + planned.comparison
-    probes = 2 * (planned.start_seconds + planned.probe)
-    return context.now() + search + probes + planned.in_turns() <= planned.budget
-
-
-def _may_wait(context: RunContext, state: SearchState) -> bool:
-    """Whether the time before the search is better spent on other things, and nothing has to be reported at once."""
-    budget, side = context.allocation.budget, state.aa.side
-    limit, peak = context.gate.memory_limit_bytes, side.peak_memory_bytes
-    near_limit = limit is not None and peak is not None and peak > ROOM * limit
-    return budget <= LATER_UP_TO and not near_limit and expected(context, state) > LATER_SHARE * budget
 
 
 def _unnamed(context: RunContext, state: SearchState) -> bool:
@@ -179,7 +168,12 @@ def train_first(
     both = trainings.expected_seconds * (1 + 1 / max(speedup, 1.0)) + start
     if beside is not None and both <= room:
         _in_turns(context, state, beside, speedup, beyond=PAST if 2 * (1 + PAST) * both <= room else 0.0)
-    _adopt(context, state, _trained(context, state))
+    seed = context.seed
+    try:
+        run = trainings.get(state.baseline, seed, purpose=f"baseline seed {seed}", keep=_folder(context))
+    except TrialFailed as failure:
+        raise _untrained(failure) from failure
+    _adopt(context, state, run)
 
 
 def _whole_runs(context: RunContext, state: SearchState, plan: Plan, seconds: float, speedup: float) -> bool:
@@ -261,14 +255,6 @@ def _in_turns(context: RunContext, state: SearchState, plan: Plan, speedup: floa
     except TrialFailed as failure:
         if getattr(failure, "side", 1) == 0:
             raise _untrained(failure) from failure
-
-
-def _trained(context: RunContext, state: SearchState) -> TrainingRun:
-    seed = context.seed
-    try:
-        return context.gate.trainings.get(state.baseline, seed, purpose=f"baseline seed {seed}", keep=_folder(context))
-    except TrialFailed as failure:
-        raise _untrained(failure) from failure
 
 
 def _untrained(failure: TrialFailed) -> BaselineFailed:

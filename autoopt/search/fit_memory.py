@@ -10,6 +10,7 @@ in the time there is.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import combinations, islice
 
 from autoopt.errors import Interrupted, TrialFailed, WorkloadError
@@ -129,21 +130,28 @@ class Fitting:
     def _find(self) -> Plan | None:
         """The least costly plan that fits with room to spare."""
         costs = {name: rungs[0][0] for name in self._strategies() if (rungs := self._ladder(name, Plan()))}
+
+        def strongest_fits(*names: str) -> bool:
+            strongest = self._plan(names, {})
+            return strongest is not None and self._fits(strongest)
+
         for names in self._groups(costs):
-            if self._strongest_fits(names):
+            if strongest_fits(*names):
                 most = sum(costs[name] for name in names)
                 cheaper = sorted((name for name in costs if costs[name] < most), key=lambda name: costs[name])
-                found = next((name for name in cheaper if self._strongest_fits((name,))), None)
+                found = next(filter(strongest_fits, cheaper), None)
                 return self._relaxed((found,) if found else names)
         return None
 
-    def _strongest_fits(self, names: tuple[str, ...]) -> bool:
-        strongest = self._plan(names, {})
-        return strongest is not None and self._fits(strongest)
-
     def _groups(self, costs: dict[str, float]) -> Iterator[tuple[str, ...]]:
         """Sets of strategies: few that save little before many, the last resort last, few before many, then by cost."""
-        little = {name for name in costs if self._saves_little(name)}
+        registry, limit = self.context.runner.registry, self.state.environment.device_memory_bytes
+        little = set[str]()
+        for name in costs:
+            with suppress(*PLUGIN_ERRORS):
+                most = registry[name].memory_saved(self.state.case_of(Plan(), registry, fits=False))
+                if most is not None and limit is not None and most < LITTLE * limit:
+                    little.add(name)
         resorts = {name for name in costs if costs[name] >= LAST_RESORT}
 
         def order(names: tuple[str, ...]) -> tuple[float, ...]:
@@ -152,15 +160,6 @@ class Fitting:
 
         every = (names for size in range(1, len(costs) + 1) for names in combinations(costs, size))
         yield from sorted(every, key=order)
-
-    def _saves_little(self, name: str) -> bool:
-        """Whether it saves a small part of the memory at the very most; not where that is not known."""
-        registry, limit = self.context.runner.registry, self.state.environment.device_memory_bytes
-        try:
-            most = registry[name].memory_saved(self.state.case_of(Plan(), registry, fits=False))
-        except PLUGIN_ERRORS:
-            return False
-        return most is not None and limit is not None and most < LITTLE * limit
 
     def _strategies(self) -> list[str]:
         choice, found = self.context.choice, []

@@ -144,15 +144,16 @@ def configuration(
         price_per_hour: of the device.
         processes: that a script's launcher starts.
     """
-    reached = [run for run in runs if run.reached]
     last = runs[-1].curve.points[-1].metric if runs and runs[-1].curve.points else None
-    step = side.step_seconds if side and side.step_seconds else None
+    step = side.step_seconds if side else None
     rate = side.samples_per_second if side else None
     if profile is not None:
         step = step or percentiles(list(profile.block.step_seconds))
         if rate is None and profile.block.samples is not None:
             rate = profile.block.samples / profile.block.seconds
-    flops = _flops(profile)
+    flops = None
+    if profile is not None and profile.flops_per_step:
+        flops = profile.flops_per_step * profile.block.steps / profile.block.seconds
     return Configuration(
         plan=plan,
         samples_per_second=rate,
@@ -162,7 +163,7 @@ def configuration(
         fixed_seconds=_median([run.fixed_seconds for run in runs])
         or (profile.startup.fixed_seconds if profile else None),
         evaluation_seconds=_median([run.evaluation_seconds for run in runs]),
-        steps_to_target=_steps(reached),
+        steps_to_target=_steps([run for run in runs if run.reached]),
         trained_steps=_steps(runs),
         metric=last,
         peak_memory_bytes=_most([side, *runs, profile.block if profile else None], "peak_memory_bytes"),
@@ -186,25 +187,15 @@ def _cost(processes: int, environment: Environment, price: float | None, seconds
     return price * devices * seconds.value / 3600
 
 
-def best_matmul(peaks: Peaks) -> float | None:
-    """The highest matrix-multiplication rate that was measured, in FLOP/s."""
+def _mfu(flops: float | None, peaks: Peaks) -> float | None:
+    """Model FLOP/s utilization: a share of the highest matrix-multiplication rate that was measured."""
     rates = [
         peaks.matmul_fp32_flops_per_second,
         peaks.matmul_tf32_flops_per_second,
         peaks.matmul_bf16_flops_per_second,
         peaks.matmul_fp16_flops_per_second,
     ]
-    return max((rate for rate in rates if rate), default=None)
-
-
-def _flops(profile: StageProfile | None) -> float | None:
-    if profile is None or not profile.flops_per_step:
-        return None
-    return profile.flops_per_step * profile.block.steps / profile.block.seconds
-
-
-def _mfu(flops: float | None, peaks: Peaks) -> float | None:
-    peak = best_matmul(peaks)
+    peak = max((rate for rate in rates if rate), default=None)
     return flops / peak if flops and peak else None
 
 

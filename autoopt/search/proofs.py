@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from math import exp, inf, isfinite, log, log1p
 
-from autoopt.records import Change, Plan, Quality, Round, Trial, Verdict
+from autoopt.records import Change, Plan, Quality, Round, Verdict
 from autoopt.search.accept.evidence import FEWEST_SEEDS
 from autoopt.search.budget_allocation import TRIAL
 from autoopt.search.candidate import Candidate
@@ -20,15 +20,12 @@ from autoopt.search.planner import PLUGIN_ERRORS, Skipped, candidate_plan
 from autoopt.search.promised import besides, with_small
 from autoopt.search.proof import Proof
 from autoopt.search.run_context import RunContext
-from autoopt.search.screened import FEWEST_PAIRS, HOPE, Screened, alone_or_together, chance, pairs_to_prove, provable
+from autoopt.search.screened import FEWEST_PAIRS, HOPE, Screened, alone_or_together, pairs_to_prove
 from autoopt.search.screening import Screening
 from autoopt.search.state import SearchState
 from autoopt.search.trainable import OTHER_SAMPLES, other_samples, takes_trainings
 from autoopt.search.verify import proved
 from autoopt.strategy import Risk
-
-UNLIKELY = 0.1
-"""A chance of a gain that can be confirmed, below which no further look is taken."""
 
 TRAINS_AS_WELL = 0.5
 """The chance, as thought beforehand, that trainings show a change to be as good of which probes do not tell."""
@@ -148,14 +145,6 @@ class Costs:
         """Until when what was kept may be ablated: of the end, only what every result needs is kept back."""
         return max(self.context.allocation.last_deadline(self.state.speedup_so_far), self.deadline())
 
-    def likely(self, found: Sequence[Screened], seconds: float) -> list[Screened]:
-        """Candidates that do not stand out, and may yet be a gain that so many seconds confirm; the likeliest first."""
-        context = self.context
-        least = provable(seconds, context.allocation.pair, self.state.noise, context.min_gain)
-        chances = {screened.trial.id: chance(screened, least) for screened in found}
-        open_ = [s for s in found if not s.plain and chances[s.trial.id] > UNLIKELY]
-        return sorted(open_, key=lambda screened: -chances[screened.trial.id])
-
     def in_order(self, found: Iterable[Screened]) -> list[Screened]:
         """Candidates in their order: the one worth most for a second of its confirmation first."""
         return sorted(found, key=self.worth, reverse=True)
@@ -174,30 +163,16 @@ def quality_first(context: RunContext, state: SearchState, screened: Screened) -
         return None
     if takes_trainings(context, state, candidate.changes):
         return Quality(method="not_tested", level="undecided", passed=None, detail=OTHER_SAMPLES)
-    early = _before_training(context, state, candidate)
-    if early is not None:
-        return early
+    if state.trained is None:  # by probes at weights of the first steps; the end trains what is kept by it
+        early = context.gate.quality(candidate.plan, state.incumbent, state.facts, state.objective)
+        if early is not None and early.passed is not None:
+            return early
     reserve = Costs(context, state).pairs(screened)
     train_first(context, state, candidate.plan, exp(screened.gain - screened.error), reserve)
     failure = context.gate.trainings.failure(candidate.plan)
     if failure is not None:
         return Quality(method="not_tested", passed=False, detail=failure.reason)
     return context.gate.quality(candidate.plan, state.incumbent, state.facts, state.objective)
-
-
-def _before_training(context: RunContext, state: SearchState, candidate: Candidate) -> Quality | None:
-    """The quality level that probes show before the baseline was trained, at weights of its first steps.
-
-    What is kept by it is trained alternately at the end, as what is exact is, and its losses are then compared to the
-    end.
-
-    Returns:
-        None where that settles nothing.
-    """
-    if state.trained is not None:
-        return None
-    quality = context.gate.quality(candidate.plan, state.incumbent, state.facts, state.objective)
-    return quality if quality is not None and quality.passed is not None else None
 
 
 def most_doubtful(context: RunContext, state: SearchState, candidate: Candidate) -> tuple[Change, Quality] | None:
@@ -308,7 +283,9 @@ class Proofs:
         later, unproven = list[Screened](), list[Screened]()
         self._found = [*waiting, *screening.found]
         while waiting and not self.context.stopping():
-            screened = self._with_small(waiting.pop(0))
+            screened = waiting.pop(0)  # with what brings too little to be confirmed alone
+            small = besides(screened, self._found, self.skipped)
+            screened = replace(screened, candidate=with_small(self.context, self.state, screened, small))
             if self._costs.pairs(screened) > self._left_for(screened):
                 later.append(screened)
                 continue
@@ -320,11 +297,6 @@ class Proofs:
                 unproven.append(screened)
                 self._less_doubtful(screened, screening, waiting)
         return any(self._prove(screened, 0, round_) for screened in later)
-
-    def _with_small(self, screened: Screened) -> Screened:
-        """With what brings too little to be confirmed alone: probed and confirmed as a whole."""
-        small = besides(screened, self._found, self.skipped)
-        return replace(screened, candidate=with_small(self.context, self.state, screened, small))
 
     def _left_for(self, screened: Screened) -> float:
         """Seconds for its confirmation. What is trained to be kept is verified by that, and has all but the way back.
@@ -392,30 +364,25 @@ class Proofs:
         if context.stopping() or late or left < least:
             state.unproven[screened.trial.id] = needed - max(left, 0)
             told = f"to confirm it takes about {needed:.0f} s; {max(left, 0):.0f} s were left"
-            self._revise(screened.trial, told)
+            state.trials = [
+                trial.model_copy(update={"reason": f"{trial.reason}; {told}"})
+                if trial.id == screened.trial.id
+                else trial
+                for trial in state.trials
+            ]
             return False
-        state.trials = [
-            trial for trial in state.trials if trial.id != screened.trial.id
-        ]  # replaced by its confirmation
+        # its confirmation takes its place
+        state.trials = [trial for trial in state.trials if trial.id != screened.trial.id]
         self._seen_bottleneck[candidate.strategy.name] = round_.bottleneck
-        proof = Proof(context, state, context.now() + left)
+        proof, compared_in = Proof(context, state, context.now() + left), left
+        if screened.trial.id in self._trained_by:  # its trainings need the rest
+            costs = self._costs
+            compared_in -= costs.trainings(candidate.plan, exp(screened.gain)) + costs.probes()
         trial = proof.measure(
             candidate,
             number=screened.trial.id,
-            seconds=max((TRIAL if remaining else 1.0) * self._compared_in(screened, left), needed),
+            seconds=max((TRIAL if remaining else 1.0) * compared_in, needed),
             note=f"seen as {exp(screened.gain):.2f}x in the screening",
             remaining=remaining,
         )
         return trial.verdict is Verdict.KEPT
-
-    def _compared_in(self, screened: Screened, left: float) -> float:
-        """Of the seconds for its confirmation, those that its trainings leave."""
-        if screened.trial.id not in self._trained_by:
-            return left
-        return left - self._costs.trainings(screened.candidate.plan, exp(screened.gain)) - self._costs.probes()
-
-    def _revise(self, trial: Trial, told: str) -> None:
-        """Adds a sentence to the reason of a trial."""
-        for index, known in enumerate(self.state.trials):
-            if known.id == trial.id:
-                self.state.trials[index] = known.model_copy(update={"reason": f"{known.reason}; {told}"})

@@ -23,11 +23,10 @@ from autoopt.search.compare.arm import SETTLING_STEPS, Start
 from autoopt.search.compare.comparison import Comparison, Rule
 from autoopt.search.compare.contest import Contest, OnProgress
 from autoopt.search.compare.statistics import MIN_BLOCKS
-from autoopt.search.memory_ledger import MemoryLedger
 from autoopt.search.planner import PLUGIN_ERRORS, Proposal
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
-from autoopt.search.trial_runner import TrialRunner
+from autoopt.search.trial_runner import MemoryLedger, TrialRunner
 from autoopt.strategy import Case
 
 MOST_ROUNDS = 12

@@ -32,7 +32,7 @@ from autoopt.search.promised import together
 from autoopt.search.proofs import Costs, Proofs, first_to_go, most_doubtful
 from autoopt.search.recollection import confirmed
 from autoopt.search.run_context import RunContext
-from autoopt.search.screened import HOPE, Screened
+from autoopt.search.screened import HOPE, Screened, promise_of
 from autoopt.search.screening import Screening
 from autoopt.search.stack import look_at_stacks
 from autoopt.search.state import SearchState
@@ -132,11 +132,14 @@ class Rounds:
         # of a disturbed profile only what it expects to be slower is believed
         threshold = 1.0 if pipeline is not None and pipeline.doubtful else self.threshold
         plan = build_queue(registry, case, context.choice, threshold, state.untrainable)
-        for each in list(plan.proposals):
-            if context.runner.not_in_lines(Change(strategy=each.strategy.name, setting=each.setting)):
+        in_source, beyond = list[Proposal](), list[Proposal]()
+        for each in plan.proposals:
+            change = Change(strategy=each.strategy.name, setting=each.setting)
+            if context.runner.not_in_lines(change):
                 state.skip(each.strategy, Verdict.NOT_APPLICABLE, NOT_IN_LINES, setting=each.setting)
-                plan = replace(plan, proposals=tuple(other for other in plan.proposals if other is not each))
-        plan = replace(plan, proposals=tuple(sorted(plan.proposals, key=self._beyond_source)))
+            else:  # what no line of a script's patch could say goes last of what promises as much
+                (in_source if context.runner.in_source(Plan(changes=(change,))) else beyond).append(each)
+        plan = replace(plan, proposals=(*in_source, *beyond))
         for skipped in plan.skipped:
             known = state.skipped.get(skipped.strategy.name)
             trial = state.skip(
@@ -150,15 +153,10 @@ class Rounds:
                 context.announce(TrialEnded(at=context.now(), trial=trial))
         return plan
 
-    def _beyond_source(self, proposal: Proposal) -> bool:
-        """Whether no line of a script's patch could say it: of what promises as much, the rest goes first."""
-        change = Change(strategy=proposal.strategy.name, setting=proposal.setting)
-        return not self.context.runner.in_source(Plan(changes=(change,)))
-
     def _screen_and_prove(
         self, proposals: Sequence[Proposal], queue: Queue, round_: Round, pipeline: Pipeline | None
     ) -> bool:
-        """Screens, confirms clear gains, and screens again what may be a gain that can be confirmed.
+        """Screens, confirms clear gains, and then what may be a gain.
 
         Where whole runs are short for the budget, a pair of them shows more than further looks.
         """
@@ -167,7 +165,7 @@ class Rounds:
         case = state.case(context.runner.registry, pipeline, self._left())
         unseen = lookable(context, state, proposals)
         with closing(Screening(context, state, case, self._costs.latest)) as screening:
-            known = confirmed(context, state, screening)
+            known = confirmed(context, state, screening) or self._promised(screening, proposals)
             while not context.stopping():
                 before = len(unseen)
                 if not known:
@@ -182,22 +180,29 @@ class Rounds:
                 if known:
                     known = False
                     continue
-                if not (0 < len(unseen) < before) and not self._look_again(screening):
+                if not 0 < len(unseen) < before:
                     break
             self._no_time(unseen)
             screening.close()
             return self._proofs.in_order(self._taken(screening, plain=False), screening, round_)
+
+    def _promised(self, screening: Screening, proposals: Sequence[Proposal]) -> bool:
+        """Screens all that predictions promise, at once. True where it brings more than the rest may."""
+        if screening.over:
+            return False
+        candidate = together(self.context, self.state, screening.case, proposals)
+        if candidate is None or not self.state.first_time(candidate.changes):
+            return False
+        seen = screening.look(candidate)
+        names = {change.strategy for change in candidate.changes}
+        rest = [proposal.predicted for proposal in proposals if proposal.strategy.name not in names]
+        return seen is not None and seen.plain and seen.gain > promise_of(rest)
 
     def _taken(self, screening: Screening, plain: bool) -> list[Screened]:
         """Takes from the screening what is to be confirmed: the clear gains, or in the end all that showed a gain."""
         found = [s for s in screening.found if s.plain or (not plain and s.gain > 0)]
         screening.found = [s for s in screening.found if s not in found]
         return self._costs.in_order(found)
-
-    def _look_again(self, screening: Screening) -> bool:
-        """Looks once more at the likelier half of what may be a gain that can be confirmed then. False without any."""
-        likely = self._costs.likely(screening.found, self._left() - screening.each)
-        return screening.again(likely[: (len(likely) + 1) // 2])
 
     def _screen(self, screening: Screening, unseen: list[Proposal], round_: Round) -> list[Proposal]:
         """Screens proposals, alone and together, while its time lasts; gives back those that had no screening."""

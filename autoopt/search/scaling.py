@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autoopt.records import Estimate, Plan
 from autoopt.records.distributed import Communication, Scaling, ScalingForecast, ScalingPoint
-from autoopt.search.compare.arm import Arm, Start
+from autoopt.search.compare.arm import Arm
 from autoopt.search.compare.comparison import Decision
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
@@ -72,6 +72,10 @@ def efficiency(throughput: Estimate, processes: int) -> Estimate:
 def _measured(
     context: RunContext, state: SearchState, plan: Plan, count: int, seconds: float, end: float
 ) -> ScalingPoint | None:
+    def start(plan: Plan, label: str) -> Arm:
+        """One of the processes of a script's launcher as the incumbent, and so many as the candidate."""
+        return context.runner.start(plan, label, 1 if label == "incumbent" else count)
+
     comparison = context.compare(
         "scaling",
         plan.with_processes(1),
@@ -81,21 +85,12 @@ def _measured(
         deadline=end,
         purpose=f"scaling to {count}",
         until_error=UNTIL_ERROR,
-        start=_started(context, count) if state.facts.processes > 1 else None,
+        start=start if state.facts.processes > 1 else None,
     )
     if comparison.decision is Decision.FAILED or comparison.estimate is None:
         state.missing.append(f"scaling to {count} processes: {comparison.reason}")
         return None
     return _point(count, comparison.estimate, "measured")
-
-
-def _started(context: RunContext, count: int) -> Start:
-    """Starts one of the processes of a script's launcher as the incumbent, and so many as the candidate."""
-
-    def start(plan: Plan, label: str) -> Arm:
-        return context.runner.start(plan, label, 1 if label == "incumbent" else count)
-
-    return start
 
 
 def _of_trial(state: SearchState, count: int) -> ScalingPoint | None:

@@ -6,27 +6,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import exp, hypot, inf, log, log1p, sqrt
 
-from scipy.stats import norm
 from scipy.stats import t as student
 
-from autoopt.records import Estimate, EstimateKind, Noise, Trial, Verdict
+from autoopt.records import Estimate, EstimateKind, Noise, Trial
 from autoopt.records.base import Z
-from autoopt.search.accept.evidence import Judgement
-from autoopt.search.accept.gate import NOT_TESTED
-from autoopt.search.accept.time_to_target import same_steps_ratio
 from autoopt.search.candidate import Candidate
-from autoopt.search.compare.comparison import Comparison, Decision
-from autoopt.search.compare.contest import SWITCHED, within
-from autoopt.search.compare.sequential_test import SequentialTest, between_process_of, unseen_mode
-from autoopt.search.compare.statistics import TwoLevel, known_radius
-from autoopt.search.run_context import RunContext
-from autoopt.search.state import SearchState
+from autoopt.search.compare.sequential_test import between_process_of, unseen_mode
+from autoopt.search.compare.statistics import known_radius
 from autoopt.strategy import Strategy
 
 INPUT = frozenset({"storage", "preparation", "collate"})
 """Stages that deliver batches one after the other: ways to shorten them are rivals, of which the best is taken."""
 FIRM_ALPHA = 0.1
-FIRM_DOF = 8
+FIRM_DOF = 9
 """The chance that any of the candidates that bring nothing looks so good, and what the errors are worth in looks."""
 PLAIN = 2.0
 """Standard errors by which a gain stands out: of many changes that bring nothing, hardly one does so by chance."""
@@ -41,19 +33,17 @@ class Screened:
 
     Args:
         gain: log of the speedup that was seen, of the time to the target where that is known, fixed cost included.
-        looks: the pairs of processes that it was seen in.
         error: standard error of the gain, how processes of one program differ included.
     """
 
     candidate: Candidate
     trial: Trial
     gain: float
-    looks: tuple[Comparison, ...]
     error: float = 0.0
 
     def bar(self, candidates: int) -> float:
         """Standard errors that tell a gain from chance, where so many candidates were screened."""
-        return float(student.isf(FIRM_ALPHA / max(candidates, 1), len(self.looks) + FIRM_DOF))
+        return float(student.isf(FIRM_ALPHA / max(candidates, 1), FIRM_DOF))
 
     @property
     def plain(self) -> bool:
@@ -65,7 +55,7 @@ class Screened:
         """The speedup with its interval of 95 %."""
         reach = Z * self.error
         low, high = exp(self.gain - reach), exp(self.gain + reach)
-        return Estimate(value=exp(self.gain), low=low, high=high, n=len(self.looks), kind=EstimateKind.TRIED)
+        return Estimate(value=exp(self.gain), low=low, high=high, n=1, kind=EstimateKind.TRIED)
 
     def rivals(self, other: Screened) -> bool:
         """Whether only one of both is of use: settings of one strategy, or ways to deliver batches faster."""
@@ -124,73 +114,6 @@ def rival_strategies(one: Strategy, other: Strategy) -> bool:
     return one is other or bool(INPUT & frozenset(one.stages) and INPUT & frozenset(other.stages))
 
 
-class LookRuling:
-    """Rules on looks.
-
-    Args:
-        context, state: of the run.
-    """
-
-    def __init__(self, context: RunContext, state: SearchState) -> None:
-        self.context, self.state = context, state
-
-    def gain(self, candidate: Candidate, seen: Comparison) -> float | None:
-        """Log speedup of the time to target, else of throughput; None where nothing was measured."""
-        if seen.estimate is None or seen.failure is not None:
-            return None
-        gate, state = self.context.gate, self.state
-        evidence = gate.evidence(candidate.plan, state.incumbent, state.facts)
-        ratio = same_steps_ratio(seen, evidence, state.objective)
-        return log(ratio.value if ratio else seen.estimate.value)
-
-    def ruling(self, candidate: Candidate, seen: Comparison) -> Judgement:
-        """The verdict of a screening where it is plain after seconds, or something else refuses; else none."""
-        context, state = self.context, self.state
-        open_ = seen.decision in (Decision.INCONCLUSIVE, Decision.ACCEPT)
-        # blocks of a process that is switched have no losses to judge
-        asked = Decision.INCONCLUSIVE if seen.mode == SWITCHED else Decision.ACCEPT
-        ruling = context.gate.screened(
-            candidate.plan,
-            seen.model_copy(update={"decision": asked}) if open_ else seen,
-            state.facts,
-            state.objective,
-            state.noise,
-        )
-        if not open_ or seen.estimate is None:
-            return ruling
-        if ruling.verdict not in (Verdict.KEPT, Verdict.INCONCLUSIVE, Verdict.NO_GAIN):
-            return ruling
-        if ruling.verdict is Verdict.NO_GAIN and self._costs_too_much(candidate, seen):
-            return ruling
-        where = ", in one process with the incumbent" if seen.mode == SWITCHED else ""
-        told = f"screened at {seen.estimate.value:.2f}x in {seen.seconds:.0f} s{where}; no claim is made"
-        return ruling.model_copy(update={"verdict": Verdict.INCONCLUSIVE, "reason": told, "quality": NOT_TESTED})
-
-    def _costs_too_much(self, candidate: Candidate, seen: Comparison) -> bool:
-        """Whether it is faster step by step, and what it costs once outweighs that by more than a screening may err."""
-        gain, least = self.gain(candidate, seen), log1p(self.context.min_gain)
-        if gain is None or seen.estimate is None or log(seen.estimate.value) < least:
-            return False
-        return gain + self.error((seen,)) < least
-
-    def joined(self, looks: tuple[Comparison, ...]) -> Comparison:
-        """The screening of one candidate as one comparison: each is a pair of processes of its own."""
-        pairs = [pair for look in looks for pair in look.pairs]
-        test = SequentialTest(self.context.rule(1.0), self.state.noise, pairs)
-        decision, reason = test.decide(0.0) or (Decision.INCONCLUSIVE, "too few blocks")
-        known = {"decision": decision, "reason": reason, "estimate": test.estimate(), "pairs": tuple(pairs)}
-        return looks[-1].model_copy(update=known)
-
-    def error(self, looks: tuple[Comparison, ...]) -> float:
-        """Standard error of the log speedup that looks showed, how processes differ included; 0 where none did."""
-        pairs = [pair for look in looks for pair in look.pairs]
-        if not pairs:
-            return 0.0
-        switched = all(look.mode == SWITCHED for look in looks)
-        between = between_process_of(within(self.state.noise) if switched else self.state.noise)
-        return TwoLevel([pair.log_ratio for pair in pairs], [pair.standard_error for pair in pairs], between).error
-
-
 FEWEST_PAIRS, MOST_PAIRS = 2, 200
 BLOCK_ERROR = 0.02
 """Standard error (log) of a pair of processes from its blocks, where it is not known."""
@@ -204,41 +127,16 @@ ALPHA = 0.05
 
 
 def pairs_to_prove(gain: float, noise: Noise, min_gain: float) -> int:
-    """Pairs of processes that confirm a log gain.
+    """Pairs of processes that confirm a log gain: by their interval, and by the chance of a slow mode unseen.
 
     Args:
         gain: log speedup.
         noise: with the variance between processes.
         min_gain: the gain worth having (0.01: one per cent).
     """
+    between = between_process_of(noise).sd
     for pairs in range(FEWEST_PAIRS, MOST_PAIRS):
-        if _least(noise, pairs) < gain - log1p(min_gain):
+        radius = known_radius(hypot(between, BLOCK_ERROR) / sqrt(pairs), ALPHA)
+        if max(radius, unseen_mode(pairs, between, ALPHA)) < gain - log1p(min_gain):
             return pairs
     return MOST_PAIRS
-
-
-def provable(seconds: float, pair_seconds: float, noise: Noise, min_gain: float) -> float:
-    """The smallest log gain that can be confirmed in so many seconds; infinite where they hold too few pairs.
-
-    Args:
-        seconds: for the confirmation.
-        pair_seconds: that a pair of processes takes.
-        noise: with the variance between processes.
-        min_gain: the gain worth having.
-    """
-    pairs = int(seconds / max(pair_seconds, 1e-9))
-    if pairs < FEWEST_PAIRS:
-        return inf
-    return log1p(min_gain) + _least(noise, pairs)
-
-
-def _least(noise: Noise, pairs: int) -> float:
-    """The log gain that so many pairs of processes tell from none: of their interval, and of a slow mode unseen."""
-    between = between_process_of(noise).sd
-    radius = known_radius(hypot(between, BLOCK_ERROR) / sqrt(pairs), ALPHA)
-    return max(radius, unseen_mode(pairs, between, ALPHA))
-
-
-def chance(screened: Screened, least: float) -> float:
-    """The chance that a candidate truly has a log gain of ``least``, by its looks and what was known before."""
-    return float(norm.sf((least - screened.gain) / max(screened.error, 1e-9)))

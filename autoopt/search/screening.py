@@ -8,24 +8,26 @@ processes while a gain can still be confirmed (successive halving: Jamieson and 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
-from math import exp, inf
+from math import inf, log, log1p
 from statistics import fmean
-from typing import Any
 
 from autoopt.events import TrialEnded, TrialProgress
-from autoopt.records import Estimate, JsonDict, Plan, Trial, Verdict
+from autoopt.records import Estimate, JsonDict, Plan, Verdict
 from autoopt.search.accept.evidence import Judgement
+from autoopt.search.accept.gate import NOT_TESTED
+from autoopt.search.accept.time_to_target import same_steps_ratio
 from autoopt.search.budget_allocation import TimeLimits
 from autoopt.search.candidate import Candidate, Talk, plan_of
-from autoopt.search.compare.comparison import Comparison
-from autoopt.search.compare.contest import SWITCHED
+from autoopt.search.compare.comparison import Comparison, Decision
+from autoopt.search.compare.contest import SWITCHED, within
+from autoopt.search.compare.sequential_test import between_process_of
+from autoopt.search.compare.statistics import TwoLevel
 from autoopt.search.parallel import Expected, ParallelRace, open_race
 from autoopt.search.planner import Proposal, by_promise
 from autoopt.search.proof import announce_start, trial_of
 from autoopt.search.race import Race, SwitchedLooks
 from autoopt.search.run_context import RunContext
-from autoopt.search.screened import LookRuling, Screened, outstanding, posterior
+from autoopt.search.screened import Screened, outstanding, posterior
 from autoopt.search.state import SearchState
 from autoopt.search.trainable import takes_trainings
 from autoopt.strategy import Case
@@ -51,7 +53,7 @@ class Screening:
         latest: Callable[[Sequence[Screened]], float],
     ) -> None:
         self.context, self.state, self.case = context, state, case
-        self._latest, self._says = latest, LookRuling(context, state)
+        self._latest = latest
         self.found: list[Screened] = []
         self._spent: list[float] = []
         self._fresh()
@@ -101,8 +103,12 @@ class Screening:
         if self.context.runner.parallel > 1:
             self.close()
             self._fresh(len(waiting))
-        talks = self._switch(waiting)
+        talks, visited = list[Talk](), False
         while waiting and not self.over and self._outstanding(waiting) is None:
+            if not visited and (self._switched.able(waiting[0]) or self._all_fit(waiting)):
+                visited = True  # where not all can be seen, not before what promises more
+                talks += self._switch(waiting)
+                continue
             self._expect(self._coming(waiting))
             talk = self._talk(waiting.pop(0))
             talk.ask(len(waiting))
@@ -116,6 +122,11 @@ class Screening:
                 if not self.over:
                     talk.ask(0)
         return waiting
+
+    def _all_fit(self, waiting: Sequence[Proposal]) -> bool:
+        """Whether there is time to screen all of them, those that a running process can take on in one."""
+        needed = sum(self._switched.each if self._switched.able(each) else self.each for each in waiting)
+        return self.context.now() + self.context.allocation.start_seconds + needed <= self.deadline
 
     def _outstanding(self, waiting: Sequence[Proposal]) -> Screened | None:
         """A gain to be confirmed before anything else is screened; not one whose quality only trainings tell."""
@@ -158,14 +169,14 @@ class Screening:
             began = min(began, context.now() - seen.seconds)  # it may have been seen with others, before
         else:
             self._spent.append(context.now() - began)
-        gain = self._says.gain(candidate, seen)
-        trial = trial_of(context, state, candidate, number, began, seen, self._says.ruling(candidate, seen))
+        gain = self._gain(candidate, seen)
+        trial = trial_of(context, state, candidate, number, began, seen, self._ruling(candidate, seen))
         state.trials.append(trial)
         context.announce(TrialEnded(at=context.now(), trial=trial))
         if gain is None:
             return None
-        mean, error = posterior(candidate.predicted, gain, self._says.error((seen,)))
-        screened = Screened(candidate, trial, mean, (seen,), error)
+        mean, error = posterior(candidate.predicted, gain, self._error(seen))
+        screened = Screened(candidate, trial, mean, error)
         if trial.verdict is Verdict.INCONCLUSIVE:
             self.found.append(screened)
         return screened
@@ -216,45 +227,51 @@ class Screening:
         """Whether only trainings tell its quality."""
         return takes_trainings(self.context, self.state, screened.candidate.changes)
 
-    def again(self, chosen: Sequence[Screened]) -> bool:
-        """Looks once more, at fresh processes of both, while there is time. False where there was none for any."""
-        if not chosen or self.over:
+    def _gain(self, candidate: Candidate, seen: Comparison) -> float | None:
+        """Log speedup of the time to target, else of throughput; None where nothing was measured."""
+        if seen.estimate is None or seen.failure is not None:
+            return None
+        gate, state = self.context.gate, self.state
+        evidence = gate.evidence(candidate.plan, state.incumbent, state.facts)
+        ratio = same_steps_ratio(seen, evidence, state.objective)
+        return log(ratio.value if ratio else seen.estimate.value)
+
+    def _ruling(self, candidate: Candidate, seen: Comparison) -> Judgement:
+        """The verdict of a screening where it is plain after seconds, or something else refuses; else none."""
+        context, state = self.context, self.state
+        open_ = seen.decision in (Decision.INCONCLUSIVE, Decision.ACCEPT)
+        # blocks of a process that is switched have no losses to judge
+        asked = Decision.INCONCLUSIVE if seen.mode == SWITCHED else Decision.ACCEPT
+        ruling = context.gate.screened(
+            candidate.plan,
+            seen.model_copy(update={"decision": asked}) if open_ else seen,
+            state.facts,
+            state.objective,
+            state.noise,
+        )
+        if not open_ or seen.estimate is None:
+            return ruling
+        if ruling.verdict not in (Verdict.KEPT, Verdict.INCONCLUSIVE, Verdict.NO_GAIN):
+            return ruling
+        if ruling.verdict is Verdict.NO_GAIN and self._costs_too_much(candidate, seen):
+            return ruling
+        where = ", in one process with the incumbent" if seen.mode == SWITCHED else ""
+        told = f"screened at {seen.estimate.value:.2f}x in {seen.seconds:.0f} s{where}; no claim is made"
+        return ruling.model_copy(update={"verdict": Verdict.INCONCLUSIVE, "reason": told, "quality": NOT_TESTED})
+
+    def _costs_too_much(self, candidate: Candidate, seen: Comparison) -> bool:
+        """Whether it is faster step by step, and what it costs once outweighs that by more than a screening may err."""
+        gain, least = self._gain(candidate, seen), log1p(self.context.min_gain)
+        if gain is None or seen.estimate is None or log(seen.estimate.value) < least:
             return False
-        self.close()
-        self._fresh(len(chosen))
-        self._expect((screened.candidate.plan, screened.candidate.predicted) for screened in chosen)
-        self._switched.visit([screened.candidate.plan for screened in chosen], self.deadline)
-        for screened in chosen:
-            plan = screened.candidate.plan
-            if self.over and not self._switched.knows(plan):
-                break
-            self._again(screened)
-        return True
+        return gain + self._error(seen) < least
 
-    def _again(self, screened: Screened) -> None:
-        number, began = screened.trial.id, self.context.now()
-        seen = self._measured(screened.candidate, f"look {number} again", number)
-        if seen.mode != SWITCHED:
-            self._spent.append(max(self.context.now() - began, seen.seconds))
-        gain = self._says.gain(screened.candidate, seen)
-        self.found.remove(screened)
-        if gain is None:
-            self._revise(screened, self._says.ruling(screened.candidate, seen))
-            return
-        looks = (*screened.looks, seen)
-        seen_gain = fmean(self._says.gain(screened.candidate, look) or 0.0 for look in looks)
-        mean, error = posterior(screened.candidate.predicted, seen_gain, self._says.error(looks))
-        ruling = self._says.ruling(screened.candidate, self._says.joined(looks))
-        told = f"screened at {exp(seen_gain):.2f}x in {len(looks)} looks of seconds; no claim is made"
-        reason = told if ruling.verdict is Verdict.INCONCLUSIVE else ruling.reason
-        ruling = ruling.model_copy(update={"reason": reason})
-        trial = self._revise(screened, ruling, throughput=self._says.joined(looks).estimate)
-        if trial.verdict is Verdict.INCONCLUSIVE:
-            self.found.append(replace(screened, gain=mean, looks=looks, trial=trial, error=error))
-
-    def _revise(self, screened: Screened, ruling: Judgement, **more: Any) -> Trial:
-        """Its trial as further looks have it."""
-        known = {"verdict": ruling.verdict, "reason": ruling.reason, **more}
-        trial = screened.trial.model_copy(update=known)
-        self.state.trials[self.state.trials.index(screened.trial)] = trial
-        return trial
+    def _error(self, seen: Comparison) -> float:
+        """Standard error of the log speedup of a screening, how processes differ included; 0 where it showed none."""
+        if not seen.pairs:
+            return 0.0
+        noise = self.state.noise
+        between = between_process_of(within(noise) if seen.mode == SWITCHED else noise)
+        return TwoLevel(
+            [pair.log_ratio for pair in seen.pairs], [pair.standard_error for pair in seen.pairs], between
+        ).error

@@ -27,14 +27,18 @@ def look_at_stacks(screening: Screening, costs: Costs) -> None:
     more for a second than the sure ones together, it is screened on top of them.
     """
     threshold, registry = log1p(screening.context.min_gain), screening.context.runner.registry
-    good = [s for s in _by_gain(screening, costs) if s.gain > threshold]
+    single = [s for s in screening.found if s.gain > 0 and not s.candidate.stacked]
+    sure = _sure(screening, single)
+    good = [s for s in single if s.gain > threshold and (s in sure or costs.decidable(s, sure))]
+    good.sort(key=lambda screened: -screened.gain)
     sure = _sure(screening, good)
     members = _without_rivals([s for s in sure if s.plain], screening.case, registry)
     extra = _further(screening, costs, good, members) if members else []
-    if len(members) > 1 and not _late(screening, costs, members):
-        _look(screening, members)
-    if extra and not _late(screening, costs, [*members, extra[0]]):
-        _look(screening, [*members, extra[0]])
+    for whole in (members, [*members, *extra[:1]] if extra else []):
+        if len(whole) > 1 and not _late(screening, costs, whole):
+            candidate = stacked(screening.state, registry, whole)
+            if candidate is not None:
+                screening.look(candidate)
 
 
 def _late(screening: Screening, costs: Costs, members: Sequence[Screened]) -> bool:
@@ -105,14 +109,6 @@ def _promises(screening: Screening, costs: Costs, trained: Iterable[Screened]) -
     return [s for s in trained if costs.worth(s) > least]
 
 
-def _by_gain(screening: Screening, costs: Costs) -> list[Screened]:
-    """Single gains whose quality can be decided in time, the largest first."""
-    single = [s for s in screening.found if s.gain > 0 and not s.candidate.stacked]
-    sure = _sure(screening, single)
-    decidable = [s for s in single if s in sure or costs.decidable(s, sure)]
-    return sorted(decidable, key=lambda screened: -screened.gain)
-
-
 def _without_rivals(screened: Iterable[Screened], case: Case, registry: Registry) -> list[Screened]:
     """The best of those that shorten the same input stages or exclude one another, and all others; one a strategy."""
     taken: list[Screened] = []
@@ -124,21 +120,14 @@ def _without_rivals(screened: Iterable[Screened], case: Case, registry: Registry
 
 def _exclude(one: Screened, other: Screened, case: Case, registry: Registry) -> bool:
     """Whether one of two would not be tried once the other was kept, as its strategy says."""
-    pairs = ((one, other), (other, one))
-    return any(not _applies_beside(this.candidate, that.candidate, case, registry) for this, that in pairs)
-
-
-def _applies_beside(candidate: Candidate, other: Candidate, case: Case, registry: Registry) -> bool:
-    try:
-        plan = candidate_plan(registry, case.plan, other.changes)
-        return bool(candidate.strategy.applies(replace(case, plan=plan, setup=registry.fold(plan))))
-    except PLUGIN_ERRORS:  # a plugin's crash is a result, not the end
-        return False
-
-
-def _look(screening: Screening, members: Sequence[Screened]) -> Screened | None:
-    candidate = stacked(screening.state, screening.context.runner.registry, members)
-    return screening.look(candidate) if candidate is not None else None
+    for this, that in ((one.candidate, other.candidate), (other.candidate, one.candidate)):
+        try:
+            plan = candidate_plan(registry, case.plan, that.changes)
+            if not this.strategy.applies(replace(case, plan=plan, setup=registry.fold(plan))):
+                return True
+        except PLUGIN_ERRORS:  # a plugin's crash is a result, not the end
+            return True
+    return False
 
 
 def stacked(state: SearchState, registry: Registry, members: Sequence[Screened]) -> Candidate | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
+import numpy as np
+
 from autoopt.errors import TrialFailed
 from autoopt.records import (
     Advice,
@@ -15,6 +17,7 @@ from autoopt.records import (
     Noise,
     Objective,
     Plan,
+    Record,
     Round,
     RunParts,
     Sites,
@@ -29,11 +32,39 @@ from autoopt.records.parallel import Sharing
 from autoopt.records.tuning import Tuning
 from autoopt.registry import Registry
 from autoopt.script.sayable import own_setup
-from autoopt.search.aa_control import AAControl
 from autoopt.search.compare.comparison import Comparison, Side
+from autoopt.search.compare.statistics import MIN_BLOCKS
 from autoopt.simplify.stage_profile import StageProfile
 from autoopt.storage.history import KnownNoise, Remembered
 from autoopt.strategy import Case, PipelineView, Strategy
+
+
+class AAControl(Record):
+    """The A/A control, and what it says of the baseline besides."""
+
+    noise: Noise
+    comparison: Comparison
+    doubts: tuple[str, ...] = ()
+
+    @property
+    def side(self) -> Side:
+        return self.comparison.incumbent
+
+    @property
+    def start_seconds(self) -> float:
+        """Seconds to start a trial and warm it up: half of what a pair of them took."""
+        pairs = [pair.startup_seconds for pair in self.comparison.pairs]
+        return max(float(np.median(pairs)) / 2 if pairs else 5.0, 0.5)
+
+    @property
+    def pair_seconds(self) -> float:
+        """Seconds of a pair of processes with the fewest blocks that count; 0 where none was measured."""
+        pairs = [pair for pair in self.comparison.pairs if pair.block_log_ratios]
+        seconds = [
+            pair.startup_seconds + MIN_BLOCKS * (pair.seconds - pair.startup_seconds) / len(pair.block_log_ratios)
+            for pair in pairs
+        ]
+        return float(np.median(seconds)) if seconds else 0.0
 
 
 @dataclass(frozen=True)

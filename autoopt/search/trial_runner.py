@@ -6,7 +6,7 @@ import copy
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from autoopt.search.accept.losses import ROUNDING
 from autoopt.search.accept.trainings import Turns
 from autoopt.search.budget_allocation import START_SECONDS, TimeLimits
 from autoopt.search.compare.arm import Arm, ScriptArm, TrialArm
-from autoopt.search.memory_ledger import MemoryLedger
+from autoopt.search.compare.comparison import Comparison
 from autoopt.trial.parent import Launcher
 from autoopt.trial.places import Place, ThreadWorkers, Workers
 from autoopt.trial.protocol import ScriptSpec, TrialSpec
@@ -38,6 +38,45 @@ CONFIRMED = 1
 """Evaluations after the first that reaches the target, which must reach it as well."""
 
 OnProgress = Callable[[JsonDict], None]
+
+
+class MemoryLedger:
+    """Peaks of plans on a device.
+
+    Attributes:
+        limit_bytes: that all processes on the device have together; None where that is not known, as on a CPU.
+    """
+
+    def __init__(self) -> None:
+        self.limit_bytes: int | None = None
+        self._peaks: dict[str, int] = {}
+        self._too_much: float = inf  # of two that were seen not to fit
+
+    def note(self, comparison: Comparison) -> None:
+        """What a comparison has shown of both plans."""
+        for side in (comparison.incumbent, comparison.candidate):
+            self.note_peak(side.plan, side.peak_memory_bytes)
+        if comparison.mode == "alternating":
+            together = self._together(comparison.incumbent.plan, comparison.candidate.plan)
+            self._too_much = min(self._too_much, together or inf)
+
+    def note_peak(self, plan: Plan, peak: int | None) -> None:
+        if peak:
+            self._peaks[plan.key] = max(self._peaks.get(plan.key, 0), peak)
+
+    def fit_together(self, one: Plan, other: Plan) -> bool:
+        """Whether processes of two plans are known to fit, or not known not to.
+
+        A plan that was not measured counts as the one next to it.
+        """
+        together = self._together(one, other)
+        return together is None or (together < self._too_much and together <= (self.limit_bytes or inf))
+
+    def _together(self, one: Plan, other: Plan) -> int | None:
+        first, second = self._peaks.get(one.key), self._peaks.get(other.key)
+        if first is None and second is None:
+            return None
+        return (first or second or 0) + (second or first or 0)
 
 
 class TrialRunner:

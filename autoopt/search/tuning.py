@@ -61,16 +61,11 @@ def tune(context: RunContext, state: SearchState, options: Options) -> None:
         return
     state.tuning = Tuner(context, state, space, empty).run()
     best, default = state.tuning.trial(state.tuning.best), state.tuning.trial(state.tuning.default)
-    if best is not None and _worth_a_proof(best, default):
+    if best is None or best.seconds_to_target is None:
+        return
+    usual = default.seconds_to_target if default is not None else None
+    if usual is None or usual > FINER * best.seconds_to_target:
         state.tuned = {STRATEGY: {"found": best.values}}
-
-
-def _worth_a_proof(best: TuningTrial, default: TuningTrial | None) -> bool:
-    if best.seconds_to_target is None:
-        return False
-    if default is None or default.seconds_to_target is None:
-        return True
-    return best.number != default.number and default.seconds_to_target > FINER * best.seconds_to_target
 
 
 def _own_values(state: SearchState, space: dict[str, str]) -> dict[str, float]:
@@ -149,7 +144,10 @@ class Tuner:
         """Trials until the time for them is up; the workload's own values first, where they lie in the space."""
         context, began = self.context, self.context.now()
         deadline = began + SHARE * (context.allocation.search_deadline(0) - began)
-        default = self._enqueue_own()
+        own = self.document.own
+        default = all(self.distributions[name]._contains(value) for name, value in own.items())
+        if default:
+            self.study.enqueue_trial(dict(own))
         trials: list[TuningTrial] = []
         while len(trials) < MOST_TRIALS and not context.stopping() and context.now() + self._longest() < deadline:
             trials.append(self._trial(len(trials), deadline))
@@ -169,13 +167,6 @@ class Tuner:
                 "seconds": context.now() - began,
             }
         )
-
-    def _enqueue_own(self) -> bool:
-        own = self.document.own
-        inside = all(self.distributions[name]._contains(value) for name, value in own.items())
-        if inside:
-            self.study.enqueue_trial(dict(own))
-        return inside
 
     def _longest(self) -> float:
         """Seconds that a trial takes at most, about."""

@@ -9,8 +9,7 @@ from autoopt.benchmark.target import mean_seconds
 from autoopt.errors import TrialFailed
 from autoopt.records import Change, Estimate, Headline, Plan, Quality, Record, Speedup, Verdict
 from autoopt.records.messages import TrainingRun
-from autoopt.search.aa_control import AAControl
-from autoopt.search.accept.evidence import Evidence, TrainedPair, lost_margin, near_limit
+from autoopt.search.accept.evidence import Evidence, TrainedPair, lost_margin
 from autoopt.search.accept.gate import judge_runs
 from autoopt.search.accept.metric import PAST, parts_to
 from autoopt.search.accept.time_to_target import (
@@ -24,8 +23,9 @@ from autoopt.search.accept.time_to_target import (
 from autoopt.search.at_once import of_plans
 from autoopt.search.compare.comparison import Comparison, Decision, Side
 from autoopt.search.first_training import train_beside, train_first
+from autoopt.search.fit_memory import Attempt
 from autoopt.search.run_context import RunContext
-from autoopt.search.state import SearchState
+from autoopt.search.state import AAControl, SearchState
 from autoopt.search.whole_runs import shown_by_whole_runs
 from autoopt.strategy import Risk
 
@@ -113,7 +113,7 @@ def _check(context: RunContext, state: SearchState, end: float, doubted: bool) -
     trouble, failed = memory_trouble(context, state, comparison)
     if trouble:
         return Verification(speedup=Speedup(throughput=None if failed else comparison.estimate)), trouble
-    trains_otherwise = _trains_otherwise(context, state)
+    trains_otherwise = gate.risk_over(plan, state.baseline).trains_otherwise
     if not trains_otherwise:
         seen = gate.evidence(plan, state.baseline, state.facts)
         comparison = by_whole_run(comparison, seen, state.objective)
@@ -271,10 +271,6 @@ def _headline(
         quality,
         state.noise.process_sd,
     )
-
-
-def _trains_otherwise(context: RunContext, state: SearchState) -> bool:
-    return context.gate.risk_over(state.incumbent, state.baseline).trains_otherwise
 
 
 def _verification(
@@ -455,14 +451,6 @@ def _trainings_due(context: RunContext, state: SearchState) -> float:
 SECONDS = 600.0
 
 
-class Worst(Record):
-    """Memory of steps on the largest batch, in bytes."""
-
-    peak_memory_bytes: int | None = None
-    allocated_memory_bytes: int | None = None
-    allocation_retries: int = 0
-
-
 def memory_trouble(context: RunContext, state: SearchState, comparison: Comparison) -> tuple[str, bool]:
     """Why the incumbent leaves too little memory free, and whether it failed; empty where it leaves enough.
 
@@ -472,38 +460,33 @@ def memory_trouble(context: RunContext, state: SearchState, comparison: Comparis
     reason = lost_margin(comparison.incumbent, comparison.candidate, limit)
     if reason or limit is None or state.facts.static_shapes:
         return reason and f"memory: {reason}", False
-    try:
-        after = _worst(context, state.incumbent)
-    except TrialFailed as failure:
-        return (f"on the largest batch: {failure.reason}", True) if _fits(context, state.baseline) else ("", False)
-    reason = near_limit(after.peak_memory_bytes, limit, after.allocation_retries, after.allocated_memory_bytes)
-    if not reason:
+    after = _worst(context, state.incumbent, limit)
+    if isinstance(after, Attempt) and not after.near_limit:
         return "", False
-    try:
-        before = _worst(context, state.baseline)
-    except TrialFailed:
-        return "", False  # the baseline does not fit there at all
+    before = _worst(context, state.baseline, limit)
+    if isinstance(before, TrialFailed):  # the baseline does not fit there at all
+        return "", False
+    if isinstance(after, TrialFailed):
+        return f"on the largest batch: {after.reason}", True
     as_full = (before.peak_memory_bytes or 0) >= (after.peak_memory_bytes or 0)
     as_pressed = before.allocation_retries >= after.allocation_retries
-    return ("", False) if as_full and as_pressed else (f"memory: on the largest batch {reason}", False)
+    return ("", False) if as_full and as_pressed else (f"memory: on the largest batch {after.near_limit}", False)
 
 
-def _fits(context: RunContext, plan: Plan) -> bool:
-    try:
-        _worst(context, plan)
-    except TrialFailed:
-        return False
-    return True
+def _worst(context: RunContext, plan: Plan, limit: int) -> Attempt | TrialFailed:
+    """Memory of steps on the largest batch, or how they failed."""
 
-
-def _worst(context: RunContext, plan: Plan) -> Worst:
-    def measure() -> Worst:
+    def measure() -> Attempt:
         task = "autoopt.benchmark.tasks:largest_batch"
         found = context.runner.ask(plan, task, timeout=SECONDS, label="largest")
-        return Worst(
+        return Attempt(
             peak_memory_bytes=found.get("peak_memory_bytes"),
             allocated_memory_bytes=found.get("allocated_memory_bytes"),
+            limit_bytes=limit,
             allocation_retries=found.get("allocation_retries", 0),
         )
 
-    return context.run.step("largest", {"plan": plan.model_dump()}, measure, Worst)
+    try:
+        return context.run.step("largest", {"plan": plan.model_dump()}, measure, Attempt)
+    except TrialFailed as failure:
+        return failure

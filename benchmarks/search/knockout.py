@@ -36,7 +36,6 @@ def _gives(value: Any) -> Callable[..., Any]:
 
 RULES: dict[str, dict[str, Any]] = {
     "a large gain ends the screening": {"screening.Screening._outstanding": _gives(None)},
-    "further looks while a gain can be proved": {"rounds.Rounds._look_again": _gives(False)},
     "looks in one process": {"race.SwitchedLooks.possible": _gives(False)},
     "stacks": {"rounds.look_at_stacks": _gives(None)},
     "on top of a stack: rivals, complements": {"stack._further": _gives([])},

@@ -15,8 +15,7 @@ from autoopt.records import Change, Decided, JsonDict, Plan, Verdict
 from autoopt.search.ablate import ablate, alone, take_apart
 from autoopt.search.at_once import compare_switched, switchable_from
 from autoopt.search.baseline import benchmark, described
-from autoopt.search.candidate import Candidate, shares
-from autoopt.search.compare.comparison import Comparison, Decision, PairOfProcesses
+from autoopt.search.compare.comparison import Decision
 from autoopt.search.decided import decided
 from autoopt.search.state import Part, SearchState
 from autoopt.search.verify import seconds_due
@@ -163,22 +162,6 @@ def test_time_decides_how_many_equal_parts_can_be_told_from_none(tmp_path: Path,
     state = stack(made, {"one": Part(0.3), "other": Part(0.3)})
     take_apart(made.context, state, made.clock() + seconds)
     assert len(state.incumbent.changes) == kept
-
-
-def test_parts_of_a_whole_that_falls_short_are_not_told_from_chance_by_it() -> None:
-    changes = tuple(Change(strategy=name) for name in ("amp", "matmul"))
-    parts = {"amp": Part(0.47, error=0.03, bar=3.0), "matmul": Part(0.26, error=0.03, bar=3.0)}
-    plan = Plan(changes=changes)
-    stacked = Candidate(strategy("amp"), changes[0], changes[1:], plan, None, stacked=True, parts=parts)
-
-    def proof(log_ratio: float) -> Comparison:
-        pair = PairOfProcesses(log_ratio=log_ratio, standard_error=0.01, block_log_ratios=(log_ratio,))
-        return Comparison(decision=Decision.ACCEPT, pairs=(pair, pair), between_process_sd=0.02)
-
-    assert all(part.firm for part in shares(stacked, proof(0.73), ()).values())
-    one, other = (shares(stacked, proof(0.47), ())[name] for name in ("amp", "matmul"))
-    assert one.firm
-    assert not other.firm
 
 
 def test_a_whole_that_was_proved_is_not_dropped_to_nothing(tmp_path: Path) -> None:

@@ -27,7 +27,6 @@ from autoopt.testing.fakes import Behaviour, NoiseModel
 from autoopt.testing.strategies import sample_case
 from benchmarks.truth.loaders import Case as LoaderCase
 from benchmarks.truth.loaders import run
-from made_up import comparison
 from simulated import World, product, strategy, verdicts
 
 
@@ -93,7 +92,7 @@ def test_a_comparison_is_planned_by_the_pairs_that_were_seen() -> None:
 def seen(name: str, gain: float, error: float = 0.05, stage: str = "forward") -> Screened:
     candidate: Any = SimpleNamespace(strategy=SimpleNamespace(name=name, stages=(stage,)), stacked=False)
     trial: Any = SimpleNamespace(id=1)
-    return Screened(candidate, trial, log(gain), (comparison(),), error)
+    return Screened(candidate, trial, log(gain), error)
 
 
 def predicted(value: float, kind: EstimateKind = EstimateKind.SIMULATED, low: float | None = None) -> Estimate:
@@ -149,6 +148,24 @@ def test_the_way_back_is_kept_for_what_may_bring_more_than_is_to_be_expected(mon
     assert costs.way_back(doubtful, [seen("channels_last", 1.2)]) == 0.0
     assert costs.way_back(doubtful, [seen("channels_last", 1.2), seen("cache", 1.6)]) > 30.0
     assert costs.way_back(doubtful, []) == 0.0
+
+
+def test_all_that_predictions_promise_has_the_first_look(tmp_path: Path) -> None:
+    """Three changes whose predictions hold: one look and one proof in place of three of each."""
+    speeds = {"idle": 1.0, "one": 1.3, "two": 1.25, "three": 1.2, "slow": 0.8}
+
+    def told(name: str) -> Strategy:
+        return strategy(name, predict=lambda self, case, setting: predicted(speeds[name]))
+
+    noise = NoiseModel("normal", process_sd=0.01)
+    made = World(tmp_path, *map(told, speeds), speed=product(speeds), noise=noise, budget=300.0)
+    outcome = made.go()
+    assert outcome.state.looks[0].candidate.plan.names() == ("one", "two", "three")
+    assert outcome.best.plan.names() == ("one", "two", "three")
+    kept = [trial for trial in outcome.state.trials if trial.verdict is Verdict.KEPT]
+    assert len(kept) == 1
+    assert kept[0].predicted is not None
+    assert kept[0].predicted.value == pytest.approx(1.3 * 1.25 * 1.2)
 
 
 # Looks that are not taken: what no setting can mend, and what cannot pay whatever the graph leaves out.
