@@ -29,7 +29,6 @@ class Batches:
         self._move = move
         self.samples = 0
         self.until: float | None = None
-        self.stopped = False
 
     def __len__(self) -> int:
         return len(self._loader)
@@ -39,7 +38,6 @@ class Batches:
         self.samples = 0
         for batch in self._loader.loader:
             if self.until is not None and perf_counter() > self.until:
-                self.stopped = True
                 raise TimeUpError
             self.samples += samples_of(batch) or 1
             yield batch if self._move is None else self._move(batch)
@@ -87,22 +85,6 @@ class Evaluation:
     def samples(self) -> int:
         """Samples that the latest evaluation read."""
         return self.batches.samples
-
-    def count(self, model: nn.Module, max_seconds: float) -> int | None:
-        """Samples that an evaluation reads; None where it takes longer than it may.
-
-        Raises:
-            WorkloadError: as an evaluation.
-        """
-        batches = self.batches
-        batches.until, batches.stopped = perf_counter() + max_seconds, False
-        try:
-            self(model)
-        except TimeUpError:
-            pass
-        finally:
-            batches.until = None
-        return None if batches.stopped else batches.samples
 
     def __call__(self, model: nn.Module) -> dict[str, float]:
         """The metrics; one that is not finite is ``nan`` or ``inf`` as it came.
