@@ -97,22 +97,6 @@ def probe_losses(live: TrialContext, steps: int) -> JsonDict:
     return run_block_until(live.training, lambda done, _: done >= steps, most=steps).model_dump()
 
 
-def evaluated(live: TrialContext, max_seconds: float) -> JsonDict:
-    """Evaluates once, to count the ``samples`` that are read; None without an evaluation, or where it takes longer."""
-    training = live.training
-    if training.evaluation is None:
-        return {"samples": None}
-    if training.group.size > 1 and training.setup.distributed.fully_sharded is not None:
-        return {"samples": None}  # none may stop before the others
-    evaluation = training.evaluation
-
-    def count() -> int | None:
-        return evaluation.samples if evaluation.within(training.model, max_seconds) is not None else None
-
-    with training.device.watched():
-        return {"samples": training.group.on_first(count)}
-
-
 @drives
 def evaluations(live: TrialContext, count: int, seconds: float, stage: str = "evaluate") -> JsonDict:
     """Evaluates so often at the present weights: :class:`~autoopt.records.evaluating.HeldEvaluations`.

@@ -80,7 +80,6 @@ class NoiseModel:
 class Behaviour:
     """How a plan truly behaves on the simulated machine.
 
-    ``evaluated_samples``: those that an evaluation reads.
     ``fails`` is raised when the process has trained ``fails_at`` steps (0: while it is built).
     ``loss``: loss by step, the same for every process of this plan.
     ``process_sd``: how its processes scatter (log), where that is not as the machine's do.
@@ -95,7 +94,6 @@ class Behaviour:
     startup_seconds: float = 2.0
     warm_up_steps: int = 10
     memory_bytes: int = 1 << 28
-    evaluated_samples: int | None = 100
     loss: Callable[[int], float | None] = lambda step: 2.0 / (1.0 + 0.01 * step)
     fails: TrialFailed | None = None
     fails_at: int = 0
@@ -247,11 +245,6 @@ class FakeArm:
             return self.block(seconds, min_steps, 0.0, cycle)
         finally:
             self.behaviour, self.steps = own, steps
-
-    def evaluated(self, max_seconds: float) -> int | None:
-        self._usable()
-        self._machine.clock.advance(min(max_seconds, 0.1))
-        return self.behaviour.evaluated_samples
 
     def freeze(self) -> None:
         self._usable()

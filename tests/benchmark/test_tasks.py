@@ -287,15 +287,6 @@ def test_numbers_that_are_not_finite_never_reach_a_document(monkeypatch: pytest.
     assert run.metrics == {}
 
 
-def test_samples_of_an_evaluation_are_counted_or_it_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    it = live(monkeypatch)
-    assert tasks.evaluated(it, max_seconds=60.0) == {"samples": 128}
-    assert tasks.evaluated(it, max_seconds=-1.0) == {"samples": None}
-    assert tasks.evaluated(it, max_seconds=60.0) == {"samples": 128}
-    it.training.evaluation = None
-    assert tasks.evaluated(it, max_seconds=60.0) == {"samples": None}
-
-
 def test_a_copy_of_a_state_lies_on_the_host_where_the_device_is_full() -> None:
     device = Device(torch.device("cpu"), 6100)
     assert device.tensors is not None

@@ -81,7 +81,6 @@ def test_legs_and_warm_up_end_at_the_same_step_in_both(two: TrialGroup) -> None:
     over = False
     while not over:
         over = two.call(f"{TASKS}:train_leg", timeout=90, seconds=0.02, max_seconds=60.0)["over"]
-    assert two.call(f"{TASKS}:evaluated", timeout=60, max_seconds=10.0)["samples"] == 100
 
 
 def test_what_is_looked_at_in_one_process_leaves_the_group_as_it_was(two: TrialGroup) -> None:

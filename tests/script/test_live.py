@@ -34,7 +34,6 @@ MEASURING: tuple[tuple[str, JsonDict], ...] = (
     ("benchmark:switched_block", {"plan": PLAN, "seconds": 0.05}),
     ("benchmark:monitored_block", {"seconds": 0.05}),
     ("benchmark:probe_losses", {"steps": 3}),
-    ("benchmark:evaluated", {"max_seconds": 5.0}),
     ("benchmark:evaluations", {"count": 1, "seconds": 5.0}),
     ("benchmark:flops", {}),
     ("benchmark:inspect", {"strategies": ["channels_last", "amp", "fused_optimizer", "flash_attention", "workers"]}),

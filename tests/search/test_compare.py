@@ -17,7 +17,7 @@ from autoopt.records.account import Row
 from autoopt.records.messages import Block
 from autoopt.search.accept.time_to_target import step_times
 from autoopt.search.compare.arena import block_length
-from autoopt.search.compare.arm import EVALUATED, READY, RUN_BLOCK, WARM_UP, TrialArm
+from autoopt.search.compare.arm import READY, RUN_BLOCK, WARM_UP, TrialArm
 from autoopt.search.compare.comparison import Comparison, Decision, Rule, SideStatistics
 from autoopt.search.compare.contest import compare
 from autoopt.search.compare.noise import control
@@ -59,26 +59,6 @@ def test_large_effects_are_decided(kind, effect, decisions) -> None:
         found = run(fake, seed=seed, noise=noise)
         assert found.decision in decisions, found.reason
         assert found.estimate.low <= effect <= found.estimate.high
-
-
-def evaluating(effect: float, baseline: int | None, candidate: int | None, **rule: Any) -> Comparison:
-    def behave(plan: Plan) -> Behaviour:
-        faster = effect if plan.changes else 1.0
-        return Behaviour(step_seconds=0.02 / faster, evaluated_samples=candidate if plan.changes else baseline)
-
-    return run(FakeMachine(behave=behave, noise=NoiseModel("quiet")), Rule(max_seconds=300, **rule))
-
-
-def test_what_an_evaluation_reads_is_counted_where_a_change_is_accepted() -> None:
-    found = evaluating(1.5, 100, 40)
-    assert found.decision is Decision.ACCEPT
-    assert (found.incumbent.evaluated_samples, found.candidate.evaluated_samples) == (100, 40)
-    for uncounted in (
-        evaluating(0.5, 100, 40),
-        evaluating(1.5, 100, 40, until_error=0.03),
-        evaluating(1.5, None, None),
-    ):
-        assert uncounted.candidate.evaluated_samples is None
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -443,8 +423,6 @@ class Process:
             return self.inner.ready().model_dump()
         if task == WARM_UP:
             return self.inner.warm_up(**arguments).model_dump()
-        if task == EVALUATED:
-            return {"samples": self.inner.evaluated(**arguments)}
         return self.inner.block(**arguments).model_dump()
 
     def freeze(self) -> None:
@@ -463,10 +441,8 @@ def test_tasks_are_called_by_name_and_answers_are_documents() -> None:
     assert arm.ready().facts.name == "fake"
     assert arm.warm_up(5.0).steady
     assert isinstance(arm.block(0.3, 4, 0.1), Block)
-    assert arm.evaluated(10.0) == 100
-    assert [task for task, _, _ in process.calls] == [READY, WARM_UP, RUN_BLOCK, EVALUATED]
-    assert process.calls[-1][2] == {"max_seconds": 10.0}
-    assert process.calls[-2][2] == {"seconds": 0.3, "min_steps": 4, "ramp_seconds": 0.1, "cycle": 1}
+    assert [task for task, _, _ in process.calls] == [READY, WARM_UP, RUN_BLOCK]
+    assert process.calls[-1][2] == {"seconds": 0.3, "min_steps": 4, "ramp_seconds": 0.1, "cycle": 1}
     assert all(timeout >= 60 for _, timeout, _ in process.calls)
 
 

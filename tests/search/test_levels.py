@@ -388,6 +388,8 @@ def test_rounding_may_move_what_an_unfinished_model_gets_right(metrics: tuple[fl
     objective = OBJECTIVE.model_copy(update={"target": None, "tolerance": 0.005})
     assert bool(levels.other_evaluation(usual, other, objective, levels.FLIPPED)) is lost
     assert levels.other_evaluation(usual, other, objective, 0), "what is exact moves nothing"
+    fewer = usual.model_copy(update={"evaluated_samples": 128})
+    assert "evaluated on 128 samples" in levels.other_evaluation(usual, fewer, objective, levels.FLIPPED)
 
 
 def test_metrics_of_the_same_weights_on_other_data_say_nothing() -> None:

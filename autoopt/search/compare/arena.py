@@ -239,13 +239,6 @@ class Arena:
             failed = TrialFailed("error", error.message, detail=error.detail, where="build")
             raise SeatFailedError(seat, failed, others) from error
 
-    def evaluated(self, seat: Seat, seconds: float) -> int | None:
-        """Samples that an evaluation of a seat's process reads; None where that is unknown in so many seconds."""
-        assert seat.arm is not None
-        with self._blaming(seat):
-            self._run(seat.arm)
-            return seat.arm.evaluated(seconds)
-
     def forget(self) -> None:
         """Takes this arena's blocks out of the sides' sums again."""
         for seat in self.seats:

@@ -15,7 +15,6 @@ READY = "autoopt.benchmark.tasks:ready"
 WARM_UP = "autoopt.benchmark.tasks:warm_up"
 RUN_BLOCK = "autoopt.benchmark.tasks:run_block"
 SWITCHED_BLOCK = "autoopt.benchmark.tasks:switched_block"
-EVALUATED = "autoopt.benchmark.tasks:evaluated"
 
 SETTLING_STEPS = 3
 """Steps after a process first takes a plan on that are not measured: kernels are chosen, memory is asked for."""
@@ -57,9 +56,6 @@ class Arm(Protocol):
     def switched_block(self, plan: Plan, seconds: float, min_steps: int, ramp_seconds: float, cycle: int = 1) -> Block:
         """The same under another plan, which the process takes on for it, or under its own; it is then as it was, but
         for its place in the data. What a process takes on for the first time settles before it is measured."""
-
-    def evaluated(self, max_seconds: float) -> int | None:
-        """Samples that an evaluation reads; None where that is unknown in so many seconds."""
 
     def freeze(self) -> None:
         """Stops the process tree where it stands."""
@@ -152,11 +148,6 @@ class TrialArm:
         if block.samples == 0:
             raise TrialFailed("error", f"{block.steps} steps trained on no sample")
         return block
-
-    def evaluated(self, max_seconds: float) -> int | None:
-        timeout = self._patience * max_seconds + 60.0
-        samples: int | None = self._process.call(EVALUATED, timeout=timeout, max_seconds=max_seconds)["samples"]
-        return samples
 
     def freeze(self) -> None:
         self._process.freeze()

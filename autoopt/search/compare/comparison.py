@@ -94,8 +94,7 @@ class Side(Record):
     """One arm over all its processes. Rates: totals over total seconds. Sizes in bytes. ``samples_per_second`` and
     ``samples_per_step`` are None where samples cannot be counted: a step is the unit then.
 
-    ``evaluated_samples``: those that an evaluation reads, counted where a change is accepted. ``page_faults``: minor
-    faults of a step, the mean of all blocks; None where the system does not count them.
+    ``page_faults``: minor faults of a step, the mean of all blocks; None where the system does not count them.
     """
 
     plan: Plan = Plan()
@@ -114,7 +113,6 @@ class Side(Record):
     peak_host_memory_bytes: int | None = None
     allocation_retries: int = 0
     recompilations: int = 0
-    evaluated_samples: int | None = None
     page_faults: float | None = None
     blocks: int = 0
     seconds: float = 0.0
@@ -158,7 +156,6 @@ class SideStatistics:
     startups: list[Startup] = field(default_factory=list)
     paths: list[dict[int, float | None]] = field(default_factory=list)
     fixed_seconds: list[float] = field(default_factory=list)
-    evaluated_samples: int | None = None
 
     def started(self, startup: Startup) -> None:
         self.startups.append(startup)
@@ -220,7 +217,6 @@ class SideStatistics:
             peak_host_memory_bytes=host,
             allocation_retries=sum(block.allocation_retries for block in blocks),
             recompilations=sum(block.recompilations for block in blocks),
-            evaluated_samples=self.evaluated_samples,
             page_faults=_of_a_step([block.page_faults for block in blocks], steps),
             blocks=len(blocks),
             seconds=seconds,

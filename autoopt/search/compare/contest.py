@@ -59,8 +59,6 @@ _ALTERNATING_BLOCKS = 10
 """Of one process and then of the other, where both do not fit together: enough for a standard error of either."""
 _LEAST_WARM_UP = 1.0
 """Seconds in which steps become steady at the least, however little time is left."""
-_EVALUATING_SECONDS = 10.0
-"""The longest evaluation of an accepted change that is counted; a longer one is counted in whole trainings."""
 
 
 class Several(Record):
@@ -411,22 +409,6 @@ class Contest:
             if pair is not None:
                 rival.disturbed += pair.disturbed
                 rival.test.add(pair)
-        if len(self.rivals) == 1 and self._mode in ("interleaved", "unfrozen") and self._rule.until_error is None:
-            self._count_evaluated(arena, self.rivals[0])
-
-    def _count_evaluated(self, arena: Arena, rival: _Rival) -> None:
-        """Lets both sides of an accepted change evaluate once, to see that they look at the same samples."""
-        left = self._left(rival)
-        decided = rival.test.decide(left) if rival.waits and left > 0 else None
-        if decided is None or decided[0] is not Decision.ACCEPT:
-            return
-        for seat, whose in ((self._shared, None), (rival.seat, rival)):
-
-            def count(seat: Seat = seat) -> None:
-                seat.side.evaluated_samples = arena.evaluated(seat, min(_EVALUATING_SECONDS, left / 2))
-
-            if not self._guarded(arena, whose, count):
-                return
 
     def _document(self, rival: _Rival) -> Comparison | None:
         if rival.decided is None:
