@@ -26,8 +26,6 @@ from autoopt.records import JsonDict
 
 _HALF = 0.5
 """A device with more of its memory taken is not asked for twice the batch."""
-_ROOM = 2
-"""Times the bytes of a training's state that must be free for a copy of it."""
 _SECONDS = 120.0
 """Reading a batch may take this long before it counts as hung."""
 
@@ -88,7 +86,7 @@ def restored(training: LiveTraining) -> Iterator[None]:
     training's clock forgets what was measured in the meantime.
     """
     model, optimizers, scaler = training.model, training.optimizers, training.scaler
-    kept = KeptState(model, optimizers, training.device.torch, room=_ROOM)
+    kept = KeptState(model, optimizers, training.device.torch, room=2)
     gradients = [(p, None if p.grad is None else p.grad.clone()) for p in model.parameters()]
     schedule = deepcopy(training.schedule.state_dict())
     scaled = deepcopy(scaler.state_dict()) if scaler else None
