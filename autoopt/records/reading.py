@@ -1,13 +1,20 @@
-"""Reads the documents that a run leaves behind, or says in one line why one cannot be read."""
+"""Reads the documents that a run leaves behind, or says in one line why one cannot be read.
+
+What comes from outside is read by pydantic, which names each wrong value; what autoopt's own processes send each other
+reads itself (:mod:`autoopt.records.record`).
+"""
 
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pydantic import TypeAdapter, ValidationError
+
 from autoopt.errors import DocumentError
-from autoopt.records import SCHEMA_VERSION, Record, Result, ValidationError
+from autoopt.records import SCHEMA_VERSION, Record, Result
 
 R = TypeVar("R", bound=Record)
 
@@ -51,11 +58,15 @@ def read_document(path: Path, kind: type[R]) -> R:
             hint="it was written by a newer autoopt: upgrade with pip install --upgrade torch-autoopt",
         )
     try:
-        return kind.model_validate(document)
-    except ValidationError as error:
-        raise DocumentError(f"{path} is damaged: {error}".replace("\n", " ")) from None
-    except RecursionError:
-        raise DocumentError(f"{path} is damaged: nested too deeply") from None
+        found: R = _reader(kind).validate_python(document)  # type: ignore[arg-type]
+        return found
+    except (ValidationError, RecursionError) as error:
+        raise DocumentError(f"{path} is damaged: {_first(error)}") from None
+
+
+@cache
+def _reader(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
 def read_json(path: Path) -> Any:
@@ -76,14 +87,26 @@ def read_json(path: Path) -> Any:
         raise DocumentError(f"{path} is damaged: nested too deeply") from None
 
 
+def _first(error: ValidationError | RecursionError) -> str:
+    """The first complaint of a validation, with its place in the document, and how many others there are."""
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    first, *others = error.errors(include_url=False)
+    why = first["msg"].removeprefix("Value error, ")
+    got = "" if isinstance(first["input"], dict) else f", got {_short(first['input'])}"
+    more = f" (and {len(others)} more)" if others else ""
+    where = _short(".".join(map(str, first["loc"])), 120) if first["loc"] else ""
+    return ": ".join(filter(None, [where, why])).replace("\n", " ") + got + more
+
+
 def _kind(value: object) -> str:
     names = {list: "an array", str: "text", bool: "true or false", int: "a number", float: "a number"}
     return names.get(type(value), "null")
 
 
-def _short(value: object) -> str:
+def _short(value: object, most: int = 40) -> str:
     try:
         text = "missing" if value is None else str(value)
     except ValueError:  # an integer of more digits than Python prints
         text = "a very large number"
-    return text if len(text) <= 40 else text[:37] + "..."
+    return text if len(text) <= most else text[: most - 3] + "..."
