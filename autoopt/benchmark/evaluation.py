@@ -29,6 +29,7 @@ class Batches:
         self._move = move
         self.samples = 0
         self.until: float | None = None
+        self.stopped = False
 
     def __len__(self) -> int:
         return len(self._loader)
@@ -38,6 +39,7 @@ class Batches:
         self.samples = 0
         for batch in self._loader.loader:
             if self.until is not None and perf_counter() > self.until:
+                self.stopped = True
                 raise TimeUpError
             self.samples += samples_of(batch) or 1
             yield batch if self._move is None else self._move(batch)

@@ -39,8 +39,9 @@ class Recorded:
         """
         if self.state != "orphan" or None in (self.machine.get("boot"), now.get("boot")):
             return self.down
-        rebooted, kills = self.machine["boot"] != now["boot"], (self.machine.get("oom_kills"), now.get("oom_kills"))
-        return self.down + (rebooted or (None not in kills and kills[1] > kills[0]))
+        before, after = self.machine.get("oom_kills"), now.get("oom_kills")
+        killed = before is not None and after is not None and after > before
+        return self.down + int(killed or self.machine["boot"] != now["boot"])
 
 
 def read_steps(records: Iterable[JsonDict], name: str) -> dict[str, list[Recorded]]:
