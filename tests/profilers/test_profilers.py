@@ -13,8 +13,12 @@ import pytest
 from autoopt import profilers
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.errors import EnvironmentLacks
+from autoopt.options import Options
 from autoopt.profilers import check_tools, tasks
+from autoopt.records import Profile
+from autoopt.records.reading import read_document
 from autoopt.registry import load_strategies
+from autoopt.script.command import parse
 from autoopt.trial.protocol import TrialSpec
 
 SPEC = TrialSpec(workload=f"{Path(__file__).parents[1] / 'train' / 'train_workload.py'}:build")
@@ -68,8 +72,11 @@ def test_a_profiler_that_fails_is_a_note(monkeypatch: pytest.MonkeyPatch, tmp_pa
     def fails(*args: object) -> None:
         raise TrialFailed("error", "line_profiler could not look at the training")
 
+    document = read_document(Path(__file__).parents[1] / "golden" / "profile.json", Profile)
+    monkeypatch.setattr(profile, "profile", lambda *args, **options: document)
     monkeypatch.setattr(profile, "profile_with", fails)
-    found = profile._profiled(None, "lines", tmp_path)  # type: ignore[arg-type]
+    options = Options(out=tmp_path / "run", budget_seconds=60.0)
+    (found,) = profile.profile_run(parse(SPEC.workload), options, tools=("lines",)).profilers
     assert (found.tool, found.file) == ("lines", None)
     assert found.lines[0] == "failed: line_profiler could not look at the training"
 

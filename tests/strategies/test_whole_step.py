@@ -163,7 +163,7 @@ def test_a_survey_that_puts_everything_back_leaves_no_stale_recording(recorder: 
             run.one_step(batches)
     found.append(float(run.step(batches)))
     assert [*found, *losses(run, 5)] == pytest.approx(expected, rel=1e-5)
-    assert recorder.recorded >= 2
+    assert recorder.recorded, "steps are replayed"
 
 
 def test_a_batch_that_is_not_on_the_device_runs_as_it_is(

@@ -20,7 +20,15 @@ from time import perf_counter
 from typing import Any
 
 from autoopt_strategies.common import Setting
-from autoopt_strategies.compute.rewriting.source import Edits, Refused, edited, function_of, text_of, with_method
+from autoopt_strategies.compute.rewriting.source import (
+    Edits,
+    Refused,
+    compiled,
+    edited,
+    function_of,
+    text_of,
+    with_method,
+)
 from autoopt_strategies.input.batches import equal
 from autoopt_strategies.input.kept import kept_by_index
 from autoopt_strategies.input.probes import (
@@ -157,15 +165,8 @@ def halves(function: Any, line: int) -> tuple[Any, Any]:
     text, name = text_of(function), function.__qualname__
     tree = ast.parse(edited(text, statements(text, name, line)))
     above = name.rpartition(".")[0]
-    scope: dict[str, Any] = {}
-    module = ast.parse(f"class {above.rpartition('.')[2]}: pass")  # private names are those of its class
-    kind = module.body[0]
-    assert isinstance(kind, ast.ClassDef)
-    kind.body = [function_of(tree, f"{above}.{part}") for part in (HEAD, READ)]
-    kind.body[0].decorator_list = []  # type: ignore[attr-defined]
-    exec(compile(module, function.__code__.co_filename, "exec"), function.__globals__, scope)
-    made = vars(scope[kind.name])
-    return made[HEAD], made[READ]
+    head, rest = (compiled(function_of(tree, f"{above}.{part}"), function) for part in (HEAD, READ))
+    return head, rest
 
 
 @dataclass(frozen=True)

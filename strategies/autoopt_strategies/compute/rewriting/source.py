@@ -166,13 +166,25 @@ def rewritten(function: Any, wanted: Mapping[str, Any], statements: Callable[...
     text = text_of(function)
     text = edited(text, statements(text, function.__qualname__, **variant_of(wanted)))
     node = function_of(ast.parse(text), function.__qualname__)
-    node.decorator_list = []
-    scope: dict[str, Any] = {}
-    exec(compile(ast.Module([node], []), function.__code__.co_filename, "exec"), function.__globals__, scope)
-    made = scope[node.name]
+    made = compiled(node, function)
     made.__qualname__, made.__module__ = function.__qualname__, function.__module__
     made.__defaults__, made.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
     return made
+
+
+def compiled(node: ast.FunctionDef, function: Any) -> Any:
+    """A function's new definition, in the module of the function, without what decorates it there.
+
+    Private names in it are those of the function's class.
+    """
+    node.decorator_list = []
+    scope: dict[str, Any] = {}
+    above = function.__qualname__.rpartition(".")[0].rpartition(".")[2]
+    module = ast.parse(f"class {above}: pass") if above.isidentifier() else ast.Module([node], [])
+    if isinstance(module.body[0], ast.ClassDef):
+        module.body[0].body = [node]
+    exec(compile(module, function.__code__.co_filename, "exec"), function.__globals__, scope)
+    return vars(scope[above])[node.name] if above.isidentifier() else scope[node.name]
 
 
 def with_method(kind: Any, name: str, method: Any) -> type:
