@@ -13,7 +13,7 @@ from autoopt.records import Change, Estimate, EstimateKind, Plan
 from autoopt.search.candidate import Candidate, companions
 from autoopt.search.planner import PLUGIN_ERRORS, Proposal, Skipped, candidate_plan
 from autoopt.search.run_context import RunContext
-from autoopt.search.screened import Screened, rival_strategies
+from autoopt.search.screened import Screened
 from autoopt.search.state import Part, SearchState
 from autoopt.strategy import Case, PipelineView, Strategy
 
@@ -26,7 +26,7 @@ def together(
     fewest: int = 2,
     likely: float = 1.0,
 ) -> Candidate | None:
-    """All that predictions promise, as one plan on the incumbent: of rivals the one that promises most.
+    """All that predictions promise, as one plan on the incumbent.
 
     The change that promises most goes first; each further one is predicted next to those, so that what one saves is not
     promised by another once more. Where most predictions hold, the plan has most of the gain after one screening. Of a
@@ -49,12 +49,10 @@ def together(
         if not found:
             break
         each, predicted, after = max(found, key=lambda one: one[1].value)
-        left = [
-            other for other, _, _ in found if other is not each and not rival_strategies(each.strategy, other.strategy)
-        ]
+        left = [one for one in left if one is not each]
         change = Change(strategy=each.strategy.name, setting=each.setting)
         try:
-            added = (change, *companions(context, state, each.strategy, case, each.setting))
+            added = (change, *companions(context, state, each.strategy, now, each.setting))
             once = each.strategy.once_seconds(case, each.setting)
         except PLUGIN_ERRORS:
             continue

@@ -131,6 +131,20 @@ def test_without_workers_goes_what_torch_refuses_beside_none(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
+    ("passed", "expected"),
+    [
+        ("{'num_workers': 2}", "**{'num_workers': 0})"),
+        ("{'num_workers': 2, 'prefetch_factor': 2}", "**{'num_workers': 0, 'prefetch_factor': None})"),
+    ],
+)
+def test_what_a_literal_does_not_set_is_not_unset(tmp_path: Path, passed: str, expected: str) -> None:
+    seen = {**SEEN, "num_workers": 2, "prefetch_factor": 2}
+    called(tmp_path, f"DataLoader(list(range(8)), **{passed})", NO_WORKERS, options=seen)
+    assert line_of(tmp_path, "loader").endswith(expected)
+    assert prints(tmp_path).startswith("0 ")
+
+
+@pytest.mark.parametrize(
     ("call", "change", "options", "why"),
     [
         ("DataLoader(*[list(range(8))])", WORKERS, SEEN, "arguments on with a star"),

@@ -135,6 +135,28 @@ def test_a_training_may_part_as_far_as_it_does_from_itself(probes, by_rounding, 
     assert passed or "across the end of an epoch" in found.detail
 
 
+@pytest.mark.parametrize(
+    ("by_rounding", "first", "passed"),
+    [(None, False, None), (0.05, False, None), (0.5, False, True), (0.5, True, None)],
+)
+def test_buffers_may_part_as_far_as_they_do_by_rounding(probes, by_rounding, first: bool, passed) -> None:
+    """As running statistics of a training whose weights part from a rounding; not so in the first step."""
+    walk = np.cumsum(np.random.default_rng(0).normal(size=(17, 6)), axis=0)
+    grows = np.linspace(1.0 if first else 0.0, 1.0, 17)[:, None]
+
+    def moving(found: ProbeResult, share: float) -> ProbeResult:
+        away = share * np.cumsum(grows * np.random.default_rng(1).normal(size=(17, 6)), axis=0)
+        names = ("running_mean",) * 6
+        return replace(found, arrays=replace(found.arrays, buffers={"start": walk + away}, buffer_names=names))
+
+    before = moving(probes.before, 0.0)
+    if by_rounding is not None:
+        before = replace(before, rounded=lambda: moving(probes.before, by_rounding).arrays)
+    found = level_of(Risk.NUMERIC, before, moving(probes.of(Plan()), 1.0), OBJECTIVE)
+    assert found.passed is passed, found.detail
+    assert passed or "running_mean changes by" in found.detail
+
+
 def test_batches_that_tell_nothing_are_never_called_identical(probes) -> None:
     blind = [
         ProbeResult(each.probe.model_copy(update={"unseen": "Molecule"}), each.arrays)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from autoopt.records import Change, Sites
+from autoopt.records import Change, Plan, Sites
+from autoopt.registry import load_strategies
+from autoopt.testing.strategies import sample_case
 from autoopt_strategies.compute.rewriting.source import Refused, edited
 from autoopt_strategies.training.evaluation_loop import LargerBatches, in_batches_of, loop_around, statements
 from scripted import patched
@@ -141,3 +144,16 @@ def test_the_patch_edits_the_loop_and_holds_the_function(tmp_path: Path) -> None
     assert "    for x, y in in_batches_of(loader, 256):\n" in after
     assert "from prepared import in_batches_of" in after
     assert "def in_batches_of(" in patch.diff
+
+
+def test_what_was_kept_of_the_loader_stays_beside_what_is_tried_next() -> None:
+    strategy = load_strategies()["validation_loader"]
+    slow = {"batch_size": 64, "num_workers": 2, "sample_seconds": 1e-2}
+    case = sample_case(inspected={"validation_loader": slow})
+    (first, *_) = strategy.settings(case)
+    assert set(first) == {"batch_size"}
+    plan = Plan(changes=(Change(strategy="validation_loader", setting=first),))
+    later = replace(case, plan=plan, setup=strategy.apply(case.setup, first))
+    tried = list(strategy.settings(later))
+    assert tried
+    assert all(setting["batch_size"] == first["batch_size"] and len(setting) > 1 for setting in tried)

@@ -228,8 +228,9 @@ class Placing:
             # arguments that torch refuses next to no workers, each as it is where nothing sets it
             unset = {"prefetch_factor": None, "persistent_workers": False, "timeout": 0}
             unset = {name: value for name, value in unset.items() if site.options.get(name, not value) != value}
-        if rest is None:
-            unset = {name: value for name, value in unset.items() if name in named}
+        passed = set[str]() if rest is None else _keys_of(edits.source, rest.value)
+        if passed is not None:
+            unset = {name: value for name, value in unset.items() if name in (*named, *passed)}
         arguments = {**unset, **edit.arguments}
         refused = [name for name in arguments if site.takes is not None and name not in (*site.takes, *named)]
         if refused:
@@ -563,6 +564,23 @@ def _told_whole(others: dict[str, str]) -> Iterator[None]:
             raise
         beside = ", ".join(f"{name}={text}" for name, text in others.items())
         raise NoHonestEditError(f"{reason}; next to it {beside}", by_hand=True) from None
+
+
+def _keys_of(source: Source, mapping: cst.BaseExpression) -> set[str] | None:
+    """The keys of a mapping that is one literal, and that nothing else reads or changes; None where that is not so."""
+    if isinstance(mapping, cst.Name):
+        scope = source.scope(mapping)
+        made = source.assignments(mapping.value, scope)
+        uses = [node for node in source.all_of(cst.Name, scope) if node.value == mapping.value]
+        passed_on = [use for use in uses if isinstance(source.parent(use), cst.Arg)]
+        if len(made) != 1 or len(passed_on) != len(uses) - 1 or made[0].value is None:
+            return None
+        mapping = made[0].value
+    if not isinstance(mapping, cst.Dict):
+        return None
+    keys = [each.key for each in mapping.elements if isinstance(each, cst.DictElement)]
+    texts = {str(key.evaluated_value) for key in keys if isinstance(key, cst.SimpleString)}
+    return texts if len(texts) == len(mapping.elements) else None
 
 
 def _is_so(site: Site, name: str, value: object) -> bool:

@@ -446,13 +446,16 @@ def draws_ratio(before: Arrays, after: Arrays) -> tuple[float, float] | None:
     return sqrt(ratio), float(student.ppf(CONFIDENCE, len(one) - 1)) * error / ratio / 2
 
 
-def buffers_apart(before: Arrays, after: Arrays, windows: tuple[str, ...] = ("start",)) -> tuple[float, str] | None:
+def buffers_apart(
+    before: Arrays, after: Arrays, windows: tuple[str, ...] = ("start",), most: int = BUFFER_STEPS
+) -> tuple[float, str] | None:
     """How far the changes of buffers, step by step, differ from the incumbent's, over these; and in which the most.
 
     Infinite where one that moves in the incumbent's training stays as it is, or is gone. None where none moves.
 
     Args:
         windows: in which both trained on the same batches.
+        most: steps that are compared.
     """
     found: list[tuple[float, str]] = []
     mine, theirs = np.array(before.buffer_names), np.array(after.buffer_names)
@@ -462,7 +465,7 @@ def buffers_apart(before: Arrays, after: Arrays, windows: tuple[str, ...] = ("st
         values, others = before.buffers.get(window), after.buffers.get(window)
         if values is None or others is None:
             continue
-        steps = min(len(values), len(others), BUFFER_STEPS + 1)
+        steps = min(len(values), len(others), most + 1)
         for name in dict.fromkeys(before.buffer_names):
             one, other = (
                 np.diff(each[:steps, names == name], axis=0) for each, names in ((values, mine), (others, theirs))

@@ -6,6 +6,7 @@ sentence. Then whether gradients, updates, weights and buffers are the same, or 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import inf, isfinite, isinf, sqrt
 
 from autoopt.records import Objective, Quality
@@ -18,6 +19,7 @@ from autoopt.search.accept.fidelity import (
     PARTED,
     UNKNOWN_STEPS,
     UPDATE,
+    Arrays,
     GradientFidelity,
     buffers_apart,
     draws_ratio,
@@ -270,18 +272,27 @@ def _doubt(before: ProbeResult, after: ProbeResult, points: list[GradientFidelit
     if "epoch" in before.same_windows(after):
         parted = parted_across_epochs(before.arrays, after.arrays)
         usual = MOVED + PARTED * error * sqrt(max(len(before.arrays.windows.get("epoch", ())) - 1, 1))
-        if parted > usual and parted > PARTED * _by_rounding(before):
+        if parted > usual and parted > PARTED * _by_rounding(before, parted_across_epochs):
             return f"weights part by {parted:.2g} of a step across the end of an epoch, from the same start"
-    buffers = buffers_apart(before.arrays, after.arrays, before.same_windows(after))
+    first = buffers_apart(before.arrays, after.arrays, ("start",), most=1)  # before the weights could part
+    if first and first[0] > BUFFERS:
+        return f"{first[1]} changes by {first[0]:.0%} otherwise in the first step"
+    windows = before.same_windows(after)
+    buffers = buffers_apart(before.arrays, after.arrays, windows)
     if buffers and buffers[0] > BUFFERS:
-        return f"{buffers[1]} changes by {buffers[0]:.0%} otherwise"
+
+        def by_windows(one: Arrays, other: Arrays) -> float:
+            return (buffers_apart(one, other, windows) or (0.0, ""))[0]
+
+        if buffers[0] > PARTED * _by_rounding(before, by_windows):
+            return f"{buffers[1]} changes by {buffers[0]:.0%} otherwise"
     return ""
 
 
-def _by_rounding(before: ProbeResult) -> float:
-    """How far the incumbent parts from itself across an epoch's end where its weights begin a rounding apart."""
+def _by_rounding(before: ProbeResult, apart: Callable[[Arrays, Arrays], float]) -> float:
+    """How far the incumbent parts from itself where its weights begin a rounding apart."""
     arrays = before.rounded() if before.rounded is not None else None
-    return 0.0 if arrays is None or not before.arrays.alike(arrays) else parted_across_epochs(before.arrays, arrays)
+    return 0.0 if arrays is None or not before.arrays.alike(arrays) else apart(before.arrays, arrays)
 
 
 def _bias_open(point: GradientFidelity) -> str:

@@ -80,9 +80,11 @@ class ValidationLoader(Strategy):
 
     def settings(self, case: Case) -> Settings:
         loader, loop = _loader(self, case), _loop(case)
-        best: Setting = {}
+        best: Setting = dict(case.plan.setting(self.name) or {})  # what was kept before stays
         if loop is not None and kept((yield {"batch_size": _large(case), "loop": loop})):
             return  # every loader that the loop goes over has them
+        if "loop" in best:
+            return
         for option in [] if isinstance(loader, str) else _options(case, loader):
             if kept((yield {**best, **option})):
                 best |= option
