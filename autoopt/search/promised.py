@@ -74,7 +74,7 @@ def together(
 def _next_to(proposal: Proposal | Skipped, case: Case, now: Case) -> tuple[Estimate | None, PipelineView | None]:
     """What a proposal promises next to others, and the pipeline after it.
 
-    Its own prediction, which a screening may have corrected, is changed as that of its strategy changes.
+    That is its strategy's prediction there, as far off as a screening has shown the one on the incumbent to be.
 
     Args:
         case: of the incumbent.
@@ -93,9 +93,12 @@ def _next_to(proposal: Proposal | Skipped, case: Case, now: Case) -> tuple[Estim
         return None, None
     if alone is None or beside is None:
         return predicted, now.pipeline
-    change = beside.value / alone.value
-    ends = {end: getattr(predicted, end) * change for end in ("value", "low", "high")}
-    return predicted.model_copy(update=ends), asked.after_what_if(beside)
+    after = asked.after_what_if(beside)
+    if now is case:
+        return predicted, after
+    corrected = predicted.value / alone.value
+    ends = {end: getattr(beside, end) * corrected for end in ("value", "low", "high")}
+    return predicted.model_copy(update=ends), after
 
 
 class _Asked:
