@@ -86,9 +86,9 @@ def _next_to(proposal: Proposal | Skipped, case: Case, now: Case) -> tuple[Estim
     try:
         if now is not case and not strategy.applies(now):
             return None, None
-        alone = strategy.predict(case, setting)
         asked = _Asked(now.pipeline)
         beside = strategy.predict(replace(now, pipeline=asked), setting)
+        alone = beside if now is case else strategy.predict(case, setting)
     except PLUGIN_ERRORS:
         return None, None
     if alone is None or beside is None:

@@ -301,8 +301,7 @@ class Pipeline:
         return self._round
 
     def after(self, seconds: Mapping[str, float] | None = None, **options: int | None) -> Pipeline:
-        """The pipeline as it is predicted to be with the same replacement as ``simulate``: what further changes of it
-        bring is predicted from there."""
+        """The pipeline as it is predicted to be after a replacement, from which further ones start."""
         other = copy(self)
         other._changed = {**self._changed, **(seconds or {})}
         other._options = {**self._options, **{name: value for name, value in options.items() if value is not None}}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,6 +13,7 @@ from types import FrameType
 from typing import Any
 
 from autoopt_strategies.common import Setting
+from autoopt_strategies.compute.rewriting.source import users_path
 from autoopt_strategies.input.batches import equal, leaves
 from autoopt_strategies.input.decoding import Decoded
 from autoopt_strategies.input.images import jpeg_size
@@ -87,9 +87,7 @@ def _call(reader: str, name: str, frame: FrameType | None) -> Setting:
         frame = frame.f_back
     if frame is None:
         return {"reader": reader, "name": name, "file": "", "line": 0}
-    file = os.path.relpath(frame.f_code.co_filename)
-    file = frame.f_code.co_filename if file.startswith(os.pardir) else file
-    return {"reader": reader, "name": name, "file": file, "line": frame.f_lineno}
+    return {"reader": reader, "name": name, "file": users_path(frame.f_code.co_filename), "line": frame.f_lineno}
 
 
 def calls(dataset: Any) -> list[Setting]:

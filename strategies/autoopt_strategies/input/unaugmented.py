@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import copy
-import os
 import pickle
 import random
 import sys
@@ -27,6 +26,7 @@ from autoopt_strategies.compute.rewriting.source import (
     edited,
     function_of,
     text_of,
+    users_path,
     with_method,
 )
 from autoopt_strategies.input.batches import equal
@@ -47,7 +47,7 @@ DRAWS = (*NAMES, "rand", "rng", "shuffle", "choice")
 """Parts of names that say that a statement may draw numbers: a rare draw may not show in a few tries."""
 
 
-def method_of(dataset: Any) -> Any:
+def reader_of(dataset: Any) -> Any:
     """The function that reads a sample, as its author wrote it.
 
     Raises:
@@ -64,17 +64,8 @@ def method_of(dataset: Any) -> Any:
     return found
 
 
-@dataclass(frozen=True)
-class Split:
-    """A function in two. ``values``: names that its first statements make for the others."""
-
-    function: ast.FunctionDef
-    first: int
-    values: tuple[str, ...]
-
-
-def split(text: str, name: str, line: int) -> Split:
-    """The function, divided before the statement on a line.
+def split(text: str, name: str, line: int) -> tuple[ast.FunctionDef, tuple[str, ...]]:
+    """The function, and the names that its statements above a line make for the others.
 
     Args:
         text: of the file.
@@ -106,7 +97,7 @@ def split(text: str, name: str, line: int) -> Split:
     if any(isinstance(node, (ast.FunctionDef, ast.ClassDef)) for node in inside):
         raise Refused("it defines functions before its first random draw")
     read = [node.id for node in later if isinstance(node, ast.Name)]
-    return Split(function, line, tuple(name for name in dict.fromkeys(read) if name in made))
+    return function, tuple(name for name in dict.fromkeys(read) if name in made)
 
 
 def _attributes(nodes: Sequence[ast.AST], context: type) -> set[str]:
@@ -128,20 +119,20 @@ def statements(text: str, name: str, line: int) -> Edits:
     Raises:
         Refused: the file is another one than that which was read before.
     """
-    parts = split(text, name, line)
-    function, lines = parts.function, text.splitlines()
+    function, names = split(text, name, line)
+    lines = text.splitlines()
     body = function.body[1:] if _is_docstring(function.body[0], function) else function.body
     above = max((node.end_lineno or 0) for node in body if node.lineno < line)
     named = range(function.lineno, function.body[0].lineno)
     opened = next((each for each in named if lines[each - 1].partition("#")[0].rstrip().endswith(":")), None)
     if opened is None:
         raise Refused("its header and its first statement share a line")
-    begins = max(opened, *(node.end_lineno or 0 for node in function.body if node not in body), opened)
+    begins = max([opened, *(node.end_lineno or 0 for node in function.body if node not in body)])
     header, document = lines[function.lineno - 1 : opened], lines[opened:begins]
     before, after = lines[begins:above], lines[above : function.end_lineno]
     blank, inner = " " * function.col_offset, " " * function.body[0].col_offset
     owner, index = (argument.arg for argument in function.args.args)
-    values = ", ".join(parts.values)
+    values = ", ".join(names)
     made = [
         f"{blank}@kept_by_index",
         *(each.replace(function.name, HEAD, 1) for each in header),
@@ -194,7 +185,7 @@ def with_halves(dataset: Any, line: int) -> Any:
     if is_subset(dataset):
         other.dataset = with_halves(dataset.dataset, line)
         return other
-    head, rest = halves(method_of(dataset), line)
+    head, rest = halves(reader_of(dataset), line)
     other.__class__ = with_method(with_method(type(dataset), READ, rest), HEAD, kept_by_index(head))
     return other
 
@@ -207,29 +198,21 @@ def probe(dataset: Any) -> Setting:
     while is_subset(base):
         below, base = [base.indices[index] for index in below], base.dataset
     try:
-        function = method_of(base)
+        function = reader_of(base)
         text = text_of(function)
         reason = "it draws random numbers from its first statement on"
         for line in _lines_before_draws(base, function, text, below):
             try:
-                split(text, function.__qualname__, line)
+                head, _ = halves(function, line)
             except Refused as problem:
                 reason = str(problem)
                 continue
-            head, _ = halves(function, line)
             if _alike(base, head, line, below):
                 return _measured(dataset, base, head, function, line, (indices, below))
             reason = "samples made in two parts are other samples"
     except Refused as problem:
         return {"reason": str(problem)}
     return {"reason": f"{function.__qualname__}: {reason}"}
-
-
-def _user_file(function: Any) -> str:
-    """As patches name files: relative to the command's folder where it lies in it."""
-    name: str = function.__code__.co_filename
-    near = os.path.relpath(name)
-    return name if near.startswith(os.pardir) else near
 
 
 def _lines_before_draws(base: Any, function: Any, text: str, indices: Sequence[int]) -> Iterator[int]:
@@ -312,7 +295,7 @@ def _measured(
     for index in own:
         divided[index]
     return {
-        "where": {"file": _user_file(function), "function": function.__qualname__, "line": line},
+        "where": {"file": users_path(function.__code__.co_filename), "function": function.__qualname__, "line": line},
         "sample_seconds": seconds,
         "sample_bytes": max(item_bytes(each) for each in made),
         "hit": min(1.0, seconds_ratio(dataset, divided, list(own))),

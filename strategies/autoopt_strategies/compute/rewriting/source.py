@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 import linecache
+import os
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -137,6 +138,12 @@ def method_of(kind: type, module: str, name: str) -> Any:
     """The method of a class, or of one above it, that was written under this name; None where there is none."""
     written = (item for each in kind.__mro__ for item in vars(each).values() if isinstance(item, types.FunctionType))
     return next((item for item in written if (item.__module__, item.__qualname__) == (module, name)), None)
+
+
+def users_path(file: str) -> str:
+    """A file as patches name it: relative to the command's folder where it lies in it."""
+    near = os.path.relpath(file)
+    return file if near.startswith(os.pardir) else near
 
 
 def text_of(function: Any) -> str:

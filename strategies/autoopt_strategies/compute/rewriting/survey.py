@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from autoopt_strategies.common import first_line, ratio_in_turns
-from autoopt_strategies.compute.rewriting.source import Edits, Refused, RewriteFunctions, rewritten
+from autoopt_strategies.compute.rewriting.source import Edits, Refused, RewriteFunctions, rewritten, users_path
 
 TORCH = str(Path(torch.__file__).parent)
 WHOLE = 1e-2
@@ -349,9 +348,7 @@ def _checked(
     if method is None:
         raise Refused(f"{code.co_name} is no method of {type(module).__name__}, or a decorated one")
     given, bare = bound(module, *call), twin(module)
-    file = os.path.relpath(code.co_filename)
-    where = {"module": method.__module__, "function": method.__qualname__}
-    where["file"] = code.co_filename if file.startswith(os.pardir) else file
+    where = {"module": method.__module__, "function": method.__qualname__, "file": users_path(code.co_filename)}
     reasons = []
     for variant in [known] if known is not None else sought.variants(module, method, given):
         wanted = {**where, **variant}

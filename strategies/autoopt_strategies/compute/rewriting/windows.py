@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from autoopt_strategies.common import LEAST_SAVING, first_line
-from autoopt_strategies.compute.rewriting.source import Refused, with_method
+from autoopt_strategies.compute.rewriting.source import Refused, users_path, with_method
 from autoopt_strategies.compute.rewriting.survey import (
     Given,
     bound,
@@ -149,7 +148,6 @@ def _checked(conv: nn.Module, given: Given) -> float:
 def _place(position: Position) -> dict[str, Any]:
     """A place in the source as an edit of a patch names it: file, line, and the last name of what is called."""
     file, line, end_line, column, end_column = position
-    short = os.path.relpath(file)
     try:
         tree = ast.parse(Path(file).read_bytes())
     except (OSError, SyntaxError, ValueError):
@@ -159,4 +157,4 @@ def _place(position: Position) -> dict[str, Any]:
     at = (each.func for each in calls if (each.lineno, each.end_lineno, each.col_offset, each.end_col_offset) == place)
     func = next(at, None)
     name = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
-    return {"file": file if short.startswith(os.pardir) else short, "line": line, "called": name}
+    return {"file": users_path(file), "line": line, "called": name}
