@@ -190,6 +190,9 @@ class FakeRunner:
         yield FakeTrial(self, plan)
 
     def ask(self, plan: Plan, task: str, **arguments: Any) -> JsonDict:
+        behaviour = self.machine.behave(plan)
+        if behaviour.fails and not behaviour.fails_at:  # it is not even built
+            raise behaviour.fails
         return FakeTrial(self, plan).call(task, **arguments)
 
     def train_in_turns(self, baseline: Plan, plan: Plan, **arguments: Any) -> TrainedPair:

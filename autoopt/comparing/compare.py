@@ -186,7 +186,7 @@ class Comparing:
         if controlled.failure is not None:
             raise WorkloadError(f"the baseline fails: {controlled.failure.reason}", detail=controlled.failure.detail)
         self.again, self.control = apart(self.pairs.all), noise.aa_ratio
-        self.warnings += doubts(noise, controlled, self.environment)
+        self.warnings += doubts(noise, controlled)
         self.pairs.all.clear()
         self.pairs.spent.clear()
         script, rate = self.runners["baseline"].base.script, controlled.incumbent.steps_per_second

@@ -6,6 +6,9 @@ from dataclasses import field
 
 from autoopt.records.record import Record
 
+FOREIGN_CORES = 0.3
+"""Cores that other programs may use during a measurement: two busy-waiting compute threads lose far more than that."""
+
 
 class Peaks(Record):
     """Measured peaks of this machine, per second or in seconds.

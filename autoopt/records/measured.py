@@ -7,6 +7,7 @@ from typing import Literal
 
 from autoopt.records.base import Change, Estimate, Plan, Verdict
 from autoopt.records.headline import Headline
+from autoopt.records.machine import FOREIGN_CORES
 from autoopt.records.record import JsonDict, Record
 
 
@@ -166,7 +167,8 @@ class Noise(Record):
 
     ``process_sd``: how much two processes of one program differ (standard deviation of the log ratio),
     ``process_dof``: how many independent pairs of processes that rests on; ``block_sd``: how much one
-    pair of blocks scatters inside a pair of processes.
+    pair of blocks scatters inside a pair of processes. ``foreign_cores``: of the machine that other programs used in
+    the meantime; None where the system does not count them.
     """
 
     aa_ratio: Estimate | None = None
@@ -176,6 +178,12 @@ class Noise(Record):
     process_sd: float | None = None
     process_dof: float | None = None
     block_sd: float | None = None
+    foreign_cores: float | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether other programs slowed this down, and a plan the more the more threads it has."""
+        return self.foreign_cores is not None and self.foreign_cores > FOREIGN_CORES
 
     def failed(self, gain: float) -> bool:
         """Whether the control excludes 1.00 by more than the gain worth having: the machine favours one side."""

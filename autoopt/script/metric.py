@@ -213,23 +213,24 @@ class _Overheard:
 def candidates(told: Sequence[Printed], least: int = LEAST_EVALUATIONS) -> tuple[str, ...]:
     """Patterns of what may be the metric, as ``--metric`` takes them, in the order of the script; see :func:`chosen`.
 
-    A candidate stands in a line that each evaluation printed once, its words name a measure of quality, and it is
+    A candidate stands in a line that no evaluation printed twice, its words name a measure of quality, and it is
     neither the training's own loss, nor a time, nor one part of a fraction. Those whose words name held-out data come
-    before all others.
+    before all others, which each evaluation must have printed: a script may also sample from its model now and then.
 
     Args:
         told: what was printed.
         least: evaluations that must have printed it, unless its words name held-out data; below two, whoever asks shows
             the name that was found.
     """
-    lines = _lines_of_each(told)
+    evaluations = len({line.evaluation for line in told})
     found: dict[str, bool] = {}
-    for line in lines:
+    for line in _lines_of_each(told):
         for words, pattern in _numbers(line[0].text):
-            if all(_value(pattern, other.text) is not None for other in line):
-                found[pattern] = bool(_HELD_OUT.search(words) or _HELD_OUT.match(line[0].text.strip()))
+            own = bool(_HELD_OUT.search(words) or _HELD_OUT.match(line[0].text.strip()))
+            if (own or len(line) == evaluations) and all(_value(pattern, other.text) is not None for other in line):
+                found[pattern] = own
     held = [pattern for pattern, own in found.items() if own]
-    enough = len({line.evaluation for line in told}) >= least
+    enough = evaluations >= least
     return tuple(held or (found if enough else ()))
 
 
@@ -277,8 +278,7 @@ def told_again(step: int, value: float, earlier: Sequence[tuple[int, float, floa
 
 
 def _lines_of_each(told: Sequence[Printed]) -> list[list[Printed]]:
-    """The lines that are alike but for their numbers, one of each evaluation."""
-    evaluations = {line.evaluation for line in told}
+    """The lines that are alike but for their numbers, at most one of each evaluation."""
     alike: dict[str, list[Printed]] = {}
     for line in told:
         if _PROGRESS.search(line.text):
@@ -286,8 +286,7 @@ def _lines_of_each(told: Sequence[Printed]) -> list[list[Printed]]:
         same = alike.setdefault(_FIGURE.sub("#", line.text), [])
         if not same or not _said_again(same[-1], line):
             same.append(line)
-    once = [lines for lines in alike.values() if len({line.evaluation for line in lines}) == len(lines)]
-    return [lines for lines in once if len(lines) == len(evaluations)]
+    return [lines for lines in alike.values() if len({line.evaluation for line in lines}) == len(lines)]
 
 
 def _said_again(earlier: Printed, line: Printed) -> bool:

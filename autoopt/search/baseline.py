@@ -76,7 +76,7 @@ def measure_noise(context: RunContext, state: SearchState) -> AAControl:
         raised = TrialFailed(failure.kind, failure.message, detail=failure.detail, where=failure.where)
         raise BaselineFailed(raised, f"in the step ({failure.where or 'training'})")
     noise = noise_of(comparison, Rule(min_gain=context.min_gain), known_noise(state))
-    return AAControl(noise=noise, comparison=comparison, doubts=tuple(doubts(noise, comparison, state.environment)))
+    return AAControl(noise=noise, comparison=comparison, doubts=tuple(doubts(noise, comparison)))
 
 
 def described(context: RunContext, options: Options) -> SearchState:

@@ -22,6 +22,7 @@ from autoopt.records import (
     Verdict,
 )
 from autoopt.search.ablate import take_apart
+from autoopt.search.accept.gathering import UNPROBED
 from autoopt.search.budget_allocation import TRIAL
 from autoopt.search.candidate import Candidate
 from autoopt.search.evaluations import MOST_PAIRS, of_evaluation_alone, other_evaluation, try_evaluations
@@ -251,8 +252,9 @@ class Rounds:
         case = state.case(context.runner.registry, pipeline, self._left())
         refused = {trial.strategy for trial in state.trials if not trial.companions and _refuses(trial)}
         every: list[Proposal | Skipped] = [*queue.proposals, *queue.skipped]
+        aside = set[str]()  # what a smaller plan goes without, to find what it is of the whole that does not run
         while not state.found and not context.stopping():
-            open_ = [each for each in every if each.strategy.name not in refused]
+            open_ = [each for each in every if each.strategy.name not in refused | aside]
             candidate = together(context, state, case, open_, 1, likely)
             if candidate is None:
                 return False
@@ -281,7 +283,14 @@ class Rounds:
                 if trial.verdict is not Verdict.QUALITY_LOST or not candidate.companions or trial.quality is None:
                     return trial.verdict is Verdict.KEPT
                 doubtful = first_to_go(context, state, candidate.changes), trial.quality
+            elif doubtful[1].detail.startswith(UNPROBED):
+                if together(context, state, case, open_, 2, likely) is not None:
+                    names = list(candidate.parts or ())
+                    aside.update(names[len(names) // 2 :])
+                    continue
+                doubtful = candidate.change, doubtful[1]
             refused.add(self._leave_out(*doubtful, candidate, round_))
+            aside.clear()
         return False
 
     def _leave_out(self, change: Change, quality: Quality, whole: Candidate, round_: Round) -> str:

@@ -20,12 +20,11 @@ from autoopt.benchmark.device import open_device
 from autoopt.benchmark.environment import cpu_name, other_users, usable_cores
 from autoopt.benchmark.flags import matmul_precision
 from autoopt.records import Peaks
+from autoopt.records.machine import FOREIGN_CORES
 from autoopt.simplify.drift import ReferenceSpeed
 
 VERSION = 8
 """Of how peaks are measured: those of another one are not used again."""
-FOREIGN_CORES = 0.15
-"""Cores that others may use while peaks are measured; with more they are not kept."""
 _HOST_SIZES = (1 << 16, 1 << 19, 1 << 22, 1 << 25, 1 << 26, 1 << 27)
 """Bytes of both operands: from a first-level cache to several times the last one."""
 _DEVICE_SIZES = (1 << 20, 1 << 24, 1 << 27, 1 << 29, 1 << 31)

@@ -14,6 +14,7 @@ from autoopt.errors import TrialFailed
 from autoopt.records import Advice, Environment, JsonDict, Peaks, Plan, Record
 from autoopt.records.distributed import Communication
 from autoopt.records.facts import WorkloadFacts
+from autoopt.records.machine import FOREIGN_CORES
 from autoopt.records.messages import Block, Startup
 from autoopt.simplify.costly import time_text
 from autoopt.simplify.drift import whole
@@ -30,8 +31,6 @@ SLOW_STEP = 0.3
 """Seconds of a step from which on a half of the block holds two: such steps differ by some per cent."""
 THROTTLED = 0.1
 """Share of readings with a lowered clock from which on it is reported."""
-FOREIGN_CORES = 0.3
-"""Cores that others may use in the meantime: two busy-waiting compute threads lose far more than that share."""
 DRIFT = 1.3
 """How far the profile's own step may be from the one that the paired comparison measured."""
 MODEL_ERROR = 0.2

@@ -161,6 +161,13 @@ def test_one_evaluation_is_enough_where_the_words_name_held_out_data() -> None:
     assert name_of(pattern) == "val acc"
 
 
+def test_an_evaluation_that_prints_none_of_it_hides_no_metric_of_held_out_data() -> None:
+    lines = told("wrote 10 samples", "step 500 train loss: 2.1 test loss: 2.2", "wrote 10 samples")
+    (pattern,) = candidates(lines)
+    assert (name_of(pattern), values(pattern, lines)[0][2]) == ("test loss", 2.2)
+    assert candidates(told("wrote 10 samples", "score: 2.2", "score: 2.3")) == ()
+
+
 @pytest.mark.parametrize(
     ("lines", "taken"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from types import CodeType
 
@@ -12,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from autoopt.records import Change, Plan, Sites
 from autoopt.records.evaluating import HeldEvaluations
 from autoopt.script.advice import advice_of
-from autoopt.script.process import planned_steps, steps_per_epoch
+from autoopt.script.loops import planned_steps, steps_per_epoch
 from tests.script.conftest import StartScript, sites_of
 
 HEAD = """\
@@ -201,3 +202,47 @@ def test_a_last_group_that_is_not_full_counts_as_the_script_treats_it(
 
     script["train"](loader, Accelerator(), step)  # type: ignore[operator]
     assert set(told) == {(planned, epoch)}
+
+
+@pytest.mark.parametrize(
+    ("lines", "planned"),
+    [
+        ("step = 0\nwhile True:\n    train()\n    step += 1\n    if most >= 0 and step >= most:\n        break", 12),
+        ("step = 0\nwhile step < most:\n    train()\n    step += 1", 12),
+        ("step = 1\nwhile step <= most:\n    train()\n    step += 1", 12),
+        ("step = 0\nwhile True:\n    if step == most:\n        break\n    train()\n    step += 1", 12),
+        ("step = 0\nwhile True:\n    train()\n    if step > most:\n        break\n    step += 1", 14),
+        ("seen = 0\nwhile seen < 30:\n    train()\n    seen += 4", 8),
+        ("epoch = 0\nwhile epoch < 3:\n    for batch in loader:\n        train()\n    epoch += 1", 30),
+        (
+            "step = 0\nfor epoch in range(5):\n    for batch in loader:\n        train()\n        step += 1\n"
+            "        if step >= most:\n            break\n    if step >= most:\n        break",
+            12,
+        ),
+        (
+            "for epoch in range(5):\n    for i, batch in enumerate(loader):\n        if i >= 3:\n            break\n"
+            "        train()",
+            15,
+        ),
+        ("while True:\n    train()\n    if stop():\n        break", None),
+        ("step = 0\nwhile True:\n    train()\n    step += 1\n    if step >= 0 - most:\n        break", None),
+    ],
+)
+def test_a_counter_that_ends_the_loops_tells_their_steps(tmp_path: Path, lines: str, planned: int | None) -> None:
+    file, told, trained = tmp_path / "train.py", set[int | None](), [0]
+    file.write_text(lines)
+
+    class EnoughError(Exception):
+        pass
+
+    def train() -> None:
+        told.add(planned_steps(1))
+        trained[0] += 1
+        if planned is None:
+            raise EnoughError
+
+    loader = DataLoader(TensorDataset(torch.zeros(10, 1)), batch_size=1)
+    with contextlib.suppress(EnoughError):
+        exec(compile(lines, str(file), "exec"), {"train": train, "loader": loader, "most": 12, "stop": bool})
+    assert told == {planned}
+    assert planned is None or trained[0] == planned  # what it does is the truth

@@ -348,6 +348,29 @@ def test_what_makes_it_train_otherwise_is_left_out_of_the_whole_runs(tmp_path: P
     assert Verdict.QUALITY_LOST in verdicts(outcome)["low"]
 
 
+def test_what_does_not_run_is_found_by_halves_and_left_out(tmp_path: Path) -> None:
+    def behave(plan: Plan, known: Behaviour) -> Behaviour:
+        asked.append(plan.names())
+        hangs = TrialFailed("timeout", "no answer within 20 s (build)") if "stuck" in plan.names() else None
+        return replace(known, fails=hangs)
+
+    asked: list[tuple[str, ...]] = []
+    gains = {"stuck": 1.5, "one": 1.2, "two": 1.2, "three": 1.15}
+    stages = ("forward", "backward", "optimizer", "evaluate")
+    world = ScriptWorld(
+        tmp_path,
+        *(promised(name, gain, stage) for (name, gain), stage in zip(gains.items(), stages, strict=True)),
+        speed=product(gains),
+        behave=behave,
+        whole=gains,
+        budget=600.0,
+    )
+    outcome = world.go()
+    assert set(outcome.best.plan.names()) == {"one", "two", "three"}
+    stuck = [names for names in dict.fromkeys(asked) if "stuck" in names]
+    assert [len(names) for names in stuck[-3:]] == [4, 2, 1], "its half each time"
+
+
 def test_what_ends_with_another_metric_is_left_out_and_the_rest_confirmed(tmp_path: Path) -> None:
     def other_workers(self: object, setup: Setup, setting: JsonDict) -> Setup:
         return setup.with_loader(num_workers=0)

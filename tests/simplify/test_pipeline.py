@@ -181,6 +181,20 @@ def test_a_step_that_was_tried_with_other_threads_is_what_is_predicted() -> None
     assert found.kind is EstimateKind.TRIED
 
 
+def test_what_other_threads_brought_holds_with_other_workers_and_without() -> None:
+    """A replayed step of one thread is as fast; the training's own, with its workers, was a fifth slower."""
+    table = {2: 0.010, 1: 0.010}
+    plain = Pipeline(round_of(workers=2, cores=2, threads=2, compute_by_threads=table))
+    slower = 1.2 * plain.step_seconds * plain.simulate(threads=1) / plain.simulate()
+    fed = (Fed(workers=2, threads=1, seconds=slower, spread=0.02),)
+    held = Pipeline(round_of(workers=2, cores=2, threads=2, compute_by_threads=table, fed=fed))
+    rows = {"preparation": 0.0}
+    assert held.simulate(rows, workers=0, threads=1) == pytest.approx(1.2 * plain.simulate(rows, workers=0, threads=1))
+    alone, after = plain.after(rows, workers=0), held.after(rows, workers=0)
+    assert after.gain(threads=1).value == pytest.approx(alone.gain(threads=1).value / 1.2)
+    assert held.simulate(rows, workers=0) == plain.simulate(rows, workers=0)
+
+
 def test_the_nearest_that_was_tried_speaks_for_its_neighbours() -> None:
     plain = Pipeline(round_of(cores=16, threads=2))
     at = {count: plain.simulate(workers=count) for count in (2, 8)}

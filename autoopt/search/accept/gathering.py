@@ -48,6 +48,7 @@ _POINTS = 3
 """Sets of weights: of the start, the middle and the end of a training."""
 
 PROBE_TIMEOUT = 600.0
+UNPROBED = "the probe failed"
 CANDIDATE = 5.0
 """A candidate may take this many times the seconds for as many steps: it may have to compile."""
 
@@ -130,7 +131,7 @@ class Probes:
             if wanted is not None and not at_any_weights and wanted <= most:
                 found = asked(min(int(1.5 * wanted), most))  # half again: it is an estimate
         except TrialFailed as failure:
-            return Quality(method="not_tested", level="undecided", detail=f"the probe failed: {failure.reason}")
+            return Quality(method="not_tested", level="undecided", detail=f"{UNPROBED}: {failure.reason}")
         return found
 
     def pair(

@@ -94,7 +94,8 @@ class Side(Record):
     """One arm over all its processes. Rates: totals over total seconds. Sizes in bytes. ``samples_per_second`` and
     ``samples_per_step`` are None where samples cannot be counted: a step is the unit then.
 
-    ``page_faults``: minor faults of a step, the mean of all blocks; None where the system does not count them.
+    ``page_faults``: minor faults of a step, the mean of all blocks; ``foreign_cores``: that other programs used during
+    them. None where the system does not count them.
     """
 
     plan: Plan = Plan()
@@ -114,6 +115,7 @@ class Side(Record):
     allocation_retries: int = 0
     recompilations: int = 0
     page_faults: float | None = None
+    foreign_cores: float | None = None
     blocks: int = 0
     seconds: float = 0.0
 
@@ -142,9 +144,9 @@ def _most(old: int | None, new: int | None) -> int | None:
     return max((value for value in (old, new) if value is not None), default=None)
 
 
-def _of_a_step(counts: list[int | None], steps: int) -> float | None:
+def _per(counts: Sequence[float | None], unit: float) -> float | None:
     known = [count for count in counts if count is not None]
-    return sum(known) / steps if steps and len(known) == len(counts) else None
+    return sum(known) / unit if unit and len(known) == len(counts) else None
 
 
 @dataclass
@@ -217,7 +219,8 @@ class SideStatistics:
             peak_host_memory_bytes=host,
             allocation_retries=sum(block.allocation_retries for block in blocks),
             recompilations=sum(block.recompilations for block in blocks),
-            page_faults=_of_a_step([block.page_faults for block in blocks], steps),
+            page_faults=_per([block.page_faults for block in blocks], steps),
+            foreign_cores=_per([block.foreign_cpu_seconds for block in blocks], seconds),
             blocks=len(blocks),
             seconds=seconds,
         )

@@ -7,7 +7,7 @@ from math import exp, expm1, sqrt
 
 import numpy as np
 
-from autoopt.records import Environment, Estimate, Noise, Plan
+from autoopt.records import Estimate, Noise, Plan
 from autoopt.search.compare.arena import Clock
 from autoopt.search.compare.arm import Start
 from autoopt.search.compare.comparison import Comparison, PairOfProcesses, Rule, Side
@@ -15,9 +15,8 @@ from autoopt.search.compare.contest import compare
 from autoopt.search.compare.sequential_test import as_estimate, between_process_of, scatter
 from autoopt.search.compare.statistics import BetweenProcess, TwoLevel, known_radius
 
-_DRIFT, _FLOOR, _LOAD_PER_CORE, _DISTURBED = 0.10, 0.10, 0.5, 0.15
-"""From where on a machine is doubtful: its drift, the gain that is within noise, the load before the first measurement,
-and the share of block pairs that other programs disturbed."""
+_DRIFT, _FLOOR, _DISTURBED = 0.10, 0.10, 0.15
+"""From where on a machine is doubtful: drift, the gain within noise, the share of pairs that others disturbed."""
 
 
 def control(
@@ -70,6 +69,7 @@ def noise_of(comparison: Comparison, rule: Rule, known: BetweenProcess | None = 
         process_sd=between.sd,
         process_dof=between.dof,
         block_sd=scatter(None, comparison.pairs),
+        foreign_cores=comparison.incumbent.foreign_cores,
     )
 
 
@@ -100,14 +100,13 @@ def learned(noise: Noise, comparison: Comparison, since: int = 0) -> Noise:
     )
 
 
-def doubts(noise: Noise, comparison: Comparison, environment: Environment | None = None) -> list[str]:
+def doubts(noise: Noise, comparison: Comparison) -> list[str]:
     """Why the figures of this run may be doubtful, each with what to do about it; empty on a good machine."""
     found = []
-    cores = (environment.cores or 1) if environment else 1
-    if environment and environment.load is not None and environment.load > _LOAD_PER_CORE * cores:
+    if noise.busy:
         found.append(
-            f"the machine was busy before the first measurement (load {environment.load:.1f} on {cores} cores): "
-            "stop other programs, or expect gains under this load only"
+            f"other programs used {noise.foreign_cores:.1f} cores while the baseline was measured, which slows a plan "
+            "down the more threads it has: stop them, or expect gains under this load only"
         )
     if comparison.disturbed_share is not None and comparison.disturbed_share > _DISTURBED:
         found.append(

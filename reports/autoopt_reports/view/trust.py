@@ -105,18 +105,12 @@ def _neighbors(result: Result) -> list[Check]:
 
 
 def _load(result: Result) -> Check | None:
-    load, cores = result.environment.load, result.environment.cores
-    if load is None:
+    foreign = result.noise.foreign_cores
+    if foreign is None:
         return None
-    shown = number(load, units.plain, "/environment/load")
-    if cores and load > 0.5 * cores:
-        of = number(cores, units.count, "/environment/cores")
-        return Check(
-            "Busy machine",
-            "caution",
-            say("Load {} on {} cores while measuring: a quiet machine may answer differently.", shown, of),
-        )
-    return Check("Machine", "good", say("Load {} while measuring.", shown))
+    shown = number(foreign, units.plain, "/noise/foreign_cores")
+    told = say("Other programs used {} cores while the baseline was measured.", shown)
+    return Check("Busy machine", "caution", told) if result.noise.busy else Check("Machine", "good", told)
 
 
 def _gaps(result: Result) -> Check | None:

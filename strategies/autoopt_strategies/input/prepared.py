@@ -6,12 +6,13 @@ Torch is imported here, and this module where a training runs; setups name what 
 from __future__ import annotations
 
 import copy
+import io
 import os
 import shutil
 import tempfile
 import weakref
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from typing import Any
@@ -20,7 +21,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Subset, default_collate, default_convert
 
-from autoopt_strategies.input.batches import Collated, Wrapper, as_is, leaves, like, split, transformed
+from autoopt_strategies.input.batches import Collated, Wrapper, leaves, like, split, transformed
 
 
 class KeptSamples(Wrapper):
@@ -33,16 +34,32 @@ class KeptSamples(Wrapper):
 
     def __init__(self, dataset: Any, workers: int = 0) -> None:
         super().__init__(dataset)
-        generator = torch.Generator()  # so that nothing is drawn from torch's own
-        loader = DataLoader(dataset, batch_size=None, num_workers=workers, collate_fn=as_is, generator=generator)
-        self.samples = [own(sample) for sample in loader]
+        self.samples = list(every_sample(dataset, workers))
 
     def __getitem__(self, index: Any) -> Any:
         return self.samples[index]
 
 
+def every_sample(dataset: Any, workers: int = 0) -> Iterator[Any]:
+    """The samples in their order; those that workers read come as bytes: a shared file for each tensor is slow."""
+    if not workers:
+        yield from (own(dataset[index]) for index in range(len(dataset)))
+        return
+    generator = torch.Generator()  # so that nothing is drawn from torch's own
+    loader = DataLoader(dataset, batch_size=16, num_workers=workers, collate_fn=as_bytes, generator=generator)
+    for chunk in loader:
+        yield from torch.load(io.BytesIO(chunk), weights_only=False)
+
+
+def as_bytes(samples: list[Any]) -> bytes:
+    """Samples as one string of bytes, which another process loads."""
+    buffer = io.BytesIO()
+    torch.save([own(sample) for sample in samples], buffer)
+    return buffer.getvalue()
+
+
 def own(sample: Any) -> Any:
-    """The sample with tensors of its own, rather than in the memory that a worker shares."""
+    """The sample with tensors of its own, rather than parts of the dataset's."""
     if isinstance(sample, torch.Tensor):
         return sample.clone()
     if isinstance(sample, dict):
@@ -63,13 +80,11 @@ class MappedSamples(Wrapper):
 
     def __init__(self, dataset: Any, workers: int = 0, folder: str | None = None) -> None:
         super().__init__(dataset)
-        generator = torch.Generator()  # so that nothing is drawn from torch's own
-        loader = DataLoader(dataset, batch_size=None, num_workers=workers, collate_fn=as_is, generator=generator)
         self.folder = tempfile.mkdtemp(prefix="samples-", dir=folder)
         weakref.finalize(self, removed, self.folder, os.getpid())
         self.starts, self.shapes, self.bytes = array("q", [0]), array("q"), None
         with open(f"{self.folder}/samples", "wb") as file:
-            for number, sample in enumerate(loader):
+            for number, sample in enumerate(every_sample(dataset, workers)):
                 parts = leaves(sample)
                 kinds = [kind_of(part) for part in parts]
                 if number == 0:

@@ -104,8 +104,7 @@ class PreparedSamples(Strategy):
         """All samples read once, by so many processes; unknown before that was measured."""
         form, count = setting["form"], case.workload.train_samples or 0
         if form in KEPT:
-            seconds = float(_found(case, KEPT[form]).get("sample_seconds") or 0.0)
-            return seconds * count / max(1, int(setting.get("workers", 0)))
+            return _reading(_found(case, KEPT[form]), count, int(setting.get("workers", 0)))
         stages = {"rows": ("storage", "preparation", "collate"), "files": ("storage",)}.get(form, ())
         if case.pipeline is None:
             return None
@@ -248,6 +247,12 @@ def _samples(case: Case) -> Setting | str:
     return {"form": "heads", **setting, "first": found["prefix"]}
 
 
+def _reading(found: Setting, count: int, workers: int) -> float:
+    """Seconds in which so many processes read all samples once, and hand them over."""
+    seconds, handing = found.get("sample_seconds") or 0.0, found.get("handing_seconds") or 0.0
+    return float(count * (seconds / workers + handing if workers else seconds))
+
+
 def _unaugmented(case: Case) -> Setting | str:
     found, kept = _found(case, "unaugmented"), _found(case, "kept")
     if "where" not in found:
@@ -271,10 +276,8 @@ def _with_room(case: Case, found: Setting, places: tuple[str, ...], workers: int
         fitting.remove("memory")
     if not fitting:
         return f"they would take {size / 1e9:.1f} GB of {free['memory'] / 1e9:.1f} GB free memory, and of the disk"
-    reading = (found.get("sample_seconds") or 0.0) * (facts.train_samples or 0)
-    if workers is None:
-        workers = min(case.environment.cores or 1, 8) if reading > 2.0 else 0
-    filling = reading / max(1, workers)
+    possible = (0, min(case.environment.cores or 1, 8)) if workers is None else (workers,)
+    filling, workers = min((_reading(found, facts.train_samples or 0, number), number) for number in possible)
     if case.seconds_left is not None and filling > PATIENCE * case.seconds_left:
         return f"reading them takes {filling:.0f} s of {case.seconds_left:.0f} s left for the search"
     return {"where": fitting[0], "workers": workers}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 import statistics
 from time import perf_counter
@@ -41,11 +42,12 @@ def kept(dataset: Any) -> Setting:
     except TypeError:
         return {"reason": "the dataset has no length"}
     indices = sorted({i * (count - 1) // max(1, SAMPLES - 1) for i in range(SAMPLES)})
-    began = perf_counter()
     if not indices or deterministic(dataset, indices):
-        seconds = (perf_counter() - began) / max(1, len(indices) * SEEDS)
-        hit = hit_ratio(dataset, {index: dataset[index] for index in indices}, ())
-        return {"deterministic": True, "share": 1.0, "sample_seconds": seconds, "hit": hit}
+        began = perf_counter()
+        made = {index: dataset[index] for index in indices}
+        seconds = (perf_counter() - began) / max(1, len(indices))
+        found = {"deterministic": True, "share": 1.0, "sample_seconds": seconds, "hit": hit_ratio(dataset, made, ())}
+        return {**found, "handing_seconds": handing_seconds(list(made.values()))}
     chain = chain_of(dataset)
     if not chain:
         return {"reason": "samples are random, and there is no chain of transforms whose first part could be cached"}
@@ -67,9 +69,22 @@ def _prefix(dataset: Any, chain: list[Any], indices: list[int]) -> Setting:
             size = max(item_bytes(sample) for sample in made)
             share = min(1.0, seconds / whole) if whole else 1.0
             hit = hit_ratio(dataset, dict(zip(indices, made, strict=True)), rest)
-            return {"prefix": length, "share": share, "sample_seconds": seconds, "sample_bytes": size, "hit": hit}
+            found = {"prefix": length, "share": share, "sample_seconds": seconds, "sample_bytes": size, "hit": hit}
+            return {**found, "handing_seconds": handing_seconds(made)}
         length -= 1
     return {"reason": f"augmentation is random from the first transform on ({type(chain[0]).__name__})"}
+
+
+def handing_seconds(samples: list[Any]) -> float:
+    """Seconds that a process takes for each sample that another one has read for it."""
+    from torch import load
+
+    from autoopt_strategies.input.prepared import as_bytes
+
+    handed = as_bytes(samples)
+    began = perf_counter()
+    load(io.BytesIO(handed), weights_only=False)
+    return (perf_counter() - began) / max(1, len(samples))
 
 
 def hit_ratio(dataset: Any, samples: dict[int, Any], tail: tuple[Any, ...]) -> float:

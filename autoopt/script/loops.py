@@ -1,0 +1,311 @@
+"""How many training steps a script's own loops make: read from the lines around a step, without running any of them."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal
+
+from torch.utils.data import DataLoader
+
+from autoopt.script.frames import is_users
+
+_Rest = Literal["stepped", "dropped"]
+_Loop = ast.For | ast.While | ast.AsyncFor
+_TRAINERS = frozenset(
+    (
+        "transformers.trainer.Trainer",
+        "lightning.pytorch.trainer.trainer.Trainer",
+        "pytorch_lightning.trainer.trainer.Trainer",
+    )
+)
+
+
+def planned_steps(batches_per_step: int) -> int | None:
+    """Training steps of the run; called from within a step, in the thread that trains.
+
+    Args:
+        batches_per_step: batches of a loader that one training step takes.
+
+    Returns:
+        What a library's trainer reports, else the product of the loops' lengths, or what a counter ends them at where
+        that is less; None where neither is known. Of a pass over a loader whose batches are added up, its last ones
+        count as the loop's own lines treat them.
+    """
+    total: int | None = 1  # of the loops within; None once one of them tells no length
+    most: int | None = None  # of all, where a counter ends them
+    batches, frame = 1, sys._getframe(1)  # a step's, where no line says how the last of a pass count
+    while frame is not None:
+        told = _of_trainer(frame)
+        if told is not None:
+            return told
+        loops = _loops(frame) if is_users(frame.f_code.co_filename) else []
+        for loop in reversed(loops):
+            if total is not None:
+                for ends in _ends(loop, loops[0], frame, max(batches_per_step, 1)):
+                    most = min(most or total * ends, total * ends)
+            length = _length(loop, frame)
+            if length is None or total is None:
+                total = None
+                continue
+            count, loaded = length
+            rest = _remainder(loop, frame.f_lineno) if loaded and batches_per_step > 1 else None
+            total *= count if rest is None else _steps(count, batches_per_step, rest)
+            batches = max(batches_per_step, 1) if loaded and rest is None else batches
+        frame = frame.f_back
+    known = [each for each in (total, most) if each is not None]
+    return max(min(known) // batches, 1) if known and min(known) > 1 else None
+
+
+def _ends(loop: _Loop, outermost: _Loop, frame: FrameType, batches_per_step: int) -> Iterator[int]:
+    """How often a loop's body has run, with the step in it, once a counter of it ends this loop or one around it.
+
+    A counter begins as a number and has the same number added each time; what ends the loops is a condition on it.
+    """
+    nested = [node for node in ast.walk(loop) if isinstance(node, ast.For | ast.While) and node is not loop]
+    for counted in ast.walk(loop):
+        if not isinstance(counted, ast.AugAssign) or not isinstance(counted.op, ast.Add):
+            continue
+        by, begins = _value(counted.value, frame), _begins(counted.target, frame)
+        if not isinstance(by, int) or by < 1 or begins is None or any(_holds(each, counted.lineno) for each in nested):
+            continue
+        for test, line in _conditions(outermost):
+            bound = _bound(test, ast.unparse(counted.target), frame, stays=line is None)
+            if bound is None:
+                continue
+            runs = -(-(bound - begins) // by)
+            if line is not None:  # seen in the run that counts, or the next; its step may come before or after
+                runs += (counted.lineno > line) - (line < frame.f_lineno)
+            if runs > 0:
+                yield runs * (batches_per_step if _within_one(loop, counted.lineno, frame.f_lineno) else 1)
+
+
+def _within_one(loop: _Loop, *lines: int) -> bool:
+    """Whether one condition within a loop guards all these lines: a counter there counts steps, not batches."""
+    guards = (node for node in ast.walk(loop) if isinstance(node, ast.If))
+    return any(all(_holds(guard, line) for line in lines) for guard in guards)
+
+
+def _conditions(loop: _Loop) -> Iterator[tuple[ast.expr, int | None]]:
+    """Each test that ends a loop, and its line within the body; None of what a loop goes on with while it holds."""
+    if isinstance(loop, ast.While):
+        yield loop.test, None
+    inner = [node for part in loop.body for node in ast.walk(part) if isinstance(node, ast.For | ast.While)]
+    for node in (each for part in loop.body for each in ast.walk(part)):
+        if not isinstance(node, ast.If):
+            continue
+        last = node.body[-1]
+        leaves = isinstance(last, ast.Return) or (
+            isinstance(last, ast.Break) and not any(_holds(each, node.lineno) for each in inner)
+        )
+        if leaves or (
+            isinstance(last, ast.Expr) and isinstance(last.value, ast.Call) and _called(last.value) == "exit"
+        ):
+            yield node.test, node.lineno
+
+
+def _bound(test: ast.expr, counter: str, frame: FrameType, stays: bool) -> int | None:
+    """The value of a counter from which on a test ends its loop, where other parts of it are no counters."""
+    if isinstance(test, ast.BoolOp):
+        found = [_bound(part, counter, frame, stays) for part in test.values]
+        return min((each for each in found if each is not None), default=None)
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1:
+        return None
+    left, operator, right = test.left, test.ops[0], test.comparators[0]
+    if ast.unparse(left) != counter:
+        return None
+    value = _value(right, frame)
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    at = (ast.Lt, ast.NotEq) if stays else (ast.GtE, ast.Eq)
+    after = ast.LtE if stays else ast.Gt
+    return value if isinstance(operator, at) else value + 1 if isinstance(operator, after) else None
+
+
+def _begins(counter: ast.expr, frame: FrameType) -> int | None:
+    """The number that a counter begins at; None where its file gives it none, or several."""
+    tree, name = _tree(frame.f_code.co_filename), ast.unparse(counter)
+    found = {
+        _value(node.value, frame)
+        for node in ast.walk(tree or ast.Module([], []))
+        if isinstance(node, ast.Assign) and any(ast.unparse(target) == name for target in node.targets)
+    }
+    numbers = [each for each in found if isinstance(each, int)]
+    return numbers[0] if len(numbers) == 1 else None
+
+
+def steps_per_epoch(batches: int, batches_per_step: int) -> int:
+    """Training steps of a pass over a loader; called as :func:`planned_steps` is.
+
+    Args:
+        batches: that the loader gives.
+        batches_per_step: that one training step takes.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    rest: _Rest | None = None
+    while frame is not None and rest is None:
+        if is_users(frame.f_code.co_filename):
+            rests = (_remainder(loop, frame.f_lineno) for loop in _loops(frame))
+            rest = next((each for each in rests if each is not None), None)
+        frame = frame.f_back
+    return _steps(batches, batches_per_step, rest or "dropped")
+
+
+def _steps(batches: int, batches_per_step: int, rest: _Rest) -> int:
+    more = batches_per_step - 1 if rest == "stepped" else 0
+    return max((batches + more) // max(batches_per_step, 1), 1)
+
+
+def _remainder(loop: ast.AST, line: int) -> _Rest | None:
+    """The way of a loop with batches that are left where their number is no multiple of a step's.
+
+    Args:
+        loop: over batches.
+        line: in its body, at which it steps.
+
+    Returns:
+        ``stepped``: with those that there are, as the condition on its length reports, or accelerate does; ``dropped``:
+        its counter begins anew with each pass; None where neither is seen: the next pass goes on counting.
+    """
+    if not isinstance(loop, ast.For):
+        return None
+    for node in ast.walk(loop):
+        if isinstance(node, ast.With) and _holds(node, line):
+            entered = (item.context_expr for item in node.items)
+            if any(isinstance(each, ast.Call) and _called(each) == "accumulate" for each in entered):
+                return "stepped"
+        skips = isinstance(node, ast.If) and node.lineno < line and isinstance(node.body[-1], ast.Continue)
+        if isinstance(node, ast.If) and (_holds(node, line) or skips):
+            parts = list(ast.walk(node.test))
+            counted = [part.left for part in parts if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod)]
+            if counted and any(isinstance(part, ast.Call) and _called(part) == "len" for part in parts):
+                return "stepped"
+            if counted and not isinstance(node.test, ast.BoolOp):
+                return "dropped" if set().union(*map(_names, counted)) & _names(loop.target) else None
+    return None
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+
+
+def _holds(node: ast.If | ast.With | _Loop, line: int) -> bool:
+    return node.body[0].lineno <= line <= (node.body[-1].end_lineno or 0)
+
+
+def _of_trainer(frame: FrameType) -> int | None:
+    """Training steps of the whole run, where a library's trainer is what runs in a frame."""
+    for name in ("self", "trainer"):
+        owner: Any = frame.f_locals.get(name)
+        if any(f"{kind.__module__}.{kind.__qualname__}" in _TRAINERS for kind in type(owner).__mro__):
+            state = getattr(owner, "state", None)
+            told = getattr(state, "max_steps", None) or getattr(owner, "estimated_stepping_batches", None)
+            return told if isinstance(told, int) and told > 0 else None
+    return None
+
+
+def _loops(frame: FrameType) -> list[_Loop]:
+    """The loops around the line that a frame is at, within its own function."""
+    tree = _tree(frame.f_code.co_filename)
+    if tree is None:
+        return []
+    line = frame.f_lineno
+    body: ast.AST = tree
+    if frame.f_code.co_name != "<module>":
+        functions = [
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            and node.name == frame.f_code.co_name
+            and node.lineno <= line <= (node.end_lineno or node.lineno)
+        ]
+        if not functions:
+            return []
+        body = functions[-1]
+    return [
+        node
+        for node in ast.walk(body)
+        if isinstance(node, ast.For | ast.While) and node.body[0].lineno <= line <= (node.body[-1].end_lineno or 0)
+    ]
+
+
+@functools.cache
+def _tree(file: str) -> ast.Module | None:
+    try:
+        return ast.parse(Path(file).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return None
+
+
+def _length(loop: ast.AST, frame: FrameType) -> tuple[int, bool] | None:
+    """How often a loop's body runs, and whether a loader feeds it; None where that is not known."""
+    if not isinstance(loop, ast.For):
+        return None
+    expression = loop.iter
+    while isinstance(expression, ast.Call) and _called(expression) in ("enumerate", "tqdm", "trange", "track"):
+        if _called(expression) == "trange":
+            expression.func = ast.Name("range", ast.Load())
+            break
+        expression = expression.args[0] if expression.args else ast.Constant(None)
+    value, most = _value(expression, frame), _broken_off(loop, frame)
+    if type(value).__module__.partition(".")[0] == "tqdm":  # a bar that has a name of its own
+        value = getattr(value, "iterable", None)
+    if isinstance(value, DataLoader):
+        try:
+            return int(min(len(value), most)), True
+        except (TypeError, NotImplementedError):
+            return None
+    return (int(min(len(value), most)), False) if isinstance(value, range | list | tuple | dict) else None
+
+
+def _broken_off(loop: ast.For, frame: FrameType) -> float:
+    """How often the body runs, with the step in it, until a condition on the loop's own number ends it."""
+    counts = isinstance(loop.iter, ast.Call) and _called(loop.iter) == "enumerate"
+    number = loop.target.elts[0] if counts and isinstance(loop.target, ast.Tuple) else None
+    found = [
+        bound + (frame.f_lineno <= (line or 0))
+        for test, line in _conditions(loop)
+        if number is not None and (bound := _bound(test, ast.unparse(number), frame, stays=False)) is not None
+    ]
+    return min(found, default=math.inf)
+
+
+def _called(call: ast.Call) -> str:
+    return call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
+
+
+def _value(node: ast.AST, frame: FrameType) -> Any:
+    """The value of an expression of names, attributes, numbers and ranges; None for any other: no user code runs."""
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.Name):
+        return frame.f_locals.get(node.id, frame.f_globals.get(node.id))
+    if isinstance(node, ast.Attribute):
+        owner = _value(node.value, frame)
+        return getattr(owner, "__dict__", {}).get(node.attr)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub | ast.Mult | ast.FloorDiv):
+        left, right = _value(node.left, frame), _value(node.right, frame)
+        if not isinstance(left, int) or not isinstance(right, int) or (isinstance(node.op, ast.FloorDiv) and not right):
+            return None
+        match node.op:
+            case ast.Add():
+                return left + right
+            case ast.Sub():
+                return left - right
+            case ast.Mult():
+                return left * right
+        return left // right
+    if isinstance(node, ast.Call) and _called(node) in ("range", "int", "len") and isinstance(node.func, ast.Name):
+        values = [_value(argument, frame) for argument in node.args]
+        if _called(node) == "range":
+            return range(*values) if values and all(isinstance(value, int) for value in values) else None
+        if len(values) == 1 and isinstance(values[0], int | float) and _called(node) == "int":
+            return int(values[0])
+        sized = isinstance(values[0], list | tuple | dict | DataLoader) if len(values) == 1 else False
+        return len(values[0]) if sized and _called(node) == "len" else None
+    return None
