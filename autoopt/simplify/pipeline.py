@@ -362,8 +362,9 @@ class Pipeline:
         if not tried or (workers, threads) == (known.workers, known.threads) or step <= 0:
             return 1.0
         nearest = min(tried, key=lambda one: abs(one.workers - workers))
-        then = _period(self._demand({}, nearest.workers, nearest.threads, None)) * known.accumulation
-        now = _period(self._demand({}, None, None, None)) * known.accumulation
+        as_seen = {stage.name: stage.seconds for stage in self._round.stages}
+        then = _period(self._demand(as_seen, nearest.workers, nearest.threads, None)) * known.accumulation
+        now = _period(self._demand(as_seen, None, None, None)) * known.accumulation
         return min(_FURTHEST, max(1 / _FURTHEST, (nearest.seconds / then) / (step / now)))
 
     def gain(
