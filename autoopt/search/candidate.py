@@ -10,6 +10,7 @@ from statistics import fmean
 from autoopt.errors import TrialFailed
 from autoopt.events import TrialEnded
 from autoopt.records import Change, Estimate, JsonDict, Plan, Trial, Verdict
+from autoopt.search.beliefs import Member
 from autoopt.search.budget_allocation import PATIENCE
 from autoopt.search.compare.comparison import Comparison, PairOfProcesses
 from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan, plugin_error, predict
@@ -34,6 +35,12 @@ class Candidate:
     predicted: Estimate | None
     stacked: bool = False
     parts: Mapping[str, Part] = field(default_factory=dict)
+    joined: tuple[Member, ...] = ()
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """What is believed to bring its gain: its change, or those that did well alone; not their companions."""
+        return self.joined or ((self.change.strategy, self.predicted),)
 
     @property
     def changes(self) -> tuple[Change, ...]:

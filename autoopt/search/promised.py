@@ -10,6 +10,7 @@ from typing import Any
 from scipy.stats import norm
 
 from autoopt.records import Change, Estimate, EstimateKind, Plan
+from autoopt.search.beliefs import Member
 from autoopt.search.candidate import Candidate, companions
 from autoopt.search.planner import PLUGIN_ERRORS, Proposal, Skipped, candidate_plan
 from autoopt.search.run_context import RunContext
@@ -29,26 +30,26 @@ def together(
     """All that predictions promise, as one plan on the incumbent.
 
     The change that promises most goes first; each further one is predicted next to those, so that what one saves is not
-    promised by another once more. Where most predictions hold, the plan has most of the gain after one screening. Of a
-    script, only what its patch can say.
+    promised by another once more, and as far as comparisons have not denied it. Where most predictions hold, the plan
+    has most of the gain after one screening. Of a script, only what its patch can say.
 
     Args:
         fewest: changes, with their companions counted as one with theirs.
-        likely: the chance of a gain from which on a prediction counts, where not the whole of its interval is one.
+        likely: the chance of a gain from which on it counts, where not the whole of its interval is one.
 
     Returns:
         None where predictions promise fewer changes.
     """
     registry = context.runner.registry
-    changes, parts, members = list[Change](), dict[str, Part](), list[tuple[Strategy, Estimate]]()
+    changes, parts, promises, members = list[Change](), dict[str, Part](), list[Estimate](), list[Member]()
     plan, now, left = state.incumbent, case, list(proposals)
     while left:
         asked = [(each, *_next_to(each, case, now)) for each in left]
-        promised = [(each, _promised(each.strategy, seen, likely), after) for each, seen, after in asked]
-        found = [(each, seen, after) for each, seen, after in promised if seen is not None]
+        promised = [(each, _promised(state, each.strategy, said, likely), said, after) for each, said, after in asked]
+        found = [(each, promise, said, after) for each, promise, said, after in promised if promise is not None]
         if not found:
             break
-        each, predicted, after = max(found, key=lambda one: one[1].value)
+        each, promise, said, after = max(found, key=lambda one: one[1].value)
         left = [one for one in left if one is not each]
         change = Change(strategy=each.strategy.name, setting=each.setting)
         try:
@@ -63,12 +64,22 @@ def together(
         now = replace(state.case_of(plan, registry, fits=case.fits), pipeline=after, seconds_left=case.seconds_left)
         if once is not None:
             context.runner.once[each.strategy.name] = once
-        members.append((each.strategy, predicted))
-        share = _part(predicted, len(added))
+        promises.append(promise)
+        members.append((each.strategy.name, said))
+        share = _part(promise, len(added))
         parts |= {one.strategy: share for one in added}
     if len(members) < fewest:
         return None
-    return Candidate(members[0][0], changes[0], tuple(changes[1:]), plan, _product(members), stacked=True, parts=parts)
+    return Candidate(
+        registry[changes[0].strategy],
+        changes[0],
+        tuple(changes[1:]),
+        plan,
+        _product(promises),
+        stacked=True,
+        parts=parts,
+        joined=tuple(members),
+    )
 
 
 def _next_to(proposal: Proposal | Skipped, case: Case, now: Case) -> tuple[Estimate | None, PipelineView | None]:
@@ -159,7 +170,9 @@ def _joined(context: RunContext, state: SearchState, changes: Sequence[Change], 
     return plan if context.runner.in_source(Plan(changes=tuple(added))) else None
 
 
-def besides(screened: Screened, found: Iterable[Screened], skipped: Iterable[Skipped]) -> list[tuple[Change, Part]]:
+def besides(
+    state: SearchState, screened: Screened, found: Iterable[Screened], skipped: Iterable[Skipped]
+) -> list[tuple[Change, Part]]:
     """What may be confirmed together with a candidate, though not alone.
 
     That is what a prediction promises: where it was screened, the screening has to agree.
@@ -167,24 +180,27 @@ def besides(screened: Screened, found: Iterable[Screened], skipped: Iterable[Ski
     small = []
     for other in found:
         candidate = other.candidate
-        promised = _promised(candidate.strategy, candidate.predicted) is not None
+        promised = _promised(state, candidate.strategy, candidate.predicted) is not None
         if promised and not candidate.companions and other.gain > other.error and not other.rivals(screened):
             small.append((candidate.change, Part(other.gain, other.error)))
     for each in skipped:
-        predicted = _promised(each.strategy, each.predicted)
+        predicted = _promised(state, each.strategy, each.predicted)
         if predicted is not None:
             change = Change(strategy=each.strategy.name, setting=each.setting)
             small.append((change, _part(predicted)))
     return small
 
 
-def _promised(strategy: Strategy, predicted: Estimate | None, likely: float = 1.0) -> Estimate | None:
-    """A prediction of a likely gain that no training has to judge; else None."""
-    if predicted is None or predicted.kind is EstimateKind.BOUND or strategy.risk.trains_otherwise:
+def _promised(
+    state: SearchState, strategy: Strategy, predicted: Estimate | None, likely: float = 1.0
+) -> Estimate | None:
+    """What is believed of a change that is likely a gain, and that no training has to judge; else None."""
+    if strategy.risk.trains_otherwise:
         return None
-    if predicted.low > 1.0:
-        return predicted
-    return predicted if predicted.value > 1.0 and norm.cdf(log(predicted.value) / predicted.log_sd) > likely else None
+    seen = state.beliefs.believed(strategy.name, predicted)
+    if seen is None or seen.low > 1.0:
+        return seen
+    return seen if seen.value > 1.0 and norm.cdf(log(seen.value) / seen.log_sd) > likely else None
 
 
 def _part(predicted: Estimate, of: int = 1) -> Part:
@@ -192,7 +208,7 @@ def _part(predicted: Estimate, of: int = 1) -> Part:
     return Part(log(predicted.value) / of, (log(predicted.high) - log(predicted.low)) / 2)
 
 
-def _product(members: Sequence[tuple[Strategy, Estimate]]) -> Estimate:
+def _product(promises: Sequence[Estimate]) -> Estimate:
     """The speedup of all of them, as far as none takes another's."""
-    value, low, high = (prod(getattr(one, end) for _, one in members) for end in ("value", "low", "high"))
-    return Estimate(value=value, low=low, high=high, n=min(one.n for _, one in members), kind=EstimateKind.SIMULATED)
+    value, low, high = (prod(getattr(one, end) for one in promises) for end in ("value", "low", "high"))
+    return Estimate(value=value, low=low, high=high, n=min(one.n for one in promises), kind=EstimateKind.SIMULATED)

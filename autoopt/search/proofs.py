@@ -231,6 +231,7 @@ def without_suspect(context: RunContext, state: SearchState, candidate: Candidat
         plan=plan,
         predicted=None,
         stacked=bool(others),
+        joined=tuple(each for each in candidate.members if each[0] != out.strategy),
     )
 
 
@@ -284,7 +285,7 @@ class Proofs:
         self._found = [*waiting, *screening.found]
         while waiting and not self.context.stopping():
             screened = waiting.pop(0)  # with what brings too little to be confirmed alone
-            small = besides(screened, self._found, self.skipped)
+            small = besides(self.state, screened, self._found, self.skipped)
             screened = replace(screened, candidate=with_small(self.context, self.state, screened, small))
             if self._costs.pairs(screened) > self._left_for(screened):
                 later.append(screened)

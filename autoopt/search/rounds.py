@@ -397,12 +397,10 @@ class Rounds:
 
 
 def _as_seen(queue: Queue, screening: Screening) -> Queue:
-    """The queue with what the screening of each has shown in place of its prediction."""
-    seen = {one.candidate.strategy.name: one for one in screening.found if not one.candidate.stacked}
+    """The queue with the setting of each that its screening has shown to be the best."""
+    seen = {one.candidate.strategy.name: one.candidate for one in screening.found if not one.candidate.stacked}
     proposals = [
-        Proposal(each.strategy, one.estimate, one.candidate.change.setting)
-        if (one := seen.get(each.strategy.name))
-        else each
+        Proposal(each.strategy, one.predicted, one.change.setting) if (one := seen.get(each.strategy.name)) else each
         for each in queue.proposals
     ]
     return replace(queue, proposals=tuple(proposals))

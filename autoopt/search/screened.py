@@ -62,22 +62,6 @@ class Screened:
         return rival_strategies(self.candidate.strategy, other.candidate.strategy)
 
 
-def posterior(predicted: Estimate | None, gain: float, error: float) -> tuple[float, float]:
-    """What a screening says of a log gain together with what was known before it: its mean and standard error.
-
-    A prediction errs by half of itself, and by :data:`USUAL_SD` at least. A bound says that there is no more; nothing
-    known, that a gain is rarely larger than :data:`UNKNOWN_SD`.
-    """
-    mean, spread = 0.0, UNKNOWN_SD
-    if predicted is not None and predicted.kind is EstimateKind.BOUND:
-        spread = min(UNKNOWN_SD, max(log(max(predicted.value, 1.0)), 1e-3))
-    elif predicted is not None:
-        mean = log(predicted.value)
-        spread = max(abs(mean) / 2, USUAL_SD)
-    weight = spread**2 / (spread**2 + error**2)
-    return mean + weight * (gain - mean), sqrt(weight) * error
-
-
 def alone_or_together(found: Iterable[Screened]) -> list[Screened]:
     """The largest gains of which no two are rivals, the best first."""
     taken: list[Screened] = []
@@ -119,10 +103,6 @@ BLOCK_ERROR = 0.02
 """Standard error (log) of a pair of processes from its blocks, where it is not known."""
 HOPE = 1.5
 """A gain may well be so many standard errors larger than its looks showed."""
-USUAL_SD = 0.1
-"""How the log gains of changes scatter around none, or around their prediction, about."""
-UNKNOWN_SD = 0.3
-"""The same of changes of which nothing is predicted: some double the speed."""
 ALPHA = 0.05
 
 

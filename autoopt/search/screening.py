@@ -27,7 +27,7 @@ from autoopt.search.planner import Proposal, by_promise
 from autoopt.search.proof import announce_start, trial_of
 from autoopt.search.race import Race, SwitchedLooks
 from autoopt.search.run_context import RunContext
-from autoopt.search.screened import Screened, outstanding, posterior
+from autoopt.search.screened import Screened, outstanding
 from autoopt.search.state import SearchState
 from autoopt.search.trainable import takes_trainings
 from autoopt.strategy import Case
@@ -175,7 +175,8 @@ class Screening:
         context.announce(TrialEnded(at=context.now(), trial=trial))
         if gain is None:
             return None
-        mean, error = posterior(candidate.predicted, gain, self._error(seen))
+        state.beliefs.saw(candidate.members, gain, self._error(seen))
+        mean, error = state.beliefs.of(candidate.members)
         screened = Screened(candidate, trial, mean, error)
         if trial.verdict is Verdict.INCONCLUSIVE:
             self.found.append(screened)

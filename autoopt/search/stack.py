@@ -149,7 +149,14 @@ def stacked(state: SearchState, registry: Registry, members: Sequence[Screened])
     if not state.first_time((first, *others)):
         return None
     return Candidate(
-        members[0].candidate.strategy, first, tuple(others), plan, None, stacked=True, parts=_parts(state, members)
+        members[0].candidate.strategy,
+        first,
+        tuple(others),
+        plan,
+        None,
+        stacked=True,
+        parts=_parts(state, members),
+        joined=tuple(each for member in members for each in member.candidate.members),
     )
 
 

@@ -32,6 +32,7 @@ from autoopt.records.parallel import Sharing
 from autoopt.records.tuning import Tuning
 from autoopt.registry import Registry
 from autoopt.script.sayable import own_setup
+from autoopt.search.beliefs import Beliefs
 from autoopt.search.compare.comparison import Comparison, Side
 from autoopt.search.compare.statistics import MIN_BLOCKS
 from autoopt.simplify.stage_profile import StageProfile
@@ -104,7 +105,8 @@ class SearchState:
     ``processes``: the most that may train together; ``scaling``: how the final plan does;
     ``sharing``: what neighbours cost an incumbent, by its key.
     ``remembered``: what an earlier run found, which orders this one and confirms nothing; ``known_noise``: of the
-    device. ``tried``: changes with the incumbent that they were tried on, so that nothing is tried twice.
+    device. ``tried``: changes with the incumbent that they were tried on, so that nothing is tried twice;
+    ``beliefs``: what is believed of each change.
     ``control``, ``trained``: the A/A control of the baseline and its first training, once measured;
     ``untrainable``: why no change of training can be judged in this budget; empty where one can.
     ``tuning``: the search of hyper-parameters, where one was asked for; ``tuned``: what its strategy is notified of it;
@@ -130,6 +132,7 @@ class SearchState:
     ablations: list[Comparison] = field(default_factory=list)
     looks: list[Comparison] = field(default_factory=list)
     tried: set[str] = field(default_factory=set)
+    beliefs: Beliefs = field(default_factory=Beliefs)
     numbers: int = 0
     planned_steps: int | None = None
     sites: Sites | None = None

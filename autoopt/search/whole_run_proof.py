@@ -62,6 +62,9 @@ class WholeRunProof:
         trial = ruled_without_blocks(context, state, self.candidate, number, began, reason, judged)
         if trial.verdict is Verdict.KEPT:
             state.before_stack, state.together = before, dict(self.candidate.parts)
+        shown = trial.time_to_target
+        if shown is not None:
+            state.beliefs.saw(self.candidate.members, log(shown.value), shown.log_sd)
         context.announce(TrialEnded(at=context.now(), trial=trial, has_target=state.objective.has_target))
         return trial
 

@@ -121,7 +121,7 @@ def test_it_is_kept_before_the_rest_has_a_look_and_the_rest_is_found_on_it(tmp_p
     speeds = {"idle": 1.0, "huge": 3.0, "small": 1.15, "late": 1.2}
 
     def told(name: str) -> Strategy:
-        return strategy(name, predict=lambda self, case, setting: predicted(speeds[name] * 1.02, low=0.99))
+        return strategy(name, predict=lambda self, case, setting: predicted(speeds[name] * 1.02, EstimateKind.BOUND))
 
     made = World(
         tmp_path,
