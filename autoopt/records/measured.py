@@ -109,7 +109,8 @@ class Trial(Record):
 
     ``base`` is ``"baseline"`` or the id of the trial whose change made the incumbent. ``measured_again``: speedup of
     throughput by a kept change from fresh processes thereafter, in the final plan or by the verification; its own
-    ``throughput`` is what it was kept for, and so reads high. None where it was not measured again. ``planned_steps``:
+    ``throughput`` is what it was kept for, and so reads high. None where it was not measured again. ``believed``: the
+    speedup by its prediction and all comparisons of plans with its change; None for several changes. ``planned_steps``:
     of the planned run that ``time_to_target`` is of; None where it is of a run to the target.
     """
 
@@ -123,6 +124,7 @@ class Trial(Record):
     reason: str = ""
     risk: str | None = None
     predicted: Estimate | None = None
+    believed: Estimate | None = None
     throughput: Estimate | None = None
     measured_again: Estimate | None = None
     time_to_target: Estimate | None = None

@@ -39,7 +39,8 @@ def planned_steps(batches_per_step: int) -> int | None:
     """
     total: int | None = 1  # of the loops within; None once one of them tells no length
     most: int | None = None  # of all, where a counter ends them
-    batches, frame = 1, sys._getframe(1)  # a step's, where no line says how the last of a pass count
+    frame: FrameType | None = sys._getframe(1)
+    batches = 1  # a step's, where no line says how the last of a pass count
     while frame is not None:
         told = _of_trainer(frame)
         if told is not None:

@@ -335,11 +335,11 @@ class _Taking:
         """Whether a part that there was no time to decide stays.
 
         One that was left out stays if its effect is distinguishable from chance. Another one belongs to the confirmed
-        whole: it stays if a gain is more likely than none.
+        whole: it stays if that is likely a gain.
         """
         part = self.state.together[name]
         measured = compared(self.state, self._without([name]), self.left, fresh=True) is not None
-        return name not in self.idle and (part.firm if measured else part.gain > part.error)
+        return name not in self.idle and (part.firm if measured else part.likely)
 
     def _first_settled(self, name: str) -> tuple[bool, float]:
         """Order in which parts are settled, after each was left out of the whole.

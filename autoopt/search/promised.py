@@ -46,7 +46,11 @@ def together(
     while left:
         asked = [(each, *_next_to(each, case, now)) for each in left]
         promised = [(each, _promised(state, each.strategy, said, likely), said, after) for each, said, after in asked]
-        found = [(each, promise, said, after) for each, promise, said, after in promised if promise is not None]
+        found = [
+            (each, promise, said, after)
+            for each, promise, said, after in promised
+            if promise is not None and _worth_its_rounding(context, state, each, promise)
+        ]
         if not found:
             break
         each, promise, said, after = max(found, key=lambda one: one[1].value)
@@ -66,7 +70,7 @@ def together(
             context.runner.once[each.strategy.name] = once
         promises.append(promise)
         members.append((each.strategy.name, said))
-        share = _part(promise, len(added))
+        share = _part(state, each.strategy, promise, said, len(added))
         parts |= {one.strategy: share for one in added}
     if len(members) < fewest:
         return None
@@ -80,6 +84,21 @@ def together(
         parts=parts,
         joined=tuple(members),
     )
+
+
+def _worth_its_rounding(
+    context: RunContext, state: SearchState, proposal: Proposal | Skipped, promise: Estimate
+) -> bool:
+    """Whether a change computes as exactly as the incumbent, or promises what can be told from noise: a gain that
+    nobody could see is no reason to train in other numbers."""
+    if promise.value >= 1.0 + max(context.min_gain, state.noise.floor or 0.0):
+        return True
+    change = Change(strategy=proposal.strategy.name, setting=proposal.setting)
+    try:
+        plan = candidate_plan(context.runner.registry, state.incumbent, (change,))
+        return context.gate.rounding(plan) <= context.gate.rounding(state.incumbent)
+    except PLUGIN_ERRORS:
+        return False
 
 
 def _next_to(proposal: Proposal | Skipped, case: Case, now: Case) -> tuple[Estimate | None, PipelineView | None]:
@@ -187,7 +206,7 @@ def besides(
         predicted = _promised(state, each.strategy, each.predicted)
         if predicted is not None:
             change = Change(strategy=each.strategy.name, setting=each.setting)
-            small.append((change, _part(predicted)))
+            small.append((change, _part(state, each.strategy, predicted, each.predicted)))
     return small
 
 
@@ -203,9 +222,9 @@ def _promised(
     return seen if seen.value > 1.0 and norm.cdf(log(seen.value) / seen.log_sd) > likely else None
 
 
-def _part(predicted: Estimate, of: int = 1) -> Part:
-    """What a prediction says of each of so many changes that come with each other."""
-    return Part(log(predicted.value) / of, (log(predicted.high) - log(predicted.low)) / 2)
+def _part(state: SearchState, strategy: Strategy, promise: Estimate, predicted: Estimate | None, of: int = 1) -> Part:
+    """What is believed of each of so many changes that come with each other."""
+    return Part(log(promise.value) / of, state.beliefs.of([(strategy.name, predicted)])[1])
 
 
 def _product(promises: Sequence[Estimate]) -> Estimate:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 import numpy as np
+from scipy.stats import norm
 
 from autoopt.errors import TrialFailed
 from autoopt.records import (
@@ -81,6 +82,11 @@ class Part:
     gain: float
     error: float = 1.0
     bar: float = 3.0
+
+    @property
+    def likely(self) -> bool:
+        """Whether a gain is at least twice as likely as none."""
+        return bool(norm.cdf(self.gain / max(self.error, 1e-9)) >= 2 / 3)
 
     @property
     def firm(self) -> bool:
@@ -346,7 +352,12 @@ class SearchState:
         rest = [trial for name, trial in self.skipped.items() if name not in ran]
         crashed, notes = [note for note in rest if note.id], [note for note in rest if not note.id]
         numbered = [note.model_copy(update={"id": n}) for n, note in enumerate(notes, self.numbers + 1)]
-        return (*sorted([*self.trials, *crashed], key=lambda trial: trial.id), *numbered)
+        trials = [trial if trial.companions else self._with_belief(trial) for trial in self.trials]
+        return (*sorted([*trials, *crashed], key=lambda trial: trial.id), *numbered)
+
+    def _with_belief(self, trial: Trial) -> Trial:
+        believed = self.beliefs.believed(trial.strategy, trial.predicted)
+        return trial if believed is trial.predicted else trial.model_copy(update={"believed": believed})
 
 
 def changes_text(changes: tuple[Change, ...]) -> str:

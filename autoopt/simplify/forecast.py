@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from autoopt.records import Estimate, EstimateKind, Round
 from autoopt.records.distributed import Communication, ScalingForecast
-from autoopt.simplify.pipeline import INPUT, LINK, ONE_DRAW, Pipeline
+from autoopt.simplify.pipeline import LINK, ONE_DRAW, Pipeline
+from autoopt.simplify.stage_timings import INPUT
 
 SHARED = (*INPUT, *LINK, "forward", "backward")
 """Stages of which each process has its share of the batch."""

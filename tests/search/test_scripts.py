@@ -371,6 +371,27 @@ def test_what_does_not_run_is_found_by_halves_and_left_out(tmp_path: Path) -> No
     assert [len(names) for names in stuck[-3:]] == [4, 2, 1], "its half each time"
 
 
+@pytest.mark.parametrize(("promise", "there"), [(1.01, False), (1.3, True)])
+def test_coarser_arithmetic_must_promise_what_can_be_told_from_noise(
+    tmp_path: Path, promise: float, there: bool
+) -> None:
+    def low(self: object, setup: Setup, setting: JsonDict) -> Setup:
+        return setup.with_precision(dtype="bfloat16")
+
+    told = Estimate(value=promise, low=promise, high=promise, n=3, kind=EstimateKind.TRIED)
+    world = ScriptWorld(
+        tmp_path,
+        promised("layout", 1.3, "forward"),
+        strategy("exact", predict=lambda self, case, setting: told),
+        strategy("low", apply=low, predict=lambda self, case, setting: told),
+        speed=product({"layout": 1.3, "exact": 1.0, "low": 1.0}),
+        whole={"layout": 1.3, "low": 1.0, "exact": 1.0},
+        budget=600.0,
+    )
+    world.go()
+    assert set(world.pairs[0]) == {"layout", "exact", *(["low"] if there else [])}
+
+
 def test_what_ends_with_another_metric_is_left_out_and_the_rest_confirmed(tmp_path: Path) -> None:
     def other_workers(self: object, setup: Setup, setting: JsonDict) -> Setup:
         return setup.with_loader(num_workers=0)

@@ -122,6 +122,7 @@ class PredictionRow:
     verdict: str
     predicted: Interval
     realized: Interval
+    believed: Interval | None
     held: bool
     miss: Number
 
@@ -162,6 +163,7 @@ def predictions_view(result: Result) -> Predictions | None:
                 trial.verdict.value,
                 predicted,
                 realized,
+                interval(trial.believed, f"/trials/{index}/believed"),
                 held(bounds, (r.low, r.high)),
                 Number(
                     units.percent(value),
