@@ -32,10 +32,22 @@ class Beliefs:
         self._mean, self._covariance = np.zeros(0), np.zeros((0, 0))
         self._seen = set[str]()
 
-    def saw(self, members: Sequence[Member], gain: float, error: float) -> None:
-        """A plan's log gain, with its standard error, over the same plan without these changes."""
-        expected = sum(self._prior(*member)[0] for member in members)
-        which = self._features(members)
+    def saw(
+        self,
+        members: Sequence[Member],
+        gain: float,
+        error: float,
+        expected: float | None = None,
+        shares: Sequence[float] | None = None,
+    ) -> None:
+        """A plan's log gain, with its standard error, over the same plan without these changes.
+
+        Args:
+            expected: of it by the predictions alone; their sum where None.
+            shares: of each change's log gain in the plan's; all of it where None.
+        """
+        expected = sum(self.prior(*member)[0] for member in members) if expected is None else expected
+        which = self._features(members, shares)
         moved = self._covariance @ which
         weights = moved / (which @ moved + max(error, 1e-6) ** 2)
         self._mean = self._mean + weights * (gain - expected - which @ self._mean)
@@ -45,7 +57,7 @@ class Beliefs:
     def of(self, members: Sequence[Member]) -> tuple[float, float]:
         """Mean and standard error of the log gain of these changes together."""
         which = self._features(members)
-        mean = sum(self._prior(*member)[0] for member in members) + which @ self._mean
+        mean = sum(self.prior(*member)[0] for member in members) + which @ self._mean
         return float(mean), sqrt(max(float(which @ self._covariance @ which), 0.0))
 
     def believed(self, name: str, predicted: Estimate | None) -> Estimate | None:
@@ -56,20 +68,22 @@ class Beliefs:
         low, high = exp(mean - Z * error), exp(mean + Z * error)
         return Estimate(value=exp(mean), low=low, high=high, n=1, kind=EstimateKind.TRIED)
 
-    def _features(self, members: Sequence[Member]) -> np.ndarray:
+    def _features(self, members: Sequence[Member], shares: Sequence[float] | None = None) -> np.ndarray:
         for name, predicted in members:
             if name not in self._names:
                 self._names.append(name)
                 self._mean = np.append(self._mean, 0.0)
                 grown = np.zeros((len(self._names),) * 2)
                 grown[:-1, :-1] = self._covariance
-                grown[-1, -1] = self._prior(name, predicted)[1] ** 2
+                grown[-1, -1] = self.prior(name, predicted)[1] ** 2
                 self._covariance = grown
-        wanted = [name for name, _ in members]
-        return np.array([float(wanted.count(name)) for name in self._names])
+        found = np.zeros(len(self._names))
+        for (name, _), share in zip(members, shares or [1.0] * len(members), strict=True):
+            found[self._names.index(name)] += share
+        return found
 
     @staticmethod
-    def _prior(name: str, predicted: Estimate | None) -> tuple[float, float]:
+    def prior(name: str, predicted: Estimate | None) -> tuple[float, float]:
         """Mean and spread of a log gain by its prediction alone; of a bound, that there is no more."""
         if predicted is None:
             return 0.0, UNKNOWN_SD

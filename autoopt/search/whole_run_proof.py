@@ -16,12 +16,13 @@ from autoopt.search.accept.evidence import Judgement, TrainedPair
 from autoopt.search.accept.gate import NOT_TESTED, judge_runs
 from autoopt.search.accept.trainings import ratio_of_pairs
 from autoopt.search.candidate import Candidate
+from autoopt.search.evaluations import of_evaluation_alone
 from autoopt.search.first_training import train_first
 from autoopt.search.proof import announce_start, ruled_without_blocks
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 from autoopt.search.verify import FRESH_SEEDS, evidence_of, probes_due
-from autoopt.search.whole_runs import shown_by_whole_runs
+from autoopt.search.whole_runs import in_whole_run, shown_by_whole_runs
 
 MOST_PAIRS = 8
 """Of whole runs for one confirmation: a plan that takes more of them is better confirmed by a larger budget."""
@@ -32,15 +33,18 @@ class WholeRunProof:
 
     Args:
         context, state: of the run, in which nothing was kept so far.
-        candidate: with a prediction of the whole run's speedup.
+        candidate: whose predictions are of steps, and of steps with the evaluations between them.
         hope: standard errors by which it may well be faster than predicted.
     """
 
     def __init__(self, context: RunContext, state: SearchState, candidate: Candidate, hope: float = 0.0) -> None:
         self.context, self.state, self.candidate = context, state, candidate
-        predicted = candidate.predicted
-        self.gain = log(predicted.value) if predicted is not None else 0.0
-        self._hoped = self.gain + hope * predicted.log_sd if predicted is not None else self.gain
+        predicted, beliefs = candidate.predicted, state.beliefs
+        self._run = in_whole_run(context, state)
+        believed = self._divided(tuple(beliefs.of([member])[0] for member in candidate.members))
+        self.gain = self._run.gain(*believed) if self._run is not None else sum(believed)
+        error = predicted.log_sd if predicted is not None else 0.0
+        self._hoped = self.gain + hope * error * (max(self._run.shares(*believed)) if self._run is not None else 1.0)
         self.seconds = shown_by_whole_runs(context, state, candidate.plan)
         self._found: list[TrainedPair] = []
 
@@ -62,11 +66,28 @@ class WholeRunProof:
         trial = ruled_without_blocks(context, state, self.candidate, number, began, reason, judged)
         if trial.verdict is Verdict.KEPT:
             state.before_stack, state.together = before, dict(self.candidate.parts)
-        shown = trial.time_to_target
-        if shown is not None:
-            state.beliefs.saw(self.candidate.members, log(shown.value), shown.log_sd)
+        self._learn(trial.time_to_target)
         context.announce(TrialEnded(at=context.now(), trial=trial, has_target=state.objective.has_target))
         return trial
+
+    def _divided(self, gains: tuple[float, ...]) -> tuple[float, float]:
+        """Log gains of the candidate's changes in sum: of those of the steps, and of those of evaluations alone."""
+        between = sum(gain for gain, other in zip(gains, self._between, strict=True) if other)
+        return sum(gains) - between, between
+
+    @property
+    def _between(self) -> tuple[bool, ...]:
+        registry = self.context.runner.registry
+        return tuple(of_evaluation_alone(registry[name]) for name, _ in self.candidate.members)
+
+    def _learn(self, shown: Estimate | None) -> None:
+        """Has the whole run's figure correct the predictions of its changes, each by its share in it."""
+        if shown is None or self._run is None:
+            return
+        members, beliefs = self.candidate.members, self.state.beliefs
+        told = self._divided(tuple(beliefs.prior(*member)[0] for member in members))
+        shares = [self._run.shares(*told)[other] for other in self._between]
+        beliefs.saw(members, log(shown.value), shown.log_sd, self._run.gain(*told), shares)
 
     def _judged(self, number: int) -> Judgement:
         """The verdict by pairs that are made while they leave it open, show a gain, and a feasible number decides."""

@@ -6,12 +6,18 @@ they are the final figure: they hold imports, the first batch, evaluations and t
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from math import exp, expm1, log
+
 from autoopt.benchmark.target import whole_run_seconds
 from autoopt.records import Plan
 from autoopt.records.messages import WHOLE_RUN
 from autoopt.search.budget_allocation import KEPT_BACK_AT_MOST
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
+
+_FASTEST = 20.0
+"""A whole run is predicted to be no more than so many times faster."""
 
 
 def run_seconds(context: RunContext, state: SearchState) -> float | None:
@@ -39,6 +45,44 @@ def run_seconds(context: RunContext, state: SearchState) -> float | None:
     elif seen is not None and seen.steps >= state.planned_steps:
         seconds = max(seconds, seen.seconds)
     return seconds if 2 * seconds <= KEPT_BACK_AT_MOST * context.allocation.budget else None
+
+
+@dataclass(frozen=True)
+class InWholeRun:
+    """What predictions for steps, and for what comes between them, bring of a whole run of the untouched script.
+
+    Args:
+        run: seconds of it.
+        steps, between: seconds of all its steps; of its evaluations, checkpoints and later epochs' starts.
+    """
+
+    run: float
+    steps: float
+    between: float
+
+    def gain(self, of_steps: float, of_both: float) -> float:
+        """Log speedup of the run, where its steps, and steps with what comes between, have these."""
+        saved = self.steps * -expm1(-of_steps) + (self.steps + self.between) * -expm1(-of_both)
+        return -log(max(1.0 - saved / self.run, 1 / _FASTEST))
+
+    def shares(self, of_steps: float, of_both: float) -> tuple[float, float]:
+        """How much more of the run's log speedup each of the two brings, for a little more of it."""
+        left = self.run / exp(self.gain(of_steps, of_both))
+        return self.steps * exp(-of_steps) / left, (self.steps + self.between) * exp(-of_both) / left
+
+
+def in_whole_run(context: RunContext, state: SearchState) -> InWholeRun | None:
+    """The parts of a whole run that predictions speak of; None where :func:`run_seconds` is."""
+    run, step = run_seconds(context, state), state.aa.side.step_seconds
+    if run is None or step is None or state.planned_steps is None:
+        return None
+    steps, between = state.planned_steps * step.p50, 0.0
+    if state.facts.run is not None:
+        known = state.facts.run.model_copy(update={"step_seconds": step.p50})
+        whole = whole_run_seconds(known, float(state.planned_steps))
+        found = (whole.part(name) for name in ("later epochs' starts", "evaluations", "checkpoints"))
+        between = sum(part.seconds for part in found if part is not None)
+    return InWholeRun(max(run, steps + between), steps, between)
 
 
 def shown_by_whole_runs(context: RunContext, state: SearchState, plan: Plan) -> float | None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from autoopt.records import Estimate, EstimateKind
 from autoopt.search.beliefs import UNKNOWN_SD, USUAL_SD, Beliefs
+from autoopt.search.whole_runs import InWholeRun
 
 
 def told(value: float, kind: EstimateKind = EstimateKind.TRIED) -> Estimate:
@@ -87,3 +88,21 @@ def test_comparisons_make_nothing_less_certain_and_their_order_is_none(
     for row in rows:
         assert one.of(row) == pytest.approx(other.of(row), abs=1e-6)
         assert exp(one.of(row)[0]) > 0
+
+
+@pytest.mark.parametrize(
+    ("steps", "both", "seconds"),
+    [(2.0, 1.0, 16 - 4), (1.0, 2.0, 16 - 5), (2.0, 2.0, 16 - 4 - 5), (1.0, 1.0, 16), (1e9, 1e9, 0.8)],
+)
+def test_a_whole_run_gains_what_its_steps_and_evaluations_save_of_it(steps: float, both: float, seconds: float) -> None:
+    """Of 16 s, 8 s are steps, 2 s evaluations, and 6 s imports and the like, which nothing shortens."""
+    run = InWholeRun(run=16.0, steps=8.0, between=2.0)
+    assert 16.0 / exp(run.gain(log(steps), log(both))) == pytest.approx(seconds)
+
+
+@given(st.floats(-0.2, 0.5), st.floats(-0.2, 0.5))
+def test_shares_are_how_the_gain_of_the_run_changes(steps: float, both: float) -> None:
+    run, little = InWholeRun(run=30.0, steps=8.0, between=2.0), 1e-6
+    now = run.gain(steps, both)
+    changes = (run.gain(steps + little, both) - now) / little, (run.gain(steps, both + little) - now) / little
+    assert run.shares(steps, both) == pytest.approx(changes, rel=1e-3, abs=1e-4)
