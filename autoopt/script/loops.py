@@ -37,7 +37,7 @@ def planned_steps(batches_per_step: int) -> int | None:
         that is less; None where neither is known. Of a pass over a loader whose batches are added up, its last ones
         count as the loop's own lines treat them.
     """
-    total: int | None = 1  # of the loops within; None once one of them tells no length
+    total: int | None = 1  # of the loops within; None once the length of one is not known
     most: int | None = None  # of all, where a counter ends them
     frame: FrameType | None = sys._getframe(1)
     batches = 1  # a step's, where no line says how the last of a pass count

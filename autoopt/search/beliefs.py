@@ -24,7 +24,7 @@ class Beliefs:
 
     A plan's log gain is the sum of what its changes are predicted to bring next to each other, and of the errors of
     these predictions. Each comparison of a plan shows the sum of the errors: it moves those of all its changes, the
-    least certain most, and what several plans have shown tells apart the changes that they do not share.
+    least certain most, and several plans distinguish between the changes that they do not share.
     """
 
     def __init__(self) -> None:

@@ -44,8 +44,11 @@ def together(
     changes, parts, promises, members = list[Change](), dict[str, Part](), list[Estimate](), list[Member]()
     plan, now, left = state.incumbent, case, list(proposals)
     while left:
-        asked = [(each, *_next_to(each, case, now)) for each in left]
-        promised = [(each, _promised(state, each.strategy, said, likely), said, after) for each, said, after in asked]
+        asked = [(each, *beside) for each in left if (beside := _next_to(each, case, now)) is not None]
+        believed = [
+            (each, state.beliefs.believed(each.strategy.name, said), said, after) for each, said, after in asked
+        ]
+        promised = [(each, _promised(each.strategy, one, likely), said, after) for each, one, said, after in believed]
         found = [
             (each, promise, said, after)
             for each, promise, said, after in promised
@@ -89,8 +92,8 @@ def together(
 def _worth_its_rounding(
     context: RunContext, state: SearchState, proposal: Proposal | Skipped, promise: Estimate
 ) -> bool:
-    """Whether a change computes as exactly as the incumbent, or promises what can be told from noise: a gain that
-    nobody could see is no reason to train in other numbers."""
+    """Whether a change computes as exactly as the incumbent, or promises a gain above the noise: one that nobody
+    could see is no reason to train in other numbers."""
     if promise.value >= 1.0 + max(context.min_gain, state.noise.floor or 0.0):
         return True
     change = Change(strategy=proposal.strategy.name, setting=proposal.setting)
@@ -101,8 +104,8 @@ def _worth_its_rounding(
         return False
 
 
-def _next_to(proposal: Proposal | Skipped, case: Case, now: Case) -> tuple[Estimate | None, PipelineView | None]:
-    """What a proposal promises next to others, and the pipeline after it.
+def _next_to(proposal: Proposal | Skipped, case: Case, now: Case) -> tuple[Estimate | None, PipelineView | None] | None:
+    """What a proposal promises next to others, and the pipeline after it; None where it is not of use next to them.
 
     That is its strategy's prediction there, as far off as a screening has shown the one on the incumbent to be.
 
@@ -111,16 +114,16 @@ def _next_to(proposal: Proposal | Skipped, case: Case, now: Case) -> tuple[Estim
         now: with the changes that are chosen so far.
     """
     strategy, setting, predicted = proposal.strategy, proposal.setting, proposal.predicted
-    if predicted is None or case.pipeline is None or now.pipeline is None:
-        return predicted, now.pipeline
     try:
         if now is not case and not strategy.applies(now):
-            return None, None
+            return None
+        if predicted is None or case.pipeline is None or now.pipeline is None:
+            return predicted, now.pipeline
         asked = _Asked(now.pipeline)
         beside = strategy.predict(replace(now, pipeline=asked), setting)
         alone = beside if now is case else strategy.predict(case, setting)
     except PLUGIN_ERRORS:
-        return None, None
+        return None
     if alone is None or beside is None:
         return predicted, now.pipeline
     after = asked.after_what_if(beside)
@@ -199,27 +202,24 @@ def besides(
     small = []
     for other in found:
         candidate = other.candidate
-        promised = _promised(state, candidate.strategy, candidate.predicted) is not None
+        promised = _promised(candidate.strategy, candidate.predicted) is not None
         if promised and not candidate.companions and other.gain > other.error and not other.rivals(screened):
             small.append((candidate.change, Part(other.gain, other.error)))
     for each in skipped:
-        predicted = _promised(state, each.strategy, each.predicted)
+        predicted = _promised(each.strategy, each.predicted)
         if predicted is not None:
             change = Change(strategy=each.strategy.name, setting=each.setting)
             small.append((change, _part(state, each.strategy, predicted, each.predicted)))
     return small
 
 
-def _promised(
-    state: SearchState, strategy: Strategy, predicted: Estimate | None, likely: float = 1.0
-) -> Estimate | None:
-    """What is believed of a change that is likely a gain, and that no training has to judge; else None."""
-    if strategy.risk.trains_otherwise:
+def _promised(strategy: Strategy, speedup: Estimate | None, likely: float = 1.0) -> Estimate | None:
+    """What is predicted or believed of a change, where it is likely a gain that no training has to judge; else None."""
+    if speedup is None or speedup.kind is EstimateKind.BOUND or strategy.risk.trains_otherwise:
         return None
-    seen = state.beliefs.believed(strategy.name, predicted)
-    if seen is None or seen.low > 1.0:
-        return seen
-    return seen if seen.value > 1.0 and norm.cdf(log(seen.value) / seen.log_sd) > likely else None
+    if speedup.low > 1.0:
+        return speedup
+    return speedup if speedup.value > 1.0 and norm.cdf(log(speedup.value) / speedup.log_sd) > likely else None
 
 
 def _part(state: SearchState, strategy: Strategy, promise: Estimate, predicted: Estimate | None, of: int = 1) -> Part:

@@ -156,7 +156,7 @@ def test_what_takes_a_minute_to_start_does_not_keep_the_rest_from_its_proof() ->
 
 def test_what_was_trained_beside_the_baseline_has_the_rest_of_the_time_for_its_proof() -> None:
     """The time of a training that had been made was kept back for it: two pairs of processes, and 93 s unused."""
-    assert sum(found("llm_fit", 8, seed)["plan"] == ["amp"] for seed in range(8)) >= 5
+    assert sum("amp" in found("llm_fit", 8, seed)["plan"] for seed in range(8)) >= 5
 
 
 def test_what_is_no_use_beside_another_is_not_kept_with_it() -> None:

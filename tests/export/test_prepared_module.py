@@ -138,7 +138,7 @@ TABLE = {
     "samples in a file": Row(
         (prepared("samples", "disk"),),
         (f"{ADDED}MappedSamples", *loader(LOADER.replace("train_set", "MappedSamples(train_set)"))),
-        length=140,
+        length=160,
     ),
     "rows of tuples": Row((WHOLE,), (f"{ADDED}Rows, collate_whole", *ROWS_OF)),
     "rows of dicts": Row((WHOLE,), (f"{ADDED}Rows, collate_whole", *ROWS_OF), DICTS),
@@ -208,7 +208,7 @@ TABLE = {
         (prepared("heads", first=1),),
         (f"{ADDED}KeptHeads", *loader(LOADER.replace("train_set", "KeptHeads(train_set, first=1)"))),
         edits={"transform = None": "transform = Chain()", "class Rows1": CHAIN},
-        length=110,
+        length=130,
     ),
     "short batches of ids": Row(
         (Change(strategy="trim_padding", setting={"multiple": 8}),),

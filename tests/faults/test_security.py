@@ -23,8 +23,8 @@ SOURCES = [
 ]
 TINY = ROOT / "tests" / "workloads" / "tiny.py"
 
-FROM_ITS_OWN_FORK = {"autoopt/simplify/batches.py": 1}
-"""Batches that a process gets back from a fork of itself over a pipe: the same program, no file in between."""
+FROM_ITS_OWN_FORK = {"autoopt/simplify/batches.py": 1, "strategies/autoopt_strategies/input/prepared.py": 1}
+"""Batches and samples that a process gets back from a fork, or a loader worker, of its own: no file in between."""
 
 THE_SCRIPTS_OWN = {"autoopt/benchmark/saving.py": 1}
 """``torch.load`` of the script itself, with the arguments that the script gives."""
