@@ -13,7 +13,7 @@ from autoopt.records import Change, Estimate, JsonDict, Plan, Trial, Verdict
 from autoopt.search.beliefs import Member
 from autoopt.search.budget_allocation import PATIENCE
 from autoopt.search.compare.comparison import Comparison, PairOfProcesses
-from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan, plugin_error, predict
+from autoopt.search.planner import PLUGIN_ERRORS, best_of, candidate_plan, plugin_error, predict
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import Part, SearchState
 from autoopt.strategy import MOST_SETTINGS, Case, Risk, Strategy
@@ -233,9 +233,15 @@ class Talk:
             self.goes_on = False
             return None
         candidate = candidate_of(self._context, self._state, self.strategy, self._case, setting)
-        if candidate is None:
+        if candidate is None or self._cannot_pay(candidate):
             self._answer(None)
+            return None
         return candidate
+
+    def _cannot_pay(self, candidate: Candidate) -> bool:
+        """Whether its prediction allows no gain worth having, as the planner asks of a strategy's first setting."""
+        predicted = candidate.predicted
+        return predicted is not None and best_of(self.strategy, predicted, self._case) < 1.0 + self._context.min_gain
 
     def ask(self, remaining: int) -> None:
         """Screens the next setting, and answers: kept where it is the best of this strategy so far."""

@@ -16,6 +16,7 @@ from autoopt.records import (
     Round,
     Stop,
     StopReason,
+    Trial,
     Verdict,
 )
 from autoopt.registry import Registry
@@ -143,13 +144,16 @@ def _consider(
         settings = list(_first(strategy, case))
         if not settings:
             return Skipped(strategy, Verdict.NOT_APPLICABLE, "it has no setting to try here")
+        raised = next((trial.reason for trial in case.trials if _raised(trial, strategy, settings[0])), "")
+        if raised:
+            return Skipped(strategy, Verdict.FAILED, raised, settings[0])
         refused = _refused(registry, strategy, case, settings[0])
         if refused:
             return Skipped(strategy, Verdict.NOT_APPLICABLE, refused, settings[0])
         predicted = predict(strategy, case, settings[0])
     except PLUGIN_ERRORS as error:  # a plugin's crash is a result, not the end
         return Skipped(strategy, Verdict.FAILED, plugin_error(error))
-    best = _best(strategy, predicted, case)
+    best = best_of(strategy, predicted, case)
     if predicted is not None and best < threshold:
         return Skipped(
             strategy,
@@ -171,7 +175,13 @@ def _told(predicted: Estimate) -> str:
     return "" if predicted.kind is EstimateKind.BOUND else f"predicted {predicted.value:.3f}x, "
 
 
-def _best(strategy: Strategy, predicted: Estimate | None, case: Case) -> float:
+def _raised(trial: Trial, strategy: Strategy, setting: JsonDict) -> bool:
+    """Whether a setting ended with an exception of its own: another incumbent mends none."""
+    own = trial.strategy == strategy.name and trial.setting == setting and not trial.companions
+    return own and trial.reason.startswith("error:")
+
+
+def best_of(strategy: Strategy, predicted: Estimate | None, case: Case) -> float:
     """The most that may come of it; without a prediction of its own the ceiling says that."""
     if predicted is None:
         return inf

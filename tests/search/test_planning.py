@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoopt.records import Estimate, EstimateKind, JsonDict, Plan, Sites, Verdict
+from autoopt.records import Change, Estimate, EstimateKind, JsonDict, Plan, Sites, Trial, Verdict
 from autoopt.registry import Registry, Source, load_strategies
 from autoopt.search.budget_allocation import KEPT_BACK_AT_MOST, BudgetAllocation
 from autoopt.search.first_process import opportunities
@@ -217,6 +217,38 @@ def test_a_doubt_of_the_graph_is_no_larger_than_the_stages_it_is_about(share: fl
     assert bool(queue.proposals) is tried
     if not tried:
         assert "cannot pay" in queue.skipped[0].reason
+
+
+def test_a_further_setting_that_cannot_pay_is_not_screened(tmp_path: Path) -> None:
+    def told(self: object, case: Case, setting: JsonDict) -> Estimate:
+        value = 1.2 if setting["threads"] == 2 else 0.5
+        return Estimate(value=value, low=value, high=value, n=1, kind=EstimateKind.TRIED)
+
+    one = strategy("threaded", settings=SETTINGS[:2], predict=told)
+    world = World(tmp_path, one, speed=lambda plan: 1.2 if plan.changes else 1.0)
+    world.go()
+    asked = [plan.setting("threaded") for plan, _ in world.runner.machine.started if plan.changes]
+    assert {"threads": 2} in asked
+    assert {"threads": 4} not in asked
+
+
+@pytest.mark.parametrize(
+    ("reason", "companions", "again"),
+    [
+        ("error: RuntimeError: shape '[128]' is invalid (train.py:9)", (), False),
+        ("error: RuntimeError: shape '[128]' is invalid (train.py:9)", (Change(strategy="amp"),), True),
+        ("timeout: no answer within 20 s (build)", (), True),
+        ("out_of_memory: 9 GiB", (), True),
+    ],
+)
+def test_what_raised_is_not_tried_on_another_incumbent(
+    reason: str, companions: tuple[Change, ...], again: bool
+) -> None:
+    trial = Trial(id=1, round=1, strategy="certain", verdict=Verdict.FAILED, reason=reason, companions=companions)
+    case = dataclasses.replace(sample_case(), trials=(trial,))
+    queue = build_queue(Registry([Source(Certain(), "test")]), case, Choice(), 1.03)
+    assert bool(queue.proposals) is again
+    assert again or queue.skipped[0].reason == reason
 
 
 class Silent(Strategy):
