@@ -68,7 +68,7 @@ def _ends(loop: _Loop, outermost: _Loop, frame: FrameType, batches_per_step: int
 
     A counter begins as a number and has the same number added each time; what ends the loops is a condition on it.
     """
-    nested = [node for node in ast.walk(loop) if isinstance(node, ast.For | ast.While) and node is not loop]
+    nested = _nested(loop)
     for counted in ast.walk(loop):
         if not isinstance(counted, ast.AugAssign) or not isinstance(counted.op, ast.Add):
             continue
@@ -86,6 +86,10 @@ def _ends(loop: _Loop, outermost: _Loop, frame: FrameType, batches_per_step: int
                 yield runs * (batches_per_step if _within_one(loop, counted.lineno, frame.f_lineno) else 1)
 
 
+def _nested(loop: _Loop) -> list[_Loop]:
+    return [node for node in ast.walk(loop) if isinstance(node, ast.For | ast.While) and node is not loop]
+
+
 def _within_one(loop: _Loop, *lines: int) -> bool:
     """Whether one condition within a loop guards all these lines: a counter there counts steps, not batches."""
     guards = (node for node in ast.walk(loop) if isinstance(node, ast.If))
@@ -96,7 +100,7 @@ def _conditions(loop: _Loop) -> Iterator[tuple[ast.expr, int | None]]:
     """Each test that ends a loop, and its line within the body; None of what a loop goes on with while it holds."""
     if isinstance(loop, ast.While):
         yield loop.test, None
-    inner = [node for part in loop.body for node in ast.walk(part) if isinstance(node, ast.For | ast.While)]
+    inner = _nested(loop)
     for node in (each for part in loop.body for each in ast.walk(part)):
         if not isinstance(node, ast.If):
             continue

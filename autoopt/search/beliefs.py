@@ -1,4 +1,4 @@
-"""What is believed of each change: its prediction, and how far off comparisons have shown predictions of it to be."""
+"""Beliefs about each change: its prediction, and how far off comparisons have shown predictions of it to be."""
 
 from __future__ import annotations
 

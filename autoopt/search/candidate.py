@@ -39,7 +39,7 @@ class Candidate:
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """What is believed to bring its gain: its change, or those that did well alone; not their companions."""
+        """The changes that bring its gain: its own, or those that did well alone; not their companions."""
         return self.joined or ((self.change.strategy, self.predicted),)
 
     @property

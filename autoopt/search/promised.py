@@ -44,16 +44,8 @@ def together(
     changes, parts, promises, members = list[Change](), dict[str, Part](), list[Estimate](), list[Member]()
     plan, now, left = state.incumbent, case, list(proposals)
     while left:
-        asked = [(each, *beside) for each in left if (beside := _next_to(each, case, now)) is not None]
-        believed = [
-            (each, state.beliefs.believed(each.strategy.name, said), said, after) for each, said, after in asked
-        ]
-        promised = [(each, _promised(each.strategy, one, likely), said, after) for each, one, said, after in believed]
-        found = [
-            (each, promise, said, after)
-            for each, promise, said, after in promised
-            if promise is not None and _worth_its_rounding(context, state, each, promise)
-        ]
+        asked = ((each, _promised_next_to(context, state, each, case, now, likely)) for each in left)
+        found = [(each, *promise) for each, promise in asked if promise is not None]
         if not found:
             break
         each, promise, said, after = max(found, key=lambda one: one[1].value)
@@ -87,6 +79,25 @@ def together(
         parts=parts,
         joined=tuple(members),
     )
+
+
+def _promised_next_to(
+    context: RunContext,
+    state: SearchState,
+    proposal: Proposal | Skipped,
+    case: Case,
+    now: Case,
+    likely: float,
+) -> tuple[Estimate, Estimate | None, PipelineView | None] | None:
+    """The promise of a proposal next to others, with its prediction there and the pipeline after it; None without."""
+    beside = _next_to(proposal, case, now)
+    if beside is None:
+        return None
+    said, after = beside
+    promise = _promised(proposal.strategy, state.beliefs.believed(proposal.strategy.name, said), likely)
+    if promise is None or not _worth_its_rounding(context, state, proposal, promise):
+        return None
+    return promise, said, after
 
 
 def _worth_its_rounding(
@@ -223,7 +234,7 @@ def _promised(strategy: Strategy, speedup: Estimate | None, likely: float = 1.0)
 
 
 def _part(state: SearchState, strategy: Strategy, promise: Estimate, predicted: Estimate | None, of: int = 1) -> Part:
-    """What is believed of each of so many changes that come with each other."""
+    """The believed gain of each of so many changes that come with each other."""
     return Part(log(promise.value) / of, state.beliefs.of([(strategy.name, predicted)])[1])
 
 

@@ -284,8 +284,8 @@ class Rounds:
                     return trial.verdict is Verdict.KEPT
                 doubtful = first_to_go(context, state, candidate.changes), trial.quality
             elif doubtful[1].detail.startswith(UNPROBED):
-                if together(context, state, case, open_, 2, likely) is not None:
-                    names = list(candidate.parts or ())
+                if len(candidate.members) > 1:
+                    names = [name for name, _ in candidate.members]
                     aside.update(names[len(names) // 2 :])
                     continue
                 doubtful = candidate.change, doubtful[1]

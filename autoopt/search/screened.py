@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import exp, hypot, inf, log, log1p, sqrt
+from math import hypot, inf, log, log1p, sqrt
 
 from scipy.stats import t as student
 
-from autoopt.records import Estimate, EstimateKind, Noise, Trial
-from autoopt.records.base import Z
+from autoopt.records import Estimate, Noise, Trial
 from autoopt.search.candidate import Candidate
 from autoopt.search.compare.sequential_test import between_process_of, unseen_mode
 from autoopt.search.compare.statistics import known_radius
@@ -49,13 +48,6 @@ class Screened:
     def plain(self) -> bool:
         """Whether the gain stands out of its own noise."""
         return self.gain > PLAIN * self.error
-
-    @property
-    def estimate(self) -> Estimate:
-        """The speedup with its interval of 95 %."""
-        reach = Z * self.error
-        low, high = exp(self.gain - reach), exp(self.gain + reach)
-        return Estimate(value=exp(self.gain), low=low, high=high, n=1, kind=EstimateKind.TRIED)
 
     def rivals(self, other: Screened) -> bool:
         """Whether only one of both is of use: settings of one strategy, or ways to deliver batches faster."""

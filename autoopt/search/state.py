@@ -112,7 +112,7 @@ class SearchState:
     ``sharing``: what neighbours cost an incumbent, by its key.
     ``remembered``: what an earlier run found, which orders this one and confirms nothing; ``known_noise``: of the
     device. ``tried``: changes with the incumbent that they were tried on, so that nothing is tried twice;
-    ``beliefs``: what is believed of each change.
+    ``beliefs``: how far off predictions of each change were.
     ``control``, ``trained``: the A/A control of the baseline and its first training, once measured;
     ``untrainable``: why no change of training can be judged in this budget; empty where one can.
     ``tuning``: the search of hyper-parameters, where one was asked for; ``tuned``: what its strategy is notified of it;

@@ -12,6 +12,7 @@ from math import exp, expm1, log
 from autoopt.benchmark.target import whole_run_seconds
 from autoopt.records import Plan
 from autoopt.records.messages import WHOLE_RUN
+from autoopt.records.whole_run import WholeRun
 from autoopt.search.budget_allocation import KEPT_BACK_AT_MOST
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
@@ -33,18 +34,21 @@ def run_seconds(context: RunContext, state: SearchState) -> float | None:
         return None
     if state.objective.target is not None and state.objective.target_source == "user":
         return None
-    start = state.aa.start_seconds
-    if state.facts.run is None:
-        seconds = start + state.planned_steps * step.p50
-    else:
-        known = state.facts.run.model_copy(update={"step_seconds": step.p50})
-        seconds = whole_run_seconds(known, float(state.planned_steps)).seconds
+    parts = _parts(state, state.planned_steps, step.p50)
+    seconds = state.aa.start_seconds + state.planned_steps * step.p50 if parts is None else parts.seconds
     seen = state.trained
     if seen is not None and seen.stopped == WHOLE_RUN:
         seconds = seen.seconds
     elif seen is not None and seen.steps >= state.planned_steps:
         seconds = max(seconds, seen.seconds)
     return seconds if 2 * seconds <= KEPT_BACK_AT_MOST * context.allocation.budget else None
+
+
+def _parts(state: SearchState, steps: int, step_seconds: float) -> WholeRun | None:
+    """The untouched script's run with steps as they take in interleaved blocks; None where its parts are not known."""
+    if state.facts.run is None:
+        return None
+    return whole_run_seconds(state.facts.run.model_copy(update={"step_seconds": step_seconds}), float(steps))
 
 
 @dataclass(frozen=True)
@@ -76,12 +80,11 @@ def in_whole_run(context: RunContext, state: SearchState) -> InWholeRun | None:
     run, step = run_seconds(context, state), state.aa.side.step_seconds
     if run is None or step is None or state.planned_steps is None:
         return None
-    steps, between = state.planned_steps * step.p50, 0.0
-    if state.facts.run is not None:
-        known = state.facts.run.model_copy(update={"step_seconds": step.p50})
-        whole = whole_run_seconds(known, float(state.planned_steps))
-        found = (whole.part(name) for name in ("later epochs' starts", "evaluations", "checkpoints"))
-        between = sum(part.seconds for part in found if part is not None)
+    steps, parts = state.planned_steps * step.p50, _parts(state, state.planned_steps, step.p50)
+    found = (
+        [] if parts is None else [parts.part(name) for name in ("later epochs' starts", "evaluations", "checkpoints")]
+    )
+    between = sum(part.seconds for part in found if part is not None)
     return InWholeRun(max(run, steps + between), steps, between)
 
 

@@ -1,4 +1,4 @@
-"""What is believed of each change: predictions, moved by what plans have shown."""
+"""Beliefs about each change: predictions, moved by what plans have shown."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ import pytest
 from autoopt.errors import TrialFailed
 from autoopt.events import NoiseMeasured, Predicted
 from autoopt.records import (
+    Change,
     Estimate,
     EstimateKind,
     JsonDict,
@@ -35,7 +36,7 @@ from autoopt.search.first_training import begin
 from autoopt.search.trial_runner import BaselineFailed
 from autoopt.setup import Setup
 from autoopt.simplify.stage_timings import InputTimings, StageTimings, Timing
-from autoopt.strategy import Case, Risk
+from autoopt.strategy import Applies, Case, Risk
 from autoopt.testing import Behaviour
 from autoopt.testing.fakes import fake_facts
 from autoopt.trial.protocol import ScriptSpec, TrialSpec
@@ -369,6 +370,28 @@ def test_what_does_not_run_is_found_by_halves_and_left_out(tmp_path: Path) -> No
     assert set(outcome.best.plan.names()) == {"one", "two", "three"}
     stuck = [names for names in dict.fromkeys(asked) if "stuck" in names]
     assert [len(names) for names in stuck[-3:]] == [4, 2, 1], "its half each time"
+
+
+def test_companions_are_no_half_of_a_plan_that_does_not_run(tmp_path: Path) -> None:
+    """Of two changes, one came with more companions than there were changes: the halves never left it out."""
+
+    def behave(plan: Plan, known: Behaviour) -> Behaviour:
+        return replace(known, fails=TrialFailed("timeout", "no answer") if "stuck" in plan.names() else None)
+
+    told = Estimate(value=1.2, low=1.19, high=1.21, n=3, kind=EstimateKind.TRIED)
+    alone = Applies.no("it comes with others")
+    beside = [Change(strategy=name) for name in ("first", "second", "third")]
+    world = ScriptWorld(
+        tmp_path,
+        promised("sure", 1.5, "forward"),
+        strategy("stuck", predict=lambda self, case, setting: told, companions=lambda self, case, setting: beside),
+        *(strategy(change.strategy, applies=lambda self, case: alone) for change in beside),
+        speed=product({"sure": 1.5, "stuck": 1.2, "first": 1.0, "second": 1.0, "third": 1.0}),
+        behave=behave,
+        whole={"sure": 1.5},
+        budget=600.0,
+    )
+    assert world.go().best.plan.names() == ("sure",)
 
 
 @pytest.mark.parametrize(("promise", "there"), [(1.01, False), (1.3, True)])

@@ -43,19 +43,19 @@ class KeptSamples(Wrapper):
 def every_sample(dataset: Any, workers: int = 0) -> Iterator[Any]:
     """The samples in their order; those that workers read come as bytes: a shared file for each tensor is slow."""
     if not workers:
-        yield from (own(dataset[index]) for index in range(len(dataset)))
-        return
-    generator = torch.Generator()  # so that nothing is drawn from torch's own
-    loader = DataLoader(dataset, batch_size=16, num_workers=workers, collate_fn=as_bytes, generator=generator)
-    for chunk in loader:
-        yield from torch.load(io.BytesIO(chunk), weights_only=False)
+        return (own(dataset[index]) for index in range(len(dataset)))
+    loader = DataLoader(dataset, 16, num_workers=workers, collate_fn=as_bytes, generator=torch.Generator())
+    return (sample for chunk in loader for sample in from_bytes(chunk))
 
 
 def as_bytes(samples: list[Any]) -> bytes:
     """Samples as one string of bytes, which another process loads."""
-    buffer = io.BytesIO()
-    torch.save([own(sample) for sample in samples], buffer)
+    torch.save([own(sample) for sample in samples], buffer := io.BytesIO())
     return buffer.getvalue()
+
+
+def from_bytes(chunk: bytes) -> list[Any]:
+    return list(torch.load(io.BytesIO(chunk), weights_only=False))
 
 
 def own(sample: Any) -> Any:
@@ -137,8 +137,7 @@ def kind_of(part: Any) -> tuple[str, str, int]:
 def restored(value: Any, kind: str) -> Any:
     """A part of a sample as the dataset gave it."""
     if kind in MADE:
-        made: Any = MADE[kind]
-        return made(value)
+        return MADE[kind](value)  # type: ignore[operator]
     mode = None if kind.endswith((" RGB", " L", " RGBA")) else kind.split()[1]
     return import_module("PIL.Image").fromarray(value, mode=mode)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import random
 import statistics
 from time import perf_counter
@@ -77,13 +76,11 @@ def _prefix(dataset: Any, chain: list[Any], indices: list[int]) -> Setting:
 
 def handing_seconds(samples: list[Any]) -> float:
     """Seconds that a process takes for each sample that another one has read for it."""
-    from torch import load
-
-    from autoopt_strategies.input.prepared import as_bytes
+    from autoopt_strategies.input.prepared import as_bytes, from_bytes
 
     handed = as_bytes(samples)
     began = perf_counter()
-    load(io.BytesIO(handed), weights_only=False)
+    from_bytes(handed)
     return (perf_counter() - began) / max(1, len(samples))
 
 
