@@ -130,15 +130,19 @@ class Between:
         return seconds
 
 
-def steps_between(interruptions: list[Interruption]) -> float | None:
+def steps_between(interruptions: list[Interruption], trained: int) -> float | None:
     """Training steps between two of them, on the mean; None where there was none after the first step.
 
-    The first one's own step, where there is no second: what comes at every so many steps comes at that one first.
+    Where there is no second, it is the first one's own step: what comes at every so many steps comes at that one first.
+    It is no less than the steps since then without one.
+
+    Args:
+        trained: steps so far.
     """
     steps = sorted({each.step for each in interruptions if each.step > 0})
     if not steps:
         return None
-    return (steps[-1] - steps[0]) / (len(steps) - 1) if len(steps) > 1 else float(steps[0])
+    return (steps[-1] - steps[0]) / (len(steps) - 1) if len(steps) > 1 else float(max(steps[0], trained - steps[0]))
 
 
 def seconds_of_one(interruptions: list[Interruption]) -> float | None:

@@ -321,10 +321,11 @@ class LoaderHook:
             self._evaluated(self.roles.latest)  # when it was read, nothing showed what for
 
     def trains(self) -> None:
-        """A batch is trained on."""
+        """A batch is trained on: an evaluation that follows does not read it."""
         iterator = self.latest() if self.latest is not None else None
         if iterator is not None:
             iterator.__dict__.pop("_autoopt_evaluates", None)
+        self.latest = None
 
 
 def _counted(iterator: Any, batch: Any) -> int | None:

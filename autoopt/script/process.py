@@ -153,9 +153,9 @@ def run_parts(training: Any, lap: Lap) -> RunParts:
             between.openings, training.loader.loader, lap.stages.get("data", 0.0) / max(len(lap.steps), 1)
         ),
         evaluation_seconds=seconds_of_one(evaluations),
-        evaluate_every=steps_between(evaluations),
+        evaluate_every=steps_between(evaluations, session.steps),
         checkpoint_seconds=seconds_of_one(saved),
-        checkpoint_every=steps_between(saved),
+        checkpoint_every=steps_between(saved, session.steps),
         evaluations=tuple(each.evaluated() for each in evaluations),
     )
 

@@ -123,14 +123,19 @@ def _of_steps(round_: Round, whole: WholeRun, facts: WorkloadFacts, sites: Sites
         "them, and index these"
     )
     yield cost("Making batches", INPUT, prepare, own)
-    lighter = "fewer and larger operators: one product for several, scaled_dot_product_attention, no loop in Python"
+    lighter, fused = "fewer and larger operators: one product for several, no loop in Python", False
     if round_.operators:
+        names = " ".join(operator.name for operator in round_.operators)
+        fused = "_fused_" in names
+        if "softmax" in names and "bmm" in names and "scaled_dot_product" not in names:
+            lighter += ", scaled_dot_product_attention where attention is written by hand"
         dearest = max(round_.operators, key=lambda operator: operator.seconds)
         lighter += f"; {dearest.name} takes most ({time_text(dearest.seconds)} of a step)"
     called = _place(sites, "model")
     yield cost("The model", ("forward", "backward"), lighter, (model.file, model.line) if model.file else called)
-    fused = "one kernel for all parameters: fused=True, where the optimizer has it"
-    yield cost("The optimizer's step", ("optimizer",), fused, _place(sites, "optimizer"))
+    if not fused and "fused_optimizer" not in round_.plan.names():
+        one = "one kernel for all parameters: fused=True, where the optimizer has it"
+        yield cost("The optimizer's step", ("optimizer",), one, _place(sites, "optimizer"))
     yield cost("Moving batches", ("pin", "copy"), "pinned memory and .to(..., non_blocking=True)", loader)
 
 

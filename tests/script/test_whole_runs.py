@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from autoopt.records import Change, Plan, Sites
 from autoopt.records.evaluating import HeldEvaluations
 from autoopt.script.advice import advice_of
+from autoopt.script.between import Interruption, steps_between
 from autoopt.script.loops import planned_steps, steps_per_epoch
 from tests.script.conftest import StartScript, sites_of
 
@@ -74,6 +75,14 @@ OVER_THE_TRAINING_DATA_BATCH_BY_BATCH = """\
             seen += (model(x).argmax(1) == y).sum().item()
     print(f"epoch {epoch} train acc {seen / 160:.4f}")
 """
+BETWEEN_STEPS = """\
+        steps = globals().get("steps", 0) + 1
+        if steps % 8 == 1:
+            model.eval()
+            with torch.no_grad():
+                model(inputs[:90])
+            model.train()
+"""
 SAVES_IN_IT = """\
     model.eval()
     with torch.no_grad():
@@ -117,6 +126,25 @@ def test_an_evaluation_is_seen_as_it_is_made(
     if expected.get("training_data"):
         assert 0 < (last.training_data_seconds or 0) <= last.seconds
         assert len(sites.of("loader_training")) == 1
+
+
+def test_an_evaluation_between_steps_reads_no_batch_that_was_trained_on(
+    start_script: StartScript, folder: Path
+) -> None:
+    run = watched(start_script, folder, BETWEEN_STEPS).run
+    assert run is not None
+    assert [each.step for each in run.evaluations] == [1, 9, 17]
+    assert not any(each.training_data or each.batches or each.samples for each in run.evaluations)
+    assert run.evaluate_every == 8
+
+
+@pytest.mark.parametrize(
+    ("steps", "trained", "every"),
+    [((), 100, None), ((0,), 100, None), ((10,), 12, 10), ((1,), 140, 139), ((0, 250), 260, 250), ((1, 501), 600, 500)],
+)
+def test_steps_between_evaluations(steps: tuple[int, ...], trained: int, every: float | None) -> None:
+    """One at the first step alone does not come at every step."""
+    assert steps_between([Interruption("evaluate", step, began=0.0) for step in steps], trained) == every
 
 
 def test_a_checkpoint_within_an_evaluation_is_one_by_itself(start_script: StartScript, folder: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from autoopt.benchmark.target import whole_run_seconds
-from autoopt.records import Change, Evaluated, Plan, Resource, Round, RunParts, Site, Sites, Stage
+from autoopt.records import Change, Evaluated, Operator, Plan, Resource, Round, RunParts, Site, Sites, Stage
 from autoopt.simplify.costly import LEAST, MOST, costly_lines, mistakes
 from autoopt.testing.strategies import sample_facts
 
@@ -53,6 +53,28 @@ def round_of(parts: RunParts = PARTS, plan: Plan | None = None) -> Round:
         stages=tuple(Stage(name=n, resource=r, seconds=s, exposed_seconds=s) for n, r, s in stages),
         whole_run=whole_run_seconds(parts) if parts.steps else None,
     )
+
+
+@pytest.mark.parametrize(
+    ("names", "plan", "attention", "fused"),
+    [
+        (("aten::bmm", "aten::_softmax"), (), True, True),
+        (("aten::bmm", "aten::_softmax", "aten::_scaled_dot_product_flash_attention_for_cpu"), (), False, True),
+        (("aten::mm",), ("fused_optimizer",), False, False),
+        (("aten::mm", "aten::_fused_adamw_"), (), False, False),
+        ((), (), False, True),
+    ],
+)
+def test_an_edit_is_not_named_where_it_is_made_already(
+    names: tuple[str, ...], plan: tuple[str, ...], attention: bool, fused: bool
+) -> None:
+    update = Stage(name="optimizer", resource=Resource.DEVICE, seconds=0.02, exposed_seconds=0.02)
+    round_ = round_of(plan=Plan(changes=tuple(Change(strategy=name) for name in plan)))
+    operators = tuple(Operator(name=name, seconds=0.01) for name in names)
+    round_ = round_.model_copy(update={"operators": operators, "stages": (*round_.stages, update)})
+    edits = " ".join(item.suggestion for item in costly_lines(round_, sample_facts(), SITES))
+    assert ("scaled_dot_product_attention" in edits) is attention
+    assert ("fused=True" in edits) is fused
 
 
 def advice(parts: RunParts = PARTS, **more: Any) -> list[Any]:

@@ -201,10 +201,14 @@ def metric_quality(difference: MetricDifference, objective: Objective) -> Qualit
         seeds=estimate.n,
         detectable_loss=detectable,
         seeds_wanted=wanted,
-        rests_on="" if difference.lost else f"the metric at the same step, from {estimate.n} seeds",
+        rests_on="" if difference.lost else f"the metric at the same step, from {_seeds(estimate.n)}",
         would_miss="" if not least or difference.lost else f"losses below {least}",
         detail=f"quality undecided: observed {seen}" if passed is None else seen,
     )
+
+
+def _seeds(count: int | None) -> str:
+    return "one seed" if count == 1 else f"{count} seeds"
 
 
 def parts_to(run: TrainingRun, objective: Objective, step_seconds: float | None = None) -> Parts | None:
@@ -294,7 +298,7 @@ def trained_quality(quality: Quality, further: FurtherSteps | None, allowed: flo
             "passed": True,
             "step_penalty": further.ratio,
             "seeds_wanted": None,
-            "rests_on": f"steps to the target, from {further.ratio.n} seeds",
+            "rests_on": f"steps to the target, from {_seeds(further.ratio.n)}",
             "would_miss": f"less than {missed}, and losses of the metric that take no further steps to the target",
             "detail": f"{told}, where the speedup pays for {allowed:.3g}; {missed} would have been refused with 80 %",
         }
@@ -322,7 +326,7 @@ def arrived(pairs: Pairs, baseline: Sequence[TrainingRun], objective: Objective)
         baseline=before,
         candidate=after,
         seeds=len(pairs),
-        rests_on=f"steps to the target, from {there} seeds" if passed else "",
+        rests_on=f"steps to the target, from {_seeds(there)}" if passed else "",
         would_miss=f"{missed}losses of the metric beyond the target" if passed else "",
         detail=f"{'' if passed else 'quality undecided: '}{reached}",
     )

@@ -108,7 +108,7 @@ def _load(result: Result) -> Check | None:
     foreign = result.noise.foreign_cores
     if foreign is None:
         return None
-    shown = number(foreign, units.plain, "/noise/foreign_cores")
+    shown = number(foreign, lambda cores: f"{cores:.2g}", "/noise/foreign_cores")
     told = say("Other programs used {} cores while the baseline was measured.", shown)
     return Check("Busy machine", "caution", told) if result.noise.busy else Check("Machine", "good", told)
 

@@ -174,14 +174,15 @@ def _evaluations(case: Case) -> tuple[Any, ...]:
 def _loop(case: Case) -> Loop | None:
     """The loop of a script's evaluations, where it goes over more than one loader that only evaluates.
 
-    None where there is none, where models are left in training mode, or where the batches are large already.
+    None where there is none, where models are left in training mode, where no loader is read (a model that writes text
+    calls itself in a loop, too), or where the batches are large already.
     """
     seen = _evaluations(case)
     if case.sites is None or not seen or any(each.training_mode or each.file is None for each in seen):
         return None
-    alone = len(case.sites.of("loader_validation")) == 1 and not any(each.training_data for each in seen)
+    several = len(case.sites.of("loader_validation")) > 1 or any(each.training_data for each in seen)
     places = {(each.file, each.line) for each in seen}
-    if alone or len(places) != 1 or 2 * _usual_size(case) > _large(case):
+    if not several or len(places) != 1 or 2 * _usual_size(case) > _large(case):
         return None
     ((file, line),) = places
     found = loop_around(Path(case.sites.cwd, file or ""), line or 0)
