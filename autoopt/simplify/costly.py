@@ -128,7 +128,7 @@ def _of_steps(round_: Round, whole: WholeRun, facts: WorkloadFacts, sites: Sites
         names = " ".join(operator.name for operator in round_.operators)
         fused = "_fused_" in names
         if "softmax" in names and "bmm" in names and "scaled_dot_product" not in names:
-            lighter += ", scaled_dot_product_attention where attention is written by hand"
+            lighter += ", scaled_dot_product_attention in place of attention from single operators"
         dearest = max(round_.operators, key=lambda operator: operator.seconds)
         lighter += f"; {dearest.name} takes most ({time_text(dearest.seconds)} of a step)"
     called = _place(sites, "model")

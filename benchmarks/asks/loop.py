@@ -80,7 +80,7 @@ PARSED = [torch.tensor([float(word) / 97 for word in line.split(",")]) for line 
      "        for row in p.detach().reshape(-1, p.shape[-1]):\n            total += float(row.square().sum())\n",
      "        total += float(p.detach().square().sum())\n"),
     ("nothing", "rename a variable", "largest", "highest"),
-    ("nothing", "pin no memory, said aloud", "shuffle=True)", "shuffle=True, pin_memory=False)"),
+    ("nothing", "pin no memory, explicitly", "shuffle=True)", "shuffle=True, pin_memory=False)"),
     ("cheat", "half of each batch", "F.cross_entropy(model(x), y)", "F.cross_entropy(model(x[:32]), y[:32])"),
     ("gain", "count hits without a loop",
      "sum(int(a) == int(b) for a, b in zip(model(x).argmax(1), y))", "int((model(x).argmax(1) == y).sum())"),
