@@ -80,7 +80,8 @@ class Edit:
     and ``wrapper`` (``DistributedDataParallel``) get ``arguments`` where they are made, ``moves`` where a batch is
     moved to the device; ``dataset`` and ``collate`` get one line, an expression in which ``{dataset}`` and
     ``{collate}`` stand for what the loader is given (``training_dataset``: that of the training alone, evaluation
-    reads as before); ``model`` gets ``lines`` below the statement that makes it, in which ``{model}`` stands for
+    reads as before; without a line its class is edited elsewhere, and evaluations that read it get the ``arguments``
+    alone); ``model`` gets ``lines`` below the statement that makes it, in which ``{model}`` stands for
     its name there; ``step`` gets them below the optimizer's step; ``start`` gets ``lines`` below the imports;
     ``left_out`` removes the statements that its ``lines`` name, as ``train.py:9 gc.collect``. ``function``:
     statements of a function are edited; its ``lines`` are a file and the function's qualified name, and its first

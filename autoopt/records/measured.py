@@ -169,8 +169,8 @@ class Noise(Record):
 
     ``process_sd``: how much two processes of one program differ (standard deviation of the log ratio),
     ``process_dof``: how many independent pairs of processes that rests on; ``block_sd``: how much one
-    pair of blocks scatters inside a pair of processes. ``foreign_cores``: of the machine that other programs used in
-    the meantime; None where the system does not count them.
+    pair of blocks scatters inside a pair of processes. ``foreign_cores``: of the machine that other programs used
+    during the control, and in a result during all comparisons; None where the system does not count them.
     """
 
     aa_ratio: Estimate | None = None

@@ -60,7 +60,7 @@ def result_of(
         workload=WorkloadSummary.model_validate({**facts, "spec": workload.spec}),
         environment=state.environment,
         objective=state.objective,
-        noise=state.noise,
+        noise=state.noise_throughout,
         baseline=outcome.baseline,
         best=outcome.best,
         speedup=outcome.speedup,

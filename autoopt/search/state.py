@@ -313,6 +313,22 @@ class SearchState:
             update={"incumbent": charged(comparison.incumbent), "candidate": charged(comparison.candidate)}
         )
 
+    @property
+    def sides(self) -> list[Side]:
+        """Both sides of every comparison so far."""
+        control = [self.control.comparison] if self.control is not None else []
+        every = (*control, *self.looks, *self.comparisons.values(), *self.ablations)
+        return [side for seen in every for side in (seen.incumbent, seen.candidate)]
+
+    @property
+    def noise_throughout(self) -> Noise:
+        """The noise, with what other programs used during all comparisons: their load may begin after the control."""
+        seen = [(side.foreign_cores, side.seconds) for side in self.sides if side.foreign_cores is not None]
+        seconds = sum(seconds for _, seconds in seen)
+        if not seconds:
+            return self.noise
+        return self.noise.model_copy(update={"foreign_cores": sum(used * each for used, each in seen) / seconds})
+
     def dearer_start(self, plan: Plan) -> float:
         """Seconds that a process of a plan takes to start beyond one of the baseline, as far as was seen.
 
@@ -320,11 +336,9 @@ class SearchState:
         """
         paid: dict[str, list[float]] = {}
         plans: dict[str, Plan] = {}
-        control = [self.control.comparison] if self.control is not None else []
-        for seen in (*control, *self.looks, *self.comparisons.values(), *self.ablations):
-            for side in (seen.incumbent, seen.candidate):
-                plans[side.plan.key] = side.plan
-                paid.setdefault(side.plan.key, []).extend(side.fixed_seconds)
+        for side in self.sides:
+            plans[side.plan.key] = side.plan
+            paid.setdefault(side.plan.key, []).extend(side.fixed_seconds)
         usual = min(paid.get(self.baseline.key, ()), default=None)
         if usual is None:
             return 0.0

@@ -11,7 +11,9 @@ from autoopt.errors import TrialFailed
 from autoopt.records import Estimate, Noise, Plan
 from autoopt.search.compare.comparison import Comparison, Decision, PairOfProcesses, Rule, Side
 from autoopt.search.compare.noise import control, doubts, learned
+from autoopt.search.state import AAControl, SearchState
 from autoopt.testing import Behaviour, FakeMachine, NoiseModel
+from autoopt.testing.strategies import sample_case
 
 
 def measured(process_sd: float, block_sd: float = 0.02, seed: int = 0) -> tuple[Noise, Comparison]:
@@ -94,3 +96,17 @@ def test_each_doubt_has_its_reason_and_what_to_do(noise, comparison, words) -> N
     assert words in doubt
     advice = re.split(r"[:;] ", doubt)[-1]
     assert advice.split()[0] in ("stop", "a", "run", "ratios", "fix", "compile"), advice
+
+
+def test_load_that_begins_after_the_control_makes_the_result_a_busy_machines() -> None:
+    case = sample_case()
+    state = SearchState(case.workload, case.environment, case.objective, noise=GOOD)
+    assert not state.noise_throughout.busy
+    idle, loaded = (
+        quiet(incumbent=side, candidate=side) for side in (Side(foreign_cores=f, seconds=10.0) for f in (0.0, 1.2))
+    )
+    state.control = AAControl(noise=GOOD, comparison=idle)
+    assert state.noise_throughout.foreign_cores == 0.0
+    state.looks.append(loaded)
+    assert state.noise_throughout.foreign_cores == pytest.approx(0.6)
+    assert state.noise_throughout.busy

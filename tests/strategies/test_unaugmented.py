@@ -15,12 +15,13 @@ import torch
 from torch.utils.data import DataLoader, Subset
 
 from autoopt import Setup
-from autoopt.records import Change, Sites
+from autoopt.export.script_patch import placed
+from autoopt.records import Change, Plan, Site, SiteKind, Sites
 from autoopt.testing.strategies import sample_case
 from autoopt_strategies.compute.rewriting.source import Refused
 from autoopt_strategies.input.prepared_samples import PreparedSamples
 from autoopt_strategies.input.unaugmented import KeepUnaugmented, probe, split
-from scripted import changed_lines, patched
+from scripted import REGISTRY, changed_lines, patched
 
 HEADER = """\
 import random
@@ -158,6 +159,39 @@ def test_the_patch_divides_the_source(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "from prepared import kept_by_index" in after
     assert "def kept_by_index(" in patch.diff
     assert len([each for each in changed_lines(patch.diff) if not each.startswith("+")]) <= 3
+
+
+@pytest.mark.parametrize(("dataset", "left_out"), [("Pictures", True), ("Others", False)])
+def test_the_patch_leaves_out_the_workers_of_evaluations_that_read_the_same(
+    tmp_path: Path, dataset: str, left_out: bool
+) -> None:
+    """A worker that is started for an evaluation would make kept samples once more each time."""
+    made = [
+        "train = DataLoader(Pictures(), batch_size=8, num_workers=2)",
+        "valid = DataLoader(Pictures(False), batch_size=4, num_workers=2)",
+    ]
+    text = HEADER + FLIPPED + "\n\n" + "\n".join(made) + "\n"
+    (tmp_path / "train.py").write_text(text)
+    lines = text.splitlines()
+    where = {"file": "train.py", "function": "Pictures.__getitem__", "line": 1 + lines.index(MIRRORED)}
+    kinds: tuple[tuple[SiteKind, str], ...] = (("loader_training", "Pictures"), ("loader_validation", dataset))
+    sites = tuple(
+        Site(kind=kind, file="train.py", line=1 + lines.index(line), end_line=1 + lines.index(line), call="DataLoader",
+             options={"dataset": name, "num_workers": 2})
+        for (kind, name), line in zip(kinds, made, strict=True)
+    )  # fmt: skip
+    setting = {"form": "unaugmented", "where": "memory", "split": where}
+    changes = (
+        Change(strategy="workers", setting={"num_workers": 0}),
+        Change(strategy="prepared_samples", setting=setting),
+    )
+    found = placed(
+        Sites(command=("python", "train.py"), cwd=str(tmp_path), sites=sites), Plan(changes=changes), REGISTRY, "cpu"
+    )
+    assert [each.how for each in found.patch.changes] == ["patched", "patched"], found.patch.changes
+    after = found.texts["train.py"]
+    assert "train = DataLoader(Pictures(), batch_size=8, num_workers=0)" in after
+    assert ("valid = DataLoader(Pictures(False), batch_size=4, num_workers=0)" in after) is left_out
 
 
 def test_the_strategy_offers_it_where_samples_are_not_the_same(tmp_path: Path) -> None:

@@ -194,6 +194,8 @@ def _wraps(at: Literal["dataset", "collate"], old: Setup, new: Setup) -> Iterato
             arguments = {name: new.loader[name] for name in read_by if name in new.loader}
             alone = at == "dataset" and bool(_added(old, new, "collate"))  # samples that only its batches complete
             yield Edit("training_dataset" if alone else at, (line,), parts=(each.name,), arguments=arguments)
+        elif at == "dataset" and new.loader.get("num_workers") == 0:  # edited in its class, which evaluation reads, too
+            yield Edit("dataset", arguments={"num_workers": 0})
 
 
 def _of_batch(old: Batch, new: Batch, sites: Sites) -> Iterator[Edit]:

@@ -330,7 +330,8 @@ class Placing:
     def _dataset(self, edit: Edit) -> None:
         """Wraps what the training's loader is given as its dataset, and the validation's of the same class.
 
-        ``training_dataset``: of the training alone, whose line must make no other loader.
+        ``training_dataset``: of the training alone, whose line must make no other loader. Without a line the class is
+        edited where it stands, and only the evaluation's loaders get the arguments.
         """
         site = self.site("loader_training")
         source = self.edits(site.file).source
@@ -340,8 +341,9 @@ class Placing:
             call = self._call(source, site)
             self._wrap(replace(edit, at="dataset"), source, call, "dataset", DATALOADER_POSITIONS, "")
             return
-        source, call, name, positions = data_of(source, site, self.sites)
-        self._wrap(edit, source, call, name, positions, "")
+        if edit.lines:
+            source, call, name, positions = data_of(source, site, self.sites)
+            self._wrap(edit, source, call, name, positions, "")
         seen = self.sites.of("loader_validation")
         others = [other for other in seen if other.direct and not same_call(site, other)]
         for other in (*others, *unwatched(self.edits(site.file).source, site, seen)):
@@ -353,12 +355,13 @@ class Placing:
 
     def _evaluated(self, edit: Edit, site: Site) -> None:
         """Wraps the dataset of a loader of the validation, which gets the arguments that this takes."""
-        source = self.edits(site.file).source
-        call = self._call(source, site)
-        named = given(call, DATALOADER_POSITIONS)
-        if "dataset" not in named or "collate_fn" in named:
-            raise NoHonestEditError(f"{site.file}:{site.line} makes batches in a way of its own")
-        self._wrap(edit, source, call, "dataset", DATALOADER_POSITIONS, "")
+        if edit.lines:
+            source = self.edits(site.file).source
+            call = self._call(source, site)
+            named = given(call, DATALOADER_POSITIONS)
+            if "dataset" not in named or "collate_fn" in named:
+                raise NoHonestEditError(f"{site.file}:{site.line} makes batches in a way of its own")
+            self._wrap(edit, source, call, "dataset", DATALOADER_POSITIONS, "")
         self._arguments(Edit("evaluation", arguments=edit.arguments), site, DATALOADER_POSITIONS)
 
     def _collate(self, edit: Edit) -> None:

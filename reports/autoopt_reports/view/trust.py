@@ -109,7 +109,7 @@ def _load(result: Result) -> Check | None:
     if foreign is None:
         return None
     shown = number(foreign, lambda cores: f"{cores:.2g}", "/noise/foreign_cores")
-    told = say("Other programs used {} cores while the baseline was measured.", shown)
+    told = say("Other programs used {} cores while plans were compared.", shown)
     return Check("Busy machine", "caution", told) if result.noise.busy else Check("Machine", "good", told)
 
 
