@@ -48,7 +48,8 @@ class SimulatedCase:
         predicted: whether a prediction is known: within a fifth of the truth, and above it for what brings nothing; of
             what is tried on a copy within 6 %, either way.
         numeric: changes that may alter the last digits of what is learnt.
-        excludes: changes beside which one says that it does not apply; ``replaces``: those whose place it takes.
+        excludes: changes beside which one says that it does not apply; ``replaces``: those whose place it takes. As
+            amp and matmul_precision do, where nothing else is given.
         switchable: changes that a running process can take on.
         graph: changes that make another graph, which is compiled anew; a later start finds what was compiled.
     """
@@ -64,8 +65,8 @@ class SimulatedCase:
     steps: int = 600
     predicted: bool = True
     numeric: frozenset[str] = NUMERIC
-    excludes: dict[str, frozenset[str]] = field(default_factory=dict)
-    replaces: dict[str, frozenset[str]] = field(default_factory=dict)
+    excludes: dict[str, frozenset[str]] = field(default_factory=lambda: {"matmul": frozenset({"amp"})})
+    replaces: dict[str, frozenset[str]] = field(default_factory=lambda: {"amp": frozenset({"matmul"})})
     graph: frozenset[str] | None = None
     switchable: frozenset[str] = SWITCHABLE
 
@@ -269,7 +270,6 @@ CASES: dict[str, SimulatedCase] = dict(
             {"workers": 1.0, "amp": 1.62, "matmul": 1.25, "compile": 1.15, "threads": 0.6, "fused": 1.0, "pin": 1.0},
             together=_text,
             costs={"compile": 40.0},
-            excludes={"matmul": frozenset({"amp"})},
             step_seconds=0.6,
             steps=5000,
         ),

@@ -36,6 +36,7 @@ class Amp(Strategy):
     stages = frozenset({"forward", "backward"})
     risk = Risk.NUMERIC
     switchable = True
+    excludes = frozenset({"matmul_precision"})  # its products are short already
     example = Example({"dtype": "bfloat16"}, losses=0.02)
 
     def applies(self, case: Case) -> Applies:
