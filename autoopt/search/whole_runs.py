@@ -34,12 +34,12 @@ def run_seconds(context: RunContext, state: SearchState) -> float | None:
         return None
     if state.objective.target is not None and state.objective.target_source == "user":
         return None
-    parts = _parts(state, state.planned_steps, step.p50)
-    seconds = state.aa.start_seconds + state.planned_steps * step.p50 if parts is None else parts.seconds
     seen = state.trained
     if seen is not None and seen.stopped == WHOLE_RUN:
-        seconds = seen.seconds
-    elif seen is not None and seen.steps >= state.planned_steps:
+        return seen.seconds  # they are the measure by now, and what a further one takes is asked where it would be made
+    parts = _parts(state, state.planned_steps, step.p50)
+    seconds = state.aa.start_seconds + state.planned_steps * step.p50 if parts is None else parts.seconds
+    if seen is not None and seen.steps >= state.planned_steps:
         seconds = max(seconds, seen.seconds)
     return seconds if 2 * seconds <= KEPT_BACK_AT_MOST * context.allocation.budget else None
 

@@ -91,7 +91,7 @@ def _made(case: SimulatedCase, name: str, gain: float, rng: np.random.Generator)
     tried = gain * math.exp(0.03 * error)
 
     class Made(Strategy):
-        excludes = case.replaces.get(name, frozenset())
+        excludes = case.replaces.get(name, frozenset()) & case.gains.keys()
         switchable = name in case.switchable
         risk = Risk.NUMERIC if name in case.numeric else Risk.EXACT
         stages = frozenset({"storage", "preparation"}) if name in ("workers", "cache") else frozenset({"forward"})

@@ -169,6 +169,7 @@ class ScriptWorld(World):
     Args:
         whole: by the strategies of a plan; what no patch says takes as long as before.
         lose: strategies that end with another metric, which no probe sees.
+        seconds: of the untouched script's run.
     """
 
     def __init__(
@@ -178,10 +179,11 @@ class ScriptWorld(World):
         whole: dict[str, float],
         lose: tuple[str, ...] = (),
         sites: Sites = SITES,
+        seconds: float = 40.0,
         **more: Any,
     ) -> None:
         super().__init__(directory, *strategies, **more)
-        self.whole, self.lose = whole, lose
+        self.whole, self.lose, self.seconds = whole, lose, seconds
         self.pairs: list[tuple[str, ...]] = []
         runner: Any = self.runner
         runner.base = TrialSpec(workload="train.py", script=ScriptSpec(command=("python", "train.py"), sites=sites))
@@ -192,7 +194,7 @@ class ScriptWorld(World):
 
     def run_whole(self, plan: Plan, *, steps: int, seed: int, max_seconds: float, speedup: float) -> TrainedPair:
         self.pairs.append(plan.names())
-        before, after = 40.0, 40.0
+        before, after = self.seconds, self.seconds
         for name in plan.names():
             after /= self.whole.get(name, 1.0)
         runs: list[TrainingRun] = []
@@ -288,6 +290,25 @@ def test_a_short_run_confirms_what_is_promised_before_any_block_is_compared(tmp_
     assert first.time_to_target.n == 1
     assert outcome.speedup.headline is not None
     assert outcome.speedup.headline.whole
+
+
+def test_a_pair_that_took_longer_than_predicted_stays_the_measure(tmp_path: Path) -> None:
+    """Nothing is taken from the plan that it has shown, and nothing else is trained in its place."""
+    world = ScriptWorld(
+        tmp_path,
+        promised("layout", 1.3, "forward"),
+        promised("fused", 1.02, "optimizer"),
+        speed=product({"layout": 1.3, "fused": 1.02}),
+        whole={"layout": 1.3, "fused": 1.02},
+        sites=SITES.model_copy(update={"run": RunParts(steps=STEPS, end_seconds=20.0)}),
+        budget=300.0,
+        seconds=80.0,
+    )
+    outcome = world.go()
+    headline = outcome.speedup.headline
+    assert set(outcome.best.plan.names()) == {"layout", "fused"}
+    assert headline is not None
+    assert (headline.whole, headline.n, headline.value) == (True, 1, pytest.approx(1.3 * 1.02))
 
 
 def measured_stages(behaviour: Behaviour) -> JsonDict:
