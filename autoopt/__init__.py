@@ -26,7 +26,7 @@ _WHERE = {
     "Strategy": "autoopt.strategy",
     "Target": "autoopt.workload",
     "Trial": "autoopt.records",
-    "UserBuild": "autoopt.loading.user_build",
+    "UserBuild": "autoopt.loading.importing",
     "Workload": "autoopt.workload",
     "Wrap": "autoopt.setup",
     "apply": "autoopt.api",

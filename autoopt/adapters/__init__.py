@@ -9,12 +9,11 @@ from typing import Any
 from autoopt.workload import Workload
 
 _OF = {
-    ("lightning", "LightningModule"): "lightning",
-    ("lightning", "LightningDataModule"): "lightning",
-    ("lightning", "Trainer"): "lightning",
-    ("pytorch_lightning", "LightningModule"): "lightning",
-    ("pytorch_lightning", "LightningDataModule"): "lightning",
-    ("pytorch_lightning", "Trainer"): "lightning",
+    **{
+        (package, name): "lightning"
+        for package in ("lightning", "pytorch_lightning")
+        for name in ("LightningModule", "LightningDataModule", "Trainer")
+    },
     ("transformers", "Trainer"): "transformers",
 }
 
@@ -35,8 +34,7 @@ def adapt(made: Any) -> Workload | None:
     kind = adapter_of(made)
     if kind is None:
         return None
-    workload = importlib.import_module(f"autoopt.adapters.{kind}").workload(made)
-    assert isinstance(workload, Workload)
+    workload: Workload = importlib.import_module(f"autoopt.adapters.{kind}").workload(made)
     return workload
 
 

@@ -21,7 +21,7 @@ from importlib.abc import InspectLoader
 from typing import Any
 
 from autoopt.export.text import Known, call, fold, literal, without_annotations
-from autoopt.loading.user_build import UserBuild
+from autoopt.loading.importing import UserBuild
 from autoopt.registry import OURS
 from autoopt.setup import Wrap
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from autoopt.export.inline import Inliner, NotExportable
 from autoopt.export.text import GIVEN, Code, commented, literal
-from autoopt.loading.importing import dotted
-from autoopt.loading.user_build import UserBuild
+from autoopt.loading.importing import UserBuild, dotted
 from autoopt.records import Change, Plan
 from autoopt.records.facts import WorkloadFacts
 from autoopt.registry import OURS, Registry

@@ -10,7 +10,8 @@ import importlib.util
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
@@ -65,6 +66,31 @@ def load(spec: str, search_path: Iterable[str] = ()) -> Any:
     extend_path(search_path)
     module = import_file(where) if is_path(where) else import_module(where)
     return _resolve(module, attribute, where)
+
+
+@dataclass(frozen=True)
+class UserBuild:
+    """The function that an import string names, imported where it is called; an exported script has it by its name.
+
+    Args:
+        spec: ``module:attribute`` or ``path/to/file.py:attribute``.
+    """
+
+    spec: str
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The function itself.
+
+        Raises:
+            WorkloadError: it cannot be imported.
+        """
+        found: Callable[..., Any] = load(self.spec)
+        return found
+
+    def __call__(self, **arguments: Any) -> Any:
+        """Its return value for these arguments, unchecked."""
+        return self.function(**arguments)
 
 
 def parse(spec: str) -> tuple[str, str]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
+from autoopt.adapters import adapt, adapter_of
 from autoopt.errors import AutooptError, WorkloadError
 from autoopt.loading.importing import user_traceback
 from autoopt.setup import Setup
@@ -39,7 +40,7 @@ def build(factory: Any) -> Workload:
     Raises:
         WorkloadError: it raised (the user's own traceback in ``detail``), or returned no workload.
     """
-    if isinstance(factory, Workload) or _adaptable(factory):
+    if isinstance(factory, Workload) or adapter_of(factory) is not None:
         return check(factory)
     if not callable(factory):
         raise _wrong(
@@ -83,10 +84,7 @@ def check(made: Any) -> Workload:
     Raises:
         WorkloadError: one clear error for the first thing that is wrong.
     """
-    if _adaptable(made):
-        from autoopt import adapters  # local: only for those who use these libraries
-
-        made = adapters.adapt(made)
+    made = adapt(made) or made
     if not isinstance(made, Workload):
         hint = "return it from build()" if made is None else ""
         raise _wrong(
@@ -310,23 +308,4 @@ def _wrong(given: str, wanted: str, example: str = "") -> WorkloadError:
     hint = f"such as {example}" if example.startswith(("loss=", "optimizer=", "scheduler=", "max_")) else example
     return WorkloadError(
         f"workload: {given}; wanted: {wanted}", hint=hint, detail=f"The shortest that works:\n\n{EXAMPLE}"
-    )
-
-
-_ADAPTED = {
-    ("lightning", "LightningModule"),
-    ("lightning", "LightningDataModule"),
-    ("lightning", "Trainer"),
-    ("pytorch_lightning", "LightningModule"),
-    ("pytorch_lightning", "LightningDataModule"),
-    ("pytorch_lightning", "Trainer"),
-    ("transformers", "Trainer"),
-}
-
-
-def _adaptable(made: Any) -> bool:
-    """Whether it comes from Lightning or transformers; known from class names, so that neither is imported."""
-    items: Iterable[Any] = made if isinstance(made, (tuple, list)) else (made,)
-    return any(
-        (cls.__module__.partition(".")[0], cls.__name__) in _ADAPTED for item in items for cls in type(item).__mro__
     )

@@ -177,7 +177,7 @@ class ScriptTraining:
             raise WorkloadError(
                 "the script shares its parameters out between its processes (FSDP), so that none has the weights whose "
                 "gradients are compared",
-                hint="describe the run with build(): autoopt optimize MODULE:ATTR --nproc N, where fully_sharded is a "
+                hint="describe the run with build(): autoopt optimize MODULE:ATTR --nproc N, where sharding is a "
                 "change",
             )
         self.roots = self._called = roots

@@ -16,7 +16,6 @@ from autoopt.simplify.bottleneck import (
     deeper_chain,
     operator_ceiling,
     stage_ceilings,
-    uncapped_ceiling_step,
 )
 from autoopt.simplify.drift import normalized_to_running
 from autoopt.simplify.pipeline import STEP, Pipeline
@@ -135,17 +134,17 @@ def analyse(
         notes=(*timings.notes, *timings.inputs.notes),
     )
     pipeline = Pipeline(round_)
-    predicted = pipeline.simulate()
+    predicted, best = pipeline.simulate(), ceiling_step(pipeline, timings, peaks)
     round_ = round_.model_copy(
         update={
             "predicted_step_seconds": predicted,
             "simulation_error": predicted / step - 1.0 if step > 0 else None,
             "critical_path": pipeline.critical_path(),
-            "ceiling_step_seconds": ceiling_step(pipeline, timings, peaks),
+            "ceiling_step_seconds": None if best is None else min(best, step),
         }
     )
     pipeline = Pipeline(round_)
-    name = bottleneck(pipeline, uncapped_ceiling_step(pipeline, timings, peaks))
+    name = bottleneck(pipeline, best)
     return round_.model_copy(
         update={
             "bottleneck": name,

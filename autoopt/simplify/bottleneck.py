@@ -86,15 +86,10 @@ def _compute(timings: StageTimings, peaks: Peaks) -> dict[str, float]:
 
 
 def ceiling_step(pipeline: Pipeline, timings: StageTimings, peaks: Peaks) -> float | None:
-    """The best step that the stages' ceilings allow; never above the measured one, which would contradict it."""
-    ceiling = uncapped_ceiling_step(pipeline, timings, peaks)
-    return None if ceiling is None else min(ceiling, pipeline.step_seconds)
-
-
-def uncapped_ceiling_step(pipeline: Pipeline, timings: StageTimings, peaks: Peaks) -> float | None:
     """The best step when everything that can overlap does, from the ceilings as they were computed.
 
-    On the CPU, preparation and compute share the cores, so that their best times add up.
+    It may lie above the measured step, which contradicts it. On the CPU, preparation and compute share the cores, so
+    that their best times add up.
     """
     present = {stage.name for stage in pipeline.stages}
     best = {name: value for name, value in stage_ceilings(timings, peaks).items() if name in present}
@@ -143,7 +138,7 @@ def bottleneck(pipeline: Pipeline, reach: float | None = None) -> str | None:
     nothing of it: what holds it back is not among them.
 
     Args:
-        reach: the ceiling, uncapped, where that is known.
+        reach: the best step, as it was computed; the round's where None.
     """
     ceiling = reach or pipeline.round.ceiling_step_seconds
     interruptions = sum(stage.seconds for stage in pipeline.stages if stage.name in INTERRUPTIONS)

@@ -15,14 +15,13 @@ part of a step's mean, and of no microbenchmark's median."""
 
 from __future__ import annotations
 
-import itertools
 import multiprocessing
 import os
 import statistics
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -52,8 +51,8 @@ _WINDOW, _LONGEST, _COUNTED = 0.05, 0.15, 10
 """Seconds of a window, the shortest and the longest; in between it holds so many samples."""
 _FEWEST_STEPS, _MOST_STEPS = 4, 200
 """Steps of a combination that is run, once its queue has settled."""
-_SEQUENCE = 64
-"""Micro-batches whose indices are drawn beforehand, and read again and again."""
+_SEQUENCE, _READ_AGAIN = 64, 1 << 14
+"""Micro-batches whose indices are drawn beforehand, and how often they are read again at the most."""
 _PAIRS = 6
 """Blocks of running steps with each number of threads, at most."""
 
@@ -382,19 +381,6 @@ def fed_combinations(cores: int, threads: int, waits: bool) -> list[tuple[int, i
     return list(dict.fromkeys([*found, (cores, threads)]))
 
 
-class _Sequence:
-    """The same lists of indices, again and again."""
-
-    def __init__(self, indices: list[Any]) -> None:
-        self._indices = indices
-
-    def __iter__(self) -> Iterator[Any]:
-        return itertools.cycle(self._indices)
-
-    def __len__(self) -> int:
-        return 1 << 30
-
-
 def _tried(training: LiveTraining, indices: list[Any], workers: int, threads: int, time_limit: float) -> Overlap:
     """Steps that wait for batches of so many workers; they end with this.
 
@@ -405,7 +391,7 @@ def _tried(training: LiveTraining, indices: list[Any], workers: int, threads: in
         warnings.simplefilter("ignore")  # more workers than cores, and a fork next to threads, are what is tried
         source: DataLoader[Any] = DataLoader(
             loader.dataset,
-            batch_sampler=_Sequence(indices),
+            batch_sampler=indices * _READ_AGAIN,
             num_workers=workers,
             collate_fn=loader.collate_fn,
             worker_init_fn=loader.worker_init_fn,

@@ -11,7 +11,6 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,22 +30,18 @@ from autoopt.simplify.stage_timings import InputTimings, Timing
 _STATS = Path("/proc/thread-self/schedstat")
 
 
-@dataclass(frozen=True)
-class Opened:
-    """Chains below one sample: where a core works, and where it waits; seconds per sample."""
-
-    working: tuple[Deeper, ...] = ()
-    waiting: tuple[Deeper, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
-def open_dataset(dataset: Any, read: Callable[[], int], cpu: float, wait: float, time_limit: float) -> Opened:
+def open_dataset(
+    dataset: Any, read: Callable[[], int], cpu: float, wait: float, time_limit: float
+) -> tuple[tuple[Deeper, ...], tuple[Deeper, ...], tuple[str, ...]]:
     """Chains below one sample. Meant for a forked child: it changes the dataset's transforms in place.
 
     Args:
         read: reads some samples and says how many.
         cpu, wait: seconds per sample as measured without looking inside.
         time_limit: seconds for all of it.
+
+    Returns:
+        Where a core works, and where it waits, in seconds per sample; notes.
     """
     count = 0
 
@@ -57,7 +52,7 @@ def open_dataset(dataset: Any, read: Callable[[], int], cpu: float, wait: float,
     profile = profile_lines(run, time_limit / 2)
     each = count / max(profile.runs, 1)
     if not each:
-        return Opened(notes=("the dataset was not opened: it gave no sample",))
+        return (), (), ("the dataset was not opened: it gave no sample",)
     found: list[tuple[Deeper, ...]] = []
     working, waiting = _transforms(dataset, read, time_limit / 2)
     kinds: tuple[tuple[Kind, float, Any], ...] = (("cpu", cpu, working), ("wait", wait, waiting))
@@ -66,7 +61,7 @@ def open_dataset(dataset: Any, read: Callable[[], int], cpu: float, wait: float,
         lines = tuple(item.model_copy(update={"seconds": item.seconds / each}) for item in chain)
         found.append(_joined(transforms, lines, seconds))
     notes = () if any(found) or working else ("the dataset was not opened: all of its source is a library's",)
-    return Opened(working=found[0], waiting=found[1], notes=notes)
+    return found[0], found[1], notes
 
 
 def _joined(transforms: tuple[Deeper, ...], lines: tuple[Deeper, ...], seconds: float) -> tuple[Deeper, ...]:
@@ -165,7 +160,7 @@ def open_compute(
 ) -> dict[str, tuple[Deeper, ...]]:
     """Chains below forward, backward, optimizer, host and evaluation; seconds of one call of each."""
     forward, backward = timings["forward"], timings["backward"].seconds
-    modules = module_seconds(training, batch, time_limit * 0.3)
+    modules_forward, modules_backward = module_seconds(training, batch, time_limit * 0.3)
     ahead = profile_lines(lambda: training.forward(batch), time_limit * 0.2)
     back = profile_lines(lambda: training.backward(training.forward(batch)), time_limit * 0.3)
     training.optimizer.zero_grad(set_to_none=True)
@@ -181,25 +176,19 @@ def open_compute(
         lines = profile_lines(whole, time_limit * 0.1)
         update = lines.hottest(lambda code: code.co_filename == file, timings["optimizer"].seconds)
     return {
-        "forward": (*_path(training.model, modules.forward, forward.seconds), *ahead.chain("wall", forward.seconds)),
-        "backward": (*_path(training.model, modules.backward, backward), *own),
+        "forward": (*_path(training.model, modules_forward, forward.seconds), *ahead.chain("wall", forward.seconds)),
+        "backward": (*_path(training.model, modules_backward, backward), *own),
         "optimizer": update,
     }
 
 
-@dataclass
-class ModuleSeconds:
-    """Seconds of each submodule by its dotted name, with all below it."""
+def module_seconds(training: LiveTraining, batch: Any, time_limit: float) -> tuple[dict[str, float], dict[str, float]]:
+    """Seconds of every submodule of an eager model by its dotted name, with all below it: forward and backward.
 
-    forward: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    backward: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    runs: int = 0
-
-
-def module_seconds(training: LiveTraining, batch: Any, time_limit: float) -> ModuleSeconds:
-    """Times every submodule of an eager model forward, and backward between the gradients of its output and input."""
-    found = ModuleSeconds()
-    handles: list[Any] = []
+    Backward is timed between the gradients of its output and of its input.
+    """
+    forward, backward = defaultdict[str, float](float), defaultdict[str, float](float)
+    handles, runs = list[Any](), 0
 
     def now() -> float:
         training.device.synchronize()
@@ -210,7 +199,7 @@ def module_seconds(training: LiveTraining, batch: Any, time_limit: float) -> Mod
 
         def stop(module: nn.Module, inputs: Any, output: Any) -> None:
             if begun:
-                found.forward[name] += now() - begun.pop()
+                forward[name] += now() - begun.pop()
             outputs, before = _differentiable(output), _differentiable(inputs)
             if not outputs or not before or outputs[0] is before[0]:
                 return
@@ -218,7 +207,7 @@ def module_seconds(training: LiveTraining, batch: Any, time_limit: float) -> Mod
 
             def ended(gradient: Any) -> None:
                 if mark:
-                    found.backward[name] += now() - mark.pop()
+                    backward[name] += now() - mark.pop()
 
             # hooks on tensors leave in-place code alone
             outputs[0].register_hook(lambda gradient: None if mark else mark.append(now()))  # type: ignore[no-untyped-call]
@@ -232,20 +221,18 @@ def module_seconds(training: LiveTraining, batch: Any, time_limit: float) -> Mod
             watch(name, module)
     start = time.perf_counter()
     try:
-        while found.runs < 2 or (time.perf_counter() - start < time_limit and found.runs < 30):
+        while runs < 2 or (time.perf_counter() - start < time_limit and runs < 30):
             training.optimizer.zero_grad(set_to_none=True)
             training.backward(training.forward(batch))
             training.device.synchronize()
-            found.runs += 1
+            runs += 1
             if time.perf_counter() - start > 3 * time_limit:
                 break
     finally:
         for handle in handles:
             handle.remove()
-    for table in (found.forward, found.backward):
-        for name in table:
-            table[name] /= found.runs
-    return found
+    ahead, back = ({name: seconds / runs for name, seconds in table.items()} for table in (forward, backward))
+    return ahead, back
 
 
 def _differentiable(values: Any) -> list[torch.Tensor]:
@@ -331,7 +318,7 @@ def measure_inputs(loader: DataLoader[Any], time_limit: float) -> InputTimings:
         collating = profile_lines(lambda: loader.collate_fn(samples), time_limit * 0.05).chain("wall", collate.seconds)
     alone = _loader(loader, time_limit * 0.25, notes)
     handover, receive = _handover(batch, time_limit * 0.15) if batch is not None else (None, None)
-    opened = open_dataset(
+    deeper, waiting, more = open_dataset(
         loader.dataset, lambda: few(fetch), sample.cpu_seconds or 0.0, sample.wait_seconds or 0.0, time_limit * 0.2
     )
     return InputTimings(
@@ -341,10 +328,10 @@ def measure_inputs(loader: DataLoader[Any], time_limit: float) -> InputTimings:
         loader=alone,
         handover=handover,
         receive=receive,
-        deeper=opened.working,
-        waiting=opened.waiting,
+        deeper=deeper,
+        waiting=waiting,
         collating=collating,
-        notes=(*notes, *opened.notes),
+        notes=(*notes, *more),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from autoopt.simplify import microbenchmarks
 from autoopt.simplify.batches import ChildFailed, cached_batches, can_fork, doubled_batch, in_child, nbytes, restored
 from autoopt.simplify.contention import cache_effects_of, measure_contention, measure_overlap
 from autoopt.simplify.drilldown import measure_inputs, open_compute, open_evaluation
-from autoopt.simplify.microbenchmarks import count_operators, operators
+from autoopt.simplify.microbenchmarks import by_threads, count_operators, operators
 from autoopt.simplify.stage_timings import InputTimings, StageTimings
 
 _NEGLIGIBLE = 0.02
@@ -95,22 +96,27 @@ class _Compute:
         self.values: JsonDict = {}
 
     def measure(self) -> JsonDict:
-        training, limit = self.training, self.limit
+        training, limit, batches, values = self.training, self.limit, self.batches, self.values
         self._attempt("copying", lambda: microbenchmarks.copies(training, self.host_batch, limit * 0.08))
-        self._attempt("compute", lambda: microbenchmarks.compute(training, self.batches, limit * 0.4))
-        self._attempt("operators", lambda: _operators(training, self.batches[0]))
-        if "compute" in self.values:
+        self._attempt("compute", lambda: microbenchmarks.compute(training, batches, limit * 0.4))
+        self._attempt("operators", lambda: _operators(training, batches[0]))
+        if "compute" in values:
             if training.device.kind == "cpu":
-                self._attempt("compute by threads", self._by_threads)
+                self._attempt(
+                    "compute by threads", lambda: by_threads(training, batches, values["compute"], limit * 0.1)
+                )
             self._beside_the_input()
         self._attempt("evaluation", lambda: microbenchmarks.evaluation(training, limit * 0.1))
-        if "compute" in self.values and training.setup.compile is None:
-            self._attempt("the drill-down of the compute", self._opened)
-        if "evaluate" in self.values:
-            self._attempt("the drill-down of the evaluation", self._opened_evaluation)
+        if "compute" in values and training.setup.compile is None:
+            opened = partial(open_compute, training, batches[0], values, limit * 0.15)
+            self._attempt("the drill-down of the compute", lambda: {"deeper": opened()})
+        if "evaluate" in values:
+            chain = partial(open_evaluation, training, values["evaluate"].seconds, limit * 0.03)
+            below = values.get("deeper", {})
+            self._attempt("the drill-down of the evaluation", lambda: {"deeper": {**below, "evaluate": chain()}})
         if training.setup.cadence.checkpoint_every:
             self._attempt("checkpoint", lambda: microbenchmarks.checkpoint(training, limit * 0.08))
-        return self.values
+        return values
 
     def _attempt(self, what: str, measure: Callable[[], JsonDict]) -> None:
         if time.perf_counter() > self.deadline:
@@ -121,51 +127,30 @@ class _Compute:
         except Exception as error:
             self.notes.append(f"{what} was not measured: {type(error).__name__}: {error}".split("\n")[0])
 
-    def _by_threads(self) -> JsonDict:
-        measured = self.values["compute"]
-        found = microbenchmarks.by_threads(self.training, self.batches, measured, self.limit * 0.1)
-        return {"compute_by_threads": found}
-
     def _beside_the_input(self) -> None:
         """Cache effects, contention and twice the batch: what the forked children of the input side are needed for."""
         if not can_fork():
             return
-        training, step = self.training, self.values["compute"].seconds
+        training, batches, inputs, limit = self.training, self.batches, self.inputs, self.limit
+        step, seconds = self.values["compute"].seconds, inputs_of_step(inputs, training)
         eager = training.device.kind == "cpu" and training.setup.compile is None
-        if inputs_of_step(self.inputs, training) > _NEGLIGIBLE * step:
+        if seconds > _NEGLIGIBLE * step:
             if eager and not training.loader.loader.num_workers:
-                self._attempt("cache effects", self._cache_effects)
-            self._attempt("contention for the cores", self._contention)
-            if eager and inputs_of_step(self.inputs, training) > _WORKERS_PAY * step:
-                self._attempt("steps fed by workers", self._overlap)
+                self._attempt("cache effects", lambda: cache_effects_of(training, batches, inputs, step, limit * 0.2))
+            sample = inputs.sample.seconds if inputs.sample else 0.0
+            competing = partial(measure_contention, training, batches, limit * 0.25, sample)
+            self._attempt("contention for the cores", lambda: {"contention": competing()})
+            if eager and seconds > _WORKERS_PAY * step:
+                waits = inputs.sample is not None and (inputs.sample.wait_seconds or 0.0) > 0.5 * sample
+                fed = partial(measure_overlap, training, limit * 0.4, waits)
+                self._attempt("steps fed by workers", lambda: {"overlaps": fed()})
         self._attempt("twice the batch", self._doubled)
-
-    def _cache_effects(self) -> JsonDict:
-        step = self.values["compute"].seconds
-        return cache_effects_of(self.training, self.batches, self.inputs, step, self.limit * 0.2)
-
-    def _contention(self) -> JsonDict:
-        sample = self.inputs.sample.seconds if self.inputs.sample else 0.0
-        return {"contention": measure_contention(self.training, self.batches, self.limit * 0.25, sample)}
-
-    def _overlap(self) -> JsonDict:
-        sample = self.inputs.sample
-        waits = sample is not None and (sample.wait_seconds or 0.0) > 0.5 * sample.seconds
-        return {"overlaps": measure_overlap(self.training, self.limit * 0.4, waits)}
 
     def _doubled(self) -> JsonDict:
         twice = doubled_batch(self.training)
         if twice is None:
             return {}
-        ratio = microbenchmarks.ratio_of_batches(self.training, self.batches[0], twice, self.limit * 0.1)
-        return {"doubled": ratio}
-
-    def _opened(self) -> JsonDict:
-        return {"deeper": open_compute(self.training, self.batches[0], self.values, self.limit * 0.15)}
-
-    def _opened_evaluation(self) -> JsonDict:
-        chain = open_evaluation(self.training, self.values["evaluate"].seconds, self.limit * 0.03)
-        return {"deeper": {**self.values.get("deeper", {}), "evaluate": chain}}
+        return {"doubled": microbenchmarks.ratio_of_batches(self.training, self.batches[0], twice, self.limit * 0.1)}
 
 
 def own_batch(training: LiveTraining, batch: Any) -> int:

@@ -363,8 +363,8 @@ def ratio_of_batches(training: LiveTraining, batch: Any, other: Any, time_limit:
     return two.seconds / one.seconds
 
 
-def by_threads(training: LiveTraining, batches: list[Any], measured: Timing, time_limit: float) -> dict[int, float]:
-    """Seconds of a whole step on cached batches by number of compute threads; the CPU only.
+def by_threads(training: LiveTraining, batches: list[Any], measured: Timing, time_limit: float) -> JsonDict:
+    """``compute_by_threads``: seconds of a whole step on cached batches by number of compute threads; the CPU only.
 
     The present number is measured again next to each other one, so that a burst does not pass for a speedup; twice,
     where a step is not longer than the time for it.
@@ -380,7 +380,7 @@ def by_threads(training: LiveTraining, batches: list[Any], measured: Timing, tim
             ratios.append(_with_threads(training, batches, threads) / _with_threads(training, batches, present))
         found[threads] = measured.seconds * statistics.median(ratios)
     torch.set_num_threads(present)
-    return found
+    return {"compute_by_threads": found}
 
 
 def _with_threads(training: LiveTraining, batches: list[Any], threads: int) -> float:

@@ -13,8 +13,6 @@ from copy import copy
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-import networkx as nx
-
 from autoopt.records import Contention, Estimate, EstimateKind, Fed, Resource, Round, Simulation, Stage
 from autoopt.simplify.stage_timings import DEFAULT_PREFETCH, INPUT, SLOWEST
 
@@ -267,9 +265,7 @@ _period = lru_cache(maxsize=4096)(period)
 
 
 class Pipeline:
-    """A round's stages as a ``networkx.DiGraph`` that can be simulated; implements ``strategy.PipelineView``.
-
-    A node is a stage with its ``resource``, ``seconds`` and ``ceiling``; an edge means "must precede".
+    """A round's stages as a graph that can be simulated; implements ``strategy.PipelineView``.
 
     Args:
         round: with its stages.
@@ -282,12 +278,6 @@ class Pipeline:
         self._changed: dict[str, float] = {}
         self._options: dict[str, int] = {}
         self._simulation = round.simulation or Simulation()
-        self.graph: nx.DiGraph[str] = nx.DiGraph()
-        for stage in round.stages:
-            self.graph.add_node(
-                stage.name, resource=stage.resource, seconds=stage.seconds, ceiling=stage.ceiling_seconds
-            )
-        self.graph.add_edges_from(round.edges)
 
     @property
     def round(self) -> Round:

@@ -6,8 +6,8 @@
     python -m benchmarks.gpu.first_look page --out look.json # look.md
 
 Each part has its share of the call; what fails or has no time left says so in its place. The document is written again
-after each part, so that a call that is ended early leaves what it had. Predictions need networkx and scipy, device
-tests pytest, the JPEG files Pillow; without psutil a stand-in reads /proc. ``--toy --device cpu`` checks the code.
+after each part, so that a call that is ended early leaves what it had. Predictions need scipy, device tests pytest,
+the JPEG files Pillow; without psutil a stand-in reads /proc. ``--toy --device cpu`` checks the code.
 """
 
 from __future__ import annotations

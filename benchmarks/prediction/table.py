@@ -11,7 +11,7 @@ from autoopt.registry import Registry, load_strategies
 from autoopt.search.compare.comparison import Comparison
 from autoopt.search.planner import predict
 from autoopt.simplify.analyse import analyse, build_round
-from autoopt.simplify.bottleneck import stage_ceilings, uncapped_ceiling_step
+from autoopt.simplify.bottleneck import ceiling_step, stage_ceilings
 from autoopt.simplify.drift import normalized_to_running
 from autoopt.simplify.pipeline import Pipeline
 from autoopt.simplify.stage_profile import Description, StageProfile
@@ -130,7 +130,7 @@ def violations(round_: Round, timings: StageTimings, peaks: Peaks, best_step: fl
         for name, value in seconds.items()
         if ceilings.get(name, 0.0) > value * 1.0001
     ]
-    step = uncapped_ceiling_step(Pipeline(round_), timings, peaks)
+    step = ceiling_step(Pipeline(round_), timings, peaks)
     if step is not None and best_step < step:
         found.append(f"step: {best_step:.3g} s under its ceiling {step:.3g} s")
     return found

@@ -102,7 +102,7 @@ def compute_gain(case: Case, ratio: float) -> Estimate | None:
 
 def tried_gain(
     case: Case,
-    ratio: float | Mapping[str, float],
+    ratio: float | Mapping[str, float] | None,
     stages: Iterable[str] = COMPUTE,
     others: Mapping[str, float] | None = None,
 ) -> Estimate | None:
@@ -111,10 +111,12 @@ def tried_gain(
     Where a device waits for launches, the ratio of forward and backward is that of issuing them.
 
     Args:
-        ratio: of all the stages, or by stage.
+        ratio: of all the stages, or by stage; None where it was not tried, of which nothing is predicted.
         stages: where one ratio holds for all.
         others: seconds of further stages that change with them.
     """
+    if ratio is None:
+        return None
     ratios = ratio if isinstance(ratio, Mapping) else dict.fromkeys(stages, ratio)
     both = sum(seconds_of(case, name) for name in COMPUTE if name in ratios)
     if others is None and both > 0:
@@ -125,29 +127,36 @@ def tried_gain(
     return None if estimate is None else estimate.as_kind("tried")
 
 
-def ratio_in_turns(one: Callable[[], Any], other: Callable[[], Any], device: Any) -> float:
+def ratio_in_turns(one: Callable[[], Any], other: Callable[[], Any], device: Any = None) -> float:
     """Seconds of the other over those of the one: the median over turns after the first, which sets things up."""
     import statistics
     from time import perf_counter
 
     import torch
 
-    def seconds(run: Callable[[], Any]) -> float:
-        if device.type == "cuda":
+    def wait() -> None:
+        if device is not None and device.type == "cuda":
             torch.cuda.synchronize(device)
+
+    def seconds(run: Callable[[], Any]) -> float:
+        wait()
         began = perf_counter()
         run()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        wait()
         return perf_counter() - began
 
-    ratios = [1 / seconds(one) * seconds(other) for _ in range(TURNS + 1)]
+    ratios = [1 / max(seconds(one), 1e-9) * seconds(other) for _ in range(TURNS + 1)]
     return statistics.median(ratios[1:])
 
 
 def declared(estimate: Estimate | None) -> Estimate | None:
     """A what-if that rests on a share which nobody measured."""
     return None if estimate is None else estimate.as_kind("declared")
+
+
+def guessed(low: float, high: float, value: float = 1.0) -> Estimate:
+    """A prediction of a strategy's own, of what nobody measured."""
+    return Estimate(value=value, low=low, high=high, n=1).as_kind("declared")
 
 
 def per_sample(case: Case, times: float) -> float | None:
@@ -169,6 +178,15 @@ def per_sample(case: Case, times: float) -> float | None:
     if not both:
         return 1.0
     return 1 - min(0.95, simulation.launches * cost / both) * (1 - 1 / times)
+
+
+def peak_ratio(case: Case, kind: str) -> float | None:
+    """The measured matmul peak of ``bf16``, ``fp16`` or ``tf32`` over that of float32 as it is used now."""
+    peaks = case.environment.peaks
+    full, rate = peaks.matmul_fp32_flops_per_second, getattr(peaks, f"matmul_{kind}_flops_per_second")
+    if case.device == "cuda" and case.setup.precision.matmul in ("high", "medium"):
+        full = peaks.matmul_tf32_flops_per_second or full
+    return rate / full if rate and full else None
 
 
 def memory_used(case: Case) -> float | None:

@@ -134,7 +134,7 @@ def test_the_strategies_say_what_can_be_set(registry: Registry) -> None:
     assert placed.isdisjoint(why)
     assert placed | set(why) == set(registry)
     assert why["batch_size"] == why["evaluation_cadence"] == space.TRAINING
-    assert "CUDA" in why["device_prefetch"]
+    assert "CUDA" in why["cudnn_benchmark"]
     for name in placed - set(space.grids(8)) - {"amp", "matmul_precision"}:
         assert registry[name].applies(case)
     assert "bfloat16 autocast" in space.knobs(registry, case)["precision"]

@@ -20,8 +20,6 @@ from tests.distributed.conftest import TWO, Start
 
 TASKS = "autoopt.benchmark.tasks"
 ALL = [strategy for strategy in shipped() if example_of(strategy).processes > 1]
-HERE = [strategy for strategy in ALL if example_of(strategy).device == "cpu"]
-ON_DEVICES = [strategy for strategy in ALL if strategy not in HERE]
 STEPS = 12
 
 
@@ -38,23 +36,26 @@ def with_two(strategy: Strategy) -> Plan:
 
 
 def test_there_is_one_here_for_each_that_says_so() -> None:
-    assert {strategy.name for strategy in HERE} == {
-        *("ddp", "ddp_options", "own_cores", "sharded_optimizer"),
-    }
+    assert {strategy.name for strategy in ALL} == {"ddp", "ddp_options", "sharding"}
 
 
-@pytest.mark.parametrize("strategy", HERE, ids=lambda strategy: strategy.name)
+@pytest.mark.parametrize("strategy", ALL, ids=lambda strategy: strategy.name)
 def test_its_losses_are_those_of_one_process(start: Start, strategy: Strategy) -> None:
     allowed = max(example_of(strategy).losses or 0.0, 1e-4)
     assert losses(start, with_two(strategy)) == pytest.approx(losses(start, Plan()), rel=allowed)
 
 
-OPTIONS = ({"static_graph": True}, {"bucket_megabytes": 5.0}, {"bucket_view": True, "quiet_accumulation": True})
+OPTIONS = (
+    ("ddp_options", {"static_graph": True}),
+    ("ddp_options", {"bucket_megabytes": 5.0}),
+    ("ddp_options", {"bucket_view": True, "quiet_accumulation": True}),
+    ("affinity", {"own": True}),
+)
 
 
-@pytest.mark.parametrize("setting", OPTIONS, ids="-".join)
-def test_losses_are_the_same_with_every_option(start: Start, setting: dict[str, Any]) -> None:
-    plan = load_strategies().order(TWO.with_change(Change(strategy="ddp_options", setting=setting)))
+@pytest.mark.parametrize(("name", "setting"), OPTIONS)
+def test_losses_are_the_same_with_every_option(start: Start, name: str, setting: dict[str, Any]) -> None:
+    plan = load_strategies().order(TWO.with_change(Change(strategy=name, setting=setting)))
     assert losses(start, plan) == pytest.approx(losses(start, Plan()), rel=1e-4)
 
 
@@ -84,10 +85,9 @@ def trial_of(verdict: Verdict) -> Any:
 
 def test_parameters_that_are_shared_out_train_and_evaluate_the_same(start: Start) -> None:
     """Between processes of a CPU, where it pays nothing: the engine's way is that of devices."""
-    (strategy,) = ON_DEVICES[-1:]
-    assert strategy.name == "fully_sharded"
+    change = Change(strategy="sharding", setting={"fully_sharded": {"reshard": True}})
     runs = []
-    for plan in (with_two(strategy), Plan()):
+    for plan in (TWO.with_change(change), Plan()):
         trial = start(plan)
         runs.append(
             TrainingRun.model_validate(trial.call(f"{TASKS}:train", timeout=90, max_seconds=60.0, max_steps=16))
@@ -99,13 +99,13 @@ def test_parameters_that_are_shared_out_train_and_evaluate_the_same(start: Start
 
 def test_all_of_them_train_together(start: Start) -> None:
     plan = TWO
-    for strategy in HERE:
+    for strategy in ALL:
         plan = plan.with_change(Change(strategy=strategy.name, setting=example_of(strategy).setting))
     assert losses(start, load_strategies().order(plan)) == pytest.approx(losses(start, Plan()), rel=5e-2)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("strategy", [*HERE, *ON_DEVICES], ids=lambda strategy: strategy.name)
+@pytest.mark.parametrize("strategy", ALL, ids=lambda strategy: strategy.name)
 def test_its_losses_are_those_of_one_process_on_devices(start: Start, strategy: Strategy) -> None:
     """NCCL; two devices at least."""
     import torch

@@ -17,13 +17,14 @@ from autoopt.records import Change, Plan
 from autoopt.registry import load_strategies
 from autoopt.testing.method_cards import shipped
 from autoopt.testing.strategies import example_of
-from autoopt_strategies.compute.rewriting.attention import rewrite
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
 import attending_workload  # noqa: E402
 from script_running import loaded, script_losses  # noqa: E402
+
+from workloads.attention import rewrite  # noqa: E402
 
 SEED = 3
 REGISTRY = load_strategies()
@@ -37,7 +38,7 @@ NARROW = {"pruning", "distillation"}
 """They need a model that runs with fewer channels."""
 WRITTEN = {
     "compile": "compile_in_place(model",
-    "cuda_graphs": "make_graphed_callables",
+    "cuda_graphs": "RecordStep(warm_up=3)",
     "affinity": "sched_setaffinity",
 }
 """Lines in the script of a strategy that is not trained with here: it compiles for long, or needs CUDA."""

@@ -165,7 +165,7 @@ def test_transformers_trains_with_the_function(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("target", "change"),
     [
-        ("lightning", Change(strategy="device_prefetch", setting={"prefetch": 2})),
+        ("lightning", Change(strategy="pin_memory", setting={"non_blocking": True, "prefetch": 2})),
         ("transformers", INDEXED),
     ],
 )

@@ -24,7 +24,7 @@ from autoopt.registry import load_strategies
 from autoopt.testing.method_cards import shipped
 from autoopt.testing.strategies import example_of
 from autoopt.workload import Workload
-from autoopt_strategies.compute.rewriting.attention import rewrite
+from workloads.attention import rewrite
 
 pytestmark = pytest.mark.gpu
 
@@ -55,7 +55,6 @@ OTHERWISE = {
     "workers": On(setting={"num_workers": 2, "prefetch_factor": 2, "persistent_workers": True}),
     "prepared_samples": On(setting={"form": "rows", "where": "device", "device": "DEVICE"}),
     "pin_memory": On(setting={"pin_memory": True, "non_blocking": True}, cuda=True),
-    "device_prefetch": On(cuda=True),
     "amp": On(LOOSE),
     "matmul_precision": On(LOOSE, {"precision": "high"}),
     "cudnn_benchmark": On(TIGHT, cuda=True),
@@ -252,14 +251,6 @@ def test_a_step_that_waits_for_the_device_is_refused_in_words() -> None:
     assert "RuntimeError: this step cannot be recorded as one CUDA graph" in done.stderr
 
 
-@pytest.mark.cuda_only
-def test_graphs_add_up_gradients_of_micro_batches(device: str) -> None:
-    """A replay writes each gradient to the same place: the second micro-batch must not overwrite the first."""
-    accumulated = Setup().with_batch(size=8, accumulation=2)
-    changed = losses_of(REGISTRY["cuda_graphs"].apply(accumulated, {}), "images", device)
-    assert changed == pytest.approx(losses_of(accumulated, "images", device), rel=TIGHT)
-
-
 def wide(device: str, setup: Setup, steps: int = 12) -> list[float]:
     """Losses of a net of large products, in bfloat16 and with the setup."""
     seed_everything(0)
@@ -300,6 +291,6 @@ def test_fp16_with_loss_scaling(device: str) -> None:
 def test_the_usual_stack(device: str) -> None:
     """The changes most often kept together: pinned and prefetched input, bf16, channels last, fused, compiled."""
     setup = Setup()
-    for name in ("pin_memory", "device_prefetch", "amp", "channels_last", "fused_optimizer", "compile"):
+    for name in ("pin_memory", "amp", "channels_last", "fused_optimizer", "compile"):
         setup = REGISTRY[name].apply(setup, setting_of(name))
     assert losses_of(setup, "images", device) == pytest.approx(losses_of(Setup(), "images", device), rel=LOOSE)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoopt.errors import WorkloadError
-from autoopt.loading.importing import import_module, load, parse, user_traceback
+from autoopt.loading.importing import load, parse
 
 
 @pytest.fixture
@@ -147,30 +147,6 @@ def test_attribute_missing_names_the_nearest_and_the_callables(here: Path) -> No
     assert "did you mean 'build_it'?" in caught.value.hint
     assert "Net, build_it, other" in caught.value.hint
     assert "join" not in caught.value.hint
-
-
-def test_the_five_messages_differ(here: Path) -> None:
-    (here / "mine_eleven.py").write_text("")
-    (here / "mine_twelve.py").write_text("import nowhere_to_be_found")
-    messages = set()
-    for spec in ("nonsense", "nowhere_at_all:build", "mine_twelve:build", "mine_eleven:build"):
-        with pytest.raises(WorkloadError) as caught:
-            load(spec)
-        messages.add(caught.value.message.replace(spec.partition(":")[0], ""))
-    assert len(messages) == 4
-
-
-def test_import_module_alone(here: Path) -> None:
-    assert import_module("json").dumps([]) == "[]"
-    with pytest.raises(WorkloadError):
-        import_module("not.there.at.all")
-
-
-def test_a_traceback_of_the_users_alone() -> None:
-    try:
-        raise KeyError("x")
-    except KeyError as error:
-        assert "KeyError: 'x'" in user_traceback(error)
 
 
 @given(st.text())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import types
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import autoopt
 from autoopt.errors import WorkloadError
+from autoopt.loading import validation
 from autoopt.loading.validation import EXAMPLE, build, check
 
 
@@ -173,9 +173,7 @@ def test_objects_of_other_libraries_are_handed_to_the_adapters(root: str, monkey
     name = "Trainer" if root.startswith("transformers") else "LightningModule"
     base = type(name, (), {"__module__": root})
     made = type("Mine", (base,), {})()
-    adapters = types.SimpleNamespace(adapt=lambda given: workload(name="adapted"))
-    monkeypatch.setitem(__import__("sys").modules, "autoopt.adapters", adapters)  # type: ignore[arg-type]
-    monkeypatch.setattr(autoopt, "adapters", adapters, raising=False)
+    monkeypatch.setattr(validation, "adapt", lambda given: workload(name="adapted"))
     assert check(made).name == "adapted"
     assert build(lambda: (object(), made)).name == "adapted"
 

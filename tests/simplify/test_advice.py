@@ -254,12 +254,6 @@ def test_what_costs_next_to_nothing_is_told_only_where_it_must_be_copied(plant: 
     assert "less than 1%" in found.evidence
 
 
-def test_the_largest_share_stands_first() -> None:
-    shares = (None, 0.2, 0.5)
-    found = advise.merged(Advice(title=str(share), evidence="", suggestion="", share=share) for share in shares)
-    assert [item.share for item in found] == [0.5, 0.2, None]
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_planted_and_found_at_its_line(name: str, plant: Callable[[str], Any]) -> None:
     title, text = CASES[name]

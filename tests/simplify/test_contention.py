@@ -115,52 +115,44 @@ SEEN = (
     Contention(threads=2, workers=1, prepare=0.7, step=0.4),
     Contention(threads=2, workers=2, prepare=0.5, step=0.2),
 )
-TWO_CORES = InterferenceModel(2, SEEN)
 
 
-@pytest.mark.parametrize("item", [item for item in SEEN if item.threads], ids=str)
-def test_what_was_measured_is_what_is_said(item: Contention) -> None:
-    assert TWO_CORES.speeds(item.workers, item.threads) == (item.prepare, item.step)
+FOUR = (
+    Contention(threads=4, workers=2, prepare=0.9, step=0.8),
+    Contention(threads=4, workers=6, prepare=0.5, step=0.4),
+)
+MANY = (
+    Contention(threads=4, workers=4, prepare=0.95, step=0.9),
+    Contention(threads=8, workers=8, prepare=0.5, step=0.3),
+)
+TEAM = (
+    Contention(threads=1, workers=4, prepare=0.9, step=0.8),
+    Contention(threads=4, workers=2, prepare=0.7, step=0.6),
+)
 
 
-def test_alone_nothing_is_slower() -> None:
-    assert TWO_CORES.speeds(0, 2) == (1.0, 1.0)
-    assert TWO_CORES.speeds(1, 0) == (1.0, 1.0)
-
-
-def test_workers_alone_share_the_cores_there_are() -> None:
-    assert TWO_CORES.speeds(2, 0)[0] == pytest.approx(0.9)
-    assert TWO_CORES.speeds(4, 0)[0] == pytest.approx(0.45)
-
-
-def test_beyond_what_was_measured_cores_are_shared_fairly() -> None:
-    prepare, step = TWO_CORES.speeds(4, 2)
-    assert prepare == pytest.approx(0.5 * 4 / 6)
-    assert step == pytest.approx(0.2 * 4 / 6)
-
-
-def test_in_between_lies_a_line() -> None:
-    seen = (
-        Contention(threads=4, workers=2, prepare=0.9, step=0.8),
-        Contention(threads=4, workers=6, prepare=0.5, step=0.4),
-    )
-    assert InterferenceModel(8, seen).speeds(4, 4) == (pytest.approx(0.7), pytest.approx(0.6))
-    assert InterferenceModel(8, seen).speeds(1, 4) == (pytest.approx(0.9), pytest.approx(0.9))
-    assert InterferenceModel(8, seen).speeds(3, 4) == (pytest.approx(0.8), pytest.approx(0.7)), "a quarter of the way"
-
-
-def test_other_threads_are_judged_by_a_combination_of_their_kind() -> None:
-    """Cores enough or not: whoever was not measured takes what one of its kind got beyond its fair share."""
-    many = InterferenceModel(
-        8,
-        (
-            Contention(threads=4, workers=4, prepare=0.95, step=0.9),
-            Contention(threads=8, workers=8, prepare=0.5, step=0.3),
-        ),
-    )
-    assert many.speeds(2, 6) == (pytest.approx(0.95), pytest.approx(0.9))
-    assert many.speeds(4, 6)[1] == pytest.approx(0.3 * (8 / 10) / (8 / 16))
-    assert InterferenceModel(2, ()).speeds(1, 3) == (0.5, 0.5)
+@pytest.mark.parametrize(
+    ("cores", "seen", "single", "threads", "speeds"),
+    [
+        *((2, SEEN, item.workers, item.threads, (item.prepare, item.step)) for item in SEEN if item.threads),
+        pytest.param(2, SEEN, 0, 2, (1.0, 1.0), id="a step alone"),
+        pytest.param(2, SEEN, 1, 0, (1.0, 1.0), id="a worker alone"),
+        pytest.param(2, SEEN, 2, 0, (0.9, 1.0), id="workers alone, as measured"),
+        pytest.param(2, SEEN, 4, 0, (0.45, 1.0), id="workers alone share the cores"),
+        pytest.param(2, SEEN, 4, 2, (0.5 * 4 / 6, 0.2 * 4 / 6), id="beyond what was measured, fair shares"),
+        pytest.param(8, FOUR, 4, 4, (0.7, 0.6), id="half-way between"),
+        pytest.param(8, FOUR, 1, 4, (0.9, 0.9), id="below the least, on the way to none"),
+        pytest.param(8, FOUR, 3, 4, (0.8, 0.7), id="a quarter of the way"),
+        pytest.param(8, MANY, 2, 6, (0.95, 0.9), id="cores enough: one of their kind"),
+        pytest.param(8, MANY, 4, 6, (0.5 * 1.6, 0.3 * 1.6), id="cores short: another kind"),
+        pytest.param(2, (), 1, 3, (0.5, 0.5), id="nothing measured"),
+        pytest.param(8, TEAM, 3, 2, (0.7, 0.6), id="one thread tells nothing of a team"),
+    ],
+)
+def test_speeds_while_workers_and_a_step_compete(
+    cores: int, seen: tuple[Contention, ...], single: int, threads: int, speeds: tuple[float, float]
+) -> None:
+    assert InterferenceModel(cores, seen).speeds(single, threads) == pytest.approx(speeds)
 
 
 def test_the_flow_runs_at_the_measured_speeds() -> None:
@@ -168,15 +160,6 @@ def test_the_flow_runs_at_the_measured_speeds() -> None:
     demand = Demand(prepare=0.01, compute=0.002, workers=1, cores=2, threads=1, contention=SEEN)
     alone = 1 - 0.002 / 0.8 * 0.95 / 0.01  # of a sample's work is done while the step does not run
     assert period(demand) == pytest.approx(0.002 / 0.8 + alone * 0.01, rel=0.02)
-
-
-def test_one_thread_tells_nothing_of_several_where_a_team_was_measured() -> None:
-    """Threads that wait for each other lose what one alone does not, though the numbers are nearer."""
-    seen = (
-        Contention(threads=1, workers=4, prepare=0.9, step=0.8),
-        Contention(threads=4, workers=2, prepare=0.7, step=0.6),
-    )
-    assert InterferenceModel(8, seen).speeds(3, 2) == (0.7, 0.6)
 
 
 # Stages in the step's own order: ratios of known truth, when they are measured, and what the graph makes of them.

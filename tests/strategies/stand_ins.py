@@ -1,4 +1,4 @@
-"""Functions of OpenCV and torchvision that read images, where these are not installed: as strategies call them."""
+"""Stand-ins for functions of OpenCV and torchvision where these are not installed, and predictions that there are."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
+from autoopt.records import Estimate
+from autoopt.search.planner import predict
+from autoopt.strategy import Case, Strategy
 
 REDUCED = {16: 2, 32: 4, 64: 8}
 
@@ -76,3 +80,10 @@ def torchvision_io(monkeypatch: pytest.MonkeyPatch) -> None:
     vars(package)["io"] = module
     monkeypatch.setitem(sys.modules, "torchvision", package)
     monkeypatch.setitem(sys.modules, "torchvision.io", module)
+
+
+def promised(strategy: Strategy, case: Case, setting: dict[str, Any]) -> Estimate:
+    """The prediction of a setting, where there is one."""
+    found = predict(strategy, case, setting)
+    assert found is not None
+    return found

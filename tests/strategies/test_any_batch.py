@@ -18,10 +18,12 @@ from torch.utils.data import DataLoader, IterableDataset
 from autoopt.benchmark.facts import inspected
 from autoopt.benchmark.training import Training
 from autoopt.benchmark.trial_context import TrialContext
+from autoopt.records import Sites
 from autoopt.registry import load_strategies
 from autoopt.testing.strategies import sample_case
 from autoopt.trial.protocol import TrialSpec
 from autoopt.workload import Workload
+from tests.strategies.stand_ins import promised
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 
@@ -105,7 +107,18 @@ def test_no_strategy_crashes_on_a_batch_that_it_does_not_know(make: Callable[[],
 def test_what_cannot_be_put_on_a_device_is_said_with_its_type() -> None:
     facts = context(of_graphs).facts
     case = dataclasses.replace(sample_case("cuda:0"), workload=facts)
-    assert "what a Batch holds" in REGISTRY["pin_memory"].applies(case).reason
-    assert REGISTRY["device_prefetch"].applies(case).ok
+    settings = REGISTRY["pin_memory"].settings(case)
+    assert list(settings) == [{"non_blocking": True, "prefetch": 1}], "what a Batch holds is not pinned"
     lost = dataclasses.replace(case, workload=facts.model_copy(update={"unmoved": "Molecule"}))
-    assert "a Molecule of the batch" in REGISTRY["device_prefetch"].applies(lost).reason
+    reason = REGISTRY["pin_memory"].applies(lost).reason
+    assert "what a Batch holds" in reason
+    assert "a Molecule of the batch" in reason
+    script = dataclasses.replace(case, sites=Sites(command=("train.py",), cwd="/"))
+    assert "script's own lines" in REGISTRY["pin_memory"].applies(script).reason
+
+
+def test_what_pinning_alone_saves_does_not_hide_what_copying_ahead_may() -> None:
+    case = sample_case("cuda:0")
+    pinned, ahead = REGISTRY["pin_memory"].settings(case)
+    first, second = (promised(REGISTRY["pin_memory"], case, setting) for setting in (pinned, ahead))
+    assert first.high == second.high

@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from autoopt import Setup
 from autoopt.benchmark.flags import apply_flags
@@ -20,76 +19,41 @@ from autoopt.records import Change
 from autoopt.registry import load_strategies
 from autoopt.testing.strategies import sample_case
 from autoopt_strategies.compute.flash_attention import switch_attention
-from autoopt_strategies.compute.rewriting.backends import Through, attends, ratios
+from autoopt_strategies.compute.rewriting.attention import Through, attends, ratios
 from scripted import PLAIN, changed_lines, patched
-
-# What a model computes with is seen at the dispatcher: a flag that nothing reads would be no switch.
-
-
-class Operators(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen.append(str(func))
-        return func(*args, **(kwargs or {}))
+from tests.strategies.stand_ins import promised
 
 
 def fused(model: nn.Module, **inputs: Any) -> bool:
-    with Operators() as operators, torch.no_grad():
-        model(**inputs)
-    return any("scaled_dot_product" in name for name in operators.seen)
+    return attends(lambda: model(**inputs))
 
 
-def bert(**options: Any) -> nn.Module:
-    from transformers import BertConfig, BertForSequenceClassification
-
+def of_transformers(kind: str, **options: Any) -> nn.Module:
+    transformers = pytest.importorskip("transformers")
     size = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32, "num_hidden_layers": 2}
+    config = getattr(transformers, f"{kind.partition('For')[0]}Config")(vocab_size=50, **size, **options)
     torch.manual_seed(0)
-    return BertForSequenceClassification(BertConfig(vocab_size=50, **size, **options)).eval()
+    return getattr(transformers, kind)(config).eval()  # type: ignore[no-any-return]
 
 
-def words() -> dict[str, torch.Tensor]:
+@pytest.mark.parametrize("kind", ["BertForSequenceClassification", "LlamaForCausalLM"])
+def test_a_transformers_model_that_computes_step_by_step_is_switched_with_its_masks(kind: str) -> None:
+    model = of_transformers(kind, attn_implementation="eager")
     mask = torch.ones(2, 8, dtype=torch.long)
     mask[1, 5:] = 0
-    return {"input_ids": torch.arange(16).view(2, 8), "attention_mask": mask}
-
-
-def test_a_transformers_model_that_computes_step_by_step_is_switched() -> None:
-    pytest.importorskip("transformers")
-    model = bert(attn_implementation="eager")
-    assert not fused(model, **words())
-    before = model(**words()).logits
+    words = {"input_ids": torch.arange(16).view(2, 8), "attention_mask": mask}
+    assert not fused(model, **words)
+    before = model(**words).logits
     assert switch_attention(model) >= 1
-    assert fused(model, **words())
-    torch.testing.assert_close(model(**words()).logits, before, rtol=1e-4, atol=1e-5)
+    assert fused(model, **words)
+    real: Any = mask.bool() if "Causal" in kind else ...
+    torch.testing.assert_close(model(**words).logits[real], before[real], rtol=1e-4, atol=1e-5)
     assert switch_attention(model) == 0
 
 
-def test_a_decoder_of_transformers_keeps_its_causal_mask() -> None:
-    pytest.importorskip("transformers")
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    size = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32, "num_hidden_layers": 2}
-    torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=50, **size, attn_implementation="eager")).eval()
-    before = model(**words()).logits
-    assert switch_attention(model) >= 1
-    assert fused(model, **words())
-    real = words()["attention_mask"].bool()
-    torch.testing.assert_close(model(**words()).logits[real], before[real], rtol=1e-4, atol=1e-5)
-
-
-def test_a_transformers_model_whose_probabilities_are_asked_for_is_left_alone() -> None:
-    pytest.importorskip("transformers")
-    model = bert(attn_implementation="eager", output_attentions=True)
-    assert switch_attention(model) == 0
-
-
-def test_a_transformers_model_that_has_it_already_offers_nothing() -> None:
-    pytest.importorskip("transformers")
-    assert switch_attention(bert()) == 0
+@pytest.mark.parametrize("options", [{}, {"attn_implementation": "eager", "output_attentions": True}])
+def test_a_transformers_model_that_has_it_or_is_asked_for_probabilities_is_left_alone(options: dict[str, Any]) -> None:
+    assert switch_attention(of_transformers("BertForSequenceClassification", **options)) == 0
 
 
 class OfTimm(nn.Module):
@@ -183,8 +147,7 @@ def test_what_stands_before_the_fastest_is_turned_off() -> None:
     assert STRATEGY.applies(case)
     (setting,) = STRATEGY.settings(case)
     assert setting == {"off": ["flash", "mem_efficient"]}
-    told = STRATEGY.predict(case, setting)
-    assert told is not None
+    told = promised(STRATEGY, case, setting)
     assert told.kind == "tried"
     none = replace(case, workload=sample_case(inspected={"flash_attention": {"backends": {"cudnn": 0.99}}}).workload)
     assert "fastest back end already" in STRATEGY.applies(none).reason

@@ -16,6 +16,7 @@ from autoopt.registry import load_strategies
 from autoopt.strategy import Case
 from autoopt.testing.strategies import sample_case
 from scripted import PLAIN, changed_lines, patched, sites_in
+from tests.strategies.stand_ins import promised
 
 STRATEGY = load_strategies()["checkpoints"]
 SAVE = "torch.save(model.state_dict(), 'a.pt')"
@@ -94,8 +95,7 @@ def test_a_copy_is_what_is_left(tmp_path: Path) -> None:
     case = case_of(tmp_path, site(), run=RunParts(checkpoint_seconds=2.0, checkpoint_every=200.0))
     (setting,) = STRATEGY.settings(case)
     assert setting == {"lines": ["train.py:3"], "loads": []}
-    told = STRATEGY.predict(case, setting)
-    assert told is not None
+    told = promised(STRATEGY, case, setting)
     assert told.value > 1.0
     assert told.kind == "declared"
 

@@ -21,6 +21,7 @@ from autoopt.workload import Workload
 from autoopt_strategies.compute import deferred_head
 from autoopt_strategies.compute.deferred_head import DeferHead, Logits
 from autoopt_strategies.compute.head_of_loss import head_of_loss
+from tests.strategies.stand_ins import promised
 
 REGISTRY = load_strategies()
 WORDS = 301
@@ -190,8 +191,7 @@ def test_it_is_tried_where_the_logits_are_large() -> None:
     assert strategy.applies(case)
     first = next(iter(strategy.settings(case)))
     assert first == {"path": "head", "rows": 1024}
-    predicted = strategy.predict(case, first)
-    assert predicted is not None
+    predicted = promised(strategy, case, first)
     assert predicted.kind == "tried"
     cuda = sample_case("cuda:0", inspected={"chunked_loss": found})
     assert next(iter(strategy.settings(cuda)))["multiple"] == 64

@@ -14,6 +14,7 @@ from autoopt.records import Change, Plan
 from autoopt.registry import load_strategies
 from autoopt.testing.strategies import sample_case, sample_facts
 from autoopt_model.rates_by_layer import ScaleGradients, ScaleUpdates
+from tests.strategies.stand_ins import promised
 
 REGISTRY = load_strategies()
 
@@ -91,10 +92,8 @@ def test_they_come_with_a_batch_four_times_as_large() -> None:
         (companion,) = strategy.companions(case, {})
         assert companion.strategy == "batch_size"
         assert companion.setting["size"] == 256
-        told, batch = strategy.predict(case, {}), REGISTRY["batch_size"].predict(case, companion.setting)
-        assert told is not None
-        assert batch is not None
-        assert told.high == pytest.approx(max(batch.high, 1.0))
+        batch = promised(REGISTRY["batch_size"], case, companion.setting)
+        assert promised(strategy, case, {}).high == pytest.approx(max(batch.high, 1.0))
         there = Plan(changes=(Change(strategy="batch_size", setting=companion.setting),))
         assert strategy.companions(dataclasses.replace(case, plan=there), {}) == []
     few = sample_case(train_samples=64 * 16)

@@ -23,6 +23,7 @@ from autoopt.workload import Workload
 from autoopt_strategies.input.packing import PackSequences, packable, packed, placed
 from autoopt_strategies.input.sequences import Grouped, cut, needed, size_of
 from autoopt_strategies.training.length_grouping import GroupByLength, padding_shares
+from tests.strategies.stand_ins import promised
 
 REGISTRY = load_strategies()
 WIDTH = 64
@@ -88,10 +89,11 @@ def live(given: Workload) -> TrialContext:
     return TrialContext(TrialSpec(workload="tests:lengths", device="cpu"), REGISTRY, workload=given)
 
 
-def losses(given: Workload, setup: Setup, steps: int = 12) -> list[float]:
+def losses(given: Workload, setup: Setup, steps: int = 12) -> tuple[list[float], int]:
+    """Of each step, and the samples of all of them."""
     training = Training(given, setup, device="cpu", seed=3)
     try:
-        return [float(training.step(training.next())) for _ in range(steps)]
+        return [float(training.step(training.next())) for _ in range(steps)], training.samples
     finally:
         training.close()
 
@@ -124,7 +126,7 @@ def test_columns_that_no_row_needs_are_cut_off() -> None:
 
 def test_training_without_padding_has_the_same_losses() -> None:
     trim = REGISTRY["trim_padding"].apply(Setup(), {"multiple": 8})
-    usual, trimmed = losses(workload(), Setup()), losses(workload(), trim)
+    (usual, _), (trimmed, _) = losses(workload(), Setup()), losses(workload(), trim)
     assert trimmed == pytest.approx(usual, rel=1e-5)
     training = Training(workload(), trim, device="cpu")
     assert training.next()[0]["ids"].shape[1] <= 40
@@ -139,8 +141,7 @@ def test_it_is_tried_where_the_model_leaves_padding_out() -> None:
     assert found["ratio"] > 0
     case = sample_case(inspected={"trim_padding": {**found, "ratio": 0.6}})
     assert strategy.applies(case)
-    predicted = strategy.predict(case, {"multiple": 8})
-    assert predicted is not None
+    predicted = promised(strategy, case, {"multiple": 8})
     assert predicted.value > 1.0
     other = strategy.inspect(live(workload(masked=False)))
     assert other["same"] is False
@@ -199,8 +200,7 @@ def test_grouping_is_predicted_from_the_lengths_of_samples() -> None:
     assert found["grouped"]["50"] < 0.5 * found["now"]
     case = sample_case(inspected={"length_grouping": found})
     assert strategy.applies(case)
-    predicted = strategy.predict(case, {"pool": 50})
-    assert predicted is not None
+    predicted = promised(strategy, case, {"pool": 50})
     assert predicted.high > 1.1
     fixed = strategy.inspect(live(workload()))
     assert fixed["follows"] is False
@@ -255,23 +255,15 @@ class Texts(torch.utils.data.Dataset[Any]):
         }  # fmt: skip
 
 
-def loss_packing(model: Any, batch: Any) -> torch.Tensor:
+def own_loss(model: Any, batch: Any) -> torch.Tensor:
     return model(**batch).loss  # type: ignore[no-any-return]
 
 
 def llama() -> Any:
     torch.manual_seed(0)
-    return transformers.LlamaForCausalLM(
-        transformers.LlamaConfig(
-            vocab_size=90,
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            num_key_value_heads=2,
-            max_position_embeddings=64,
-        )
-    )
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = transformers.LlamaConfig(vocab_size=90, num_key_value_heads=2, max_position_embeddings=64, **sizes)
+    return transformers.LlamaForCausalLM(config)
 
 
 def gpt2() -> Any:
@@ -280,16 +272,11 @@ def gpt2() -> Any:
     return transformers.GPT2LMHeadModel(config)
 
 
-def workload_packing(model: Any, **data: Any) -> Workload:
+def texts(model: Any, **data: Any) -> Workload:
     optimizer = partial(torch.optim.SGD, lr=0.1)
     return Workload(
-        model=model, train_data=Texts(**data), batch_size=8, loss=loss_packing, optimizer=optimizer, max_steps=8
+        model=model, train_data=Texts(**data), batch_size=8, loss=own_loss, optimizer=optimizer, max_steps=8
     )
-
-
-def inspected(given: Workload) -> Any:
-    spec = TrialSpec(workload="tests:packing", device="cpu")
-    return STRATEGY.inspect(TrialContext(spec, REGISTRY, workload=given))
 
 
 def test_rows_hold_each_sequence_once_and_no_more_than_fits() -> None:
@@ -320,7 +307,7 @@ def test_real_places_are_laid_end_to_end(left: bool) -> None:
 
 @pytest.mark.parametrize("model", [llama, gpt2])
 def test_a_causal_model_of_transformers_has_the_same_loss_and_gradients(model: Any) -> None:
-    found = inspected(workload_packing(model()))
+    found = STRATEGY.inspect(live(texts(model())))
     assert found["same"] is True, found
     assert found["left"] < 0.6
     assert found["ratio"] > 0
@@ -328,15 +315,8 @@ def test_a_causal_model_of_transformers_has_the_same_loss_and_gradients(model: A
 
 
 def test_training_goes_the_same_way_and_counts_the_same_samples() -> None:
-    def losses(setup: Setup) -> tuple[list[float], int]:
-        model = llama()
-        training = Training(workload_packing(model), setup, device="cpu", seed=3)
-        try:
-            return [float(training.step(training.next())) for _ in range(6)], training.samples
-        finally:
-            training.close()
-
-    (usual, samples), (with_packing, counted) = losses(Setup()), losses(Setup().with_model(PackSequences()))
+    usual, samples = losses(texts(llama()), Setup(), 6)
+    with_packing, counted = losses(texts(llama()), Setup().with_model(PackSequences()), 6)
     assert with_packing == pytest.approx(usual, rel=1e-4)
     assert samples == counted == 48
 
@@ -349,7 +329,7 @@ def test_evaluation_is_left_as_it_is() -> None:
 
 
 def test_padding_that_counts_in_the_loss_is_no_padding() -> None:
-    found = inspected(workload_packing(llama(), ignored=False))
+    found = STRATEGY.inspect(live(texts(llama(), ignored=False)))
     assert found["same"] is False
     assert "others when sequences are packed" in STRATEGY.applies(sample_case(inspected={"packing": found})).reason
 
@@ -364,23 +344,12 @@ def test_a_model_that_does_not_keep_sequences_apart_is_left_alone() -> None:
 
     model = llama()
     model.__class__ = Mixing
-    assert inspected(workload_packing(model))["same"] is False
+    assert STRATEGY.inspect(live(texts(model)))["same"] is False
 
 
 def test_other_batches_and_models_are_told_apart_cheaply() -> None:
-    assert inspected(workload_packing(llama(), same=True)) == {"left": 1.0}
+    assert STRATEGY.inspect(live(texts(llama(), same=True))) == {"left": 1.0}
     assert not packable({"input_ids": torch.ones(2, 3), "labels": torch.ones(2, 3)})
     assert not packable([torch.ones(2, 3)])
-    assert (
-        "none of transformers'"
-        in inspected(
-            Workload(
-                model=torch.nn.Linear(2, 2),
-                train_data=Texts(),
-                batch_size=4,
-                loss=loss_packing,
-                optimizer=partial(torch.optim.SGD, lr=0.1),
-                max_steps=4,
-            )
-        )["reason"]
-    )
+    other = STRATEGY.inspect(live(texts(torch.nn.Linear(2, 2))))
+    assert "none of transformers'" in other["reason"]

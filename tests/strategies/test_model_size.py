@@ -23,6 +23,7 @@ from autoopt.testing.strategies import example_case, sample_case
 from autoopt.trial.protocol import TrialSpec
 from autoopt_model.model_size import ModelSize
 from autoopt_model.sizes import integer_defaults
+from tests.strategies.stand_ins import promised
 
 REGISTRY = load_strategies()
 STRATEGY = ModelSize()
@@ -143,10 +144,8 @@ def test_a_later_round_goes_on_from_what_was_kept() -> None:
 
 def test_the_prediction_is_the_work_that_is_left_at_the_very_best() -> None:
     case = sample_case("cpu", inspected={"model_size": {"build": "m:build", "sizes": [WIDTH, DEPTH]}})
-    half = STRATEGY.predict(case, {"build": "m:build", "arguments": {"width": 16}})
-    both = STRATEGY.predict(case, {"build": "m:build", "arguments": {"width": 16, "depth": 1}})
-    assert half is not None
-    assert both is not None
+    half = promised(STRATEGY, case, {"build": "m:build", "arguments": {"width": 16}})
+    both = promised(STRATEGY, case, {"build": "m:build", "arguments": {"width": 16, "depth": 1}})
     assert 1.0 < half.value < both.value
     assert STRATEGY.predict(case, {"build": "m:build", "arguments": {"width": 5}}) is None
 

@@ -22,6 +22,7 @@ from autoopt_strategies.compute.rewriting.source import Refused
 from autoopt_strategies.input.prepared_samples import PreparedSamples
 from autoopt_strategies.input.unaugmented import KeepUnaugmented, probe, split
 from scripted import REGISTRY, changed_lines, patched
+from tests.strategies.stand_ins import promised
 
 HEADER = """\
 import random
@@ -209,8 +210,6 @@ def test_the_strategy_offers_it_where_samples_are_not_the_same(tmp_path: Path) -
     assert "unaugmented" not in forms(kept={**random_samples, "prefix": 1, "sample_bytes": 9}, unaugmented=probed)
     case = sample_case(inspected={"prepared_samples": {"kept": random_samples, "unaugmented": probed}})
     setting = next(each for each in strategy.settings(case) if each["form"] == "unaugmented")
-    promised = strategy.predict(case, setting)
-    assert promised is not None
-    assert promised.value > 1.0
+    assert promised(strategy, case, setting).value > 1.0
     assert strategy.apply(Setup(), setting).dataset
     assert strategy.recipe(setting).edits[0].at == "function"

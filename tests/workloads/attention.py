@@ -9,9 +9,24 @@ from torch import nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from autoopt_strategies.compute.rewriting.attention import survey_attention
+from autoopt_strategies.compute.rewriting.attention_source import statements
+from autoopt_strategies.compute.rewriting.source import RewriteFunctions
 from autoopt_strategies.compute.rewriting.survey import NoDropout
 
 WIDTH = 16
+
+
+def rewrite(model: nn.Module, *args: Any) -> dict[str, Any]:
+    """Edits the attention of a model in place, as far as it is checked on a call of the model."""
+
+    def run() -> None:
+        with torch.no_grad(), torch.random.fork_rng():
+            model(*args)
+
+    found = survey_attention(model, run)
+    RewriteFunctions(tuple(found["functions"]), statements)(model)
+    return found
 
 
 class Functions(TorchFunctionMode):

@@ -11,10 +11,13 @@ from autoopt_strategies.common import (
     at_most,
     compute_gain,
     operator_share,
+    peak_ratio,
     ranged,
     tried_gain,
 )
 from autoopt_strategies.compute.channels_last import to_channels_last
+
+SHORT = {"bfloat16": "bf16", "float16": "fp16"}
 
 
 class Amp(Strategy):
@@ -63,7 +66,7 @@ class Amp(Strategy):
         ratio = ratio or found.get(setting["dtype"])
         if ratio is not None:
             return tried_gain(case, ratio)
-        ratio = _peak(case, setting["dtype"])
+        ratio = peak_ratio(case, SHORT[setting["dtype"]])
         share = operator_share(case, {"matmul"})
         if ratio is None or share is None:
             return None
@@ -103,7 +106,7 @@ class Amp(Strategy):
         return setup.with_precision(dtype=setting["dtype"], loss_scaling=bool(setting.get("loss_scaling", False)))
 
     def recipe(self, setting: Setting) -> Recipe:
-        short = "fp16" if setting["dtype"] == "float16" else "bf16"
+        short = SHORT[setting["dtype"]]
         lines = f"with torch.autocast(device.type, dtype=torch.{setting['dtype']}):\n    loss = ..."
         if setting.get("loss_scaling"):
             lines += "\nscaler.scale(loss).backward()  # scaler = torch.amp.GradScaler(device.type)"
@@ -118,7 +121,7 @@ class Amp(Strategy):
     def _dtypes(self, case: Case) -> list[str]:
         """The likeliest first; those that are known to be no faster left out."""
         wanted = ["bfloat16", "float16"] if case.device == "cuda" else ["bfloat16"]
-        ratios = {dtype: _peak(case, dtype) for dtype in wanted}
+        ratios = {dtype: peak_ratio(case, SHORT[dtype]) for dtype in wanted}
         fit = [dtype for dtype in wanted if (ratio := ratios[dtype]) is None or ratio >= FASTER]
         if case.device == "cuda" and len(fit) == 2 and ratios["float16"] and ratios["bfloat16"]:
             # Where both are as fast, bfloat16 needs no scaler and does not overflow.
@@ -135,17 +138,3 @@ def _tried(live: Any, name: str) -> Setting:
     if all(module.weight.is_contiguous(memory_format=last) for module in convolutions):
         return {name: live.ratio_with(dtype=dtype)}
     return {f"{name}_channels_last": live.ratio_with(to_channels_last, dtype=dtype)}
-
-
-def _peak(case: Case, dtype: str) -> float | None:
-    """The measured matmul peak of a dtype over that of float32 as it is used now; None where not measured."""
-    peaks = case.environment.peaks
-    rates = {
-        "bfloat16": peaks.matmul_bf16_flops_per_second,
-        "float16": peaks.matmul_fp16_flops_per_second,
-    }
-    full = peaks.matmul_fp32_flops_per_second
-    if case.device == "cuda" and case.setup.precision.matmul in ("high", "medium"):
-        full = peaks.matmul_tf32_flops_per_second or full
-    rate = rates[dtype]
-    return rate / full if rate and full else None

@@ -60,9 +60,6 @@ class ChannelsLast(Strategy):
             return None
         return declared(at_most(compute_gain(case, 1 - share * OF_CONVOLUTIONS)))
 
-    def settings(self, case: Case) -> list[Setting]:
-        return [{}]
-
     def inspect(self, live: Any) -> Setting:
         """Forward and backward in this layout over those as they are, tried on copies of the model."""
         import torch

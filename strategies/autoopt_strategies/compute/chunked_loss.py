@@ -48,8 +48,7 @@ class ChunkedLoss(Strategy):
         return Applies.yes()
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
-        ratio = case.inspected(self.name).get("ratios", {}).get(str(setting["rows"]))
-        return None if ratio is None else tried_gain(case, ratio)
+        return tried_gain(case, case.inspected(self.name).get("ratios", {}).get(str(setting["rows"])))
 
     def settings(self, case: Case) -> Settings:
         return while_kept(self._each(case))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
@@ -17,13 +16,10 @@ SCORES = ("softmax", "masked_fill", "bmm", "baddbmm", "where")
 BACKENDS = ("cudnn", "flash", "mem_efficient")
 
 
-@dataclass(frozen=True)
-class SwitchAttention:
-    """``model -> model`` that uses ``scaled_dot_product_attention`` where the library lets one choose."""
-
-    def __call__(self, model: Any) -> Any:
-        switch_attention(model)
-        return model
+def switched(model: Any) -> Any:
+    """A model that uses ``scaled_dot_product_attention`` where its library lets one choose."""
+    switch_attention(model)
+    return model
 
 
 def switch_attention(model: Any) -> int:
@@ -52,7 +48,7 @@ def is_eager(module: Any) -> bool:
 
 def transforms(setting: Setting) -> list[Callable[[Any], Any]]:
     """``model -> model`` of a setting, in their order."""
-    found: list[Callable[[Any], Any]] = [SwitchAttention()] if setting.get("switch") else []
+    found: list[Callable[[Any], Any]] = [switched] if setting.get("switch") else []
     if setting.get("functions"):
         found.append(RewriteFunctions(tuple(setting["functions"]), statements))
     return found
@@ -143,7 +139,7 @@ class FlashAttention(Strategy):
 
     def inspect(self, live: Any) -> Setting:
         """Where attention is, whether the rewritten one is equal on a real batch, and what it brings on a copy."""
-        from autoopt_strategies.compute.rewriting.attention import survey_training
+        from autoopt_strategies.compute.rewriting.attention import ratios, survey_training
 
         training = live.training
         found = survey_training(training.model, training.loss, training.next()[0], switch_attention)
@@ -151,8 +147,6 @@ class FlashAttention(Strategy):
         if changes:
             found["ratio"] = live.ratio_with(lambda copied: reduce(lambda one, change: change(one), changes, copied))
         if live.device.kind == "cuda" and (changes or found["fused"]):
-            from autoopt_strategies.compute.rewriting.backends import ratios
-
             found["backends"] = ratios(live, changes)
         return found
 

@@ -59,8 +59,10 @@ def update_ratios(optimizer: Any, room: float) -> Setting:
     if not type(optimizer).__module__.startswith("torch.optim") or type(optimizer).__name__ not in GROUPED:
         return {}
     ways = ["foreach", *(["fused"] if type(optimizer).__name__ in FUSED else [])]
+    device = parameters[0].device if parameters else None
     try:
-        return {way: update_ratio(on_copies(optimizer), rebuilt(on_copies(optimizer), way)) for way in ways}
+        pairs = {way: (on_copies(optimizer), rebuilt(on_copies(optimizer), way)) for way in ways}
+        return {way: ratio_in_turns(one.step, other.step, device) for way, (one, other) in pairs.items()}
     except RuntimeError:  # no room for copies, or an implementation that does not know these tensors
         return {}
 
@@ -78,11 +80,6 @@ def on_copies(optimizer: Any) -> Any:
         {**group, "params": [copied(p) for p in group["params"] if p.requires_grad]} for group in optimizer.param_groups
     ]
     return type(optimizer)(groups, lr=optimizer.defaults["lr"])
-
-
-def update_ratio(one: Any, other: Any) -> float:
-    """Seconds of the other's update over the one's; the first one makes the states."""
-    return ratio_in_turns(one.step, other.step, one.param_groups[0]["params"][0].device)
 
 
 class FusedOptimizer(Strategy):

@@ -9,6 +9,7 @@ from typing import Any
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, Settings, tried_gain, while_kept
 from autoopt_strategies.input.batches import dataset_of
+from autoopt_strategies.input.probes import spread
 
 LEAST_SHARE = 0.002
 """Share of the seconds that the collector must take to be worth a try."""
@@ -102,7 +103,7 @@ class GarbageCollection(Strategy):
         """Shares of the collector in reading samples, and in forward and backward passes of copies."""
         dataset = dataset_of(live.workload)
         found = {"computing": collected_share(lambda: live.ratio_with(seconds=SECONDS))}
-        if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__") and len(dataset):
+        if spread(dataset):
             collate = live.training.loader.loader.collate_fn
             found["preparing"] = collected_share(lambda: _read(dataset, collate))
         return found

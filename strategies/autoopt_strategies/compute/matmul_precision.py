@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import FASTER, Setting, operator_share, tried_or_at_most
+from autoopt_strategies.common import FASTER, Setting, operator_share, peak_ratio, tried_or_at_most
+
+INSIDE = {"high": "tf32", "medium": "bf16"}
 
 
 class MatmulPrecision(Strategy):
@@ -38,13 +40,13 @@ class MatmulPrecision(Strategy):
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
         """Seconds of forward and backward so on a copy; where that was not tried, from the peaks."""
-        ratio, share = _ratio(case, setting["precision"]), operator_share(case, {"matmul"})
+        ratio, share = peak_ratio(case, INSIDE[setting["precision"]]), operator_share(case, {"matmul"})
         best = None if ratio is None or share is None else 1 - share * (1 - 1 / ratio)
         return tried_or_at_most(case, case.inspected(self.name).get(setting["precision"]), best)
 
     def settings(self, case: Case) -> list[Setting]:
         levels = ("high", "medium") if case.device == "cuda" else ("medium",)
-        return [{"precision": level} for level in levels[:1] if (_ratio(case, level) or FASTER) >= FASTER]
+        return [{"precision": level} for level in levels[:1] if (peak_ratio(case, INSIDE[level]) or FASTER) >= FASTER]
 
     def inspect(self, live: Any) -> Setting:
         """Forward and backward so over those in full precision, tried on copies of the model."""
@@ -64,11 +66,3 @@ class MatmulPrecision(Strategy):
             transformers={"tf32": True} if setting["precision"] == "high" else None,
             accelerate={"_note": f"{line} at the top of the script"},
         )
-
-
-def _ratio(case: Case, precision: str) -> float | None:
-    """The measured peak over that of float32; None where not measured."""
-    peaks = case.environment.peaks
-    full = peaks.matmul_fp32_flops_per_second
-    rate = peaks.matmul_bf16_flops_per_second if precision == "medium" else peaks.matmul_tf32_flops_per_second
-    return rate / full if rate and full else None

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, at_most, gain, kept, seconds_of
+from autoopt_strategies.common import Setting, Settings, at_most, gain, guessed, kept, seconds_of
 from autoopt_strategies.distributed.common import described, gradient_bytes, processes, replicated, wrapped
 
 USUAL = 25.0
@@ -67,11 +67,9 @@ class DdpOptions(Strategy):
             return at_most(gain(case, {"communication": sent / _micro_batches(case)}))
         rate = case.environment.peaks.memory_bytes_per_second
         if setting.get("static_graph") or rate is None or not backward:
-            return Estimate(value=1.0, low=0.98, high=1.1, n=1).as_kind("declared")
+            return guessed(0.98, 1.1)
         found = gain(case, {"backward": backward - min(4 * gradient_bytes(case) / rate, 0.9 * backward)})
-        return (
-            None if found is None else Estimate(value=found.value, low=0.98, high=found.high, n=1).as_kind("declared")
-        )
+        return None if found is None else guessed(0.98, found.high, found.value)
 
     def settings(self, case: Case) -> Settings:
         """One option after the other, next to what was kept of those before it."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy, Wrap
-from autoopt_strategies.common import LEAST_SAVING, TURNS, Setting, tried_gain
+from autoopt_strategies.common import LEAST_SAVING, Setting, ratio_in_turns, tried_gain
 from autoopt_strategies.input.batches import dataset_of, split
 from autoopt_strategies.input.prepared_samples import no_whole_batches
 from autoopt_strategies.input.probes import chain_of, sample_of, spread
@@ -72,8 +72,7 @@ class BatchedTransforms(Strategy):
         return Applies.yes()
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
-        ratio = case.inspected(self.name).get("ratio")
-        return None if ratio is None else tried_gain(case, ratio, ("preparation", "collate"))
+        return tried_gain(case, case.inspected(self.name).get("ratio"), ("preparation", "collate"))
 
     def settings(self, case: Case) -> list[Setting]:
         found = case.inspected(self.name)
@@ -102,6 +101,8 @@ class BatchedTransforms(Strategy):
 
 def probe(dataset: Any, size: int) -> Setting:
     """``{"prefix", "operations", "ratio": seconds of a batch so over those now}``, or ``{"reason": why not}``."""
+    from torch.utils.data import default_collate
+
     chain = chain_of(dataset)
     if not chain:
         return {"reason": "the dataset has no chain of transforms (transform.transforms)"}
@@ -113,10 +114,16 @@ def probe(dataset: Any, size: int) -> Setting:
         sample = sample_of(head, index)
         if not isinstance(sample, tuple) or not _proves(chain[prefix:], operations, sample[0]):
             return {"reason": "an image after the transforms is none of the outcomes that batches would draw from"}
-    ratio = seconds_ratio(dataset, head, operations, size)
-    if ratio is None:
+    source, whole = Untransformed(dataset, head), TransformedBatches(default_collate, operations)
+    group = [number % len(dataset) for number in range(size)]
+    try:
+        ratio = ratio_in_turns(
+            lambda: default_collate([dataset[index] for index in group]),
+            lambda: whole([source[index] for index in group]),
+        )
+    except RuntimeError:
         return {"reason": "images differ in size before these transforms"}
-    return {"prefix": prefix, "operations": operations, "ratio": ratio}
+    return {"prefix": prefix, "operations": operations, "ratio": min(1.0, ratio)}
 
 
 def _proves(transforms: list[Any], operations: list[Setting], image: Any) -> bool:
@@ -132,24 +139,3 @@ def _proves(transforms: list[Any], operations: list[Setting], image: Any) -> boo
             return False
         image = transform(image)
     return True
-
-
-def seconds_ratio(dataset: Any, head: Any, operations: list[Setting], size: int) -> float | None:
-    """Seconds to make a batch by operations on the whole of it, over those now: the median over turns."""
-    import statistics
-    from time import perf_counter
-
-    from torch.utils.data import default_collate
-
-    source, whole = Untransformed(dataset, head), TransformedBatches(default_collate, operations)
-    indices, ratios = [number % len(dataset) for number in range(size)], []
-    for _ in range(TURNS):
-        began = perf_counter()
-        default_collate([dataset[index] for index in indices])
-        middle = perf_counter()
-        try:
-            whole([source[index] for index in indices])
-        except RuntimeError:  # images of different sizes
-            return None
-        ratios.append((perf_counter() - middle) / max(middle - began, 1e-9))
-    return min(1.0, statistics.median(ratios))

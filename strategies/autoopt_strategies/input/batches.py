@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 
@@ -35,6 +36,20 @@ class Wrapper:
         if name == "dataset" or name.startswith("__"):  # while it is unpickled, there is none yet
             raise AttributeError(name)
         return getattr(self.dataset, name)
+
+
+def kept_by_index(prepare: Any) -> Any:
+    """A method of a dataset that makes the same of an index every time: made once, then taken from memory."""
+
+    @functools.wraps(prepare)
+    def read(self: Any, index: Any) -> Any:
+        kept = self.__dict__.setdefault("_kept", {})
+        key = index.item() if hasattr(index, "item") else index
+        if key not in kept:
+            kept[key] = prepare(self, index)
+        return kept[key]
+
+    return read
 
 
 def as_is(item: Any) -> Any:

@@ -119,7 +119,7 @@ class Decoding(Strategy):
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
         ratio = (case.inspected(self.name).get("reduced" if "shorter" in setting else "by") or {}).get("ratio")
-        return None if ratio is None else tried_gain(case, ratio, ("preparation",))
+        return tried_gain(case, ratio, ("preparation",))
 
     def settings(self, case: Case) -> Settings:
         """The faster of both; at a reduced size just what the resize needs, and where that costs quality twice it."""

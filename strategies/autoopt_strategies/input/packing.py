@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import CLOSE, SAME, Setting, tried_gain
+from autoopt_strategies.common import CLOSE, Setting, first_line, tried_gain
+from autoopt_strategies.compute.rewriting.source import Refused
 
 LEAST_SAVING = 0.1
 """Of a batch's places: a mask that is no plain causal one costs more than the operator's own."""
@@ -22,20 +23,18 @@ class PackSequences:
 
     Args:
         multiple: of which the rows' width is one.
-        always: in evaluation mode, too.
     """
 
     multiple: int = 8
-    always: bool = False
 
     def __call__(self, model: Any) -> Any:
-        model.register_forward_pre_hook(partial(pack, multiple=self.multiple, always=self.always), with_kwargs=True)
+        model.register_forward_pre_hook(partial(pack, multiple=self.multiple), with_kwargs=True)
         return model
 
 
-def pack(model: Any, args: Any, kwargs: Any, multiple: int = 8, always: bool = False) -> Any:
+def pack(model: Any, args: Any, kwargs: Any, multiple: int = 8) -> Any:
     """The arguments of a model's call with its sequences packed; those of other calls as they are."""
-    if not (model.training or always) or args or not packable(kwargs):
+    if not model.training or args or not packable(kwargs):
         return args, kwargs
     others = {name: value for name, value in kwargs.items() if name not in NEEDED}
     # A cache of keys and values would make the library take the positions for those of one long sequence.
@@ -134,8 +133,7 @@ class Packing(Strategy):
         return Applies.yes()
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
-        ratio = case.inspected(self.name).get("ratio")
-        return None if ratio is None else tried_gain(case, ratio)
+        return tried_gain(case, case.inspected(self.name).get("ratio"))
 
     def settings(self, case: Case) -> list[Setting]:
         return [{"multiple": 8}]
@@ -169,23 +167,15 @@ def compared(training: Any, batch: Any) -> Setting:
     """``{"same": whether loss and gradients of a batch are when it is packed}``, with the reason where not."""
     import copy
 
-    import torch
+    from autoopt_strategies.compute.rewriting.survey import check, gradients
 
-    seen = []
-    for changed in (False, True):
-        model = copy.deepcopy(training.model).eval()  # dropout would draw other numbers for another shape
-        if changed:
-            model = PackSequences(always=True)(model)
-        try:
-            loss = training.loss(model, batch)
-            trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-            gradients = torch.autograd.grad(loss, trained, allow_unused=True)
-        except Exception as error:  # a model that has no use for positions, or a loss of its own
-            return {"same": False, "reason": f"packed, the model fails: {type(error).__name__}: {error}"[:200]}
-        seen.append((float(loss.detach()), [None if one is None else one.double() for one in gradients]))
-    (loss, plain), (other, packed_ones) = seen
-    pairs = [(a, b) for a, b in zip(plain, packed_ones, strict=True) if a is not None and b is not None]
-    size = sum(float(a.square().sum()) for a, _ in pairs) ** 0.5
-    off = sum(float((a - b).square().sum()) for a, b in pairs) ** 0.5
-    same = abs(loss - other) <= SAME * max(abs(loss), 1e-9) and off <= CLOSE * max(size, 1e-12)
-    return {"same": same and len(pairs) > 0}
+    model, loss = training.model, training.loss
+    try:
+        expected = gradients(model, loss, batch)
+        packed_ones = gradients(PackSequences()(copy.deepcopy(model).train()), loss, batch)
+        check(expected, packed_ones, "loss and gradients", share=CLOSE)
+    except Refused:
+        return {"same": False}
+    except Exception as error:  # a model that has no use for positions, or a loss of its own
+        return {"same": False, "reason": f"packed, the model fails: {first_line(error)}"}
+    return {"same": True}

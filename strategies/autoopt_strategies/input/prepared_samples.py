@@ -18,12 +18,11 @@ from autoopt_strategies.common import (
     seconds_of,
 )
 from autoopt_strategies.input import unaugmented
-from autoopt_strategies.input.batches import collate_whole, dataset_of
+from autoopt_strategies.input.batches import collate_whole, dataset_of, kept_by_index
 from autoopt_strategies.input.workers import without_workers
 
 PREPARED = "autoopt_strategies.input.prepared"
 """The module that a patch takes its code from; it imports torch."""
-KEPT_BY_INDEX = "autoopt_strategies.input.kept"
 KEPT = {"samples": "kept", "heads": "kept", "unaugmented": "unaugmented"}
 """Forms that keep a sample or its beginning, and the probe that has seen it."""
 WRAPPERS = {
@@ -155,7 +154,10 @@ class PreparedSamples(Strategy):
             code = 'dataset = dataset.with_format("torch")'
             edits: tuple[Edit, ...] = (Edit("dataset", ('{dataset}.with_format("torch")',)),)
         elif form == "unaugmented":
-            where, parts = setting["split"], (f"{unaugmented.__name__}:statements", f"{KEPT_BY_INDEX}:kept_by_index")
+            where, parts = (
+                setting["split"],
+                (f"{unaugmented.__name__}:statements", f"{kept_by_index.__module__}:kept_by_index"),
+            )
             code = "def __getitem__(self, index): return augment(*self.unaugmented(index))  # which keeps by index"
             edits = (Edit("function", (where["file"], where["function"]), {"line": where["line"]}, parts=parts),)
         else:

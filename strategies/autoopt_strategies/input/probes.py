@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-import statistics
+from collections.abc import Callable, Sequence
+from itertools import cycle
 from time import perf_counter
 from typing import Any
 
-from autoopt_strategies.common import TURNS, Setting
+from autoopt_strategies.common import Setting, ratio_in_turns
 from autoopt_strategies.input.batches import equal, split, transformed
 
 SAMPLES, SEEDS = 12, 4
@@ -37,16 +38,15 @@ def is_subset(dataset: Any) -> bool:
 def kept(dataset: Any) -> Setting:
     """The part of a dataset that can be kept: ``deterministic``, or ``prefix`` with the ``share`` of its seconds."""
     try:
-        count = len(dataset)
+        len(dataset)
     except TypeError:
         return {"reason": "the dataset has no length"}
-    indices = sorted({i * (count - 1) // max(1, SAMPLES - 1) for i in range(SAMPLES)})
+    indices = spread(dataset, SAMPLES)
     if not indices or deterministic(dataset, indices):
-        began = perf_counter()
-        made = {index: dataset[index] for index in indices}
-        seconds = (perf_counter() - began) / max(1, len(indices))
-        found = {"deterministic": True, "share": 1.0, "sample_seconds": seconds, "hit": hit_ratio(dataset, made, ())}
-        return {**found, "handing_seconds": handing_seconds(list(made.values()))}
+        made, seconds = timed(dataset, indices)
+        hit = hit_ratio(dataset, dict(zip(indices, made, strict=True)), ())
+        found = {"deterministic": True, "share": 1.0, "sample_seconds": seconds, "hit": hit}
+        return {**found, "handing_seconds": handing_seconds(made)}
     chain = chain_of(dataset)
     if not chain:
         return {"reason": "samples are random, and there is no chain of transforms whose first part could be cached"}
@@ -58,13 +58,8 @@ def _prefix(dataset: Any, chain: list[Any], indices: list[int]) -> Setting:
     while length:
         head, rest = split(dataset, length)
         if deterministic(head, indices) and _composes(dataset, head, rest, indices):
-            began = perf_counter()
-            made = [head[index] for index in indices]
-            seconds = (perf_counter() - began) / len(indices)
-            began = perf_counter()
-            for index in indices:
-                dataset[index]
-            whole = (perf_counter() - began) / len(indices)
+            made, seconds = timed(head, indices)
+            _, whole = timed(dataset, indices)
             size = max(item_bytes(sample) for sample in made)
             share = min(1.0, seconds / whole) if whole else 1.0
             hit = hit_ratio(dataset, dict(zip(indices, made, strict=True)), rest)
@@ -72,6 +67,13 @@ def _prefix(dataset: Any, chain: list[Any], indices: list[int]) -> Setting:
             return {**found, "handing_seconds": handing_seconds(made)}
         length -= 1
     return {"reason": f"augmentation is random from the first transform on ({type(chain[0]).__name__})"}
+
+
+def timed(dataset: Any, indices: Sequence[int]) -> tuple[list[Any], float]:
+    """Samples, and the seconds that each of them took."""
+    began = perf_counter()
+    made = [dataset[index] for index in indices]
+    return made, (perf_counter() - began) / max(1, len(indices))
 
 
 def handing_seconds(samples: list[Any]) -> float:
@@ -85,7 +87,7 @@ def handing_seconds(samples: list[Any]) -> float:
 
 
 def hit_ratio(dataset: Any, samples: dict[int, Any], tail: tuple[Any, ...]) -> float:
-    """Seconds of a sample from the cache over those of one that is prepared: the median over turns.
+    """Seconds of a sample from the cache over those of one that is prepared.
 
     Args:
         samples: by index, as they are kept.
@@ -96,15 +98,7 @@ def hit_ratio(dataset: Any, samples: dict[int, Any], tail: tuple[Any, ...]) -> f
         def __getitem__(self, index: int) -> Any:
             return transformed(samples[index], tail) if tail else samples[index]
 
-    def seconds(source: Any) -> float:
-        began = perf_counter()
-        for index in samples:
-            source[index]
-        return perf_counter() - began
-
-    kept = Kept()
-    ratios = [1 / max(seconds(dataset), 1e-9) * seconds(kept) for _ in range(TURNS if samples else 0)]
-    return min(1.0, statistics.median(ratios)) if ratios else 1.0
+    return min(1.0, seconds_ratio(dataset, Kept(), list(samples))) if samples else 1.0
 
 
 def deterministic(dataset: Any, indices: list[int]) -> bool:
@@ -190,18 +184,18 @@ def batches(dataset: Any, size: int) -> Setting:
 
 
 def _ratio_of_batches(dataset: Any, indexed: Any, size: int) -> float:
-    """Seconds of a batch by one index over those sample by sample, collated: the median over turns."""
+    """Seconds of a batch by one index over those sample by sample, collated."""
     from torch.utils.data import default_collate
 
-    many, drawn, ratios = getattr(dataset, "__getitems__", None), random.Random(1), []
-    for _ in range(16):  # the first of them warms up
-        group = [drawn.randrange(len(dataset)) for _ in range(size)]
-        began = perf_counter()
+    many, drawn = getattr(dataset, "__getitems__", None), random.Random(1)
+    groups = [[drawn.randrange(len(dataset)) for _ in range(size)] for _ in range(16)]
+    one, other = cycle(groups), cycle(groups)
+
+    def collated() -> None:
+        group = next(one)
         default_collate(many(group) if many else [dataset[i] for i in group])
-        middle = perf_counter()
-        indexed.__getitems__(group)
-        ratios.append((perf_counter() - middle) / (middle - began))
-    return min(1.0, statistics.median(ratios[1:]))
+
+    return min(1.0, ratio_in_turns(collated, lambda: indexed.__getitems__(next(other))))
 
 
 def tensors(dataset: Any, collate: Any) -> Setting:
@@ -210,27 +204,26 @@ def tensors(dataset: Any, collate: Any) -> Setting:
         return {"reason": f"{type(dataset).__name__} is no dataset of Hugging Face's"}
     if dataset.format["type"] is not None:
         return {"reason": f"the dataset has the format {dataset.format['type']!r} already"}
-    other, ratios = dataset.with_format("torch"), []
-    for number in range(4):
-        indices = [(number * 32 + i) % len(dataset) for i in range(32)]
-        began = perf_counter()
-        usual = collate([dataset[i] for i in indices])
-        middle = perf_counter()
-        try:
-            changed = collate([other[i] for i in indices])
-        except Exception as error:  # a collate function that wants lists
-            return {"reason": f"samples in the torch format cannot be collated: {type(error).__name__}: {error}"}
-        ratios.append((perf_counter() - middle) / (middle - began))
-        if not equal(usual, changed):
-            return {"reason": "the torch format gives other batches: the collate function takes lists apart"}
-    return {"ratio": min(1.0, statistics.median(ratios))}
+    other = dataset.with_format("torch")
+    groups = [[(number * 32 + i) % len(dataset) for i in range(32)] for number in range(4)]
+
+    def made(source: Any, group: list[int]) -> Any:
+        return collate([source[i] for i in group])
+
+    try:
+        same = all(equal(made(dataset, group), made(other, group)) for group in groups)
+    except Exception as error:  # a collate function that wants lists
+        return {"reason": f"samples in the torch format cannot be collated: {type(error).__name__}: {error}"}
+    if not same:
+        return {"reason": "the torch format gives other batches: the collate function takes lists apart"}
+    return {"ratio": min(1.0, ratio_in_turns(lambda: made(dataset, groups[0]), lambda: made(other, groups[0])))}
 
 
-def spread(dataset: Any) -> list[int]:
+def spread(dataset: Any, count: int = SPREAD) -> list[int]:
     """Indices of samples from all over a dataset; none where they cannot be read one by one."""
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__") or not len(dataset):
         return []
-    return sorted({i * (len(dataset) - 1) // max(1, SPREAD - 1) for i in range(SPREAD)})
+    return sorted({i * (len(dataset) - 1) // max(1, count - 1) for i in range(count)})
 
 
 def sample_of(dataset: Any, index: int) -> Any:
@@ -239,13 +232,10 @@ def sample_of(dataset: Any, index: int) -> Any:
     return dataset[index]
 
 
-def seconds_ratio(one: Any, other: Any, indices: list[int], turns: int = 5) -> float:
-    """Seconds to read these samples of ``other`` over those of ``one``: the median of so many turns."""
+def seconds_ratio(one: Any, other: Any, indices: list[int]) -> float:
+    """Seconds to read these samples of ``other`` over those of ``one``."""
 
-    def seconds(dataset: Any) -> float:
-        began = perf_counter()
-        for index in indices:
-            dataset[index]
-        return perf_counter() - began
+    def reading(dataset: Any) -> Callable[[], Any]:
+        return lambda: [dataset[index] for index in indices]
 
-    return statistics.median(1 / seconds(one) * seconds(other) for _ in range(turns))
+    return ratio_in_turns(reading(one), reading(other))

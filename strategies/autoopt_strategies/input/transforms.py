@@ -39,16 +39,10 @@ def _crop(transform: Any) -> Setting | None:
 
 
 def _to_dtype(transform: Any) -> Setting | None:
+    """``ToDtype`` scales where it is asked to, ``ConvertImageDtype`` always."""
     import torch
 
-    scaled = getattr(transform, "scale", False) and transform.dtype is torch.float32
-    return {"op": "scale"} if scaled else None
-
-
-def _convert(transform: Any) -> Setting | None:
-    import torch
-
-    return {"op": "scale"} if transform.dtype is torch.float32 else None
+    return {"op": "scale"} if transform.dtype is torch.float32 and getattr(transform, "scale", True) else None
 
 
 _MAKERS: dict[str, Any] = {
@@ -56,7 +50,7 @@ _MAKERS: dict[str, Any] = {
     "PILToTensor": lambda transform: {"op": "nothing"},
     "ToImage": lambda transform: {"op": "nothing"},
     "ToDtype": _to_dtype,
-    "ConvertImageDtype": _convert,
+    "ConvertImageDtype": _to_dtype,
     "Normalize": _normalize,
     "RandomHorizontalFlip": lambda transform: {"op": "hflip", "p": float(transform.p)},
     "RandomVerticalFlip": lambda transform: {"op": "vflip", "p": float(transform.p)},
@@ -150,12 +144,7 @@ def outcomes(image: Any, each: Setting) -> Any:
             for left in range(padded.shape[2] - width + 1):
                 yield padded[:, top : top + height, left : left + width]
     else:
-        yield applied_one(image, each)
-
-
-def applied_one(image: Any, each: Setting) -> Any:
-    """An operation that draws nothing, on one image."""
-    return _done(image.unsqueeze(0), each)[0]
+        yield _done(image.unsqueeze(0), each)[0]
 
 
 def pixels(image: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy, Wrap
 from autoopt_strategies.common import LEAST_SAVING, SAME, Setting, Settings, compute_gain, declared, kept, tried_gain
 from autoopt_strategies.input.batches import dataset_of
+from autoopt_strategies.input.probes import spread
 from autoopt_strategies.input.sequences import cut, narrowed, needed
 
 BATCHES = 8
@@ -99,7 +100,7 @@ def left_of(found: Setting, multiple: int = 1) -> float:
 def widths(live: Any) -> Setting:
     """``{"widths": columns of a few batches, "needed": of them}``, or ``{"reason": why there are none}``."""
     loader, dataset = live.training.loader.loader, dataset_of(live.workload)
-    if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__") or not len(dataset):
+    if not spread(dataset):
         return {"reason": "samples are not read by their index"}
     size, found = getattr(loader.batch_sampler, "batch_size", None) or 1, []
     for number in range(min(BATCHES, max(1, len(dataset) // size))):

@@ -29,8 +29,7 @@ from autoopt_strategies.compute.rewriting.source import (
     users_path,
     with_method,
 )
-from autoopt_strategies.input.batches import equal
-from autoopt_strategies.input.kept import kept_by_index
+from autoopt_strategies.input.batches import equal, kept_by_index
 from autoopt_strategies.input.probes import (
     NAMES,
     SEEDS,
@@ -288,12 +287,10 @@ def _measured(
 ) -> Setting:
     """The split with seconds and bytes of what is kept, and the share of a sample's seconds that is left."""
     own, below = indices
+    divided = with_halves(dataset, line)
     began = perf_counter()
     made = [head(base, index) for index in below]
     seconds = (perf_counter() - began) / len(below)
-    divided = with_halves(dataset, line)
-    for index in own:
-        divided[index]
     return {
         "where": {"file": users_path(function.__code__.co_filename), "function": function.__qualname__, "line": line},
         "sample_seconds": seconds,

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import SAMPLES, Setting, gain, seconds_of
+from autoopt_strategies.common import SAMPLES, Setting, declared, gain, seconds_of
 from autoopt_strategies.input.batches import dataset_of
+from autoopt_strategies.input.probes import spread
 from autoopt_strategies.input.workers import MANY_THREADS
 
 IDLE = 0.05
@@ -49,7 +50,7 @@ def limit_threads(number: int) -> None:
         threadpool_limits(limits=number)
 
 
-def parallelism(dataset: Any, samples: int = SAMPLES) -> float:
+def parallelism(dataset: Any, indices: list[int]) -> float:
     """Threads that work at a sample: CPU seconds of the process over those of the thread that reads it.
 
     Unlike CPU seconds over seconds it does not depend on who else uses the cores. Torch has one thread, as in a worker.
@@ -58,7 +59,6 @@ def parallelism(dataset: Any, samples: int = SAMPLES) -> float:
 
     import torch
 
-    indices = [i * (len(dataset) - 1) // max(1, samples - 1) for i in range(samples)]
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -106,8 +106,7 @@ class WorkerThreads(Strategy):
         ratio = case.inspected(self.name).get("parallelism", 1.0)
         cores, workers = case.environment.cores or 1, case.loader_option("num_workers") or 1
         crowding = max(1.0, min(ratio, ratio * workers / cores))
-        estimate = gain(case, {"preparation": seconds_of(case, "preparation") / crowding})
-        return None if estimate is None else estimate.as_kind("declared")
+        return declared(gain(case, {"preparation": seconds_of(case, "preparation") / crowding}))
 
     def settings(self, case: Case) -> list[Setting]:
         return [{"threads": 1}]
@@ -129,6 +128,5 @@ class WorkerThreads(Strategy):
     def inspect(self, live: Any) -> Setting:
         """How many threads work at a sample."""
         dataset = dataset_of(live.workload)
-        if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__") or not len(dataset):
-            return {}
-        return {"parallelism": parallelism(dataset)}
+        indices = spread(dataset, SAMPLES)
+        return {"parallelism": parallelism(dataset, indices)} if indices else {}

@@ -6,7 +6,16 @@ import os
 from typing import Any
 
 from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import COMPUTE, TURNS, Setting, compute_threads, memory_used, seconds_of, tried_gain
+from autoopt_strategies.common import (
+    COMPUTE,
+    TURNS,
+    Setting,
+    compute_threads,
+    guessed,
+    memory_used,
+    seconds_of,
+    tried_gain,
+)
 
 LEAST_SHARE = 0.005
 """Share of a step that new pages must take to be worth a try."""
@@ -80,9 +89,9 @@ class Allocator(Strategy):
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
         """Stages without their share of what the page faults of a step take; of CUDA's, no more than its retries."""
         if setting:
-            return Estimate(value=1.0, low=0.98, high=1.1, n=1).as_kind("declared")
+            return guessed(0.98, 1.1)
         share = _share(case)
-        return None if share is None else tried_gain(case, dict.fromkeys(_stages(case), 1.0 - share))
+        return None if share is None else tried_gain(case, 1.0 - share, _stages(case))
 
     def settings(self, case: Case) -> list[Setting]:
         return [{KEY: True} if case.device == "cuda" else {}]

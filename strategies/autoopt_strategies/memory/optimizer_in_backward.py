@@ -90,9 +90,6 @@ class OptimizerInBackward(Strategy):
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
         return at_most(gain(case, {"optimizer": 0.0}))
 
-    def settings(self, case: Case) -> list[Setting]:
-        return [{}]
-
     def memory_savings(self, case: Case) -> list[tuple[float, Setting]]:
         """The gradients of all parameters but one."""
         return [(0.02, {})]

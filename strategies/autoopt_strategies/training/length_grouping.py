@@ -17,6 +17,7 @@ from autoopt_strategies.common import (
     while_kept,
 )
 from autoopt_strategies.input.batches import dataset_of
+from autoopt_strategies.input.probes import spread
 from autoopt_strategies.input.sequences import Grouped, needed, padded, size_of, tensors
 
 SAMPLES, SECONDS = 2048, 2.0
@@ -110,7 +111,7 @@ class LengthGrouping(Strategy):
         from time import perf_counter
 
         loader, dataset = live.training.loader.loader, dataset_of(live.workload)
-        if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__") or not len(dataset):
+        if not spread(dataset):
             return {"reason": "samples are not read by their index"}
         size = getattr(loader.batch_sampler, "batch_size", None) or 1
         if size < 2:

@@ -7,8 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import LEAST_SHARE, SAMPLES, Setting, Settings, at_most, gain, kept, seconds_of
+from autoopt_strategies.common import (
+    LEAST_SHARE,
+    SAMPLES,
+    Setting,
+    Settings,
+    at_most,
+    declared,
+    gain,
+    kept,
+    seconds_of,
+)
 from autoopt_strategies.compute.rewriting.source import edits_of
+from autoopt_strategies.input.probes import spread, timed
 from autoopt_strategies.training.evaluation_loop import BATCHES, LargerBatches, Loop, loop_around, statements
 
 LEAST_READING = 0.05
@@ -73,9 +84,8 @@ class ValidationLoader(Strategy):
         if setting.get("num_workers") and not loader.num_workers and reading:
             left -= reading * (1.0 - 1.0 / (min(setting["num_workers"], case.environment.cores or 1) + 1))
         others = seconds_of(case, "evaluate") - evaluating
-        estimate = gain(case, {"evaluate": max(left, 0.0) + others})
         if left < evaluating:
-            return None if estimate is None else estimate.as_kind("declared")
+            return declared(gain(case, {"evaluate": max(left, 0.0) + others}))
         return at_most(gain(case, {"evaluate": others}))
 
     def settings(self, case: Case) -> Settings:
@@ -105,17 +115,12 @@ class ValidationLoader(Strategy):
 
     def inspect(self, live: Any) -> Setting:
         """Options of the validation's loader, and the seconds that one of its samples takes."""
-        from time import perf_counter
-
         data = live.workload.valid_data
         dataset = getattr(data, "dataset", data)
-        if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__") or not len(dataset):
+        indices = spread(dataset, SAMPLES)
+        if not indices:
             return {"reason": "validation samples are not read by their index"}
-        indices = [i * (len(dataset) - 1) // max(1, SAMPLES - 1) for i in range(SAMPLES)]
-        began = perf_counter()
-        for index in indices:
-            dataset[index]
-        seconds = (perf_counter() - began) / SAMPLES
+        _, seconds = timed(dataset, indices)
         size = getattr(data, "batch_size", None) if data is not dataset else live.workload.batch_size
         options = {name: getattr(data, name, None) for name in ("num_workers", "persistent_workers", "pin_memory")}
         return {"batch_size": size, **options, "sample_seconds": seconds}
@@ -208,8 +213,7 @@ def _loop_gain(case: Case, setting: Setting) -> Estimate | None:
     reading = sum(seconds_of(case, name) for name in ("storage", "preparation", "collate"))
     reading *= samples / max(case.workload.batch_size or 1, 1) / every
     least = min(_computing(case, samples, every) + reading, now)
-    estimate = gain(case, {"evaluate": least + (now - least) * _usual_size(case) / setting["batch_size"]})
-    return None if estimate is None else estimate.as_kind("declared")
+    return declared(gain(case, {"evaluate": least + (now - least) * _usual_size(case) / setting["batch_size"]}))
 
 
 def _options(case: Case, loader: _Loader) -> list[Setting]:

@@ -1,39 +1,31 @@
-"""Attention that can be rewritten in a model: found while it runs on a real batch, and checked on copies."""
+"""Attention of a model: what can be rewritten, found on a real batch and checked on copies, and its back ends."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
+from functools import reduce
 from types import CodeType
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from autoopt_strategies.compute.rewriting import attention_source
-from autoopt_strategies.compute.rewriting.backends import attends
 from autoopt_strategies.compute.rewriting.source import RewriteFunctions, text_of
 from autoopt_strategies.compute.rewriting.survey import Call, Sought, same, survey, users_frame, watched
 
+BACKENDS = {
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "mem_efficient": SDPBackend.EFFICIENT_ATTENTION,
+}
+"""As ``torch.backends.cuda.enable_..._sdp`` names them. Next to each stays the one written out, for what it refuses."""
 SOFTMAX = (F.softmax, torch.softmax, torch.Tensor.softmax, torch.special.softmax)
-
-
-def rewrite(model: nn.Module, *args: Any, **kwargs: Any) -> dict[str, Any]:
-    """Edits the hand-written attention of a model in place, as far as it is checked on a call of the model.
-
-    Returns:
-        As :func:`survey_attention`.
-    """
-
-    def run() -> None:
-        with torch.no_grad(), torch.random.fork_rng():
-            model(*args, **kwargs)
-
-    found = survey_attention(model, run)
-    RewriteFunctions(tuple(found["functions"]), attention_source.statements)(model)
-    return found
 
 
 def survey_attention(model: nn.Module, run: Callable[[], Any]) -> dict[str, Any]:
@@ -125,3 +117,49 @@ def survey_training(
         refused[""] = "the rewritten model gives another loss or other gradients on a batch"
         edits |= {"functions": [], "found": 0, "causal": 0}
     return found | edits | {"refused": refused}
+
+
+class Through:
+    """``model -> model`` whose attention takes one back end: for a copy, whose process goes on with the others."""
+
+    def __init__(self, name: str) -> None:
+        self.backends = [BACKENDS[name], SDPBackend.MATH]
+
+    def __call__(self, model: nn.Module) -> nn.Module:
+        plain = model.forward
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            with sdpa_kernel(self.backends):
+                return plain(*args, **kwargs)
+
+        model.__dict__["forward"] = forward
+        return model
+
+
+def attends(run: Callable[[], Any]) -> bool:
+    """Whether the operator runs by one of its fused back ends."""
+    seen: list[str] = []
+
+    class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if "scaled_dot_product" in str(func):
+                seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    with Watch(), torch.compiler.set_stance("force_eager"):  # type: ignore[no-untyped-call]
+        run()
+    return bool(seen)
+
+
+def ratios(live: Any, changes: list[Callable[[Any], Any]]) -> dict[str, float]:
+    """Forward and backward through each back end over those now, on copies.
+
+    Args:
+        changes: ``model -> model`` of what is changed with it.
+    """
+
+    def through(name: str) -> Callable[[Any], Any]:
+        return lambda copied: Through(name)(reduce(lambda one, change: change(one), changes, copied))
+
+    found = {name: live.ratio_with(through(name)) for name in BACKENDS}
+    return {name: ratio for name, ratio in found.items() if ratio is not None}
