@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,17 +68,14 @@ class Host:
             return _told(error)
         return {}
 
-    def call(self, number: int, task: str, timeout: float | None, arguments: JsonDict) -> Iterator[JsonDict]:
-        """Runs a task of a trial: what it reports on the way, then its answer or its error."""
+    def call(self, number: int, task: str, timeout: float | None, arguments: JsonDict) -> JsonDict:
+        """Runs a task of a trial: its ``answer`` or its error, and the last ``progress`` that it reported, if any."""
         told: list[JsonDict] = []
         try:
-            answer = self._trials[number].call(task, timeout=timeout, on_progress=told.append, **arguments)
+            found = {"answer": self._trials[number].call(task, timeout=timeout, on_progress=told.append, **arguments)}
         except AutooptError as error:
-            yield from ({"progress": data} for data in told[-1:])
-            yield _told(error)
-            return
-        yield from ({"progress": data} for data in told[-1:])
-        yield {"answer": answer}
+            found = _told(error)
+        return {**found, "progress": told[-1:]}
 
     def freeze(self, number: int) -> None:
         self._trials[number].freeze()

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from autoopt.errors import EnvironmentLacks, NodeLost
-from autoopt.records import JsonDict
 from autoopt.trial.child import LIVE
 from autoopt.trial.remote.host import Host, as_users
 
@@ -96,23 +95,13 @@ class RayHost:
         self._ray, self._actor, self._group = ray, actor, group
 
     def ask(self, method: str, *arguments: Any) -> Any:
-        with self._lost():
-            return self._ray.get(getattr(self._actor, method).remote(*arguments))
-
-    def stream(self, method: str, *arguments: Any) -> Iterator[JsonDict]:
-        with self._lost():
-            for reference in getattr(self._actor, method).options(num_returns="streaming").remote(*arguments):
-                yield self._ray.get(reference)
-
-    @contextlib.contextmanager
-    def _lost(self) -> Iterator[None]:
-        """A machine that is gone is no verdict on what was measured there."""
+        """Calls a method of the host. A machine that is gone is no verdict on what was measured there."""
         found = self._ray.exceptions
         try:
-            yield
-        except (found.RayActorError, found.NodeDiedError, found.ObjectLostError, found.RayTaskError) as error:
-            if isinstance(error, found.RayTaskError):
-                raise
+            return self._ray.get(getattr(self._actor, method).remote(*arguments))
+        except found.RayTaskError:
+            raise
+        except (found.RayActorError, found.NodeDiedError, found.ObjectLostError) as error:
             raise NodeLost(f"a machine of the cluster is gone: {error}".split("\n")[0]) from None
 
     def release(self) -> None:
