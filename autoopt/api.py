@@ -20,7 +20,7 @@ from autoopt.loading.notebook import cells_of, module_source
 from autoopt.options import Options, make_options
 from autoopt.records import Plan, Result
 from autoopt.registry import instance_spec, load_strategies
-from autoopt.running.checks import check_command
+from autoopt.running.baseline_spec import check_command
 from autoopt.running.optimize import optimize_run, resume_run
 from autoopt.running.profile import profile_run
 from autoopt.script.command import parse
