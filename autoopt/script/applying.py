@@ -1,4 +1,4 @@
-"""How a setup is put on a script, at the sites where its objects are made and called."""
+"""How a setup is put on a script, at the sites where its objects are made and called; and training in little memory."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader
 from autoopt.benchmark.affinity import bind
 from autoopt.benchmark.compiling import compile_model
 from autoopt.benchmark.contents import tensors
+from autoopt.benchmark.cputime import memory
 from autoopt.benchmark.distributed.replicate import compress
 from autoopt.benchmark.flags import apply_flags
 from autoopt.benchmark.loader import check_workers, consistent, recollate, reorder
@@ -34,12 +35,17 @@ from autoopt.script.draws import own_draws
 from autoopt.script.frames import Found, maker_place, shown, user_place
 from autoopt.script.loaders import Watcher
 from autoopt.script.sayable import marks_steps, unsayable
+from autoopt.script.session import Session
 from autoopt.script.torch_hooks import TorchHooks
 from autoopt.setup import Distributed, Setup
 from autoopt.simplify.costly import CALLS
 
 _ALONE = re.compile(r"\s*[\w.]+\(\s*\)\s*(#.*)?")
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+LEFT = 0.1
+"""Share of the host's memory that stays free."""
+_Kept = tuple[bool, torch.Tensor]
+"""Whether it is a copy on the host, and it."""
 
 
 class UnblockedMoves(Watcher):
@@ -80,6 +86,53 @@ class MarkedSteps(Watcher):
 
     def stepped(self, optimizer: Optimizer) -> None:
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+
+
+class Lean(Watcher):
+    """Trains a script that does not fit into its device's memory all the same, so that it can be watched.
+
+    What its backward passes need waits on the host from the first training call on, and its optimizers update one
+    parameter after the other: the same steps, slowly, in the memory of weights, gradients and optimizer states.
+
+    Args:
+        session: whose device they come from.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._kept: Any = None
+        self._weights: set[int] = set()
+
+    def root_found(self, model: nn.Module) -> None:
+        self._weights |= {_memory_of(parameter) for parameter in model.parameters()}
+        if self._kept is None:
+            self._kept = torch.autograd.graph.saved_tensors_hooks(self._keep, self._given_back)
+            self._kept.__enter__()  # until the process ends
+
+    def optimizer_made(self, optimizer: Optimizer) -> None:
+        for group in optimizer.param_groups:
+            if "foreach" in group:
+                group["foreach"] = False
+
+    def _keep(self, tensor: torch.Tensor) -> _Kept:
+        device = self._session.device
+        assert device is not None, "models are called in training"
+        movable = tensor.layout == torch.strided and tensor.device == device.torch
+        if not movable or _memory_of(tensor) in self._weights:  # which stay anyway
+            return False, tensor
+        whole, free = memory()
+        if free - tensor.nbytes < LEFT * whole:
+            return False, tensor  # an error of the device is caught, a kill by the kernel is not
+        return True, device.to_host(tensor)
+
+    def _given_back(self, kept: _Kept) -> torch.Tensor:
+        moved, tensor = kept
+        device = self._session.device
+        return device.from_host(tensor) if moved and device is not None else tensor
+
+
+def _memory_of(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def stands_alone(file: str, line: int) -> bool:

@@ -19,8 +19,7 @@ from typing import Any
 from autoopt.benchmark.affinity import cores
 from autoopt.errors import WorkloadError
 from autoopt.records import Record
-from autoopt.script.frames import begin_here
-from autoopt.script.imports import ImportClock
+from autoopt.script.frames import ImportClock, begin_here
 from autoopt.trial.channel import Channel
 from autoopt.trial.protocol import TrialSpec
 

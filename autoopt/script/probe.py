@@ -25,8 +25,8 @@ from autoopt.benchmark.probe import BEFORE_END, LAST, LEAST_STEPS, WINDOW, Asked
 from autoopt.benchmark.seeding import mix, seed_everything
 from autoopt.records import JsonDict
 from autoopt.records.messages import EpochRead, samples_read
-from autoopt.script.held import HeldWeights
 from autoopt.script.loaders import Watcher
+from autoopt.script.tasks import HeldWeights
 
 _ROUNDS = 8
 """Batches at each set of weights, where nobody says how many. Never fewer than asked, however long they take: both

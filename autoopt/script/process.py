@@ -20,12 +20,10 @@ from autoopt.benchmark.seeding import mix, seed_everything
 from autoopt.benchmark.steady import epoch_start, excess
 from autoopt.records import RunParts, Sites
 from autoopt.registry import Registry, load_strategies
-from autoopt.script.applying import Applying
+from autoopt.script.applying import Applying, Lean
 from autoopt.script.between import seconds_of_one, steps_between
 from autoopt.script.draws import draw_anew
-from autoopt.script.frames import folder
-from autoopt.script.imports import ImportClock, import_sites
-from autoopt.script.lean import Lean
+from autoopt.script.frames import ImportClock, folder, import_sites
 from autoopt.script.loaders import Watcher
 from autoopt.script.loops import planned_steps
 from autoopt.script.metric import MetricReader, overhear

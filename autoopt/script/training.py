@@ -37,12 +37,12 @@ from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import Block
 from autoopt.script.applying import Applying
 from autoopt.script.between import Goal
-from autoopt.script.held import held_evaluations
 from autoopt.script.loops import steps_per_epoch
 from autoopt.script.metric import candidates, chosen, target_of, values
 from autoopt.script.probe import ScriptRecorder
 from autoopt.script.process import MicroBatch, Script
 from autoopt.script.sayable import own_setup
+from autoopt.script.tasks import held_evaluations
 from autoopt.setup import Precision, Setup
 from autoopt.trial.protocol import Rank
 from autoopt.workload import Target, Workload

@@ -12,7 +12,7 @@ from autoopt.errors import TrialFailed
 from autoopt.export.script_patch import placed
 from autoopt.records import Change, JsonDict, Plan
 from autoopt.registry import load_strategies
-from autoopt.script.moved import moved
+from autoopt.script.sites import moved
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.trial.parent import Launcher
 from autoopt.trial.process import TrialProcess

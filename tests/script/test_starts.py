@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autoopt.script.imports import ImportClock, import_sites
+from autoopt.script.frames import ImportClock, import_sites
 from tests.script.conftest import StartScript, sites_of
 
 IMPORTING = """
@@ -33,7 +33,7 @@ def test_a_line_has_what_it_imports_itself(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "outer_one.py").write_text("import time\nimport inner_one\ntime.sleep(0.06)\n")
     (tmp_path / "inner_one.py").write_text("import time\ntime.sleep(0.2)\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr("autoopt.script.imports.is_users", lambda file: file.startswith((str(tmp_path), __file__)))
+    monkeypatch.setattr("autoopt.script.frames.is_users", lambda file: file.startswith((str(tmp_path), __file__)))
     clock = ImportClock()
     clock.start()
     try:

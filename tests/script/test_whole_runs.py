@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from autoopt.records import Change, Plan, Sites
 from autoopt.records.evaluating import HeldEvaluations
-from autoopt.script.advice import advice_of
 from autoopt.script.loops import planned_steps, steps_per_epoch
+from autoopt.script.sites import advice_of
 from tests.script.conftest import StartScript, sites_of
 
 HEAD = """\

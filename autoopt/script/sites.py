@@ -1,10 +1,17 @@
-"""What a user must change or show in a script: calls that a step need not make, parts that were not seen."""
+"""Sites of a script: where they are once its files have other lines, and what its user is told of them."""
 
 from __future__ import annotations
 
-from autoopt.records import Advice, NotFound, SiteKind, Sites
+import difflib
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from autoopt.records import Advice, NotFound, Place, Site, SiteKind, Sites
 from autoopt.simplify.costly import forced_advice, mistakes
 
+P = TypeVar("P", bound=Place)
 _OFTEN = 0.5
 """Times a training step from which on a wait is worth a word."""
 _WANTED: tuple[tuple[SiteKind, str, str], ...] = (
@@ -52,3 +59,41 @@ def not_found(sites: Sites) -> tuple[NotFound, ...]:
         for kind, what, then in _WANTED
         if not sites.of(kind)
     )
+
+
+def moved(sites: Sites, texts: Mapping[str, str]) -> Sites:
+    """The same sites where their lines are in these texts.
+
+    Args:
+        sites: of the files as they are.
+        texts: of some of the files in place of what they hold, by path.
+    """
+    lines: dict[str, Callable[[int], tuple[int, bool]]] = {}
+    for path, text in texts.items():
+        if os.path.exists(path):
+            before = Path(path).read_bytes().decode()
+            lines[os.path.relpath(path, sites.cwd)] = _lines(before.splitlines(), text.splitlines())
+
+    def place(there: P) -> P:
+        if there.file not in lines:
+            return there
+        (line, _), (end, same) = lines[there.file](there.line), lines[there.file](there.end_line)
+        column = {"end_column": None} if isinstance(there, Site) and not same else {}
+        return there.model_copy(update={"line": line, "end_line": end, **column})
+
+    def site(there: Site) -> Site:
+        used = tuple(map(place, there.used))
+        callers = tuple(tuple(map(place, way)) for way in there.callers)
+        return place(there).model_copy(update={"used": used, "callers": callers})
+
+    return sites.model_copy(update={"sites": tuple(map(site, sites.sites))})
+
+
+def _lines(before: list[str], after: list[str]) -> Callable[[int], tuple[int, bool]]:
+    """From a line's number to its number afterwards, and whether it is the same there."""
+    found: dict[int, tuple[int, bool]] = {}
+    for kind, first, last, begin, end in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        for index in range(first, last):
+            place = min(begin + index - first, max(end - 1, begin))
+            found[index + 1] = place + 1, kind == "equal"
+    return lambda line: found.get(line, (line, False))
