@@ -129,7 +129,7 @@ def apply(workload: Any, plan: Plan | str | Path, *, device: str = "auto", seed:
     Returns:
         ``autoopt.benchmark.training.Training``: the model on its device, the loader, the optimizer, and ``step``.
     """
-    from autoopt.benchmark.environment import resolve_device
+    from autoopt.benchmark.device import resolve_device
     from autoopt.benchmark.training import Training
     from autoopt.loading import validation
     from autoopt.plan import read_plan

@@ -140,13 +140,6 @@ def stands_alone(file: str, line: int) -> bool:
     return _ALONE.fullmatch(linecache.getline(file, line).rstrip("\n")) is not None
 
 
-def place_and_call(text: str) -> tuple[str, int, str]:
-    """File, line and call of ``train.py:9 gc.collect``."""
-    place, call = text.rsplit(" ", 1)
-    file, line = place.rsplit(":", 1)
-    return file, int(line), call
-
-
 def leave_out(calls: Iterable[str]) -> None:
     """From here on these calls do nothing at their lines; everywhere else they do what they did.
 
@@ -158,10 +151,12 @@ def leave_out(calls: Iterable[str]) -> None:
     """
     owners = {name: (module, attribute) for module, attribute, name in CALLS if name != "print"}
     places: dict[str, set[tuple[str, int]]] = {}
-    for file, line, call in map(place_and_call, calls):
+    for text in calls:
+        place, call = text.rsplit(" ", 1)
+        file, line = place.rsplit(":", 1)
         if call not in owners:
             raise ValueError(f"{call} cannot be left out; {', '.join(sorted(owners))} can")
-        places.setdefault(call, set()).add((file, line))
+        places.setdefault(call, set()).add((file, int(line)))
     for call, lines in places.items():
         module, attribute = owners[call]
         owner = import_module(module)

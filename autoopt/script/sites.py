@@ -1,4 +1,4 @@
-"""Sites of a script: where they are once its files have other lines, and what its user is told of them."""
+"""Sites of a script: where they are once its files have other lines, and advice on them."""
 
 from __future__ import annotations
 

@@ -23,6 +23,7 @@ from autoopt.trial.tree import oom_kills
 
 R = TypeVar("R", bound=Record)
 State = Literal["orphan", "ended", "failed", "abandoned"]
+_ENDED: dict[str, State] = {"end": "ended", "failed": "failed", "abandoned": "abandoned"}
 
 
 @dataclass(frozen=True)
@@ -334,31 +335,23 @@ def read_steps(records: Iterable[JsonDict], name: str) -> dict[str, list[Recorde
             if record["type"] == "start":
                 identity = json.dumps([record["kind"], record["key"]], sort_keys=True, separators=(",", ":"))
                 begun[record["step"]] = identity
-                _begin(steps[identity], record)
+                of, at, now = steps[identity], float(record["at"]), record.get("machine", {})
+                again = bool(of) and of[-1].state in ("orphan", "abandoned")
+                down = of.pop().down_by(now) if again else 0
+                step = Recorded(int(record["step"]), str(record["kind"]), "orphan", at, at, machine=now, down=down)
+                of.append(step)
             elif record["type"] in ("end", "failed", "abandoned"):
                 of = steps[begun[record["step"]]]
-                of[-1] = _end(of[-1], record)
+                if of[-1].state == "orphan":
+                    ended: JsonDict = {"state": _ENDED[record["type"]], "at": float(record["at"])}
+                    if record["type"] == "failed":
+                        ended["failure"] = {str(name): str(value) for name, value in record["failure"].items()}
+                    elif record["type"] == "end":
+                        ended["document"] = dict(record["document"])
+                    of[-1] = replace(of[-1], **ended)
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise DocumentError(f"{name} is damaged: {type(error).__name__}: {error}") from None
     return dict(steps)
-
-
-def _begin(steps: list[Recorded], record: JsonDict) -> None:
-    at, machine = float(record["at"]), record.get("machine", {})
-    down = steps.pop().down_by(machine) if steps and steps[-1].state in ("orphan", "abandoned") else 0
-    steps.append(Recorded(int(record["step"]), str(record["kind"]), "orphan", at, at, machine=machine, down=down))
-
-
-def _end(step: Recorded, record: JsonDict) -> Recorded:
-    at = float(record["at"])
-    if step.state != "orphan":
-        return step
-    if record["type"] == "abandoned":
-        return replace(step, state="abandoned", at=at)
-    if record["type"] == "failed":
-        failure = {str(name): str(value) for name, value in record["failure"].items()}
-        return replace(step, state="failed", at=at, failure=failure)
-    return replace(step, state="ended", at=at, document=dict(record["document"]))
 
 
 def _head(journal: Journal) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any
 
 from autoopt.benchmark import affinity
+from autoopt.benchmark.cputime import children
 from autoopt.records import Record
 
 NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
@@ -198,7 +199,7 @@ def _state() -> dict[str, Any]:
 
     return {
         "threads": _threads(),
-        "processes": _children(),
+        "processes": set(children(os.getpid())),
         "the device": (torch.cuda.is_initialized(), device_opened()),  # type: ignore[no-untyped-call]
         "affinity": affinity.cores(),
         "torch's defaults": (torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled()),
@@ -221,12 +222,6 @@ def _name(task: str) -> str:
     with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/comm") as file:
         return file.read().strip()
     return ""
-
-
-def _children() -> set[str]:
-    with contextlib.suppress(OSError), open(f"/proc/self/task/{os.getpid()}/children") as file:
-        return set(file.read().split())
-    return set()
 
 
 def device_opened(folder: str = "/proc/self/fd") -> bool:

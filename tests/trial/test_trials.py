@@ -13,8 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from autoopt.benchmark.cputime import stat
 from autoopt.errors import TrialFailed
-from autoopt.trial import shared, tree
+from autoopt.trial import shared
 from autoopt.trial.parent import Launcher
 from autoopt.trial.process import TrialProcess
 from autoopt.trial.protocol import TrialSpec
@@ -149,14 +150,14 @@ def test_frozen_processes_get_no_cpu_wherever_they_have_gone(start) -> None:
     assert len(below) >= 4
     assert trial.can_freeze
     trial.freeze()
-    wait_until(lambda: all(tree.state(process.pid) in ("T", "t") for process in below))
+    wait_until(lambda: all(stat(process.pid)[0] in ("T", "t") for process in below))
     before = [sum(process.cpu_times()[:2]) for process in below]
     end = time.process_time() + 0.1
     wait_until(lambda: time.process_time() > end)
     assert [sum(process.cpu_times()[:2]) for process in below] == before
     trial.freeze()
     trial.thaw()
-    wait_until(lambda: not any(tree.state(process.pid) in ("T", "t") for process in below))
+    wait_until(lambda: not any(stat(process.pid)[0] in ("T", "t") for process in below))
     wait_until(lambda: sum(sum(process.cpu_times()[:2]) for process in below) > sum(before))
     trial.freeze()
     assert trial.call("mini_live:say", timeout=30, x=1) == {"x": 1}, "a call lets a frozen trial go on"
