@@ -20,8 +20,18 @@ from torch.utils._pytree import tree_leaves
 
 from autoopt.benchmark.contents import PLAIN, leaves
 from autoopt.benchmark.distributed.group import mean_losses
-from autoopt.benchmark.fingerprint import Array, digests, has_fractions, sample_keys, without_draws
-from autoopt.benchmark.probe import BEFORE_END, LAST, LEAST_STEPS, WINDOW, Asked, Recorder, kept_state, move_elsewhere
+from autoopt.benchmark.fingerprint import Array, digests, has_fractions, without_draws
+from autoopt.benchmark.probe import (
+    BEFORE_END,
+    LAST,
+    LEAST_STEPS,
+    WINDOW,
+    Asked,
+    Recorder,
+    kept_state,
+    move_elsewhere,
+    note_samples,
+)
 from autoopt.benchmark.seeding import mix, seed_everything
 from autoopt.records import JsonDict
 from autoopt.records.messages import EpochRead, samples_read
@@ -89,7 +99,7 @@ class StepData(Watcher):
         if training:
             self.given = True
             self._hold(*digests(batch))
-            self._read(batch)
+            note_samples([batch], self.epoch, self._keys, self.epochs)
 
     def forward(self, model: nn.Module, args: Any, kwargs: Any, training: bool) -> None:
         if training:
@@ -128,19 +138,6 @@ class StepData(Watcher):
         if not isinstance(value, torch.Tensor) or not value.dtype.is_floating_point:
             return False
         return any(_same_numbers(value, output) for output in (*self._outputs, *self._outputs_before))
-
-    def _read(self, batch: Any) -> None:
-        epoch = self.epoch
-        while len(self.epochs) <= epoch:
-            self.epochs.append(EpochRead(samples=0, distinct=0, seen_before=0))
-        keys, known = sample_keys(batch), self.epochs[epoch]
-        earlier = sum(any(key in seen for seen in self._keys[:epoch]) for key in keys)
-        self._keys[epoch].update(keys)
-        self.epochs[epoch] = EpochRead(
-            samples=known.samples + len(keys),
-            distinct=len(self._keys[epoch]),
-            seen_before=known.seen_before + earlier,
-        )
 
     def step_ended(self) -> None:
         """Takes the digests of the step that has ended."""
