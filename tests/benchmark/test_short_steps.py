@@ -148,16 +148,6 @@ def test_losses_are_those_of_steps_one_by_one(setup: Setup, every: int) -> None:
     assert sum(lap.steps) == pytest.approx(lap.seconds, rel=0.2)
 
 
-def test_a_run_goes_on_from_within_an_epoch() -> None:
-    first = Training(workload(max_steps=100), device="cpu")
-    trained_until(first, 8)
-    state = copy.deepcopy(first.state_dict())
-    following = losses(first, 10)
-    second = Training(workload(max_steps=100), device="cpu")
-    second.load_state_dict(state)
-    assert losses(second, 10) == following
-
-
 def without_the_first(items: list[Any]) -> Any:
     return default_collate(items[1:])
 
@@ -207,15 +197,6 @@ def test_losses_elsewhere_are_copies() -> None:
     for step in range(3):
         recorder.add(place.fill_(step))
     assert recorder.losses() == (0.0, 1.0, 2.0)
-
-
-def test_a_block_of_sampled_steps_has_the_losses_of_steps_by_hand() -> None:
-    by_hand = losses(Training(workload(max_steps=100), device="cpu"), 60)
-    training = Training(workload(max_steps=100), device="cpu")
-    training.clock.every = 7
-    block = run_block(training, lambda steps, _: steps >= 60)
-    assert block.losses == pytest.approx(by_hand)
-    assert block.samples == 60 * 8
 
 
 def test_the_loss_of_a_step_is_detached() -> None:

@@ -51,31 +51,20 @@ def test_a_trial_is_a_session_of_its_own(start, tmp_path: Path) -> None:
     assert about["sigint_ignored"]
     assert about["main"] is None, "the caller's own script is not run again"
     assert not about["torch_cuda"]
+    assert about["uncollected"] == 0, "a collection visits what it would visit in the user's own process"
 
 
-def test_two_trials_start_from_the_same_numbers_forked_or_fresh(start) -> None:
-    trials = [start(seed=3), start(seed=3), start(seed=3, flags={"env": {"X": "1"}}), start(seed=4)]
+def test_two_trials_start_from_the_same_numbers_forked_or_fresh(start, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = start(seed=3)
+    monkeypatch.setenv("SET_AFTER_THE_SERVER", "yes")
+    trials = [first, start(seed=3), start(seed=3, flags={"env": {"MY_FLAG": "a b", "N": 2}}), start(seed=4)]
     abouts = [trial.call("mini_live:about", timeout=30) for trial in trials]
+    assert abouts[1]["environment"]["SET_AFTER_THE_SERVER"] == "yes"
+    assert (abouts[2]["environment"]["MY_FLAG"], abouts[2]["environment"]["N"]) == ("a b", "2")
     assert abouts[0]["random"] == abouts[1]["random"] == abouts[2]["random"] != abouts[3]["random"]
     assert len({about["hash"] for about in abouts}) == 1, "sets are walked in the same order"
     losses = [trial.call("mini_live:steps", timeout=30)["losses"] for trial in trials[:3]]
     assert losses[0] == losses[1] == losses[2]
-
-
-def test_a_collection_visits_what_it_would_visit_in_the_user_s_own_process(start) -> None:
-    assert start().call("mini_live:about", timeout=30)["uncollected"] == 0
-
-
-def test_environment_variables_of_a_setup_are_there_before_torch_is_imported(start) -> None:
-    about = start(flags={"env": {"OMP_NUM_THREADS": 2, "MY_FLAG": "a b"}}).call("mini_live:about", timeout=30)
-    assert about["environment"]["MY_FLAG"] == "a b"
-    assert about["environment"]["OMP_NUM_THREADS"] == "2"
-
-
-def test_the_environment_is_that_of_the_present_moment(start, monkeypatch: pytest.MonkeyPatch) -> None:
-    start()
-    monkeypatch.setenv("SET_AFTER_THE_SERVER", "yes")
-    assert start().call("mini_live:about", timeout=30)["environment"]["SET_AFTER_THE_SERVER"] == "yes"
 
 
 def test_arguments_answers_and_progress(start) -> None:
