@@ -40,10 +40,8 @@ from autoopt.records import JsonDict
 from autoopt.records.messages import EpochRead, Probe, samples_read
 
 LEAST_STEPS, BATCHES, DRAWN = 12, 16, 8
-"""Steps of training that are taken however long they last, batches at each set of weights, and the most of these whose
-draws are compared: their scatter is known to a fifth then."""
-FEWEST_DRAWN = 8
-"""Batches at each set of weights from which on the draws of all are compared; of fewer those of one."""
+"""Steps of training that are taken however long they last, batches at each set of weights, and how many of these have
+their draws compared: their scatter is known to a fifth then. Of fewer batches those of one are."""
 BEFORE_END, WINDOW = 4, 12
 """Steps that are trained before the end of an epoch, and in all: a momentum has grown by then, and rounding has not."""
 LAST = 8
@@ -296,7 +294,7 @@ class BatchRecorder(Recorder):
         group = self.training.next()
         whole = self._whole(group)
         self._read(whole)
-        room = len(self._held) < FEWEST_DRAWN or self._held_bytes < _HELD_BYTES
+        room = len(self._held) < DRAWN or self._held_bytes < _HELD_BYTES
         if hold and room and len(self._held) < self._batches:
             self._held.append(whole)
             self._held_bytes += sum(t.numel() * t.element_size() for batch in whole for _, t in tensors(batch))
@@ -387,7 +385,7 @@ class BatchRecorder(Recorder):
                 found.append(self._gradient(group, 0))
         self.gradients[f"gradients{number}"] = np.stack(found)
         if number == 0:
-            few = len(found) < FEWEST_DRAWN
+            few = len(found) < DRAWN
             drawn = [self._gradient(group, seed) for group in held[: 1 if few else DRAWN] for seed in (1, 2)]
             self.gradients["draws"] = np.stack(drawn)
 

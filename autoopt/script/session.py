@@ -5,7 +5,6 @@ thread asks for: so whatever computes runs in the thread whose torch settings ar
 
 from __future__ import annotations
 
-import contextlib
 import queue
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from autoopt.benchmark.live import Printed
 from autoopt.benchmark.losses import LossRecorder, number
 from autoopt.script.between import Between, Goal, Interruption
 from autoopt.script.metric import told_again
-from autoopt.script.refusals import ScriptEnded, of_training
+from autoopt.script.refusals import of_training
 
 _INLINE = 3
 
@@ -87,13 +86,6 @@ class Session:
         self._jobs.put(goal)
         self._received()
         return goal
-
-    def run_until_over(self, enough: Enough) -> Goal:
-        """The same where it does not matter that the script comes to its end before."""
-        with contextlib.suppress(ScriptEnded):
-            return self.run(enough)
-        assert self.goal is not None
-        return self.goal
 
     def in_main(self, work: Callable[[], Any]) -> Any:
         """Runs something in the script's main thread, which stands at a step's end."""

@@ -66,11 +66,9 @@ class Recorded:
 
 
 KILLED = "the run was killed while it was running"
-MOST_LOST = 2
-"""Machines of a cluster that may go away while one step is measured; a third one ends the run, to be resumed."""
-
 MOST_DOWN = 2
-"""A step during which the machine went down, or ran out of memory, so often may be why: it is not tried again."""
+"""A step during which the machine went down, or ran out of memory, so often may be why: it is not tried again. As many
+machines of a cluster may go away while it is measured; a third one ends the run, to be resumed."""
 
 
 class Run:
@@ -212,7 +210,7 @@ class Run:
             raise failure
         began = self.clock.elapsed()
         try:
-            for _ in range(MOST_LOST):
+            for _ in range(MOST_DOWN):
                 with contextlib.suppress(NodeLost):
                     return self._measure(self._begin(kind, key), measure)
             return self._measure(self._begin(kind, key), measure)

@@ -125,7 +125,7 @@ def test_the_device_is_opened_after_the_module_that_says_which_are_visible(
     monkeypatch.setattr(trial_context, "open_device", noting)
     spec: Any = SimpleNamespace(
         workload="says_devices:build", plan=Plan(), device="cpu", seed=0, search_path=(str(tmp_path),),
-        memory_limit_bytes=None, target=None, disturbed=0.0, same_draws=False,
+        memory_limit_bytes=None, target=None, disturbed=0.0, same_draws=False, rank=None,
     )  # fmt: skip
     monkeypatch.syspath_prepend(str(tmp_path))
     TrialContext(spec, load_strategies()).close()
