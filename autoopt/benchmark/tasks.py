@@ -110,28 +110,13 @@ def evaluations(live: TrialContext, count: int, seconds: float, stage: str = "ev
 
 
 @drives
-def train(
-    live: TrialContext,
-    max_seconds: float,
-    max_steps: int | None = None,
-    target: float | None = None,
-    evaluate_every: int | None = None,
-    confirm: int = 0,
-    beyond: float = 0.0,
-    keep: str = "",
-) -> JsonDict:
+def train(live: TrialContext, **arguments: Any) -> JsonDict:
     """Trains from the first step to the target or a limit: a :class:`~autoopt.records.messages.TrainingRun`.
 
     Args:
-        max_seconds: of training and evaluating.
-        max_steps: optimizer steps; the planned run's where None.
-        target: value of the target metric; the workload's where None. Without either it trains to a limit.
-        evaluate_every: optimizer steps between evaluations; the setup's where None.
-        confirm: evaluations after the first that has the target which must have it as well.
-        beyond: share of the steps so far that is trained on thereafter; no part of the time to the target.
-        keep: a folder for the weights at start, middle and end; none where empty.
+        arguments: of :class:`~autoopt.benchmark.run.RunUnderWay`.
     """
-    run = RunUnderWay(live, max_seconds, max_steps, target, evaluate_every, confirm, beyond, keep)
+    run = RunUnderWay(live, **arguments)
     run.go_on()
     document: JsonDict = run.document().model_dump()
     return document

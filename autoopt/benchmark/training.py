@@ -16,7 +16,7 @@ from autoopt.benchmark.batch_iterator import BatchIterator
 from autoopt.benchmark.clock import Lap, StageClock, clock_for, deferred_cost_for, with_epochs
 from autoopt.benchmark.compiling import compile_model, new_graph_hook
 from autoopt.benchmark.contents import added, samples_of
-from autoopt.benchmark.device import Device, host_peak_bytes, open_device
+from autoopt.benchmark.device import Device, open_device
 from autoopt.benchmark.distributed.group import Each, Enough, Group, present
 from autoopt.benchmark.distributed.replicate import load_whole_state, replicate, shared_out, whole_state
 from autoopt.benchmark.distributed.shares import SharedBatches, share_out
@@ -529,10 +529,6 @@ class Training:
         self.batch_iterator.load_state_dict(state["batches"])
         set_random_state(state["random"])  # last: finding the place in the data draws numbers
         self.clock.start()
-
-    def host_peak_bytes(self) -> int | None:
-        """Peak resident memory of this process and its workers since the device's ``reset_peak``, bytes."""
-        return host_peak_bytes()
 
     def close(self) -> None:
         """Ends the loader's workers."""

@@ -23,10 +23,10 @@ from autoopt.benchmark.probe import kept_state
 from autoopt.benchmark.saving import wait_until_saved
 from autoopt.records import JsonDict
 from autoopt.records.evaluating import HeldEvaluations
-from autoopt.script.between import Goal, Interruption
 from autoopt.script.loaders import Watcher
 from autoopt.script.metric import LEAST_EVALUATIONS, candidates, chosen, name_of, values
 from autoopt.script.process import run_parts
+from autoopt.script.session import Goal, Interruption
 
 WATCHED_SECONDS, FEWEST_WATCHED = 4.0, 10
 """A script is watched for so many steps; where they are slow, for that time and fewer steps, or for twice that time."""

@@ -19,7 +19,6 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from autoopt.benchmark.clock import Lap
 from autoopt.benchmark.compiling import new_graph_hook
-from autoopt.benchmark.device import host_peak_bytes
 from autoopt.benchmark.distributed.group import PATIENCE, Board, Each, Enough, Group, Ranks, without_waiting
 from autoopt.benchmark.distributed.replicate import options_of
 from autoopt.benchmark.distributed.step import own_statistics
@@ -36,13 +35,13 @@ from autoopt.records.evaluating import HeldEvaluations
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import Block
 from autoopt.script.applying import Applying
-from autoopt.script.between import Goal
 from autoopt.script.loops import steps_per_epoch
 from autoopt.script.metric import candidates, chosen, target_of, values
 from autoopt.script.probe import ScriptRecorder
 from autoopt.script.process import MicroBatch, Script
 from autoopt.script.refusals import ScriptEnded
 from autoopt.script.sayable import own_setup
+from autoopt.script.session import Goal
 from autoopt.script.tasks import held_evaluations
 from autoopt.setup import Precision, Setup
 from autoopt.trial.protocol import Rank
@@ -320,9 +319,6 @@ class ScriptTraining:
         self.do(profiler.start)
         self.follow(lambda done, _: done >= steps, lambda *_: profiler.step(), most=steps)
         self.do(profiler.stop)
-
-    def host_peak_bytes(self) -> int | None:
-        return host_peak_bytes()
 
     def wrap_stages(self, wrap: Wrap, known: Collection[str] = ()) -> None:
         """A script's own lines call its stages."""

@@ -8,9 +8,8 @@ from torch.utils.data import DataLoader
 
 from autoopt.benchmark import clock as clock_module
 from autoopt.script import session
-from autoopt.script.between import Goal
 from autoopt.script.loaders import Roles
-from autoopt.script.session import Session
+from autoopt.script.session import Goal, Session
 
 
 class Time:
