@@ -22,8 +22,6 @@ from autoopt.records.messages import EpochOrder
 def tell_epoch(loader: Loader, epoch: int) -> None:
     """Calls ``set_epoch`` of whatever has one; before the loader is iterated."""
     inner = loader.loader
-    for shield in loader.shields:
-        shield.epoch = epoch
     told: list[Any] = []
     for part in (inner.sampler, inner.batch_sampler, inner.dataset):
         part = getattr(part, "sampler", part) if type(part).__name__ == "Shielded" else part
