@@ -136,13 +136,12 @@ def train_leg(live: TrialContext, seconds: float, no_further: list[int] | None =
         ``over``; ``run``: the :class:`~autoopt.records.messages.TrainingRun` once it is over; ``seconds`` and ``steps``
         so far.
     """
-    if live.under_way is None:
-        live.under_way = RunUnderWay(live, **arguments)
+    run = live.under_way = live.under_way or RunUnderWay(live, **arguments)
     if no_further is not None:
-        live.under_way.go_no_further(*no_further)
-    over = live.under_way.go_on(seconds)
-    run = live.under_way.document().model_dump() if over else None
-    return {"over": over, "run": run, "seconds": live.under_way.seconds, "steps": live.under_way.steps}
+        run.go_no_further(*no_further)
+    over = run.go_on(seconds)
+    document = run.document().model_dump() if over else None
+    return {"over": over, "run": document, "seconds": run.seconds, "steps": run.steps}
 
 
 @drives
@@ -153,10 +152,9 @@ def train_rung(live: TrialContext, steps: int, **arguments: Any) -> JsonDict:
         steps: at which a level of a search ends.
         arguments: those of :func:`train`; the first level's hold.
     """
-    if live.under_way is None:
-        live.under_way = RunUnderWay(live, **arguments)
-    live.under_way.go_to(steps)
-    document: JsonDict = live.under_way.document().model_dump()
+    run = live.under_way = live.under_way or RunUnderWay(live, **arguments)
+    run.go_to(steps)
+    document: JsonDict = run.document().model_dump()
     return document
 
 

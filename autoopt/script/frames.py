@@ -89,15 +89,17 @@ def constructs(frame: FrameType, made: object) -> bool:
     return code.co_argcount > 0 and frame.f_locals.get(code.co_varnames[0]) is made
 
 
-def callers() -> tuple[Place, ...]:
-    """The user's lines that led here, from the innermost to the outermost."""
-    frame: FrameType | None = sys._getframe(1)
-    found = []
+def users_frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """Frames of the user's own code, from this one on, the innermost first."""
     while frame is not None:
         if is_users(frame.f_code.co_filename):
-            found.append(place_of(frame))
+            yield frame
         frame = frame.f_back
-    return tuple(found)
+
+
+def callers() -> tuple[Place, ...]:
+    """The user's lines that led here, from the innermost to the outermost."""
+    return tuple(map(place_of, users_frames(sys._getframe(1))))
 
 
 def editable_place(frame: FrameType | None) -> Found | None:
@@ -106,13 +108,11 @@ def editable_place(frame: FrameType | None) -> Found | None:
     A package next to the folder is the user's, too, as far as anybody knows; its lines are in no patch.
     """
     found = user_place(frame)
-    place = found
-    while place is not None and os.path.isabs(place.place.file) and frame is not None:
-        while frame is not None and not is_users(frame.f_code.co_filename):
-            frame = frame.f_back
-        frame = frame.f_back if frame is not None else None
-        place = user_place(frame) if frame is not None else None
-    return found if place is None or place is found else Found(place.place, direct=False)
+    if found is None or not os.path.isabs(found.place.file):
+        return found
+    places = map(place_of, users_frames(frame))
+    place = next((place for place in places if not os.path.isabs(place.file)), None)
+    return found if place is None else Found(place, direct=False)
 
 
 def called_by_user(depth: int = 2) -> bool:
@@ -148,13 +148,10 @@ def names_of(*wanted: object) -> dict[str, str]:
     A name is a variable or a variable's attribute, such as ``self.model``.
     """
     found: dict[str, str] = {}
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if is_users(frame.f_code.co_filename):
-            name = _name_in(frame.f_locals, wanted)
-            if name is not None:
-                found.setdefault(_function(frame), name)
-        frame = frame.f_back
+    for frame in users_frames(sys._getframe(1)):
+        name = _name_in(frame.f_locals, wanted)
+        if name is not None:
+            found.setdefault(_function(frame), name)
     return found
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from torch.utils.data import DataLoader
 
-from autoopt.script.frames import is_users
+from autoopt.script.frames import is_users, users_frames
 
 _Rest = Literal["stepped", "dropped"]
 _Loop = ast.For | ast.While | ast.AsyncFor
@@ -151,14 +151,10 @@ def steps_per_epoch(batches: int, batches_per_step: int) -> int:
         batches: that the loader gives.
         batches_per_step: that one training step takes.
     """
-    frame: FrameType | None = sys._getframe(1)
-    rest: _Rest | None = None
-    while frame is not None and rest is None:
-        if is_users(frame.f_code.co_filename):
-            rests = (_remainder(loop, frame.f_lineno) for loop in _loops(frame))
-            rest = next((each for each in rests if each is not None), None)
-        frame = frame.f_back
-    return _steps(batches, batches_per_step, rest or "dropped")
+    frames = users_frames(sys._getframe(1))
+    rests = (_remainder(loop, frame.f_lineno) for frame in frames for loop in _loops(frame))
+    rest = next((each for each in rests if each is not None), "dropped")
+    return _steps(batches, batches_per_step, rest)
 
 
 def _steps(batches: int, batches_per_step: int, rest: _Rest) -> int:
@@ -232,11 +228,7 @@ def _loops(frame: FrameType) -> list[_Loop]:
         if not functions:
             return []
         body = functions[-1]
-    return [
-        node
-        for node in ast.walk(body)
-        if isinstance(node, ast.For | ast.While) and node.body[0].lineno <= line <= (node.body[-1].end_lineno or 0)
-    ]
+    return [node for node in ast.walk(body) if isinstance(node, ast.For | ast.While) and _holds(node, line)]
 
 
 @functools.cache

@@ -269,13 +269,6 @@ def test_two_loaders_two_models_and_files_left_everywhere(start_script: StartScr
     assert tree_of(folder) == before
 
 
-def test_nothing_of_the_users_changes_while_a_script_runs(start_script: StartScript, folder: Path) -> None:
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    with start_script("plain.py", "100000") as process:
-        assert sites_of(process, steps=40).of("checkpoint"), "it has written model.pt"
-    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
-
-
 def test_waits_for_a_device_in_each_step_are_advice() -> None:
     place = {"file": "train.py", "line": 7, "end_line": 7, "kind": "device_wait", "call": "item"}
     often = Site(**place, per_step=1.0, options={"device": "cuda"})
