@@ -114,7 +114,10 @@ class BatchIterator:
         first = self._next()
         if first is END:
             began = perf_counter()
-            self._start_epoch()
+            if self.epoch >= 0 and self.on_epoch is not None:
+                self.on_epoch()
+            self.epoch, self.batch = self.epoch + 1, 0
+            self._open_epoch()
             first = self._next()
             if first is END:
                 raise WorkloadError(
@@ -143,13 +146,6 @@ class BatchIterator:
         """Copies ahead; called while the device is busy with the step that was just given to it."""
         if self.ahead and self._iterator is not None:
             self.ahead.fill(self._iterator)
-
-    def _start_epoch(self) -> None:
-        if self.epoch >= 0 and self.on_epoch is not None:
-            self.on_epoch()
-        self.epoch += 1
-        self.batch = 0
-        self._open_epoch()
 
     def _open_epoch(self, unread: int = 0) -> None:
         """Begins an epoch; ``unread``: batches of it that are passed over."""

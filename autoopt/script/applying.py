@@ -30,9 +30,9 @@ from autoopt.benchmark.optimizer import make_optimizer, users_factory
 from autoopt.benchmark.saving import save_beside, wait_until_saved
 from autoopt.benchmark.seeding import disturb, kept_random_state, mix
 from autoopt.errors import WorkloadError
-from autoopt.records import Site, Sites
+from autoopt.records import Sites
 from autoopt.script.draws import own_draws
-from autoopt.script.frames import Found, maker_place, shown, user_place
+from autoopt.script.frames import maker_place, shown, user_place
 from autoopt.script.loaders import Watcher
 from autoopt.script.sayable import marks_steps, unsayable
 from autoopt.script.session import Session
@@ -176,12 +176,6 @@ def _without(call: Callable[..., Any], places: set[tuple[str, int]]) -> Callable
     return called
 
 
-def _makes(site: Site, found: Found) -> bool:
-    """Whether a site is of the call at this place; one of earlier records may not know where its call ends."""
-    here = (site.file, site.line) == (found.place.file, found.place.line)
-    return here and site.end_column in (None, found.end_column)
-
-
 class Applying:
     """A setup on its way into a script.
 
@@ -307,7 +301,11 @@ class Applying:
         call = self._calls[place]
         self._calls[place] += 1
         own, others = (
-            [site for site in self.sites.of(kind) if _makes(site, found)]
+            [
+                site
+                for site in self.sites.of(kind)  # one of earlier records may not know where its call ends
+                if (site.file, site.line) == place[:2] and site.end_column in (None, found.end_column)
+            ]
             for kind in ("loader_training", "loader_validation")
         )
         if own and (not others or any(call in site.calls for site in own)):

@@ -82,18 +82,14 @@ def _ends(loop: _Loop, outermost: _Loop, frame: FrameType, batches_per_step: int
             runs = -(-(bound - begins) // by)
             if line is not None:  # seen in the run that counts, or the next; its step may come before or after
                 runs += (counted.lineno > line) - (line < frame.f_lineno)
-            if runs > 0:
-                yield runs * (batches_per_step if _within_one(loop, counted.lineno, frame.f_lineno) else 1)
+            if runs > 0:  # where one condition guards the counter and the step, it counts steps, not batches
+                guards = (node for node in ast.walk(loop) if isinstance(node, ast.If))
+                both = any(_holds(guard, counted.lineno) and _holds(guard, frame.f_lineno) for guard in guards)
+                yield runs * (batches_per_step if both else 1)
 
 
 def _nested(loop: _Loop) -> list[_Loop]:
     return [node for node in ast.walk(loop) if isinstance(node, ast.For | ast.While) and node is not loop]
-
-
-def _within_one(loop: _Loop, *lines: int) -> bool:
-    """Whether one condition within a loop guards all these lines: a counter there counts steps, not batches."""
-    guards = (node for node in ast.walk(loop) if isinstance(node, ast.If))
-    return any(all(_holds(guard, line) for line in lines) for guard in guards)
 
 
 def _conditions(loop: _Loop) -> Iterator[tuple[ast.expr, int | None]]:

@@ -23,23 +23,17 @@ _WANTED: tuple[tuple[SiteKind, str, str], ...] = (
 
 
 def advice_of(sites: Sites) -> tuple[Advice, ...]:
-    """Calls of every step that a user may leave out, or make less often."""
-    return (*mistakes(sites), *_waits(sites), *_forced(sites))
+    """Calls of every step that a user may leave out, or make less often.
 
-
-def _forced(sites: Sites) -> tuple[Advice, ...]:
-    """Garbage collected by force, caches emptied, prints: with the share of a step that they were seen to take."""
-    told = (
+    Waits for a device make the host stand still until it has done all it was given. Garbage collected by force, caches
+    emptied and prints have the share of a step that they were seen to take.
+    """
+    forced = (
         forced_advice(site.call, (site.file, site.line), site.per_step or 0.0, site.seconds_per_step or 0.0, step)
         for site in sites.of("forced")
         if (site.per_step or 0.0) >= _OFTEN and (step := sites.step_seconds or 0.0)
     )
-    return tuple(item for item in told if item is not None)
-
-
-def _waits(sites: Sites) -> tuple[Advice, ...]:
-    """Waits for a device in every step: each makes the host stand still until the device has done all it was given."""
-    return tuple(
+    waits = (
         Advice(
             title=f".{site.call}() waits for the device in each step",
             evidence=f"{site.per_step:.1f} times a training step, in {site.function}",
@@ -50,6 +44,7 @@ def _waits(sites: Sites) -> tuple[Advice, ...]:
         for site in sites.of("device_wait")
         if site.options.get("device") != "cpu" and (site.per_step or 0.0) >= _OFTEN
     )
+    return (*mistakes(sites), *waits, *(item for item in forced if item is not None))
 
 
 def not_found(sites: Sites) -> tuple[NotFound, ...]:

@@ -182,7 +182,9 @@ class TorchHooks:
         if not torch.is_grad_enabled():
             if not module.training:
                 self.roles.evaluated()
-                self._evaluated_first(module)
+                if not self.roots and self._trained_by(module):  # one that has not been trained yet
+                    for watcher in self.watchers:
+                        watcher.evaluated_first(module)
             return
         if not self._is_held(module):
             return
@@ -192,12 +194,6 @@ class TorchHooks:
         self.roles.evaluated()
         if not any(module is other for other in self._in_eval):
             self._in_eval.append(module)
-
-    def _evaluated_first(self, module: nn.Module) -> None:
-        """A module is evaluated that is no root: one that has not been trained yet, or that never will be."""
-        if not self.roots and self._trained_by(module):
-            for watcher in self.watchers:
-                watcher.evaluated_first(module)
 
     def _is_held(self, module: nn.Module) -> bool:
         if not self.optimizers and any(p.requires_grad for p in module.parameters()):
