@@ -12,8 +12,8 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from autoopt.benchmark.clock import StageClock
 from autoopt.benchmark.contents import Sizes, added, samples_of, sizes_of
+from autoopt.benchmark.fingerprint import same_samples
 from autoopt.benchmark.loader import Loader
-from autoopt.benchmark.same_draws import same_samples
 from autoopt.benchmark.transfer import END, CopyAhead, Move
 from autoopt.errors import WorkloadError
 from autoopt.records.messages import EpochOrder

@@ -19,10 +19,10 @@ from torch.utils.data.dataloader import default_collate, default_convert
 from autoopt.benchmark.compiling import repeated_blocks
 from autoopt.benchmark.contents import array_of, bytes_of, leaves, shape_of, tensors, unmoved, unpinned
 from autoopt.benchmark.cputime import memory
+from autoopt.benchmark.fingerprint import same_samples
 from autoopt.benchmark.live import LiveTraining
 from autoopt.benchmark.loader import user_batch_size
 from autoopt.benchmark.losses import is_criterion
-from autoopt.benchmark.same_draws import same_samples
 from autoopt.benchmark.seeding import kept_random_state
 from autoopt.records import JsonDict
 from autoopt.records.facts import DatasetFacts, LoaderFacts, ModelFacts, OptimizerFacts, TensorFacts, WorkloadFacts

@@ -11,8 +11,8 @@ from typing import Any
 from autoopt.benchmark import affinity
 from autoopt.benchmark.device import Device, open_device
 from autoopt.benchmark.distributed.group import Group, device_of, join, keep_to_cores, variables
+from autoopt.benchmark.fingerprint import same_draws
 from autoopt.benchmark.live import LiveTraining
-from autoopt.benchmark.same_draws import same_draws
 from autoopt.benchmark.seeding import disturb, seed_everything
 from autoopt.benchmark.switching import Switching
 from autoopt.benchmark.training import Training

@@ -13,9 +13,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from autoopt.benchmark.clock import Lap
 from autoopt.benchmark.contents import samples_of
-from autoopt.benchmark.fingerprint import digests
+from autoopt.benchmark.fingerprint import digests, same_draws
 from autoopt.benchmark.losses import takes_probabilities
-from autoopt.benchmark.same_draws import same_draws
 from autoopt.benchmark.seeding import mix, seed_everything
 from autoopt.benchmark.steady import epoch_start, excess
 from autoopt.records import RunParts, Sites

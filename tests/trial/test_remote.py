@@ -10,9 +10,8 @@ import pytest
 
 from autoopt.errors import EnvironmentLacks, NodeLost, TrialFailed, WorkloadError
 from autoopt.trial.protocol import ScriptSpec, TrialSpec
-from autoopt.trial.remote.host import _here, as_users
 from autoopt.trial.remote.launcher import RemoteLauncher
-from autoopt.trial.remote.ray_cluster import bundle_of
+from autoopt.trial.remote.ray_cluster import _here, as_users, bundle_of
 
 SPEC = TrialSpec(workload="m:build")
 
