@@ -156,7 +156,7 @@ def steps_per_epoch(batches: int, batches_per_step: int) -> int:
     """
     frames = users_frames(sys._getframe(1))
     rests = (_remainder(loop, frame.f_lineno) for frame in frames for loop in _loops(frame))
-    rest = next((each for each in rests if each is not None), "dropped")
+    rest: _Rest = next((each for each in rests if each is not None), "dropped")
     return _steps(batches, batches_per_step, rest)
 
 

@@ -169,8 +169,9 @@ class RemoteTrial(Answering):
         if self.closed:
             raise TrialFailed("crashed", "the trial has ended already", where=name.rpartition(":")[2])
         found: JsonDict = self._host.ask("call", self._number, name, timeout, arguments)
-        for progress in found["progress"] if on_progress is not None else ():
-            on_progress(progress)
+        if on_progress is not None:
+            for progress in found["progress"]:
+                on_progress(progress)
         _raised(found)
         answer: JsonDict = found["answer"]
         return answer
