@@ -82,7 +82,6 @@ def test_the_first_worker_to_die_is_the_one_to_blame() -> None:
             'NVML_SUCCESS == r INTERNAL ASSERT FAILED at "../c10/cuda/CUDACachingAllocator.cpp":995',
             "out_of_memory",
         ),
-        ("MPS backend out of memory (MPS allocated: 9.07 GB, max allowed: 9.07 GB)", "out_of_memory"),
         ("NPU out of memory. Tried to allocate 2.00 GiB", "out_of_memory"),
         (
             "[enforce fail at alloc_cpu.cpp:1] . DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes",
