@@ -178,10 +178,7 @@ class Observer(Watcher):
         lazy: Any = torch_parameters  # its declarations leave the mixin out
         self._around(lazy.UninitializedTensorMixin, "materialize", lambda *_: setattr(self, "_late", True))
         for module in TRAINERS:
-            if module in sys.modules:
-                self._trainers(module)
-            else:
-                when_imported(module, functools.partial(self._trainers, module))
+            when_imported(module, functools.partial(self._trainers, module))
         for owner, attribute, name in CALLS:
             self._timed(sys.modules[owner], attribute, name)
         for name in WAITS:

@@ -154,12 +154,11 @@ class StepData(Watcher):
         """Batches that all processes have read: a step's batches are those of all ranks, an epoch's samples as well."""
         if group.size == 1:
             return
-        ranks = group.gather((self.digests, self.orders, self._keys, self._labels))
-        self.digests = ["".join(step) for step in zip(*(each[0] for each in ranks), strict=False)]
-        self.orders = ["".join(step) for step in zip(*(each[1] for each in ranks), strict=False)]
-        self._labels = all(each[3] for each in ranks)
-        epochs = [set().union(*keys) for keys in zip(*(each[2] for each in ranks), strict=False)]
-        samples = group.gather([epoch.samples for epoch in self.epochs])
+        own = (self.digests, self.orders, self._keys, self._labels, [epoch.samples for epoch in self.epochs])
+        digests, orders, keys, labels, samples = zip(*group.gather(own), strict=True)
+        self.digests, self.orders = (["".join(step) for step in zip(*each, strict=False)] for each in (digests, orders))
+        self._labels = all(labels)
+        epochs = [set().union(*each) for each in zip(*keys, strict=False)]
         self.epochs = [
             EpochRead(
                 samples=sum(rank[number] for rank in samples if number < len(rank)),

@@ -115,16 +115,14 @@ class ForkServer:
             assert self._end is not None
             trial, trial_theirs = pair()
             supervisor, supervisor_theirs = pair()
-            try:
-                socket.send_fds(self._end, [b"+"], [trial_theirs.fileno(), supervisor_theirs.fileno(), log])
-            except OSError:
-                trial.close()
-                supervisor.close()
-                self.close()  # killed from outside: the next round starts another
-                continue
-            finally:
-                trial_theirs.close()
-                supervisor_theirs.close()
+            with trial_theirs, supervisor_theirs:
+                try:
+                    socket.send_fds(self._end, [b"+"], [trial_theirs.fileno(), supervisor_theirs.fileno(), log])
+                except OSError:
+                    trial.close()
+                    supervisor.close()
+                    self.close()  # killed from outside: the next round starts another
+                    continue
             return _order(Started(trial, supervisor), environment, scratch)
         return fresh(log, environment, scratch)
 
