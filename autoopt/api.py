@@ -20,7 +20,7 @@ from autoopt.loading.notebook import cells_of, module_source
 from autoopt.options import Options, make_options
 from autoopt.records import Plan, Result
 from autoopt.registry import instance_spec, load_strategies
-from autoopt.running.checks import check_command
+from autoopt.running.baseline_spec import check_command
 from autoopt.running.optimize import optimize_run, resume_run
 from autoopt.running.profile import profile_run
 from autoopt.script.command import parse
@@ -129,7 +129,7 @@ def apply(workload: Any, plan: Plan | str | Path, *, device: str = "auto", seed:
     Returns:
         ``autoopt.benchmark.training.Training``: the model on its device, the loader, the optimizer, and ``step``.
     """
-    from autoopt.benchmark.environment import resolve_device
+    from autoopt.benchmark.device import resolve_device
     from autoopt.benchmark.training import Training
     from autoopt.loading import validation
     from autoopt.plan import read_plan

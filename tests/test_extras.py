@@ -15,7 +15,7 @@ import pytest
 from autoopt.cli.extras import EXTRA_OF
 from autoopt.errors import EnvironmentLacks
 from autoopt.options import Options
-from autoopt.running.checks import check_command
+from autoopt.running.baseline_spec import check_command
 from autoopt.script.command import Build
 from autoopt.trial.remote.ray_cluster import RayCluster
 from autoopt_model.lora import Lora

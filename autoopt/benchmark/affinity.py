@@ -29,14 +29,14 @@ def lost(before: Iterable[int] = AT_START) -> tuple[int, ...]:
     return tuple(sorted(set(before) - set(cores())))
 
 
-def bind(numbers: Iterable[int], tasks: Path = Path("/proc/self/task")) -> None:
+def bind(numbers: Iterable[int]) -> None:
     """Lets every thread of this process, not only the calling one, use just these cores."""
     if not hasattr(os, "sched_setaffinity"):
         return
     wanted = set(numbers)
     os.sched_setaffinity(0, wanted)
     with suppress(OSError):
-        for task in list(tasks.iterdir()):
+        for task in list(Path("/proc/self/task").iterdir()):
             with suppress(OSError, ValueError):  # a thread that ended in the meantime
                 os.sched_setaffinity(int(task.name), wanted)
 

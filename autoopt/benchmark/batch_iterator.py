@@ -12,8 +12,8 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from autoopt.benchmark.clock import StageClock
 from autoopt.benchmark.contents import Sizes, added, samples_of, sizes_of
+from autoopt.benchmark.fingerprint import same_samples
 from autoopt.benchmark.loader import Loader
-from autoopt.benchmark.same_draws import same_samples
 from autoopt.benchmark.transfer import END, CopyAhead, Move
 from autoopt.errors import WorkloadError
 from autoopt.records.messages import EpochOrder
@@ -22,8 +22,6 @@ from autoopt.records.messages import EpochOrder
 def tell_epoch(loader: Loader, epoch: int) -> None:
     """Calls ``set_epoch`` of whatever has one; before the loader is iterated."""
     inner = loader.loader
-    for shield in loader.shields:
-        shield.epoch = epoch
     told: list[Any] = []
     for part in (inner.sampler, inner.batch_sampler, inner.dataset):
         part = getattr(part, "sampler", part) if type(part).__name__ == "Shielded" else part
@@ -116,7 +114,10 @@ class BatchIterator:
         first = self._next()
         if first is END:
             began = perf_counter()
-            self._start_epoch()
+            if self.epoch >= 0 and self.on_epoch is not None:
+                self.on_epoch()
+            self.epoch, self.batch = self.epoch + 1, 0
+            self._open_epoch()
             first = self._next()
             if first is END:
                 raise WorkloadError(
@@ -145,13 +146,6 @@ class BatchIterator:
         """Copies ahead; called while the device is busy with the step that was just given to it."""
         if self.ahead and self._iterator is not None:
             self.ahead.fill(self._iterator)
-
-    def _start_epoch(self) -> None:
-        if self.epoch >= 0 and self.on_epoch is not None:
-            self.on_epoch()
-        self.epoch += 1
-        self.batch = 0
-        self._open_epoch()
 
     def _open_epoch(self, unread: int = 0) -> None:
         """Begins an epoch; ``unread``: batches of it that are passed over."""

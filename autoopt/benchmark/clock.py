@@ -63,10 +63,8 @@ class StageClock:
     steps are read in some of them only, at distances drawn at random (what repeats every so many steps would
     else be met always, or never); their shares stand for all.
 
-    Args:
-        fine_above: steps longer than this are all split, seconds; shorter ones in proportion.
-
     Attributes:
+        fine_above: steps longer than this are all split, seconds; shorter ones in proportion.
         fine: whether the step under way is split: only then need ``mark`` be called within it.
         every: one step in so many is split.
         until_fine: steps to the next one that is split.
@@ -75,8 +73,9 @@ class StageClock:
         totals, unsplit, steps: seconds by stage, those of steps that were not split, those of each step.
     """
 
-    def __init__(self, fine_above: float = 0.02) -> None:
-        self._fine_above = fine_above
+    fine_above = 0.02
+
+    def __init__(self) -> None:
         self._lot = random.Random(0)
         self.every = 1
         self.start()
@@ -140,7 +139,7 @@ class StageClock:
     def _lap(self, seconds: float, stages: dict[str, float]) -> Lap:
         """The lap, after which steps are split by how long its own were."""
         if self.steps:
-            self.every = max(1, round(self._fine_above / max(seconds / len(self.steps), 1e-6)))
+            self.every = max(1, round(self.fine_above / max(seconds / len(self.steps), 1e-6)))
         return Lap(seconds, stages, self.steps)
 
 
@@ -153,12 +152,13 @@ class EventClock(StageClock):
 
     Args:
         device: the CUDA device.
-        fine_above: steps longer than this are all split, seconds; shorter ones in proportion.
     """
 
-    def __init__(self, device: Device, fine_above: float = 0.004) -> None:
+    fine_above = 0.004
+
+    def __init__(self, device: Device) -> None:
         self._device: Any = device
-        super().__init__(fine_above)
+        super().__init__()
 
     def start(self) -> None:
         self._device.synchronize()

@@ -100,7 +100,9 @@ def compilations() -> int:
 def trouble() -> str | None:
     """Trouble that the compiler of this process has had so far, as a sentence; None where it had none."""
     if not compilations():
-        return f"torch.compile compiled nothing{_first_break()}"
+        counters = _dynamo("counters")  # why the first place that could not be compiled was left out
+        reasons = [*counters["graph_break"], *counters["unimplemented"]] if counters is not None else []
+        return "torch.compile compiled nothing" + (f": {reasons[0].strip().splitlines()[0]}" if reasons else "")
     for function, reasons in (_dynamo("guard_failures") or {}).items():
         # each compilation notes why none of the earlier graphs of the function would do: "0/3: reason"
         times = len({reason.partition(":")[0] for reason in reasons})
@@ -109,13 +111,6 @@ def trouble() -> str | None:
             name = getattr(function, "co_name", "a function")
             return f"{AGAIN} ({name}, {times + 1} times or more; the last for: {why})"
     return None
-
-
-def _first_break() -> str:
-    """Why the first place that could not be compiled was left out, where torch reports."""
-    counters = _dynamo("counters")
-    reasons = [*counters["graph_break"], *counters["unimplemented"]] if counters is not None else []
-    return f": {reasons[0].strip().partition(chr(10))[0]}" if reasons else ""
 
 
 def _dynamo(name: str) -> Any:

@@ -29,7 +29,7 @@ PLAIN = (
 
 _NO_DATA = (type, ModuleType, weakref.ref, nn.Module, torch.Generator)
 """Things that an object holds to work with; they are no part of what it holds of the data."""
-MASKS = ("attention_mask", "padding_mask", "mask")
+MASKS = ("['attention_mask']", "['padding_mask']", "['mask']")
 LEAST_WIDTH = 8
 """Rows of fewer ids than this are no sequences."""
 
@@ -73,15 +73,9 @@ def parts_of(value: Any) -> list[Leaf] | None:
         return [("{}", item) for item in sorted(value, key=repr)]  # in an order that every process has
     if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
         return None  # a picture, a column of a table
-    held = fields_of(value)
-    return [(f".{name}", item) for name, item in held.items()] if held else None
-
-
-def fields_of(value: Any) -> dict[str, Any]:
-    """What an object keeps in its ``__dict__`` and its slots."""
     slots = (name for kind in type(value).__mro__ for name in _slots(kind))
-    found = {name: getattr(value, name) for name in slots if hasattr(value, name)}
-    return {**found, **getattr(value, "__dict__", {})}
+    held = {name: getattr(value, name) for name in slots if hasattr(value, name)} | getattr(value, "__dict__", {})
+    return [(f".{name}", item) for name, item in held.items()] if held else None
 
 
 def _slots(kind: type) -> tuple[str, ...]:
@@ -231,21 +225,20 @@ def padding_share(batches: Iterable[Any]) -> float | None:
     padded = whole = 0
     for batch in batches:
         found = list(tensors(batch))
-        rows = [(tensor == 0) for path, tensor in found if _is_mask(path, tensor)]
-        rows = rows[:1] or [ending(tensor) for _, tensor in found if is_ids(tensor)][:1]
+        wide = [(path, tensor) for path, tensor in found if tensor.ndim == 2]
+        rows = [tensor == 0 for path, tensor in wide if path.endswith(MASKS)][:1]
+        rows = (
+            rows
+            or [
+                ending(tensor)
+                for _, tensor in wide
+                if tensor.dtype in (torch.int64, torch.int32) and tensor.shape[1] >= LEAST_WIDTH
+            ][:1]
+        )
         for each in rows:
             padded += int(each.sum())
             whole += each.numel()
     return padded / whole if whole else None
-
-
-def _is_mask(path: str, tensor: torch.Tensor) -> bool:
-    return tensor.ndim == 2 and any(path.endswith(f"['{name}']") for name in MASKS)
-
-
-def is_ids(tensor: torch.Tensor) -> bool:
-    """Whether a tensor may hold rows of token ids."""
-    return tensor.ndim == 2 and tensor.dtype in (torch.int64, torch.int32) and tensor.shape[1] >= LEAST_WIDTH
 
 
 def ending(ids: torch.Tensor) -> torch.Tensor:

@@ -27,7 +27,7 @@ def children(pid: int) -> list[int]:
 
 def parent(pid: int) -> int:
     """The process that another one is a child of; 0 where there is none, or it is gone."""
-    fields = _stat(pid)
+    fields = stat(pid)
     return int(fields[1]) if fields else 0
 
 
@@ -69,7 +69,7 @@ class CpuTimes:
 def cpu_times(*, with_children: bool) -> CpuTimes:
     """Counters now; differences between two of them mean something."""
     faults = None if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    return CpuTimes(own_seconds(with_children=with_children), busy_seconds(), faults)
+    return CpuTimes(own_seconds(with_children=with_children), _busy_seconds(), faults)
 
 
 def own_seconds(*, with_children: bool) -> float:
@@ -77,11 +77,11 @@ def own_seconds(*, with_children: bool) -> float:
     ended = os.times()
     total = time.process_time() + ended.children_user + ended.children_system
     if with_children:
-        total += sum((sum(int(value) for value in _stat(pid)[11:15]) / _TICKS) for pid in descendants())
+        total += sum((sum(int(value) for value in stat(pid)[11:15]) / _TICKS) for pid in descendants())
     return total
 
 
-def busy_seconds() -> float | None:
+def _busy_seconds() -> float | None:
     """CPU seconds that the machine was not idle since boot, all cores, stolen time included."""
     try:
         with open("/proc/stat") as file:
@@ -112,8 +112,9 @@ def foreign_cores(before: CpuTimes, after: CpuTimes, seconds: float) -> float | 
     return None if foreign is None or seconds <= 0 else foreign / seconds
 
 
-def _stat(pid: int) -> list[str]:
-    """What the kernel reports about a process, from its state on; nothing of one that is gone."""
+def stat(pid: int) -> list[str]:
+    """What the kernel reports about a process, from its state (``R``, ``S``, ``T`` stopped ...) on; nothing of one that
+    is gone."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as file:
         return file.read().rpartition(")")[2].split()
     return []

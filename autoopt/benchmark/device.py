@@ -120,7 +120,6 @@ class Device:
             on the CPU what happens on a device whose memory ends.
     """
 
-    kind = "cpu"
     timed_by_events = False
 
     def __init__(self, device: torch.device, memory_limit_bytes: int | None = None) -> None:

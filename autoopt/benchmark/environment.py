@@ -23,8 +23,6 @@ from autoopt.benchmark.cputime import descendants, memory, own_seconds, parent
 from autoopt.benchmark.device import Device, resolve_device
 from autoopt.records import Environment, JsonDict
 
-__all__ = ["environment", "resolve_device"]
-
 _PACKAGES = ("numpy", "torchvision", "triton", "lightning", "transformers", "accelerate", "torch-tb-profiler")
 _TRITON = ("pytorch-triton", "pytorch-triton-rocm", "triton-rocm", "triton-windows")
 """Other names under which triton is distributed."""
@@ -83,16 +81,10 @@ def cpu_name() -> str | None:
     return platform.processor() or None
 
 
-def affinity_cores() -> int:
-    """Cores on which this process may be placed, whatever its container's quota."""
-    return len(cores())
-
-
 def usable_cores(cgroup: Path = _CGROUP) -> int:
     """Cores that this process may use: its affinity, and the quota of its container, rounded down to 1 at least."""
-    cores = affinity_cores()
-    quota = cpu_quota(cgroup)
-    return cores if quota is None else max(1, min(cores, int(quota)))
+    count, quota = len(cores()), cpu_quota(cgroup)
+    return count if quota is None else max(1, min(count, int(quota)))
 
 
 def cpu_quota(cgroup: Path = _CGROUP) -> float | None:

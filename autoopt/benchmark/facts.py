@@ -19,10 +19,10 @@ from torch.utils.data.dataloader import default_collate, default_convert
 from autoopt.benchmark.compiling import repeated_blocks
 from autoopt.benchmark.contents import array_of, bytes_of, leaves, shape_of, tensors, unmoved, unpinned
 from autoopt.benchmark.cputime import memory
+from autoopt.benchmark.fingerprint import same_samples
 from autoopt.benchmark.live import LiveTraining
 from autoopt.benchmark.loader import user_batch_size
 from autoopt.benchmark.losses import is_criterion
-from autoopt.benchmark.same_draws import same_samples
 from autoopt.benchmark.seeding import kept_random_state
 from autoopt.records import JsonDict
 from autoopt.records.facts import DatasetFacts, LoaderFacts, ModelFacts, OptimizerFacts, TensorFacts, WorkloadFacts
@@ -136,7 +136,7 @@ def workload_facts(training: LiveTraining, spec: str) -> WorkloadFacts:
     samples = Samples(workload)
     batch = tuple(_tensor_facts(path, tensor, samples.scale) for path, tensor in tensors(samples.batch))
     model = model_facts(training.model)
-    target = workload.target
+    target, optimizer = workload.target, training.users_optimizer or training.optimizer
     return WorkloadFacts(
         spec=spec,
         name=workload.name
@@ -150,7 +150,13 @@ def workload_facts(training: LiveTraining, spec: str) -> WorkloadFacts:
         dataset=_dataset_facts(workload, samples),
         loader=_loader_facts(workload),
         model=model,
-        optimizer=_optimizer_facts(training),
+        optimizer=OptimizerFacts(
+            type=type(optimizer).__name__,
+            module=type(optimizer).__module__,
+            options=plain_options(optimizer.defaults),
+            groups=len(optimizer.param_groups),
+            has_scheduler=workload.scheduler is not None,
+        ),
         batch=batch,
         batch_bytes=sum(each.bytes for each in batch),
         unpinned=unpinned(samples.batch),
@@ -271,17 +277,6 @@ def _loader_facts(workload: Workload) -> LoaderFacts:
         custom_collate=data._auto_collation and data.collate_fn is not default_collate,
         own_loader=True,
         own_class="" if type(data) is DataLoader else type(data).__name__,
-    )
-
-
-def _optimizer_facts(training: LiveTraining) -> OptimizerFacts:
-    optimizer = training.users_optimizer or training.optimizer
-    return OptimizerFacts(
-        type=type(optimizer).__name__,
-        module=type(optimizer).__module__,
-        options=plain_options(optimizer.defaults),
-        groups=len(optimizer.param_groups),
-        has_scheduler=training.workload.scheduler is not None,
     )
 
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from autoopt.benchmark.clock import DeferredCost, Lap, StageClock
 from autoopt.benchmark.device import Device
-from autoopt.benchmark.distributed.group import Enough, Group
+from autoopt.benchmark.distributed.group import Each, Enough, Group
 from autoopt.benchmark.loader import Lengths
 from autoopt.benchmark.losses import LossRecorder
 from autoopt.records.evaluating import HeldEvaluations
@@ -22,7 +22,6 @@ from autoopt.workload import Target, Workload
 
 Wrap = Callable[[str, Callable[..., Any]], Callable[..., Any]]
 """``wrap(stage, function)``, in place of the function."""
-Each = Callable[[int, float], None]
 Task = TypeVar("Task", bound=Callable[..., Any])
 Values = list[tuple[int, float, float]]
 """Of a metric: the step and the seconds at which each was reported, and the value."""
@@ -251,8 +250,6 @@ class LiveTraining(Protocol):
             UsageError: it was named, and nothing reported it.
         """
         ...
-
-    def host_peak_bytes(self) -> int | None: ...
 
     def close(self) -> None:
         """Ends what it has started next to itself, such as a loader's workers."""

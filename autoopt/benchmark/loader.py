@@ -54,6 +54,7 @@ class Generators:
         self._seed = (seed, label)
         self._own: dict[str, torch.Generator] = {}
         self._users: list[torch.Generator] = []
+        self._shields: list[Shielded] = []
 
     def own(self, name: str) -> torch.Generator:
         """A generator of ours for what has none; seeded anew in every epoch."""
@@ -67,9 +68,24 @@ class Generators:
             self._users.append(generator)
         return generator
 
+    def of_sampler(self, sampler: Any) -> Any:
+        """A sampler of the user's own: given a generator where it has a place for one, shielded otherwise."""
+        given = getattr(sampler, "generator", sampler)
+        if given is None:
+            sampler = copy.copy(sampler)
+            sampler.generator = self.own("order")
+        elif given is not sampler:
+            self.users(given)
+        else:
+            sampler = Shielded(sampler, mix(*self._seed))
+            self._shields.append(sampler)
+        return sampler
+
     def start_epoch(self, epoch: int) -> None:
         for name, generator in self._own.items():
             generator.manual_seed(mix(*self._seed, name, epoch))
+        for shield in self._shields:
+            shield.epoch = epoch
 
     def state(self) -> list[torch.Tensor]:
         """The states of the user's generators; ours follow from the epoch."""
@@ -152,15 +168,11 @@ class InTurn:
 
 @dataclass
 class Loader:
-    """A DataLoader with what an endless run needs to know of it.
-
-    ``draws_base_seed``: each epoch draws one number from the user's generator for its workers' seed.
-    """
+    """A DataLoader with what an endless run needs to know of it."""
 
     loader: DataLoader[Any]
     generators: Generators
     batch_size: int | None
-    shields: tuple[Shielded, ...] = ()
     warnings: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -284,44 +296,36 @@ def rebuilt(
     if type(data) is not DataLoader:
         return _changed_copy(data, dataset, merged, size, generators, warnings)
     generator = generators.users(data.generator) if data.generator is not None else generators.own("workers")
-    shields: list[Shielded] = []
-    how = _sampling(data, dataset, size, merged, generators, shields, mix(seed, label))
+    how = _sampling(data, dataset, size, merged, generators)
     arguments = {**consistent(merged), **how}
     if "batch_sampler" in how:
         arguments.pop("drop_last", None)
     loader: DataLoader[Any] = DataLoader(dataset, generator=generator, **arguments)
     new_size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
-    return Loader(loader, generators, new_size, tuple(shields), warnings)
+    return Loader(loader, generators, new_size, warnings)
 
 
 def _sampling(
-    data: DataLoader[Any],
-    dataset: Any,
-    size: int | None,
-    merged: dict[str, Any],
-    generators: Generators,
-    shields: list[Shielded],
-    seed: int,
+    data: DataLoader[Any], dataset: Any, size: int | None, merged: dict[str, Any], generators: Generators
 ) -> dict[str, Any]:
     """``batch_size`` with ``sampler``, or ``batch_sampler``, as the user's loader has it."""
     if isinstance(data.dataset, IterableDataset):
         return {"batch_size": data.batch_size if size is None else _sized(data, size)}
     if data.batch_size is not None or data.batch_sampler is None:
-        sampler = _sampler(data.sampler, dataset, data.dataset, generators, shields, seed)
+        sampler = _sampler(data.sampler, dataset, data.dataset, generators)
         return {"batch_size": data.batch_size if size is None else _sized(data, size), "sampler": sampler}
-    plain = type(data.batch_sampler) is BatchSampler
-    if plain:
-        given: Any = data.batch_sampler
-        sampler = _sampler(given.sampler, dataset, data.dataset, generators, shields, seed)
+    given: Any = data.batch_sampler
+    if type(given) is BatchSampler:
+        sampler = _sampler(given.sampler, dataset, data.dataset, generators)
         drop = merged["drop_last"] if merged["drop_last"] is not data.drop_last else given.drop_last
         return {"batch_sampler": BatchSampler(sampler, size or given.batch_size, drop)}
-    if size is not None and size != getattr(data.batch_sampler, "batch_size", None):
+    if size is not None and size != getattr(given, "batch_size", None):
         raise WorkloadError(
-            f"the loader has a batch sampler of its own ({type(data.batch_sampler).__name__}), "
+            f"the loader has a batch sampler of its own ({type(given).__name__}), "
             f"which decides the batch size; it cannot be changed to {size}",
             hint="give batch_size and a sampler instead, or leave the batch strategy out with --skip batch",
         )
-    return {"batch_sampler": _own_sampler(data.batch_sampler, generators, shields, seed)}
+    return {"batch_sampler": generators.of_sampler(given)}
 
 
 def _sized(data: DataLoader[Any], size: int) -> int:
@@ -333,7 +337,7 @@ def _sized(data: DataLoader[Any], size: int) -> int:
     return size
 
 
-def _sampler(sampler: Any, dataset: Any, old: Any, generators: Generators, shields: list[Shielded], seed: int) -> Any:
+def _sampler(sampler: Any, dataset: Any, old: Any, generators: Generators) -> Any:
     kind = type(sampler)
     if kind is SequentialSampler:
         return SequentialSampler(dataset if sampler.data_source is old else sampler.data_source)
@@ -345,22 +349,7 @@ def _sampler(sampler: Any, dataset: Any, old: Any, generators: Generators, shiel
             num_samples=sampler._num_samples,
             generator=generators.users(given) if given is not None else generators.own("order"),
         )
-    return _own_sampler(sampler, generators, shields, seed)
-
-
-def _own_sampler(sampler: Any, generators: Generators, shields: list[Shielded], seed: int) -> Any:
-    """A sampler of the user's own: given a generator where it has a place for one, shielded otherwise."""
-    given = getattr(sampler, "generator", sampler)
-    if given is None:
-        sampler = copy.copy(sampler)
-        sampler.generator = generators.own("order")
-        return sampler
-    if given is not sampler:
-        generators.users(given)
-        return sampler
-    shield = Shielded(sampler, seed)
-    shields.append(shield)
-    return shield
+    return generators.of_sampler(sampler)
 
 
 def _options_of(data: DataLoader[Any]) -> dict[str, Any]:

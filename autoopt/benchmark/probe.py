@@ -40,10 +40,8 @@ from autoopt.records import JsonDict
 from autoopt.records.messages import EpochRead, Probe, samples_read
 
 LEAST_STEPS, BATCHES, DRAWN = 12, 16, 8
-"""Steps of training that are taken however long they last, batches at each set of weights, and the most of these whose
-draws are compared: their scatter is known to a fifth then."""
-FEWEST_DRAWN = 8
-"""Batches at each set of weights from which on the draws of all are compared; of fewer those of one."""
+"""Steps of training that are taken however long they last, batches at each set of weights, and how many of these have
+their draws compared: their scatter is known to a fifth then. Of fewer batches those of one are."""
 BEFORE_END, WINDOW = 4, 12
 """Steps that are trained before the end of an epoch, and in all: a momentum has grown by then, and rounding has not."""
 LAST = 8
@@ -276,12 +274,9 @@ class BatchRecorder(Recorder):
         while len(self.losses) < steps:
             if len(self.losses) >= LEAST_STEPS and self._over(began, seconds):
                 break
-            group = training.next()
-            whole = self._whole(group)
-            self._read(whole)
+            group, whole = self._next()
             self.digests.append(step_digest(whole))
             self.orders.append(step_digest(whole, whole_numbers=True))
-            self._hold(whole)
             self.rates.append(float(training.optimizer.param_groups[0]["lr"]))
             scale = training.scaler.get_scale() if training.scaler is not None else None
             losses = training.group.gather(float(training.advance(group).detach()))
@@ -294,10 +289,16 @@ class BatchRecorder(Recorder):
                 kept.evaluated(len(self.losses))
         self._trained, self._step_seconds = len(self.losses), (perf_counter() - began) / max(len(self.losses), 1)
 
-    def _hold(self, group: list[Any]) -> None:
-        if len(self._held) < self._batches and (len(self._held) < FEWEST_DRAWN or self._held_bytes < _HELD_BYTES):
-            self._held.append(group)
-            self._held_bytes += sum(t.numel() * t.element_size() for batch in group for _, t in tensors(batch))
+    def _next(self, *, hold: bool = True) -> tuple[list[Any], list[Any]]:
+        """The micro-batches of the next step, of this process and of all together; they are written down, and held."""
+        group = self.training.next()
+        whole = self._whole(group)
+        self._read(whole)
+        room = len(self._held) < DRAWN or self._held_bytes < _HELD_BYTES
+        if hold and room and len(self._held) < self._batches:
+            self._held.append(whole)
+            self._held_bytes += sum(t.numel() * t.element_size() for batch in whole for _, t in tensors(batch))
+        return group, whole
 
     def _train_on(self, until: int, seconds: float) -> None:
         """Trains to the end of a short training, where that fits; the last steps are written down."""
@@ -306,10 +307,7 @@ class BatchRecorder(Recorder):
             return
         began = perf_counter()
         while self._trained < until and not self._over(began, 2 * seconds):
-            group = self.training.next()
-            whole = self._whole(group)
-            self._read(whole)
-            self._hold(whole)
+            group, _ = self._next()
             if self._trained == until - LAST:
                 self.record("end")
             self.rates.append(float(self.training.optimizer.param_groups[0]["lr"]))
@@ -331,9 +329,7 @@ class BatchRecorder(Recorder):
         seed_everything(mix("window", 0))
         self.record("epoch")
         for _ in range(WINDOW):
-            group = training.next()
-            self._read(self._whole(group))
-            training.whole_step(group)
+            training.whole_step(self._next(hold=False)[0])
             self.record("epoch")
         self._set_rates(rates)
 
@@ -353,9 +349,7 @@ class BatchRecorder(Recorder):
             if before_end and self._trainable and "epoch" not in self.windows:
                 self._across_epochs()
             else:
-                whole = self._whole(self.training.next())
-                self._read(whole)
-                self._hold(whole)
+                self._next()
 
     @property
     def _trainable(self) -> bool:
@@ -377,17 +371,7 @@ class BatchRecorder(Recorder):
         self._roll, self._count = f"{mix(self._roll, step_digest(group)):016x}", self._count + 1
         if self._count % _ROLLED == 0:  # counted from the first step: how many of them were trained may differ
             self._rolled.append(self._roll)
-        epoch = max(self.training.batch_iterator.epoch, 0)
-        while len(self._keys) <= epoch:
-            self._keys.append(set())
-            self.epochs.append(EpochRead(samples=0, distinct=0, seen_before=0))
-        keys = [key for batch in group for key in sample_keys(batch)]
-        earlier = sum(any(key in seen for seen in self._keys[:epoch]) for key in keys)
-        self._keys[epoch].update(keys)
-        known = self.epochs[epoch]
-        self.epochs[epoch] = EpochRead(
-            samples=known.samples + len(keys), distinct=len(self._keys[epoch]), seen_before=known.seen_before + earlier
-        )
+        note_samples(group, max(self.training.batch_iterator.epoch, 0), self._keys, self.epochs)
 
     def _at_weights(self, number: int, held: list[list[Any]], seconds: float, *, evaluates: bool) -> None:
         """Gradients on the held batches, their change under other draws (dropout), and the metric at these weights."""
@@ -401,7 +385,7 @@ class BatchRecorder(Recorder):
                 found.append(self._gradient(group, 0))
         self.gradients[f"gradients{number}"] = np.stack(found)
         if number == 0:
-            few = len(found) < FEWEST_DRAWN
+            few = len(found) < DRAWN
             drawn = [self._gradient(group, seed) for group in held[: 1 if few else DRAWN] for seed in (1, 2)]
             self.gradients["draws"] = np.stack(drawn)
 
@@ -433,6 +417,20 @@ class BatchRecorder(Recorder):
             return None
         self._evaluated = samples
         return metrics[target.metric] if np.isfinite(metrics[target.metric]) else None
+
+
+def note_samples(batches: list[Any], epoch: int, keys: list[set[int]], epochs: list[EpochRead]) -> None:
+    """Adds the samples of batches to what an epoch has read; ``keys``: of the samples of each epoch so far."""
+    while len(keys) <= epoch:
+        keys.append(set())
+    while len(epochs) <= epoch:
+        epochs.append(EpochRead(samples=0, distinct=0, seen_before=0))
+    found, known = [key for batch in batches for key in sample_keys(batch)], epochs[epoch]
+    earlier = sum(any(key in seen for seen in keys[:epoch]) for key in found)
+    keys[epoch].update(found)
+    epochs[epoch] = EpochRead(
+        samples=known.samples + len(found), distinct=len(keys[epoch]), seen_before=known.seen_before + earlier
+    )
 
 
 def move_elsewhere(model: nn.Module) -> None:

@@ -6,6 +6,7 @@ import math
 import statistics
 from dataclasses import replace
 
+from autoopt.benchmark.device import host_peak_bytes
 from autoopt.benchmark.distributed.group import mean_losses, most, slowest_steps, total, without_waiting
 from autoopt.benchmark.kept_weights import KeptWeights, Movement
 from autoopt.benchmark.live import Printed, Stretch
@@ -29,7 +30,13 @@ class RunUnderWay:
 
     Args:
         live: the trial.
-        max_seconds, max_steps, target, evaluate_every, confirm, beyond, keep: see ``autoopt.benchmark.tasks.train``.
+        max_seconds: of training and evaluating.
+        max_steps: optimizer steps; the planned run's where None.
+        target: value of the target metric; the workload's where None. Without either it trains to a limit.
+        evaluate_every: optimizer steps between evaluations; the setup's where None.
+        confirm: evaluations after the first that has the target which must have it as well.
+        beyond: share of the steps so far that is trained on thereafter; no part of the time to the target.
+        keep: a folder for the weights at start, middle and end; none where empty.
     """
 
     def __init__(
@@ -216,7 +223,7 @@ class RunUnderWay:
         if self.group.first:  # what it found is the answer
             found, target, self.told = training.metric_told(self.lines, self.told)
         own = (training.samples, live.build_seconds + live.setup_seconds, training.device.peak_bytes())
-        more = (training.device.allocated_bytes(), training.host_peak_bytes())
+        more = (training.device.allocated_bytes(), host_peak_bytes())
         samples, fixed, peak, allocated, host = zip(*self.group.gather((*own, *more)), strict=True)
         evaluated = training.evaluation.samples if training.evaluation is not None and self.told else None
         points = [self._point(told) for told in self.told]

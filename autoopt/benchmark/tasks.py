@@ -110,28 +110,13 @@ def evaluations(live: TrialContext, count: int, seconds: float, stage: str = "ev
 
 
 @drives
-def train(
-    live: TrialContext,
-    max_seconds: float,
-    max_steps: int | None = None,
-    target: float | None = None,
-    evaluate_every: int | None = None,
-    confirm: int = 0,
-    beyond: float = 0.0,
-    keep: str = "",
-) -> JsonDict:
+def train(live: TrialContext, **arguments: Any) -> JsonDict:
     """Trains from the first step to the target or a limit: a :class:`~autoopt.records.messages.TrainingRun`.
 
     Args:
-        max_seconds: of training and evaluating.
-        max_steps: optimizer steps; the planned run's where None.
-        target: value of the target metric; the workload's where None. Without either it trains to a limit.
-        evaluate_every: optimizer steps between evaluations; the setup's where None.
-        confirm: evaluations after the first that has the target which must have it as well.
-        beyond: share of the steps so far that is trained on thereafter; no part of the time to the target.
-        keep: a folder for the weights at start, middle and end; none where empty.
+        arguments: of :class:`~autoopt.benchmark.run.RunUnderWay`.
     """
-    run = RunUnderWay(live, max_seconds, max_steps, target, evaluate_every, confirm, beyond, keep)
+    run = RunUnderWay(live, **arguments)
     run.go_on()
     document: JsonDict = run.document().model_dump()
     return document
@@ -151,13 +136,12 @@ def train_leg(live: TrialContext, seconds: float, no_further: list[int] | None =
         ``over``; ``run``: the :class:`~autoopt.records.messages.TrainingRun` once it is over; ``seconds`` and ``steps``
         so far.
     """
-    if live.under_way is None:
-        live.under_way = RunUnderWay(live, **arguments)
+    run = live.under_way = live.under_way or RunUnderWay(live, **arguments)
     if no_further is not None:
-        live.under_way.go_no_further(*no_further)
-    over = live.under_way.go_on(seconds)
-    run = live.under_way.document().model_dump() if over else None
-    return {"over": over, "run": run, "seconds": live.under_way.seconds, "steps": live.under_way.steps}
+        run.go_no_further(*no_further)
+    over = run.go_on(seconds)
+    document = run.document().model_dump() if over else None
+    return {"over": over, "run": document, "seconds": run.seconds, "steps": run.steps}
 
 
 @drives
@@ -168,10 +152,9 @@ def train_rung(live: TrialContext, steps: int, **arguments: Any) -> JsonDict:
         steps: at which a level of a search ends.
         arguments: those of :func:`train`; the first level's hold.
     """
-    if live.under_way is None:
-        live.under_way = RunUnderWay(live, **arguments)
-    live.under_way.go_to(steps)
-    document: JsonDict = live.under_way.document().model_dump()
+    run = live.under_way = live.under_way or RunUnderWay(live, **arguments)
+    run.go_to(steps)
+    document: JsonDict = run.document().model_dump()
     return document
 
 

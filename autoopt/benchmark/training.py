@@ -16,15 +16,15 @@ from autoopt.benchmark.batch_iterator import BatchIterator
 from autoopt.benchmark.clock import Lap, StageClock, clock_for, deferred_cost_for, with_epochs
 from autoopt.benchmark.compiling import compile_model, new_graph_hook
 from autoopt.benchmark.contents import added, samples_of
-from autoopt.benchmark.device import Device, host_peak_bytes, open_device
-from autoopt.benchmark.distributed.group import Enough, Group, present
+from autoopt.benchmark.device import Device, open_device
+from autoopt.benchmark.distributed.group import Each, Enough, Group, present
 from autoopt.benchmark.distributed.replicate import load_whole_state, replicate, shared_out, whole_state
 from autoopt.benchmark.distributed.shares import SharedBatches, share_out
 from autoopt.benchmark.distributed.step import SharedStep, by_itself
 from autoopt.benchmark.evaluation import Evaluation
 from autoopt.benchmark.facts import workload_facts
 from autoopt.benchmark.flags import apply_flags
-from autoopt.benchmark.live import Each, Printed, Stretch, Values, Wrap
+from autoopt.benchmark.live import Printed, Stretch, Values, Wrap
 from autoopt.benchmark.loader import lengths, training_loader, validation_loader
 from autoopt.benchmark.losses import LossRecorder, takes_probabilities, transformed_loss
 from autoopt.benchmark.optimizer import make_optimizer, users_factory
@@ -302,15 +302,7 @@ class Training:
 
     def follow(self, enough: Enough, each: Each | None = None, *, most: int | None = None) -> Stretch:
         """The same; nobody evaluates in the meantime."""
-        agreed = self.group.agreed(enough, most)
-        self.group.wait()
-        over = agreed
-        if each is not None:
-
-            def over(done: int, elapsed: float) -> bool:
-                each(done, elapsed)
-                return agreed(done, elapsed)
-
+        over = self.group.stretch(enough, each, most)
         clock, deferred, steps, ended = self.clock, self.deferred_cost, 0, False
         recorder, before = LossRecorder(self.device.kind == "cpu"), sum(self.openings)
         self.stretch = Stretch(recorder)
@@ -537,10 +529,6 @@ class Training:
         self.batch_iterator.load_state_dict(state["batches"])
         set_random_state(state["random"])  # last: finding the place in the data draws numbers
         self.clock.start()
-
-    def host_peak_bytes(self) -> int | None:
-        """Peak resident memory of this process and its workers since the device's ``reset_peak``, bytes."""
-        return host_peak_bytes()
 
     def close(self) -> None:
         """Ends the loader's workers."""

@@ -6,20 +6,20 @@ import os
 from collections.abc import Callable
 from functools import cached_property
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 from autoopt.benchmark import affinity
 from autoopt.benchmark.device import Device, open_device
-from autoopt.benchmark.distributed.group import Group, Place, device_of, join, keep_to_cores, variables
+from autoopt.benchmark.distributed.group import Group, device_of, join, keep_to_cores, variables
+from autoopt.benchmark.fingerprint import same_draws
 from autoopt.benchmark.live import LiveTraining
-from autoopt.benchmark.same_draws import same_draws
 from autoopt.benchmark.seeding import disturb, seed_everything
 from autoopt.benchmark.switching import Switching
 from autoopt.benchmark.training import Training
 from autoopt.benchmark.whatif import SECONDS, ratio_with
 from autoopt.errors import WorkloadError
 from autoopt.loading import importing, validation
-from autoopt.records import JsonDict, Plan
+from autoopt.records import JsonDict
 from autoopt.records.facts import WorkloadFacts
 from autoopt.registry import Registry
 from autoopt.setup import Setup
@@ -28,28 +28,11 @@ from autoopt.workload import Workload
 Emit = Callable[[JsonDict], None]
 
 
-class Spec(Protocol):
-    """The orders of a trial: ``autoopt.trial.protocol.TrialSpec``."""
-
-    workload: str
-    plan: Plan
-    device: str
-    seed: int
-    search_path: tuple[str, ...]
-    memory_limit_bytes: int | None
-    target: float | None
-    disturbed: float
-    same_draws: bool
-
-    @property
-    def rank(self) -> Place | None: ...
-
-
 class TrialContext:
     """The first argument of every task.
 
     Args:
-        spec: workload, plan, device, seed.
+        spec: the orders of the trial, an ``autoopt.trial.protocol.TrialSpec``.
         registry: folds the plan into the setup.
         workload: given instead of built from ``spec.workload`` (tests, ``autoopt.apply``).
         emit: notifies the parent how a task stands.
@@ -69,7 +52,7 @@ class TrialContext:
 
     def __init__(
         self,
-        spec: Spec,
+        spec: Any,
         registry: Registry,
         workload: Workload | None = None,
         emit: Emit | None = None,
@@ -94,7 +77,7 @@ class TrialContext:
             self.workload, self.setup = running.workload, running.setup
             self.group, self._device, self.cores_at_start = running.group, running.device, affinity.AT_START
             return
-        place = getattr(spec, "rank", None)
+        place = spec.rank
         if place is not None:
             os.environ.update(variables(place))
             keep_to_cores(registry.fold(spec.plan), place)
@@ -124,13 +107,10 @@ class TrialContext:
     def device(self) -> Device:
         """Where it trains, opened on first use: after that, ``CUDA_VISIBLE_DEVICES`` says nothing any more."""
         if self._device is None:
-            self._device = open_device(self._device_name, self.spec.memory_limit_bytes)
+            name, place = self.spec.device, self.spec.rank
+            name = name if place is None else device_of(name, place.rank)
+            self._device = open_device(name, self.spec.memory_limit_bytes)
         return self._device
-
-    @property
-    def _device_name(self) -> str:
-        place = getattr(self.spec, "rank", None)
-        return self.spec.device if place is None else device_of(self.spec.device, place.rank)
 
     @property
     def training(self) -> LiveTraining:
@@ -199,9 +179,8 @@ class TrialContext:
     @property
     def target(self) -> float | None:
         """The target's value: the trial's where it overrides the workload's."""
-        if self.spec.target is not None:
-            return self.spec.target
-        return self.workload.target.value if self.workload.target is not None else None
+        own = self.workload.target.value if self.workload.target is not None else None
+        return own if self.spec.target is None else float(self.spec.target)
 
     def close(self) -> None:
         """Ends the loader's workers and drops the run."""

@@ -10,6 +10,7 @@ from time import perf_counter
 
 from autoopt.benchmark.compiling import compilations, trouble
 from autoopt.benchmark.cputime import cpu_times, foreign_seconds, page_faults
+from autoopt.benchmark.device import host_peak_bytes
 from autoopt.benchmark.distributed.group import Enough, merged
 from autoopt.benchmark.live import LiveTraining
 from autoopt.benchmark.steady import Steady, cycle_of, epoch_start, find_steady, warmup_excess
@@ -76,7 +77,7 @@ def run_block(
         foreign_cpu_seconds=foreign_seconds(before, after),
         peak_memory_bytes=device.peak_bytes(),
         allocated_memory_bytes=device.allocated_bytes(),
-        peak_host_memory_bytes=training.host_peak_bytes(),
+        peak_host_memory_bytes=host_peak_bytes(),
         allocation_retries=device.allocation_retries() - retries,
         recompilations=compilations() - compiled,
         late_seconds=ramp_paid + paid,

@@ -107,10 +107,6 @@ def _fits(training: LiveTraining) -> bool:
     return 2 * (size + size) < free  # two copies of the model, with gradients
 
 
-class _NotTrainedError(Exception):
-    """The loss did not go through the copy: it holds a model of its own."""
-
-
 def _once(training: LiveTraining, model: nn.Module, batch: Any, autocast: Any, matmul: str | None) -> float:
     """Seconds of one forward and backward."""
     model.zero_grad(set_to_none=True)
@@ -123,7 +119,7 @@ def _once(training: LiveTraining, model: nn.Module, batch: Any, autocast: Any, m
         training.device.synchronize()
         passed = training.device.now() - began
     if all(parameter.grad is None for parameter in model.parameters()):
-        raise _NotTrainedError
+        raise ValueError("the loss did not go through the copy: it holds a model of its own")
     return passed
 
 

@@ -55,7 +55,8 @@ def describe_machine(device_name: str) -> tuple[Environment, list[Doubt]]:
     Raises:
         EnvironmentLacks: there is no such device.
     """
-    from autoopt.benchmark.environment import environment, resolve_device
+    from autoopt.benchmark.device import resolve_device
+    from autoopt.benchmark.environment import environment
     from autoopt.cli.doubts import doubts, probe
     from autoopt.simplify.peaks import measured_peaks
 

@@ -126,12 +126,13 @@ def probe(
     """Reads this machine; the arguments are what only torch knows."""
     import psutil
 
-    from autoopt.benchmark.environment import affinity_cores, compiler, cpu_quota
+    from autoopt.benchmark.affinity import cores
+    from autoopt.benchmark.environment import compiler, cpu_quota
 
     memory, swap = psutil.virtual_memory(), psutil.swap_memory()
     battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
     return Readings(
-        cores=affinity_cores(),
+        cores=len(cores()),
         load=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         quota=cpu_quota(),
         threads=threads,

@@ -35,7 +35,7 @@ def optimize_command(workload: str | None, words: tuple[str, ...], **given: Any)
     resume` continues. The options may also stand in [tool.autoopt] of pyproject.toml; the command line wins.
     """
     options = read_options(given)
-    from autoopt.running.checks import check_command
+    from autoopt.running.baseline_spec import check_command
     from autoopt.script.command import read
     from autoopt.trial.start import begin_server
 

@@ -48,7 +48,7 @@ def profile_command(
     options = read_options(given)
     named = parse_choices(tools, TOOLS) if tools else ()
     from autoopt.cli.output import say, stdout_kept
-    from autoopt.running.checks import check_command
+    from autoopt.running.baseline_spec import check_command
     from autoopt.script.command import read
     from autoopt.trial.start import begin_server
 

@@ -6,7 +6,7 @@ compares and evaluates them. Where weights differ by more than they would alone,
 random samples, and gradients at the baseline's weights and the optimizers' updates show whether it is rounding.
 
 A function's evaluation is called, on data that are pinned. A script evaluates in its own loop: the judge lets a process
-of the baseline train on with the weights held until it has evaluated them (``autoopt.script.held``).
+of the baseline train on with the weights held until it has evaluated them (``autoopt.script.tasks``).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from autoopt.trial.remote.launcher import AnyTrial
 TAMPERED = "what the baseline's evaluation reads was changed while it was compared"
 
 _TASKS = "autoopt.comparing.tasks"
-_HELD = "autoopt.script.held:evaluate"
+_HELD = "autoopt.script.tasks:evaluate"
 _TIMEOUT = 600.0
 """Seconds of one evaluation at the most."""
 

@@ -17,7 +17,7 @@ from autoopt.benchmark.fingerprint import digest
 from autoopt.benchmark.seeding import disturb, mix, seed_everything
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.records import JsonDict
-from autoopt.script.held import LOSSES
+from autoopt.script.tasks import LOSSES
 
 _PINNED = 512
 _MOVED = 0.01

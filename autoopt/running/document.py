@@ -24,8 +24,8 @@ from autoopt.records import (
     Snippets,
     WorkloadSummary,
 )
-from autoopt.script.advice import advice_of
 from autoopt.script.command import Build, Script
+from autoopt.script.sites import advice_of
 from autoopt.search.decided import decided
 from autoopt.search.outcome import Outcome, more_budget, spending
 from autoopt.simplify.costly import costly_lines

@@ -43,7 +43,7 @@ _STOPPING = b"\nfinishing this trial, then verifying and reporting; Ctrl-C again
 
 
 def optimize_run(workload: Build | Script, options: Options, *, listeners: Sequence[Listener] = ()) -> Result:
-    """One run that was checked (``running.checks``), from an empty directory to its documents.
+    """One run that was checked (``running.baseline_spec``), from an empty directory to its documents.
 
     Raises:
         AutooptError: nothing was written but the journal and the logs.

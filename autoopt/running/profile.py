@@ -34,7 +34,7 @@ def profile_run(
     on_profiled: Callable[[Profiled], None] = lambda found: None,
     announce: Listener = lambda event: None,
 ) -> Profile:
-    """Benchmark and simplify only, once checked (``running.checks``); writes profile.json and a trace.
+    """Benchmark and simplify only, once checked (``running.baseline_spec``); writes profile.json and a trace.
 
     Args:
         tools: profilers to run afterwards (``autoopt.profilers.TOOLS``), each reported to ``on_profiled``.

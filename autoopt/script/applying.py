@@ -1,4 +1,4 @@
-"""How a setup is put on a script, at the sites where its objects are made and called."""
+"""How a setup is put on a script, at the sites where its objects are made and called; and training in little memory."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader
 from autoopt.benchmark.affinity import bind
 from autoopt.benchmark.compiling import compile_model
 from autoopt.benchmark.contents import tensors
+from autoopt.benchmark.cputime import memory
 from autoopt.benchmark.distributed.replicate import compress
 from autoopt.benchmark.flags import apply_flags
 from autoopt.benchmark.loader import check_workers, consistent, recollate, reorder
@@ -29,17 +30,22 @@ from autoopt.benchmark.optimizer import make_optimizer, users_factory
 from autoopt.benchmark.saving import save_beside, wait_until_saved
 from autoopt.benchmark.seeding import disturb, kept_random_state, mix
 from autoopt.errors import WorkloadError
-from autoopt.records import Site, Sites
+from autoopt.records import Sites
 from autoopt.script.draws import own_draws
-from autoopt.script.frames import Found, maker_place, shown, user_place
+from autoopt.script.frames import maker_place, shown, user_place
 from autoopt.script.loaders import Watcher
 from autoopt.script.sayable import marks_steps, unsayable
+from autoopt.script.session import Session
 from autoopt.script.torch_hooks import TorchHooks
 from autoopt.setup import Distributed, Setup
 from autoopt.simplify.costly import CALLS
 
 _ALONE = re.compile(r"\s*[\w.]+\(\s*\)\s*(#.*)?")
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+LEFT = 0.1
+"""Share of the host's memory that stays free."""
+_Kept = tuple[bool, torch.Tensor]
+"""Whether it is a copy on the host, and it."""
 
 
 class UnblockedMoves(Watcher):
@@ -82,16 +88,56 @@ class MarkedSteps(Watcher):
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
 
 
+class Lean(Watcher):
+    """Trains a script that does not fit into its device's memory all the same, so that it can be watched.
+
+    What its backward passes need waits on the host from the first training call on, and its optimizers update one
+    parameter after the other: the same steps, slowly, in the memory of weights, gradients and optimizer states.
+
+    Args:
+        session: whose device they come from.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._kept: Any = None
+        self._weights: set[int] = set()
+
+    def root_found(self, model: nn.Module) -> None:
+        self._weights |= {_memory_of(parameter) for parameter in model.parameters()}
+        if self._kept is None:
+            self._kept = torch.autograd.graph.saved_tensors_hooks(self._keep, self._given_back)
+            self._kept.__enter__()  # until the process ends
+
+    def optimizer_made(self, optimizer: Optimizer) -> None:
+        for group in optimizer.param_groups:
+            if "foreach" in group:
+                group["foreach"] = False
+
+    def _keep(self, tensor: torch.Tensor) -> _Kept:
+        device = self._session.device
+        assert device is not None, "models are called in training"
+        movable = tensor.layout == torch.strided and tensor.device == device.torch
+        if not movable or _memory_of(tensor) in self._weights:  # which stay anyway
+            return False, tensor
+        whole, free = memory()
+        if free - tensor.nbytes < LEFT * whole:
+            return False, tensor  # an error of the device is caught, a kill by the kernel is not
+        return True, device.to_host(tensor)
+
+    def _given_back(self, kept: _Kept) -> torch.Tensor:
+        moved, tensor = kept
+        device = self._session.device
+        return device.from_host(tensor) if moved and device is not None else tensor
+
+
+def _memory_of(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
 def stands_alone(file: str, line: int) -> bool:
     """Whether a line is a call without arguments and nothing else, so that nobody asks what it returns."""
     return _ALONE.fullmatch(linecache.getline(file, line).rstrip("\n")) is not None
-
-
-def place_and_call(text: str) -> tuple[str, int, str]:
-    """File, line and call of ``train.py:9 gc.collect``."""
-    place, call = text.rsplit(" ", 1)
-    file, line = place.rsplit(":", 1)
-    return file, int(line), call
 
 
 def leave_out(calls: Iterable[str]) -> None:
@@ -105,10 +151,12 @@ def leave_out(calls: Iterable[str]) -> None:
     """
     owners = {name: (module, attribute) for module, attribute, name in CALLS if name != "print"}
     places: dict[str, set[tuple[str, int]]] = {}
-    for file, line, call in map(place_and_call, calls):
+    for text in calls:
+        place, call = text.rsplit(" ", 1)
+        file, line = place.rsplit(":", 1)
         if call not in owners:
             raise ValueError(f"{call} cannot be left out; {', '.join(sorted(owners))} can")
-        places.setdefault(call, set()).add((file, line))
+        places.setdefault(call, set()).add((file, int(line)))
     for call, lines in places.items():
         module, attribute = owners[call]
         owner = import_module(module)
@@ -126,12 +174,6 @@ def _without(call: Callable[..., Any], places: set[tuple[str, int]]) -> Callable
         return call(*args, **kwargs)
 
     return called
-
-
-def _makes(site: Site, found: Found) -> bool:
-    """Whether a site is of the call at this place; one of earlier records may not know where its call ends."""
-    here = (site.file, site.line) == (found.place.file, found.place.line)
-    return here and site.end_column in (None, found.end_column)
 
 
 class Applying:
@@ -259,7 +301,11 @@ class Applying:
         call = self._calls[place]
         self._calls[place] += 1
         own, others = (
-            [site for site in self.sites.of(kind) if _makes(site, found)]
+            [
+                site
+                for site in self.sites.of(kind)  # one of earlier records may not know where its call ends
+                if (site.file, site.line) == place[:2] and site.end_column in (None, found.end_column)
+            ]
             for kind in ("loader_training", "loader_validation")
         )
         if own and (not others or any(call in site.calls for site in own)):

@@ -19,8 +19,7 @@ from typing import Any
 from autoopt.benchmark.affinity import cores
 from autoopt.errors import WorkloadError
 from autoopt.records import Record
-from autoopt.script.frames import begin_here
-from autoopt.script.imports import ImportClock
+from autoopt.script.frames import ImportClock, begin_here
 from autoopt.trial.channel import Channel
 from autoopt.trial.protocol import TrialSpec
 
@@ -92,8 +91,11 @@ def guard(writable: Iterable[str]) -> None:
 
 
 def when_imported(name: str, then: Callable[[], None], *, before: Callable[[], None] | None = None) -> None:
-    """Calls ``then`` once a module that is not imported yet has been, and ``before`` as it is about to be."""
-    sys.meta_path.insert(0, _Waiting(name, then, before))
+    """Calls ``then`` once a module has been imported, now where it is, and ``before`` as it is about to be."""
+    if name in sys.modules:
+        then()
+    else:
+        sys.meta_path.insert(0, _Waiting(name, then, before))
 
 
 class _Waiting(importlib.abc.MetaPathFinder):
@@ -148,14 +150,11 @@ def listen(orders: Orders, channel: Channel | None) -> ScriptProcess:
         guard(orders.writable)
     if channel is not None:
         process.answer(channel)
-    if "torch" in sys.modules:
-        try:
-            process.listen()
-        except Exception as error:  # the plan cannot be applied: notify the parent, as if the script imports torch
-            process.end(error)
-            raise
-    else:
+    try:
         when_imported("torch", process.listen, before=process.torch_comes)
+    except Exception as error:  # it is, and the plan cannot be applied: notify the parent, as if the script imports it
+        process.end(error)
+        raise
     return process
 
 

@@ -84,11 +84,13 @@ class _Draws:
             try:
                 return plain(fetcher, possibly_batched_index)
             finally:
+                drawn = set()
                 for which, state in outside.items():
                     before, inside[which] = inside[which], _GENERATORS[which][0]()
-                    used.look(which, before, inside[which])
+                    if used.left and not _GENERATORS[which][2](before, inside[which]):
+                        drawn.add(which)
                     _GENERATORS[which][1](state)
-                used.looked()
+                used.look(drawn)
 
         return fetch
 
@@ -106,17 +108,14 @@ class _Used:
 
     def __init__(self) -> None:
         self.generators: tuple[int, ...] = (0, 1, 2)
-        self._left = _LOOKS
+        self.left = _LOOKS
         self._drawn: set[int] = set()
 
-    def look(self, which: int, before: Any, after: Any) -> None:
-        if self._left and which not in self._drawn and not _GENERATORS[which][2](before, after):
-            self._drawn.add(which)
-
-    def looked(self) -> None:
-        if self._left:
-            self._left -= 1
-            if not self._left:
+    def look(self, drawn: set[int]) -> None:
+        """A batch has drawn from these."""
+        if self.left:
+            self.left, self._drawn = self.left - 1, self._drawn | drawn
+            if not self.left:
                 self.generators = tuple(sorted(self._drawn))
 
 

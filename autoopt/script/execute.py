@@ -51,11 +51,6 @@ def runs_here(command: Sequence[str]) -> bool:
     return not words[0].startswith("-") or (words[0] == "-m" and len(words) > 1)
 
 
-def folder_of(words: Sequence[str]) -> str:
-    """The folder that the interpreter puts first on ``sys.path``: the script's own; for a module, the present one."""
-    return os.getcwd() if words[0] == "-m" else os.path.dirname(os.path.realpath(words[0]))
-
-
 def run(words: Sequence[str], process: ScriptProcess) -> None:
     """Runs a script to its end, and then what it leaves to be done at the end of its interpreter.
 
@@ -134,7 +129,9 @@ def run_here(channel: Channel, first: JsonDict) -> None:
     os.environ.update(environment)
     assert orders.spec.script is not None
     gc.unfreeze()  # the script's own collections are to look at as much as in an interpreter of its own
-    sys.path[:] = [folder_of(words[1:]), *(orders.spec.script.path or sys.path)]
+    # first of all, as an interpreter has it: the script's own folder; for a module, the present one
+    first_of_all = os.getcwd() if words[1] == "-m" else os.path.dirname(os.path.realpath(words[1]))
+    sys.path[:] = [first_of_all, *(orders.spec.script.path or sys.path)]
     run(words[1:], listen(orders, channel))
 
 

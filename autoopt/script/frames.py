@@ -1,20 +1,27 @@
-"""Lines of the user's own code on the call stack: frames of libraries and of autoopt are skipped."""
+"""Lines of the user's own code on the call stack, and the seconds of their imports; torch is not needed.
+
+Frames of libraries and of autoopt are skipped."""
 
 from __future__ import annotations
 
+import builtins
 import functools
 import importlib.util
 import os
 import site
 import sys
 import sysconfig
+import threading
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from time import perf_counter
 from types import FrameType, ModuleType
+from typing import Any
 
-from autoopt.records import Place
+from autoopt.records import Place, Site
 
 _OWN = str(Path(__file__).resolve().parents[1]) + os.sep
 _TORCH = tuple(
@@ -22,6 +29,11 @@ _TORCH = tuple(
     for place in getattr(importlib.util.find_spec("torch"), "submodule_search_locations", None) or ()
 )
 
+NEEDED = frozenset({"torch", "numpy"})
+"""Modules that a training needs in any case."""
+MOST = 5
+LEAST = 0.05
+"""Seconds below which an import is not reported."""
 _folder = ""
 
 
@@ -77,15 +89,17 @@ def constructs(frame: FrameType, made: object) -> bool:
     return code.co_argcount > 0 and frame.f_locals.get(code.co_varnames[0]) is made
 
 
-def callers() -> tuple[Place, ...]:
-    """The user's lines that led here, from the innermost to the outermost."""
-    frame: FrameType | None = sys._getframe(1)
-    found = []
+def users_frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """Frames of the user's own code, from this one on, the innermost first."""
     while frame is not None:
         if is_users(frame.f_code.co_filename):
-            found.append(place_of(frame))
+            yield frame
         frame = frame.f_back
-    return tuple(found)
+
+
+def callers() -> tuple[Place, ...]:
+    """The user's lines that led here, from the innermost to the outermost."""
+    return tuple(map(place_of, users_frames(sys._getframe(1))))
 
 
 def editable_place(frame: FrameType | None) -> Found | None:
@@ -94,13 +108,11 @@ def editable_place(frame: FrameType | None) -> Found | None:
     A package next to the folder is the user's, too, as far as anybody knows; its lines are in no patch.
     """
     found = user_place(frame)
-    place = found
-    while place is not None and os.path.isabs(place.place.file) and frame is not None:
-        while frame is not None and not is_users(frame.f_code.co_filename):
-            frame = frame.f_back
-        frame = frame.f_back if frame is not None else None
-        place = user_place(frame) if frame is not None else None
-    return found if place is None or place is found else Found(place.place, direct=False)
+    if found is None or not os.path.isabs(found.place.file):
+        return found
+    places = map(place_of, users_frames(frame))
+    place = next((place for place in places if not os.path.isabs(place.file)), None)
+    return found if place is None else Found(place, direct=False)
 
 
 def called_by_user(depth: int = 2) -> bool:
@@ -136,13 +148,10 @@ def names_of(*wanted: object) -> dict[str, str]:
     A name is a variable or a variable's attribute, such as ``self.model``.
     """
     found: dict[str, str] = {}
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if is_users(frame.f_code.co_filename):
-            name = _name_in(frame.f_locals, wanted)
-            if name is not None:
-                found.setdefault(_function(frame), name)
-        frame = frame.f_back
+    for frame in users_frames(sys._getframe(1)):
+        name = _name_in(frame.f_locals, wanted)
+        if name is not None:
+            found.setdefault(_function(frame), name)
     return found
 
 
@@ -200,3 +209,64 @@ def _libraries() -> tuple[str, ...]:
     folders = {*named, *site.getsitepackages(), site.getusersitepackages()}
     real = {os.path.realpath(folder) for folder in folders if folder}
     return tuple(sorted(os.path.abspath(folder) + os.sep for folder in {*filter(None, folders), *real}))
+
+
+class ImportClock:
+    """Times imports in the main thread, until :meth:`stop`.
+
+    Attributes:
+        seconds: of all of them.
+        lines: seconds by the user's file, line, end line and module: of what a line imports itself, without what lines
+            of the user's own modules import one after the other.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.lines: defaultdict[tuple[str, int, int, str], float] = defaultdict(float)
+        self._plain: Any = None
+        self._timed: Any = None
+        self._depth, self._inner = 0, 0.0
+
+    def start(self) -> None:
+        plain = self._plain = builtins.__import__
+        main = threading.main_thread()
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            frame = sys._getframe().f_back
+            if threading.current_thread() is not main or args[0] in sys.modules or frame is None:
+                return plain(*args, **kwargs)
+            users = is_users(frame.f_code.co_filename)
+            if self._depth and not users:
+                return plain(*args, **kwargs)
+            before, self._inner = self._inner, 0.0
+            self._depth += 1
+            began = perf_counter()
+            try:
+                return plain(*args, **kwargs)
+            finally:
+                passed = perf_counter() - began
+                self._depth -= 1
+                if users:
+                    place = place_of(frame)
+                    self.lines[place.file, place.line, place.end_line, args[0]] += passed - self._inner
+                self._inner = before + passed
+                self.seconds += 0.0 if self._depth else passed
+
+        self._timed = builtins.__import__ = timed
+
+    def stop(self) -> float:
+        """Puts the import back as it was; seconds so far."""
+        if self._timed is not None and builtins.__import__ is self._timed:
+            builtins.__import__ = self._plain
+        return self.seconds
+
+
+def import_sites(*clocks: ImportClock) -> tuple[Site, ...]:
+    """The lines whose imports take longest, the longest first."""
+    lines = [each for clock in clocks for each in clock.lines.items()]
+    told = [each for each in lines if each[1] >= LEAST and each[0][3].split(".")[0] not in NEEDED]
+    told.sort(key=lambda each: -each[1])
+    return tuple(
+        Site(kind="import", file=file, line=line, end_line=end, call=module, options={"seconds": round(seconds, 3)})
+        for (file, line, end, module), seconds in told[:MOST]
+    )

@@ -5,18 +5,25 @@ from __future__ import annotations
 import ast
 import functools
 import math
+import operator
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
 
 from torch.utils.data import DataLoader
 
-from autoopt.script.frames import is_users
+from autoopt.script.frames import is_users, users_frames
 
 _Rest = Literal["stepped", "dropped"]
 _Loop = ast.For | ast.While | ast.AsyncFor
+_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+}
 _TRAINERS = frozenset(
     (
         "transformers.trainer.Trainer",
@@ -82,18 +89,14 @@ def _ends(loop: _Loop, outermost: _Loop, frame: FrameType, batches_per_step: int
             runs = -(-(bound - begins) // by)
             if line is not None:  # seen in the run that counts, or the next; its step may come before or after
                 runs += (counted.lineno > line) - (line < frame.f_lineno)
-            if runs > 0:
-                yield runs * (batches_per_step if _within_one(loop, counted.lineno, frame.f_lineno) else 1)
+            if runs > 0:  # where one condition guards the counter and the step, it counts steps, not batches
+                guards = (node for node in ast.walk(loop) if isinstance(node, ast.If))
+                both = any(_holds(guard, counted.lineno) and _holds(guard, frame.f_lineno) for guard in guards)
+                yield runs * (batches_per_step if both else 1)
 
 
 def _nested(loop: _Loop) -> list[_Loop]:
     return [node for node in ast.walk(loop) if isinstance(node, ast.For | ast.While) and node is not loop]
-
-
-def _within_one(loop: _Loop, *lines: int) -> bool:
-    """Whether one condition within a loop guards all these lines: a counter there counts steps, not batches."""
-    guards = (node for node in ast.walk(loop) if isinstance(node, ast.If))
-    return any(all(_holds(guard, line) for line in lines) for guard in guards)
 
 
 def _conditions(loop: _Loop) -> Iterator[tuple[ast.expr, int | None]]:
@@ -121,7 +124,7 @@ def _bound(test: ast.expr, counter: str, frame: FrameType, stays: bool) -> int |
         return min((each for each in found if each is not None), default=None)
     if not isinstance(test, ast.Compare) or len(test.ops) != 1:
         return None
-    left, operator, right = test.left, test.ops[0], test.comparators[0]
+    left, compared, right = test.left, test.ops[0], test.comparators[0]
     if ast.unparse(left) != counter:
         return None
     value = _value(right, frame)
@@ -129,7 +132,7 @@ def _bound(test: ast.expr, counter: str, frame: FrameType, stays: bool) -> int |
         return None
     at = (ast.Lt, ast.NotEq) if stays else (ast.GtE, ast.Eq)
     after = ast.LtE if stays else ast.Gt
-    return value if isinstance(operator, at) else value + 1 if isinstance(operator, after) else None
+    return value if isinstance(compared, at) else value + 1 if isinstance(compared, after) else None
 
 
 def _begins(counter: ast.expr, frame: FrameType) -> int | None:
@@ -151,14 +154,10 @@ def steps_per_epoch(batches: int, batches_per_step: int) -> int:
         batches: that the loader gives.
         batches_per_step: that one training step takes.
     """
-    frame: FrameType | None = sys._getframe(1)
-    rest: _Rest | None = None
-    while frame is not None and rest is None:
-        if is_users(frame.f_code.co_filename):
-            rests = (_remainder(loop, frame.f_lineno) for loop in _loops(frame))
-            rest = next((each for each in rests if each is not None), None)
-        frame = frame.f_back
-    return _steps(batches, batches_per_step, rest or "dropped")
+    frames = users_frames(sys._getframe(1))
+    rests = (_remainder(loop, frame.f_lineno) for frame in frames for loop in _loops(frame))
+    rest: _Rest = next((each for each in rests if each is not None), "dropped")
+    return _steps(batches, batches_per_step, rest)
 
 
 def _steps(batches: int, batches_per_step: int, rest: _Rest) -> int:
@@ -215,28 +214,10 @@ def _of_trainer(frame: FrameType) -> int | None:
 
 
 def _loops(frame: FrameType) -> list[_Loop]:
-    """The loops around the line that a frame is at, within its own function."""
-    tree = _tree(frame.f_code.co_filename)
-    if tree is None:
-        return []
-    line = frame.f_lineno
-    body: ast.AST = tree
-    if frame.f_code.co_name != "<module>":
-        functions = [
-            node
-            for node in ast.walk(tree)
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-            and node.name == frame.f_code.co_name
-            and node.lineno <= line <= (node.end_lineno or node.lineno)
-        ]
-        if not functions:
-            return []
-        body = functions[-1]
-    return [
-        node
-        for node in ast.walk(body)
-        if isinstance(node, ast.For | ast.While) and node.body[0].lineno <= line <= (node.body[-1].end_lineno or 0)
-    ]
+    """The loops around the line that a frame is at, within its own function, the outermost first."""
+    tree, begins = _tree(frame.f_code.co_filename), frame.f_code.co_firstlineno
+    loops = (node for node in ast.walk(tree or ast.Module([], [])) if isinstance(node, ast.For | ast.While))
+    return [loop for loop in loops if loop.lineno >= begins and _holds(loop, frame.f_lineno)]
 
 
 @functools.cache
@@ -293,18 +274,11 @@ def _value(node: ast.AST, frame: FrameType) -> Any:
     if isinstance(node, ast.Attribute):
         owner = _value(node.value, frame)
         return getattr(owner, "__dict__", {}).get(node.attr)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub | ast.Mult | ast.FloorDiv):
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
         left, right = _value(node.left, frame), _value(node.right, frame)
         if not isinstance(left, int) or not isinstance(right, int) or (isinstance(node.op, ast.FloorDiv) and not right):
             return None
-        match node.op:
-            case ast.Add():
-                return left + right
-            case ast.Sub():
-                return left - right
-            case ast.Mult():
-                return left * right
-        return left // right
+        return _OPERATORS[type(node.op)](left, right)
     if isinstance(node, ast.Call) and _called(node) in ("range", "int", "len") and isinstance(node.func, ast.Name):
         values = [_value(argument, frame) for argument in node.args]
         if _called(node) == "range":

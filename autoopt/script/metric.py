@@ -121,10 +121,7 @@ def overhear(line: Callable[[str], None], tracked: Callable[[str, Any], None] | 
     tell = tracked or told
     for module in dict.fromkeys((*(module for module, _, _ in _TRACKERS), *_LIGHTNING)):
         listen = _listen_to_lightning if module in _LIGHTNING else _listen_to_tracker
-        if module in sys.modules:
-            listen(module, tell)
-        else:
-            when_imported(module, functools.partial(listen, module, tell))
+        when_imported(module, functools.partial(listen, module, tell))
 
 
 def spoken(key: str, value: float) -> str:

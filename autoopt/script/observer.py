@@ -23,7 +23,6 @@ from torch.utils.weak import WeakIdKeyDictionary
 from autoopt.benchmark.compiling import is_torchs, repeated_blocks
 from autoopt.benchmark.facts import plain_options
 from autoopt.records import JsonDict, Place, Site, SiteKind, Sites
-from autoopt.script.advice import not_found
 from autoopt.script.applying import stands_alone
 from autoopt.script.boot import when_imported
 from autoopt.script.frames import (
@@ -37,6 +36,7 @@ from autoopt.script.frames import (
     user_place,
 )
 from autoopt.script.loaders import Watcher
+from autoopt.script.sites import not_found
 from autoopt.script.torch_hooks import Passes, TorchHooks, period_of
 from autoopt.simplify.costly import CALLS
 
@@ -178,10 +178,7 @@ class Observer(Watcher):
         lazy: Any = torch_parameters  # its declarations leave the mixin out
         self._around(lazy.UninitializedTensorMixin, "materialize", lambda *_: setattr(self, "_late", True))
         for module in TRAINERS:
-            if module in sys.modules:
-                self._trainers(module)
-            else:
-                when_imported(module, functools.partial(self._trainers, module))
+            when_imported(module, functools.partial(self._trainers, module))
         for owner, attribute, name in CALLS:
             self._timed(sys.modules[owner], attribute, name)
         for name in WAITS:

@@ -20,13 +20,23 @@ from torch.utils._pytree import tree_leaves
 
 from autoopt.benchmark.contents import PLAIN, leaves
 from autoopt.benchmark.distributed.group import mean_losses
-from autoopt.benchmark.fingerprint import Array, digests, has_fractions, sample_keys, without_draws
-from autoopt.benchmark.probe import BEFORE_END, LAST, LEAST_STEPS, WINDOW, Asked, Recorder, kept_state, move_elsewhere
+from autoopt.benchmark.fingerprint import Array, digests, has_fractions, without_draws
+from autoopt.benchmark.probe import (
+    BEFORE_END,
+    LAST,
+    LEAST_STEPS,
+    WINDOW,
+    Asked,
+    Recorder,
+    kept_state,
+    move_elsewhere,
+    note_samples,
+)
 from autoopt.benchmark.seeding import mix, seed_everything
 from autoopt.records import JsonDict
 from autoopt.records.messages import EpochRead, samples_read
-from autoopt.script.held import HeldWeights
 from autoopt.script.loaders import Watcher
+from autoopt.script.tasks import HeldWeights
 
 _ROUNDS = 8
 """Batches at each set of weights, where nobody says how many. Never fewer than asked, however long they take: both
@@ -89,7 +99,7 @@ class StepData(Watcher):
         if training:
             self.given = True
             self._hold(*digests(batch))
-            self._read(batch)
+            note_samples([batch], self.epoch, self._keys, self.epochs)
 
     def forward(self, model: nn.Module, args: Any, kwargs: Any, training: bool) -> None:
         if training:
@@ -129,19 +139,6 @@ class StepData(Watcher):
             return False
         return any(_same_numbers(value, output) for output in (*self._outputs, *self._outputs_before))
 
-    def _read(self, batch: Any) -> None:
-        epoch = self.epoch
-        while len(self.epochs) <= epoch:
-            self.epochs.append(EpochRead(samples=0, distinct=0, seen_before=0))
-        keys, known = sample_keys(batch), self.epochs[epoch]
-        earlier = sum(any(key in seen for seen in self._keys[:epoch]) for key in keys)
-        self._keys[epoch].update(keys)
-        self.epochs[epoch] = EpochRead(
-            samples=known.samples + len(keys),
-            distinct=len(self._keys[epoch]),
-            seen_before=known.seen_before + earlier,
-        )
-
     def step_ended(self) -> None:
         """Takes the digests of the step that has ended."""
         self.steps += 1
@@ -157,12 +154,11 @@ class StepData(Watcher):
         """Batches that all processes have read: a step's batches are those of all ranks, an epoch's samples as well."""
         if group.size == 1:
             return
-        ranks = group.gather((self.digests, self.orders, self._keys, self._labels))
-        self.digests = ["".join(step) for step in zip(*(each[0] for each in ranks), strict=False)]
-        self.orders = ["".join(step) for step in zip(*(each[1] for each in ranks), strict=False)]
-        self._labels = all(each[3] for each in ranks)
-        epochs = [set().union(*keys) for keys in zip(*(each[2] for each in ranks), strict=False)]
-        samples = group.gather([epoch.samples for epoch in self.epochs])
+        own = (self.digests, self.orders, self._keys, self._labels, [epoch.samples for epoch in self.epochs])
+        digests, orders, keys, labels, samples = zip(*group.gather(own), strict=True)
+        self.digests, self.orders = (["".join(step) for step in zip(*each, strict=False)] for each in (digests, orders))
+        self._labels = all(labels)
+        epochs = [set().union(*each) for each in zip(*keys, strict=False)]
         self.epochs = [
             EpochRead(
                 samples=sum(rank[number] for rank in samples if number < len(rank)),

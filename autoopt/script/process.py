@@ -13,26 +13,22 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from autoopt.benchmark.clock import Lap
 from autoopt.benchmark.contents import samples_of
-from autoopt.benchmark.fingerprint import digests
+from autoopt.benchmark.fingerprint import digests, same_draws
 from autoopt.benchmark.losses import takes_probabilities
-from autoopt.benchmark.same_draws import same_draws
 from autoopt.benchmark.seeding import mix, seed_everything
 from autoopt.benchmark.steady import epoch_start, excess
 from autoopt.records import RunParts, Sites
 from autoopt.registry import Registry, load_strategies
-from autoopt.script.applying import Applying
-from autoopt.script.between import seconds_of_one, steps_between
+from autoopt.script.applying import Applying, Lean
 from autoopt.script.draws import draw_anew
-from autoopt.script.frames import folder
-from autoopt.script.imports import ImportClock, import_sites
-from autoopt.script.lean import Lean
+from autoopt.script.frames import ImportClock, folder, import_sites
 from autoopt.script.loaders import Watcher
 from autoopt.script.loops import planned_steps
 from autoopt.script.metric import MetricReader, overhear
 from autoopt.script.observer import Observer
 from autoopt.script.refusals import refuse_processes
 from autoopt.script.sayable import added_up
-from autoopt.script.session import Session
+from autoopt.script.session import Session, seconds_of_one, steps_between
 from autoopt.script.torch_hooks import TorchHooks
 from autoopt.trial.protocol import TrialSpec
 

@@ -1,17 +1,43 @@
-"""Tasks that only the process of a script can be asked for."""
+"""Tasks that only the process of a script can be asked for: its sites, and evaluations of weights that are not its own.
+
+A script evaluates within its loop, so it trains on, and the weights are put back after every step until it has
+evaluated them: what it reports, the loss of its next steps and the batches of its evaluation are those of the held
+weights, and of the script's own code and data."""
 
 from __future__ import annotations
 
+import hashlib
+import os
 from contextlib import suppress
+from pickle import UnpicklingError
 from statistics import median
+from time import perf_counter
 from typing import Any
 
+import torch
+from torch import nn
+
+from autoopt.benchmark.fingerprint import digest
 from autoopt.benchmark.live import drives
+from autoopt.benchmark.probe import kept_state
+from autoopt.benchmark.saving import wait_until_saved
 from autoopt.records import JsonDict
+from autoopt.records.evaluating import HeldEvaluations
+from autoopt.script.loaders import Watcher
+from autoopt.script.metric import LEAST_EVALUATIONS, candidates, chosen, name_of, values
 from autoopt.script.process import run_parts
+from autoopt.script.session import Goal, Interruption
 
 WATCHED_SECONDS, FEWEST_WATCHED = 4.0, 10
 """A script is watched for so many steps; where they are slow, for that time and fewer steps, or for twice that time."""
+LOSSES = 32
+"""Steps whose loss is reported; more would say little more."""
+
+SAVED = "a file that reads as what was saved"
+"""The metric of checkpoints."""
+
+_HASHED = 512
+"""Batches of the first evaluation that are hashed: data that differ do so before."""
 
 
 @drives
@@ -37,3 +63,185 @@ def sites(live: Any, seconds: float = WATCHED_SECONDS, steps: int = 24) -> JsonD
         found["shares"] = {stage: seconds / whole for stage, seconds in lap.stages.items() if seconds > 0}
     document: JsonDict = script.sites().model_copy(update=found).model_dump()
     return document
+
+
+@drives
+def evaluate(live: Any, weights: str, seconds: float, pattern: str | None = None) -> JsonDict:
+    """The metric of weights in a file, by the script's own evaluation.
+
+    Args:
+        live: the trial, which stands at the end of its first step.
+        weights: a file of ``autoopt.comparing.tasks:keep``, read as tensors alone.
+        seconds: after which no evaluation is waited for.
+        pattern: of the metric, where an evaluation before has shown it.
+
+    Returns:
+        ``fits``: the weights are those of a model like this one, else nothing else is reported. ``metric``, ``value``:
+        its name and what the first evaluation reported, None where ``why`` says why not. ``pattern``: for the next
+        call. ``losses``: of the next training steps at these weights, None where not finite. ``digest``: of what the
+        first evaluation read; None where there was none.
+    """
+    training, session = live.training, live.training.session
+    state = session.in_main(lambda: kept_state(training, weights))
+    if state is None:
+        return {"fits": False}
+    held = HeldWeights(training, state)
+    session.in_main(held.put)
+    training.script.hooks.watchers.append(held)
+    began = perf_counter()
+
+    def enough(done: int, elapsed: float) -> bool:
+        goal: Goal = session.goal
+        late = perf_counter() - began > seconds
+        return late or held.told(goal, pattern) is not None or held.evaluations >= LEAST_EVALUATIONS
+
+    goal = training.follow(enough, lambda *_: held.put())
+    found = held.told(goal, pattern)
+    return {
+        "fits": True,
+        "metric": name_of(found[0]) if found else None,
+        "pattern": found[0] if found else None,
+        "value": found[1] if found and not held.others and held.seen else None,
+        "why": held.why(bool(found), perf_counter() - began, session.over),
+        "losses": list(goal.captured.losses()[:LOSSES]),
+        "digest": held.hashed.hexdigest() if held.evaluations else None,
+    }
+
+
+class HeldWeights(Watcher):
+    """Keeps weights in place, and reads what the script's evaluation is called with.
+
+    ``others``: an evaluation called the model with other weights, such as the best so far; ``seen``: it was seen to
+    call the model that trains, not a copy such as an average of its weights.
+    """
+
+    def __init__(self, training: Any, state: dict[str, Any]) -> None:
+        self.session, self.metric = training.session, training.script.command.metric
+        self.model, self.state = training.model, state
+        self.hashed = hashlib.blake2b(digest_size=8)
+        self.others = False
+        self._before, self._looked, self._batches = self.session.evaluations, 0, 0
+
+    @property
+    def evaluations(self) -> int:
+        """That have begun since."""
+        return int(self.session.evaluations - self._before)
+
+    @property
+    def seen(self) -> bool:
+        return self._looked > 0
+
+    def put(self) -> None:
+        self.model.load_state_dict(self.state)
+
+    def batch_given(self, loader: Any, batch: Any, training: bool) -> None:
+        if not training and self.evaluations <= 1 and self._batches < _HASHED:
+            self._batches += 1
+            self.hashed.update(digest(batch).encode())
+
+    def forward(self, model: nn.Module, args: Any, kwargs: Any, training: bool) -> None:
+        if training:
+            return
+        self.batch_given(None, (args, kwargs), training)
+        if self._looked < max(self.evaluations, 1):
+            self._looked = max(self.evaluations, 1)
+            own = self.model.state_dict()
+            self.others = self.others or not all(
+                torch.equal(own[name], kept.to(own[name].device)) for name, kept in self.state.items()
+            )
+
+    def metric_at(self, goal: Goal) -> float | None:
+        """The metric that the first evaluation reported, where it was of these weights."""
+        found = self.told(goal, None) if self.metric is not None else None
+        return found[1] if found is not None and self.seen and not self.others else None
+
+    def told(self, goal: Goal, pattern: str | None) -> tuple[str, float] | None:
+        """The metric's pattern and the first value of it."""
+        if self.metric is not None:
+            return (self.metric, goal.metrics[0][2]) if goal.metrics else None
+        if pattern is None:
+            pattern = chosen(candidates(goal.lines, least=1))
+        told = values(pattern, goal.lines) if pattern is not None else []
+        return (pattern, told[0][2]) if pattern is not None and told else None
+
+    def why(self, told: bool, seconds: float, over: bool) -> str:
+        """Why no value is reported; empty where one is."""
+        if told:
+            if not self.seen:
+                return "the evaluation was not seen to call the model that trains"
+            return "the evaluation puts other weights into the model" if self.others else ""
+        if not self.evaluations:
+            return f"the script {'ended' if over else f'trained {seconds:.0f} s'} without an evaluation"
+        if self.metric is not None:
+            return f"--metric {self.metric!r} is in nothing that it printed or logged"
+        if over or self.evaluations >= LEAST_EVALUATIONS:
+            return "no printed number is known to be the metric: name it with --metric"
+        return f"one evaluation in {seconds:.0f} s does not show which number it is: name it with --metric"
+
+
+class HeldSaves(Watcher):
+    """Whether a file reads as what was saved in it, of the latest checkpoint."""
+
+    def __init__(self) -> None:
+        self._path, self._saved = "", ""
+
+    def saved(self, *what: Any) -> None:
+        if len(what) > 1 and isinstance(what[1], (str, os.PathLike)):
+            self._path, self._saved = os.path.abspath(what[1]), digest(what[0])
+
+    def read(self) -> float | None:
+        """1 where it does, 0 where it does not; None where no file of tensors and plain values was saved."""
+        wait_until_saved()
+        try:
+            found = torch.load(self._path, map_location="cpu", weights_only=True) if self._saved else None
+        except (OSError, RuntimeError, UnpicklingError):
+            return None
+        return None if found is None else float(digest(found) == self._saved)
+
+
+def held_evaluations(training: Any, count: int, seconds: float, stage: str) -> HeldEvaluations:
+    """Trains on until it has evaluated, or saved, so often; the weights stay what they are.
+
+    Args:
+        training: the ``ScriptTraining``, which stands at a step's end.
+        count: evaluations or checkpoints that are waited for.
+        seconds: after which no other one is.
+        stage: ``evaluate`` or ``checkpoint``.
+    """
+    session, between, watchers = training.session, training.session.between, training.script.hooks.watchers
+    model = training.model
+    state = session.in_main(lambda: {name: value.clone() for name, value in model.state_dict().items()})
+    held, before, began = HeldWeights(training, state), len(between.of(stage)), perf_counter()
+    saves, other = HeldSaves(), stage != "evaluate"
+    watchers.append(saves if other else held)
+
+    def made() -> dict[int, list[Interruption]]:
+        found: dict[int, list[Interruption]] = {}
+        for each in between.of(stage)[before:]:
+            found.setdefault(each.step, []).append(each)
+        return found
+
+    def enough(done: int, elapsed: float) -> bool:
+        return len(made()) >= count or perf_counter() - began > seconds
+
+    goal: Goal = training.follow(enough, lambda *_: held.put())
+    watchers.remove(saves if other else held)
+    each = list(made().values())
+    why = "" if each else f"no {'checkpoint' if other else 'evaluation'} came within {perf_counter() - began:.0f} s"
+    if other:
+        read, times = saves.read(), tuple(sum(part.seconds for part in parts) for parts in each)
+        return HeldEvaluations(seconds=times, metric=SAVED if read is not None else None, value=read, why=why)
+    told = held.told(goal, None)
+    return HeldEvaluations(
+        seconds=tuple(sum(part.seconds for part in parts) for parts in each),
+        samples=sum(part.samples for part in each[0]) or None if each else None,
+        metric=told[0] if told else None,
+        value=told[1] if told and not held.others else None,
+        digits=decimals(told[1]) if told else None,
+        why=why,
+    )
+
+
+def decimals(value: float) -> int:
+    """Decimals with which a number was reported, by the shortest text that gives it."""
+    return len(repr(value).partition("e")[0].partition(".")[2].rstrip("0"))

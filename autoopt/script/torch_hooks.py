@@ -24,8 +24,9 @@ from autoopt.script.session import Session
 
 _TURNS = 2
 """Turns that must be seen before an order counts as one."""
-_MOST_UNHELD = 200
-_MOST_ROOTLESS = 20
+_MOST_HIDDEN = 100
+"""Calls of a model without an optimizer of torch, or steps of one without such calls, after which a script is refused.
+"""
 SETTLED = 3
 """Training steps after which every root model has been called, as a rule; from then on no other call is examined."""
 
@@ -181,7 +182,9 @@ class TorchHooks:
         if not torch.is_grad_enabled():
             if not module.training:
                 self.roles.evaluated()
-                self._evaluated_first(module)
+                if not self.roots and self._trained_by(module):  # one that has not been trained yet
+                    for watcher in self.watchers:
+                        watcher.evaluated_first(module)
             return
         if not self._is_held(module):
             return
@@ -192,18 +195,12 @@ class TorchHooks:
         if not any(module is other for other in self._in_eval):
             self._in_eval.append(module)
 
-    def _evaluated_first(self, module: nn.Module) -> None:
-        """A module is evaluated that is no root: one that has not been trained yet, or that never will be."""
-        if not self.roots and self._trained_by(module):
-            for watcher in self.watchers:
-                watcher.evaluated_first(module)
-
     def _is_held(self, module: nn.Module) -> bool:
         if not self.optimizers and any(p.requires_grad for p in module.parameters()):
             self._unheld += 1
-            if self._unheld > _MOST_UNHELD:
+            if self._unheld > _MOST_HIDDEN:
                 raise WorkloadError(
-                    f"a model was called {_MOST_UNHELD} times in training, and no optimizer of torch was made: where "
+                    f"a model was called {_MOST_HIDDEN} times in training, and no optimizer of torch was made: where "
                     "lines of its own update the weights, the end of a step cannot be seen",
                     hint="let a torch.optim.Optimizer make the updates, or describe the run with build()",
                 )
@@ -428,9 +425,9 @@ class TorchHooks:
         for module in held:
             self._root(module)
         self._rootless += 1
-        if self._rootless > _MOST_ROOTLESS:
+        if self._rootless > _MOST_HIDDEN:
             raise WorkloadError(
-                f"the optimizer has stepped {_MOST_ROOTLESS} times, and no model that holds its parameters was called "
+                f"the optimizer has stepped {_MOST_HIDDEN} times, and no model that holds its parameters was called "
                 "with gradients on",
                 hint="call the model itself, as in model(x), rather than one of its methods, or describe the run with "
                 "build()",

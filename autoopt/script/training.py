@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,12 +19,11 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from autoopt.benchmark.clock import Lap
 from autoopt.benchmark.compiling import new_graph_hook
-from autoopt.benchmark.device import host_peak_bytes
-from autoopt.benchmark.distributed.group import PATIENCE, Board, Enough, Group, Ranks, without_waiting
+from autoopt.benchmark.distributed.group import PATIENCE, Board, Each, Enough, Group, Ranks, without_waiting
 from autoopt.benchmark.distributed.replicate import options_of
 from autoopt.benchmark.distributed.step import own_statistics
 from autoopt.benchmark.facts import workload_facts
-from autoopt.benchmark.live import Each, Printed, Values, Wrap
+from autoopt.benchmark.live import Printed, Values, Wrap
 from autoopt.benchmark.loader import Lengths
 from autoopt.benchmark.losses import LossRecorder
 from autoopt.benchmark.optimizer import make_optimizer, users_factory
@@ -36,13 +35,14 @@ from autoopt.records.evaluating import HeldEvaluations
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import Block
 from autoopt.script.applying import Applying
-from autoopt.script.between import Goal
-from autoopt.script.held import held_evaluations
 from autoopt.script.loops import steps_per_epoch
 from autoopt.script.metric import candidates, chosen, target_of, values
 from autoopt.script.probe import ScriptRecorder
 from autoopt.script.process import MicroBatch, Script
+from autoopt.script.refusals import ScriptEnded
 from autoopt.script.sayable import own_setup
+from autoopt.script.session import Goal
+from autoopt.script.tasks import held_evaluations
 from autoopt.setup import Precision, Setup
 from autoopt.trial.protocol import Rank
 from autoopt.workload import Target, Workload
@@ -147,7 +147,6 @@ class ScriptTraining:
     shared = evaluation = ends_at = None
     scaler: torch.amp.GradScaler | None = None
     switches = SCRIPT_PARTS
-    setup_seconds = 0.0
 
     def __init__(self, script: Script, group: Group | None = None) -> None:
         self.script, self.session = script, script.session
@@ -264,25 +263,13 @@ class ScriptTraining:
         Raises:
             ScriptEnded: it came to its end before.
         """
-        goal = self._train(self.session.run, enough, most=most)
+        goal = self.session.run(self.group.stretch(enough, most=most))
         return without_waiting(goal.lap(), goal.away, self.group), goal.captured
 
     def follow(self, enough: Enough, each: Each | None = None, *, most: int | None = None) -> Goal:
-        return self._train(self.session.run_until_over, enough, each, most=most)
-
-    def _train(
-        self, run: Callable[[Enough], Goal], enough: Enough, each: Each | None = None, *, most: int | None = None
-    ) -> Goal:
-        """Lets the script train on, all processes to the same step."""
-        agreed = self.group.agreed(enough, most)
-        self.group.wait()
-
-        def over(done: int, elapsed: float) -> bool:
-            if each is not None:
-                each(done, elapsed)
-            return agreed(done, elapsed)
-
-        return run(over)
+        with suppress(ScriptEnded):
+            self.session.run(self.group.stretch(enough, each, most))
+        return self.stretch
 
     def do(self, work: Callable[[], T]) -> T:
         found: T = self.session.in_main(work)
@@ -332,9 +319,6 @@ class ScriptTraining:
         self.do(profiler.start)
         self.follow(lambda done, _: done >= steps, lambda *_: profiler.step(), most=steps)
         self.do(profiler.stop)
-
-    def host_peak_bytes(self) -> int | None:
-        return host_peak_bytes()
 
     def wrap_stages(self, wrap: Wrap, known: Collection[str] = ()) -> None:
         """A script's own lines call its stages."""

@@ -8,7 +8,7 @@ from autoopt.events import EnvironmentRead, Listener, PhaseStarted
 from autoopt.options import Options
 from autoopt.records import Plan, Prediction, Profile, Verdict, WorkloadSummary
 from autoopt.records.facts import WorkloadFacts
-from autoopt.script.advice import advice_of
+from autoopt.script.sites import advice_of
 from autoopt.search.baseline import check_devices, objective_of, together
 from autoopt.search.first_process import FirstProcess, first_steps, opportunities
 from autoopt.search.incumbent_profile import queue_by

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 from pathlib import Path
+from typing import TypeVar
 
 from autoopt.records import JsonDict, Plan, Record, ValidationError
 
@@ -18,6 +19,9 @@ VARIABLE = "AUTOOPT_HISTORY"
 SCHEMA_VERSION = 1
 MOST_ENTRIES = 200
 """Workloads that are remembered; the oldest goes first."""
+
+
+Entry = TypeVar("Entry", bound=Record)
 
 
 class Remembered(Record):
@@ -59,10 +63,7 @@ class History:
 
     def recall(self, key: str) -> Remembered:
         """The entry of a workload on a device; an empty one where there is none, or it cannot be read."""
-        try:
-            return Remembered.model_validate(self._entries().get(key, {}))
-        except ValidationError:
-            return Remembered()
+        return self._get("workloads", key, Remembered)
 
     def remember(self, key: str, found: Remembered) -> None:
         """Replaces the entry; the file is replaced at once, so that nobody reads half of it."""
@@ -70,14 +71,17 @@ class History:
 
     def noise(self, device: str) -> KnownNoise:
         """Known noise of a device; empty where there is none, or it cannot be read."""
-        try:
-            return KnownNoise.model_validate(self._entries("noise").get(device, {}))
-        except ValidationError:
-            return KnownNoise()
+        return self._get("noise", device, KnownNoise)
 
     def remember_noise(self, device: str, found: KnownNoise) -> None:
         """Replaces what is known of a device."""
         self._put("noise", device, found)
+
+    def _get(self, section: str, key: str, kind: type[Entry]) -> Entry:
+        try:
+            return kind.model_validate(self._entries(section).get(key, {}))
+        except ValidationError:
+            return kind()
 
     def _put(self, section: str, key: str, found: Record) -> None:
         sections = {name: self._entries(name) for name in ("workloads", "noise")}
@@ -91,7 +95,7 @@ class History:
             part.write_text(json.dumps({"schema_version": SCHEMA_VERSION, **sections}, indent=2) + "\n", "utf-8")
             part.replace(self.path)
 
-    def _entries(self, section: str = "workloads") -> JsonDict:
+    def _entries(self, section: str) -> JsonDict:
         try:
             document = json.loads(self.path.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError):

@@ -6,7 +6,7 @@ import contextlib
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self
 
 _AT_ONCE = ("SIGTERM", "SIGHUP")
@@ -59,9 +59,7 @@ class Interrupts:
         self._handled.enter_context(handled(self._handle))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._handled.close()
 
     @contextlib.contextmanager

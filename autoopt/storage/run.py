@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import autoopt
 from autoopt.errors import DocumentError, EnvironmentLacks, NodeLost, TrialFailed, UsageError
@@ -19,11 +18,12 @@ from autoopt.events import Event, RunEnded, Stopped, TrialProgress
 from autoopt.records import JsonDict, Record, ValidationError
 from autoopt.storage.fingerprint import differences
 from autoopt.storage.journal import Journal
-from autoopt.storage.recorded import Recorded, read_steps
 from autoopt.storage.run_directory import RunDirectory
 from autoopt.trial.tree import oom_kills
 
 R = TypeVar("R", bound=Record)
+State = Literal["orphan", "ended", "failed", "abandoned"]
+_ENDED: dict[str, State] = {"end": "ended", "failed": "failed", "abandoned": "abandoned"}
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,40 @@ class Took:
     seconds: float
 
 
-KILLED = "the run was killed while it was running"
-MOST_LOST = 2
-"""Machines of a cluster that may go away while one step is measured; a third one ends the run, to be resumed."""
+@dataclass(frozen=True)
+class Recorded:
+    """One step. Times on the run's clock.
 
+    ``machine``: its state as the step began; ``down``: how often it went down, or ran out of memory, during the step.
+    """
+
+    number: int
+    kind: str
+    state: State
+    started: float
+    at: float
+    document: JsonDict | None = None
+    failure: dict[str, str] | None = None
+    machine: JsonDict = field(default_factory=dict)
+    down: int = 0
+
+    def down_by(self, now: JsonDict) -> int:
+        """How often the step may have been what brought the run down, rather than a user who killed it.
+
+        Args:
+            now: the machine's state at present.
+        """
+        if self.state != "orphan" or None in (self.machine.get("boot"), now.get("boot")):
+            return self.down
+        before, after = self.machine.get("oom_kills"), now.get("oom_kills")
+        killed = before is not None and after is not None and after > before
+        return self.down + int(killed or self.machine["boot"] != now["boot"])
+
+
+KILLED = "the run was killed while it was running"
 MOST_DOWN = 2
-"""A step during which the machine went down, or ran out of memory, so often may be why: it is not tried again."""
+"""A step during which the machine went down, or ran out of memory, so often may be why: it is not tried again. As many
+machines of a cluster may go away while it is measured; a third one ends the run, to be resumed."""
 
 
 class Run:
@@ -182,7 +210,7 @@ class Run:
             raise failure
         began = self.clock.elapsed()
         try:
-            for _ in range(MOST_LOST):
+            for _ in range(MOST_DOWN):
                 with contextlib.suppress(NodeLost):
                     return self._measure(self._begin(kind, key), measure)
             return self._measure(self._begin(kind, key), measure)
@@ -263,9 +291,7 @@ class Run:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
@@ -290,6 +316,40 @@ class Run:
     def _append(self, record: JsonDict) -> None:
         record["at"] = self.clock.elapsed() if self._live else self._last_at
         self._journal.append(record)
+
+
+def read_steps(records: Iterable[JsonDict], name: str) -> dict[str, list[Recorded]]:
+    """Steps by identity (kind and key), in the order in which they were begun.
+
+    A step that did not come to its end and was begun again later is one step.
+
+    Raises:
+        DocumentError: a record is not what it must be.
+    """
+    begun: dict[int, str] = {}
+    steps: dict[str, list[Recorded]] = defaultdict(list)
+    try:
+        for record in records:
+            if record["type"] == "start":
+                identity = json.dumps([record["kind"], record["key"]], sort_keys=True, separators=(",", ":"))
+                begun[record["step"]] = identity
+                of, at, now = steps[identity], float(record["at"]), record.get("machine", {})
+                again = bool(of) and of[-1].state in ("orphan", "abandoned")
+                down = of.pop().down_by(now) if again else 0
+                step = Recorded(int(record["step"]), str(record["kind"]), "orphan", at, at, machine=now, down=down)
+                of.append(step)
+            elif record["type"] in ("end", "failed", "abandoned"):
+                of = steps[begun[record["step"]]]
+                if of[-1].state == "orphan":
+                    ended: JsonDict = {"state": _ENDED[record["type"]], "at": float(record["at"])}
+                    if record["type"] == "failed":
+                        ended["failure"] = {str(name): str(value) for name, value in record["failure"].items()}
+                    elif record["type"] == "end":
+                        ended["document"] = dict(record["document"])
+                    of[-1] = replace(of[-1], **ended)
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise DocumentError(f"{name} is damaged: {type(error).__name__}: {error}") from None
+    return dict(steps)
 
 
 def _head(journal: Journal) -> dict[str, Any]:

@@ -59,20 +59,14 @@ class RunDirectory:
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UsageError(
-                f"cannot make the run directory {path}: {error.strerror or error}",
-                hint="name one that can be written: --out DIR",
-            ) from None
+            raise _refused(path, error) from None
         check_free(path)
         directory = cls(path)
         try:
             with tempfile.TemporaryFile(dir=directory.path):
                 pass
         except OSError as error:
-            raise UsageError(
-                f"cannot write into the run directory {directory.path}: {error.strerror or error}",
-                hint="name one that can be written: --out DIR",
-            ) from None
+            raise _refused(directory.path, error, "write into") from None
         return directory
 
     @classmethod
@@ -150,6 +144,11 @@ class RunDirectory:
                 part.unlink()
 
 
+def _refused(path: Path, why: OSError | str, what: str = "make") -> UsageError:
+    said = why if isinstance(why, str) else why.strerror or why
+    return UsageError(f"cannot {what} the run directory {path}: {said}", hint="name one that can be written: --out DIR")
+
+
 def check_free(path: Path) -> None:
     """Checks that a directory, which need not exist, holds no run.
 
@@ -160,13 +159,11 @@ def check_free(path: Path) -> None:
         # an empty journal is that of a run that was killed before it began
         there = (name for name in _OURS if (path / name).exists())
         taken = sorted(name for name in there if name != "journal.jsonl" or (path / name).stat().st_size)
-        wrong = "it is a file" if path.exists() and not path.is_dir() else ""
+        wrong: OSError | str = "it is a file" if path.exists() and not path.is_dir() else ""
     except OSError as error:
-        taken, wrong = [], error.strerror or str(error)
+        taken, wrong = [], error
     if wrong:
-        raise UsageError(
-            f"cannot make the run directory {path}: {wrong}", hint="name one that can be written: --out DIR"
-        )
+        raise _refused(path, wrong)
     if taken:
         raise UsageError(
             f"{path} holds a run already ({', '.join(taken)})", hint=f"autoopt resume {path}, or another --out"
@@ -201,9 +198,6 @@ def _free(root: Path, name: str) -> Path:
         except FileExistsError:
             continue
         except OSError as error:
-            raise UsageError(
-                f"cannot make the run directory {path}: {error.strerror or error}",
-                hint="name one that can be written: --out DIR",
-            ) from None
+            raise _refused(path, error) from None
         return path
     raise UsageError(f"{root} is full of runs called {name}", hint="name a directory: --out DIR")

@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any
 
 from autoopt.benchmark import affinity
+from autoopt.benchmark.cputime import children
 from autoopt.records import Record
 
 NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
@@ -53,13 +54,12 @@ class Imports(Record):
 
 
 class EnvironmentLog:
-    """Environment variables as they are set from now on, and what was imported by then."""
+    """Environment variables as they are set from now on, but by the import of a library; see ``Imports.assigned``."""
 
     def __init__(self) -> None:
         self.before = dict(os.environ)
-        self._assigned: list[tuple[set[str], str, str | None, bool]] = []
-        self._plain = os.putenv, os.unsetenv
-        putenv, unsetenv = self._plain
+        self._assigned: list[tuple[set[str], str, str | None]] = []
+        self._plain = putenv, unsetenv = os.putenv, os.unsetenv
 
         def put(name: Any, value: Any) -> None:
             putenv(name, value)
@@ -72,32 +72,17 @@ class EnvironmentLog:
         os.putenv, os.unsetenv = put, unset
 
     def _note(self, name: Any, value: str | None) -> None:
-        by_then = set(sys.modules)
-        if self._assigned and self._assigned[-1][0] == by_then:
-            by_then = self._assigned[-1][0]
-        self._assigned.append((by_then, os.fsdecode(name), value, _importing_library(sys._getframe(2))))
+        if not _importing_library(sys._getframe(2)):
+            self._assigned.append((set(sys.modules), os.fsdecode(name), value))
 
     def end(self) -> tuple[tuple[str, str, str | None], ...]:
-        """Listens no more; what was set but by the import of a library, each before the module imported next.
-
-        What was put back before that was never seen by an import.
-        """
+        """Listens no more; what was set, each before the module imported next."""
         os.putenv, os.unsetenv = self._plain
         modules = [name for name, _ in _files()]
-        known: dict[str, str | None] = dict(self.before)
-        found: dict[tuple[str, str], str | None] = {}
-        for by_then, name, value, of_library in self._assigned:
-            following = next((each for each in modules if each not in by_then), "")
-            if of_library:
-                known[name] = value
-            else:
-                found[following, name] = value
-        changes = []
-        for (following, name), value in found.items():
-            if known.get(name) != value:
-                changes.append((following, name, value))
-            known[name] = value
-        return tuple(changes)
+        return tuple(
+            (next((each for each in modules if each not in by_then), ""), name, value)
+            for by_then, name, value in self._assigned
+        )
 
 
 def _importing_library(frame: FrameType | None) -> bool:
@@ -134,20 +119,17 @@ def import_libraries(seen: Imports) -> None:
     """
     from autoopt.benchmark.seeding import kept_random_state  # imports torch, which a script's process must not yet
 
-    asks = os.environ.get(NVML)
-    os.environ[NVML] = "1"
-    before: dict[str, str | None] = {}
+    before = {name: os.environ.get(name) for name in (NVML, *(name for _, name, _ in seen.assigned))}
+    set_variable(NVML, "1")
     with kept_random_state():
         for name, file in seen.modules.items():
             for _, variable, value in (each for each in seen.assigned if each[0] == name):
-                before.setdefault(variable, os.environ.get(variable))
-                _set(variable, value)
+                set_variable(variable, value)
             if name not in sys.modules and _from_library(file) and _top(name) not in seen.own:
                 with contextlib.suppress(BaseException):
                     importlib.import_module(name)
-    for variable, value in before.items():
-        _set(variable, value)
-    _set(NVML, seen.of_libraries.get(NVML, asks))
+    for variable, value in (before | {NVML: seen.of_libraries.get(NVML, before[NVML])}).items():
+        set_variable(variable, value)
 
 
 def preload(seen: Imports) -> str:
@@ -197,7 +179,8 @@ def _from_library(file: str) -> bool:
     return not _LIBRARIES.isdisjoint(Path(file).parts)
 
 
-def _set(name: str, value: str | None) -> None:
+def set_variable(name: str, value: str | None) -> None:
+    """Sets an environment variable; None removes it."""
     if value is None:
         os.environ.pop(name, None)
     else:
@@ -216,7 +199,7 @@ def _state() -> dict[str, Any]:
 
     return {
         "threads": _threads(),
-        "processes": _children(),
+        "processes": set(children(os.getpid())),
         "the device": (torch.cuda.is_initialized(), device_opened()),  # type: ignore[no-untyped-call]
         "affinity": affinity.cores(),
         "torch's defaults": (torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled()),
@@ -239,12 +222,6 @@ def _name(task: str) -> str:
     with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/comm") as file:
         return file.read().strip()
     return ""
-
-
-def _children() -> set[str]:
-    with contextlib.suppress(OSError), open(f"/proc/self/task/{os.getpid()}/children") as file:
-        return set(file.read().split())
-    return set()
 
 
 def device_opened(folder: str = "/proc/self/fd") -> bool:

@@ -85,7 +85,7 @@ class TrialSpec(Record):
     ``disturbed``: so far away, over each weight, the weights begin (``autoopt.benchmark.seeding``).
     ``same_draws``: what datasets draw for a batch follows from the batch alone, whichever process reads it, so that two
     plans can be compared sample by sample. ``lean``: the script trains the same in little memory, slowly
-    (``autoopt.script.lean``).
+    (``autoopt.script.applying.Lean``).
     """
 
     workload: str

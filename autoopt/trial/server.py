@@ -11,7 +11,6 @@ import contextlib
 import gc
 import importlib
 import os
-import select
 import signal
 import socket
 from typing import NoReturn
@@ -20,7 +19,7 @@ from autoopt.benchmark import affinity  # first of all: it knows the cores as th
 from autoopt.benchmark.cputime import descendants
 from autoopt.trial import child, preloading, supervisor, tree
 from autoopt.trial.channel import Channel
-from autoopt.trial.start import PRELOAD, PRELOAD_SECONDS, READY
+from autoopt.trial.start import PRELOAD, READY
 
 PRELOADED = (
     "numpy",
@@ -77,61 +76,34 @@ def _hand_over(end: socket.socket, document: int) -> None:
     """Lets a child import libraries and serve from then on; returns where it must not, and when it is gone."""
     with os.fdopen(document, encoding="utf-8") as file:
         seen = preloading.Imports.model_validate_json(file.read())
-    hear, say = os.pipe()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     pid = os.fork()
     if pid == 0:
         try:
-            os.close(hear)
             tree.die_with_parent()
-            _take_over(end, say, seen)
+            _take_over(end, seen)
         finally:
             os._exit(1)
-    os.close(say)
-    with os.fdopen(hear, "rb", buffering=0) as heard, contextlib.closing(_Process(pid)) as child:
-        if select.select([heard], [], [], PRELOAD_SECONDS)[0]:
-            trouble = heard.read(4096) or b"importing its libraries ended the process"
-        else:
-            trouble = f"importing its libraries took more than {PRELOAD_SECONDS:g} s".encode()
-        if trouble != READY:
-            child.kill()
+    _, status = os.waitpid(pid, 0)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    if status:  # it has not come to its answer
         with contextlib.suppress(OSError):
-            end.sendall(trouble.replace(b"\n", b" ") + b"\n")
-        child.wait()
+            end.sendall(b"importing its libraries ended the process\n")
 
 
-def _take_over(end: socket.socket, say: int, seen: preloading.Imports) -> None:
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    folder = {name: os.environ[name] for name in ("TMPDIR",) if name in os.environ}  # that of the trial is gone
-    os.environ.clear()
-    os.environ.update({name: value for name, value in seen.environment.items() if name != "TMPDIR"} | folder)
+def _take_over(end: socket.socket, seen: preloading.Imports) -> None:
+    for name in {*os.environ, *seen.environment} - {"TMPDIR"}:  # that of the trial is gone
+        preloading.set_variable(name, seen.environment.get(name))
     trouble = preloading.preload(seen)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     gc.collect()
     gc.freeze()
-    os.write(say, trouble.encode() or READY)
-    os.close(say)
     if trouble:
         tree.send(descendants(os.getpid()), tree.KILL)
-    else:
-        _serve(end, {name: value for name, value in seen.of_libraries.items() if value is not None})
-
-
-class _Process:
-    """A child of a process that ignores how its children end."""
-
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
-        self._descriptor = os.pidfd_open(pid)
-
-    def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
-
-    def wait(self) -> None:
-        select.select([self._descriptor], [], [])
-
-    def close(self) -> None:
-        os.close(self._descriptor)
+    end.sendall(trouble.replace("\n", " ").encode() + b"\n" if trouble else READY)
+    if trouble:
+        os._exit(0)
+    _serve(end, {name: value for name, value in seen.of_libraries.items() if value is not None})
 
 
 def preload() -> None:

@@ -21,9 +21,9 @@ _ENTRY = "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); from {} im
 SERVER = "autoopt.trial.server"
 PRELOAD = b"p"
 """The order to the server to import libraries; it comes with a file that holds ``Imports``."""
-READY = b"ready"
-PRELOAD_SECONDS = 120.0
-"""Imports that take longer are given up."""
+READY = b"ready\n"
+PRELOAD_SECONDS = 180.0
+"""Imports that take longer, those of torch included, are given up."""
 
 SUPERVISOR = "autoopt.trial.supervisor"
 
@@ -93,15 +93,14 @@ class ForkServer:
             file.seek(0)
             try:
                 socket.send_fds(self._end, [PRELOAD], [file.fileno()])
-                answered = readable([self._end], PRELOAD_SECONDS + 60.0)  # it may still be importing torch
+                answered = readable([self._end], PRELOAD_SECONDS)
                 said = self._end.recv(4096) if answered else b""
             except OSError:
                 said = b""
         if not said:
             self.close()
             return "the server ended, or gave no answer, while it imported them"
-        said = said.strip()
-        return "" if said == READY else said.decode("utf-8", "replace")
+        return "" if said == READY else said.decode("utf-8", "replace").strip()
 
     def fork(self, log: int, environment: dict[str, str], scratch: str) -> Started:
         """Starts a trial.
@@ -116,16 +115,14 @@ class ForkServer:
             assert self._end is not None
             trial, trial_theirs = pair()
             supervisor, supervisor_theirs = pair()
-            try:
-                socket.send_fds(self._end, [b"+"], [trial_theirs.fileno(), supervisor_theirs.fileno(), log])
-            except OSError:
-                trial.close()
-                supervisor.close()
-                self.close()  # killed from outside: the next round starts another
-                continue
-            finally:
-                trial_theirs.close()
-                supervisor_theirs.close()
+            with trial_theirs, supervisor_theirs:
+                try:
+                    socket.send_fds(self._end, [b"+"], [trial_theirs.fileno(), supervisor_theirs.fileno(), log])
+                except OSError:
+                    trial.close()
+                    supervisor.close()
+                    self.close()  # killed from outside: the next round starts another
+                    continue
             return _order(Started(trial, supervisor), environment, scratch)
         return fresh(log, environment, scratch)
 

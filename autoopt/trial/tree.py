@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from autoopt.benchmark.cputime import descendants
+from autoopt.benchmark.cputime import descendants, stat
 
 CAN_FREEZE = hasattr(signal, "SIGSTOP") and os.name == "posix"
 
@@ -109,7 +109,7 @@ def kill_below(pid: int, *, on_end: Callable[[Ended], None] = lambda _: None) ->
         send(left, signal.SIGSTOP)  # so that none makes another while the rest is being killed
         send(left, signal.SIGKILL)
         on_end(reap())
-        left = [child for child in descendants(pid) if state(child) not in ("Z", "X", "")]
+        left = [child for child in descendants(pid) if stat(child)[:1] not in (["Z"], ["X"], [])]
         if left:
             time.sleep(0.002)
     on_end(reap())
@@ -134,15 +134,6 @@ def _group(pid: int) -> int:
         return os.getpgid(pid)
     except (ProcessLookupError, PermissionError):
         return -1
-
-
-def state(pid: int) -> str:
-    """The kernel's letter for what a process does (``R``, ``S``, ``T`` stopped ...); empty when it is gone."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0].decode()
-    except (OSError, IndexError):
-        return ""
 
 
 def oom_kills() -> int | None:

@@ -17,8 +17,7 @@ from torch.nn.utils.rnn import pack_sequence
 
 from autoopt.benchmark.contents import samples_of, shape_of, tensors, unmoved, unpinned
 from autoopt.benchmark.facts import size_of
-from autoopt.benchmark.fingerprint import digest, sample_keys, step_digest, unhashed
-from autoopt.benchmark.same_draws import equal
+from autoopt.benchmark.fingerprint import digest, equal, sample_keys, step_digest, unhashed
 from autoopt.benchmark.transfer import mover
 
 Pair = namedtuple("Pair", "image label")

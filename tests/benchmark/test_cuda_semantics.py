@@ -54,20 +54,14 @@ def newer_precision() -> Iterator[None]:
 
 
 def test_precision_that_was_set_the_newer_way_is_changed_and_kept(newer_precision: None) -> None:
+    """torch refuses to report the older setting then."""
     place: Any = torch.backends.cuda.matmul
-    with matmul_precision("highest"):
-        assert place.fp32_precision == "ieee"
-    assert place.fp32_precision == "tf32"
+    for changed in (matmul_precision("highest"), full_precision()):
+        with changed:
+            assert place.fp32_precision == "ieee"
+        assert place.fp32_precision == "tf32"
     with matmul_precision(None):
         assert place.fp32_precision == "tf32"
-
-
-def test_attention_is_proven_in_full_precision_where_that_was_set_the_newer_way(newer_precision: None) -> None:
-    """torch refuses to tell the older setting then, and no attention was rewritten."""
-    place: Any = torch.backends.cuda.matmul
-    with full_precision():
-        assert place.fp32_precision == "ieee"
-    assert place.fp32_precision == "tf32"
 
 
 def nvml_that_knows(name: str) -> SimpleNamespace:
@@ -131,7 +125,7 @@ def test_the_device_is_opened_after_the_module_that_says_which_are_visible(
     monkeypatch.setattr(trial_context, "open_device", noting)
     spec: Any = SimpleNamespace(
         workload="says_devices:build", plan=Plan(), device="cpu", seed=0, search_path=(str(tmp_path),),
-        memory_limit_bytes=None, target=None, disturbed=0.0, same_draws=False,
+        memory_limit_bytes=None, target=None, disturbed=0.0, same_draws=False, rank=None,
     )  # fmt: skip
     monkeypatch.syspath_prepend(str(tmp_path))
     TrialContext(spec, load_strategies()).close()

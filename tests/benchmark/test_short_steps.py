@@ -81,42 +81,29 @@ def operators(run: Callable[[], None]) -> int:
     return mode.count
 
 
-def of_a_step(count: Callable[[int], Any]) -> Any:
-    """Calls of one more step of the same epoch, a tenth of those of ten."""
-    few, many = count(5), count(15)
+def of_a_step(loop: Callable[[Training, int], None], count: Callable[[Callable[[], None]], Any]) -> Any:
+    """What a loop makes in one more step of the same epoch, a tenth of what it makes in ten."""
+
+    def counted(steps: int) -> Any:
+        training = Training(workload(train_data=DataLoader(data(400), 8, shuffle=True)), device="cpu")
+        trained_until(training, 5)
+        training.batch_iterator.close()
+        sampled(training)
+        return count(lambda: loop(training, steps))
+
+    few, many = counted(5), counted(15)
     return (many - few) / 10 if isinstance(few, int) else {kind: (many[kind] - few[kind]) / 10 for kind in many}
 
 
 def test_a_step_makes_no_more_calls_beside_one_by_hand_than_were_counted() -> None:
-    found = {}
-    for name, loop in (("bare", by_hand), ("ours", trained_until)):
-
-        def count(steps: int, loop: Any = loop) -> Counter[str]:
-            training = Training(workload(train_data=DataLoader(data(400), 8, shuffle=True)), device="cpu")
-            trained_until(training, 5)
-            training.batch_iterator.close()
-            sampled(training)
-            return calls(lambda: loop(training, steps))
-
-        found[name] = of_a_step(count)
+    bare, ours = (of_a_step(loop, calls) for loop in (by_hand, trained_until))
     # whole calls: what a run makes once (a collection of garbage, a finalizer) is a fraction of a step's
-    assert int(found["ours"]["call"] - found["bare"]["call"]) <= PYTHON_CALLS
-    assert int(found["ours"]["c_call"] - found["bare"]["c_call"]) <= C_CALLS
+    assert int(ours["call"] - bare["call"]) <= PYTHON_CALLS
+    assert int(ours["c_call"] - bare["c_call"]) <= C_CALLS
 
 
 def test_a_step_calls_no_operator_of_torch_beside_those_by_hand() -> None:
-    found = []
-    for loop in (by_hand, trained_until):
-
-        def count(steps: int, loop: Any = loop) -> int:
-            training = Training(workload(train_data=DataLoader(data(400), 8, shuffle=True)), device="cpu")
-            trained_until(training, 5)
-            training.batch_iterator.close()
-            sampled(training)
-            return operators(lambda: loop(training, steps))
-
-        found.append(of_a_step(count))
-    assert found[0] == found[1]
+    assert of_a_step(by_hand, operators) == of_a_step(trained_until, operators)
 
 
 @pytest.mark.parametrize("every", [1, 3, 1000])
@@ -146,16 +133,6 @@ def test_losses_are_those_of_steps_one_by_one(setup: Setup, every: int) -> None:
     assert len(lap.steps) == 20
     assert sum(lap.stages.values()) == pytest.approx(lap.seconds)
     assert sum(lap.steps) == pytest.approx(lap.seconds, rel=0.2)
-
-
-def test_a_run_goes_on_from_within_an_epoch() -> None:
-    first = Training(workload(max_steps=100), device="cpu")
-    trained_until(first, 8)
-    state = copy.deepcopy(first.state_dict())
-    following = losses(first, 10)
-    second = Training(workload(max_steps=100), device="cpu")
-    second.load_state_dict(state)
-    assert losses(second, 10) == following
 
 
 def without_the_first(items: list[Any]) -> Any:
@@ -207,15 +184,6 @@ def test_losses_elsewhere_are_copies() -> None:
     for step in range(3):
         recorder.add(place.fill_(step))
     assert recorder.losses() == (0.0, 1.0, 2.0)
-
-
-def test_a_block_of_sampled_steps_has_the_losses_of_steps_by_hand() -> None:
-    by_hand = losses(Training(workload(max_steps=100), device="cpu"), 60)
-    training = Training(workload(max_steps=100), device="cpu")
-    training.clock.every = 7
-    block = run_block(training, lambda steps, _: steps >= 60)
-    assert block.losses == pytest.approx(by_hand)
-    assert block.samples == 60 * 8
 
 
 def test_the_loss_of_a_step_is_detached() -> None:

@@ -21,7 +21,7 @@ from autoopt.errors import TrialFailed
 from autoopt.records import Estimate, JsonDict, Objective, Plan
 from autoopt.records.comparing import Learning
 from autoopt.registry import Registry
-from autoopt.script.held import LOSSES
+from autoopt.script.tasks import LOSSES
 from autoopt.testing.fakes import Behaviour, fake_facts
 from autoopt.trial.protocol import TrialSpec
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from autoopt.benchmark.cputime import stat
 from autoopt.errors import TrialFailed
 from autoopt.records import Plan
 from autoopt.records.distributed import Communication
 from autoopt.records.messages import Block, TrainingRun
-from autoopt.trial import tree
 from autoopt.trial.process import TrialGroup
 from tests.distributed.conftest import TWO, Start
 
@@ -54,7 +54,7 @@ def test_frozen_processes_stand_still_together(two: TrialGroup) -> None:
     two.freeze()
     pids = [rank.pid for rank in two.ranks]
     end = time.monotonic() + 10
-    while [tree.state(pid) for pid in pids] != ["T", "T"]:
+    while [stat(pid)[0] for pid in pids] != ["T", "T"]:
         assert time.monotonic() < end
     block = Block.model_validate(two.call(f"{TASKS}:probe_losses", timeout=60, steps=3))
     assert block.steps == 3

@@ -18,7 +18,7 @@ from autoopt.records import Change, Plan, Site, Sites
 from autoopt.script import draws
 from autoopt.script.applying import UnblockedMoves
 from autoopt.script.draws import _GENERATORS as GENERATORS
-from autoopt.script.draws import own_draws
+from autoopt.script.draws import draw_anew, own_draws
 from autoopt.script.sayable import unsayable, without_loader
 from autoopt.search.compare.arm import TrialArm
 from autoopt.search.planner import Choice, build_queue
@@ -181,3 +181,35 @@ def test_batches_and_their_order_are_changed_where_the_loader_is_made(start_scri
     assert "widths [16, 24]" in printed[1] or "widths [24]" in printed[1]
     assert len(grouped) == len(usual)
     assert grouped != pytest.approx(usual, rel=1e-3)
+
+
+# A script's own seeds, mixed with the trial's.
+
+
+def seeded(seed: int) -> list[float]:
+    """Draws of a script that seeds all three."""
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+    return drawn()
+
+
+def test_seeds_that_were_known_before_draw_what_was_not() -> None:
+    plain, found = seeded(3), {}
+    for trial in (1, 2):
+        with pytest.MonkeyPatch.context() as undo:
+            for owner, name in (
+                (random, "seed"),
+                (np.random, "seed"),
+                (torch, "manual_seed"),
+                (torch.random, "manual_seed"),
+            ):
+                undo.setattr(owner, name, getattr(owner, name))
+            draw_anew(trial)
+            found[trial] = seeded(3)
+            assert seeded(3) == found[trial], "the same seed draws the same"
+            assert all(a != b for a, b in zip(seeded(4), found[trial], strict=True)), "another seed is another one"
+            random.seed()  # from the system's entropy, as ever
+            np.random.seed(None)
+    assert all(a != b for a, b in zip(found[1], plain, strict=True))
+    assert all(a != b for a, b in zip(found[1], found[2], strict=True)), "and so is another trial"

@@ -12,7 +12,7 @@ from autoopt.errors import TrialFailed
 from autoopt.export.script_patch import placed
 from autoopt.records import Change, JsonDict, Plan
 from autoopt.registry import load_strategies
-from autoopt.script.moved import moved
+from autoopt.script.sites import moved
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.trial.parent import Launcher
 from autoopt.trial.process import TrialProcess
@@ -94,3 +94,22 @@ def test_sites_are_where_their_lines_have_gone(start_script: StartScript, folder
         assert (after.line - before.line, after.end_line - before.end_line) == (2, 2)
         assert after.end_column == before.end_column
         assert [place.line for place in after.used] == [place.line + 2 for place in before.used]
+
+
+# Scripts that do not fit into a device's memory are watched all the same.
+
+
+def test_a_script_that_does_not_fit_is_watched_in_little_memory(start_script: StartScript) -> None:
+    with pytest.raises(TrialFailed) as failed:
+        start_script("deep.py", memory_limit=LIMIT)
+    assert failed.value.kind == "out_of_memory"
+    process = start_script("deep.py", memory_limit=LIMIT, lean=True)
+    sites = sites_of(process)
+    facts = process.call("autoopt.benchmark.tasks:facts", timeout=60.0)
+    fits = start_script("deep.py")
+    seen = [[each.model_copy(update={"seconds_per_step": None}) for each in s.sites] for s in (sites, sites_of(fits))]
+    assert seen[0] == seen[1]
+    known = fits.call("autoopt.benchmark.tasks:facts", timeout=60.0)
+    assert {**facts, "available_ram_bytes": 0} == {**known, "available_ram_bytes": 0}
+    again = start_script("deep.py", memory_limit=LIMIT, lean=True)
+    assert losses(again) == losses(start_script("deep.py")), "it trains the same"

@@ -1,4 +1,4 @@
-"""Forced calls of a script, left out: the same training in less time, and a patch that takes their lines out."""
+"""Lines of a script that a plan leaves out or lets be done beside the training: the same training in less time."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from autoopt.records import Change, Plan, Site, Sites
+from autoopt.records.evaluating import HeldEvaluations
 from autoopt.registry import load_strategies
 from autoopt.script import applying
 from autoopt.testing.strategies import sample_case
@@ -161,3 +162,25 @@ def test_a_script_trains_the_same_without_them(start_script: StartScript, folder
     assert len(then) == 9
     assert max(then) < 1000, "nothing was collected"
     assert [loss - 1000 for loss in now] == pytest.approx(then, abs=1e-3), "and the training is the same"
+
+
+@pytest.mark.slow
+def test_the_same_file_comes_without_waiting_for_it(start_script: StartScript, folder: Path) -> None:
+    with start_script("walked.py") as process:
+        sites = sites_of(process, steps=17, seconds=60.0)
+    (site,) = sites.of("checkpoint")
+    (setting,) = load_strategies()["checkpoints"].settings(
+        replace(sample_case(), sites=sites.model_copy(update={"cwd": str(folder)}))
+    )
+    assert setting == {"lines": [f"walked.py:{site.line}"], "loads": []}
+    found = []
+    for plan in (Plan(), Plan(changes=(Change(strategy="checkpoints", setting=setting),))):
+        with start_script("walked.py", sites=sites, plan=plan) as process:
+            told = process.call(
+                "autoopt.benchmark.tasks:evaluations", timeout=120.0, count=2, seconds=60.0, stage="checkpoint"
+            )
+        found.append(HeldEvaluations.model_validate(told))
+    now, beside = found
+    assert len(now.seconds) == len(beside.seconds) == 2
+    assert now.value == beside.value == 1.0, "the file holds what was saved"
+    assert now.metric == beside.metric

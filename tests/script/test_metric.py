@@ -130,6 +130,7 @@ def told(*texts: str, each: int = 1) -> list[Printed]:
             0.25,
         ),
         (["val_acc=9.1e-1", "val_acc=9.25e-1"], "val_acc", "max", 0.925),
+        (["epoch 0 loss 0.6133 val acc 0.9500 3.2s"], "val acc", "max", 0.95),  # one: its words name held-out data
     ],
 )
 def test_the_one_number_of_each_evaluation_is_the_metric(
@@ -154,11 +155,9 @@ def test_the_one_number_of_each_evaluation_is_the_metric(
 )
 def test_what_is_no_measure_of_quality_is_not_taken(lines: list[str]) -> None:
     assert candidates(told(*lines)) == ()
-
-
-def test_one_evaluation_is_enough_where_the_words_name_held_out_data() -> None:
-    (pattern,) = candidates(told("epoch 0 loss 0.6133 val acc 0.9500 3.2s"))
-    assert name_of(pattern) == "val acc"
+    assert chosen(()) is None
+    twice = told("batch 1 acc 0.5", "batch 2 acc 0.6", "batch 1 acc 0.7", "batch 2 acc 0.8", each=2)
+    assert candidates(twice) == (), "a line that each evaluation prints more than once is none"
 
 
 def test_an_evaluation_that_prints_none_of_it_hides_no_metric_of_held_out_data() -> None:
@@ -183,15 +182,6 @@ def test_of_several_measures_the_first_that_is_no_loss_is_taken(lines: list[str]
     said = [Printed(n, 1.0 * n, n, text) for n, each in enumerate(lines) for text in each.split("\n")]
     found = candidates(said)
     assert name_of(chosen(found) or "") == taken
-
-
-def test_where_there_is_none_none_is_taken() -> None:
-    assert chosen(()) is None
-
-
-def test_a_line_that_each_evaluation_prints_more_than_once_is_none() -> None:
-    lines = told("batch 1 acc 0.5", "batch 2 acc 0.6", "batch 1 acc 0.7", "batch 2 acc 0.8", each=2)
-    assert candidates(lines) == ()
 
 
 def test_what_is_printed_and_logged_is_one_metric_and_one_evaluation() -> None:

@@ -301,53 +301,37 @@ class Facts(Record):
     has_evaluate: bool = False
 
 
-def adopted(told: tuple[str, ...], sites: Sites | None = SITES, metric: str | None = None) -> tuple[Any, list[str]]:
-    """The state of a search after its first training, which named no metric, and the notes on it."""
+def adopted(
+    told: tuple[str, ...], sites: Sites | None = SITES, metric: str | None = None, seconds: float | None = None
+) -> tuple[Any, list[str], list[str]]:
+    """The state of a search after its first training, which named no metric, with the notes and the warnings on it."""
     state = SimpleNamespace(sites=sites, objective=OBJECTIVE.model_copy(update={"metric": metric}), facts=Facts())
     read: list[str] = []
-    context, notes, warnings = telling(read)
-    adopt_metric(context, state, told)
-    assert not (notes and warnings)
-    return SimpleNamespace(read=read, **vars(state)), notes or warnings
-
-
-def telling(read: list[str]) -> tuple[Any, list[str], list[str]]:
-    """A run's context that keeps what it is told: notes, and warnings."""
     notes: list[str] = []
     warnings: list[str] = []
-    context = SimpleNamespace(
+    context: Any = SimpleNamespace(
         runner=SimpleNamespace(reads=read.append),
         note=lambda state, *texts: notes.extend(texts),
         warn=lambda state, *texts: warnings.extend(texts),
     )
-    return context, notes, warnings
-
-
-def test_how_the_metric_was_found_is_a_note_and_that_there_is_none_a_warning() -> None:
-    def told(*patterns: str) -> tuple[int, int]:
-        state = SimpleNamespace(sites=SITES, objective=OBJECTIVE, facts=Facts())
-        context, notes, warnings = telling([])
-        adopt_metric(context, state, patterns)
-        return len(notes), len(warnings)
-
-    assert told("val loss ([0-9]+)") == (1, 0)
-    assert told() == (0, 1)
+    adopt_metric(context, state, told, *([] if seconds is None else [seconds]))
+    return SimpleNamespace(read=read, **vars(state)), notes, warnings
 
 
 def test_a_script_without_a_metric_is_told_how_to_give_one() -> None:
-    assert "--metric 'PATTERN'" in adopted(())[1][0]
-    state = SimpleNamespace(sites=SITES, objective=OBJECTIVE, facts=Facts())
-    context, _, warnings = telling([])
-    adopt_metric(context, state, (), 14.2)
-    (note,) = warnings
+    _, notes, (warning,) = adopted(())
+    assert "--metric 'PATTERN'" in warning
+    assert not notes
+    _, _, (note,) = adopted((), seconds=14.2)
     assert note.startswith("the script did not evaluate in the 14 s that it trained: no metric")
     assert note.endswith("or a larger --budget")
-    assert adopted(("x ([0-9]+)",), metric="val loss")[1] == []
-    assert adopted((), sites=None)[1] == [], "what build() says of its evaluation is another matter"
+    assert adopted(("x ([0-9]+)",), metric="val loss")[1:] == ([], [])
+    assert adopted((), sites=None)[1:] == ([], []), "what build() says of its evaluation is another matter"
 
 
 def test_the_one_number_of_each_evaluation_becomes_the_metric_and_that_is_said() -> None:
-    state, (note,) = adopted(("val loss ([0-9]+)",))
+    state, (note,), warnings = adopted(("val loss ([0-9]+)",))
+    assert not warnings
     assert state.read == ["val loss ([0-9]+)"]
     assert (state.objective.metric, state.objective.mode) == ("val loss", "min")
     assert (state.facts.metric, state.facts.mode, state.facts.has_evaluate) == ("val loss", "min", True)
@@ -357,7 +341,7 @@ def test_the_one_number_of_each_evaluation_becomes_the_metric_and_that_is_said()
 
 
 def test_of_two_measures_the_one_that_is_no_loss_becomes_the_metric_and_the_other_is_named() -> None:
-    state, (note,) = adopted(("val loss ([0-9]+)", "val acc ([0-9]+)"))
+    state, (note,), _ = adopted(("val loss ([0-9]+)", "val acc ([0-9]+)"))
     assert state.read == ["val acc ([0-9]+)"]
     assert (state.objective.metric, state.objective.mode) == ("val acc", "max")
     assert "the one that is no loss of the 2 measures" in note

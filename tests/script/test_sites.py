@@ -11,7 +11,7 @@ from autoopt.benchmark.affinity import AT_START
 from autoopt.errors import TrialFailed
 from autoopt.export.script_patch import placed
 from autoopt.records import Change, Plan, Site, SiteKind, Sites
-from autoopt.script.advice import advice_of
+from autoopt.script.sites import advice_of
 from autoopt.script.torch_hooks import Passes, anchor_of, period_of
 from autoopt.search.compare.arm import TrialArm
 from scripted import BF16, REGISTRY
@@ -267,13 +267,6 @@ def test_two_loaders_two_models_and_files_left_everywhere(start_script: StartScr
         with pytest.raises(TrialFailed, match="ended after 30 training steps"):
             process.call("autoopt.benchmark.tasks:run_block", timeout=60.0, seconds=0.0, min_steps=20)
     assert tree_of(folder) == before
-
-
-def test_nothing_of_the_users_changes_while_a_script_runs(start_script: StartScript, folder: Path) -> None:
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    with start_script("plain.py", "100000") as process:
-        assert sites_of(process, steps=40).of("checkpoint"), "it has written model.pt"
-    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
 def test_waits_for_a_device_in_each_step_are_advice() -> None:

@@ -115,21 +115,8 @@ def test_a_second_writer_is_refused(tmp_path: Path) -> None:
             with pytest.raises(UsageError, match="in use by another run"):
                 Journal(path, create=create)
     Journal(path, create=False).close()
-
-
-def test_a_new_journal_never_goes_over_another(tmp_path: Path) -> None:
-    path = tmp_path / "journal.jsonl"
-    with Journal(path, create=True) as journal:
-        journal.append({"type": "run"})
     with pytest.raises(UsageError, match="holds a run already"):
         Journal(path, create=True)
-
-
-def test_an_empty_journal_is_that_of_a_run_that_never_began(tmp_path: Path) -> None:
-    path = tmp_path / "journal.jsonl"
-    path.touch()
-    with Journal(path, create=True) as journal:
-        assert journal.records == []
 
 
 def test_numbers_that_are_not_finite_never_get_in(tmp_path: Path) -> None:

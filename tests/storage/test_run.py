@@ -70,16 +70,9 @@ def never() -> Figure:
 
 def test_a_step_is_measured_once_and_read_back(tmp_path: Path) -> None:
     with new(tmp_path) as run:
-        assert run.step("trial", {"n": 1}, lambda: Figure(value=1.5), Figure).value == 1.5
+        assert run.step("trial", {"n": 1, "m": 2}, lambda: Figure(value=1.5), Figure).value == 1.5
     with again(tmp_path) as run:
-        assert run.step("trial", {"n": 1}, never, Figure).value == 1.5
-
-
-def test_the_order_of_the_names_in_a_key_does_not_matter(tmp_path: Path) -> None:
-    with new(tmp_path) as run:
-        run.step("trial", {"a": 1, "b": 2}, lambda: Figure(value=1), Figure)
-    with again(tmp_path) as run:
-        assert run.step("trial", {"b": 2, "a": 1}, never, Figure).value == 1
+        assert run.step("trial", {"m": 2, "n": 1}, never, Figure).value == 1.5
 
 
 def test_a_repeated_key_is_another_step(tmp_path: Path) -> None:
@@ -187,21 +180,16 @@ def test_the_clock_stands_at_each_recorded_time_while_a_run_is_read_back(tmp_pat
             assert run.clock.elapsed() == seen[n]
 
 
-def test_a_clock_that_jumps_back_never_takes_time_back(tmp_path: Path) -> None:
+def test_a_clock_that_jumps_back_never_takes_time_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Seconds(1000.0)
     with new(tmp_path, clock) as run:
         clock.now -= 500
-        assert run.clock.elapsed() == 0
-
-
-def test_the_wall_clock_is_not_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with new(tmp_path) as run:
         monkeypatch.setattr("time.time", lambda: -1e12)
         assert run.clock.elapsed() == 0
 
 
 def test_what_has_changed_is_named_and_refused(tmp_path: Path) -> None:
-    new(tmp_path).close()
+    new(tmp_path, seed=3).close()
     changed = {**PRINT, "environment": {"torch": "2.14.0"}, "code": {"sources": {"a.py": "2", "b.py": "3"}}}
     with Run.resume(RunDirectory(tmp_path)) as run, pytest.raises(UsageError) as caught:
         run.check_fingerprint(changed)
@@ -209,16 +197,10 @@ def test_what_has_changed_is_named_and_refused(tmp_path: Path) -> None:
         assert part in caught.value.message
     assert "--accept-changed" in caught.value.hint
     with Run.resume(RunDirectory(tmp_path)) as run:
+        assert run.options == {"seed": 3}
         run.check_fingerprint(changed, accept_changed=True)
         assert run.fingerprint == changed
     assert next(r for r in read_journal(tmp_path / "journal.jsonl") if r["type"] == "resumed")["changed"]
-
-
-def test_options_are_there_before_the_fingerprint_is_known(tmp_path: Path) -> None:
-    new(tmp_path, seed=3).close()
-    with Run.resume(RunDirectory(tmp_path)) as run:
-        assert run.options == {"seed": 3}
-        assert run.check_fingerprint(PRINT) == []
 
 
 def test_events_are_written_down_once(tmp_path: Path) -> None:

@@ -56,19 +56,16 @@ def test_a_directory_with_other_files_or_a_stillborn_journal_will_do(tmp_path: P
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
-def test_what_cannot_be_made_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="cannot make the run directory") as caught:
-        RunDirectory.create("a:b", tmp_path / "file" / "run")
-    assert "--out" in caught.value.hint
-
-
-def test_a_read_only_directory_is_refused_before_anything_is_measured(
+def test_what_cannot_be_made_or_written_is_one_line_before_anything_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot make the run directory") as caught:
+        RunDirectory.create("a:b", tmp_path / "file" / "run")
+    assert "--out" in caught.value.hint
     monkeypatch.setattr(run_directory.tempfile, "TemporaryFile", refuse)
     with pytest.raises(UsageError, match="Read-only file system"):
         RunDirectory.create("a:b", tmp_path / "run")
@@ -89,13 +86,6 @@ def test_a_file_is_replaced_at_once_or_not_at_all(tmp_path: Path, monkeypatch: p
     assert list(tmp_path.glob(".result*")) == []
 
 
-def test_a_result_survives_its_directory(tmp_path: Path) -> None:
-    directory = RunDirectory.create("a:b", tmp_path / "run")
-    (tmp_path / "run").rmdir()
-    directory.write(directory.result, "{}")
-    assert directory.result.read_text() == "{}"
-
-
 def test_nothing_private_is_left_behind(tmp_path: Path) -> None:
     directory = RunDirectory.create("a:b", tmp_path)
     (tmp_path / ".result.json.abc.part").write_text("half")
@@ -104,32 +94,28 @@ def test_nothing_private_is_left_behind(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["journal.jsonl"]
 
 
-def test_results_are_readable_by_others_as_the_umask_says(tmp_path: Path) -> None:
-    directory = RunDirectory.create("a:b", tmp_path)
+def test_a_result_survives_its_directory_and_is_readable_as_the_umask_says(tmp_path: Path) -> None:
+    directory = RunDirectory.create("a:b", tmp_path / "run")
+    (tmp_path / "run").rmdir()
     before = os.umask(0o022)
     try:
         directory.write(directory.result, "{}")
     finally:
         os.umask(before)
+    assert directory.result.read_text() == "{}"
     assert directory.result.stat().st_mode & 0o777 == 0o644
-
-
-def test_what_was_compiled_goes_when_the_run_has_ended(tmp_path: Path) -> None:
-    directory = RunDirectory.create("a:b", tmp_path / "run")
-    directory.forget_compiled()  # nothing was
-    (directory.compiler_cache / "fxgraph").mkdir(parents=True)
-    directory.forget_compiled()
-    assert not directory.compiler_cache.exists()
-    assert directory.path.exists()
 
 
 def test_what_a_plan_s_run_has_compiled_is_found_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
     directory = RunDirectory.create("a:b", tmp_path / "run")
     assert compiled_beside(directory.plan) == {}, "nothing was compiled"
-    directory.compiler_cache.mkdir()
+    directory.forget_compiled()  # nothing was
+    (directory.compiler_cache / "fxgraph").mkdir(parents=True)
     assert compiled_beside(directory.plan) == {"TORCHINDUCTOR_CACHE_DIR": str(directory.compiler_cache)}
     monkeypatch.chdir(directory.path)
     assert compiled_beside(Path("plan.json")) == {"TORCHINDUCTOR_CACHE_DIR": str(directory.compiler_cache)}
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/elsewhere")
     assert compiled_beside(directory.plan) == {}, "what the user has named stays"
+    directory.forget_compiled()
+    assert not directory.compiler_cache.exists()

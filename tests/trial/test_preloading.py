@@ -121,7 +121,17 @@ def server(libraries: Path) -> Iterator[ForkServer]:
         server.close()
 
 
-REFUSED = {
+JEMALLOC = """
+import ctypes, threading
+def wait():
+    ctypes.CDLL(None).prctl(15, b'jemalloc_bg_thd')  # pyarrow's: it locks itself around a fork
+    NAMED.set()
+    threading.Event().wait()
+NAMED = threading.Event()
+threading.Thread(target=wait, daemon=True).start()
+NAMED.wait()
+"""
+LIBRARIES = {
     "thread": ("import threading as t; t.Thread(target=t.Event().wait, daemon=True).start()", "changes threads"),
     "device": ("import torch; torch.cuda._initialized = True", "changes the device"),
     "affinity": ("import os; os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})", "changes affinity"),
@@ -131,35 +141,22 @@ REFUSED = {
     "variable": ("import os; os.environ['X_OF_LIBRARY'] = '1'", "(X_OF_LIBRARY)"),
     "crash": ("import os; os._exit(3)", "ended the process"),
     "users_file": ("import users_own", "which is no library"),
+    "draws": ("import random, numpy, torch; random.random(); numpy.random.rand(); torch.rand(1)", ""),
+    "allocates": (JEMALLOC, ""),
+    "broken": ("raise ImportError('not here')", ""),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", LIBRARIES)
 def test_a_library_that_does_more_than_define_things_is_left_to_the_trials(
     name: str, server: ForkServer, libraries: Path
 ) -> None:
     """Each order is refused, so that the server stays plain and can be asked again."""
     if name == "affinity" and len(os.sched_getaffinity(0)) < 2:
         pytest.skip("there is one core")
-    source, why = REFUSED[name]
-    assert why in server.preload(seen(libraries, f"does_{name}", source))
-
-
-def test_what_a_library_draws_as_it_is_imported_is_put_back(server: ForkServer, libraries: Path) -> None:
-    """Lightning's does: each of its scripts imported all of its libraries in every trial."""
-    source = "import random, numpy, torch\nrandom.random()\nnumpy.random.rand()\ntorch.rand(1)\n"
-    assert server.preload(seen(libraries, "draws", source)) == ""
-
-
-def test_an_allocator_s_background_thread_may_be_forked(server: ForkServer, libraries: Path) -> None:
-    """jemalloc's, which pyarrow starts: it locks itself around a fork."""
-    source = (
-        "import ctypes, threading\n"
-        "def wait():\n"
-        "    ctypes.CDLL(None).prctl(15, b'jemalloc_bg_thd')\n    NAMED.set()\n    threading.Event().wait()\n"
-        "NAMED = threading.Event()\nthreading.Thread(target=wait, daemon=True).start()\nNAMED.wait()\n"
-    )
-    assert server.preload(seen(libraries, "allocates", source)) == ""
+    source, why = LIBRARIES[name]
+    said = server.preload(seen(libraries, f"does_{name}", source))
+    assert why in said if why else said == ""
 
 
 def test_another_file_of_the_same_name_is_no_library_of_the_trial(server: ForkServer, libraries: Path) -> None:
@@ -167,10 +164,6 @@ def test_another_file_of_the_same_name_is_no_library_of_the_trial(server: ForkSe
     (libraries / "shadows.py").write_text("")
     imports.modules["shadows"] = "/home/somebody/shadows.py"
     assert "the module shadows is /home/somebody/shadows.py in a trial" in server.preload(imports)
-
-
-def test_a_library_that_cannot_be_imported_here_is_left_out(server: ForkServer, libraries: Path) -> None:
-    assert server.preload(seen(libraries, "broken", "raise ImportError('not here')")) == ""
 
 
 def seen(libraries: Path, name: str, source: str) -> Imports:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,8 @@ import pytest
 
 from autoopt.errors import EnvironmentLacks, NodeLost, TrialFailed, WorkloadError
 from autoopt.trial.protocol import ScriptSpec, TrialSpec
-from autoopt.trial.remote.host import _here, as_users
 from autoopt.trial.remote.launcher import RemoteLauncher
-from autoopt.trial.remote.ray_cluster import bundle_of
+from autoopt.trial.remote.ray_cluster import _here, as_users, bundle_of
 
 SPEC = TrialSpec(workload="m:build")
 
@@ -27,20 +25,12 @@ class FakeHost:
         self.released = False
 
     def ask(self, method: str, *arguments: Any) -> Any:
-        self._count(method)
-        return {"kind": {"device": self.type}, "sees": True, "start": self.fault, "close": f"log of {self.name}"}.get(
-            method
-        )
-
-    def stream(self, method: str, *arguments: Any) -> Iterator[dict[str, Any]]:
-        self._count(method)
-        yield {"progress": {"step": 1}}
-        yield {"answer": {"host": self.name}}
-
-    def _count(self, method: str) -> None:
         self.asked.append(method)
         if len(self.asked) > self.dies_at:
             raise NodeLost("gone")
+        called = {"progress": [{"step": 1}], "answer": {"host": self.name}}
+        answers = {"kind": {"device": self.type}, "sees": True, "start": self.fault, "call": called}
+        return {**answers, "close": f"log of {self.name}"}.get(method)
 
     def release(self) -> None:
         self.released = True

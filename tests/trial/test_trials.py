@@ -13,8 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from autoopt.benchmark.cputime import stat
 from autoopt.errors import TrialFailed
-from autoopt.trial import shared, tree
+from autoopt.trial import shared
 from autoopt.trial.parent import Launcher
 from autoopt.trial.process import TrialProcess
 from autoopt.trial.protocol import TrialSpec
@@ -50,31 +51,20 @@ def test_a_trial_is_a_session_of_its_own(start, tmp_path: Path) -> None:
     assert about["sigint_ignored"]
     assert about["main"] is None, "the caller's own script is not run again"
     assert not about["torch_cuda"]
+    assert about["uncollected"] == 0, "a collection visits what it would visit in the user's own process"
 
 
-def test_two_trials_start_from_the_same_numbers_forked_or_fresh(start) -> None:
-    trials = [start(seed=3), start(seed=3), start(seed=3, flags={"env": {"X": "1"}}), start(seed=4)]
+def test_two_trials_start_from_the_same_numbers_forked_or_fresh(start, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = start(seed=3)
+    monkeypatch.setenv("SET_AFTER_THE_SERVER", "yes")
+    trials = [first, start(seed=3), start(seed=3, flags={"env": {"MY_FLAG": "a b", "N": 2}}), start(seed=4)]
     abouts = [trial.call("mini_live:about", timeout=30) for trial in trials]
+    assert abouts[1]["environment"]["SET_AFTER_THE_SERVER"] == "yes"
+    assert (abouts[2]["environment"]["MY_FLAG"], abouts[2]["environment"]["N"]) == ("a b", "2")
     assert abouts[0]["random"] == abouts[1]["random"] == abouts[2]["random"] != abouts[3]["random"]
     assert len({about["hash"] for about in abouts}) == 1, "sets are walked in the same order"
     losses = [trial.call("mini_live:steps", timeout=30)["losses"] for trial in trials[:3]]
     assert losses[0] == losses[1] == losses[2]
-
-
-def test_a_collection_visits_what_it_would_visit_in_the_user_s_own_process(start) -> None:
-    assert start().call("mini_live:about", timeout=30)["uncollected"] == 0
-
-
-def test_environment_variables_of_a_setup_are_there_before_torch_is_imported(start) -> None:
-    about = start(flags={"env": {"OMP_NUM_THREADS": 2, "MY_FLAG": "a b"}}).call("mini_live:about", timeout=30)
-    assert about["environment"]["MY_FLAG"] == "a b"
-    assert about["environment"]["OMP_NUM_THREADS"] == "2"
-
-
-def test_the_environment_is_that_of_the_present_moment(start, monkeypatch: pytest.MonkeyPatch) -> None:
-    start()
-    monkeypatch.setenv("SET_AFTER_THE_SERVER", "yes")
-    assert start().call("mini_live:about", timeout=30)["environment"]["SET_AFTER_THE_SERVER"] == "yes"
 
 
 def test_arguments_answers_and_progress(start) -> None:
@@ -149,14 +139,14 @@ def test_frozen_processes_get_no_cpu_wherever_they_have_gone(start) -> None:
     assert len(below) >= 4
     assert trial.can_freeze
     trial.freeze()
-    wait_until(lambda: all(tree.state(process.pid) in ("T", "t") for process in below))
+    wait_until(lambda: all(stat(process.pid)[0] in ("T", "t") for process in below))
     before = [sum(process.cpu_times()[:2]) for process in below]
     end = time.process_time() + 0.1
     wait_until(lambda: time.process_time() > end)
     assert [sum(process.cpu_times()[:2]) for process in below] == before
     trial.freeze()
     trial.thaw()
-    wait_until(lambda: not any(tree.state(process.pid) in ("T", "t") for process in below))
+    wait_until(lambda: not any(stat(process.pid)[0] in ("T", "t") for process in below))
     wait_until(lambda: sum(sum(process.cpu_times()[:2]) for process in below) > sum(before))
     trial.freeze()
     assert trial.call("mini_live:say", timeout=30, x=1) == {"x": 1}, "a call lets a frozen trial go on"

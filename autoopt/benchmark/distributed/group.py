@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from statistics import fmean
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -29,6 +29,7 @@ _SHIFT = 40
 """A lap ends before step 2**40."""
 T = TypeVar("T")
 Enough = Callable[[int, float], bool]
+Each = Callable[[int, float], None]
 PATIENCE = timedelta(minutes=30)
 """A collective that takes longer has failed; who watches the processes gives up far sooner."""
 AHEAD = {"cpu": 1}
@@ -77,15 +78,6 @@ class Board:
         return value & ((1 << _SHIFT) - 1) if value >> _SHIFT == lap else None
 
 
-class Place(Protocol):
-    """Where a process stands in its group (``autoopt.trial.protocol.Rank``)."""
-
-    rank: int
-    size: int
-    folder: str
-    port: int
-
-
 class Group:
     """A training that is alone; :class:`Ranks` are several.
 
@@ -121,6 +113,19 @@ class Group:
             most: steps after which ``enough`` says so in any case; all processes give the same.
         """
         return enough
+
+    def stretch(self, enough: Enough, each: Each | None = None, most: int | None = None) -> Enough:
+        """The same, begun by all together; ``each`` is called at the end of a step first."""
+        agreed = self.agreed(enough, most)
+        self.wait()
+        if each is None:
+            return agreed
+
+        def over(done: int, elapsed: float) -> bool:
+            each(done, elapsed)
+            return agreed(done, elapsed)
+
+        return over
 
     def wait(self) -> None:
         """Until all are here."""
@@ -213,8 +218,8 @@ def alone() -> Any:
     return _alone
 
 
-def join(place: Place, device: torch.device) -> Group:
-    """Joins the group of a trial, unless the user's code has made one.
+def join(place: Any, device: torch.device) -> Group:
+    """Joins the group of a trial, unless the user's code has made one; ``place``: ``autoopt.trial.protocol.Rank``.
 
     Raises:
         WorkloadError: the user's code made one of another size.
@@ -259,7 +264,7 @@ def present(processes: int, device: torch.device) -> Group:
     return Ranks(dist.get_rank(), dist.get_world_size(), device, Board(f"{folder}/autoopt-board-{run}"))
 
 
-def variables(place: Place) -> dict[str, str]:
+def variables(place: Any) -> dict[str, str]:
     """The variables that torchrun sets for the processes that it starts, for code that asks."""
     rank, size = str(place.rank), str(place.size)
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(place.port)}
@@ -274,7 +279,7 @@ def device_of(name: str, rank: int) -> str:
     return f"cuda:{int(number or 0) + rank}" if kind == "cuda" else kind
 
 
-def keep_to_cores(setup: Setup, place: Place) -> None:
+def keep_to_cores(setup: Setup, place: Any) -> None:
     """Shares the cores out, before anything runs on them: as many threads as each has, unless a plan says more.
 
     All processes of a group would each start as many threads as there are cores, and wait for one another.

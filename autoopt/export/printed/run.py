@@ -295,8 +295,6 @@ class Run:
                 self.loaded.generators.set_state(self.resumed["generators"])
             self.loaded.generators.start_epoch(self.epoch)
             self.generators = self.loaded.generators.state()
-            for shield in self.loaded.shields:
-                shield.epoch = self.epoch
         else:
             if plan.own_loader:
                 if self.resumed:

@@ -168,14 +168,13 @@ class RemoteTrial(Answering):
         name = name_of(task)
         if self.closed:
             raise TrialFailed("crashed", "the trial has ended already", where=name.rpartition(":")[2])
-        for document in self._host.stream("call", self._number, name, timeout, arguments):
-            if "answer" in document:
-                answer: JsonDict = document["answer"]
-                return answer
-            _raised(document)
-            if on_progress is not None:
-                on_progress(document["progress"])
-        raise NodeLost("a host ended a call without an answer")
+        found: JsonDict = self._host.ask("call", self._number, name, timeout, arguments)
+        if on_progress is not None:
+            for progress in found["progress"]:
+                on_progress(progress)
+        _raised(found)
+        answer: JsonDict = found["answer"]
+        return answer
 
     def freeze(self) -> None:
         """Stops the whole process tree where it stands."""
