@@ -10,7 +10,7 @@ import click
 
 from autoopt.cli.codes import DOES_NOT_HOLD
 from autoopt.cli.group import Command
-from autoopt.cli.output import say, show, stdout_kept, write_json, write_line
+from autoopt.cli.output import progress, show, stdout_kept, write_json, write_line
 from autoopt.cli.parameters import optimize_options, read_options
 from autoopt.errors import UsageError
 from autoopt.latency.options import Serve, parse_latency, parse_shares, pattern
@@ -75,9 +75,8 @@ def latency_command(
     from autoopt_reports import html
     from autoopt_reports import latency as reported
 
-    told: Callable[[str], None] = (lambda text: None) if options.quiet else say
     with stdout_kept():
-        found, directory = serve_within(workload, serve, options, say=told)
+        found, directory = serve_within(workload, serve, options, say=progress(options))
         page = html.write_text(reported.page(found), directory.path / "latency.html")
     if options.json:
         write_json(found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
@@ -13,6 +13,7 @@ from typing import Any, TextIO
 import click
 
 from autoopt.errors import EnvironmentLacks
+from autoopt.options import Options
 
 
 def use_color(stream: TextIO) -> bool:
@@ -56,16 +57,28 @@ def write_json(document: Any) -> None:
     click.echo(json.dumps(data, indent=2, allow_nan=False))
 
 
-def write_file(path: Path, text: str) -> None:
-    """Writes a file that was asked for.
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Around what writes a file that was asked for.
 
     Raises:
         EnvironmentLacks: it cannot be written there.
     """
     try:
-        path.write_text(text, encoding="utf-8")
+        yield
     except OSError as error:
         raise EnvironmentLacks(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def write_file(path: Path, text: str) -> None:
+    """Writes a file that was asked for."""
+    with writing(path):
+        path.write_text(text, encoding="utf-8")
+
+
+def progress(options: Options) -> Callable[[str], None]:
+    """Where a command reports its progress, a line at a time: standard error, or nowhere where it is to be quiet."""
+    return (lambda text: None) if options.quiet else say
 
 
 @contextmanager
