@@ -12,7 +12,6 @@ from autoopt.errors import TrialFailed
 from autoopt.options import Options
 from autoopt.records import Change, Decided, JsonDict, Plan, Verdict
 from autoopt.search.ablate import ablate, alone, take_apart
-from autoopt.search.at_once import switchable_from
 from autoopt.search.baseline import benchmark, described
 from autoopt.search.compare.comparison import Decision
 from autoopt.search.decided import decided
@@ -63,21 +62,6 @@ def test_what_was_measured_before_something_was_dropped_stays_a_figure_of_its_ch
     found = {one.strategy: one for one in decided(state)}
     assert found["strong"].verdict is Verdict.KEPT
     assert "as idle was in it" in found["strong"].by
-
-
-def test_a_resumed_run_reads_what_was_measured_at_once(tmp_path: Path) -> None:
-    speeds = {"one": 1.4, "two": 1.3, "idle": 1.0}
-    parts = dict.fromkeys(speeds, Part(0.2))
-    first = world(tmp_path, speeds)
-    state = stack(first, parts)
-    take_apart(first.context, state, first.clock() + 400.0)
-    first.run.close()
-    again = World(tmp_path, *map(strategy, speeds), speed=product(speeds), noise=NOISE, resume=True)
-    resumed = stack(again, parts)
-    take_apart(again.context, resumed, again.clock() + 400.0)
-    assert resumed.incumbent == state.incumbent
-    assert resumed.ablations == state.ablations
-    assert not again.runner.machine.started
 
 
 def test_without_time_only_those_stay_whose_looks_tell_them_from_chance(tmp_path: Path) -> None:
@@ -266,23 +250,6 @@ def test_a_companion_is_put_off_where_the_pair_is_as_fast_without_it(
     assert set(outcome.best.plan.names()) == kept
     halves = [seen for seen in outcome.state.ablations if len(seen.candidate.plan.changes) == 2]
     assert {seen.mode for seen in halves} == {"switched"}
-
-
-def test_a_process_has_what_its_plans_have_in_common(tmp_path: Path) -> None:
-    made = world_switched_apart(tmp_path)
-
-    def plan(*names: str) -> Plan:
-        return Plan(changes=tuple(Change(strategy=name) for name in names))
-
-    whole = plan("loader", "amp", "layout")
-    less = [plan("loader", "amp"), plan("amp", "layout"), plan("loader", "layout")]
-    base, chosen = switchable_from(made.context, whole, less)
-    assert base == plan("loader")
-    assert chosen == [less[0], less[2]], "a loader's workers are not switched"
-    base, chosen = switchable_from(made.context, whole, [less[1]])
-    assert not chosen
-    made.runner.parallel = 2
-    assert not switchable_from(made.context, whole, less)[1], "several processes at once are not switched"
 
 
 # What became of each candidate, over its trials and the ablation.

@@ -37,18 +37,6 @@ def test_a_long_run_keeps_back_no_more_than_the_end_takes(changes: int) -> None:
     assert long.kept_back(changes) <= 4 * 62.0 + (changes + 1) * long.comparison
 
 
-def test_the_end_of_a_run_in_seconds() -> None:
-    """One training of 100 s with a start of 5 s; a plan twice as fast takes half of that."""
-    allocation = BudgetAllocation(budget=10_000.0, start_seconds=5.0, baseline_seconds=100.0)
-    assert allocation.in_turns(2.0) == pytest.approx(105.0 * 1.5)
-    assert allocation.in_turns(0.5) == pytest.approx(105.0 * 2), "nothing is expected to become slower"
-    assert allocation.kept_back(0, 2.0) == pytest.approx(allocation.verification(1, 2.0))
-    assert allocation.verification(1, 2.0) == pytest.approx(allocation.verification(1) - 52.5)
-    assert allocation.last_deadline(2.0) == pytest.approx(10_000.0 - 105.0 * 1.5 - allocation.comparison)
-    short = BudgetAllocation(budget=100.0, start_seconds=5.0, baseline_seconds=100.0)
-    assert short.last_deadline() == pytest.approx(100.0 * (1 - KEPT_BACK_AT_MOST))
-
-
 @given(
     budget=st.floats(20.0, 1e5),
     start=st.floats(0.5, 60.0),

@@ -157,12 +157,6 @@ def test_time_that_is_up_ends_all_of_them_with_what_is_known() -> None:
     assert [each.reason for each in none] == ["no time for a single comparison"] * 2
 
 
-def test_seconds_are_shared_and_add_up_to_what_passed() -> None:
-    fake = machine({"fast": faster(1.6), "slow": faster(0.6)}, kind="normal")
-    found = one_by_one(run(fake, ["fast", "slow"]))
-    assert sum(each.seconds for each in found) == pytest.approx(fake.clock.now)
-
-
 @pytest.mark.parametrize("kind", ["heavy", "drifting"])
 def test_intervals_hold_and_placebos_are_not_accepted(kind: str) -> None:
     """Of four plans that are all the same as the shared one, over many machines."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from autoopt.records.model_scaling import PowerLaw
 from autoopt.search.compare.sequential_test import ALPHA, alpha_of
-from autoopt.search.compare.statistics import BetweenProcess, TwoLevel, best_blocks, known_radius, wider
+from autoopt.search.compare.statistics import BetweenProcess, TwoLevel, known_radius, wider
 from autoopt.search.model_scaling import fit
 from benchmarks.truth.placebo_runs import one_run
 
@@ -75,12 +75,6 @@ def test_between_process_variance_hidden_in_block_noise_is_hardly_learnt() -> No
     learnt = BetweenProcess(0.04, 2.0).after([0.0, 0.0, 0.0, 0.0], [0.3] * 4)
     assert learnt.dof < 2.5
     assert learnt.sd > 0.035
-
-
-def test_more_blocks_where_starting_is_dear_fewer_where_processes_differ() -> None:
-    usual = best_blocks(0.01, 0.05, 8.0, 0.7)
-    assert best_blocks(0.01, 0.05, 60.0, 0.7) > usual
-    assert best_blocks(0.01, 0.10, 8.0, 0.7) < usual
 
 
 @pytest.mark.parametrize("between_process_sd", [0.02, 0.05, 0.08])
