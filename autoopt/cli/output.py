@@ -77,8 +77,15 @@ def write_file(path: Path, text: str) -> None:
 
 
 def progress(options: Options) -> Callable[[str], None]:
-    """Where a command reports its progress, a line at a time: standard error, or nowhere where it is to be quiet."""
-    return (lambda text: None) if options.quiet else say
+    """Reports a command's progress on standard error, a line at a time, none twice in a row; not where it is quiet."""
+    last = [""]
+
+    def report(text: str) -> None:
+        if not options.quiet and text != last[0]:
+            last[0] = text
+            say(text)
+
+    return report
 
 
 @contextmanager

@@ -53,36 +53,30 @@ def report_command(run: Path, out: Path | None, against: Path | None, card: bool
         for path in _cards(result, out or folder / "card"):
             write_line(str(path))
         return 0
-    page = _side_by_side(result, run, against, out or folder / AGAINST_FILE) if against else _page(result, folder, out)
+    from autoopt.cli.finish import REPORT_FILE
+    from autoopt_reports import html
+
+    page = out or folder / (AGAINST_FILE if against else REPORT_FILE)
+    with writing(page):
+        page = html.write_text(_side_by_side(result, run, against), page) if against else html.write(result, page)
     write_line(str(page))
     if open_:
         show(page)
     return 0
 
 
-def _page(result: Result, folder: Path, out: Path | None) -> Path:
-    from autoopt.cli.finish import REPORT_FILE
-    from autoopt_reports import html
-
-    page = out or folder / REPORT_FILE
-    with writing(page):
-        return html.write(result, page)
-
-
-def _side_by_side(result: Result, run: Path, against: Path, page: Path) -> Path:
+def _side_by_side(result: Result, run: Path, against: Path) -> str:
+    """The page of both runs."""
     from autoopt.export.checked import compare_runs
     from autoopt.records.reading import read_result
     from autoopt_reports import against as two_runs
-    from autoopt_reports.html import write_text
 
     old = read_result(against)
     try:
         verdict = compare_runs(result, old, str(against)).detail
     except UsageError as error:  # another workload or machine: side by side all the same, and no verdict
         verdict = error.message
-    text = two_runs.page(result, old, verdict=verdict, names=(str(against), str(run)))
-    with writing(page):
-        return write_text(text, page)
+    return two_runs.page(result, old, verdict=verdict, names=(str(against), str(run)))
 
 
 def _cards(result: Result, stem: Path) -> Iterator[Path]:
