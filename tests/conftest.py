@@ -8,6 +8,7 @@ import importlib
 import os
 import sys
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 os.environ["AUTOOPT_HISTORY"] = "off"  # what one test finds must not order another's search
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: tests of logic must not spin on two cores
@@ -18,11 +19,23 @@ from hypothesis import HealthCheck, settings
 with contextlib.suppress(ImportError):  # so that the fixture below knows Pillow's own `open`
     import PIL.Image  # noqa: F401
 
+if TYPE_CHECKING:
+    from autoopt.trial.parent import Launcher
+
 settings.register_profile(
     "steady", deadline=None, database=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("search", deadline=None, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
+
+
+@pytest.fixture(scope="session")
+def launcher() -> Iterator[Launcher]:
+    """One fork server for all tests that start trials: what imports torch anew takes seconds."""
+    from autoopt.trial.parent import Launcher
+
+    with Launcher() as launcher:
+        yield launcher
 
 
 @pytest.fixture(autouse=True, scope="module")

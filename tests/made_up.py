@@ -1,15 +1,23 @@
-"""Made-up evidence for the judge: losses, sides, comparisons and trainings that a test gives the figures of."""
+"""Evidence for the judge: losses, sides, comparisons and trainings of given figures, and real trainings."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 
-from autoopt.records import Curve, CurvePoint, Estimate, Noise, Objective, Quality
+from autoopt.benchmark.run import RunUnderWay
+from autoopt.benchmark.trial_context import TrialContext
+from autoopt.records import Change, Curve, CurvePoint, Estimate, Noise, Objective, Plan, Quality
 from autoopt.records.messages import Startup, TrainingRun
+from autoopt.registry import Registry
 from autoopt.search.accept.evidence import Evidence, Judgement, RequiredRuns
 from autoopt.search.accept.gate import judge, required_runs
 from autoopt.search.compare.comparison import Comparison, Decision, LossPath, Side
 from autoopt.strategy import Risk
+from autoopt.trial.protocol import TrialSpec
+from workloads import breakers
 
 OBJECTIVE = Objective(metric="accuracy", mode="max", target=0.9, target_source="user", tolerance=0.005, min_gain=0.01)
 NOISE = Noise(seed_noise=0.004)
@@ -84,6 +92,22 @@ def run(seed: int, to: float | None = 100.0, best: float = 0.93, evaluated: int 
             **fields,
         }
     )
+
+
+def breakers_trial(registry: Registry, *changes: str, seed: int = 0, build: str = "build") -> TrialContext:
+    """A trial of ``workloads/breakers.py`` under these changes, in this process."""
+    plan = Plan(changes=tuple(Change(strategy=name) for name in changes))
+    spec = TrialSpec(workload=f"{Path(breakers.__file__)}:{build}", plan=plan, device="cpu", seed=seed)
+    return TrialContext(spec, registry)
+
+
+def trained(registry: Registry, *changes: str, seed: int = 0, target: float = 0.82, **how: Any) -> TrainingRun:
+    """A whole training of ``workloads/breakers.py`` to its target."""
+    context = breakers_trial(registry, *changes, seed=seed)
+    run = RunUnderWay(context, max_seconds=60.0, target=target, **how)
+    run.go_on()
+    context.close()
+    return run.document()
 
 
 def evidence(candidate: tuple[TrainingRun, ...] = (), baseline: tuple[TrainingRun, ...] | None = None, **fields):

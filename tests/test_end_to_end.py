@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from autoopt.cli import main
 from autoopt.records import Plan, Result, Verdict
 from autoopt.registry import load_strategies
 
@@ -55,19 +56,19 @@ def check(result: Result, out: Path) -> None:
     assert result.speedup.throughput is None or result.speedup.throughput.low > 0
 
 
-def test_one_run_writes_every_document_and_cannot_be_run_over(tmp_path: Path) -> None:
+def test_one_run_writes_every_document_and_cannot_be_run_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     result = run(tmp_path, "dict_batch", "--only", "threads,pin_memory")
     check(result, tmp_path / "run")
     assert result.objective.target == 0.85
     assert "autoopt optimize" in result.reproduce.command
-    again = autoopt("optimize", f"{SHAPES}:dict_batch", "--budget", "30s", "--out", str(tmp_path / "run"), cwd=tmp_path)
-    assert again.returncode == 2
-    assert "holds a run already" in again.stderr
-    resumed = autoopt("resume", str(tmp_path / "run"), cwd=tmp_path)
-    assert resumed.returncode == 2
-    assert "finished" in resumed.stderr
-    rendered = autoopt("report", str(tmp_path / "run"), cwd=tmp_path)
-    assert rendered.returncode == 0, rendered.stderr
+    out = str(tmp_path / "run")
+    assert main(["optimize", f"{SHAPES}:dict_batch", "--budget", "30s", "--out", out]) == 2
+    assert "holds a run already" in capsys.readouterr().err
+    assert main(["resume", out]) == 2
+    assert "finished" in capsys.readouterr().err
+    assert main(["report", out]) == 0
 
 
 @pytest.mark.slow

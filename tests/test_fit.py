@@ -80,36 +80,37 @@ def test_nothing_helps_beyond_fitting_and_the_best_is_what_fits(tmp_path: Path) 
     assert outcome.speedup.throughput == outcome.state.noise.aa_ratio
 
 
-def test_two_are_taken_together_where_one_is_not_enough(tmp_path: Path) -> None:
-    outcome = world(tmp_path, CUT, AGAIN, sizes=lambda plan: cut_size(plan) + 200).go()
-    assert outcome.baseline.plan.names() == ("cut", "again")
-    assert outcome.baseline.plan.setting("cut") == {"pieces": 4}  # 900: no smaller pieces than must be
-    tried = {(trial.strategy, trial.reason.partition(":")[0]) for trial in outcome.state.trials}
-    assert ("again", "out_of_memory") in tried
-    assert ("cut", "memory") in tried or ("cut", "out_of_memory") in tried
-
-
 def tried_to_fit(made: World) -> list[tuple[str, ...]]:
     """Plans that were looked at until one was the reference, in order, each once."""
     plans = [plan.names() for plan, label in made.runner.machine.started if label in ("ready", "probe_losses")]
     return list(dict.fromkeys(plans))
 
 
-def test_what_saves_little_is_tried_after_what_may_save_enough(tmp_path: Path) -> None:
-    """Each trial costs a start: gaps between tensors are hardly ever what is missing, however cheap to close."""
-    gaps = saver("alone", (0.0, {}), saved=0.05 * LIMIT)
-    made = world(tmp_path, gaps, CUT)
-    made.go()
-    assert tried_to_fit(made)[:2] == [("cut",), ("alone",)], "and once something fits, what costs less is tried, too"
+GAPS = saver("alone", (0.0, {}), saved=0.05 * LIMIT)
 
 
-def test_pairs_come_before_another_precision(tmp_path: Path) -> None:
-    def sizes(plan: Plan) -> int:
-        return cut_size(plan) + 400  # neither alone is enough
-
-    made = world(tmp_path, CUT, AGAIN, saver("smaller", (1.0, {})), sizes=sizes)
-    made.go()
-    assert tried_to_fit(made)[:3] == [("cut",), ("again",), ("cut", "again")]
+@pytest.mark.parametrize(
+    ("strategies", "sizes", "reference", "tried"),
+    [
+        # one is not enough, and no smaller pieces than must be; pairs come before another precision
+        ((CUT, AGAIN), lambda plan: cut_size(plan) + 200, {"cut": {"pieces": 4}, "again": {}}, []),
+        ((CUT, AGAIN, saver("smaller", (1.0, {}))), lambda plan: cut_size(plan) + 400, None,
+         [("cut",), ("again",), ("cut", "again")]),
+        # each trial costs a start: gaps between tensors are hardly ever what is missing, however cheap to close
+        ((GAPS, CUT), cut_size, None, [("cut",), ("alone",)]),
+        # what only just fits, where there is no other
+        ((CUT, AGAIN), lambda plan: 980 if plan.names() == ("again",) else 1600, {"again": {}}, []),
+    ],
+)  # fmt: skip
+def test_what_is_tried_until_something_fits(
+    tmp_path: Path, strategies: Any, sizes: Any, reference: dict[str, JsonDict] | None, tried: list[tuple[str, ...]]
+) -> None:
+    made = world(tmp_path, *strategies, sizes=sizes)
+    outcome = made.go()
+    assert tried_to_fit(made)[: len(tried)] == tried
+    assert reference in (None, {change.strategy: change.setting for change in outcome.baseline.plan.changes})
+    just = "only just: ", "98% of the memory"
+    assert any(all(word in text for word in just) for text in outcome.state.warnings) is (reference == {"again": {}})
 
 
 def test_where_nothing_fits_the_error_lists_what_was_tried_and_why_not_the_rest(tmp_path: Path) -> None:
@@ -130,15 +131,6 @@ def test_a_plan_with_another_batch_is_no_reference(tmp_path: Path) -> None:
     smaller = saver("smaller", (0.0, {}), batch={"size": 16})
     with pytest.raises(WorkloadError, match="nothing that was tried"):
         world(tmp_path, smaller, sizes=lambda plan: 500 if plan.changes else 1600).go()
-
-
-def test_a_plan_that_only_just_fits_is_the_reference_where_there_is_no_other(tmp_path: Path) -> None:
-    def sizes(plan: Plan) -> int:
-        return 980 if plan.names() == ("again",) else 1600
-
-    outcome = world(tmp_path, CUT, AGAIN, sizes=sizes).go()
-    assert outcome.baseline.plan.names() == ("again",)
-    assert any("only just: " in text and "98% of the memory" in text for text in outcome.state.warnings)
 
 
 def test_a_failure_that_is_none_of_memory_is_the_users_error_at_once(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from autoopt.errors import Interrupted, TrialFailed, WorkloadError
 from autoopt.events import Event
-from autoopt.records import Change, JsonDict, Operator, Peaks, Plan, StopReason, Trial, Verdict
+from autoopt.records import Change, JsonDict, Operator, Peaks, Plan, StopReason, Verdict
 from autoopt.records.messages import Block
 from autoopt.search.outcome import Outcome
 from autoopt.search.verify import FRESH_SEEDS, SEEDS
@@ -78,47 +78,6 @@ def test_a_single_kept_change_is_measured_again_by_the_verification(tmp_path: Pa
     assert row.without.value == trial.measured_again.value
 
 
-def test_nothing_helps_and_the_best_is_the_baseline(tmp_path: Path) -> None:
-    world = World(tmp_path, strategy("useless"), speed=product({"useless": 1.0}), budget=600.0)
-    outcome = world.go()
-    assert outcome.best == outcome.baseline
-    assert outcome.best.plan == Plan()
-    assert outcome.speedup.throughput == outcome.state.noise.aa_ratio
-
-
-def test_companions_that_win_only_together_are_found_together(tmp_path: Path) -> None:
-    class Pair(Strategy):
-        name = "left"
-        risk = Risk.EXACT
-
-        def companions(self, case: Case, setting: JsonDict) -> list[Change]:
-            return [Change(strategy="right")]
-
-        def apply(self, setup: Setup, setting: JsonDict) -> Setup:
-            return setup.with_flags(left=True)
-
-    speed: dict[tuple[str, ...], float] = {(): 1.0, ("left",): 1.02, ("right",): 0.9, ("left", "right"): 1.7}
-    world = World(tmp_path, Pair(), strategy("right"), speed=lambda plan: speed[tuple(sorted(plan.names()))])
-    outcome = world.go()
-    assert set(outcome.best.plan.names()) == {"left", "right"}
-
-
-def test_a_companion_that_brings_nothing_is_not_redundant(tmp_path: Path) -> None:
-    class Carrier(Strategy):
-        name = "carrier"
-        risk = Risk.EXACT
-
-        def companions(self, case: Case, setting: JsonDict) -> list[Change]:
-            return [Change(strategy="companion")]
-
-        def apply(self, setup: Setup, setting: JsonDict) -> Setup:
-            return setup.with_flags(carrier=True)
-
-    speeds = {"carrier": 1.6, "companion": 1.0}
-    outcome = World(tmp_path, Carrier(), strategy("companion"), speed=product(speeds)).go()
-    assert outcome.best.plan.names() == ("carrier",)
-
-
 class AfterGood(Strategy):
     """Applies once ``good`` was kept."""
 
@@ -130,41 +89,6 @@ class AfterGood(Strategy):
 
     def apply(self, setup: Setup, setting: JsonDict) -> Setup:
         return setup.with_flags(better=True)
-
-
-def test_a_change_that_no_longer_pays_is_dropped_by_the_ablation(tmp_path: Path) -> None:
-    def speed(plan: Plan) -> float:
-        if "better" in plan.names():
-            return 2.0 * (0.8 if "good" in plan.names() else 1.0)
-        return 1.3 if "good" in plan.names() else 1.0
-
-    outcome = World(tmp_path, strategy("good"), AfterGood(), speed=speed).go()
-    assert outcome.best.plan.names() == ("better",)
-    assert any("good was dropped" in text for text in outcome.state.notes)
-
-
-def test_other_losses_lose_quality_however_fast(tmp_path: Path) -> None:
-    def behave(plan: Plan, behaviour: Behaviour) -> Behaviour:
-        if "cheat" not in plan.names():
-            return behaviour
-        return Behaviour(step_seconds=behaviour.step_seconds, loss=lambda step: 3.0 / (1.0 + 0.001 * step))
-
-    outcome = World(tmp_path, strategy("cheat"), speed=product({"cheat": 3.0}), behave=behave).go()
-    assert verdicts(outcome)["cheat"] == [Verdict.QUALITY_LOST]
-    assert outcome.best.plan == Plan()
-
-
-def test_training_changes_are_judged_by_time_to_target(tmp_path: Path) -> None:
-    outcome = World(
-        tmp_path,
-        strategy("large_batch", risk=Risk.TRAINING),
-        speed=product({"large_batch": 1.4}),
-        reach=lambda plan: 1000 if "large_batch" in plan.names() else 500,
-    ).go()
-    trial: Trial = next(t for t in outcome.state.trials if t.strategy == "large_batch")
-    assert trial.verdict in (Verdict.NO_GAIN, Verdict.HARMFUL)
-    assert "throughput 1." in trial.reason
-    assert "time to target 0." in trial.reason
 
 
 def test_a_candidate_that_compiles_again_is_doubted_as_a_baseline_is(
@@ -183,20 +107,6 @@ def test_a_candidate_that_compiles_again_is_doubted_as_a_baseline_is(
     assert any(f"trial {kept.id}: torch.compile compiled again" in text for text in outcome.state.warnings)
     calm = World(tmp_path / "calm", strategy("calm"), speed=product({"calm": 1.5})).go()
     assert not any("compiled again" in text for text in calm.state.warnings)
-
-
-@pytest.mark.parametrize("kind", TrialFailed.KINDS)
-def test_a_trial_that_fails_is_a_verdict_and_the_loop_goes_on(tmp_path: Path, kind: str) -> None:
-    def behave(plan: Plan, behaviour: Behaviour) -> Behaviour:
-        failure = TrialFailed(kind, "broken on purpose") if "broken" in plan.names() else None
-        return Behaviour(step_seconds=behaviour.step_seconds, fails=failure, fails_at=15)
-
-    speeds = {"broken": 2.0, "good": 1.5}
-    outcome = World(tmp_path, strategy("broken"), strategy("good"), speed=product(speeds), behave=behave).go()
-    assert outcome.best.plan.names() == ("good",)
-    broken = next(t for t in outcome.state.trials if t.strategy == "broken")
-    assert broken.verdict is Verdict.FAILED
-    assert broken.reason.startswith(f"{kind}:")
 
 
 def test_a_baseline_that_fails_is_the_users_error(tmp_path: Path) -> None:
@@ -230,13 +140,6 @@ def test_a_plugin_that_raises_is_a_result(tmp_path: Path, where: str) -> None:
     assert outcome.best.plan.names() == ("good",)
     (verdict,) = set(verdicts(outcome)["nonsense"])
     assert verdict is Verdict.FAILED
-
-
-def test_a_small_budget_still_ends_with_a_reason(tmp_path: Path) -> None:
-    world = World(tmp_path, strategy("good"), speed=product({"good": 1.5}), budget=25.0)
-    outcome = world.go()
-    assert outcome.stop.reason is StopReason.BUDGET
-    assert outcome.best.plan == Plan()
 
 
 def test_the_users_stop_ends_the_search_and_still_verifies(tmp_path: Path) -> None:
@@ -330,70 +233,6 @@ def test_no_change_of_training_is_tried_where_the_users_target_is_out_of_the_bud
     assert "--budget 56m would do" in found.reason
     assert all("warm_up" not in plan.names() for plan, _ in world.runner.trained)
     assert all(not trial.companions for trial in outcome.state.trials)
-
-
-def test_a_planned_run_that_ends_below_the_target_judges_changes_of_training(tmp_path: Path) -> None:
-    outcome = World(
-        tmp_path,
-        strategy("large_batch", risk=Risk.TRAINING),
-        speed=product({"large_batch": 1.4}),
-        reach=lambda plan: None,
-    ).go()
-    assert outcome.state.untrainable == ""
-    assert any(trial.strategy == "large_batch" for trial in outcome.state.trials)
-
-
-def test_time_that_cheap_trials_leave_goes_to_those_that_promised_less(tmp_path: Path) -> None:
-    """Which strategies fit the time is asked again before each: those that crash at once cost next to nothing."""
-
-    def behave(plan: Plan, behaviour: Behaviour) -> Behaviour:
-        broken = any(name.startswith("broken") for name in plan.names())
-        failure = TrialFailed("error", "broken on purpose") if broken else None
-        return Behaviour(step_seconds=behaviour.step_seconds, fails=failure, fails_at=0)
-
-    names = [f"broken_{number}" for number in range(9)]
-    world = World(
-        tmp_path,
-        *(strategy(name) for name in [*names, "good"]),
-        speed=lambda plan: 1.6 if "good" in plan.names() else 1.0,
-        behave=behave,
-        budget=260.0,
-    )
-    outcome = world.go()
-    assert outcome.best.plan.names() == ("good",)
-    assert all(verdicts(outcome)[name] == [Verdict.FAILED] for name in names)
-
-
-def test_a_short_budget_proves_the_stack_of_what_did_well(tmp_path: Path) -> None:
-    """Three minutes: looks of seconds at several candidates, then one proof of what did well together."""
-    speeds = {"large": 1.5, "useless": 1.0, "fair": 1.3, "slow": 0.8}
-    world = World(tmp_path, *(strategy(name) for name in speeds), speed=product(speeds), budget=180.0)
-    outcome = world.go()
-    assert set(outcome.best.plan.names()) == {"large", "fair"}
-    assert len([trial for trial in outcome.state.trials if trial.verdict is Verdict.KEPT]) == 1
-    assert world.clock() <= 180.0
-
-
-def test_a_loss_that_is_not_finite_ends_a_trial_at_once(tmp_path: Path) -> None:
-    def behave(plan: Plan, behaviour: Behaviour) -> Behaviour:
-        loss = (lambda step: None) if "nan" in plan.names() else behaviour.loss
-        return Behaviour(step_seconds=behaviour.step_seconds, loss=loss)
-
-    outcome = World(tmp_path, strategy("nan"), speed=product({"nan": 2.0}), behave=behave).go()
-    (trial,) = [trial for trial in outcome.state.trials if trial.strategy == "nan"]
-    assert trial.verdict is Verdict.FAILED
-    assert trial.reason == "not_finite: the loss of step 0"
-    assert trial.seconds < 10.0
-
-
-def test_the_verification_compares_as_long_as_the_trainings_leave_time(tmp_path: Path) -> None:
-    """Not one pair of processes and then idle: its interval is what the user reads."""
-    world = World(tmp_path, strategy("quick"), speed=product({"quick": 1.5}), noise=NoiseModel("normal"), budget=220.0)
-    outcome = world.go()
-    assert outcome.speedup.end_to_end_verified
-    assert outcome.speedup.throughput is not None
-    assert (outcome.speedup.throughput.n or 0) >= 3
-    assert world.clock() <= world.loop.options.budget_seconds
 
 
 # The whole loop in simulated time on a workload whose ceiling is known.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autoopt.cli.group import Command
-from autoopt.cli.output import say, stdout_kept, write_json, write_line
+from autoopt.cli.output import progress, stdout_kept, write_json, write_line
 from autoopt.cli.parameters import optimize_options, read_options
 from autoopt.errors import UsageError
 
@@ -70,8 +70,7 @@ def bisect_command(
 
     history = packages(*lock) if lock is not None else nullcontext(commits(str(good), bad or "HEAD"))
     with stdout_kept(), history as places:
-        quiet = (lambda text: None) if options.quiet else say
-        found = Bisecting(places, chosen, options, quality=quality, say=quiet).run()
+        found = Bisecting(places, chosen, options, quality=quality, say=progress(options)).run()
     word = "worse" if quality else "slower"
     ratio = f"{exp(-found.loss):.4f} times the loss" if quality else f"{exp(found.loss):.3f}x the speed"
     steps = list(zip((place.name for place in places[1:]), found.probabilities, strict=False))

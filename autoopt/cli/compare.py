@@ -11,7 +11,7 @@ import click
 
 from autoopt.cli.codes import DOES_NOT_HOLD
 from autoopt.cli.group import Command
-from autoopt.cli.output import say, stdout_kept, write_file, write_json, write_line
+from autoopt.cli.output import progress, stdout_kept, write_file, write_json, write_line
 from autoopt.cli.parameters import optimize_options, read_options
 from autoopt.errors import UsageError
 from autoopt.options.parsers import parse_percent
@@ -111,16 +111,16 @@ def compare_command(
     begin_server()
     from autoopt.comparing.compare import compare_sides
 
-    told: list[str] = []
-
-    def progress(text: str) -> None:
-        if not options.quiet and (not told or told[-1] != text):
-            told.append(text)
-            say(text)
-
     with stdout_kept():
         found = compare_sides(
-            baseline, candidate, chosen, options, requirement=wanted, ledger=ledger, pythons=pythons, say=progress
+            baseline,
+            candidate,
+            chosen,
+            options,
+            requirement=wanted,
+            ledger=ledger,
+            pythons=pythons,
+            say=progress(options),
         )
     words_again = {
         "baseline": baseline,

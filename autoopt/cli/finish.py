@@ -9,7 +9,6 @@ from pathlib import Path
 
 from autoopt.cli.codes import INTERRUPTED
 from autoopt.cli.output import say, show, stdout_kept, write_json
-from autoopt.errors import EnvironmentLacks
 from autoopt.events import Listener
 from autoopt.options import Options
 from autoopt.records import Profile, Result, StopReason
@@ -61,18 +60,6 @@ def finish_profile(profile: Profile, options: Options) -> int:
     if options.open and page is not None:
         show(page)
     return 0
-
-
-def write_report(result: Result, page: Path) -> Path:
-    """Renders a result into ``page``.
-
-    Raises:
-        EnvironmentLacks: it cannot be written there.
-    """
-    try:
-        return html.write(result, page)
-    except OSError as error:
-        raise EnvironmentLacks(f"cannot write {page}: {error.strerror or error}") from None
 
 
 def _attempt(write: Callable[[Path], Path], directory: str | None, name: str) -> Path | None:

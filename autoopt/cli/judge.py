@@ -10,7 +10,7 @@ import click
 
 from autoopt.cli.codes import DOES_NOT_HOLD, REFUSED, UNDECIDED
 from autoopt.cli.group import Command
-from autoopt.cli.output import say, stdout_kept, write_line
+from autoopt.cli.output import progress, stdout_kept, write_line
 from autoopt.cli.parameters import optimize_options, read_options
 from autoopt.errors import UsageError
 
@@ -94,7 +94,7 @@ def judge_command(
         with stdout_kept():
             found = compare_sides(
                 baseline, candidate, chosen, options, requirement=Requirement(kind="faster"), ledger=ledger,
-                session=session, head=head, say=(lambda text: None) if options.quiet else say,
+                session=session, head=head, say=progress(options),
             )  # fmt: skip
         document = verdict(found)
     except LedgerLostError as lost:

@@ -10,13 +10,14 @@ import click
 
 from autoopt.cli.codes import DOES_NOT_HOLD
 from autoopt.cli.group import Command
-from autoopt.cli.output import say, show, stdout_kept, write_json, write_line
+from autoopt.cli.output import progress, show, stdout_kept, write_json, write_line
 from autoopt.cli.parameters import optimize_options, read_options
 from autoopt.errors import UsageError
 from autoopt.latency.options import Serve, parse_latency, parse_shares, pattern
-from autoopt.options.parsers import parse_list, parse_percent
+from autoopt.options.parsers import parse_list, parse_percent, parse_whole
 
 BUDGET = "5m"
+WANTED = "a whole number from 1 to 256 is wanted"
 T = TypeVar("T")
 
 
@@ -64,7 +65,7 @@ def latency_command(
     serve = Serve(
         limit_seconds=None if p95 is None else _read("--p95", p95, parse_latency),
         max_drop=_read("--max-drop", max_drop, lambda text: parse_percent(text, most=1.0)),
-        clients=_read("--clients", clients, _whole),
+        clients=_read("--clients", clients, lambda text: parse_whole(text, 1, 256, WANTED, "such as 4")),
         weights=str(checkpoint.absolute()) if checkpoint else "",
         sizes=pattern(_read("--batch", batch, parse_shares)),
         lengths=pattern(_read("--lengths", lengths, parse_shares)) if lengths is not None else (None,),
@@ -75,9 +76,8 @@ def latency_command(
     from autoopt_reports import html
     from autoopt_reports import latency as reported
 
-    told: Callable[[str], None] = (lambda text: None) if options.quiet else say
     with stdout_kept():
-        found, directory = serve_within(workload, serve, options, say=told)
+        found, directory = serve_within(workload, serve, options, say=progress(options))
         page = html.write_text(reported.page(found), directory.path / "latency.html")
     if options.json:
         write_json(found)
@@ -98,12 +98,6 @@ def _refuse(workload: str, checkpoint: Path | None) -> None:
         raise UsageError(f"{workload} names no function that builds the model", hint=hint)
     if checkpoint is not None and not checkpoint.is_file():
         raise UsageError(f"--checkpoint {checkpoint}: there is no such file", hint="such as runs/train/checkpoint.pt")
-
-
-def _whole(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 256:
-        raise UsageError("a whole number from 1 to 256 is wanted", hint="such as 4")
-    return int(text)
 
 
 def _read(option: str, text: str, parser: Callable[[str], T]) -> T:

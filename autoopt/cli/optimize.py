@@ -7,8 +7,7 @@ from typing import Any
 import click
 
 from autoopt.cli.group import Command
-from autoopt.cli.output import stdout_kept
-from autoopt.cli.parameters import optimize_options, read_options
+from autoopt.cli.parameters import chosen, optimize_options, read_options
 from autoopt.options import KEYS
 
 
@@ -35,15 +34,8 @@ def optimize_command(workload: str | None, words: tuple[str, ...], **given: Any)
     resume` continues. The options may also stand in [tool.autoopt] of pyproject.toml; the command line wins.
     """
     options = read_options(given)
-    from autoopt.running.baseline_spec import check_command
-    from autoopt.script.command import read
-    from autoopt.trial.start import begin_server
-
-    chosen = read(workload, words)
-    with stdout_kept():
-        check_command(chosen, options)  # before torch is imported
-    begin_server()
+    trained = chosen(workload, words, options)
     from autoopt.api import optimize_run
     from autoopt.cli.finish import follow
 
-    return follow(lambda listeners: optimize_run(chosen, options, listeners=listeners), options)
+    return follow(lambda listeners: optimize_run(trained, options, listeners=listeners), options)

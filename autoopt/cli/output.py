@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
@@ -13,6 +13,7 @@ from typing import Any, TextIO
 import click
 
 from autoopt.errors import EnvironmentLacks
+from autoopt.options import Options
 
 
 def use_color(stream: TextIO) -> bool:
@@ -56,16 +57,35 @@ def write_json(document: Any) -> None:
     click.echo(json.dumps(data, indent=2, allow_nan=False))
 
 
-def write_file(path: Path, text: str) -> None:
-    """Writes a file that was asked for.
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Around what writes a file that was asked for.
 
     Raises:
         EnvironmentLacks: it cannot be written there.
     """
     try:
-        path.write_text(text, encoding="utf-8")
+        yield
     except OSError as error:
         raise EnvironmentLacks(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def write_file(path: Path, text: str) -> None:
+    """Writes a file that was asked for."""
+    with writing(path):
+        path.write_text(text, encoding="utf-8")
+
+
+def progress(options: Options) -> Callable[[str], None]:
+    """Reports a command's progress on standard error, a line at a time, none twice in a row; not where it is quiet."""
+    last = [""]
+
+    def report(text: str) -> None:
+        if not options.quiet and text != last[0]:
+            last[0] = text
+            say(text)
+
+    return report
 
 
 @contextmanager

@@ -5,13 +5,17 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from autoopt.cli.output import stdout_kept
 from autoopt.errors import EnvironmentLacks
 from autoopt.options import Options, make_options
 from autoopt.options.pyproject import read_config
+
+if TYPE_CHECKING:
+    from autoopt.script.command import Build, Script
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -95,6 +99,23 @@ def read_options(given: Mapping[str, Any], config: Mapping[str, Any] | None = No
     """
     words = {key.replace("_", "-"): None if value == () else value for key, value in given.items()}
     return make_options(words, read_config(here()) if config is None else config, label=_label)
+
+
+def chosen(workload: str | None, words: tuple[str, ...], options: Options) -> Build | Script:
+    """The workload to train, checked before torch is imported, which begins then.
+
+    Raises:
+        UsageError, WorkloadError, EnvironmentLacks: as of ``autoopt.running.baseline_spec``.
+    """
+    from autoopt.running.baseline_spec import check_command
+    from autoopt.script.command import read
+    from autoopt.trial.start import begin_server
+
+    found = read(workload, words)
+    with stdout_kept():
+        check_command(found, options)
+    begin_server()
+    return found
 
 
 def here() -> Path:

@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from autoopt.cli.group import Command
-from autoopt.cli.parameters import optimize_options, read_options
+from autoopt.cli.output import say, stdout_kept
+from autoopt.cli.parameters import chosen, optimize_options, read_options
 from autoopt.options import parse_choices
 
 TOOLS = ("torch", "cprofile", "lines", "memory")
@@ -47,15 +48,7 @@ def profile_command(
     """
     options = read_options(given)
     named = parse_choices(tools, TOOLS) if tools else ()
-    from autoopt.cli.output import say, stdout_kept
-    from autoopt.running.baseline_spec import check_command
-    from autoopt.script.command import read
-    from autoopt.trial.start import begin_server
-
-    chosen = read(workload, words)
-    with stdout_kept():
-        check_command(chosen, options)  # before torch is imported
-    begin_server()
+    trained = chosen(workload, words, options)
     from autoopt.api import profile_run
     from autoopt.cli.finish import finish_profile, lines_view
     from autoopt.profilers import check_tools
@@ -63,7 +56,7 @@ def profile_command(
     check_tools(named)
     with lines_view(options) as view, stdout_kept():
         profile = profile_run(
-            chosen,
+            trained,
             options,
             tools=named,
             watch=watch,

@@ -10,8 +10,8 @@ import click
 
 from autoopt.cli.extras import lacking
 from autoopt.cli.group import Command
-from autoopt.cli.output import show, write_json, write_line
-from autoopt.errors import EnvironmentLacks, UsageError
+from autoopt.cli.output import show, write_file, write_json, write_line, writing
+from autoopt.errors import UsageError
 
 if TYPE_CHECKING:
     from autoopt.records import Result
@@ -53,35 +53,30 @@ def report_command(run: Path, out: Path | None, against: Path | None, card: bool
         for path in _cards(result, out or folder / "card"):
             write_line(str(path))
         return 0
-    page = _side_by_side(result, run, against, out or folder / AGAINST_FILE) if against else _page(result, folder, out)
+    from autoopt.cli.finish import REPORT_FILE
+    from autoopt_reports import html
+
+    page = out or folder / (AGAINST_FILE if against else REPORT_FILE)
+    with writing(page):
+        page = html.write_text(_side_by_side(result, run, against), page) if against else html.write(result, page)
     write_line(str(page))
     if open_:
         show(page)
     return 0
 
 
-def _page(result: Result, folder: Path, out: Path | None) -> Path:
-    from autoopt.cli.finish import REPORT_FILE, write_report
-
-    return write_report(result, out or folder / REPORT_FILE)
-
-
-def _side_by_side(result: Result, run: Path, against: Path, page: Path) -> Path:
+def _side_by_side(result: Result, run: Path, against: Path) -> str:
+    """The page of both runs."""
     from autoopt.export.checked import compare_runs
     from autoopt.records.reading import read_result
     from autoopt_reports import against as two_runs
-    from autoopt_reports.html import write_text
 
     old = read_result(against)
     try:
         verdict = compare_runs(result, old, str(against)).detail
     except UsageError as error:  # another workload or machine: side by side all the same, and no verdict
         verdict = error.message
-    text = two_runs.page(result, old, verdict=verdict, names=(str(against), str(run)))
-    try:
-        return write_text(text, page)
-    except OSError as error:
-        raise EnvironmentLacks(f"cannot write {page}: {error.strerror or error}") from None
+    return two_runs.page(result, old, verdict=verdict, names=(str(against), str(run)))
 
 
 def _cards(result: Result, stem: Path) -> Iterator[Path]:
@@ -93,12 +88,12 @@ def _cards(result: Result, stem: Path) -> Iterator[Path]:
     from autoopt_reports import card
 
     drawn, painted = stem.with_suffix(".svg"), stem.with_suffix(".png")
+    write_file(drawn, card.svg(result))
+    yield drawn
     try:
-        drawn.write_text(card.svg(result), encoding="utf-8")
-        yield drawn
-        painted.write_bytes(card.png(result))
-        yield painted
-    except OSError as error:
-        raise EnvironmentLacks(f"cannot write {error.filename}: {error.strerror or error}") from None
+        picture = card.png(result)
     except ModuleNotFoundError as error:
         raise lacking(error) or error from None
+    with writing(painted):
+        painted.write_bytes(picture)
+    yield painted

@@ -102,10 +102,3 @@ def changed_sources(name: str, before: dict[str, str], now: dict[str, str]) -> s
     """A sentence where a side's files are not those that were fixed before the seed was drawn; empty where they are."""
     files = sorted(file for file in {*before, *now} if before.get(file) != now.get(file))
     return f"the {name}'s {files[0]} was changed while it was compared" if files else ""
-
-
-def rate_of(found: Comparison | None, name: str) -> float | None:
-    """Samples per second; the candidate's by the paired ratio, so that the two agree with the speedup."""
-    if found is None or found.incumbent.samples_per_second is None or found.estimate is None:
-        return None
-    return found.incumbent.samples_per_second * (1.0 if name == "baseline" else found.estimate.value)

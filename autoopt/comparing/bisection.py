@@ -22,13 +22,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import exp, log, sqrt
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import t as student
 
-from autoopt.comparing.compare import Comparing
+from autoopt.comparing.compare import Comparing, Say
 from autoopt.comparing.session import KnownBaseline
 from autoopt.comparing.sides import Side, commit_of, git, side, text_of
 from autoopt.errors import EnvironmentLacks, TrialFailed, UsageError, WorkloadError
@@ -57,16 +56,9 @@ class Told:
     error: float
 
 
-class Measure(Protocol):
-    """Compares a place of the history with its good end, until it is plain whether it is slower than ``margin``."""
-
-    def __call__(self, place: int, margin: float) -> Told | None:
-        """None where that place cannot be run.
-
-        Args:
-            place: 1 is the first after the good end.
-            margin: a share of the good end's speed.
-        """
+Measure = Callable[[int, float], Told | None]
+"""Compares a place of the history (1 is the first after the good end) with its good end, until it is plain whether it
+is slower by a share of the good end's speed; None where that place cannot be run."""
 
 
 @dataclass(frozen=True)
@@ -155,8 +147,6 @@ def bisect(count: int, measure: Measure, more: Callable[[], bool]) -> Blame:
     found_at = posterior.probabilities
     return Blame(int(found_at.argmax()) + 1, tuple(float(each) for each in found_at), loss, tuple(asked))
 
-
-Say = Callable[[str], None]
 
 _SHARE = 8
 """Comparisons that fit into the time at least."""

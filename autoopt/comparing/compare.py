@@ -15,7 +15,7 @@ from typing import Any
 
 import autoopt
 from autoopt.comparing import session as sessions
-from autoopt.comparing.answer import answer_of, changed_sources, rate_of
+from autoopt.comparing.answer import answer_of, changed_sources
 from autoopt.comparing.learning import PATIENCE, Evaluating, Judge, Rounding
 from autoopt.comparing.ledger import answered, enter
 from autoopt.comparing.session import KnownBaseline, fingerprint_of
@@ -456,6 +456,10 @@ def _measured(comparing: Comparing, name: str, found: Comparison | None, sources
     each, evaluating = comparing.sides[name], comparing.evaluating
     stats = None if found is None else found.incumbent if name == "baseline" else found.candidate
     times = step_times(found) if found is not None else None
+    rate = None
+    if found is not None and found.estimate is not None and found.incumbent.samples_per_second is not None:
+        # the candidate's by the paired ratio, so that the two agree with the speedup
+        rate = found.incumbent.samples_per_second * (1.0 if name == "baseline" else found.estimate.value)
     return ComparedSide(
         given=each.given,
         kind=each.kind,
@@ -463,7 +467,7 @@ def _measured(comparing: Comparing, name: str, found: Comparison | None, sources
         plan=each.plan,
         commit=each.commit,
         sources=sources,
-        samples_per_second=rate_of(found, name),
+        samples_per_second=rate,
         samples_per_step=stats.samples_per_step if stats else None,
         step_seconds=times[name == "candidate"] if times else None,
         start_seconds=comparing.start_seconds(name),

@@ -28,10 +28,14 @@ _SAMPLED = 1024
 
 def keep(live: Any, out: str) -> JsonDict:
     """Writes the weights of a function's or a script's model to a file, under its own names: ``{"steps"}``."""
-    model = getattr(live.training.model, "_orig_mod", live.training.model)
-    weights = {name: value.detach().to("cpu", copy=True) for name, value in model.state_dict().items()}
+    weights = {name: value.detach().to("cpu", copy=True) for name, value in _model(live).state_dict().items()}
     torch.save(weights, out)
     return {"steps": live.training.steps}
+
+
+def _model(live: Any) -> Any:
+    """The model under its own names, also where it was compiled."""
+    return getattr(live.training.model, "_orig_mod", live.training.model)
 
 
 def sampled(live: Any, seed: int) -> JsonDict:
@@ -39,8 +43,7 @@ def sampled(live: Any, seed: int) -> JsonDict:
 
     The same entries for models of the same shapes.
     """
-    model = getattr(live.training.model, "_orig_mod", live.training.model)
-    weights = [value for value in model.state_dict().values() if value.is_floating_point() and value.numel()]
+    weights = [value for value in _model(live).state_dict().values() if value.is_floating_point() and value.numel()]
     each = max(_SAMPLED // max(len(weights), 1), 1)
     drawn = torch.Generator().manual_seed(seed)
     found = []
@@ -87,8 +90,7 @@ def evaluate(live: TrialContext, weights: list[str], losses: bool = False) -> Js
     ``metrics``: by its own evaluation. Empty where it has none, or ``losses`` are asked for: of the same training
     batches.
     """
-    training = live.training
-    model = getattr(training.model, "_orig_mod", training.model)
+    training, model = live.training, _model(live)
     batches = [] if training.evaluation is not None and not losses else [training.next() for _ in range(LOSSES)]
     found: list[JsonDict] = []
     for path in weights:

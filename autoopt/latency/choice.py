@@ -77,12 +77,8 @@ def possible(variant: Variant) -> bool:
 
 def combinations(best: Variant, others: Sequence[Variant]) -> Iterator[Variant]:
     """The best with each other one that goes with it, the better ones first."""
-    seen = set()
-    for other in others:
-        together = merged(best, other)
-        if together is not None and together not in seen:
-            seen.add(together)
-            yield together
+    together = (merged(best, other) for other in others)
+    yield from dict.fromkeys(each for each in together if each is not None)
 
 
 def within(estimate: Estimate | None, limit: float | None) -> Holds | None:

@@ -23,14 +23,13 @@ from autoopt.options.parsers import (
     parse_list,
     parse_nproc,
     parse_number,
-    parse_parallel,
     parse_path,
     parse_pattern,
     parse_percent,
-    parse_seed,
     parse_size,
     parse_specs,
     parse_tune,
+    parse_whole,
 )
 
 TRACKERS = ("mlflow", "tensorboard", "wandb")
@@ -105,14 +104,22 @@ _TABLE: dict[str, tuple[str, Callable[[object], Any]]] = {
     "min-gain": ("min_gain", lambda value: parse_percent(value, most=10.0)),
     "device": ("device", parse_device),
     "memory-limit": ("memory_limit", parse_size),
-    "seed": ("seed", parse_seed),
+    "seed": (
+        "seed",  # those that NumPy takes
+        lambda value: parse_whole(value, 0, 2**32 - 1, "a seed is a whole number from 0 to 4294967295", "such as 0"),
+    ),
     "only": ("only", parse_list),
     "skip": ("skip", parse_list),
     "strategies": ("strategies", parse_specs),
     "allow": ("allow", parse_allow),
     "executor": ("executor", parse_executor),
     "nproc": ("nproc", parse_nproc),
-    "parallel": ("parallel", parse_parallel),
+    "parallel": (
+        "parallel",
+        lambda value: parse_whole(
+            value, 1, 9999, "pairs of trials at the same time are a whole number from 1", "such as 4"
+        ),
+    ),
     "tune": ("tune", parse_tune),
     "price": ("price", lambda value: parse_number(value, least=0.0, example="3.50")),
     "log": ("log", lambda value: parse_choices(value, TRACKERS)),

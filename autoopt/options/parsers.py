@@ -104,25 +104,12 @@ def parse_nproc(value: object) -> str:
     return str(least) if least == most else f"{least}..{most}"
 
 
-def parse_parallel(value: object) -> int:
-    """Pairs of trials at the same time, 1 or more.
+def parse_whole(value: object, least: int, most: int, wanted: str, hint: str) -> int:
+    """A whole number from ``least`` to ``most``; ``wanted`` and ``hint`` say so of anything else.
 
     Raises:
         UsageError: anything else.
     """
-    return _whole(value, 1, 9999, "pairs of trials at the same time are a whole number from 1", "such as 4")
-
-
-def parse_seed(value: object) -> int:
-    """A whole number from 0 to 2**32 - 1, the seeds that NumPy takes.
-
-    Raises:
-        UsageError: anything else.
-    """
-    return _whole(value, 0, 2**32 - 1, "a seed is a whole number from 0 to 4294967295", "such as 0")
-
-
-def _whole(value: object, least: int, most: int, wanted: str, hint: str) -> int:
     text = str(value).strip()
     if (
         isinstance(value, bool | float)

@@ -86,7 +86,6 @@ class Behaviour:
     ``quality``: what a probe of it shows next to one of the baseline.
     ``loader``: how batches are made next to training, whose ``step_seconds`` are then those of computing alone; None:
     no step waits. ``slow_mode``: chance of a process, and how much longer its steps then take.
-    ``young``: how much longer a process's first ``young_steps`` steps take, such as while it asks for pages anew.
     """
 
     step_seconds: float = 0.02
@@ -99,8 +98,6 @@ class Behaviour:
     fails_at: int = 0
     process_sd: float | None = None
     quality: Literal["identical", "equivalent", "noisy", "undecided", "another"] = "identical"
-    young: float = 1.0
-    young_steps: int = 0
     loader: LoaderModel | None = None
     slow_mode: tuple[float, float] = (0.0, 1.0)
 
@@ -116,7 +113,6 @@ class FakeMachine:
         exclusive: the device takes one process at a time, as in CUDA's exclusive mode.
         retries_beyond: bytes of processes alive at once beyond which the allocator must free its cache and retry.
         can_freeze: a platform with SIGSTOP.
-        tells_foreign: blocks carry ``foreign_cpu_seconds``.
         switch_seconds: that a process takes to take on another plan and to put its state back.
     """
 
@@ -128,8 +124,6 @@ class FakeMachine:
     retries_beyond: int | None = None
     can_freeze: bool = True
     exclusive: bool = False
-    tells_foreign: bool = True
-    cores: int = 2
     switch_seconds: float = 0.05
 
     def __post_init__(self) -> None:
@@ -272,8 +266,7 @@ class FakeArm:
         self.steps += steps
         if behaviour.fails and self.steps > behaviour.fails_at:
             raise behaviour.fails
-        young = max(min(self.steps, behaviour.young_steps) - first, 0)
-        true = (steps + (behaviour.young - 1.0) * young) * behaviour.step_seconds
+        true = steps * behaviour.step_seconds
         burst = machine.burst(true)
         slow = self._between + machine.noise.block(machine.rng, true, machine.clock.now)
         each, waited = (true / steps * exp(slow) * (1.0 + 0.5 * burst),) * steps, 0.0
@@ -295,7 +288,7 @@ class FakeArm:
             step_seconds=each,
             losses=tuple(behaviour.loss(step) for step in range(first, self.steps)),
             cpu_seconds=seconds,
-            foreign_cpu_seconds=(0.02 + 0.8 * burst) * seconds if machine.tells_foreign else None,
+            foreign_cpu_seconds=(0.02 + 0.8 * burst) * seconds,
             peak_memory_bytes=behaviour.memory_bytes,
             peak_host_memory_bytes=behaviour.memory_bytes,
             allocation_retries=machine.retries(),

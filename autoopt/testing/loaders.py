@@ -20,14 +20,12 @@ class LoaderModel:
         seconds: that a worker takes for a batch.
         jitter: standard deviation of the log of it, batch by batch.
         prefetch: batches that each worker holds ready.
-        sleeps: workers wait for storage: what they wait for arrives while they are stopped, too.
     """
 
     workers: int
     seconds: float
     jitter: float = 0.0
     prefetch: int = 2
-    sleeps: bool = True
 
 
 @dataclass
@@ -69,12 +67,10 @@ class FakeLoader:
         return there
 
     def stopped(self, since: float, now: float) -> None:
-        """All workers were stopped from ``since`` until ``now``."""
+        """All workers were stopped from ``since`` until ``now``; what they wait for arrives in the meantime."""
         workers = self._model.workers
         for place in range(self._taken, len(self._made)):
             made = self._made[place]
             free = self._made[place - workers].done if place >= workers else 0.0
             if made.begun >= since:
                 made.begun = max(now, free, made.begun)
-            elif made.done > since and not self._model.sleeps:
-                made.begun += now - since

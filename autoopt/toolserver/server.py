@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
@@ -31,6 +32,7 @@ edits, in a minute each: keep, discard, undecided or refused; apply puts changes
 off again with revert. Calls take as long as their budget; they report progress and can be cancelled."""
 
 _PROFILE = "profile.json"
+P = ParamSpec("P")
 _READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 _RUNS = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
 _WRITES = ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=False)
@@ -57,12 +59,26 @@ def make_server(workspace: Workspace, commands: Commands | None = None) -> MCPSe
     return server
 
 
+def _told(tool: Callable[P, Awaitable[JsonDict]]) -> Callable[P, Awaitable[JsonDict]]:
+    """The tool; an error of autoopt's is reported as it is, with what to do."""
+
+    @functools.wraps(tool)
+    async def told(*args: P.args, **kwargs: P.kwargs) -> JsonDict:
+        try:
+            return await tool(*args, **kwargs)
+        except AutooptError as error:
+            raise ToolError("\n".join(filter(None, (error.message, error.hint)))) from None
+
+    return told
+
+
 class _Tools:
     """The tools; their docstrings are what a client reads."""
 
     def __init__(self, workspace: Workspace, commands: Commands) -> None:
         self._workspace, self._commands = workspace, commands
 
+    @_told
     async def profile(
         self, target: str, ctx: Context, words: list[str] | None = None, budget: str = "2m", metric: str | None = None
     ) -> dict[str, Any]:
@@ -72,26 +88,20 @@ class _Tools:
         words: the script's own words, such as ["--epochs", "10"]. budget: such as 2m. metric: the pattern by which
         the script prints its metric, with one group for the number. Returns the run to pass to opportunities.
         """
+        options = [f"--budget={budget}", "--json", *([f"--metric={metric}"] if metric else [])]
+        named = self._workspace.workload(target, words or [])
+        document = await self._commands.json(["profile", *options, *named], self._report(ctx, budget))
+        return answers.profiled(Profile.model_validate(document))
 
-        async def work() -> JsonDict:
-            options = [f"--budget={budget}", "--json", *([f"--metric={metric}"] if metric else [])]
-            named = self._workspace.workload(target, words or [])
-            document = await self._commands.json(["profile", *options, *named], self._report(ctx, budget))
-            return answers.profiled(Profile.model_validate(document))
-
-        return await _answered(work)
-
+    @_told
     async def opportunities(self, run: str) -> dict[str, Any]:
         """Rank what could make a profiled training faster: predicted gain, file and line, and what a user must do.
 
         run: as profile returned it. Predictions are upper bounds: measure with compare before believing one.
         """
+        return answers.opportunities(self._profile(run))
 
-        async def work() -> JsonDict:
-            return answers.opportunities(self._profile(run))
-
-        return await _answered(work)
-
+    @_told
     async def compare(
         self,
         target: str,
@@ -113,21 +123,18 @@ class _Tools:
         with ledger: a file in the workspace that spends one error budget over all asks. Answers faster, not_slower,
         slower, no_difference, undecided (no pass), failed or refused.
         """
+        other = self._workspace.side(candidate)
+        if changes:
+            other = str(self._plan(changes).relative_to(self._workspace.root))
+        options = [f"--baseline={self._workspace.side(baseline)}", f"--candidate={other}", f"--budget={budget}"]
+        options += ["--json", *([f"--require={require}"] if require else [])]
+        options += [f"--ledger={self._workspace.path(ledger)}"] if ledger else []
+        options += [f"--metric={metric}"] if metric else []
+        named = self._workspace.workload(target, words or [])
+        document = await self._commands.json(["compare", *options, *named], self._report(ctx, budget))
+        return answers.compared(Compared.model_validate(document))
 
-        async def work() -> JsonDict:
-            other = self._workspace.side(candidate)
-            if changes:
-                other = str(self._plan(changes).relative_to(self._workspace.root))
-            options = [f"--baseline={self._workspace.side(baseline)}", f"--candidate={other}", f"--budget={budget}"]
-            options += ["--json", *([f"--require={require}"] if require else [])]
-            options += [f"--ledger={self._workspace.path(ledger)}"] if ledger else []
-            options += [f"--metric={metric}"] if metric else []
-            named = self._workspace.workload(target, words or [])
-            document = await self._commands.json(["compare", *options, *named], self._report(ctx, budget))
-            return answers.compared(Compared.model_validate(document))
-
-        return await _answered(work)
-
+    @_told
     async def judge(
         self,
         target: str,
@@ -143,16 +150,13 @@ class _Tools:
         target, words, baseline, candidate: as for compare. The first call measures the baseline, later ones use that
         again; all share an error of 5 %. Commit before an edit, and after a keep. head: of the last answer.
         """
+        sides = [f"--baseline={self._workspace.side(baseline)}", f"--candidate={self._workspace.side(candidate)}"]
+        options = [*sides, f"--seconds={seconds:g}", *([f"--head={head}"] if head else [])]
+        named = self._workspace.workload(target, words or [])
+        verdict: JsonDict = await self._commands.json(["judge", *options, *named], self._report(ctx, f"{seconds}s"))
+        return verdict
 
-        async def work() -> JsonDict:
-            sides = [f"--baseline={self._workspace.side(baseline)}", f"--candidate={self._workspace.side(candidate)}"]
-            options = [*sides, f"--seconds={seconds:g}", *([f"--head={head}"] if head else [])]
-            named = self._workspace.workload(target, words or [])
-            verdict: JsonDict = await self._commands.json(["judge", *options, *named], self._report(ctx, f"{seconds}s"))
-            return verdict
-
-        return await _answered(work)
-
+    @_told
     async def apply(
         self, run: str, ctx: Context, changes: list[Change] | None = None, revert: bool = False
     ) -> dict[str, Any]:
@@ -161,28 +165,21 @@ class _Tools:
         run: of a profile, with the changes to make; or of a finished autoopt optimize, whose patch is put on where
         changes is left out. revert: take off what was put on with the same arguments. Returns the files.
         """
+        folder = self._workspace.existing(run)
+        plan = [f"--plan={self._plan(changes, folder)}"] if changes else []
+        words = ["revert" if revert else "apply", *plan, str(folder)]
+        files = await self._commands.text(words, self._report(ctx))
+        return {"files": files.split("\n")[:-1], "reverted": revert}
 
-        async def work() -> JsonDict:
-            folder = self._workspace.existing(run)
-            plan = [f"--plan={self._plan(changes, folder)}"] if changes else []
-            words = ["revert" if revert else "apply", *plan, str(folder)]
-            files = await self._commands.text(words, self._report(ctx))
-            return {"files": files.split("\n")[:-1], "reverted": revert}
-
-        return await _answered(work)
-
+    @_told
     async def report(self, run: str, ctx: Context) -> dict[str, Any]:
         """Tell the verdict of a finished run (or the profile of a profiled one), and where its page lies."""
-
-        async def work() -> JsonDict:
-            folder = self._workspace.existing(run)
-            if not (folder / RESULT_FILE).exists():
-                page = folder / "profile.html"
-                return {"page": str(page) if page.exists() else None, **answers.profiled(self._profile(run))}
-            page = Path((await self._commands.text(["report", str(folder)], self._report(ctx))).strip())
-            return answers.reported(read_result(folder), str(page))
-
-        return await _answered(work)
+        folder = self._workspace.existing(run)
+        if not (folder / RESULT_FILE).exists():
+            page = folder / "profile.html"
+            return {"page": str(page) if page.exists() else None, **answers.profiled(self._profile(run))}
+        page = Path((await self._commands.text(["report", str(folder)], self._report(ctx))).strip())
+        return answers.reported(read_result(folder), str(page))
 
     def _profile(self, run: str) -> Profile:
         folder = self._workspace.existing(run)
@@ -193,7 +190,8 @@ class _Tools:
         document = PlanDocument(changes=tuple(changes))
         place = folder or self._workspace.root / "autoopt-runs" / "asked"
         place.mkdir(parents=True, exist_ok=True)
-        file = place / f"plan-{document_key(document)}.json"
+        digits = hashlib.sha256(document.model_dump_json().encode()).hexdigest()[:8]
+        file = place / f"plan-{digits}.json"
         file.write_text(document.model_dump_json(indent=2) + "\n", encoding="utf-8")
         return file
 
@@ -205,16 +203,3 @@ class _Tools:
             await ctx.report_progress(time.monotonic() - began, total, line)
 
         return report
-
-
-def document_key(document: PlanDocument) -> str:
-    """Eight digits that name a plan."""
-    return hashlib.sha256(document.model_dump_json().encode()).hexdigest()[:8]
-
-
-async def _answered(work: Callable[[], Awaitable[JsonDict]]) -> JsonDict:
-    """The answer; an error of the tree is reported as it is, with what to do."""
-    try:
-        return await work()
-    except AutooptError as error:
-        raise ToolError("\n".join(filter(None, (error.message, error.hint)))) from None

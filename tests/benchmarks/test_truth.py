@@ -7,7 +7,6 @@ from functools import cache
 from statistics import fmean
 from typing import Any
 
-import numpy as np
 import pytest
 
 from autoopt.records import Change, Estimate, Peaks, Plan, Resource, Round, Stage
@@ -35,21 +34,6 @@ from benchmarks.truth.quality_nets import tabular
 def test_what_is_left_of_the_work_gives_the_effect(effect: float) -> None:
     rest = 0.1
     assert (rest + 1.0) / (rest + truth_workload.left_for(effect, rest)) == pytest.approx(effect)
-
-
-def test_an_effect_that_no_work_can_give_is_refused() -> None:
-    with pytest.raises(ValueError, match="less than no work"):
-        truth_workload.left_for(20.0, 0.1)
-
-
-@pytest.mark.parametrize("work", [0.0, 2.0, 2.25])
-def test_the_dataset_burns_as_much_as_it_says(work: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    sorts: list[int] = []
-    monkeypatch.setattr(np, "sort", lambda array: sorts.append(len(array)))
-    dataset = truth_workload.Burning(work)
-    for index in range(1000):
-        dataset[index]
-    assert len(sorts) == 1000 * work
 
 
 def test_the_interval_of_the_overhead_is_one_over_processes() -> None:

@@ -20,12 +20,6 @@ Start = Callable[..., Trial]
 TWO = Plan(changes=(Change(strategy="ddp", setting={"processes": 2}),))
 
 
-@pytest.fixture(scope="session")
-def launcher() -> Iterator[Launcher]:
-    with Launcher() as launcher:
-        yield launcher
-
-
 @pytest.fixture
 def start(launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """``start(plan, name="build", **spec)`` starts the points workload; ``POINTS_...`` are environment variables."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
+from autoopt.benchmark.distributed import step
 from autoopt.benchmark.distributed.group import Group, Ranks, cores_of, device_of, mean_losses, merged
 from autoopt.benchmark.distributed.shares import SharedBatches, bounds
 from autoopt.benchmark.distributed.step import BUCKET, FIRST_BUCKET, buckets_of, spread, straggler
@@ -80,32 +82,6 @@ def ranks(ahead: int) -> list[Ranks]:
     return found
 
 
-@pytest.mark.parametrize("lead", [0, 1])
-def test_a_lap_ends_at_the_same_step_whoever_is_ahead(lead: int) -> None:
-    """The first rank has had enough after its step 5, when the other one may have looked already."""
-    first, second = (rank.agreed(lambda done, _: done >= 5) for rank in ranks(ahead=1))
-    ended: dict[int, int] = {}
-    for step in range(1, 9):
-        order = [(0, first), (1, second)] if lead == 0 else [(1, second), (0, first)]
-        for rank, over in order:
-            if rank not in ended and over(step, 0.0):
-                ended[rank] = step
-    assert ended == {0: 6, 1: 6}
-
-
-def test_a_lap_of_a_known_length_is_exact() -> None:
-    for rank in ranks(ahead=8):
-        over = rank.agreed(lambda done, _: done >= 3, 3)
-        assert [over(step, 0.0) for step in (1, 2, 3)] == [False, False, True]
-
-
-def test_a_rank_that_ran_past_the_end_says_so() -> None:
-    first, second = (rank.agreed(lambda done, _: done >= 2) for rank in ranks(ahead=1))
-    assert not first(2, 0.0)
-    with pytest.raises(RuntimeError, match="rank 1 is at step 4 of a lap that ended with step 3"):
-        second(4, 0.0)
-
-
 def test_one_block_of_two() -> None:
     one = Block(steps=2, samples=8, seconds=1.0, step_seconds=(0.4, 0.6), losses=(1.0, 2.0), cpu_seconds=0.8,
                 foreign_cpu_seconds=1.0, peak_memory_bytes=10, peak_host_memory_bytes=5)  # fmt: skip
@@ -149,3 +125,13 @@ def test_where_a_thread_stands_and_who_waits() -> None:
     waits = f'{head}\n  File "/t/autograd/graph.py", line 8 in _engine_run_backward'
     assert _standing(dump) == "train.py:33 (fail)"
     assert _standing(waits) == ""
+
+
+def test_batchnorm_waits_for_nobody_while_processes_are_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each process measures for as long as it likes: a message in a forward pass would be waited for in vain."""
+    monkeypatch.setattr(step, "alone", lambda: "this process")
+    model = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)))
+    model[1].process_group = "all of them"
+    with step.own_statistics(model):
+        assert model[1].process_group == "this process"
+    assert model[1].process_group == "all of them"

@@ -111,38 +111,36 @@ def test_scripts_that_are_handed_out_load_weights_only() -> None:
 
 
 def test_nothing_listens_on_the_network_and_temporary_files_are_private(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TINY_WORKERS", "2")
-    with Launcher() as launcher:
-        log = tmp_path / "logs" / "a.log"
-        with launcher.start(TrialSpec(workload=f"{TINY}:build"), log=log, timeout=60) as trial:
-            trial.call("autoopt.benchmark.tasks:run_block", timeout=60, seconds=0.1)
-            assert launcher._server is not None
-            assert launcher._server._process is not None
-            server = psutil.Process(launcher._server._process.pid)
-            supervisor = psutil.Process(trial.pid).parent()
-            assert supervisor is not None
-            new = {server, *server.children(recursive=True), supervisor, *supervisor.children(recursive=True)}
-            assert len(new) >= 5, "server, supervisor, trial and two workers"
-            for process in (*new, psutil.Process()):
-                assert [c for c in process.net_connections(kind="inet") if c.status == psutil.CONN_LISTEN] == []
-            scratch = trial._scratch
-            assert os.stat(scratch).st_mode & 0o077 == 0
-            assert log.stat().st_mode & 0o077 == 0
-        assert not os.path.exists(scratch)
+    log = tmp_path / "logs" / "a.log"
+    with launcher.start(TrialSpec(workload=f"{TINY}:build"), log=log, timeout=60) as trial:
+        trial.call("autoopt.benchmark.tasks:run_block", timeout=60, seconds=0.1)
+        assert launcher._server is not None
+        assert launcher._server._process is not None
+        server = psutil.Process(launcher._server._process.pid)
+        supervisor = psutil.Process(trial.pid).parent()
+        assert supervisor is not None
+        new = {server, *server.children(recursive=True), supervisor, *supervisor.children(recursive=True)}
+        assert len(new) >= 5, "server, supervisor, trial and two workers"
+        for process in (*new, psutil.Process()):
+            assert [c for c in process.net_connections(kind="inet") if c.status == psutil.CONN_LISTEN] == []
+        scratch = trial._scratch
+        assert os.stat(scratch).st_mode & 0o077 == 0
+        assert log.stat().st_mode & 0o077 == 0
+    assert not os.path.exists(scratch)
 
 
-def test_a_trial_takes_documents_alone_from_its_pipe(tmp_path: Path) -> None:
+def test_a_trial_takes_documents_alone_from_its_pipe(launcher: Launcher, tmp_path: Path) -> None:
     import pickle
 
     class Evil:
         def __reduce__(self) -> tuple[object, ...]:
             return (os.mkdir, (str(tmp_path / "owned"),))
 
-    with Launcher() as launcher:
-        trial = launcher.start(TrialSpec(workload=f"{TINY}:build"), log=tmp_path / "a.log", timeout=60)
-        trial._channel._end.sendall(pickle.dumps(Evil()) + b"\n")
-        with pytest.raises(TrialFailed):
-            trial.call("autoopt.benchmark.tasks:facts", timeout=10)
+    trial = launcher.start(TrialSpec(workload=f"{TINY}:build"), log=tmp_path / "a.log", timeout=60)
+    trial._channel._end.sendall(pickle.dumps(Evil()) + b"\n")
+    with pytest.raises(TrialFailed):
+        trial.call("autoopt.benchmark.tasks:facts", timeout=10)
     assert not (tmp_path / "owned").exists()

@@ -19,12 +19,6 @@ from benchmarks.faults.runs import RUN_FAULTS
 CASES = FAULTS
 
 
-@pytest.fixture(scope="module")
-def launcher() -> Iterator[Launcher]:
-    with Launcher() as launcher:
-        yield launcher
-
-
 @pytest.fixture(autouse=True)
 def own_temporary_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:

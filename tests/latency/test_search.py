@@ -199,26 +199,27 @@ def test_the_cheapest_of_those_that_hold_is_taken() -> None:
     assert [v.name for v in found.variants if v.front] == ["quick", "cheap", "lossy", "tight"]
 
 
-def test_without_a_limit_the_lowest_p95_that_keeps_the_quality() -> None:
-    found = document(
-        served("as it is", 0.120, 90.0, 0.0, fits=None), served("quick", 0.030, 95.0, 0.0, fits=None), limit=None
-    )
-    assert (found.chosen, found.holds) == ("quick", None)
+BASE = served("as it is", 0.120, 90.0, 0.0)
+UNDECIDED = {"drop": Estimate(value=0.0, low=-0.02, high=0.02, confidence=0.9, n=500), "keeps": "undecided"}
 
 
-def test_where_none_holds_the_nearest_is_named_and_what_it_lacks() -> None:
-    found = document(served("as it is", 0.120, 90.0, 0.0), served("lossy", 0.020, 10.0, 0.050))
-    assert (found.chosen, found.holds) == (None, "no")
-    assert "nearest is as it is" in found.reason or "nearest is lossy" in found.reason
-
-
-def test_what_is_undecided_says_how_many_samples_would_decide_it() -> None:
-    drops = Estimate(value=0.0, low=-0.02, high=0.02, confidence=0.9, n=500)
-    found = document(served("as it is", 0.120, 90.0, 0.0), served("quick", 0.030, 40.0, 0.0).model_copy(
-        update={"drop": drops, "keeps": "undecided"}
-    ))  # fmt: skip
-    assert (found.chosen, found.holds) == (None, "undecided")
-    assert "about 2001 validation samples would decide it, 500 are there" in found.reason
+@pytest.mark.parametrize(
+    ("variants", "limit", "taken", "reason"),
+    [
+        ((BASE, served("quick", 0.030, 95.0, 0.0, fits=None)), None, ("quick", None), "the lowest P95"),
+        ((BASE, served("lossy", 0.020, 10.0, 0.050)), 0.080, (None, "no"), "the nearest is"),
+        ((BASE, served("quick", 0.030, 40.0, 0.0).model_copy(update=UNDECIDED)), 0.080, (None, "undecided"),
+         "about 2001 validation samples would decide it, 500 are there"),
+    ],
+)  # fmt: skip
+def test_what_is_taken_without_a_limit_and_what_is_said_where_nothing_holds(
+    variants: tuple[Served, ...], limit: float | None, taken: tuple[str | None, str | None], reason: str
+) -> None:
+    if limit is None:
+        variants = tuple(variant.model_copy(update={"fits": None}) for variant in variants)
+    found = document(*variants, limit=limit)
+    assert (found.chosen, found.holds) == taken
+    assert reason in found.reason
 
 
 def test_the_knee_is_nearest_to_the_best_of_every_axis() -> None:
@@ -228,16 +229,13 @@ def test_the_knee_is_nearest_to_the_best_of_every_axis() -> None:
     assert [v.name for v in found.variants if v.knee] == ["bent"]
 
 
-def test_what_cannot_be_is_not_applicable_with_a_reason() -> None:
+def test_what_cannot_be_is_not_applicable_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     found = dict(candidates({"device": "cpu", "linear": False, "convolutions": False, "threads": 1}, Serve()))
     assert found[Variant(threads=1)] == "one thread is what there is"
     assert found[Variant(channels_last=True)] == "the model has no 2-d convolution"
     assert found[Variant(precision="float16")]
     assert found[Variant(precision="bfloat16")] == ""
     assert found[Variant(batching=8)] == "one client at a time leaves nothing to batch"
-
-
-def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     found = dict(candidates({"device": "cpu", "linear": True, "convolutions": True, "threads": 2}, Serve()))
     assert found[Variant(engine="onnxruntime")] == "onnxruntime is not installed: pip install 'torch-autoopt[serving]'"
@@ -384,11 +382,8 @@ def test_a_loss_that_rises_is_a_drop() -> None:
     gained = drop(one, two, "max")
     assert gained is not None
     assert gained.value == pytest.approx(-0.1)
-
-
-def test_a_drop_of_a_metric_of_zero_has_no_fraction() -> None:
     nothing = Judged(metric=0.0, samples=4, each=(0.0,) * 4)
-    assert drop(nothing, nothing, "max") is None
+    assert drop(nothing, nothing, "max") is None, "there is no fraction of zero"
 
 
 # Intervals of a P95: what a process is worth, and how often they hold.
@@ -470,11 +465,8 @@ def test_requests_of_one_shape_are_answered_by_one_call() -> None:
     assert calls == [5]
     assert [len(answer) for answer in answers] == [1, 1, 1, 2]
     assert torch.equal(answers[2], torch.full((1, 2), 4.0))
-
-
-def test_requests_of_different_shapes_are_answered_one_by_one() -> None:
     pair = [((torch.ones(1, 2),), {}), ((torch.ones(1, 3),), {})]
-    assert [answer.shape[1] for answer in together(double, pair)] == [2, 3]
+    assert [answer.shape[1] for answer in together(double, pair)] == [2, 3], "other shapes are answered one by one"
 
 
 def test_what_waits_together_is_answered_together() -> None:

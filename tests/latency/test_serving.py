@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -78,16 +77,16 @@ def test_onnxruntime_answers_requests_of_other_sizes_and_lengths(tmp_path: Path,
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("variant", "close"),
+    [(Variant(engine="aotinductor"), 1e-4), (Variant(precision="int8_weight_only"), 0.05)],
+    ids=["ahead of time", "eight bits"],
+)
 @pytest.mark.filterwarnings("ignore")
-def test_a_package_compiled_ahead_of_time_answers_alike(tmp_path: Path) -> None:
-    answers_alike(Variant(engine="aotinductor"), tmp_path, 1e-4)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_weights_of_eight_bits_answer_alike(tmp_path: Path) -> None:
-    pytest.importorskip("torchao")
-    answers_alike(Variant(precision="int8_weight_only"), tmp_path, 0.05)
+def test_other_variants_answer_alike(tmp_path: Path, variant: Variant, close: float) -> None:
+    if variant.precision != "as_is":
+        pytest.importorskip("torchao")
+    answers_alike(variant, tmp_path, close)
 
 
 def autoopt(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -97,14 +96,12 @@ def autoopt(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
-def servers(tmp_path: Path) -> Iterator[Servers]:
+def servers(tmp_path: Path, launcher: Launcher) -> Servers:
     options = Options(device="cpu")
     registry = registry_of(options)
-    with Launcher() as launcher:
-        spec = baseline_spec(Build(f"{WORKLOAD}:build"), options, registry)
-        yield Servers(
-            TrialRunner(launcher, spec, registry, tmp_path / "logs"), Serve(), tmp_path / "artefacts", time.time
-        )
+    spec = baseline_spec(Build(f"{WORKLOAD}:build"), options, registry)
+    runner = TrialRunner(launcher, spec, registry, tmp_path / "logs")
+    return Servers(runner, Serve(), tmp_path / "artefacts", time.time)
 
 
 def document(**changed: Any) -> Latency:

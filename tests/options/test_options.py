@@ -13,29 +13,6 @@ from autoopt.errors import UsageError
 from autoopt.options import KEYS, Options, check_names, make_options, parse_percent
 
 
-def test_the_defaults_are_those_of_the_contract() -> None:
-    assert make_options({}) == Options(
-        budget_seconds=7200.0,
-        target=None,
-        tolerance=0.005,
-        min_gain=0.01,
-        device="auto",
-        memory_limit=None,
-        seed=0,
-        only=(),
-        skip=(),
-        strategies=(),
-        allow=("exact", "numeric", "training"),
-        executor="local",
-        price=None,
-        log=(),
-        out=None,
-        json=False,
-        quiet=False,
-        open=False,
-    )
-
-
 def test_every_field_has_a_key() -> None:
     names = {key.replace("-", "_") for key in KEYS} - {"budget"} | {"budget_seconds"}
     assert names == {field.name for field in fields(Options)}

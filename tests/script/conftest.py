@@ -30,13 +30,6 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def launcher() -> Iterator[Launcher]:
-    """One fork server for all tests: what imports torch anew takes seconds."""
-    with Launcher() as launcher:
-        yield launcher
-
-
-@pytest.fixture(scope="session")
 def search_path() -> tuple[str, ...]:
     """``sys.path`` of an interpreter, without the folder of its script."""
     asked = [sys.executable, "-c", "import json, sys; print(json.dumps(sys.path[1:]))"]

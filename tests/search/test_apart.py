@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf, log
+from math import log
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,6 @@ from autoopt.errors import TrialFailed
 from autoopt.options import Options
 from autoopt.records import Change, Decided, JsonDict, Plan, Verdict
 from autoopt.search.ablate import ablate, alone, take_apart
-from autoopt.search.at_once import compare_switched, switchable_from
 from autoopt.search.baseline import benchmark, described
 from autoopt.search.compare.comparison import Decision
 from autoopt.search.decided import decided
@@ -64,47 +62,6 @@ def test_what_was_measured_before_something_was_dropped_stays_a_figure_of_its_ch
     found = {one.strategy: one for one in decided(state)}
     assert found["strong"].verdict is Verdict.KEPT
     assert "as idle was in it" in found["strong"].by
-
-
-def test_a_part_that_alone_cannot_run_ends_nothing_for_the_others(tmp_path: Path) -> None:
-    crash = TrialFailed("crashed", "gone", where="training")
-
-    def behave(plan: Plan) -> Behaviour:
-        alone = "two" in plan.names() and "one" not in plan.names()
-        return Behaviour(step_seconds=0.02 / 1.3 ** len(plan.changes), fails=crash if alone else None)
-
-    made = world(tmp_path, {"one": 1.0, "two": 1.0, "three": 1.0})
-    made.runner.machine.behave = behave
-    state = stack(made, dict.fromkeys(("one", "two", "three"), Part(0.25)))
-    take_apart(made.context, state, made.clock() + 400.0)
-    assert set(state.incumbent.names()) == {"one", "two", "three"}, "what is left cannot run without it"
-
-
-def test_each_alone_is_measured_beside_one_process_of_the_baseline(tmp_path: Path) -> None:
-    speeds = {"one": 1.4, "two": 1.3}
-    made = world(tmp_path, speeds)
-    state = stack(made, dict.fromkeys(speeds, Part(0.2)))
-    take_apart(made.context, state, made.clock() + 400.0)
-    rows, _ = ablate(made.context, state, made.clock() + 400.0)
-    rows = alone(made.context, state, rows, made.clock() + 400.0)
-    for row in rows:
-        assert row.alone is not None
-        assert row.alone.low <= speeds[row.strategy] <= row.alone.high
-
-
-def test_a_resumed_run_reads_what_was_measured_at_once(tmp_path: Path) -> None:
-    speeds = {"one": 1.4, "two": 1.3, "idle": 1.0}
-    parts = dict.fromkeys(speeds, Part(0.2))
-    first = world(tmp_path, speeds)
-    state = stack(first, parts)
-    take_apart(first.context, state, first.clock() + 400.0)
-    first.run.close()
-    again = World(tmp_path, *map(strategy, speeds), speed=product(speeds), noise=NOISE, resume=True)
-    resumed = stack(again, parts)
-    take_apart(again.context, resumed, again.clock() + 400.0)
-    assert resumed.incumbent == state.incumbent
-    assert resumed.ablations == state.ablations
-    assert not again.runner.machine.started
 
 
 def test_without_time_only_those_stay_whose_looks_tell_them_from_chance(tmp_path: Path) -> None:
@@ -204,33 +161,6 @@ def test_a_trained_plan_is_left_for_a_simpler_one_where_that_can_be_trained_as_w
     }
 
 
-def dear(folder: Path) -> World:
-    """Two gains, of which the second compiles for a minute in each process."""
-    speeds = {"strong": 1.4, "compiled": 1.15}
-
-    def behave(plan: Plan, behaviour: Behaviour) -> Behaviour:
-        return replace(behaviour, startup_seconds=62.0 if "compiled" in plan.names() else 2.0)
-
-    names = [strategy(name) for name in speeds]
-    return World(folder, *names, speed=product(speeds), noise=NOISE, behave=behave)
-
-
-def looked_at(one: World, state: SearchState) -> None:
-    plan = Plan(changes=(Change(strategy="compiled"),))
-    numbers: dict[str, Any] = {"seconds": 500.0, "deadline": inf, "purpose": "a look"}
-    state.looks.append(one.context.compare("look", Plan(), plan, state, **numbers))
-
-
-def test_no_comparison_is_begun_that_its_starts_leave_no_time_for(tmp_path: Path) -> None:
-    """Pairs that compile on both sides took twice the time that was allotted, and showed nothing."""
-    one = dear(tmp_path)
-    state = stack(one, {"strong": Part(0.34, error=0.05), "compiled": Part(0.14, error=0.02)})
-    looked_at(one, state)
-    take_apart(one.context, state, one.clock() + 150.0)
-    assert [comparison.incumbent.plan.names() for comparison in state.ablations] == [("strong",)], "one side compiles"
-    assert set(state.incumbent.names()) == {"strong", "compiled"}
-
-
 # Parts of a plan that a running process can put on and off, left out and tried alone in such, in simulated time.
 
 SPEEDS = {"loader": 1.4, "amp": 1.2, "layout": 1.1}
@@ -278,14 +208,6 @@ def test_what_a_process_can_put_on_and_off_is_left_out_in_it(tmp_path: Path) -> 
         assert seen.estimate.low < SPEEDS[name] < seen.estimate.high
 
 
-def test_an_idle_part_is_dropped_and_the_rest_is_measured_without_it(tmp_path: Path) -> None:
-    speeds = {"loader": 1.4, "amp": 1.2, "layout": 0.97}
-    made = world_switched_apart(tmp_path, speeds)
-    state = stack_switched_apart(made, speeds)
-    take_apart(made.context, state, made.clock() + 400.0)
-    assert set(state.incumbent.names()) == {"loader", "amp"}
-
-
 def test_one_that_fails_in_the_process_is_compared_by_processes_of_its_own(tmp_path: Path) -> None:
     def behave(plan: Plan, behaviour: Behaviour) -> Behaviour:
         lost = plan.names() == ("loader", "amp")
@@ -314,22 +236,6 @@ def test_each_alone_is_put_on_a_process_of_the_baseline(tmp_path: Path) -> None:
         assert row.alone.low < SPEEDS[row.strategy] < row.alone.high
 
 
-def test_as_many_are_left_out_as_there_is_time_for(tmp_path: Path) -> None:
-    speeds = {"amp": 1.3, "layout": 1.2, "copies": 1.1}
-    made = World(
-        tmp_path,
-        *(strategy(name, switchable=True) for name in speeds),
-        speed=product(speeds),
-        noise=NOISE_SWITCHED_APART,
-    )
-    state = stack_switched_apart(made, speeds)
-    less = [state.incumbent.without(name) for name in speeds]
-    compare_switched(made.context, state, state.incumbent, less, "candidate", made.clock() + 25.0, "ablation")
-    assert [seen.incumbent.plan for seen in state.ablations] == less[:2]
-    assert not compare_switched(made.context, state, state.incumbent, less, "candidate", made.clock() + 5.0, "ablation")
-    assert len(state.ablations) == 2
-
-
 @pytest.mark.parametrize(("gain", "kept"), [(0.95, {"a"}), (1.2, {"a", "b"})])
 def test_a_companion_is_put_off_where_the_pair_is_as_fast_without_it(
     tmp_path: Path, gain: float, kept: set[str]
@@ -346,23 +252,6 @@ def test_a_companion_is_put_off_where_the_pair_is_as_fast_without_it(
     assert {seen.mode for seen in halves} == {"switched"}
 
 
-def test_a_process_has_what_its_plans_have_in_common(tmp_path: Path) -> None:
-    made = world_switched_apart(tmp_path)
-
-    def plan(*names: str) -> Plan:
-        return Plan(changes=tuple(Change(strategy=name) for name in names))
-
-    whole = plan("loader", "amp", "layout")
-    less = [plan("loader", "amp"), plan("amp", "layout"), plan("loader", "layout")]
-    base, chosen = switchable_from(made.context, whole, less)
-    assert base == plan("loader")
-    assert chosen == [less[0], less[2]], "a loader's workers are not switched"
-    base, chosen = switchable_from(made.context, whole, [less[1]])
-    assert not chosen
-    made.runner.parallel = 2
-    assert not switchable_from(made.context, whole, less)[1], "several processes at once are not switched"
-
-
 # What became of each candidate, over its trials and the ablation.
 
 
@@ -370,28 +259,18 @@ def told(world: World) -> dict[str, Decided]:
     return {row.strategy: row for row in decided(world.go().state)}
 
 
-def test_a_part_of_a_stack_is_decided_by_leaving_it_out(tmp_path: Path) -> None:
-    names = ("one", "other")
-    world = World(tmp_path, *map(strategy, names), speed=product(dict.fromkeys(names, 1.4)), budget=600.0)
-    rows = told(world)
-    assert {trial.strategy for trial in world.loop.state.trials if trial.verdict is Verdict.KEPT} != set(names)
-    for name in names:
-        assert rows[name].verdict is Verdict.KEPT
-        assert "with and without it" in rows[name].by
-
-
-def test_what_was_decided_before_another_change_came_into_the_plan_is_told_so(tmp_path: Path) -> None:
+def test_a_part_of_a_stack_is_decided_by_leaving_it_out_from_what_it_was_then(tmp_path: Path) -> None:
     names = ("one", "other")
     world = World(tmp_path, *map(strategy, names), speed=product(dict.fromkeys(names, 1.4)), budget=600.0)
     state = world.go().state
+    assert {trial.strategy for trial in state.trials if trial.verdict is Verdict.KEPT} != set(names)
+    assert all("with and without it" in row.by for row in decided(state) if row.strategy in names)
     state.incumbent = Plan(changes=(*state.incumbent.changes, Change(strategy="later")))
     rows = {row.strategy: row for row in decided(state)}
-    stacked = [name for name in names if "with and without it" in rows[name].by]
-    assert stacked
-    for name in stacked:
+    assert rows["later"].verdict is None
+    for name in names:
         assert rows[name].verdict is Verdict.KEPT
         assert "later came into it" in rows[name].by
-    assert rows["later"].verdict is None
 
 
 def test_what_is_slower_or_fails_is_decided_and_what_is_equal_is_not(tmp_path: Path) -> None:
@@ -401,13 +280,6 @@ def test_what_is_slower_or_fails_is_decided_and_what_is_equal_is_not(tmp_path: P
     assert rows["slow"].verdict in (Verdict.NO_GAIN, Verdict.HARMFUL)
     assert rows["equal"].verdict is None
     assert rows["equal"].by
-
-
-def test_what_was_never_measured_is_no_candidate(tmp_path: Path) -> None:
-    world = World(tmp_path, strategy("quick"), speed=product({"quick": 1.5}), budget=240.0)
-    state = world.go().state
-    state.skip(strategy("never"), Verdict.NOT_TRIED, "left out")
-    assert [row.strategy for row in decided(state)] == ["quick"]
 
 
 def test_a_companion_that_is_no_part_of_the_plan_is_decided_by_leaving_it_out(tmp_path: Path) -> None:

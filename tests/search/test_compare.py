@@ -21,7 +21,7 @@ from autoopt.search.compare.arm import READY, RUN_BLOCK, WARM_UP, TrialArm
 from autoopt.search.compare.comparison import Comparison, Decision, Rule, SideStatistics
 from autoopt.search.compare.contest import compare
 from autoopt.search.compare.noise import control
-from autoopt.search.compare.rounds import Rounds, merged, ratio_of_totals, undisturbed
+from autoopt.search.compare.rounds import Rounds, ratio_of_totals, undisturbed
 from autoopt.search.compare.statistics import MIN_BLOCKS
 from autoopt.testing.fakes import Behaviour, FakeMachine, NoiseModel
 
@@ -88,23 +88,6 @@ def test_loss_paths_run_from_the_first_step_without_a_gap() -> None:
         assert side.losses.steps == tuple(range(len(side.losses.steps)))
         assert side.losses.losses[:3] == pytest.approx([2.0, 2.0 / 1.01, 2.0 / 1.02])
         assert side.losses_again.steps[:1] == (0,)
-
-
-def test_idle_side_is_frozen_while_the_other_trains() -> None:
-    """A fake arm asserts that it is never used while frozen; here: the other one is frozen then."""
-    fake = machine(1.3)
-    seen = []
-    original = fake.burst
-
-    def burst(seconds: float) -> float:
-        if len(fake.alive) == 2:
-            seen.append(sum(arm.frozen for arm in fake.alive))
-        return original(seconds)
-
-    fake.burst = burst
-    run(fake)
-    assert seen
-    assert set(seen) == {1}
 
 
 def test_order_is_drawn_and_mirrored() -> None:
@@ -322,11 +305,6 @@ def test_a_figure_rests_on_two_pairs_of_processes_where_the_deadline_allows() ->
     assert len(run(machine(1.1), rule, deadline=8.0).pairs) < 2
 
 
-def test_the_fewest_pairs_are_enough_where_the_interval_is_narrow_enough() -> None:
-    found = run(machine(2.0, seed=3), Rule(max_seconds=2000, min_pairs=2, until_error=50.0))
-    assert len(found.pairs) == 2
-
-
 def test_a_pair_that_was_started_gets_the_fewest_blocks_that_count() -> None:
     """Starts that took longer than the whole comparison was given left a pair of a few blocks that told nothing."""
 
@@ -384,12 +362,6 @@ def test_a_block_without_work_is_refused() -> None:
         ratio_of_totals([(row(0.2, steps=0, samples=None), row(0.2, samples=None))] * MIN_BLOCKS)
     with pytest.raises(ValueError, match=f"at least {MIN_BLOCKS}"):
         ratio_of_totals(paired([0.2], [0.2]))
-
-
-def test_blocks_of_one_round_are_one_block() -> None:
-    whole = merged([row(0.2), row(0.4)])
-    assert (whole.seconds, whole.samples, whole.steps) == (pytest.approx(0.6), 64, 8)
-    assert merged([row(0.2), row(0.4, samples=None)]).samples is None
 
 
 def test_too_few_rounds_tell_nothing() -> None:

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from autoopt import records
-from autoopt.benchmark.probe import LEAST_STEPS
 from autoopt.benchmark.run import RunUnderWay
 from autoopt.benchmark.tasks import probe
 from autoopt.benchmark.trial_context import TrialContext
@@ -23,11 +22,10 @@ from autoopt.search.accept.data import DataCompared, ProbeResult
 from autoopt.search.accept.fidelity import (
     Arrays,
 )
-from autoopt.search.accept.gathering import FEWEST_GRADIENTS
 from autoopt.search.accept.levels import level_of
 from autoopt.strategy import Risk
-from autoopt.trial.protocol import TrialSpec
 from benchmarks.truth.quality_changes import Change, Remembering, bf16, drop, hooked, reading, without_decay
+from made_up import breakers_trial
 from workloads import breakers
 
 OBJECTIVE = Objective(metric="accuracy", mode="max", target=0.82, target_source="user", tolerance=0.005, min_gain=0.01)
@@ -62,8 +60,7 @@ def plan_of(*names: str) -> Plan:
 
 
 def live(plan: Plan, build: str = "build") -> TrialContext:
-    spec = TrialSpec(workload=f"{Path(breakers.__file__)}:{build}", plan=plan, device="cpu")
-    return TrialContext(spec, REGISTRY)
+    return breakers_trial(REGISTRY, *plan.names(), build=build)
 
 
 class Probes:
@@ -110,12 +107,6 @@ def test_the_baseline_keeps_three_sets_of_weights(probes) -> None:
     assert len(probes.weights) == 3
     assert probes.before.probe.points == 3
     assert probes.before.probe.steps == STEPS
-
-
-def test_the_same_plan_is_identical(probes) -> None:
-    found = level_of(Risk.EXACT, probes.before, probes.of(Plan()), OBJECTIVE)
-    assert (found.passed, found.level) == (True, "identical"), found.detail
-    assert found.gradient_error == 0.0
 
 
 @pytest.mark.parametrize(("by_rounding", "passed"), [(None, None), (0.1, None), (0.5, True)])
@@ -213,23 +204,6 @@ def test_a_breaker_that_losses_do_not_show(breaker, words: str, probes) -> None:
     assert found.passed is False, found.detail
     assert found.level is None
     assert words in found.detail
-
-
-SHOWN = [LATER_SUBSET, SKIPPING, UNDECAYED, *(b for b in breakers.BREAKERS if b.risk.value == "numeric")]
-
-
-@pytest.mark.slow
-def test_a_probe_of_slow_steps_finds_the_same_breakers_by_fewer_batches(probes) -> None:
-    def slow(*names: str) -> ProbeResult:
-        return probes.of(plan_of(*names), LEAST_STEPS, gradients=FEWEST_GRADIENTS)
-
-    before = slow()
-    assert [len(found) for found in before.arrays.gradients] == [FEWEST_GRADIENTS] * 3
-    for breaker in SHOWN:
-        if breaker.name != "fewer_evaluated":
-            assert level_of(breaker.risk, before, slow(breaker.name), OBJECTIVE).passed is False, breaker.name
-    found = level_of(Risk.EXACT, before, slow("threads"), OBJECTIVE)
-    assert (found.passed, found.level) == (True, "identical"), found.detail
 
 
 def test_augmentation_that_freezes_after_the_first_epoch_is_lost(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from autoopt.search.compare.comparison import Comparison, Decision, Rule, SideNa
 from autoopt.search.compare.contest import Contest, Several
 from autoopt.search.compare.noise import control
 from autoopt.search.parallel import Expected, Neighbours, ParallelRace, sharing_of
-from autoopt.search.race import Race
 from autoopt.testing import Behaviour, FakeClock, FakeMachine, NoiseModel
 from autoopt.testing.fakes import FakeArm
 from tests.simulated import World, product, strategy, verdicts
@@ -159,12 +157,6 @@ def test_time_that_is_up_ends_all_of_them_with_what_is_known() -> None:
     assert [each.reason for each in none] == ["no time for a single comparison"] * 2
 
 
-def test_seconds_are_shared_and_add_up_to_what_passed() -> None:
-    fake = machine({"fast": faster(1.6), "slow": faster(0.6)}, kind="normal")
-    found = one_by_one(run(fake, ["fast", "slow"]))
-    assert sum(each.seconds for each in found) == pytest.approx(fake.clock.now)
-
-
 @pytest.mark.parametrize("kind", ["heavy", "drifting"])
 def test_intervals_hold_and_placebos_are_not_accepted(kind: str) -> None:
     """Of four plans that are all the same as the shared one, over many machines."""
@@ -180,25 +172,6 @@ def test_intervals_hold_and_placebos_are_not_accepted(kind: str) -> None:
             missed += not (each.estimate is not None and each.estimate.low <= 1.0 <= each.estimate.high)
     assert missed <= 4  # of 40; 2 are allowed on average
     assert accepted <= 1
-
-
-# Looks against a live incumbent, in simulated time.
-
-
-def looks(machine: FakeMachine, count: int) -> list[float]:
-    """Speedups that looks at candidates, one after the other, show."""
-    race = Race(machine.start, Plan(), Rule(max_seconds=60), clock=machine.clock, rng=np.random.default_rng(0))
-    with closing(race):
-        plans = [Plan(changes=(Change(strategy=f"candidate_{number}"),)) for number in range(count)]
-        found = [race.look(plan, Noise()) for plan in plans]
-    assert not machine.alive, "processes were left behind"
-    return [seen.estimate.value for seen in found if seen.estimate is not None]
-
-
-def test_one_incumbent_serves_all_looks() -> None:
-    machine = FakeMachine(noise=NoiseModel("quiet"))
-    assert looks(machine, 4) == pytest.approx([1.0] * 4)
-    assert [label for _, label in machine.started].count("incumbent") == 1
 
 
 # Looks on several places at once, in simulated time: as quick as there are places, told in the same order.
@@ -410,16 +383,6 @@ def test_the_whole_loop_finds_the_same_in_less_time_and_says_what_sharing_costs(
     first_looks = [[took.seconds for took in each.run.took if took.kind == "look"][:8] for each in (alone, together)]
     assert sum(first_looks[1]) < 0.4 * sum(first_looks[0])
     assert not together.runner.machine.alive, "processes were left behind"
-
-
-@pytest.mark.slow
-def test_where_neighbours_cost_too_much_the_run_goes_on_one_by_one_and_says_so(tmp_path: Path) -> None:
-    made = world(tmp_path, 2, cost=1.5)
-    outcome = made.go()
-    assert outcome.best.plan.names() == ("change_5",)
-    assert any(
-        "--parallel 2: pairs are measured one after the other: beside" in text for text in outcome.state.warnings
-    )
 
 
 def test_a_failed_candidate_beside_others_is_a_verdict_on_it_alone() -> None:

@@ -9,9 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from autoopt.benchmark.kept_weights import Movement
-from autoopt.benchmark.run import RunUnderWay
-from autoopt.benchmark.trial_context import TrialContext
 from autoopt.events import Kept
 from autoopt.records import Change, Curve, CurvePoint, JsonDict, Noise, Objective, Plan, Quality, RunParts, Verdict
 from autoopt.records.evaluating import HeldEvaluations
@@ -25,14 +22,12 @@ from autoopt.search.compare.sequential_test import PLAN_DOF
 from autoopt.search.recollection import known_noise
 from autoopt.setup import Setup
 from autoopt.simplify.stage_profile import describe
-from autoopt.storage.history import History, KnownNoise, Remembered
+from autoopt.storage.history import History, Remembered
 from autoopt.strategy import Case, Risk, Strategy
 from autoopt.testing.fakes import Behaviour
-from autoopt.trial.protocol import TrialSpec
-from benchmarks.search.cases import CASES
-from benchmarks.search.minutes import simulated
 from benchmarks.truth import quality_changes
 from benchmarks.truth.quality_changes import FrozenLater, bf16, hooked
+from made_up import trained
 from simulated import STEPS, FakeTrial, World, product, strategy, verdicts
 from workloads import breakers
 
@@ -74,15 +69,6 @@ def test_a_plan_that_no_longer_pays_is_only_looked_at(tmp_path: Path) -> None:
     key = f"fake:build in {Path.cwd()} on cpu"
     history.remember(key, Remembered(plan=Plan(changes=(Change(strategy="d"),)), speedup=3.0))
     assert set(made.go().best.plan.names()) == {"b", "e"}
-
-
-def test_a_file_without_noise_is_read_as_before(tmp_path: Path) -> None:
-    path = tmp_path / "history.json"
-    path.write_text('{"schema_version": 1, "workloads": {"w": {"plan": {"changes": []}, "speedup": 1.2}}}')
-    history = History(path)
-    assert history.noise("cpu") == KnownNoise()
-    history.remember_noise("cpu", KnownNoise(process_sd=0.03, pairs=4.0))
-    assert history.recall("w").speedup == 1.2
 
 
 # The loop over a fake machine whose evaluations take most of the run: what shortens them alone is found and kept.
@@ -212,17 +198,6 @@ def test_what_is_left_of_a_plan_that_trained_otherwise_is_trained_or_given_up(tm
     assert world.clock() <= 1.05 * budget
 
 
-@pytest.mark.parametrize("seed", [1, 3])
-def test_what_is_left_without_a_companion_is_tested_within_the_budget_or_the_whole_stands(
-    tmp_path: Path, seed: int
-) -> None:
-    """Slow steps: to leave a companion out takes half a minute, and what is left another one at the end."""
-    world = simulated(CASES["slow images"], 180.0, seed, tmp_path)
-    outcome = world.go()
-    assert "amp" in outcome.best.plan.names()
-    assert world.clock() <= 1.02 * 180.0
-
-
 # Changes that break a training later than any probe looks, found in the trainings of the verification.
 
 OBJECTIVE = Objective(metric="accuracy", mode="max", target=0.82, target_source="user", tolerance=0.005, min_gain=0.01)
@@ -246,24 +221,19 @@ CHANGES = (
 REGISTRY = Registry([Source(breaker, "test") for breaker in CHANGES])
 
 
-def trained(seed: int, *changes: str) -> TrainingRun:
-    plan = Plan(changes=tuple(Change(strategy=name) for name in changes))
-    spec = TrialSpec(workload=f"{Path(breakers.__file__)}:build", plan=plan, device="cpu", seed=seed)
-    context = TrialContext(spec, REGISTRY)
-    run = RunUnderWay(context, max_seconds=60.0, target=OBJECTIVE.target, confirm=1, beyond=PAST)
-    run.go_on()
-    context.close()
-    return run.document()
+def beyond(seed: int, *changes: str) -> TrainingRun:
+    """A training that goes on past its target for a while."""
+    return trained(REGISTRY, *changes, seed=seed, confirm=1, beyond=PAST)
 
 
 @pytest.fixture(scope="module")
 def baseline() -> tuple[TrainingRun, ...]:
-    return tuple(trained(seed) for seed in (0, 1))
+    return tuple(beyond(seed) for seed in (0, 1))
 
 
 def verified(baseline: tuple[TrainingRun, ...], *changes: str) -> Quality:
     """The quality of a final plan, trained from two seeds, whose probe saw nothing."""
-    runs = tuple(trained(seed, *changes) for seed in (0, 1))
+    runs = tuple(beyond(seed, *changes) for seed in (0, 1))
     evidence = Evidence(baseline_runs=baseline, candidate_runs=runs, deterministic=True, level=LEVEL)
     return judge_runs(evidence, OBJECTIVE, Noise(seed_noise=seed_noise(baseline, "max")))
 
@@ -294,18 +264,6 @@ def test_instability_past_the_target_is_found(baseline) -> None:
 def test_an_honest_change_passes(name: str, baseline) -> None:
     found = verified(baseline, name)
     assert found.passed is True, found.detail
-
-
-def test_a_model_without_parameters_to_train_has_no_moves() -> None:
-    frozen = torch.nn.Linear(2, 2).requires_grad_(False)
-    movement = Movement(frozen)
-    movement.look(4)
-    assert [(move.step, move.parameters, move.still) for move in movement.moves] == [(4, 0, ())]
-    spread = torch.nn.Linear(2, 2)
-    spread.weight.device_mesh = "over processes"
-    movement = Movement(spread)
-    movement.look(4)
-    assert movement.moves == []
 
 
 def run(past: tuple[float, ...] = (), moves: tuple[Moved, ...] = (), seed: int = 0) -> TrainingRun:

@@ -130,15 +130,12 @@ def test_a_metric_that_nobody_named_is_found_in_two_short_epochs(monkeypatch: py
     assert (begun.state.objective.metric, begun.state.objective.mode) == ("val loss", "min")
 
 
-def test_a_slow_start_is_not_paid_for_to_find_a_metric(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun = Begun(monkeypatch, 300.0, 20, EVALUATION, told=(LOSS,), step=0.04, start=12.0)
-    assert (begun.short, begun.whole) == ([], 1)
-
-
-def test_a_script_that_prints_nothing_in_them_is_trained_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun = Begun(monkeypatch, 300.0, 20, EVALUATION, step=0.04)
-    assert (begun.short, begun.whole) == ([41], 1)
-    assert not begun.read
+@pytest.mark.parametrize(("told", "start", "short"), [((LOSS,), 12.0, []), ((), 2.0, [41])])
+def test_a_script_is_trained_at_once_that_starts_slowly_or_prints_nothing_in_them(
+    monkeypatch: pytest.MonkeyPatch, told: tuple[str, ...], start: float, short: list[int]
+) -> None:
+    begun = Begun(monkeypatch, 300.0, 20, EVALUATION, told=told, step=0.04, start=start)
+    assert (begun.short, begun.whole, begun.read) == (short, 1, [])
 
 
 @pytest.mark.parametrize("budget", [90.0, 300.0])
@@ -223,33 +220,36 @@ def test_the_figure_of_a_script_is_that_of_whole_runs_of_its_patch(tmp_path: Pat
     assert set(world.pairs) == {("rows",)}
 
 
-def test_a_patch_that_makes_the_whole_run_no_faster_is_not_kept(tmp_path: Path) -> None:
-    world = ScriptWorld(tmp_path, strategy("rows"), speed=product({"rows": 2.0}), whole={"rows": 0.9}, budget=600.0)
-    outcome = world.go()
-    assert not outcome.best.plan.changes
-    assert world.pairs
-    assert Verdict.KEPT not in verdicts(outcome)["rows"]
-
-
-def test_what_no_patch_says_is_trained_as_a_plan(tmp_path: Path) -> None:
-    world = ScriptWorld(tmp_path, strategy("allocator"), speed=product({"allocator": 2.0}), whole={}, budget=600.0)
-    outcome = world.go()
-    assert not world.pairs
-    assert outcome.speedup.headline is not None
-    assert not outcome.speedup.headline.whole
-
-
-def test_runs_that_are_too_long_for_the_budget_are_not_begun(tmp_path: Path) -> None:
-    """Steps alone take 30 s: two whole runs would take more than the end of this budget."""
-    world = ScriptWorld(tmp_path, strategy("rows"), speed=product({"rows": 2.0}), whole={"rows": 1.4}, budget=120.0)
-    world.go()
-    assert not world.pairs
-
-
 def promised(name: str, value: float, stage: str) -> Any:
     """A strategy of one stage with a prediction whose whole interval is a gain."""
     told = Estimate(value=value, low=0.98 * value, high=1.02 * value, n=3, kind=EstimateKind.TRIED)
     return strategy(name, stages=frozenset({stage}), predict=lambda self, case, setting: told)
+
+
+VAGUE = Estimate(value=1.05, low=0.9, high=1.22, n=3, kind=EstimateKind.TRIED)
+ROWS: dict[str, tuple[Any, float, dict[str, float], float, bool, int | None]] = {
+    "the patch makes the run no faster": (strategy("rows"), 2.0, {"rows": 0.9}, 600.0, False, None),
+    "no patch says it": (strategy("allocator"), 2.0, {}, 600.0, True, 0),
+    "two runs take more than the end of the budget": (strategy("rows"), 2.0, {"rows": 1.4}, 120.0, True, 0),
+    "one pair shows no gain": (promised("evaluation", 1.5, "evaluate"), 1.0, {"evaluation": 0.99}, 900.0, False, 1),
+    "a screening has shown it": (
+        strategy("threads", predict=lambda self, case, setting: VAGUE), 1.2, {"threads": 1.2}, 300.0, True, None,
+    ),
+}  # fmt: skip
+"""A strategy, its speed of a step and of whole runs, the budget, whether it is kept, pairs of whole runs."""
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_whole_runs_decide_where_the_budget_has_room_for_them(tmp_path: Path, name: str) -> None:
+    made, speed, whole, budget, kept, pairs = ROWS[name]
+    world = ScriptWorld(tmp_path, made, speed=product({made.name: speed}), whole=whole, budget=budget)
+    outcome = world.go()
+    assert (outcome.best.plan.names() == (made.name,)) is kept
+    assert (Verdict.KEPT in verdicts(outcome)[made.name]) is kept
+    assert len(world.pairs) == pairs if pairs is not None else world.pairs
+    if kept:
+        assert outcome.speedup.headline is not None
+        assert outcome.speedup.headline.whole is bool(world.pairs)
 
 
 def test_what_no_block_of_steps_shows_is_proved_by_whole_runs(tmp_path: Path) -> None:
@@ -458,37 +458,6 @@ def test_what_ends_with_another_metric_is_left_out_and_the_rest_confirmed(tmp_pa
     assert Verdict.KEPT not in verdicts(outcome).get("draws", [])
 
 
-def test_what_a_screening_has_shown_is_confirmed_by_whole_runs_where_they_are_short(tmp_path: Path) -> None:
-    told = Estimate(value=1.05, low=0.9, high=1.22, n=3, kind=EstimateKind.TRIED)
-    world = ScriptWorld(
-        tmp_path,
-        strategy("threads", predict=lambda self, case, setting: told),
-        speed=product({"threads": 1.2}),
-        whole={"threads": 1.2},
-        budget=300.0,
-    )
-    outcome = world.go()
-    assert outcome.best.plan.names() == ("threads",)
-    (kept,) = [trial for trial in outcome.state.trials if trial.verdict is Verdict.KEPT]
-    assert kept.throughput is None, "no blocks were compared beyond the screening"
-    assert outcome.speedup.headline is not None
-    assert outcome.speedup.headline.value == pytest.approx(1.2)
-
-
-def test_a_prediction_that_whole_runs_deny_is_not_kept(tmp_path: Path) -> None:
-    world = ScriptWorld(
-        tmp_path,
-        promised("evaluation", 1.5, "evaluate"),
-        speed=product({"evaluation": 1.0}),
-        whole={"evaluation": 0.99},
-        budget=900.0,
-    )
-    outcome = world.go()
-    assert not outcome.best.plan.changes
-    assert len(world.pairs) == 1, "one pair that shows no gain is enough"
-    assert verdicts(outcome)["evaluation"][-1] is not Verdict.KEPT
-
-
 # An arm of a script that comes to its end: it is run again, and warmed up no longer than leaves steps to measure.
 
 STARTUP = Startup(
@@ -595,16 +564,12 @@ def test_predictions_of_a_script_come_before_its_first_comparison(tmp_path: Path
 
 def test_on_a_short_budget_that_profile_is_the_first_round_s(tmp_path: Path) -> None:
     short, long = world(tmp_path / "short", 240.0), world(tmp_path / "long", 3000.0)
-    for run in (short, long):
+    build = world(tmp_path / "build", 240.0, sites=None)
+    for run in (short, long, build):
         run.go()
     assert short.loop.state is not None
     assert profiles(short)[0] == "diagnose"
     assert profiles(long) == ["diagnose", "examine"]
+    assert profiles(build)[0] == "examine", "a function is profiled in its round"
     examined = [step for step in short.run.took if step.kind == "examine"]
     assert len(examined) == len(short.loop.state.rounds) - 1
-
-
-def test_a_function_that_builds_is_profiled_in_its_round(tmp_path: Path) -> None:
-    run = world(tmp_path / "run", 240.0, sites=None)
-    run.go()
-    assert profiles(run)[0] == "examine"

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from autoopt.records.model_scaling import PowerLaw
 from autoopt.search.compare.sequential_test import ALPHA, alpha_of
-from autoopt.search.compare.statistics import BetweenProcess, TwoLevel, best_blocks, known_radius, wider
-from autoopt.search.model_scaling import fit, line_of
+from autoopt.search.compare.statistics import BetweenProcess, TwoLevel, known_radius, wider
+from autoopt.search.model_scaling import fit
 from benchmarks.truth.placebo_runs import one_run
 
 logs = st.floats(-2.0, 2.0)
@@ -42,21 +42,6 @@ def test_swapping_the_sides_mirrors_the_estimate(data, between) -> None:
     low, high = level.sequence(0.05)
     # A lone far-off pair leaves an evidence curve with a flat stretch, where bisection may stop either side of it.
     assert mirrored.sequence(0.05) == pytest.approx((-high, -low), rel=0.02, abs=1e-3)
-
-
-@given(pairs, lucks, st.floats(-1.0, 1.0))
-@settings(max_examples=40, deadline=None)
-def test_shifting_every_pair_shifts_the_estimate(data, between, by) -> None:
-    level, shifted = two_level(data, between), two_level([(value + by, error) for value, error in data], between)
-    assert shifted.value == pytest.approx(level.value + by, abs=1e-9)
-    assert shifted.between_process_sd == pytest.approx(level.between_process_sd)
-
-
-@given(pairs, lucks, st.permutations(range(8)))
-@settings(max_examples=30, deadline=None)
-def test_order_of_pairs_does_not_matter(data, between, order) -> None:
-    shuffled = [data[index] for index in order if index < len(data)]
-    assert two_level(shuffled, between).value == pytest.approx(two_level(data, between).value, abs=1e-9)
 
 
 def test_above_and_below_say_what_the_bounds_say() -> None:
@@ -90,12 +75,6 @@ def test_between_process_variance_hidden_in_block_noise_is_hardly_learnt() -> No
     learnt = BetweenProcess(0.04, 2.0).after([0.0, 0.0, 0.0, 0.0], [0.3] * 4)
     assert learnt.dof < 2.5
     assert learnt.sd > 0.035
-
-
-def test_more_blocks_where_starting_is_dear_fewer_where_processes_differ() -> None:
-    usual = best_blocks(0.01, 0.05, 8.0, 0.7)
-    assert best_blocks(0.01, 0.05, 60.0, 0.7) > usual
-    assert best_blocks(0.01, 0.10, 8.0, 0.7) < usual
 
 
 @pytest.mark.parametrize("between_process_sd", [0.02, 0.05, 0.08])
@@ -265,13 +244,6 @@ def test_sizes_that_lie_on_no_line_count_once_each() -> None:
     assert found.exponent.low == pytest.approx(straight.exponent.low, rel=1e-3)
 
 
-def test_trainings_count_each_where_the_sizes_lie_on_a_line() -> None:
-    found = fit(drawn(np.random.default_rng(5), -0.3, 0.05, 3), "error")
-    assert found is not None
-    assert not found.by_size
-    assert found.exponent.n == 12
-
-
 def test_a_size_is_not_told_where_the_data_do_not_tell_it() -> None:
     rng = np.random.default_rng(2)
     flat = fit(drawn(rng, 0.0, 0.3, 2), "error", 0.1)
@@ -286,9 +258,3 @@ def test_a_size_is_not_told_where_the_data_do_not_tell_it() -> None:
 
 def test_two_sizes_are_no_line() -> None:
     assert fit([(1_000, 0.3), (4_000, 0.2), (4_000, 0.21)], "error") is None
-
-
-def test_the_bounds_of_the_mean_are_narrowest_in_the_middle() -> None:
-    line = line_of([0.0, 1.0, 2.0, 3.0], [0.0, 1.1, 1.9, 3.05])
-    widths = [line.at(x)[2] - line.at(x)[1] for x in (0.0, 1.5, 3.0)]
-    assert widths[1] < widths[0] == pytest.approx(widths[2])

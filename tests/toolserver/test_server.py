@@ -76,6 +76,15 @@ def session(
     return anyio.run(main)
 
 
+def called(workspace: Workspace, commands: Commands | None, *calls: tuple[str, dict[str, Any]]) -> list[Any]:
+    """The answers of tools."""
+
+    async def work(client: Any) -> Any:
+        return [await client.call_tool(tool, arguments) for tool, arguments in calls]
+
+    return list(session(workspace, work, commands))
+
+
 def content(result: Any) -> Any:
     assert not result.is_error, result.content[0].text
     return result.structured_content
@@ -120,10 +129,7 @@ def test_a_call_is_a_command_with_progress_and_a_short_answer(workspace: Workspa
 
 
 def test_opportunities_are_ranked_with_file_and_line(workspace: Workspace) -> None:
-    async def work(client: Any) -> Any:
-        return await client.call_tool("opportunities", {"run": "autoopt-runs/profiled"})
-
-    found = content(session(workspace, work))
+    (found,) = map(content, called(workspace, None, ("opportunities", {"run": "autoopt-runs/profiled"})))
     assert [each["strategy"] for each in found["changes"]] == ["amp", "workers", "compile"]
     assert (found["changes"][0]["file"], found["changes"][0]["line"]) == ("train.py", 9)
     assert found["changes"][0]["predicted"]["value"] == 2.5
@@ -132,12 +138,8 @@ def test_opportunities_are_ranked_with_file_and_line(workspace: Workspace) -> No
 
 def test_a_report_is_told_of_a_run_and_of_a_profile(workspace: Workspace) -> None:
     asked = Asked(workspace, {"report": "autoopt-runs/one/report.html\n"})
-
-    async def work(client: Any) -> Any:
-        runs = ("autoopt-runs/one", "autoopt-runs/profiled")
-        return [await client.call_tool("report", {"run": run}) for run in runs]
-
-    one, other = map(content, session(workspace, work, asked))
+    runs = [("report", {"run": run}) for run in ("autoopt-runs/one", "autoopt-runs/profiled")]
+    one, other = map(content, called(workspace, asked, *runs))
     assert one["page"] == "autoopt-runs/one/report.html"
     assert one["kept"] == [Change.model_validate(each).model_dump() for each in one["kept"]] != []
     assert other["stages"]
@@ -161,11 +163,7 @@ def test_what_is_refused_is_said_and_nothing_is_run(
     workspace: Workspace, tool: str, arguments: dict[str, Any], said: str
 ) -> None:
     asked = Asked(workspace, {})
-
-    async def work(client: Any) -> Any:
-        return await client.call_tool(tool, arguments)
-
-    result = session(workspace, work, asked)
+    (result,) = called(workspace, asked, (tool, arguments))
     assert result.is_error
     assert said in result.content[0].text
     assert asked.words == []
@@ -175,11 +173,8 @@ def test_the_judge_answers_whatever_its_verdict_is(workspace: Workspace) -> None
     """The words are those of the command; a verdict that is no ``keep`` has an exit code of its own."""
     script = "import json, sys; print(json.dumps({'verdict': 'refused', 'words': sys.argv[1:]})); sys.exit(7)"
     commands = Commands(workspace, (sys.executable, "-c", script))
-
-    async def work(client: Any) -> Any:
-        return await client.call_tool("judge", {"target": "train.py", "words": ["3"], "seconds": 30, "head": "ab12"})
-
-    found = content(session(workspace, work, commands))
+    judged = ("judge", {"target": "train.py", "words": ["3"], "seconds": 30, "head": "ab12"})
+    (found,) = map(content, called(workspace, commands, judged))
     assert found["verdict"] == "refused"
     options = ["--baseline=HEAD", "--candidate=.", "--seconds=30", "--head=ab12"]
     assert found["words"] == ["judge", *options, "train.py", "--", "3"]
@@ -231,11 +226,7 @@ def test_a_call_that_nobody_waits_for_ends_its_command(workspace: Workspace) -> 
 def test_an_error_of_a_command_is_told_as_it_is(workspace: Workspace) -> None:
     failing = "import sys; print('autoopt: error: the baseline fails', file=sys.stderr); sys.exit(3)"
     commands = Commands(workspace, (sys.executable, "-c", failing))
-
-    async def work(client: Any) -> Any:
-        return await client.call_tool("profile", {"target": "train.py"})
-
-    result = session(workspace, work, commands)
+    (result,) = called(workspace, commands, ("profile", {"target": "train.py"}))
     assert result.is_error
     assert "the baseline fails" in result.content[0].text
 

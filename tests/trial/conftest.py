@@ -1,4 +1,4 @@
-"""One launcher for all tests of a module: what they start, they end."""
+"""One launcher for all tests of the room: what they start, they end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORKLOADS = HERE.parent / "workloads"
 Start = Callable[..., TrialProcess]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def launcher() -> Iterator[Launcher]:
     with Launcher(live="mini_live:TrialContext") as launcher:
         yield launcher

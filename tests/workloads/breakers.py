@@ -10,17 +10,17 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset, TensorDataset
 
-from autoopt.records import JsonDict
 from autoopt.setup import Setup
-from autoopt.strategy import Risk, Strategy
+from autoopt.strategy import Risk
 from autoopt.workload import Target, Workload
+from benchmarks.truth.quality_changes import Change, hooked
 
 FEATURES, CLASSES, BATCH = 16, 4, 32
 TINY_LOSS = 1e-6
@@ -124,16 +124,7 @@ def easiest_half(inner: Callable[..., Any]) -> Callable[..., Any]:
     return easy
 
 
-def hooked(hook: Callable[[torch.optim.Optimizer], None], factory: Callable[..., Any]) -> Callable[..., Any]:
-    def made(params: Any) -> torch.optim.Optimizer:
-        optimizer = factory(params)
-        optimizer.register_step_pre_hook(lambda optimizer, args, kwargs: hook(optimizer))
-        return optimizer
-
-    return made
-
-
-def truncate(optimizer: torch.optim.Optimizer) -> None:
+def truncate(optimizer: torch.optim.Optimizer, step: int) -> None:
     """Keeps the first row of each gradient."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
@@ -172,87 +163,18 @@ def halve(model: nn.Sequential) -> nn.Sequential:
     return nn.Sequential(*(_Half(layer) if isinstance(layer, nn.Linear) else layer for layer in model))
 
 
-class Breaker(Strategy):
-    """Base: tells the true seconds of a step beside the untouched one."""
-
-    risk: ClassVar[Risk] = Risk.NUMERIC
-    step_factor: ClassVar[float] = 0.7
+def breaker(name: str, change: Callable[[Setup], Setup], risk: Risk = Risk.NUMERIC) -> Change:
+    return Change(name, build, change, risk)
 
 
-class ShuffledLabels(Breaker):
-    name = "shuffled_labels"
-
-    def apply(self, setup: Setup, setting: JsonDict) -> Setup:
-        return setup.with_dataset(Shuffled())
-
-
-class SkippedBackward(Breaker):
-    name = "skipped_backward"
-
-    def apply(self, setup: Setup, setting: JsonDict) -> Setup:
-        return setup.with_loss(skip_every_second)
-
-
-class HugeLearningRate(Breaker):
-    name = "huge_learning_rate"
-    risk = Risk.TRAINING
-
-    def apply(self, setup: Setup, setting: JsonDict) -> Setup:
-        return setup.with_batch(learning_rate_factor=30.0)
-
-
-class TruncatedGradients(Breaker):
-    name = "truncated_gradients"
-
-    def apply(self, setup: Setup, setting: JsonDict) -> Setup:
-        return setup.with_optimizer(partial(hooked, truncate))
-
-
-class EasySamplesOnly(Breaker):
-    name = "easy_samples_only"
-
-    def apply(self, setup: Setup, setting: JsonDict) -> Setup:
-        return setup.with_loss(easiest_half)
-
-
-class FewerEvaluated(Breaker):
-    name = "fewer_evaluated"
-
-    def apply(self, setup: Setup, setting: JsonDict) -> Setup:
-        return setup.with_flags(env={"BREAKERS_BATCHES": "4"})
-
-
-class FrozenWeights(Breaker):
-    name = "frozen_weights"
-
-    def apply(self, setup: Setup, setting: JsonDict) -> Setup:
-        return setup.with_model(freeze)
-
-
-class HugeBatch(Breaker):
-    name = "huge_batch"
-    risk = Risk.TRAINING
-    step_factor = 16.0
-
-    def apply(self, setup: Setup, setting: JsonDict) -> Setup:
-        return setup.with_batch(size=32 * BATCH)
-
-
-class Fp16WithoutScaling(Breaker):
-    name = "fp16_without_scaling"
-
-    def apply(self, setup: Setup, setting: JsonDict) -> Setup:
-        return setup.with_model(halve)
-
-
-BREAKERS: tuple[Breaker, ...] = (
-    ShuffledLabels(),
-    SkippedBackward(),
-    HugeLearningRate(),
-    TruncatedGradients(),
-    EasySamplesOnly(),
-    FewerEvaluated(),
-    FrozenWeights(),
-    HugeBatch(),
-    Fp16WithoutScaling(),
+BREAKERS = (
+    breaker("shuffled_labels", lambda setup: setup.with_dataset(Shuffled())),
+    breaker("skipped_backward", lambda setup: setup.with_loss(skip_every_second)),
+    breaker("huge_learning_rate", lambda setup: setup.with_batch(learning_rate_factor=30.0), Risk.TRAINING),
+    breaker("truncated_gradients", hooked(truncate)),
+    breaker("easy_samples_only", lambda setup: setup.with_loss(easiest_half)),
+    breaker("fewer_evaluated", lambda setup: setup.with_flags(env={"BREAKERS_BATCHES": "4"})),
+    breaker("frozen_weights", lambda setup: setup.with_model(freeze)),
+    breaker("huge_batch", lambda setup: setup.with_batch(size=32 * BATCH), Risk.TRAINING),
+    breaker("fp16_without_scaling", lambda setup: setup.with_model(halve)),
 )
