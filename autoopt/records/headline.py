@@ -67,11 +67,6 @@ class Headline(Record):
             raise ValueError(f"an interval has two ends and two pairs of trainings at least, got {self}")
 
     @property
-    def point(self) -> bool:
-        """Whether there is no interval."""
-        return self.low is None
-
-    @property
     def estimate(self) -> Estimate | None:
         """With its interval; None of a point."""
         if self.low is None or self.high is None:

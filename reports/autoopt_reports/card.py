@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape
 
 from autoopt.records import Result
 from autoopt_reports.view import units
-from autoopt_reports.view.claims import claim_of
+from autoopt_reports.view.claims import claim_of, target_phrase
 from autoopt_reports.view.verdict import verdict_view
 
 WIDTH, HEIGHT = 720, 236
@@ -93,15 +93,14 @@ def _seconds(result: Result) -> tuple[str, float, float] | None:
     if not result.found:
         step = result.baseline.step_seconds
         if baseline is not None:
-            return f"time {claim.of_what}", baseline.value, baseline.value
+            goal = "target" if result.objective.has_target else target_phrase(result)
+            return f"time to {goal}", baseline.value, baseline.value
         return None if step is None else ("a training step in interleaved blocks (median)", step.p50, step.p50)
     if claim.value is None or not claim.value.value:
         return None
     if claim.record is not None:
         what = "a training step" if claim.record.kind == "per_step" else f"time {claim.of_what}"
         return what, claim.record.baseline_seconds, claim.record.best_seconds
-    if claim.seconds is not None and claim.seconds[0].value is not None:
-        return f"time {claim.of_what}", claim.seconds[0].value, claim.seconds[0].value / claim.value.value
     block = result.baseline.step_seconds
     if block is None:
         return None

@@ -51,8 +51,8 @@ def summary(result: Result, console: Console, report: Path | None = None) -> Non
         console.print()
         _advice(console, view.advice)
     console.print()
-    for command in verdict.commands:
-        _command(console, command.label, command.text)
+    for label, text in verdict.commands:
+        _command(console, label, text)
     if report is not None:
         _command(console, "Read the evidence", str(report))
 
@@ -148,12 +148,12 @@ def _run(console: Console, view: RunView) -> None:
     """The parts of the planned run with their seconds and shares."""
     _say(console, str(view.headline))
     table = Table.grid(padding=(0, 2))
-    for row in view.rows:
-        times = f"{row.count} x {row.each}" if row.count.value != 1 else ""
+    for label, seconds, share, count, each in view.rows:
+        times = f"{count} x {each}" if count.value != 1 else ""
         table.add_row(
-            Text(f" {row.label.text}", style="dim"),
-            Text(str(row.seconds), justify="right"),
-            Text(str(row.share), justify="right"),
+            Text(f" {label}", style="dim"),
+            Text(str(seconds), justify="right"),
+            Text(str(share), justify="right"),
             Text(times, style="dim"),
         )
     console.print(table)

@@ -13,7 +13,7 @@ import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from pathlib import Path
 
@@ -36,33 +36,21 @@ def attributes(number: Number, *, sortable: bool = False) -> Markup:
     return Markup('{}data-p="{}"{}').format(value, number.source, how)
 
 
-def show(value: Part | Phrase | Interval | None) -> Markup:
-    """Anything of a view, as HTML."""
+def show(value: Part | Phrase | Interval | None, *, svg: bool = False) -> Markup:
+    """Anything of a view, as HTML; ``svg``: inside an SVG text element."""
     if value is None:
-        return Markup('<span class="missing">not measured</span>')
+        return Markup("" if svg else '<span class="missing">not measured</span>')
     if isinstance(value, Interval):
         return show(value.phrase)
     if isinstance(value, Phrase):
-        return Markup("").join(show(part) for part in value.parts)
+        return Markup("").join(show(part, svg=svg) for part in value.parts)
     if isinstance(value, Number):
-        kind = Markup(' class="missing"') if value.missing else Markup("")
-        return Markup("<span{} {}>{}</span>").format(kind, attributes(value), value.text)
+        kind = Markup(' class="missing"') if value.missing and not svg else Markup("")
+        return Markup("<{0}{1} {2}>{3}</{0}>").format("tspan" if svg else "span", kind, attributes(value), value.text)
     if isinstance(value, Name):
         long = Markup(' class="long"') if any(len(word) > 36 for word in value.text.split()) else Markup("")
-        return Markup("<bdi{}>{}</bdi>").format(long, value.text)
-    return Markup(escape(value))
-
-
-def svg(value: Part | Phrase | None) -> Markup:
-    """Anything of a view, inside an SVG text element."""
-    if value is None:
-        return Markup("")
-    if isinstance(value, Phrase):
-        return Markup("").join(svg(part) for part in value.parts)
-    if isinstance(value, Number):
-        return Markup("<tspan {}>{}</tspan>").format(attributes(value), value.text)
-    if isinstance(value, Name):
-        return Markup('<tspan class="u">{}</tspan>').format(value.text)
+        tag, kind = ("tspan", Markup(' class="u"')) if svg else ("bdi", long)
+        return Markup("<{0}{1}>{2}</{0}>").format(tag, kind, value.text)
     return Markup(escape(value))
 
 
@@ -153,7 +141,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"show": show, "svg": svg, "cell": cell}
+    environment.filters |= {"show": show, "svg": partial(show, svg=True), "cell": cell}
     environment.globals |= {"rows": rows, "planes": planes}
     return environment
 

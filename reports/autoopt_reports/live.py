@@ -12,27 +12,8 @@ from typing import IO, Protocol, Self
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from autoopt.events import (
-    AblationMeasured,
-    BaselineMeasured,
-    EnvironmentRead,
-    Event,
-    FirstSteps,
-    Kept,
-    NoiseMeasured,
-    Noted,
-    Opportunities,
-    PhaseStarted,
-    Predicted,
-    RoundMeasured,
-    RunEnded,
-    RunStarted,
-    Stopped,
-    TrialEnded,
-    TrialStarted,
-    Verified,
-    Warned,
-)
+from autoopt import events
+from autoopt.events import Event
 from autoopt.records import Estimate, Speedup, Verdict
 from autoopt_reports.frame import draw
 from autoopt_reports.state import State
@@ -149,7 +130,7 @@ class PlainView:
         self._stream, self._clock, self._budget = encodable(stream), clock, budget
         self._state = State()
         self._last, self._anchor = clock(), (clock(), 0.0)
-        self._unmeasured: list[TrialEnded] = []
+        self._unmeasured: list[events.TrialEnded] = []
         self._lock, self._over = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._watch, name="autoopt-heartbeat", daemon=True) if beat else None
 
@@ -169,9 +150,9 @@ class PlainView:
         with self._lock:
             self._state.update(event)
             self._anchor = (self._clock(), self._state.at)
-            if event.replayed and not isinstance(event, RunStarted):
+            if event.replayed and not isinstance(event, events.RunStarted):
                 pass
-            elif isinstance(event, TrialEnded) and event.trial.verdict in _UNMEASURED:
+            elif isinstance(event, events.TrialEnded) and event.trial.verdict in _UNMEASURED:
                 self._unmeasured.append(event)
             elif line := describe(event):
                 self._tell_unmeasured()
@@ -230,66 +211,66 @@ class PlainView:
 def describe(event: Event) -> str:
     """The line of an event; "" where it gets none (the heartbeat shows progress)."""
     match event:
-        case RunStarted():
+        case events.RunStarted():
             resumed, torch = "resumed: " if event.replayed else "", _torch(event.torch)
             return (
                 f"{resumed}autoopt {name(event.spec, 80)} on {name(event.device_name, 60)}{torch}; "
                 f"budget {clock_text(event.budget_seconds)}; {name(event.run_directory)}"
             )
-        case EnvironmentRead(environment=seen):
+        case events.EnvironmentRead(environment=seen):
             cores = f", {seen.cores} cores" if seen.cores else ""
             return f"device {seen.device}: {name(seen.device_name or 'unnamed', 60)}{cores}{_torch(seen.torch)}"
-        case PhaseStarted():
+        case events.PhaseStarted():
             round_ = f", round {event.round}" if event.round else ""
             return f"{event.phase}{round_}: {name(event.detail) if event.detail else _PHASES[event.phase]}"
-        case BaselineMeasured(baseline=baseline):
+        case events.BaselineMeasured(baseline=baseline):
             step, rate = baseline.step_seconds, throughput(baseline, "/baseline")
             measured = [units.duration(step.p50) + " a step"] if step else []
             measured += [] if rate.missing else [str(rate)]
             return "baseline: " + (", ".join(measured) or units.NOT_MEASURED)
-        case NoiseMeasured(noise=noise):
+        case events.NoiseMeasured(noise=noise):
             floor = "" if noise.floor is None else f"; gains under {units.percent(noise.floor)} are within noise"
             return f"noise: baseline against itself {_measured(noise.aa_ratio)}{floor}"
-        case FirstSteps():
+        case events.FirstSteps():
             return f"first {event.steps} steps: {first_steps_text(event)}"
-        case Opportunities():
+        case events.Opportunities():
             return "upper bounds of the gain: " + "; ".join(opportunity_texts(event))
-        case Predicted():
+        case events.Predicted():
             return "predicted gains: " + "; ".join(prediction_texts(event))
-        case RoundMeasured(round=round_):
+        case events.RoundMeasured(round=round_):
             least = round_.ceiling_step_seconds
             ceiling = f", ceiling {units.duration(least)}" if least is not None else ""
             bottleneck = f"; bottleneck: {name(round_.bottleneck, 60)}" if round_.bottleneck else ""
             step_ = units.duration(round_.step_seconds)
             return f"profile, round {round_.index}: {step_} a step{ceiling}{bottleneck}"
-        case TrialStarted():
+        case events.TrialStarted():
             predicted = f", predicted {units.ratio(event.predicted)}" if event.predicted is not None else ""
             change = change_name(event.strategy, event.setting, event.companions, 55)
             return f"trial {event.id}: {event.step} {change}{predicted}"
-        case TrialEnded(trial=trial):
+        case events.TrialEnded(trial=trial):
             verdict, outcome = trial.verdict.value.replace("_", " "), trial_outcome(trial, event.has_target)
             return f"trial {trial.id}: {trial_change(trial, 55)} → {verdict}, {outcome}"
-        case Kept():
+        case events.Kept():
             detail = f" {name(event.speedup.detail, 80)}" if event.speedup.detail else ""
             return f"plan: {listed(event.plan.names())}; {_speedup(event.speedup)}{detail}"
-        case Verified() if not event.best.plan.changes:
+        case events.Verified() if not event.best.plan.changes:
             return "nothing was kept, so there is no plan to verify"
-        case Verified():
+        case events.Verified():
             word = "verified end to end" if event.speedup.end_to_end_verified else "not verified"
             return f"final plan {word}: {_speedup(event.speedup, event.has_target)}"
-        case AblationMeasured(ablation=found):
+        case events.AblationMeasured(ablation=found):
             beside = f" (with {listed(found.beside)} still in it)" if found.beside else ""
             change = change_name(found.strategy, found.setting, (), 40)
             gain = f"{_measured(found.without)}{beside}, alone {_measured(found.alone)}"
             return f"ablation {change}: gain in the plan {gain}"
-        case Warned():
+        case events.Warned():
             return f"warning: {name(event.text, 400)}"
-        case Noted():
+        case events.Noted():
             return f"note: {name(event.text, 400)}"
-        case Stopped(stop=stop):
+        case events.Stopped(stop=stop):
             detail = f": {name(stop.detail)}" if stop.detail else ""
             return f"search ended ({stop.reason.value.replace('_', ' ')}){detail}"
-        case RunEnded():
+        case events.RunEnded():
             return f"report: {name(event.run_directory)}/report.html"
     return ""
 

@@ -50,8 +50,6 @@ def derived(document: Any, how: str, paths: list[str]) -> Any:
         cut = paths.index("-")
         parts = [quotient([resolve(document, p) for p in part]) for part in (paths[:cut], paths[cut + 1 :])]
         return parts[0] - parts[1]
-    if how.startswith(("share_seconds", "seconds")):
-        return seconds(document, how, paths)
     values = [resolve(document, p) for p in paths]
     simple: dict[str, Callable[[], Any]] = {
         "": lambda: values[0],
@@ -80,21 +78,6 @@ def derived(document: Any, how: str, paths: list[str]) -> Any:
     if how == "count_failed_with_memory":
         return sum(t["verdict"] == "failed" and t["peak_memory_bytes"] is not None for t in trials)
     return sum(t["verdict"] == how.removeprefix("count_") for t in trials)
-
-
-def seconds(document: Any, how: str, paths: list[str]) -> float:
-    totals: dict[str, float] = {}
-    for trial in resolve(document, paths[0]):
-        if trial["seconds"]:
-            totals[trial["strategy"]] = totals.get(trial["strategy"], 0.0) + trial["seconds"]
-    kind, _, argument = how.removeprefix("share_").partition(":")
-    if kind == "seconds_of":
-        value = list(totals.values())[int(argument)]
-    elif kind == "seconds_beyond":
-        value = sum(sorted(totals.values(), reverse=True)[int(argument) :])
-    else:
-        value = document["seconds"] - sum(totals.values())
-    return value / document["seconds"] if how.startswith("share_") else value
 
 
 def assert_shows(text: str, value: float, slack: float) -> None:

@@ -77,7 +77,7 @@ def test_its_numbers_are_those_of_the_document() -> None:
     result = in_four()
     document, view = json.loads(result.model_dump_json()), scaling_view(result)
     assert view is not None
-    shown = [line.value for line in view.details] + [row.processes for row in (*view.rows, *view.forecast)]
+    shown = [value for _, value in view.details] + [row.processes for row in (*view.rows, *view.forecast)]
     shown += [row.throughput.value for row in view.forecast]
     for number in shown:
         assert number.value == resolve(document, number.paths[0])

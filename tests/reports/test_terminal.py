@@ -278,7 +278,7 @@ def test_without_a_value_to_reach_a_gain_in_time_is_that_of_the_same_steps(golde
 
 def test_every_kind_of_event_has_its_line() -> None:
     kinds = {name for name, kind in vars(e).items() if isinstance(kind, type) and issubclass(kind, e.Event)} - {"Event"}
-    assert {*re.findall(r"case (\w+)\(", inspect.getsource(describe)), "TrialProgress"} == kinds
+    assert {*re.findall(r"case events\.(\w+)\(", inspect.getsource(describe)), "TrialProgress"} == kinds
 
 
 def test_at_most_one_heartbeat_a_minute_and_none_after_the_end(golden: Callable[[str], Result]) -> None:

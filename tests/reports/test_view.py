@@ -19,8 +19,6 @@ from autoopt_reports.view.verdict import verdict_view
 from benchmarks import sample
 
 WIN = sample.win()
-EARLIER = WIN.model_copy(update={"speedup": WIN.speedup.model_copy(update={"headline": None})})
-"""As an earlier version wrote it, without a headline."""
 positive = st.floats(0.01, 100)
 
 
@@ -31,7 +29,7 @@ def estimates(draw: Any) -> r.Estimate:
 
 
 def with_speedup(estimate: r.Estimate | None, **more: object) -> r.Result:
-    return WIN.model_copy(update={"speedup": r.Speedup(time_to_target=estimate, **more)})
+    return WIN.model_copy(update={"speedup": r.Speedup(throughput=estimate, **more)})
 
 
 def test_a_kept_change_is_shown_as_it_was_measured_again() -> None:
@@ -54,7 +52,7 @@ def test_faster_is_said_only_where_the_whole_interval_is_above_one(estimate: r.E
     assert ("faster" in text) == (estimate.low > 1)
     assert text.startswith("Slower") == (estimate.high < 1)
     assert text.startswith("No gain shown") == (estimate.low <= 1 <= estimate.high)
-    offered = [command.label for command in view.commands]
+    offered = [label for label, _ in view.commands]
     assert ("Train with it" in offered) == (estimate.low > 1), "only a shown gain is to be trained with"
 
 
@@ -101,7 +99,7 @@ def test_a_run_that_was_stopped_found_nothing_yet() -> None:
     result = WIN.model_copy(update={"best": WIN.baseline, "stop": r.Stop(reason=r.StopReason.INTERRUPTED)})
     view = verdict_view(result)
     assert str(view.headline) == "Stopped before a gain was verified"
-    assert [command.text for command in view.commands] == ["autoopt resume autoopt-runs/synthetic-1"]
+    assert [text for _, text in view.commands] == ["autoopt resume autoopt-runs/synthetic-1"]
 
 
 def test_where_nothing_was_tried_no_verdict_is_given() -> None:
@@ -109,33 +107,20 @@ def test_where_nothing_was_tried_no_verdict_is_given() -> None:
     assert str(verdict_view(result).headline) == "Nothing was tried"
 
 
-def test_without_a_metric_there_is_no_target_to_be_faster_to() -> None:
-    objective = WIN.objective.model_copy(update={"metric": None, "target": None})
-    view = verdict_view(EARLIER.model_copy(update={"objective": objective}))
-    assert str(view.headline) == "2.31× faster over the planned run"
-    assert "run to its planned end takes" in str(view.support[0])
-    shorter = WIN.baseline.model_copy(update={"trained_steps": 400})
-    view = verdict_view(EARLIER.model_copy(update={"objective": objective, "baseline": shorter}))
-    assert "run to step 400 of 90,000 takes" in str(view.support[0])
-    assert (str(view.headline), view.facts[0].label) == (
-        "2.31× faster for the same steps",
-        "time to step 400 of 90,000",
-    )
-
-
-def test_a_run_whose_end_is_not_known_is_not_said_to_have_been_trained_to_it() -> None:
-    objective = WIN.objective.model_copy(update={"metric": None, "target": None})
-    trained = WIN.baseline.model_copy(update={"trained_steps": 179})
-    workload = WIN.workload.model_copy(update={"max_steps": None})
-    result = EARLIER.model_copy(update={"objective": objective, "baseline": trained, "workload": workload})
-    view = verdict_view(result)
-    assert str(view.headline) == "2.31× faster for the same steps"
-    assert "run to step 179 takes" in str(view.support[0])
-    assert view.facts[0].label == "time to step 179"
-    unset = result.model_copy(update={"objective": WIN.objective.model_copy(update={"target": None})})
-    assert "run to step 179 takes" in str(verdict_view(unset).support[0]), "a metric, and no value to reach"
-    whole = result.model_copy(update={"workload": WIN.workload.model_copy(update={"max_steps": 179})})
-    assert str(verdict_view(whole).headline) == "2.31× faster over the planned run"
+@pytest.mark.parametrize(
+    ("trained", "planned", "end"),
+    [(None, 90_000, "its planned end"), (400, 90_000, "step 400 of 90,000"), (179, None, "step 179"),
+     (179, 179, "its planned end")],
+)  # fmt: skip
+def test_without_a_value_to_reach_a_run_ends_where_it_was_trained_to(
+    trained: int | None, planned: int | None, end: str
+) -> None:
+    baseline = WIN.baseline.model_copy(update={"trained_steps": trained})
+    known = {"objective": {"target": None}, "workload": {"max_steps": planned}}
+    parts = {name: getattr(WIN, name).model_copy(update=values) for name, values in known.items()}
+    view = verdict_view(WIN.model_copy(update={**parts, "baseline": baseline, "best": baseline}))
+    assert str(view.support[0]).endswith(f" to {end}.")
+    assert view.facts[0].label == f"time to {end}"
 
 
 def test_throughput_is_not_called_time_to_target() -> None:
@@ -150,21 +135,12 @@ def test_a_plan_that_was_not_run_again_says_so() -> None:
     check = next(check for check in view.trust if check.label == "End to end")
     assert check.level == "caution"
     assert "not run again" in str(check.text)
-    assert view.verdict.commands[0].text == "autoopt verify autoopt-runs/synthetic-1"
+    assert view.verdict.commands[0][1] == "autoopt verify autoopt-runs/synthetic-1"
     sites = r.Sites(command=("python", "train.py"), cwd="/work")
     for diff, wanted in (("--- a/x", "verify"), ("", "compare --candidate")):
         script = untrained.model_copy(update={"sites": sites, "patch": r.ScriptPatch(diff=diff)})
-        asked = [command.text for command in report_view(script).verdict.commands]
+        asked = [text for _, text in report_view(script).verdict.commands]
         assert asked[0] == f"autoopt {wanted} autoopt-runs/synthetic-1"
-
-
-def test_a_plan_that_was_run_again_without_a_gain_is_not_said_to_be_unchecked() -> None:
-    assert WIN.best.curves
-    view = report_view(with_speedup(r.Estimate(value=1.5, low=0.5, high=3.2, n=1), end_to_end_verified=False))
-    check = next(check for check in view.trust if check.label == "End to end")
-    assert check.level == "caution"
-    assert "was run again" in str(check.text)
-    assert "does not confirm" in str(check.text)
 
 
 def test_what_was_proved_together_is_shown_as_one_gain() -> None:
@@ -271,6 +247,13 @@ def test_each_verdict_has_a_list_of_its_own() -> None:
     assert sum(len(group.rows) for group in groups) == len(WIN.trials)
     failed = next(group for group in groups if group.key == "failed")
     assert str(failed.rows[0].reason).startswith("out of memory: tried")
+
+
+def test_what_the_budget_went_on_stands_with_its_share_the_largest_first() -> None:
+    spent = (r.Spent(on="starts", seconds=WIN.seconds / 4), r.Spent(on="comparisons", seconds=WIN.seconds / 2))
+    view = report_view(WIN.model_copy(update={"spent": spent})).search
+    assert [(on, str(share)) for on, _, share in view.spent] == [("comparisons", "50.0 %"), ("starts", "25.0 %")]
+    assert str(view.budget_headline).endswith("the most on comparisons (50.0 %)")
 
 
 @pytest.mark.parametrize(

@@ -169,6 +169,27 @@ class Frame:
         edge = [(x, high) for x, _, high in band] + [(x, low) for x, low, _ in reversed(band)]
         return Path(self.path(edge, kind).d + "Z", kind, fill=True)
 
+    def plane(
+        self,
+        x_label: str,
+        y_label: str,
+        paths: Iterable[Path] = (),
+        marks: Iterable[Mark] = (),
+        rules: Iterable[GuideLine] = (),
+        dots: Iterable[Path] = (),
+        x_unit: tuple[float, str] = (1.0, ""),
+        y_unit: tuple[float, str] = (1.0, ""),
+    ) -> Plane:
+        """What is drawn on these axes, whose ticks are in a unit: its size, the word after the number."""
+        ticks = []
+        for scale, (size, word) in ((self.x, x_unit), (self.y, y_unit)):
+            low, high = scale.low / size, scale.high / size
+            values = log_ticks(low, high) if scale.log else linear_ticks(low, high)
+            ticks.append([(scale.at(v * size), f"{tick_text(v)}{word}") for v in values])
+        xs = tuple(Tick(at, text, "start" if at < 8 else "end" if at > 92 else "middle") for at, text in ticks[0])
+        ys = tuple(Tick(at, text) for at, text in ticks[1] if at > 30.0)  # above stands the axis's name
+        return Plane(self.height, xs, ys, x_label, y_label, tuple(paths), tuple(marks), tuple(rules), tuple(dots))
+
     def dots(self, points: Iterable[tuple[float, float]], kind: str) -> Path:
         """Many points as one path: a round cap on no length is a dot."""
         return Path("".join(f"M{self.x.at(x) * 10:.0f} {self.y.at(y):.1f}h0" for x, y in points), kind)
@@ -184,16 +205,3 @@ def frame(
     log_y: bool = False,
 ) -> Frame:
     return Frame(Scale(*x, left, 100 - INSET, log=log_x), Scale(*y, float(height - 8), 14.0, log=log_y), height)
-
-
-def axes(
-    f: Frame, x_unit: tuple[float, str] = (1.0, ""), y_unit: tuple[float, str] = (1.0, "")
-) -> tuple[tuple[Tick, ...], tuple[Tick, ...]]:
-    """Ticks of both axes, in a unit: (its size, the word after the number)."""
-    ticks = []
-    for scale, (size, word), wanted in ((f.x, x_unit, 4), (f.y, y_unit, 4)):
-        low, high = scale.low / size, scale.high / size
-        values = log_ticks(low, high) if scale.log else linear_ticks(low, high, wanted)
-        ticks.append([(scale.at(v * size), f"{tick_text(v)}{word}") for v in values])
-    xs = tuple(Tick(at, text, "start" if at < 8 else "end" if at > 92 else "middle") for at, text in ticks[0])
-    return xs, tuple(Tick(at, text) for at, text in ticks[1] if at > 30.0)  # above stands the axis's name

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import keyword
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autoopt.records import JsonDict, PatchedChange, Result, Snippets, Trial
 from autoopt_reports.view import units
 from autoopt_reports.view.quality import SHORT, claim_of, trial_of
-from autoopt_reports.view.text import Interval, Name, Number, Phrase, change_name, code, interval, name, number, say
+from autoopt_reports.view.text import Interval, Name, Number, Phrase, change_name, clean, interval, name, number, say
 
 FRAMEWORKS = (
     ("pytorch", "PyTorch"),
@@ -71,14 +72,16 @@ def adopt_view(result: Result) -> Adopt:
                 risk=name(risk, 20) if risk else None,
                 gate=SHORT[claim_of(found[1].quality if found else None, result.objective.mode)],
                 trial=found[1].id if found else None,
-                codes=codes_of(snippet),
+                codes=codes_of([snippet] if snippet else []),
             )
         )
+    plan = result.best.plan.names()
+    known = [each for strategy in plan for each in result.snippets if each.strategy == strategy]
     changes.sort(key=lambda item: -(item.gain.value.value or 0) if item.gain else 0.0)
     shown = Number(units.count(len(changes)), len(changes), ("/best/plan/changes",), "count")
     words = "{} change to adopt" if len(changes) == 1 else "{} changes to adopt, the most worthwhile first"
     headline = say(words, shown) if changes else say("Nothing to adopt: no change was kept")
-    return Adopt(headline, tuple(changes), _together(result))
+    return Adopt(headline, tuple(changes), codes_of(known, plan) if known else ())
 
 
 def _gain(result: Result, strategy: str, found: tuple[int, Trial] | None) -> tuple[Interval | None, str, str]:
@@ -122,34 +125,23 @@ def _memory(result: Result, found: tuple[int, Trial] | None) -> tuple[Number, Nu
     )
 
 
-def codes_of(snippet: Snippets | None) -> tuple[Code, ...]:
-    if snippet is None:
-        return tuple(Code(key, title, None) for key, title in FRAMEWORKS)
-    values: dict[str, str | None] = {"pytorch": code(snippet.pytorch) if snippet.pytorch else None}
-    for key in ("lightning", "transformers"):
-        values[key] = _keywords(_HEADS[key], [getattr(snippet, key)])
-    values["accelerate"] = _yaml([snippet.accelerate])
-    return tuple(Code(key, title, values[key]) for key, title in FRAMEWORKS)
+def codes_of(snippets: Sequence[Snippets], names: Sequence[str] = ()) -> tuple[Code, ...]:
+    """Changes in each way of training, in plan order.
 
-
-def _together(result: Result) -> tuple[Code, ...]:
-    """The whole plan in each way of training, in plan order; what a way cannot express is named in a comment."""
-    order = {s.strategy: s for s in result.snippets}
-    names = result.best.plan.names()
-    snippets = [order[strategy] for strategy in names if strategy in order]
-    if not snippets:
-        return ()
+    Args:
+        names: strategies of a whole plan, whose lines are titled; one that a way cannot express is named in a comment.
+    """
     codes = []
     for key, title in FRAMEWORKS:
         values = [getattr(snippet, key) for snippet in snippets]
-        absent = [strategy for strategy in names if getattr(order.get(strategy), key, None) in (None, "")]
         if key == "pytorch":
-            parts = [f"# {clean_comment(s.title or s.strategy)}\n{code(s.pytorch)}" for s in snippets if s.pytorch]
+            heads = [f"# {clean_comment(s.title or s.strategy)}\n" if names else "" for s in snippets]
+            parts = [head + clean(text) for head, text in zip(heads, values, strict=True) if text]
             text: str | None = "\n\n".join(parts) or None
-        elif key == "accelerate":
-            text = _yaml(values)
         else:
-            text = _keywords(_HEADS[key], values)
+            text = _yaml(values) if key == "accelerate" else _keywords(_HEADS[key], values)
+        written = {s.strategy for s, value in zip(snippets, values, strict=True) if value not in (None, "")}
+        absent = [strategy for strategy in names if strategy not in written]
         if text is not None and absent:
             text += "\n# not expressible here: " + clean_comment(", ".join(absent))
         codes.append(Code(key, title, text))
@@ -158,7 +150,7 @@ def _together(result: Result) -> tuple[Code, ...]:
 
 def clean_comment(text: str) -> str:
     """One line, so that a title cannot become code that somebody pastes."""
-    return re.sub(r"\s+", " ", code(text)).strip()[:200]
+    return re.sub(r"\s+", " ", clean(text)).strip()[:200]
 
 
 def _keywords(head: str, values: list[JsonDict | None]) -> str | None:
@@ -169,14 +161,14 @@ def _keywords(head: str, values: list[JsonDict | None]) -> str | None:
         named = all(str(key).isidentifier() and not keyword.iskeyword(str(key)) for key in merged)
         body = [f"    {key}={item!r}," for key, item in merged.items()] if named else [f"    **{merged!r},"]
         lines += [head, *body, ")"]
-    return code("\n".join(lines)) if lines else None
+    return clean("\n".join(lines)) if lines else None
 
 
 def _yaml(values: list[JsonDict | None]) -> str | None:
     """Keys of a YAML file, one a line; JSON values are YAML."""
     notes, merged = _merged(values)
     lines = notes + [f"{key}: {json.dumps(item, ensure_ascii=False, default=str)}" for key, item in merged.items()]
-    return code("\n".join(lines)) if lines else None
+    return clean("\n".join(lines)) if lines else None
 
 
 def _merged(values: list[JsonDict | None]) -> tuple[list[str], JsonDict]:
@@ -223,9 +215,9 @@ def patch_view(result: Result) -> PatchView | None:
     headline = say(words, *values) if changes else say("Nothing to patch: no change was kept")
     return PatchView(
         headline=headline,
-        diff=code(result.patch.diff) or None,
+        diff=clean(result.patch.diff) or None,
         rows=tuple(map(_patch_row, changes)),
-        environment=code("".join(f"{name}={text}\n" for name, text in result.patch.environment.items())) or None,
+        environment=clean("".join(f"{name}={text}\n" for name, text in result.patch.environment.items())) or None,
     )
 
 

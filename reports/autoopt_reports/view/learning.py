@@ -16,22 +16,16 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class CurveRow:
-    """One evaluation, for the table."""
-
-    step: Number
-    seconds: Number
-    metric: Number
-
-
-@dataclass(frozen=True, slots=True)
 class CurveTable:
-    """One training run. ``path``: its pointer, from which those of its rows continue."""
+    """One training run: step, seconds and metric of each evaluation.
+
+    ``path``: its pointer, from which those of its rows continue.
+    """
 
     who: str
     seed: Number
     path: str
-    rows: tuple[CurveRow, ...]
+    rows: tuple[tuple[Number, Number, Number], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +145,7 @@ def _tables(sides: list[tuple[str, Configuration, str]]) -> tuple[tuple[CurveTab
             chosen = thin(tuple(enumerate(curve.points)), 24)
             thinned = thinned or len(chosen) < len(curve.points)
             rows = tuple(
-                CurveRow(
+                (
                     number(point.step, units.count, f"{here}/points/{index}/step"),
                     number(point.seconds, units.duration, f"{here}/points/{index}/seconds"),
                     number(point.metric, units.plain, f"{here}/points/{index}/metric"),

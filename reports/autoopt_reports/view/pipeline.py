@@ -8,6 +8,7 @@ from autoopt.records import Resource, Round, Snippets
 from autoopt_reports.view import units
 from autoopt_reports.view.text import Name, Number, Phrase, name, number, say
 
+Link = tuple[Name, str, Number, Number, Number, Name | None, Name | None]
 LANES = tuple(resource.value for resource in Resource)
 
 
@@ -23,19 +24,11 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class DeeperRow:
-    label: Name
-    kind: str
-    seconds: Number
-    ceiling: Number
-    gap: Number
-    where: Name | None
-    note: Name | None
-
-
-@dataclass(frozen=True, slots=True)
 class Lanes:
-    """One round as a graph. ``edges``: places in ``nodes``, with whether both ends are critical."""
+    """One round as a graph. ``edges``: places in ``nodes``, with whether both ends are critical.
+
+    ``deeper``: links of the chain below the bottleneck: name, kind, seconds, ceiling, gap, where, note.
+    """
 
     index: Number
     headline: Phrase
@@ -44,7 +37,7 @@ class Lanes:
     lanes: tuple[str, ...]
     columns: int
     simulated: Phrase
-    deeper: tuple[DeeperRow, ...]
+    deeper: tuple[Link, ...]
     notes: tuple[Name, ...]
 
 
@@ -145,13 +138,13 @@ def _simulated(round_: Round, path: str) -> Phrase:
     return text + "."
 
 
-def _deeper(round_: Round, path: str) -> tuple[DeeperRow, ...]:
+def _deeper(round_: Round, path: str) -> tuple[Link, ...]:
     rows = []
     for index, link in enumerate(round_.deeper):
         at = f"{path}/deeper/{index}"
         where = f"{link.file}:{link.line}" if link.file and link.line is not None else link.file
         rows.append(
-            DeeperRow(
+            (
                 name(link.name, 120),
                 link.kind,
                 number(link.seconds, units.duration, f"{at}/seconds"),

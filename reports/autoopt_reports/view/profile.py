@@ -19,7 +19,7 @@ from autoopt_reports.view.text import (
     Number,
     Phrase,
     change_name,
-    code,
+    clean,
     interval,
     name,
     number,
@@ -114,7 +114,7 @@ def _tool(found: Profiled) -> ToolView:
         tool=name(found.tool, 40),
         file=name(file) if file else None,
         href=quote(f"./{file}", errors="surrogatepass") if beside else None,
-        summary=code("\n".join(found.lines))[:6_000],
+        summary=clean("\n".join(found.lines))[:6_000],
     )
 
 
@@ -124,7 +124,7 @@ def _next(profile: Profile) -> str:
     if not command.startswith(_PROFILE):
         return f"autoopt optimize {_spec(profile)}"
     target, dashes, own = command.removeprefix(_PROFILE).partition("-- ")
-    return code(
+    return clean(
         f"autoopt optimize {re.split(' --(?:with|watch)', target)[0].strip()} {dashes}{own}".replace("  ", " ")
     ).strip()
 

@@ -9,11 +9,7 @@ from autoopt_reports.view import units
 from autoopt_reports.view.closing import ROOFS
 from autoopt_reports.view.text import Name, Number, Phrase, name, number, say
 
-
-@dataclass(frozen=True, slots=True)
-class Roof:
-    label: str
-    flops: Number
+Labelled = tuple[str, Number]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +25,14 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class StepSpeed:
-    when: str
-    speed: Number
-
-
-@dataclass(frozen=True, slots=True)
 class Roofline:
+    """``roofs``: each with its peak; ``steps``: the speed of the step before and after."""
+
     headline: Phrase
-    roofs: tuple[Roof, ...]
+    roofs: tuple[Labelled, ...]
     bandwidth: Number
     points: tuple[Point, ...]
-    steps: tuple[StepSpeed, ...]
+    steps: tuple[Labelled, ...]
     unplaced: int
 
 
@@ -52,7 +44,7 @@ def roofline_view(
 ) -> Roofline | None:
     """``configurations``: (when, path, configuration). None where neither a roof nor an operator was measured."""
     roofs = tuple(
-        Roof(label, number(getattr(peaks, field), units.flops, f"/environment/peaks/{field}"))
+        (label, number(getattr(peaks, field), units.flops, f"/environment/peaks/{field}"))
         for label, field in ROOFS
         if getattr(peaks, field) is not None
     )
@@ -70,7 +62,7 @@ def roofline_view(
             else:
                 points.append(point)
     steps = tuple(
-        StepSpeed(when, number(c.flops_per_second, units.flops, f"{path}/flops_per_second"))
+        (when, number(c.flops_per_second, units.flops, f"{path}/flops_per_second"))
         for when, path, c in configurations
         if c.flops_per_second
     )
@@ -97,16 +89,17 @@ def _point(operator: Operator, when: str, path: str) -> Point | None:
     )
 
 
-def _headline(roofs: tuple[Roof, ...], steps: tuple[StepSpeed, ...], points: list[Point]) -> Phrase:
+def _headline(roofs: tuple[Labelled, ...], steps: tuple[Labelled, ...], points: list[Point]) -> Phrase:
     if steps and roofs:
-        best = max(roofs, key=lambda roof: roof.flops.value or 0.0)
-        share = (steps[-1].speed.value or 0.0) / (best.flops.value or 1.0)
-        reached = Number(units.percent(share), share, (*steps[-1].speed.paths, *best.flops.paths), "quotient")
+        best, peak = max(roofs, key=lambda roof: roof[1].value or 0.0)
+        _, speed = steps[-1]
+        share = (speed.value or 0.0) / (peak.value or 1.0)
+        reached = Number(units.percent(share), share, (*speed.paths, *peak.paths), "quotient")
         return say(
             "The step " + ("now " if len(steps) > 1 else "") + "runs at {}: {} of the fastest roof measured here ({})",
-            steps[-1].speed,
+            speed,
             reached,
-            best.label,
+            best,
         )
     if points:
         return say("The hottest operators against the peaks measured on this machine")

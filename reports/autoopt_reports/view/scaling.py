@@ -68,24 +68,22 @@ def _scaling_headline(rows: tuple[ScalingRow, ...]) -> Phrase:
 def _details(sent: Communication) -> tuple[Detail, ...]:
     at = "/scaling/communication"
     lines = [
-        Detail("gradients sent in a step", number(sent.gradient_bytes, units.bytes_, f"{at}/gradient_bytes")),
-        Detail("sending them alone", number(sent.alone.median, units.duration, f"{at}/alone/median")),
-        Detail("of it exposed in the step", number(sent.exposed, units.duration, f"{at}/exposed")),
+        ("gradients sent in a step", number(sent.gradient_bytes, units.bytes_, f"{at}/gradient_bytes")),
+        ("sending them alone", number(sent.alone.median, units.duration, f"{at}/alone/median")),
+        ("of it exposed in the step", number(sent.exposed, units.duration, f"{at}/exposed")),
     ]
     lines += [
-        Detail(f"rank {rank} by itself", number(spread.median, units.duration, f"{at}/apart/{rank}/median"))
+        (f"rank {rank} by itself", number(spread.median, units.duration, f"{at}/apart/{rank}/median"))
         for rank, spread in enumerate(sent.apart)
     ]
     if sent.synchronized_seconds is not None:
         layers = number(sent.synchronized_layers, units.count, f"{at}/synchronized_layers")
         seconds = number(sent.synchronized_seconds, units.duration, f"{at}/synchronized_seconds")
-        lines += [Detail("BatchNorm layers over all processes", layers), Detail("what they add to a step", seconds)]
+        lines += [("BatchNorm layers over all processes", layers), ("what they add to a step", seconds)]
     if sent.straggler is not None:
-        lines.append(
-            Detail("the rank that the others wait for", number(sent.straggler, units.count, f"{at}/straggler"))
-        )
+        lines.append(("the rank that the others wait for", number(sent.straggler, units.count, f"{at}/straggler")))
     lines += [
-        Detail(f"all-reduce of {units.bytes_(size)}", number(seconds, units.duration, f"{at}/by_size/{size}"))
+        (f"all-reduce of {units.bytes_(size)}", number(seconds, units.duration, f"{at}/by_size/{size}"))
         for size, seconds in sent.by_size.items()
     ]
     return tuple(lines)

@@ -45,22 +45,14 @@ class StageRow:
 
 
 @dataclass(frozen=True, slots=True)
-class RunRow:
-    """A part of the planned run: all its seconds, their share, and one occurrence of ``count``."""
-
-    label: Name
-    seconds: Number
-    share: Number
-    each: Number
-    count: Number
-
-
-@dataclass(frozen=True, slots=True)
 class RunView:
-    """The planned run, process start to end, by its parts. ``missing``: those that were not measured."""
+    """The planned run, process start to end, by its parts. ``missing``: those that were not measured.
+
+    ``rows``: of each part its name, all its seconds, their share, its count, and the seconds of one occurrence.
+    """
 
     headline: Phrase
-    rows: tuple[RunRow, ...]
+    rows: tuple[tuple[Name, Number, Number, Number, Number], ...]
     missing: Name | None
 
 
@@ -113,12 +105,12 @@ def run_view(round_: Round, path: str) -> RunView | None:
     if whole is None:
         return None
     rows = [
-        RunRow(
-            label=name(part.name, 40),
-            seconds=number(part.seconds, units.duration, f"{at}/parts/{i}/seconds"),
-            share=number(part.share, units.percent, f"{at}/parts/{i}/share"),
-            each=number(part.each, units.duration, f"{at}/parts/{i}/each"),
-            count=number(part.count, units.count, f"{at}/parts/{i}/count"),
+        (
+            name(part.name, 40),
+            number(part.seconds, units.duration, f"{at}/parts/{i}/seconds"),
+            number(part.share, units.percent, f"{at}/parts/{i}/share"),
+            number(part.count, units.count, f"{at}/parts/{i}/count"),
+            number(part.each, units.duration, f"{at}/parts/{i}/each"),
         )
         for i, part in enumerate(whole.parts)
     ]

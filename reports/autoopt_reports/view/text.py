@@ -135,11 +135,6 @@ def name(text: str, longest: int = 240) -> Name:
     return Name(clip(re.sub(r"\s+", " ", clean(text)).strip(), longest))
 
 
-def code(text: str) -> str:
-    """Several lines of somebody's code, safe to show."""
-    return clean(text)
-
-
 def setting_text(setting: Mapping[str, Any]) -> str:
     """``{"num_workers": 8, "pin": True}`` as ``num_workers=8, pin=true``."""
     if not all(isinstance(key, str) for key in setting):

@@ -99,13 +99,7 @@ def _row(place: int, trial: Trial) -> TrialRow:
     )
 
 
-_KINDS = {
-    "out_of_memory": "out of memory",
-    "timeout": "timed out",
-    "crashed": "crashed",
-    "error": "error",
-    "not_finite": "not finite",
-}
+_KINDS = {"out_of_memory": "out of memory", "timeout": "timed out", "not_finite": "not finite"}
 
 
 def reason_words(reason: str) -> str:

@@ -25,7 +25,7 @@ from autoopt_reports.view.text import (
     Phrase,
     change_name,
     change_words,
-    code,
+    clean,
     join,
     name,
     number,
@@ -46,12 +46,8 @@ class Fact:
     after: Number
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
-    """Something to run next."""
-
-    label: str
-    text: str
+Command = tuple[str, str]
+"""What running it does, and the command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +167,7 @@ def _recorded(result: Result, record: Headline) -> Iterator[Fact]:
 
 
 def _compared(result: Result) -> Iterator[Fact]:
-    """Of a document without a headline: the time to target, and steps as the final comparison timed them."""
+    """Without a headline: the time to target, and steps as the final comparison timed them."""
 
     def pair(label: str, field: str, inner: str) -> Fact:
         sides = []
@@ -211,39 +207,39 @@ def _metric(result: Result, label: str) -> Fact:
 
 def _commands(result: Result) -> tuple[Command, ...]:
     """Commands to run next; paths are quoted, so that a pasted line does what it says."""
-    run = shlex.quote(code(result.reproduce.run_directory or "RUN"))
-    spec = shlex.quote(code(result.workload.spec))
+    run = shlex.quote(clean(result.reproduce.run_directory or "RUN"))
+    spec = shlex.quote(clean(result.workload.spec))
     commands: list[Command] = []
     if result.stop.reason is StopReason.INTERRUPTED:
-        commands.append(Command("Continue the search", f"autoopt resume {run}"))
+        commands.append(("Continue the search", f"autoopt resume {run}"))
     if not result.found:
         return tuple(commands)
     plan = shlex.quote(
-        f"{code(result.reproduce.run_directory)}/plan.json" if result.reproduce.run_directory else "RUN/plan.json"
+        f"{clean(result.reproduce.run_directory)}/plan.json" if result.reproduce.run_directory else "RUN/plan.json"
     )
     if not result.speedup.end_to_end_verified:
         has_code = result.sites is None or bool(result.patch and result.patch.diff)
         alone = has_code and result.best.plan.processes == 1
         commands.append(
-            Command("Check it end to end", f"autoopt verify {run}")
+            ("Check it end to end", f"autoopt verify {run}")
             if alone
-            else Command("Measure it again", f"autoopt compare --candidate {run}")
+            else ("Measure it again", f"autoopt compare --candidate {run}")
         )
     if result.sites is not None:
         return (*commands, *_script_commands(result, run, plan))
     if claim_of(result).gain:
-        commands.append(Command("Train with it", f"autoopt train {spec} --plan {plan}"))
-    commands.append(Command("Take the code", f"autoopt export {run} --to pytorch"))
+        commands.append(("Train with it", f"autoopt train {spec} --plan {plan}"))
+    commands.append(("Take the code", f"autoopt export {run} --to pytorch"))
     return tuple(commands)
 
 
 def _script_commands(result: Result, run: str, plan: str) -> Iterator[Command]:
     """Of a script: its patch where there is one, and a run with the plan that changes no file."""
     if result.patch is not None and result.patch.diff:
-        yield Command("Apply the patch", f"autoopt apply {run}")
-        yield Command("Or with git", f"git apply {run}/patch.diff")
+        yield ("Apply the patch", f"autoopt apply {run}")
+        yield ("Or with git", f"git apply {run}/patch.diff")
     if result.sites is not None:
         launched = result.workload.processes > 1  # its sites are those of one of the processes
         command = shlex.split(result.workload.spec) if launched else result.sites.command
-        words = shlex.join(code(word) for word in command)
-        yield Command("Train without a patch", f"autoopt run --plan {plan} -- {words}")
+        words = shlex.join(clean(word) for word in command)
+        yield ("Train without a patch", f"autoopt run --plan {plan} -- {words}")
