@@ -7,7 +7,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable
-from typing import IO, Protocol, Self
+from typing import IO, Self
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -45,40 +45,47 @@ _PHASES: dict[str, str] = {
 }
 
 
-class View(Protocol):
-    """A listener that is entered before the run and left after it."""
+class View:
+    """A listener that is entered before the run and left after it. By itself it shows nothing.
 
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *_: object) -> None: ...
-    def __call__(self, event: Event) -> None: ...
+    Args:
+        clock: seconds, monotonic; the run's own clock is that of its events.
+        budget: seconds, where it is known before the run starts.
+    """
 
+    def __init__(self, clock: Callable[[], float] = time.monotonic, budget: float | None = None) -> None:
+        self._clock, self._budget = clock, budget
+        self._state, self._anchor = State(), (clock(), 0.0)
 
-class QuietView:
-    """Shows nothing."""
-
-    def __enter__(self) -> QuietView:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         return
 
     def __call__(self, event: Event) -> None:
-        return
+        self._state.update(event)
+        self._anchor = (self._clock(), self._state.at)
+
+    def _times(self) -> tuple[float, float]:
+        """Seconds that have passed, which go on between events, and the budget."""
+        run = self._state.run
+        running = run is not None and not self._state.finished
+        elapsed = self._anchor[1] + (self._clock() - self._anchor[0] if running else 0.0)
+        return elapsed, self._budget if self._budget is not None else run.budget_seconds if run else 0.0
 
 
-class LiveView:
-    """Redraws one frame in place, twice a second; the run's clock goes on between events.
+class LiveView(View):
+    """Redraws one frame in place, twice a second.
 
     Args:
         console: a terminal.
-        clock: seconds, monotonic.
-        budget: seconds, where it is known before the run starts.
+        clock, budget: see :class:`View`.
     """
 
     def __init__(self, console: Console, clock: Callable[[], float], budget: float | None = None) -> None:
-        self._console, self._clock, self._budget = console, clock, budget
-        self._state = State()
-        self._anchor = (clock(), 0.0)
+        super().__init__(clock, budget)
+        self._console = console
         # What others write to standard error (warnings, logs) goes above the frame instead of through it.
         redirect = console.file is sys.stderr
         self._live = Live(
@@ -91,7 +98,7 @@ class LiveView:
             vertical_overflow="crop",
         )
 
-    def __enter__(self) -> LiveView:
+    def __enter__(self) -> Self:
         self._live.start()
         return self
 
@@ -100,41 +107,31 @@ class LiveView:
         self._live.transient = self._state.finished
         self._live.stop()
 
-    def __call__(self, event: Event) -> None:
-        self._state.update(event)
-        self._anchor = (self._clock(), self._state.at)
-
     def frame(self) -> RenderableType:
         """The frame of this moment."""
-        state = self._state
-        running = state.run is not None and not state.finished
-        elapsed = self._anchor[1] + (self._clock() - self._anchor[0] if running else 0.0)
-        budget = self._budget if self._budget is not None else state.run.budget_seconds if state.run else 0.0
         size = self._console.size
-        return draw(state, elapsed, budget, size.width, size.height)
+        return draw(self._state, *self._times(), size.width, size.height)
 
 
-class PlainView:
+class PlainView(View):
     """A listener that prints lines.
 
     Args:
         stream: where to; flushed after every line, so that a log can be followed.
-        clock: seconds, monotonic; decides on heartbeats alone (the events carry the run's own clock).
-        budget: seconds, where it is known before the run starts.
+        clock, budget: see :class:`View`; they decide on heartbeats alone.
         beat: whether a thread looks for silence; without it, :meth:`tick` does when called.
     """
 
     def __init__(
         self, stream: IO[str], clock: Callable[[], float], budget: float | None = None, *, beat: bool = False
     ) -> None:
-        self._stream, self._clock, self._budget = encodable(stream), clock, budget
-        self._state = State()
-        self._last, self._anchor = clock(), (clock(), 0.0)
+        super().__init__(clock, budget)
+        self._stream, self._last = encodable(stream), clock()
         self._unmeasured: list[events.TrialEnded] = []
         self._lock, self._over = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._watch, name="autoopt-heartbeat", daemon=True) if beat else None
 
-    def __enter__(self) -> PlainView:
+    def __enter__(self) -> Self:
         if self._thread is not None:
             self._thread.start()
         return self
@@ -148,8 +145,7 @@ class PlainView:
 
     def __call__(self, event: Event) -> None:
         with self._lock:
-            self._state.update(event)
-            self._anchor = (self._clock(), self._state.at)
+            super().__call__(event)
             if event.replayed and not isinstance(event, events.RunStarted):
                 pass
             elif isinstance(event, events.TrialEnded) and event.trial.verdict in _UNMEASURED:
@@ -164,7 +160,7 @@ class PlainView:
         with self._lock:
             if self._state.run is None or self._state.finished or self._clock() - self._last < 60.0:
                 return
-            self._print(self._elapsed(), self._heartbeat())
+            self._print(self._times()[0], self._heartbeat())
 
     def _tell_unmeasured(self) -> None:
         """One line for all that were set aside at the same time: two dozen reasons would hide what was measured."""
@@ -176,13 +172,10 @@ class PlainView:
                 self._print(self._unmeasured[-1].at, line)
         self._unmeasured = []
 
-    def _elapsed(self) -> float:
-        return self._anchor[1] + self._clock() - self._anchor[0]
-
     def _heartbeat(self) -> str:
         state = self._state
-        budget = self._budget if self._budget is not None else state.run.budget_seconds if state.run else 0.0
-        left = f"at most {clock_text(budget - self._elapsed())} left"
+        elapsed, budget = self._times()
+        left = f"at most {clock_text(budget - elapsed)} left"
         if state.running is None:
             return f"still in {state.phase or 'the start'}; {left}"
         started, progress = state.running.started, state.running.progress
@@ -305,7 +298,7 @@ def make_view(
     into a terminal.
     """
     if quiet:
-        return QuietView()
+        return View()
     console = console_for(stream)
     if stream.isatty() and not console.is_dumb_terminal:
         return LiveView(console, clock, budget)

@@ -2,107 +2,84 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from autoopt.records import Result
+from autoopt.records import Configuration, Profile, Result, Round
 from autoopt_reports.view import units
-from autoopt_reports.view.adopt import Adopt, PatchView, adopt_view, patch_view
-from autoopt_reports.view.closing import AdviceView, Detail, advice_views, commands, machine_lines, peak_lines
-from autoopt_reports.view.learning import Learning, learning_view
-from autoopt_reports.view.pipeline import Lanes, lanes_views, pipeline_headline
-from autoopt_reports.view.roofline import Roofline, roofline_view
-from autoopt_reports.view.scaling import (
-    ModelScalingView,
-    ScalingView,
-    TuningView,
-    model_scaling_view,
-    scaling_view,
-    tuning_view,
-)
-from autoopt_reports.view.search import SearchSection, search_view
-from autoopt_reports.view.stages import StagesView, stages_view
-from autoopt_reports.view.steps import Forest, Waterfall, forest_view, waterfall_view
-from autoopt_reports.view.text import Name, Number, Phrase, name, number, say
-from autoopt_reports.view.tradeoff import Tradeoff, tradeoff_views
-from autoopt_reports.view.trials import Predictions, TrialGroup, account_phrase, predictions_view, trial_groups
-from autoopt_reports.view.trust import Check, trust_checks
-from autoopt_reports.view.verdict import VerdictView, verdict_view
+from autoopt_reports.view.adopt import adopt_view, patch_view
+from autoopt_reports.view.closing import advice_views, commands, machine_lines, peak_lines
+from autoopt_reports.view.learning import learning_view
+from autoopt_reports.view.pipeline import lanes_views, pipeline_headline
+from autoopt_reports.view.roofline import roofline_view
+from autoopt_reports.view.scaling import model_scaling_view, scaling_view, tuning_view
+from autoopt_reports.view.search import search_view
+from autoopt_reports.view.stages import stages_view
+from autoopt_reports.view.steps import forest_view, waterfall_view
+from autoopt_reports.view.text import Phrase, name, number, say
+from autoopt_reports.view.tradeoff import tradeoff_views
+from autoopt_reports.view.trials import account_phrase, predictions_view, trial_groups
+from autoopt_reports.view.trust import trust_checks
+from autoopt_reports.view.verdict import verdict_view
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """Everything that the page shows. A section that has nothing to show is None and says so."""
+class Page:
+    """The sections that the page of a run and that of a profile share. One that has nothing to show is None.
 
-    title: Name
-    subtitle: Phrase
-    verdict: VerdictView
-    trust: tuple[Check, ...]
-    adopt: Adopt
-    patch: PatchView | None
-    waterfall: Waterfall | None
-    forest: Forest | None
-    stages: StagesView | None
-    lanes: tuple[Lanes, ...]
-    lanes_headline: Phrase
-    scaling: ScalingView | None
-    roofline: Roofline | None
-    learning: Learning | None
-    tradeoffs: tuple[Tradeoff, ...]
-    model_scaling: ModelScalingView | None
-    tuning: TuningView | None
-    predictions: Predictions | None
-    search: SearchSection
-    groups: tuple[TrialGroup, ...]
-    account: Phrase
-    not_measured: tuple[Name, ...]
-    warnings: tuple[Name, ...]
-    notes: tuple[Name, ...]
-    advice: tuple[AdviceView, ...]
-    commands: tuple[str, ...]
-    seed: Number
-    machine: tuple[Detail, ...]
-    peaks: tuple[Detail, ...]
+    Args:
+        document: that the page is of.
+        rounds, base: the profiles in it, and their pointer.
+        measured: (when, path, configuration) of what was timed.
+    """
+
+    def __init__(
+        self,
+        document: Result | Profile,
+        rounds: tuple[Round, ...],
+        base: str,
+        measured: Sequence[tuple[str, str, Configuration]],
+    ) -> None:
+        snippets = document.snippets if isinstance(document, Result) else ()
+        self.title = name(document.workload.name, 80)
+        self.stages = stages_view(rounds, base)
+        self.lanes = lanes_views(rounds, snippets, base)
+        self.lanes_headline = pipeline_headline(rounds) if rounds else Phrase()
+        self.roofline = roofline_view(document.environment.peaks, rounds, measured, base)
+        self.warnings = tuple(name(item, 600) for item in document.warnings)
+        self.advice = advice_views(document.advice)
+        self.seed = number(document.reproduce.seed, units.count, "/reproduce/seed")
+        self.machine = machine_lines(document.environment)
+        self.peaks = peak_lines(document.environment.peaks)
+
+
+class Report(Page):
+    """Numbers and sentences of every section. The same document gives the same."""
+
+    def __init__(self, result: Result) -> None:
+        sides = [("before", "/baseline", result.baseline), ("after", "/best", result.best)]
+        super().__init__(result, result.rounds, "/rounds", sides if result.found else sides[:1])
+        self.subtitle = _subtitle(result)
+        self.verdict = verdict_view(result)
+        self.trust = trust_checks(result)
+        self.adopt = adopt_view(result)
+        self.patch = patch_view(result)
+        self.waterfall = waterfall_view(result)
+        self.forest = forest_view(result)
+        self.scaling = scaling_view(result)
+        self.learning = learning_view(result)
+        self.tradeoffs = tradeoff_views(result)
+        self.model_scaling = model_scaling_view(result)
+        self.tuning = tuning_view(result)
+        self.predictions = predictions_view(result)
+        self.search = search_view(result)
+        self.groups = trial_groups(result)
+        self.account = account_phrase(result)
+        self.not_measured = tuple(name(item) for item in result.not_measured)
+        self.notes = tuple(name(item, 600) for item in result.notes)
+        self.commands = commands(result.reproduce, result.workload.spec)
 
 
 def report_view(result: Result) -> Report:
-    """Numbers and sentences of every section. Pure: the same document gives the same view."""
-    return Report(
-        title=name(result.workload.name, 80),
-        subtitle=_subtitle(result),
-        verdict=verdict_view(result),
-        trust=trust_checks(result),
-        adopt=adopt_view(result),
-        patch=patch_view(result),
-        waterfall=waterfall_view(result),
-        forest=forest_view(result),
-        stages=stages_view(result.rounds),
-        lanes=lanes_views(result.rounds, result.snippets),
-        lanes_headline=pipeline_headline(result.rounds) if result.rounds else Phrase(),
-        scaling=scaling_view(result),
-        roofline=roofline_view(
-            result.environment.peaks,
-            result.rounds,
-            (("before", "/baseline", result.baseline), ("after", "/best", result.best))
-            if result.found
-            else (("before", "/baseline", result.baseline),),
-        ),
-        learning=learning_view(result),
-        tradeoffs=tradeoff_views(result),
-        model_scaling=model_scaling_view(result),
-        tuning=tuning_view(result),
-        predictions=predictions_view(result),
-        search=search_view(result),
-        groups=trial_groups(result),
-        account=account_phrase(result),
-        not_measured=tuple(name(item) for item in result.not_measured),
-        warnings=tuple(name(item, 600) for item in result.warnings),
-        notes=tuple(name(item, 600) for item in result.notes),
-        advice=advice_views(result.advice),
-        commands=commands(result.reproduce, result.workload.spec),
-        seed=number(result.reproduce.seed, units.count, "/reproduce/seed"),
-        machine=machine_lines(result.environment),
-        peaks=peak_lines(result.environment.peaks),
-    )
+    return Report(result)
 
 
 def _subtitle(result: Result) -> Phrase:

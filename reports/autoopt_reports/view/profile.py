@@ -9,10 +9,9 @@ from urllib.parse import quote
 
 from autoopt.records import EstimateKind, Profile, Profiled
 from autoopt_reports.view import units
-from autoopt_reports.view.closing import AdviceView, Detail, advice_views, commands, machine_lines, peak_lines
-from autoopt_reports.view.pipeline import Lanes, lanes_views, pipeline_headline, with_kind
-from autoopt_reports.view.roofline import Roofline, roofline_view
-from autoopt_reports.view.stages import StagesView, stages_view
+from autoopt_reports.view.closing import commands
+from autoopt_reports.view.page import Page
+from autoopt_reports.view.pipeline import with_kind
 from autoopt_reports.view.text import (
     Interval,
     Name,
@@ -51,60 +50,27 @@ class ToolView:
     summary: str
 
 
-@dataclass(frozen=True, slots=True)
-class ProfileView:
-    title: Name
-    subtitle: Phrase
-    headline: Phrase
-    support: tuple[Phrase, ...]
-    facts: tuple[tuple[str, Number], ...]
-    stages: StagesView | None
-    lanes: tuple[Lanes, ...]
-    lanes_headline: Phrase
-    roofline: Roofline | None
-    expectations: tuple[Expectation, ...]
-    expectations_headline: Phrase
-    tools: tuple[ToolView, ...]
-    warnings: tuple[Name, ...]
-    advice: tuple[AdviceView, ...]
-    next_command: str
-    commands: tuple[str, ...]
-    seed: Number
-    machine: tuple[Detail, ...]
-    peaks: tuple[Detail, ...]
+class ProfileView(Page):
+    """Numbers and sentences of the profile's page. The same document gives the same."""
+
+    def __init__(self, profile: Profile) -> None:
+        super().__init__(profile, (profile.round,), "/round", [("before", "/baseline", profile.baseline)])
+        spec, device = profile.workload.spec, profile.environment.device_name or profile.environment.device
+        first, _ = commands(profile.reproduce, spec)
+        watched = [] if profile.drift is None else [Profiled(tool="watch", lines=profile.drift.told())]
+        self.subtitle = say("{} · {}", name(spec, 80), name(device, 60))
+        self.headline = _headline(profile)
+        self.support = _support(profile)
+        self.facts = _facts(profile)
+        self.expectations = _expectations(profile)
+        self.expectations_headline = _expected(self.expectations)
+        self.tools = tuple(map(_tool, (*profile.profilers, *watched)))
+        self.next_command = _next(profile)
+        self.commands = (first,) if profile.reproduce.command else (f"autoopt profile {_spec(profile)}",)
 
 
 def profile_view(profile: Profile) -> ProfileView:
-    """Numbers and sentences of the profile's page. Pure."""
-    rounds = (profile.round,)
-    expectations = _expectations(profile)
-    stages = stages_view(rounds, "/round")
-    environment = profile.environment
-    first, _ = commands(profile.reproduce, profile.workload.spec)
-    watched = [] if profile.drift is None else [Profiled(tool="watch", lines=profile.drift.told())]
-    return ProfileView(
-        title=name(profile.workload.name, 80),
-        subtitle=say(
-            "{} · {}", name(profile.workload.spec, 80), name(environment.device_name or environment.device, 60)
-        ),
-        headline=_headline(profile),
-        support=_support(profile),
-        facts=_facts(profile),
-        stages=stages,
-        lanes=lanes_views(rounds, (), "/round"),
-        lanes_headline=pipeline_headline(rounds),
-        roofline=roofline_view(environment.peaks, rounds, (("before", "/baseline", profile.baseline),), "/round"),
-        expectations=expectations,
-        expectations_headline=_expected(expectations),
-        tools=tuple(map(_tool, (*profile.profilers, *watched))),
-        warnings=tuple(name(item, 600) for item in profile.warnings),
-        advice=advice_views(profile.advice),
-        next_command=_next(profile),
-        commands=(first,) if profile.reproduce.command else (f"autoopt profile {_spec(profile)}",),
-        seed=number(profile.reproduce.seed, units.count, "/reproduce/seed"),
-        machine=machine_lines(environment),
-        peaks=peak_lines(environment.peaks),
-    )
+    return ProfileView(profile)
 
 
 def _tool(found: Profiled) -> ToolView:

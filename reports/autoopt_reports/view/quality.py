@@ -130,16 +130,7 @@ def metric_phrase(result: Result) -> Phrase | None:
     before, after = pair
     if quality is None or quality.difference is None or quality.candidate is None:
         return say("{} {} against {}; their difference has no interval.", metric, after, before)
-    difference = quality.difference
-    text = say(
-        "{} {} against {}: a difference of {} [{} to {}]",
-        metric,
-        after,
-        before,
-        number(difference.value, plain, "/quality/difference/value"),
-        number(difference.low, plain, "/quality/difference/low"),
-        number(difference.high, plain, "/quality/difference/high"),
-    )
+    text = say("{} {} against {}: a difference of {}", metric, after, before, _interval(quality, "/quality"))
     if quality.seeds is not None:
         own = result.sites is not None and result.sites.seeded  # every training of such a script has the same seed
         each = "training" if own else "seed"
@@ -226,17 +217,15 @@ def _because(quality: Quality) -> Phrase:
 
 
 def _difference(quality: Quality, path: str, metric: Name, claim: Claim) -> Phrase:
-    difference, margin = quality.difference, quality.margin
-    assert difference is not None
-    assert margin is not None
-    text = say(
-        "{} differs by {} [{} to {}]; the tolerance allows {}",
-        metric,
-        number(difference.value, plain, f"{path}/difference/value"),
-        number(difference.low, plain, f"{path}/difference/low"),
-        number(difference.high, plain, f"{path}/difference/high"),
-        number(margin, plain, f"{path}/margin"),
-    )
+    shown = _interval(quality, path), number(quality.margin, plain, f"{path}/margin")
+    text = say("{} differs by {}; the tolerance allows {}", metric, *shown)
     if quality.seeds is not None:
         text = text + say(", seeds: {}", number(quality.seeds, count, f"{path}/seeds"))
     return text + (", and the interval reaches beyond it." if claim == "undecided" else ".")
+
+
+def _interval(quality: Quality, path: str) -> Phrase:
+    """The difference of the metric, in its unit, with its bounds."""
+    ends = ("value", "low", "high")
+    each = (number(getattr(quality.difference, end), plain, f"{path}/difference/{end}") for end in ends)
+    return say("{} [{} to {}]", *each)

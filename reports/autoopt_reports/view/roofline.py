@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autoopt.records import Configuration, Operator, Peaks, Round
@@ -39,7 +40,7 @@ class Roofline:
 def roofline_view(
     peaks: Peaks,
     rounds: tuple[Round, ...],
-    configurations: tuple[tuple[str, str, Configuration], ...],
+    configurations: Sequence[tuple[str, str, Configuration]],
     base: str = "/rounds",
 ) -> Roofline | None:
     """``configurations``: (when, path, configuration). None where neither a roof nor an operator was measured."""

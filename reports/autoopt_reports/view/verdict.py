@@ -168,28 +168,21 @@ def _recorded(result: Result, record: Headline) -> Iterator[Fact]:
 
 def _compared(result: Result) -> Iterator[Fact]:
     """Without a headline: the time to target, and steps as the final comparison timed them."""
-
-    def pair(label: str, field: str, inner: str) -> Fact:
-        sides = []
-        for side, measured in (("baseline", result.baseline), ("best", result.best)):
-            held, at = getattr(measured, field), f"/{side}/{field}"
-            value = None if held is None else getattr(held, inner)
-            sides.append(number(value, units.duration, at if held is None else f"{at}/{inner}"))
-        return Fact(label, *sides)
-
     to_target = "time to target" if result.objective.has_target else f"time to {target_phrase(result)}"
-    yield pair(to_target, "time_to_target_seconds", "value")
-    yield pair("step in interleaved blocks, median", "step_seconds", "p50")
+    yield _pair(result, to_target, "time_to_target_seconds", units.duration, "value")
+    yield _pair(result, "step in interleaved blocks, median", "step_seconds", units.duration, "p50")
     rates = throughput(result.baseline, "/baseline"), throughput(result.best, "/best")
     yield Fact("throughput in interleaved blocks", *rates)
 
 
-def _pair(result: Result, label: str, field: str, form: units.Formatter) -> Fact:
-    return Fact(
-        label,
-        number(getattr(result.baseline, field), form, f"/baseline/{field}"),
-        number(getattr(result.best, field), form, f"/best/{field}"),
-    )
+def _pair(result: Result, label: str, field: str, form: units.Formatter, inner: str = "") -> Fact:
+    sides = []
+    for side in ("baseline", "best"):
+        held, at = getattr(getattr(result, side), field), f"/{side}/{field}"
+        if held is not None and inner:
+            held, at = getattr(held, inner), f"{at}/{inner}"
+        sides.append(number(held, form, at))
+    return Fact(label, *sides)
 
 
 def _metric(result: Result, label: str) -> Fact:
