@@ -118,6 +118,8 @@ def numbers_in(view: object) -> Iterator[Number]:
         yield view
     elif is_dataclass(view) and not isinstance(view, type):
         yield from chain.from_iterable(numbers_in(getattr(view, f.name)) for f in fields(view))
+    elif type(view).__module__.startswith("autoopt_reports."):
+        yield from numbers_in([*vars(view).values()])
     elif isinstance(view, tuple | list):
         yield from chain.from_iterable(map(numbers_in, view))
 
@@ -129,7 +131,7 @@ def test_every_number_of_the_view_follows_from_the_document(name: str, golden: C
     charts = [planes.search_chart(view.search), *(planes.tradeoff_chart(t) for t in view.tradeoffs)]
     charts += [planes.predictions_chart(view.predictions)] if view.predictions else []
     count = 0
-    for number in numbers_in((*vars(view).values(), *charts)):
+    for number in numbers_in((view, *charts)):
         check(document, number.text, number.how, list(number.paths))
         count += 1
     assert count > 50
@@ -137,7 +139,7 @@ def test_every_number_of_the_view_follows_from_the_document(name: str, golden: C
 
 def test_every_number_of_the_profile_follows_from_its_document(golden_profile: Any) -> None:
     document = json.loads(golden_profile.model_dump_json())
-    numbers = list(numbers_in([*vars(profile_view(golden_profile)).values()]))
+    numbers = list(numbers_in(profile_view(golden_profile)))
     for number in numbers:
         check(document, number.text, number.how, list(number.paths))
     assert len(numbers) > 50

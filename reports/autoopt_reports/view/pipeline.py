@@ -35,7 +35,6 @@ class Lanes:
     nodes: tuple[Node, ...]
     edges: tuple[tuple[int, int, bool], ...]
     lanes: tuple[str, ...]
-    columns: int
     simulated: Phrase
     deeper: tuple[Link, ...]
     notes: tuple[Name, ...]
@@ -98,14 +97,12 @@ def _lanes(round_: Round, path: str, fresh: list[str], snippets: tuple[Snippets,
     links = tuple(
         (names.index(a), names.index(b), a in round_.critical_path and b in round_.critical_path) for a, b in edges
     )
-    width = max((node.column for node in nodes), default=0) + 1
     return Lanes(
         number(round_.index, units.count, f"{path}/index"),
         _headline(round_),
         tuple(nodes),
         links,
         tuple(used),
-        width,
         _simulated(round_, path),
         _deeper(round_, path),
         tuple(name(note) for note in round_.notes),

@@ -119,29 +119,21 @@ class LawView:
     target: float | None
 
 
-@dataclass(frozen=True, slots=True)
 class ModelScalingView:
-    headline: Phrase
-    rows: tuple[SizeRow, ...]
-    laws: tuple[LawView, ...]
-    metric: Name
-    mode: Literal["max", "min"]
-    steps: Number
+    """Trainings of models of several sizes, and the laws that were fitted to them."""
+
+    def __init__(self, found: ModelScaling) -> None:
+        self.headline = _sizes_headline(found)
+        self.rows = tuple(row for place, point in enumerate(found.points) for row in _rows(point, place))
+        self.laws = (_law(found, "error", found.error), _law(found, "seconds", found.seconds))
+        self.metric = name(found.metric or "metric", 40)
+        self.mode = found.mode
+        self.steps = number(found.steps, units.count, "/model_scaling/steps")
 
 
 def model_scaling_view(result: Result) -> ModelScalingView | None:
     """None where no other size was tried."""
-    found = result.model_scaling
-    if found is None:
-        return None
-    return ModelScalingView(
-        headline=_sizes_headline(found),
-        rows=tuple(row for place, point in enumerate(found.points) for row in _rows(point, place)),
-        laws=(_law(found, "error", found.error), _law(found, "seconds", found.seconds)),
-        metric=name(found.metric or "metric", 40),
-        mode=found.mode,
-        steps=number(found.steps, units.count, "/model_scaling/steps"),
-    )
+    return ModelScalingView(result.model_scaling) if result.model_scaling is not None else None
 
 
 def _rows(point: ModelSizePoint, place: int) -> list[SizeRow]:
@@ -256,35 +248,26 @@ class TuningRow:
     reason: Name | str
 
 
-@dataclass(frozen=True, slots=True)
 class TuningView:
-    headline: Phrase
-    parameters: tuple[Name, ...]
-    rows: tuple[TuningRow, ...]
-    importance: tuple[tuple[Name, Number], ...]
-    metric: Name
-    target: Number
-    note: Name | None
+    """The search of hyper-parameters."""
+
+    def __init__(self, tuning: Tuning) -> None:
+        names = list(tuning.own)
+        self.headline = _tuning_headline(tuning)
+        self.parameters = tuple(name(each, 40) for each in names)
+        self.rows = tuple(_tuning_row(tuning, place, trial, names) for place, trial in enumerate(tuning.trials))
+        self.importance = tuple(
+            (name(each, 40), number(share, units.percent, f"/tuning/importance/{each}"))
+            for each, share in sorted((tuning.importance or {}).items(), key=lambda item: -item[1])
+        )
+        self.metric = name(tuning.metric or "metric", 40)
+        self.target = number(tuning.target, units.plain, "/tuning/target")
+        self.note = name(tuning.note, 240) if tuning.note else None
 
 
 def tuning_view(result: Result) -> TuningView | None:
     """None where nothing was to be tuned."""
-    tuning = result.tuning
-    if tuning is None:
-        return None
-    names = list(tuning.own)
-    return TuningView(
-        headline=_tuning_headline(tuning),
-        parameters=tuple(name(each, 40) for each in names),
-        rows=tuple(_tuning_row(tuning, place, trial, names) for place, trial in enumerate(tuning.trials)),
-        importance=tuple(
-            (name(each, 40), number(share, units.percent, f"/tuning/importance/{each}"))
-            for each, share in sorted((tuning.importance or {}).items(), key=lambda item: -item[1])
-        ),
-        metric=name(tuning.metric or "metric", 40),
-        target=number(tuning.target, units.plain, "/tuning/target"),
-        note=name(tuning.note, 240) if tuning.note else None,
-    )
+    return TuningView(result.tuning) if result.tuning is not None else None
 
 
 def _tuning_headline(tuning: Tuning) -> Phrase:

@@ -23,47 +23,34 @@ class Mark:
     best: Number
 
 
-@dataclass(frozen=True, slots=True)
 class SearchSection:
-    """``decided``: of each strategy its verdict over all its trials, and what decided it, or how far it came.
+    """The search over time. The same document gives the same.
 
-    ``spent``: what the budget went on, seconds and share.
+    Attributes:
+        decided: of each strategy its verdict over all its trials, and what decided it, or how far it came.
+        spent: what the budget went on, seconds and share.
     """
 
-    headline: Phrase
-    budget_headline: Phrase
-    decided_headline: Phrase
-    decided: tuple[tuple[Name, str, Name], ...]
-    marks: tuple[Mark, ...]
-    end: Number
-    spent: tuple[tuple[str, Number, Number], ...]
-    more: str
-    break_even: Phrase
+    def __init__(self, result: Result) -> None:
+        self.end = number(result.seconds, units.duration, "/seconds")
+        budget = number(result.budget_seconds, units.duration, "/budget_seconds")
+        self.spent = _spent(result)
+        self.budget_headline = say("{} of a budget of {} were used", self.end, budget)
+        if len(self.spent) > 1:
+            self.budget_headline += say("; the most on {} ({})", self.spent[0][0], self.spent[0][2])
+        self.marks = _marks(result)
+        self.headline = _headline(self.marks, result)
+        self.decided_headline = _decided_headline(result)
+        self.decided = tuple(
+            (name(row.strategy, 40), _WORDS[row.verdict] if row.verdict else "undecided", name(reason_words(row.by)))
+            for row in result.decided
+        )
+        self.more = result.more_budget
+        self.break_even = _break_even(result)
 
 
 def search_view(result: Result) -> SearchSection:
-    marks = _marks(result)
-    spent = _spent(result)
-    used = number(result.seconds, units.duration, "/seconds")
-    budget = number(result.budget_seconds, units.duration, "/budget_seconds")
-    most = say("{} of a budget of {} were used", used, budget)
-    if len(spent) > 1:
-        most = most + say("; the most on {} ({})", spent[0][0], spent[0][2])
-    decided = tuple(
-        (name(row.strategy, 40), _WORDS[row.verdict] if row.verdict else "undecided", name(reason_words(row.by)))
-        for row in result.decided
-    )
-    return SearchSection(
-        _headline(marks, result),
-        most,
-        _decided_headline(result),
-        decided,
-        marks,
-        used,
-        spent,
-        result.more_budget,
-        _break_even(result),
-    )
+    return SearchSection(result)
 
 
 def _decided_headline(result: Result) -> Phrase:

@@ -56,47 +56,37 @@ class RunView:
     missing: Name | None
 
 
-@dataclass(frozen=True, slots=True)
-class StagesView:
-    headline: Phrase
-    bars: tuple[StepBar, ...]
-    rows_before: tuple[StageRow, ...]
-    rows_after: tuple[StageRow, ...]
-    legend: tuple[tuple[Name | str, str], ...]
-    idle: Phrase
-    run: RunView | None
-
-
 REST = "not attributed"
 
 
+class StagesView:
+    """Where the time of the first round and of the last one went. ``base``: their pointer."""
+
+    def __init__(self, rounds: tuple[Round, ...], base: str) -> None:
+        first, last = 0, len(rounds) - 1
+        after, path = rounds[last], _path(base, last)
+        # A colour for each stage: first those that stand in the bars, so that these differ while there are enough.
+        stages = [stage for round_ in (rounds[first], after) for stage in round_.stages]
+        ordered = dict.fromkeys(stage.name for stage in [*(s for s in stages if s.exposed_seconds), *stages])
+        colours = {stage: place for place, stage in enumerate(ordered)}
+        picks = [(first, "profile")] if first == last else [(first, "profile before"), (last, "profile after")]
+        bars = (_bar(rounds[i], _path(base, i), when, colours) for i, when in picks)
+        self.bars = tuple(bar for bar in bars if bar.segments)
+        shown = {str(segment.label) for bar in self.bars for segment in bar.segments}
+        self.legend: list[tuple[Name | str, str]] = [
+            (name(stage, 30), str(place % 8)) for stage, place in colours.items() if name(stage, 30).text in shown
+        ]
+        if any(segment.label == REST for bar in self.bars for segment in bar.segments):
+            self.legend.append((REST, "rest"))
+        self.headline = _headline(after, path, moved=first != last)
+        self.rows_before = _rows(rounds[first], _path(base, first), colours)
+        self.rows_after = _rows(after, path, colours) if first != last else ()
+        self.idle = _idle(after, path)
+        self.run = run_view(after, path)
+
+
 def stages_view(rounds: tuple[Round, ...], base: str = "/rounds") -> StagesView | None:
-    if not rounds:
-        return None
-    first, last = 0, len(rounds) - 1
-    # A colour for each stage: first those that stand in the bars, so that these differ while there are enough.
-    stages = [stage for round_ in (rounds[0], rounds[-1]) for stage in round_.stages]
-    ordered = dict.fromkeys(stage.name for stage in [*(s for s in stages if s.exposed_seconds), *stages])
-    colours = {stage: place for place, stage in enumerate(ordered)}
-    picks = [(first, "profile")] if first == last else [(first, "profile before"), (last, "profile after")]
-    bars = [_bar(rounds[i], _path(base, i), when, colours) for i, when in picks]
-    bars = [bar for bar in bars if bar.segments]
-    after = rounds[last]
-    shown = {str(segment.label) for bar in bars for segment in bar.segments}
-    legend: list[tuple[Name | str, str]] = [
-        (name(stage, 30), str(place % 8)) for stage, place in colours.items() if name(stage, 30).text in shown
-    ]
-    if any(segment.label == REST for bar in bars for segment in bar.segments):
-        legend.append((REST, "rest"))
-    return StagesView(
-        headline=_headline(after, _path(base, last), moved=first != last),
-        bars=tuple(bars),
-        rows_before=_rows(rounds[first], _path(base, first), colours),
-        rows_after=_rows(after, _path(base, last), colours) if first != last else (),
-        legend=tuple(legend),
-        idle=_idle(after, _path(base, last)),
-        run=run_view(after, _path(base, last)),
-    )
+    return StagesView(rounds, base) if rounds else None
 
 
 def run_view(round_: Round, path: str) -> RunView | None:

@@ -20,7 +20,6 @@ from autoopt_reports.view.claims import (
 from autoopt_reports.view.pipeline import with_kind
 from autoopt_reports.view.quality import metric_pair, metric_phrase
 from autoopt_reports.view.text import (
-    Interval,
     Number,
     Phrase,
     change_name,
@@ -50,33 +49,25 @@ Command = tuple[str, str]
 """What running it does, and the command."""
 
 
-@dataclass(frozen=True, slots=True)
 class VerdictView:
-    status: Status
-    speedup: Interval | None
-    headline: Phrase
-    qualifiers: tuple[Phrase, ...]
-    support: tuple[Phrase, ...]
-    facts: tuple[Fact, ...]
-    commands: tuple[Command, ...]
-    interrupted: bool
+    """The first screen. The same document gives the same."""
+
+    def __init__(self, result: Result) -> None:
+        claim = claim_of(result)
+        support = (
+            _fitted(result), *run_phrases(result), _changes(result), metric_phrase(result), *_why(result, claim.status)
+        )  # fmt: skip
+        self.status = claim.status
+        self.headline = headline_phrase(result)
+        self.qualifiers = qualifier_phrases(result)
+        self.support = tuple(phrase for phrase in support if phrase)
+        self.facts = _facts(result)
+        self.commands = _commands(result)
+        self.interrupted = result.stop.reason is StopReason.INTERRUPTED
 
 
 def verdict_view(result: Result) -> VerdictView:
-    claim = claim_of(result)
-    support = (
-        _fitted(result), *run_phrases(result), _changes(result), metric_phrase(result), *_why(result, claim.status)
-    )  # fmt: skip
-    return VerdictView(
-        status=claim.status,
-        speedup=claim.interval if claim.status != "none" else None,
-        headline=headline_phrase(result),
-        qualifiers=qualifier_phrases(result),
-        support=tuple(phrase for phrase in support if phrase),
-        facts=_facts(result),
-        commands=_commands(result),
-        interrupted=result.stop.reason is StopReason.INTERRUPTED,
-    )
+    return VerdictView(result)
 
 
 def _fitted(result: Result) -> Phrase | None:
