@@ -33,7 +33,7 @@ def attributes(number: Number, *, sortable: bool = False) -> Markup:
     written = number.value is not None and (sortable or number.how not in ("", "interval"))
     value = Markup('data-v="{}" ').format(f"{number.value:.6g}") if written else Markup("")
     how = Markup(' data-h="{}"').format(number.how) if number.how else Markup("")
-    return Markup('{}data-p="{}"{}').format(value, number.source, how)
+    return Markup('{}data-p="{}"{}').format(value, " ".join(number.paths), how)
 
 
 def show(value: Part | Phrase | Interval | None, *, svg: bool = False) -> Markup:

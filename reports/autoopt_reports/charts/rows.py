@@ -83,18 +83,14 @@ class Piece:
     always: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Stack:
-    y: int
-    label: str
-    shown: Number
-    pieces: tuple[Piece, ...]
+Stack = tuple[int, str, Number, tuple[Piece, ...]]
+"""A bar of pieces: y, label, what is shown of it."""
 
 
 def stack_chart(view: StagesView) -> Rows[Stack]:
     totals = [max(bar.total.value or 0.0, sum(s.seconds.value or 0.0 for s in bar.segments)) for bar in view.bars]
     longest = max(totals, default=1.0) or 1.0
-    stacks = []
+    stacks: list[Stack] = []
     for place, bar in enumerate(view.bars):
         x, pieces = 0.0, []
         for segment in bar.segments:
@@ -104,33 +100,20 @@ def stack_chart(view: StagesView) -> Rows[Stack]:
             fits, always = width >= room, width >= 2.6 * room
             pieces.append(Piece(round(x, 2), round(width, 2), colour, segment.share, segment.label, fits, always))
             x += width
-        stacks.append(Stack(place * 52, bar.label, bar.total, tuple(pieces)))
+        stacks.append((place * 52, bar.label, bar.total, tuple(pieces)))
     return Rows(len(stacks) * 52, tuple(stacks))
 
 
-@dataclass(frozen=True, slots=True)
-class Whisker:
-    """An interval on the axis. ``filled``: left out of the plan; hollow: alone."""
-
-    y: int
-    low: float
-    at: float
-    high: float
-    filled: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ForestLine:
-    y: int
-    label: Name
-    shown: Number | None
-    whiskers: tuple[Whisker, ...]
+Whisker = tuple[int, float, float, float, bool]
+"""An interval on the axis: y, low, value, high. Filled: left out of the plan; hollow: alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForestChart:
+    """``lines``: y, label, what is shown of it, its intervals."""
+
     height: int
-    lines: tuple[ForestLine, ...]
+    lines: tuple[tuple[int, Name, Number | None, tuple[Whisker, ...]], ...]
     band: tuple[float, float] | None
     one: float
     ticks: tuple[tuple[float, str], ...]
@@ -147,14 +130,14 @@ def forest_chart(view: Forest) -> ForestChart:
     lines = []
     for place, row in enumerate(view.rows):
         y = place * FOREST_ROW
-        whiskers = []
+        whiskers: list[Whisker] = []
         for offset, filled, estimate in ((28, True, row.without), (44, False, row.alone)):
             if estimate is not None:
                 left, middle, right = (
                     scale.at(bound.value or low) for bound in (estimate.low, estimate.value, estimate.high)
                 )
-                whiskers.append(Whisker(y + offset, left, middle, right, filled))
-        lines.append(ForestLine(y, row.label, row.without.value if row.without else None, tuple(whiskers)))
+                whiskers.append((y + offset, left, middle, right, filled))
+        lines.append((y, row.label, row.without.value if row.without else None, tuple(whiskers)))
     ticks = tuple((scale.at(t), tick_text(t) + "×") for t in log_ticks(low, high))
     band = (scale.at(view.band[0]), scale.at(view.band[1])) if view.band else None
     return ForestChart(len(lines) * FOREST_ROW, tuple(lines), band, scale.at(1.0), ticks)

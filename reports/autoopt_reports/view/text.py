@@ -37,10 +37,6 @@ class Number:
     def missing(self) -> bool:
         return self.value is None
 
-    @property
-    def source(self) -> str:
-        return " ".join(self.paths)
-
 
 @dataclass(frozen=True, slots=True)
 class Name:

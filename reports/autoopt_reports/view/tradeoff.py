@@ -10,9 +10,6 @@ from autoopt.records import Configuration, Result, Trial, Verdict
 from autoopt_reports.view import units
 from autoopt_reports.view.text import Name, Number, Phrase, change_name, join, name, number, say
 
-NEAR = 3.0
-"""A limit more times as high as all that was measured is not drawn."""
-
 
 @dataclass(frozen=True, slots=True)
 class Spot:
@@ -100,7 +97,8 @@ def _time_memory(result: Result) -> Tradeoff | None:
     if len(spots) < 2:
         return None
     marked, memory, limit = _marked(spots), result.environment.device_memory_bytes, None
-    if memory is not None and memory <= NEAR * max(spot.y.value or 0.0 for spot in [*spots, *failed]):
+    # a limit more than three times as high as all that was measured is not drawn
+    if memory is not None and memory <= 3.0 * max(spot.y.value or 0.0 for spot in [*spots, *failed]):
         value = number(memory, units.bytes_, "/environment/device_memory_bytes")
         limit = Limit(value, True, "memory of the device")
     labels = ("seconds per thousand samples", "peak memory")

@@ -110,6 +110,8 @@ def reason_words(reason: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PredictionRow:
+    """``held``: the two intervals touch: the result does not contradict the prediction."""
+
     trial: int
     place: int
     label: Name
@@ -127,16 +129,6 @@ class Predictions:
     rows: tuple[PredictionRow, ...]
 
 
-def held(predicted: tuple[float, float], realized: tuple[float, float]) -> bool:
-    """Whether the two intervals touch: the result does not contradict the prediction."""
-    return predicted[0] <= realized[1] and realized[0] <= predicted[1]
-
-
-def miss(predicted: float, realized: float) -> float:
-    """How far the result lies from the prediction, as a factor less one; never negative."""
-    return math.exp(abs(math.log(realized / predicted))) - 1
-
-
 def predictions_view(result: Result) -> Predictions | None:
     rows = []
     for index, trial in enumerate(result.trials):
@@ -146,9 +138,9 @@ def predictions_view(result: Result) -> Predictions | None:
         predicted, realized = interval(p, f"/trials/{index}/predicted"), interval(r, f"/trials/{index}/throughput")
         assert predicted is not None
         assert realized is not None
-        value = miss(p.value, r.value)
+        value = math.exp(abs(math.log(r.value / p.value))) - 1  # as a factor less one
         # As the reader sees them: of a declared prediction its value alone.
-        bounds = (p.value, p.value) if p.kind is EstimateKind.DECLARED else (p.low, p.high)
+        low, high = (p.value, p.value) if p.kind is EstimateKind.DECLARED else (p.low, p.high)
         rows.append(
             PredictionRow(
                 trial.id,
@@ -158,7 +150,7 @@ def predictions_view(result: Result) -> Predictions | None:
                 predicted,
                 realized,
                 interval(trial.believed, f"/trials/{index}/believed"),
-                held(bounds, (r.low, r.high)),
+                low <= r.high and r.low <= high,
                 Number(
                     units.percent(value),
                     value,
