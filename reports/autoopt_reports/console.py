@@ -116,10 +116,9 @@ def _patch(console: Console, view: PatchView) -> None:
     for line in (view.diff or "").splitlines():
         style = "bold" if line.startswith(("+++", "---")) else styles.get(line[:1], "")
         console.print(Text(line, style=style), soft_wrap=True)
-    for row in view.rows:
-        if row.reason is not None:
-            where = f" ({row.where})" if row.where else ""
-            _say(console, f"{row.label}: {row.how}: {row.reason}{where}")
+    for label, how, where, reason in view.rows:
+        if reason is not None:
+            _say(console, f"{label}: {how}: {reason}" + (f" ({where})" if where else ""))
 
 
 def _expectations(console: Console, rows: tuple[Expectation, ...]) -> None:

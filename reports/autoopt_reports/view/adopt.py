@@ -181,14 +181,8 @@ def _merged(values: list[JsonDict | None]) -> tuple[list[str], JsonDict]:
 _HOW = {"patched": "in the patch", "plan only": "with the plan alone", "by hand": "manually"}
 
 
-@dataclass(frozen=True, slots=True)
-class PatchRow:
-    """One kept change: whether it is a hunk of the diff, and where, or why it is none."""
-
-    label: Name
-    how: str
-    where: Name | None
-    reason: Name | None
+PatchRow = tuple[Name, str, Name | None, Name | None]
+"""One kept change: whether it is a hunk of the diff, where, and why it is none or what it means besides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,9 +217,9 @@ def patch_view(result: Result) -> PatchView | None:
 
 def _patch_row(change: PatchedChange) -> PatchRow:
     where = f"{change.file}:{change.line}" if change.file and change.line else change.file
-    return PatchRow(
-        label=change_name(change.strategy, change.setting),
-        how=_HOW[change.how],
-        where=name(where, 120) if where else None,
-        reason=name(change.reason, 300) if change.reason else None,
+    return (
+        change_name(change.strategy, change.setting),
+        _HOW[change.how],
+        name(where, 120) if where else None,
+        name(change.reason, 300) if change.reason else None,
     )

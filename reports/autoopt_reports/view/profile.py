@@ -33,21 +33,14 @@ _PROFILE = "autoopt profile "
 class Expectation:
     """Expectation of a strategy for a setting; ``reason`` where it does not apply."""
 
-    place: int
     label: Name
     predicted: Interval | None
     applies: bool
     reason: Name | None
 
 
-@dataclass(frozen=True, slots=True)
-class ToolView:
-    """Findings of a profiler; ``href``: its file, where that lies next to the page."""
-
-    tool: Name
-    file: Name | None
-    href: str | None
-    summary: str
+Tool = tuple[Name, Name | None, str | None, str]
+"""Findings of a profiler: its name, its file, where that lies next to the page, and a summary."""
 
 
 class ProfileView(Page):
@@ -73,14 +66,14 @@ def profile_view(profile: Profile) -> ProfileView:
     return ProfileView(profile)
 
 
-def _tool(found: Profiled) -> ToolView:
+def _tool(found: Profiled) -> Tool:
     file = found.file
     beside = file is not None and not file.startswith("/") and ".." not in file.split("/")
-    return ToolView(
-        tool=name(found.tool, 40),
-        file=name(file) if file else None,
-        href=quote(f"./{file}", errors="surrogatepass") if beside else None,
-        summary=clean("\n".join(found.lines))[:6_000],
+    return (
+        name(found.tool, 40),
+        name(file) if file else None,
+        quote(f"./{file}", errors="surrogatepass") if beside else None,
+        clean("\n".join(found.lines))[:6_000],
     )
 
 
@@ -145,7 +138,6 @@ def _facts(profile: Profile) -> tuple[tuple[str, Number], ...]:
 def _expectations(profile: Profile) -> tuple[Expectation, ...]:
     rows = [
         Expectation(
-            i,
             change_name(p.strategy, p.setting),
             interval(p.predicted, f"/predictions/{i}/predicted"),
             p.applies,
@@ -153,8 +145,11 @@ def _expectations(profile: Profile) -> tuple[Expectation, ...]:
         )
         for i, p in enumerate(profile.predictions)
     ]
-    speedups = {row.place: row.predicted.value.value or 0.0 if row.predicted else 0.0 for row in rows}
-    rows.sort(key=lambda row: (not row.applies, not _predicts(row), -speedups[row.place]))
+
+    def speedup(row: Expectation) -> float:
+        return row.predicted.value.value or 0.0 if row.predicted else 0.0
+
+    rows.sort(key=lambda row: (not row.applies, not _predicts(row), -speedup(row)))
     return tuple(rows)
 
 
