@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autoopt.records import JsonDict, PatchedChange, Result, Snippets, Trial
+from autoopt.records import JsonDict, PatchedChange, Result, ScriptPatch, Snippets, Trial
 from autoopt_reports.view import units
 from autoopt_reports.view.quality import SHORT, claim_of, trial_of
 from autoopt_reports.view.text import Interval, Name, Number, Phrase, change_name, clean, interval, name, number, say
@@ -185,34 +185,28 @@ PatchRow = tuple[Name, str, Name | None, Name | None]
 """One kept change: whether it is a hunk of the diff, where, and why it is none or what it means besides."""
 
 
-@dataclass(frozen=True, slots=True)
 class PatchView:
-    """``diff``: None where no change could be written as a line of the script.
+    """The patch of a script.
 
-    ``environment``: lines of ``autoopt.env``, variables to start the script with; None where there are none.
+    Attributes:
+        diff: None where no change could be written as a line of the script.
+        environment: lines of ``autoopt.env``, variables to start the script with; None where there are none.
     """
 
-    headline: Phrase
-    diff: str | None
-    rows: tuple[PatchRow, ...]
-    environment: str | None = None
+    def __init__(self, patch: ScriptPatch) -> None:
+        written = sum(change.how == "patched" for change in patch.changes)
+        values = (Number(units.count(n), n, ("/patch/changes",), "count") for n in (written, len(patch.changes)))
+        words = "{} of {} kept changes are in the patch"
+        words = words if len(patch.changes) > 1 else words.replace("changes are", "change is")
+        self.headline = say(words, *values) if patch.changes else say("Nothing to patch: no change was kept")
+        self.diff = clean(patch.diff) or None
+        self.rows = tuple(map(_patch_row, patch.changes))
+        self.environment = clean("".join(f"{name}={text}\n" for name, text in patch.environment.items())) or None
 
 
 def patch_view(result: Result) -> PatchView | None:
     """None where the run was on a function that describes the workload, which has no patch."""
-    if result.sites is None or result.patch is None:
-        return None
-    changes = result.patch.changes
-    written = sum(change.how == "patched" for change in changes)
-    values = (Number(units.count(n), n, ("/patch/changes",), "count") for n in (written, len(changes)))
-    words = "{} of {} kept changes are in the patch" if len(changes) > 1 else "{} of {} kept change is in the patch"
-    headline = say(words, *values) if changes else say("Nothing to patch: no change was kept")
-    return PatchView(
-        headline=headline,
-        diff=clean(result.patch.diff) or None,
-        rows=tuple(map(_patch_row, changes)),
-        environment=clean("".join(f"{name}={text}\n" for name, text in result.patch.environment.items())) or None,
-    )
+    return PatchView(result.patch) if result.sites is not None and result.patch is not None else None
 
 
 def _patch_row(change: PatchedChange) -> PatchRow:

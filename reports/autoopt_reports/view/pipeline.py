@@ -23,21 +23,41 @@ class Node:
     pins: tuple[Name, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class Lanes:
-    """One round as a graph. ``edges``: places in ``nodes``, with whether both ends are critical.
+    """One round as a graph.
 
-    ``deeper``: links of the chain below the bottleneck: name, kind, seconds, ceiling, gap, where, note.
+    Args:
+        path: pointer of the round.
+        fresh: strategies of its plan that the round before did not have; they are pinned to the stages they act on.
+
+    Attributes:
+        edges: places in ``nodes``, with whether both ends are critical.
+        deeper: links of the chain below the bottleneck: name, kind, seconds, ceiling, gap, where, note.
     """
 
-    index: Number
-    headline: Phrase
-    nodes: tuple[Node, ...]
-    edges: tuple[tuple[int, int, bool], ...]
-    lanes: tuple[str, ...]
-    simulated: Phrase
-    deeper: tuple[Link, ...]
-    notes: tuple[Name, ...]
+    def __init__(self, round_: Round, path: str, fresh: list[str], snippets: tuple[Snippets, ...]) -> None:
+        names = [stage.name for stage in round_.stages]
+        edges = [(a, b) for a, b in round_.edges if a in names and b in names and a != b]
+        columns, critical = columns_of(names, edges), round_.critical_path
+        self.lanes = tuple(lane for lane in LANES if any(stage.resource.value == lane for stage in round_.stages))
+        taken, nodes = set[tuple[int, int]](), []
+        for index, stage in enumerate(round_.stages):
+            lane, column = self.lanes.index(stage.resource.value), columns[stage.name]
+            while (lane, column) in taken:
+                column += 1
+            taken.add((lane, column))
+            seconds = number(stage.seconds, units.duration, f"{path}/stages/{index}/seconds")
+            acting = [each.strategy for each in snippets if each.strategy in fresh and stage.name in each.stages]
+            pins = tuple(name(strategy, 24) for strategy in acting)
+            worst = stage.name == round_.bottleneck
+            nodes.append(Node(name(stage.name, 40), lane, column, seconds, stage.name in critical, worst, pins))
+        self.nodes = tuple(nodes)
+        self.edges = tuple((names.index(a), names.index(b), a in critical and b in critical) for a, b in edges)
+        self.index = number(round_.index, units.count, f"{path}/index")
+        self.headline = _headline(round_)
+        self.simulated = _simulated(round_, path)
+        self.deeper = _deeper(round_, path)
+        self.notes = tuple(name(note) for note in round_.notes)
 
 
 def lanes_views(
@@ -48,7 +68,7 @@ def lanes_views(
         before = set(rounds[place - 1].plan.names()) if place else set()
         fresh = [s for s in round_.plan.names() if s not in before]
         path = f"{base}/{place}" if base.endswith("rounds") else base
-        views.append(_lanes(round_, path, fresh, snippets))
+        views.append(Lanes(round_, path, fresh, snippets))
     return tuple(views)
 
 
@@ -64,49 +84,6 @@ def columns_of(names: list[str], edges: list[tuple[str, str]]) -> dict[str, int]
             break
     used = sorted(set(depth.values()))
     return {key: used.index(value) for key, value in depth.items()}
-
-
-def _lanes(round_: Round, path: str, fresh: list[str], snippets: tuple[Snippets, ...]) -> Lanes:
-    names = [stage.name for stage in round_.stages]
-    edges = [(a, b) for a, b in round_.edges if a in names and b in names and a != b]
-    columns = columns_of(names, edges)
-    used = [lane for lane in LANES if any(stage.resource.value == lane for stage in round_.stages)]
-    pins: dict[str, list[Name]] = {}
-    for snippet in snippets:
-        if snippet.strategy in fresh:
-            for stage_name in snippet.stages:
-                pins.setdefault(stage_name, []).append(name(snippet.strategy, 24))
-    taken: set[tuple[int, int]] = set()
-    nodes = []
-    for index, stage in enumerate(round_.stages):
-        lane, column = used.index(stage.resource.value), columns[stage.name]
-        while (lane, column) in taken:
-            column += 1
-        taken.add((lane, column))
-        nodes.append(
-            Node(
-                name(stage.name, 40),
-                lane,
-                column,
-                number(stage.seconds, units.duration, f"{path}/stages/{index}/seconds"),
-                stage.name in round_.critical_path,
-                stage.name == round_.bottleneck,
-                tuple(pins.get(stage.name, ())),
-            )
-        )
-    links = tuple(
-        (names.index(a), names.index(b), a in round_.critical_path and b in round_.critical_path) for a, b in edges
-    )
-    return Lanes(
-        number(round_.index, units.count, f"{path}/index"),
-        _headline(round_),
-        tuple(nodes),
-        links,
-        tuple(used),
-        _simulated(round_, path),
-        _deeper(round_, path),
-        tuple(name(note) for note in round_.notes),
-    )
 
 
 def _headline(round_: Round) -> Phrase:

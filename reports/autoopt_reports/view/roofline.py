@@ -11,6 +11,8 @@ from autoopt_reports.view.closing import ROOFS
 from autoopt_reports.view.text import Name, Number, Phrase, name, number, say
 
 Labelled = tuple[str, Number]
+Timed = Sequence[tuple[str, str, Configuration]]
+"""When, pointer and configuration of what was timed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,51 +27,46 @@ class Point:
     of_roof: Number | None
 
 
-@dataclass(frozen=True, slots=True)
 class Roofline:
-    """``roofs``: each with its peak; ``steps``: the speed of the step before and after."""
+    """Peaks as roofs, operators as points, and the speed of the step before and after.
 
-    headline: Phrase
-    roofs: tuple[Labelled, ...]
-    bandwidth: Number
-    points: tuple[Point, ...]
-    steps: tuple[Labelled, ...]
-    unplaced: int
+    Args:
+        base: pointer of the rounds.
+    """
+
+    def __init__(
+        self,
+        peaks: Peaks,
+        rounds: tuple[Round, ...],
+        configurations: Timed,
+        base: str,
+    ) -> None:
+        at, last = "/environment/peaks", len(rounds) - 1
+        self.roofs: tuple[Labelled, ...] = tuple(
+            (label, number(getattr(peaks, field), units.flops, f"{at}/{field}"))
+            for label, field in ROOFS
+            if getattr(peaks, field) is not None
+        )
+        self.bandwidth = number(peaks.memory_bytes_per_second, units.bandwidth, f"{at}/memory_bytes_per_second")
+        found: list[Point | None] = []
+        for index, when in {0: "before", last: "after" if last else "before"}.items() if rounds else ():
+            path = f"{base}/{index}" if base.endswith("rounds") else base
+            ranked = sorted(enumerate(rounds[index].operators), key=lambda item: -item[1].seconds)[:8]
+            found += [_point(operator, when, f"{path}/operators/{place}") for place, operator in ranked]
+        self.points = tuple(point for point in found if point is not None)
+        self.unplaced = len(found) - len(self.points)
+        self.steps: tuple[Labelled, ...] = tuple(
+            (when, number(c.flops_per_second, units.flops, f"{path}/flops_per_second"))
+            for when, path, c in configurations
+            if c.flops_per_second
+        )
+        self.headline = _headline(self.roofs, self.steps, self.points)
 
 
-def roofline_view(
-    peaks: Peaks,
-    rounds: tuple[Round, ...],
-    configurations: Sequence[tuple[str, str, Configuration]],
-    base: str = "/rounds",
-) -> Roofline | None:
-    """``configurations``: (when, path, configuration). None where neither a roof nor an operator was measured."""
-    roofs = tuple(
-        (label, number(getattr(peaks, field), units.flops, f"/environment/peaks/{field}"))
-        for label, field in ROOFS
-        if getattr(peaks, field) is not None
-    )
-    bandwidth = number(peaks.memory_bytes_per_second, units.bandwidth, "/environment/peaks/memory_bytes_per_second")
-    points: list[Point] = []
-    unplaced = 0
-    last = len(rounds) - 1
-    for index, when in {0: "before", last: "after" if last else "before"}.items() if rounds else ():
-        path = f"{base}/{index}" if base.endswith("rounds") else base
-        ranked = sorted(enumerate(rounds[index].operators), key=lambda item: -item[1].seconds)[:8]
-        for place, operator in ranked:
-            point = _point(operator, when, f"{path}/operators/{place}")
-            if point is None:
-                unplaced += 1
-            else:
-                points.append(point)
-    steps = tuple(
-        (when, number(c.flops_per_second, units.flops, f"{path}/flops_per_second"))
-        for when, path, c in configurations
-        if c.flops_per_second
-    )
-    if not roofs and not points and not steps:
-        return None
-    return Roofline(_headline(roofs, steps, points), roofs, bandwidth, tuple(points), steps, unplaced)
+def roofline_view(peaks: Peaks, rounds: tuple[Round, ...], configurations: Timed, base: str) -> Roofline | None:
+    """None where neither a roof nor an operator was measured."""
+    found = Roofline(peaks, rounds, configurations, base)
+    return found if found.roofs or found.points or found.steps else None
 
 
 def _point(operator: Operator, when: str, path: str) -> Point | None:
@@ -90,7 +87,7 @@ def _point(operator: Operator, when: str, path: str) -> Point | None:
     )
 
 
-def _headline(roofs: tuple[Labelled, ...], steps: tuple[Labelled, ...], points: list[Point]) -> Phrase:
+def _headline(roofs: tuple[Labelled, ...], steps: tuple[Labelled, ...], points: tuple[Point, ...]) -> Phrase:
     if steps and roofs:
         best, peak = max(roofs, key=lambda roof: roof[1].value or 0.0)
         _, speed = steps[-1]
