@@ -8,10 +8,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autoopt.records import JsonDict, PatchedChange, Result, ScriptPatch, Snippets, Trial
+from autoopt.records import Change, JsonDict, PatchedChange, Result, ScriptPatch, Snippets, Trial
 from autoopt_reports.view import units
 from autoopt_reports.view.quality import SHORT, claim_of, trial_of
-from autoopt_reports.view.text import Interval, Name, Number, Phrase, change_name, clean, interval, name, number, say
+from autoopt_reports.view.text import Interval, Name, Number, change_name, clean, interval, name, number, say
 
 FRAMEWORKS = (
     ("pytorch", "PyTorch"),
@@ -31,57 +31,35 @@ class Code:
     text: str | None
 
 
-@dataclass(frozen=True, slots=True)
 class Adoption:
     """One kept change; ``shared``: names of the changes whose gain and its own are one figure, where there are any."""
 
-    label: Name
-    title: Name | None
-    gain: Interval | None
-    gain_kind: str
-    shared: str
-    memory: tuple[Number, Number] | None
-    risk: Name | None
-    gate: str
-    trial: int | None
-    codes: tuple[Code, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Adopt:
-    headline: Phrase
-    changes: tuple[Adoption, ...]
-    together: tuple[Code, ...]
-
-
-def adopt_view(result: Result) -> Adopt:
-    changes = []
-    for change in result.best.plan.changes:
+    def __init__(self, result: Result, change: Change) -> None:
         found = trial_of(result, change.strategy)
-        gain, kind, shared = _gain(result, change.strategy, found)
         snippet = next((s for s in result.snippets if s.strategy == change.strategy), None)
         risk = (snippet.risk if snippet else None) or (found[1].risk if found else None)
-        changes.append(
-            Adoption(
-                label=change_name(change.strategy, change.setting),
-                title=name(snippet.title, 120) if snippet and snippet.title else None,
-                gain=gain,
-                gain_kind=kind,
-                shared=shared,
-                memory=_memory(result, found),
-                risk=name(risk, 20) if risk else None,
-                gate=SHORT[claim_of(found[1].quality if found else None, result.objective.mode)],
-                trial=found[1].id if found else None,
-                codes=codes_of([snippet] if snippet else []),
-            )
-        )
-    plan = result.best.plan.names()
-    known = [each for strategy in plan for each in result.snippets if each.strategy == strategy]
-    changes.sort(key=lambda item: -(item.gain.value.value or 0) if item.gain else 0.0)
-    shown = Number(units.count(len(changes)), len(changes), ("/best/plan/changes",), "count")
-    words = "{} change to adopt" if len(changes) == 1 else "{} changes to adopt, the most worthwhile first"
-    headline = say(words, shown) if changes else say("Nothing to adopt: no change was kept")
-    return Adopt(headline, tuple(changes), codes_of(known, plan) if known else ())
+        self.label = change_name(change.strategy, change.setting)
+        self.title = name(snippet.title, 120) if snippet and snippet.title else None
+        self.gain, self.gain_kind, self.shared = _gain(result, change.strategy, found)
+        self.memory = _memory(result, found)
+        self.risk = name(risk, 20) if risk else None
+        self.gate = SHORT[claim_of(found[1].quality if found else None, result.objective.mode)]
+        self.trial = found[1].id if found else None
+        self.codes = codes_of([snippet] if snippet else [])
+
+
+class Adopt:
+    """The kept changes, each and all together."""
+
+    def __init__(self, result: Result) -> None:
+        changes = [Adoption(result, change) for change in result.best.plan.changes]
+        plan, count = result.best.plan.names(), len(changes)
+        known = [each for strategy in plan for each in result.snippets if each.strategy == strategy]
+        words = "{} change to adopt" if count == 1 else "{} changes to adopt, the most worthwhile first"
+        shown = say(words, Number(units.count(count), count, ("/best/plan/changes",), "count"))
+        self.headline = shown if changes else say("Nothing to adopt: no change was kept")
+        self.changes = sorted(changes, key=lambda item: -(item.gain.value.value or 0) if item.gain else 0.0)
+        self.together = codes_of(known, plan) if known else ()
 
 
 def _gain(result: Result, strategy: str, found: tuple[int, Trial] | None) -> tuple[Interval | None, str, str]:

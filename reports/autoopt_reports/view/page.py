@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from autoopt.records import Configuration, Profile, Result, Round
 from autoopt_reports.view import units
-from autoopt_reports.view.adopt import adopt_view, patch_view
+from autoopt_reports.view.adopt import Adopt, patch_view
 from autoopt_reports.view.closing import advice_views, commands, machine_lines, peak_lines
 from autoopt_reports.view.learning import learning_view
 from autoopt_reports.view.pipeline import lanes_views, pipeline_headline
@@ -60,7 +60,7 @@ class Report(Page):
         self.subtitle = _subtitle(result)
         self.verdict = verdict_view(result)
         self.trust = trust_checks(result)
-        self.adopt = adopt_view(result)
+        self.adopt = Adopt(result)
         self.patch = patch_view(result)
         self.waterfall = waterfall_view(result)
         self.forest = forest_view(result)

@@ -234,28 +234,27 @@ STATES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
 class TuningRow:
     """One training. ``kind``: "baseline" for the workload's own values, "final" for the best, else its state."""
 
-    number: int
-    kind: str
-    state: str
-    values: tuple[Number, ...]
-    seconds: Number
-    metric: Number
-    steps: Number
-    reason: Name | str
+    def __init__(self, tuning: Tuning, place: int) -> None:
+        trial, at = tuning.trials[place], f"/tuning/trials/{place}"
+        ours = {tuning.default: "baseline", tuning.best: "final"}
+        self.number, self.kind, self.state = trial.number, ours.get(trial.number, trial.state), STATES[trial.state]
+        self.values = tuple(number(trial.values[each], units.plain, f"{at}/values/{each}") for each in tuning.own)
+        self.seconds = number(trial.seconds_to_target, units.duration, f"{at}/seconds_to_target")
+        self.metric = number(trial.metric, units.plain, f"{at}/metric")
+        self.steps = number(trial.steps, units.count, f"{at}/steps")
+        self.reason = name(trial.reason, 160) if trial.reason else ""
 
 
 class TuningView:
     """The search of hyper-parameters."""
 
     def __init__(self, tuning: Tuning) -> None:
-        names = list(tuning.own)
         self.headline = _tuning_headline(tuning)
-        self.parameters = tuple(name(each, 40) for each in names)
-        self.rows = tuple(_tuning_row(tuning, place, trial, names) for place, trial in enumerate(tuning.trials))
+        self.parameters = tuple(name(each, 40) for each in tuning.own)
+        self.rows = tuple(TuningRow(tuning, place) for place in range(len(tuning.trials)))
         self.importance = tuple(
             (name(each, 40), number(share, units.percent, f"/tuning/importance/{each}"))
             for each, share in sorted((tuning.importance or {}).items(), key=lambda item: -item[1])
@@ -290,18 +289,3 @@ def _tuning_headline(tuning: Tuning) -> Phrase:
 def _seconds(tuning: Tuning, trial: TuningTrial) -> Number:
     path = f"/tuning/trials/{tuning.trials.index(trial)}/seconds_to_target"
     return number(trial.seconds_to_target, units.duration, path)
-
-
-def _tuning_row(tuning: Tuning, place: int, trial: TuningTrial, names: list[str]) -> TuningRow:
-    at = f"/tuning/trials/{place}"
-    kind = "final" if trial.number == tuning.best else "baseline" if trial.number == tuning.default else trial.state
-    return TuningRow(
-        number=trial.number,
-        kind=kind,
-        state=STATES[trial.state],
-        values=tuple(number(trial.values[each], units.plain, f"{at}/values/{each}") for each in names),
-        seconds=number(trial.seconds_to_target, units.duration, f"{at}/seconds_to_target"),
-        metric=number(trial.metric, units.plain, f"{at}/metric"),
-        steps=number(trial.steps, units.count, f"{at}/steps"),
-        reason=name(trial.reason, 160) if trial.reason else "",
-    )

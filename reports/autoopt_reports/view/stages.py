@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoopt.records import Resource, Round
+from autoopt.records import Resource, Round, Stage
 from autoopt_reports.view import units
 from autoopt_reports.view.text import Name, Number, Phrase, name, number, say
 
@@ -28,20 +28,19 @@ class StepBar:
     segments: tuple[Segment, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class StageRow:
-    """A stage alone, with its ceiling, in the round named by ``when``."""
+    """A stage alone, with its ceiling. ``at``: its pointer; ``colour``: its place in the legend."""
 
-    label: Name
-    resource: str
-    colour: int
-    seconds: Number
-    exposed: Number
-    ceiling: Number
-    gap: Number
-    parallel: Number
-    measured: bool
-    note: Name | None
+    def __init__(self, stage: Stage, at: str, colour: int) -> None:
+        seconds, how = (stage.seconds, "") if stage.measured else (None, "unmeasured")
+        self.label = name(stage.name, 60)
+        self.resource, self.colour, self.measured = stage.resource.value, colour, stage.measured
+        self.seconds = number(seconds, units.duration, f"{at}/seconds", how=how)
+        self.exposed = number(stage.exposed_seconds, units.duration, f"{at}/exposed_seconds")
+        self.ceiling = number(stage.ceiling_seconds, units.duration, f"{at}/ceiling_seconds")
+        self.gap = number(stage.gap, units.ratio, f"{at}/gap")
+        self.parallel = number(stage.parallel, units.count, f"{at}/parallel")
+        self.note = name(stage.note, 160) if stage.note else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,24 +150,8 @@ def _bar(round_: Round, path: str, when: str, colours: dict[str, int]) -> StepBa
 
 
 def _rows(round_: Round, path: str, colours: dict[str, int]) -> tuple[StageRow, ...]:
-    rows = []
-    for index, stage in enumerate(round_.stages):
-        at, seconds = f"{path}/stages/{index}", stage.seconds if stage.measured else None
-        rows.append(
-            StageRow(
-                label=name(stage.name, 60),
-                resource=stage.resource.value,
-                colour=colours.get(stage.name, 0),
-                seconds=number(seconds, units.duration, f"{at}/seconds", how="" if stage.measured else "unmeasured"),
-                exposed=number(stage.exposed_seconds, units.duration, f"{at}/exposed_seconds"),
-                ceiling=number(stage.ceiling_seconds, units.duration, f"{at}/ceiling_seconds"),
-                gap=number(stage.gap, units.ratio, f"{at}/gap"),
-                parallel=number(stage.parallel, units.count, f"{at}/parallel"),
-                measured=stage.measured,
-                note=name(stage.note, 160) if stage.note else None,
-            )
-        )
-    return tuple(rows)
+    each = ((f"{path}/stages/{index}", stage) for index, stage in enumerate(round_.stages))
+    return tuple(StageRow(stage, at, colours.get(stage.name, 0)) for at, stage in each)
 
 
 def _headline(round_: Round, path: str, *, moved: bool) -> Phrase:

@@ -11,21 +11,25 @@ from autoopt_reports.view import units
 from autoopt_reports.view.text import Interval, Name, Number, Phrase, change_name, interval, name, number, say
 
 
-@dataclass(frozen=True, slots=True)
 class TrialRow:
-    id: int
-    place: int
-    round: Number
-    label: Name
-    predicted: Interval | None
-    throughput: Interval | None
-    again: Interval | None
-    time_to_target: Interval | None
-    quality: str
-    memory: Number
-    seconds: Number
-    reason: Name | None
-    log: Name | None
+    """A trial by its place in the document."""
+
+    def __init__(self, place: int, trial: Trial) -> None:
+        at, quality = f"/trials/{place}", trial.quality
+        self.id, self.place = trial.id, place
+        self.round = number(trial.round, units.count, f"{at}/round")
+        self.label = change_name(trial.strategy, trial.setting, trial.companions)
+        self.predicted = interval(trial.predicted, f"{at}/predicted")
+        self.throughput = interval(trial.throughput, f"{at}/throughput")
+        self.again = interval(trial.measured_again, f"{at}/measured_again")
+        self.time_to_target = interval(trial.time_to_target, f"{at}/time_to_target")
+        self.quality = "not tested"
+        if quality is not None and quality.passed is not None and quality.method != "not_tested":
+            self.quality = "held" if quality.passed else "lost"
+        self.memory = number(trial.peak_memory_bytes, units.bytes_, f"{at}/peak_memory_bytes")
+        self.seconds = number(trial.seconds, units.duration, f"{at}/seconds")
+        self.reason = name(reason_words(trial.reason)) if trial.reason else None
+        self.log = name(trial.log, 120) if trial.log else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,32 +75,10 @@ def account_phrase(result: Result) -> Phrase:
 def trial_groups(result: Result) -> tuple[TrialGroup, ...]:
     groups = []
     for verdict, title, meaning, mark in GROUPS:
-        rows = tuple(_row(place, trial) for place, trial in enumerate(result.trials) if trial.verdict is verdict)
+        rows = tuple(TrialRow(place, trial) for place, trial in enumerate(result.trials) if trial.verdict is verdict)
         shown = Number(units.count(len(rows)), len(rows), ("/trials",), f"count_{verdict.value}")
         groups.append(TrialGroup(verdict.value, title, meaning, mark, shown, verdict not in UNMEASURED, rows))
     return tuple(groups)
-
-
-def _row(place: int, trial: Trial) -> TrialRow:
-    at, quality = f"/trials/{place}", trial.quality
-    word = "not tested"
-    if quality is not None and quality.passed is not None and quality.method != "not_tested":
-        word = "held" if quality.passed else "lost"
-    return TrialRow(
-        id=trial.id,
-        place=place,
-        round=number(trial.round, units.count, f"{at}/round"),
-        label=change_name(trial.strategy, trial.setting, trial.companions),
-        predicted=interval(trial.predicted, f"{at}/predicted"),
-        throughput=interval(trial.throughput, f"{at}/throughput"),
-        again=interval(trial.measured_again, f"{at}/measured_again"),
-        time_to_target=interval(trial.time_to_target, f"{at}/time_to_target"),
-        quality=word,
-        memory=number(trial.peak_memory_bytes, units.bytes_, f"{at}/peak_memory_bytes"),
-        seconds=number(trial.seconds, units.duration, f"{at}/seconds"),
-        reason=name(reason_words(trial.reason)) if trial.reason else None,
-        log=name(trial.log, 120) if trial.log else None,
-    )
 
 
 _KINDS = {"out_of_memory": "out of memory", "timeout": "timed out", "not_finite": "not finite"}
