@@ -3,36 +3,24 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 
 from autoopt.records import Advice, Environment, Peaks, Reproduce
 from autoopt_reports.view import units
 from autoopt_reports.view.text import Name, Number, clean, name, number
 
 
-@dataclass(frozen=True, slots=True)
 class AdviceView:
     """One piece of advice. ``costly``: it is on one of the most expensive places of the run."""
 
-    title: Name
-    evidence: Name
-    where: Name | None
-    suggestion: str
-    costly: bool = False
+    def __init__(self, item: Advice) -> None:
+        where = item.file if item.file is None or item.line is None else f"{item.file}:{item.line}"
+        self.title, self.evidence = name(item.title), name(item.evidence, 600)
+        self.where = name(where) if where is not None else None
+        self.suggestion, self.costly = clean(item.suggestion)[:2000], item.seconds is not None
 
 
 Detail = tuple[str, Number | Name]
 """A labelled line."""
-
-
-def advice_views(advice: tuple[Advice, ...]) -> tuple[AdviceView, ...]:
-    views = []
-    for item in advice:
-        where = item.file if item.line is None else f"{item.file}:{item.line}"
-        place = name(where) if item.file is not None and where is not None else None
-        suggestion, costly = clean(item.suggestion)[:2000], item.seconds is not None
-        views.append(AdviceView(name(item.title), name(item.evidence, 600), place, suggestion, costly))
-    return tuple(views)
 
 
 def machine_lines(environment: Environment) -> tuple[Detail, ...]:

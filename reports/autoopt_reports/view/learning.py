@@ -151,9 +151,8 @@ def _headline(result: Result) -> Phrase:
     if tested is None:
         return say("The curves of the final plan and of the baseline; their difference was not put to a test")
     quality, path = tested
-    shown = interval(quality.difference, f"{path}/difference", units.plain)
     assert quality.difference is not None
-    assert shown is not None
+    shown = interval(quality.difference, f"{path}/difference", units.plain)
     what = "The final plan" if path == "/quality" else "The change kept last"
     if quality.margin is None:
         return say(what + " differs by {}", shown.phrase)

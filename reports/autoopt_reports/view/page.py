@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from autoopt.records import Configuration, Profile, Result, Round
 from autoopt_reports.view import units
 from autoopt_reports.view.adopt import Adopt, patch_view
-from autoopt_reports.view.closing import advice_views, commands, machine_lines, peak_lines
+from autoopt_reports.view.closing import AdviceView, commands, machine_lines, peak_lines
 from autoopt_reports.view.learning import learning_view
 from autoopt_reports.view.pipeline import lanes_views, pipeline_headline
 from autoopt_reports.view.roofline import roofline_view
@@ -45,7 +45,7 @@ class Page:
         self.lanes_headline = pipeline_headline(rounds) if rounds else Phrase()
         self.roofline = roofline_view(document.environment.peaks, rounds, measured, base)
         self.warnings = tuple(name(item, 600) for item in document.warnings)
-        self.advice = advice_views(document.advice)
+        self.advice = tuple(map(AdviceView, document.advice))
         self.seed = number(document.reproduce.seed, units.count, "/reproduce/seed")
         self.machine = machine_lines(document.environment)
         self.peaks = peak_lines(document.environment.peaks)

@@ -44,8 +44,6 @@ def scaling_view(result: Result) -> ScalingView | None:
 def _row(point: ScalingPoint | ScalingForecast, at: str) -> ScalingRow:
     throughput = interval(point.throughput, f"{at}/throughput")
     efficiency = interval(point.efficiency, f"{at}/efficiency", units.percent)
-    assert throughput is not None
-    assert efficiency is not None
     if isinstance(point, ScalingForecast):
         words = "simulated on the graph, not measured"
     else:
@@ -176,7 +174,6 @@ def _met(found: ModelScaling, law: PowerLaw) -> Phrase:
 
 def _exponent(law: PowerLaw) -> Phrase:
     exponent = interval(law.exponent, f"/model_scaling/{law.of}/exponent", unit="")
-    assert exponent is not None
     what = "the error" if law.of == "error" else "time to target"
     return say(what + " goes with the parameters to the power of {}", exponent.phrase)
 
@@ -188,7 +185,6 @@ def _law(found: ModelScaling, of: Literal["error", "seconds"], law: PowerLaw | N
         return LawView(of, title, say("No line was fitted: {}", why), None, None, (), None)
     at = f"/model_scaling/{of}"
     exponent = interval(law.exponent, f"{at}/exponent", unit="")
-    assert exponent is not None
     assert exponent.confidence is not None
     said = _exponent(law) + say(
         " ({} CI; standard error {}; {} trainings of {} sizes",

@@ -12,7 +12,7 @@ import re
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 from autoopt.records import Change, Configuration, Estimate, EstimateKind
 from autoopt_reports.view import units
@@ -188,6 +188,12 @@ class Interval:
         return say("{} [{}" + between + "{}]" + kind, self.value, self.low, self.high)
 
 
+@overload
+def interval(estimate: Estimate, path: str, form: units.Formatter | None = None, *, unit: str = "×") -> Interval: ...
+@overload
+def interval(
+    estimate: Estimate | None, path: str, form: units.Formatter | None = None, *, unit: str = "×"
+) -> Interval | None: ...
 def interval(
     estimate: Estimate | None, path: str, form: units.Formatter | None = None, *, unit: str = "×"
 ) -> Interval | None:

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from statistics import median
 
-from autoopt.records import EstimateKind, Result, Trial, Verdict
+from autoopt.records import Estimate, EstimateKind, Result, Trial, Verdict
 from autoopt_reports.view import units
-from autoopt_reports.view.text import Interval, Name, Number, Phrase, change_name, interval, name, number, say
+from autoopt_reports.view.text import Number, Phrase, change_name, interval, name, number, say
 
 
 class TrialRow:
@@ -90,19 +90,20 @@ def reason_words(reason: str) -> str:
     return f"{_KINDS.get(kind, kind)}{colon}{rest}"
 
 
-@dataclass(frozen=True, slots=True)
 class PredictionRow:
     """``held``: the two intervals touch: the result does not contradict the prediction."""
 
-    trial: int
-    place: int
-    label: Name
-    verdict: str
-    predicted: Interval
-    realized: Interval
-    believed: Interval | None
-    held: bool
-    miss: Number
+    def __init__(self, place: int, trial: Trial, p: Estimate, r: Estimate) -> None:
+        at = f"/trials/{place}"
+        self.trial, self.place, self.verdict = trial.id, place, trial.verdict.value
+        self.label = change_name(trial.strategy, trial.setting, trial.companions, 80)
+        self.predicted, self.realized = interval(p, f"{at}/predicted"), interval(r, f"{at}/throughput")
+        self.believed = interval(trial.believed, f"{at}/believed")
+        # As the reader sees them: of a declared prediction its value alone.
+        low, high = (p.value, p.value) if p.kind is EstimateKind.DECLARED else (p.low, p.high)
+        self.held = low <= r.high and r.low <= high
+        miss = math.exp(abs(math.log(r.value / p.value))) - 1  # as a factor less one
+        self.miss = Number(units.percent(miss), miss, (f"{at}/predicted/value", f"{at}/throughput/value"), "miss")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,30 +118,7 @@ def predictions_view(result: Result) -> Predictions | None:
         p, r = trial.predicted, trial.throughput
         if p is None or r is None or p.kind is EstimateKind.BOUND or min(p.value, r.value) <= 0:
             continue  # a bound predicts nothing that could be held against it
-        predicted, realized = interval(p, f"/trials/{index}/predicted"), interval(r, f"/trials/{index}/throughput")
-        assert predicted is not None
-        assert realized is not None
-        value = math.exp(abs(math.log(r.value / p.value))) - 1  # as a factor less one
-        # As the reader sees them: of a declared prediction its value alone.
-        low, high = (p.value, p.value) if p.kind is EstimateKind.DECLARED else (p.low, p.high)
-        rows.append(
-            PredictionRow(
-                trial.id,
-                index,
-                change_name(trial.strategy, trial.setting, trial.companions, 80),
-                trial.verdict.value,
-                predicted,
-                realized,
-                interval(trial.believed, f"/trials/{index}/believed"),
-                low <= r.high and r.low <= high,
-                Number(
-                    units.percent(value),
-                    value,
-                    (f"/trials/{index}/predicted/value", f"/trials/{index}/throughput/value"),
-                    "miss",
-                ),
-            )
-        )
+        rows.append(PredictionRow(index, trial, p, r))
     if not rows:
         return None
     good = sum(row.held for row in rows)
