@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
 from urllib.parse import quote
 
-from autoopt.records import EstimateKind, Profile, Profiled
+from autoopt.records import EstimateKind, Prediction, Profile, Profiled
 from autoopt_reports.view import units
 from autoopt_reports.view.closing import commands
 from autoopt_reports.view.page import Page
 from autoopt_reports.view.pipeline import with_kind
 from autoopt_reports.view.text import (
-    Interval,
     Name,
     Number,
     Phrase,
@@ -29,14 +27,13 @@ from autoopt_reports.view.text import (
 _PROFILE = "autoopt profile "
 
 
-@dataclass(frozen=True, slots=True)
 class Expectation:
     """Expectation of a strategy for a setting; ``reason`` where it does not apply."""
 
-    label: Name
-    predicted: Interval | None
-    applies: bool
-    reason: Name | None
+    def __init__(self, place: int, p: Prediction) -> None:
+        self.label, self.applies = change_name(p.strategy, p.setting), p.applies
+        self.predicted = interval(p.predicted, f"/predictions/{place}/predicted")
+        self.reason = name(p.reason) if p.reason else None
 
 
 Tool = tuple[Name, Name | None, str | None, str]
@@ -136,15 +133,7 @@ def _facts(profile: Profile) -> tuple[tuple[str, Number], ...]:
 
 
 def _expectations(profile: Profile) -> tuple[Expectation, ...]:
-    rows = [
-        Expectation(
-            change_name(p.strategy, p.setting),
-            interval(p.predicted, f"/predictions/{i}/predicted"),
-            p.applies,
-            name(p.reason) if p.reason else None,
-        )
-        for i, p in enumerate(profile.predictions)
-    ]
+    rows = [Expectation(place, each) for place, each in enumerate(profile.predictions)]
 
     def speedup(row: Expectation) -> float:
         return row.predicted.value.value or 0.0 if row.predicted else 0.0

@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from autoopt.records import Configuration, Operator, Peaks, Round
 from autoopt_reports.view import units
 from autoopt_reports.view.closing import ROOFS
-from autoopt_reports.view.text import Name, Number, Phrase, name, number, say
+from autoopt_reports.view.text import Number, Phrase, name, number, say
 
 Labelled = tuple[str, Number]
 Timed = Sequence[tuple[str, str, Configuration]]
 """When, pointer and configuration of what was timed."""
 
 
-@dataclass(frozen=True, slots=True)
 class Point:
-    """An operator. ``of_roof``: its ceiling over its time, where both were measured."""
+    """An operator whose work was counted. ``of_roof``: its ceiling over its time, where both were measured."""
 
-    label: Name
-    when: str
-    intensity: Number
-    speed: Number
-    seconds: Number
-    of_roof: Number | None
+    def __init__(self, operator: Operator, flops: float, moved: float, when: str, path: str) -> None:
+        seconds, ceiling, took = operator.seconds, operator.ceiling_seconds, f"{path}/seconds"
+        self.label, self.when = name(operator.name, 60), when
+        self.intensity = _quotient(flops / moved, units.intensity, f"{path}/flops", f"{path}/bytes")
+        self.speed = _quotient(flops / seconds, units.flops, f"{path}/flops", took)
+        self.seconds = number(seconds, units.duration, took)
+        self.of_roof = None
+        if ceiling is not None:
+            self.of_roof = _quotient(ceiling / seconds, units.percent, f"{path}/ceiling_seconds", took)
+
+
+def _quotient(value: float, form: units.Formatter, *paths: str) -> Number:
+    return Number(form(value), value, paths, "quotient")
 
 
 class Roofline:
@@ -48,13 +53,16 @@ class Roofline:
             if getattr(peaks, field) is not None
         )
         self.bandwidth = number(peaks.memory_bytes_per_second, units.bandwidth, f"{at}/memory_bytes_per_second")
-        found: list[Point | None] = []
+        points, self.unplaced = list[Point](), 0
         for index, when in {0: "before", last: "after" if last else "before"}.items() if rounds else ():
             path = f"{base}/{index}" if base.endswith("rounds") else base
             ranked = sorted(enumerate(rounds[index].operators), key=lambda item: -item[1].seconds)[:8]
-            found += [_point(operator, when, f"{path}/operators/{place}") for place, operator in ranked]
-        self.points = tuple(point for point in found if point is not None)
-        self.unplaced = len(found) - len(self.points)
+            for place, each in ranked:
+                if each.flops and each.bytes and each.seconds > 0:
+                    points.append(Point(each, each.flops, each.bytes, when, f"{path}/operators/{place}"))
+                else:
+                    self.unplaced += 1
+        self.points = tuple(points)
         self.steps: tuple[Labelled, ...] = tuple(
             (when, number(c.flops_per_second, units.flops, f"{path}/flops_per_second"))
             for when, path, c in configurations
@@ -69,30 +77,12 @@ def roofline_view(peaks: Peaks, rounds: tuple[Round, ...], configurations: Timed
     return found if found.roofs or found.points or found.steps else None
 
 
-def _point(operator: Operator, when: str, path: str) -> Point | None:
-    if not operator.flops or not operator.bytes or operator.seconds <= 0:
-        return None
-    intensity, speed = operator.flops / operator.bytes, operator.flops / operator.seconds
-    of_roof = None
-    if operator.ceiling_seconds is not None:
-        share = operator.ceiling_seconds / operator.seconds
-        of_roof = Number(units.percent(share), share, (f"{path}/ceiling_seconds", f"{path}/seconds"), "quotient")
-    return Point(
-        name(operator.name, 60),
-        when,
-        Number(units.intensity(intensity), intensity, (f"{path}/flops", f"{path}/bytes"), "quotient"),
-        Number(units.flops(speed), speed, (f"{path}/flops", f"{path}/seconds"), "quotient"),
-        number(operator.seconds, units.duration, f"{path}/seconds"),
-        of_roof,
-    )
-
-
 def _headline(roofs: tuple[Labelled, ...], steps: tuple[Labelled, ...], points: tuple[Point, ...]) -> Phrase:
     if steps and roofs:
         best, peak = max(roofs, key=lambda roof: roof[1].value or 0.0)
         _, speed = steps[-1]
         share = (speed.value or 0.0) / (peak.value or 1.0)
-        reached = Number(units.percent(share), share, (*speed.paths, *peak.paths), "quotient")
+        reached = _quotient(share, units.percent, *speed.paths, *peak.paths)
         return say(
             "The step " + ("now " if len(steps) > 1 else "") + "runs at {}: {} of the fastest roof measured here ({})",
             speed,

@@ -6,49 +6,40 @@ from dataclasses import dataclass
 from typing import Literal
 
 from autoopt.records import Result
-from autoopt.records.distributed import Communication, ScalingForecast, ScalingPoint
-from autoopt.records.model_scaling import ModelScaling, ModelSizePoint, PowerLaw
+from autoopt.records.distributed import Communication, Scaling, ScalingForecast, ScalingPoint
+from autoopt.records.model_scaling import ModelScaling, ModelSizePoint, PowerLaw, SizeRun
 from autoopt.records.tuning import Tuning, TuningTrial
 from autoopt_reports.view import units
 from autoopt_reports.view.closing import Detail
 from autoopt_reports.view.text import Interval, Name, Number, Phrase, interval, join, name, number, say, setting_text
 
 
-@dataclass(frozen=True, slots=True)
 class ScalingRow:
-    processes: Number
-    throughput: Interval
-    efficiency: Interval
-    source: Name
+    """So many processes; ``at``: their pointer."""
+
+    def __init__(self, point: ScalingPoint | ScalingForecast, at: str) -> None:
+        self.processes = number(point.processes, units.count, f"{at}/processes")
+        self.throughput = interval(point.throughput, f"{at}/throughput")
+        self.efficiency = interval(point.efficiency, f"{at}/efficiency", units.percent)
+        known = {"measured": "measured alternately", "trial": "the trial that made it so many"}
+        words = "simulated on the graph, not measured" if isinstance(point, ScalingForecast) else known[point.source]
+        self.source = Name(words)
 
 
-@dataclass(frozen=True, slots=True)
 class ScalingView:
-    headline: Phrase
-    rows: tuple[ScalingRow, ...]
-    forecast: tuple[ScalingRow, ...]
-    details: tuple[Detail, ...]
+    """A training in several processes."""
+
+    def __init__(self, found: Scaling) -> None:
+        points, told = enumerate(found.points), enumerate(found.forecast or ())
+        self.rows = tuple(ScalingRow(point, f"/scaling/points/{index}") for index, point in points)
+        self.forecast = tuple(ScalingRow(point, f"/scaling/forecast/{index}") for index, point in told)
+        self.details = _details(found.communication) if found.communication is not None else ()
+        self.headline = _scaling_headline(self.rows)
 
 
 def scaling_view(result: Result) -> ScalingView | None:
     """None where the final plan trains in one process."""
-    found = result.scaling
-    if found is None:
-        return None
-    rows = tuple(_row(point, f"/scaling/points/{index}") for index, point in enumerate(found.points))
-    forecast = tuple(_row(point, f"/scaling/forecast/{index}") for index, point in enumerate(found.forecast or ()))
-    details = _details(found.communication) if found.communication is not None else ()
-    return ScalingView(_scaling_headline(rows), rows, forecast, details)
-
-
-def _row(point: ScalingPoint | ScalingForecast, at: str) -> ScalingRow:
-    throughput = interval(point.throughput, f"{at}/throughput")
-    efficiency = interval(point.efficiency, f"{at}/efficiency", units.percent)
-    if isinstance(point, ScalingForecast):
-        words = "simulated on the graph, not measured"
-    else:
-        words = "measured alternately" if point.source == "measured" else "the trial that made it so many"
-    return ScalingRow(number(point.processes, units.count, f"{at}/processes"), throughput, efficiency, Name(words))
+    return ScalingView(result.scaling) if result.scaling is not None else None
 
 
 def _scaling_headline(rows: tuple[ScalingRow, ...]) -> Phrase:
@@ -90,17 +81,17 @@ def _details(sent: Communication) -> tuple[Detail, ...]:
 AS_IT_IS = "as it is"
 
 
-@dataclass(frozen=True, slots=True)
 class SizeRow:
     """One training. ``trial``: None for the model as ``build()`` gives it by default."""
 
-    size: Name
-    trial: Number | None
-    parameters: Number
-    seed: Number
-    metric: Number
-    seconds: Number
-    missed: bool
+    def __init__(self, point: ModelSizePoint, run: SizeRun, at: str, of_run: str) -> None:
+        self.size = name(setting_text(point.arguments) or AS_IT_IS, 80)
+        self.trial = None if point.trial is None else number(point.trial, units.count, f"{at}/trial")
+        self.parameters = number(point.parameters, units.count, f"{at}/parameters")
+        self.seed = number(run.seed, units.count, f"{of_run}/seed")
+        self.metric = number(run.metric, units.plain, f"{of_run}/metric")
+        self.seconds = number(run.seconds, units.duration, f"{of_run}/seconds")
+        self.missed = run.reached is False
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +113,12 @@ class ModelScalingView:
 
     def __init__(self, found: ModelScaling) -> None:
         self.headline = _sizes_headline(found)
-        self.rows = tuple(row for place, point in enumerate(found.points) for row in _rows(point, place))
+        at = "/model_scaling/points"
+        self.rows = tuple(
+            SizeRow(point, run, f"{at}/{place}", f"{at}/{place}/runs/{index}")
+            for place, point in enumerate(found.points)
+            for index, run in enumerate(point.runs)
+        )
         self.laws = (_law(found, "error", found.error), _law(found, "seconds", found.seconds))
         self.metric = name(found.metric or "metric", 40)
         self.mode = found.mode
@@ -132,25 +128,6 @@ class ModelScalingView:
 def model_scaling_view(result: Result) -> ModelScalingView | None:
     """None where no other size was tried."""
     return ModelScalingView(result.model_scaling) if result.model_scaling is not None else None
-
-
-def _rows(point: ModelSizePoint, place: int) -> list[SizeRow]:
-    at = f"/model_scaling/points/{place}"
-    size = name(setting_text(point.arguments) or AS_IT_IS, 80)
-    trial = None if point.trial is None else number(point.trial, units.count, f"{at}/trial")
-    parameters = number(point.parameters, units.count, f"{at}/parameters")
-    return [
-        SizeRow(
-            size,
-            trial,
-            parameters,
-            number(run.seed, units.count, f"{at}/runs/{index}/seed"),
-            number(run.metric, units.plain, f"{at}/runs/{index}/metric"),
-            number(run.seconds, units.duration, f"{at}/runs/{index}/seconds"),
-            run.reached is False,
-        )
-        for index, run in enumerate(point.runs)
-    ]
 
 
 def _sizes_headline(found: ModelScaling) -> Phrase:
