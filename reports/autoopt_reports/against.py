@@ -9,7 +9,7 @@ from autoopt_reports.html import Table, tables_page
 from autoopt_reports.view import units
 from autoopt_reports.view.quality import quality_view
 from autoopt_reports.view.text import change_words
-from autoopt_reports.view.verdict import verdict_view
+from autoopt_reports.view.verdict import VerdictView
 
 MISSING = units.NOT_MEASURED
 _SAME = ("device", "device_name", "torch", "python", "cuda", "cpu", "cores", "threads", "os", "git_commit")
@@ -53,7 +53,7 @@ def tables(new: Result, old: Result, names: tuple[str, str] = ("old", "new")) ->
     yield table(
         "facts",
         "Before and after, each run on its own",
-        lambda run: {fact.label: f"{fact.before} → {fact.after}" for fact in verdict_view(run).facts},
+        lambda run: {fact.label: f"{fact.before} → {fact.after}" for fact in VerdictView(run).facts},
     )
     yield table("kept", "Changes kept", _kept, absent="not kept")
     yield table(
@@ -78,7 +78,7 @@ def differences(new: Result, old: Result) -> Iterator[str]:
 
 
 def _found(result: Result) -> dict[str, str]:
-    verdict = verdict_view(result)
+    verdict = VerdictView(result)
     floor = result.noise.floor
     return {
         "verdict": str(verdict.headline),

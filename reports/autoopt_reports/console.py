@@ -13,10 +13,10 @@ from rich.text import Text
 from autoopt.records import Profile, Result
 from autoopt_reports.frame import stages_lines
 from autoopt_reports.terminal import console_for, fit
-from autoopt_reports.view import Report, report_view
+from autoopt_reports.view import Report
 from autoopt_reports.view.adopt import Adopt, PatchView
 from autoopt_reports.view.closing import AdviceView
-from autoopt_reports.view.profile import Expectation, profile_view
+from autoopt_reports.view.profile import Expectation, ProfileView
 from autoopt_reports.view.stages import RunView
 from autoopt_reports.view.verdict import Fact
 
@@ -33,7 +33,7 @@ def summary(result: Result, console: Console, report: Path | None = None) -> Non
         console: where to; its width, colours and encoding are honoured.
         report: the page to point to, where one was written.
     """
-    view = report_view(result)
+    view = Report(result)
     verdict = view.verdict
     style = {"faster": "bold blue", "unsure": "bold yellow", "slower": "bold yellow"}.get(verdict.status, "bold")
     _say(console, str(verdict.headline), style)
@@ -171,7 +171,7 @@ def _advice(console: Console, items: tuple[AdviceView, ...]) -> None:
 
 def profile_summary(profile: Profile, console: Console, report: Path | None = None) -> None:
     """Where the time goes, how far the ceiling is, and what each strategy expects."""
-    view = profile_view(profile)
+    view = ProfileView(profile)
     _say(console, str(view.headline), "bold")
     for line in view.support:
         _say(console, str(line))

@@ -23,8 +23,8 @@ from markupsafe import Markup, escape
 from autoopt.records import Profile, Record, Result
 from autoopt_reports.charts import planes, rows
 from autoopt_reports.charts.plane import Plane
-from autoopt_reports.view import report_view
-from autoopt_reports.view.profile import profile_view
+from autoopt_reports.view import Report
+from autoopt_reports.view.profile import ProfileView
 from autoopt_reports.view.text import Interval, Name, Number, Part, Phrase
 
 
@@ -77,8 +77,8 @@ def cell(value: Interval | Number | None, base: str = "", sortable: bool = False
 def render(document: Result | Profile) -> str:
     """The report of a run, or of ``autoopt profile``."""
     if isinstance(document, Profile):
-        return page("profile.html.j2", document, view=profile_view(document))
-    return page("report.html.j2", document, view=report_view(document))
+        return page("profile.html.j2", document, view=ProfileView(document))
+    return page("report.html.j2", document, view=Report(document))
 
 
 def write(document: Result | Profile, path: Path) -> Path:

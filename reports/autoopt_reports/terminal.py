@@ -18,18 +18,9 @@ NAMED = 5
 """Names of a list that a line holds; the others are counted."""
 _BOUND = 10.0
 """An upper bound of a speedup above which it says next to nothing about the gain."""
-STYLES = {
-    Verdict.KEPT: "bold blue",
-    Verdict.NO_GAIN: "dim",
-    Verdict.HARMFUL: "yellow",
-    Verdict.QUALITY_LOST: "yellow",
-    Verdict.INCONCLUSIVE: "dim",
-    Verdict.FAILED: "magenta",
-    Verdict.NOT_APPLICABLE: "dim",
-    Verdict.NOT_TRIED: "dim",
-}
-
-
+STYLES = {Verdict.KEPT: "bold blue", Verdict.FAILED: "magenta"}
+STYLES |= dict.fromkeys((Verdict.HARMFUL, Verdict.QUALITY_LOST), "yellow")
+"""Of the verdicts that do not read dim."""
 MARKS = {verdict: mark for verdict, _, _, mark in GROUPS}
 """The sign of each verdict, as on the page."""
 PLAIN = str.maketrans(

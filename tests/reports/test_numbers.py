@@ -23,9 +23,9 @@ from autoopt import records as r
 from autoopt.records import Record, Result, ValidationError
 from autoopt_reports import html
 from autoopt_reports.charts import planes
-from autoopt_reports.view import report_view, units
+from autoopt_reports.view import Report, units
 from autoopt_reports.view.claims import claim_of
-from autoopt_reports.view.profile import profile_view
+from autoopt_reports.view.profile import ProfileView
 from autoopt_reports.view.text import Number, change_name, clip, name, say, setting_text
 from benchmarks import sample
 
@@ -132,7 +132,7 @@ def numbers_in(view: object) -> Iterator[Number]:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_number_of_the_view_follows_from_the_document(name: str, golden: Callable[[str], Result]) -> None:
     result = golden(name)
-    view, document = report_view(result), json.loads(result.model_dump_json())
+    view, document = Report(result), json.loads(result.model_dump_json())
     charts = [planes.search_chart(view.search), *(planes.tradeoff_chart(t) for t in view.tradeoffs)]
     charts += [planes.predictions_chart(view.predictions)] if view.predictions else []
     count = 0
@@ -144,7 +144,7 @@ def test_every_number_of_the_view_follows_from_the_document(name: str, golden: C
 
 def test_every_number_of_the_profile_follows_from_its_document(golden_profile: Any) -> None:
     document = json.loads(golden_profile.model_dump_json())
-    numbers = list(numbers_in(profile_view(golden_profile)))
+    numbers = list(numbers_in(ProfileView(golden_profile)))
     for number in numbers:
         check(document, number.text, number.how, list(number.paths))
     assert len(numbers) > 50

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from autoopt import records as r
 from autoopt_reports import html
-from autoopt_reports.view import report_view
-from autoopt_reports.view.profile import profile_view
+from autoopt_reports.view import Report
+from autoopt_reports.view.profile import ProfileView
 from autoopt_reports.view.quality import claim_of, quality_view
 from autoopt_reports.view.text import interval
-from autoopt_reports.view.verdict import verdict_view
+from autoopt_reports.view.verdict import VerdictView
 from benchmarks import sample
 
 WIN = sample.win()
@@ -35,7 +35,7 @@ def with_speedup(estimate: r.Estimate | None, **more: object) -> r.Result:
 def test_a_kept_change_is_shown_as_it_was_measured_again() -> None:
     again = r.Estimate(value=1.07, low=1.02, high=1.12, n=3)
     trials = tuple(t.model_copy(update={"measured_again": again, "companions": ()}) for t in WIN.trials)
-    view = report_view(WIN.model_copy(update={"trials": trials}))
+    view = Report(WIN.model_copy(update={"trials": trials}))
     shown = [change for change in view.adopt.changes if change.trial is not None]
     assert shown
     assert all(change.gain.value.value == 1.07 for change in shown if "measured again" in change.gain_kind)
@@ -47,7 +47,7 @@ def test_a_kept_change_is_shown_as_it_was_measured_again() -> None:
 
 @given(estimates())
 def test_faster_is_said_only_where_the_whole_interval_is_above_one(estimate: r.Estimate) -> None:
-    view = verdict_view(with_speedup(estimate))
+    view = VerdictView(with_speedup(estimate))
     text = str(view.headline)
     assert ("faster" in text) == (estimate.low > 1)
     assert text.startswith("Slower") == (estimate.high < 1)
@@ -65,7 +65,7 @@ def test_an_interval_is_never_shown_narrower_than_it_is(estimate: r.Estimate) ->
 
 
 def test_the_empty_plan_is_no_gain_whatever_the_numbers_say() -> None:
-    view = verdict_view(with_speedup(sample_estimate(2.0)).model_copy(update={"best": WIN.baseline}))
+    view = VerdictView(with_speedup(sample_estimate(2.0)).model_copy(update={"best": WIN.baseline}))
     assert str(view.headline) == "No safe gain found"
     assert not view.commands
 
@@ -73,19 +73,19 @@ def test_the_empty_plan_is_no_gain_whatever_the_numbers_say() -> None:
 def test_where_nothing_was_kept_the_first_screen_says_what_more_time_would_buy() -> None:
     told = "about 3.1 min more would screen 2 more strategies (workers, amp)"
     nothing = with_speedup(sample_estimate(2.0)).model_copy(update={"best": WIN.baseline, "more_budget": told})
-    assert any(str(line) == f"A{told[1:]}." for line in verdict_view(nothing).support)
+    assert any(str(line) == f"A{told[1:]}." for line in VerdictView(nothing).support)
     won = with_speedup(sample_estimate(2.0)).model_copy(update={"more_budget": told})
-    assert not any(told[1:] in str(line) for line in verdict_view(won).support)
+    assert not any(told[1:] in str(line) for line in VerdictView(won).support)
 
 
 def test_a_workload_that_was_made_to_fit_is_not_said_to_be_faster_than_what_cannot_run() -> None:
     fits = r.Change(strategy="accumulation", setting={"size": 32, "accumulation": 2})
     baseline = WIN.baseline.model_copy(update={"plan": r.Plan(changes=(fits,))})
     best = WIN.best.model_copy(update={"plan": r.Plan(changes=(fits, *WIN.best.plan.changes))})
-    view = verdict_view(WIN.model_copy(update={"baseline": baseline, "best": best}))
+    view = VerdictView(WIN.model_copy(update={"baseline": baseline, "best": best}))
     assert str(view.support[0]).startswith("Your workload does not fit into memory here.")
     assert "accumulation (size=32, accumulation=2)" in str(view.support[0])
-    nothing = verdict_view(WIN.model_copy(update={"baseline": baseline, "best": baseline}))
+    nothing = VerdictView(WIN.model_copy(update={"baseline": baseline, "best": baseline}))
     assert str(nothing.headline) == "Made to fit in memory; no safe gain found beyond that"
 
 
@@ -95,14 +95,14 @@ def sample_estimate(value: float) -> r.Estimate:
 
 def test_a_run_that_was_stopped_found_nothing_yet() -> None:
     result = WIN.model_copy(update={"best": WIN.baseline, "stop": r.Stop(reason=r.StopReason.INTERRUPTED)})
-    view = verdict_view(result)
+    view = VerdictView(result)
     assert str(view.headline) == "Stopped before a gain was verified"
     assert [text for _, text in view.commands] == ["autoopt resume autoopt-runs/synthetic-1"]
 
 
 def test_where_nothing_was_tried_no_verdict_is_given() -> None:
     result = sample.no_gain().model_copy(update={"trials": sample.no_gain().trials[-2:]})
-    assert str(verdict_view(result).headline) == "Nothing was tried"
+    assert str(VerdictView(result).headline) == "Nothing was tried"
 
 
 @pytest.mark.parametrize(
@@ -116,20 +116,20 @@ def test_without_a_value_to_reach_a_run_ends_where_it_was_trained_to(
     baseline = WIN.baseline.model_copy(update={"trained_steps": trained})
     known = {"objective": {"target": None}, "workload": {"max_steps": planned}}
     parts = {name: getattr(WIN, name).model_copy(update=values) for name, values in known.items()}
-    view = verdict_view(WIN.model_copy(update={**parts, "baseline": baseline, "best": baseline}))
+    view = VerdictView(WIN.model_copy(update={**parts, "baseline": baseline, "best": baseline}))
     assert str(view.support[0]).endswith(f" to {end}.")
     assert view.facts[0].label == f"time to {end}"
 
 
 def test_throughput_is_not_called_time_to_target() -> None:
     result = WIN.model_copy(update={"speedup": r.Speedup(throughput=sample_estimate(1.5))})
-    assert str(verdict_view(result).headline) == "1.50× faster in samples per second"
+    assert str(VerdictView(result).headline) == "1.50× faster in samples per second"
 
 
 def test_a_plan_that_was_not_run_again_says_so() -> None:
     untrained = with_speedup(sample_estimate(1.5), end_to_end_verified=False)
     untrained = untrained.model_copy(update={"best": untrained.best.model_copy(update={"curves": ()})})
-    view = report_view(untrained)
+    view = Report(untrained)
     check = next(check for check in view.trust if check.label == "End to end")
     assert check.level == "caution"
     assert "not run again" in str(check.text)
@@ -137,7 +137,7 @@ def test_a_plan_that_was_not_run_again_says_so() -> None:
     sites = r.Sites(command=("python", "train.py"), cwd="/work")
     for diff, wanted in (("--- a/x", "verify"), ("", "compare --candidate")):
         script = untrained.model_copy(update={"sites": sites, "patch": r.ScriptPatch(diff=diff)})
-        asked = [text for _, text in report_view(script).verdict.commands]
+        asked = [text for _, text in Report(script).verdict.commands]
         assert asked[0] == f"autoopt {wanted} autoopt-runs/synthetic-1"
 
 
@@ -148,7 +148,7 @@ def test_what_was_proved_together_is_shown_as_one_gain() -> None:
     trial = kept.model_copy(update={"companions": (companion,), "measured_again": None, "strategy": "first"})
     plan = r.Plan(changes=(r.Change(strategy="first", setting={}), companion))
     best = WIN.best.model_copy(update={"plan": plan})
-    view = report_view(WIN.model_copy(update={"trials": (trial,), "ablation": (), "best": best}))
+    view = Report(WIN.model_copy(update={"trials": (trial,), "ablation": (), "best": best}))
     first, second = view.adopt.changes
     assert first.gain is not None
     assert (first.shared, second.gain, second.shared) == ("companion", None, "first")
@@ -159,14 +159,14 @@ def test_a_gain_inside_the_noise_is_marked() -> None:
     noisy = with_speedup(sample_estimate(1.02)).model_copy(
         update={"noise": r.Noise(aa_ratio=sample_estimate(1.0), floor=0.05)}
     )
-    check = next(check for check in report_view(noisy).trust if check.label == "Noise floor")
+    check = next(check for check in Report(noisy).trust if check.label == "Noise floor")
     assert check.level == "caution"
 
 
 @pytest.mark.parametrize(("cores", "label"), [(0.9, "Busy machine"), (0.1, "Machine"), (None, None)])
 def test_what_other_programs_used_is_told(cores: float | None, label: str | None) -> None:
     noise = WIN.noise.model_copy(update={"foreign_cores": cores})
-    checks = report_view(WIN.model_copy(update={"noise": noise})).trust
+    checks = Report(WIN.model_copy(update={"noise": noise})).trust
     found = [check for check in checks if "achine" in check.label]
     assert [check.label for check in found] == ([label] if label else [])
     assert all(f"used {cores:g} cores" in str(check.text) for check in found)
@@ -240,7 +240,7 @@ def test_the_plan_claims_what_its_weakest_change_may() -> None:
 
 
 def test_each_verdict_has_a_list_of_its_own() -> None:
-    groups = report_view(WIN).groups
+    groups = Report(WIN).groups
     assert [group.key for group in groups] == [verdict.value for verdict in r.Verdict]
     assert sum(len(group.rows) for group in groups) == len(WIN.trials)
     failed = next(group for group in groups if group.key == "failed")
@@ -249,7 +249,7 @@ def test_each_verdict_has_a_list_of_its_own() -> None:
 
 def test_what_the_budget_went_on_stands_with_its_share_the_largest_first() -> None:
     spent = (r.Spent(on="starts", seconds=WIN.seconds / 4), r.Spent(on="comparisons", seconds=WIN.seconds / 2))
-    view = report_view(WIN.model_copy(update={"spent": spent})).search
+    view = Report(WIN.model_copy(update={"spent": spent})).search
     assert [(on, str(share)) for on, _, share in view.spent] == [("comparisons", "50.0 %"), ("starts", "25.0 %")]
     assert str(view.budget_headline).endswith("the most on comparisons (50.0 %)")
 
@@ -260,7 +260,7 @@ def test_what_the_budget_went_on_stands_with_its_share_the_largest_first() -> No
 )
 def test_a_noisy_machine_is_no_good_sign(aa: tuple[float, float, float], floor: float, level: str) -> None:
     control = r.Estimate(low=aa[0], value=aa[1], high=aa[2], n=4)
-    check = report_view(WIN.model_copy(update={"noise": r.Noise(aa_ratio=control, floor=floor)})).trust[0]
+    check = Report(WIN.model_copy(update={"noise": r.Noise(aa_ratio=control, floor=floor)})).trust[0]
     assert check.level == level
 
 
@@ -272,7 +272,7 @@ def test_the_quality_says_what_it_rests_on_what_it_costs_and_what_it_would_have_
             "step_penalty": r.Estimate(value=1.12, low=1.02, high=1.15, n=32),
         }
     )
-    checks = report_view(WIN.model_copy(update={"quality": quality})).trust
+    checks = Report(WIN.model_copy(update={"quality": quality})).trust
     told = next(str(check.text) for check in checks if "Evidence: the first" in str(check.text))
     assert "Evidence: the first 64 steps." in told
     assert "counts as 1.12" in told
@@ -281,7 +281,7 @@ def test_the_quality_says_what_it_rests_on_what_it_costs_and_what_it_would_have_
 
 def test_the_first_screen_gives_the_metric_of_the_final_plan_with_its_interval() -> None:
     def told(result: r.Result) -> str:
-        return " ".join(str(line) for line in report_view(result).verdict.support)
+        return " ".join(str(line) for line in Report(result).verdict.support)
 
     assert "accuracy 0.9318 against 0.9312: a difference of 0.0006 [-0.0019 to 0.0031] over 3 seeds." in told(WIN)
     own = WIN.model_copy(update={"sites": r.Sites(command=("python", "train.py"), cwd="/", seeded=True)})
@@ -305,12 +305,12 @@ def test_metrics_of_trainings_of_different_lengths_are_not_held_against_each_oth
     best = WIN.best.model_copy(update={"metric": 0.95, "curves": (curve(0.90, 0.93, 0.95),)})
     baseline = WIN.baseline.model_copy(update={"metric": 0.925, "curves": (curve(0.90, 0.925),)})
     further = WIN.model_copy(update={"quality": None, "best": best, "baseline": baseline})
-    verdict = report_view(further).verdict
+    verdict = Report(further).verdict
     assert "accuracy 0.93 against 0.925;" in " ".join(str(line) for line in verdict.support)
     fact = next(fact for fact in verdict.facts if fact.label == "accuracy")
     assert (fact.before.value, fact.after.value) == (0.925, 0.93)
     elsewhere = best.model_copy(update={"curves": (r.Curve(seed=0, points=curve(0.9, 0.93, 0.95).points[2:]),)})
-    apart = report_view(further.model_copy(update={"best": elsewhere})).verdict
+    apart = Report(further.model_copy(update={"best": elsewhere})).verdict
     assert "not compared with the baseline's" in " ".join(str(line) for line in apart.support)
     assert next(fact for fact in apart.facts if fact.label == "accuracy").after.missing
 
@@ -319,9 +319,9 @@ def test_what_a_bound_leaves_is_told_as_at_most_and_comes_after_what_is_predicte
     bound = r.Estimate(value=9.5, low=1.0, high=9.5, n=1, kind=r.EstimateKind.BOUND)
     profile = sample.profile()
     rows = (r.Prediction(strategy="allocator", predicted=bound), *profile.predictions)
-    view = profile_view(profile.model_copy(update={"predictions": rows}))
+    view = ProfileView(profile.model_copy(update={"predictions": rows}))
     open_ = [row for row in view.expectations if row.applies]
     assert [re.split("[ =]", row.label.text)[0] for row in open_] == ["workers", "amp", "allocator", "prefetch"]
     assert str(view.expectations[2].predicted and view.expectations[2].predicted.text) == "at most 9.5×"
-    alone = profile_view(profile.model_copy(update={"predictions": rows[:1]}))
+    alone = ProfileView(profile.model_copy(update={"predictions": rows[:1]}))
     assert not any("is expected of" in str(line) for line in (alone.headline, *alone.support))

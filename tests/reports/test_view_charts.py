@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from autoopt import records as r
 from autoopt_reports.charts.plane import Frame, Scale, frame, linear_ticks, log_ticks, span
 from autoopt_reports.charts.planes import tradeoff_chart
-from autoopt_reports.view import report_view
+from autoopt_reports.view import Report
 from autoopt_reports.view.learning import at, thin
 from autoopt_reports.view.pipeline import columns_of, lanes_views
 from autoopt_reports.view.steps import step_basis, waterfall_view
@@ -126,7 +126,7 @@ def test_curves_are_read_between_their_points_and_not_beyond() -> None:
 
 
 def test_stages_in_the_bar_have_colours_of_their_own() -> None:
-    view = report_view(WIN).stages
+    view = Report(WIN).stages
     assert view is not None
     for bar in view.bars:
         colours = [segment.colour for segment in bar.segments]

@@ -11,15 +11,15 @@ from autoopt_reports.view.closing import AdviceView, commands, machine_lines, pe
 from autoopt_reports.view.learning import learning_view
 from autoopt_reports.view.pipeline import lanes_views, pipeline_headline
 from autoopt_reports.view.roofline import roofline_view
-from autoopt_reports.view.scaling import model_scaling_view, scaling_view, tuning_view
-from autoopt_reports.view.search import search_view
+from autoopt_reports.view.scaling import ModelScalingView, ScalingView, TuningView
+from autoopt_reports.view.search import SearchSection
 from autoopt_reports.view.stages import stages_view
 from autoopt_reports.view.steps import forest_view, waterfall_view
 from autoopt_reports.view.text import Phrase, name, number, say
 from autoopt_reports.view.tradeoff import tradeoff_views
 from autoopt_reports.view.trials import account_phrase, predictions_view, trial_groups
 from autoopt_reports.view.trust import trust_checks
-from autoopt_reports.view.verdict import verdict_view
+from autoopt_reports.view.verdict import VerdictView
 
 
 class Page:
@@ -58,28 +58,25 @@ class Report(Page):
         sides = [("before", "/baseline", result.baseline), ("after", "/best", result.best)]
         super().__init__(result, result.rounds, "/rounds", sides if result.found else sides[:1])
         self.subtitle = _subtitle(result)
-        self.verdict = verdict_view(result)
+        self.verdict = VerdictView(result)
         self.trust = trust_checks(result)
         self.adopt = Adopt(result)
         self.patch = patch_view(result)
         self.waterfall = waterfall_view(result)
         self.forest = forest_view(result)
-        self.scaling = scaling_view(result)
+        self.scaling = ScalingView(result.scaling) if result.scaling is not None else None
         self.learning = learning_view(result)
         self.tradeoffs = tradeoff_views(result)
-        self.model_scaling = model_scaling_view(result)
-        self.tuning = tuning_view(result)
+        sizes, tuned = result.model_scaling, result.tuning
+        self.model_scaling = ModelScalingView(sizes) if sizes is not None else None
+        self.tuning = TuningView(tuned) if tuned is not None else None
         self.predictions = predictions_view(result)
-        self.search = search_view(result)
+        self.search = SearchSection(result)
         self.groups = trial_groups(result)
         self.account = account_phrase(result)
         self.not_measured = tuple(name(item) for item in result.not_measured)
         self.notes = tuple(name(item, 600) for item in result.notes)
         self.commands = commands(result.reproduce, result.workload.spec)
-
-
-def report_view(result: Result) -> Report:
-    return Report(result)
 
 
 def _subtitle(result: Result) -> Phrase:

@@ -59,10 +59,6 @@ class ProfileView(Page):
         self.commands = (first,) if profile.reproduce.command else (f"autoopt profile {_spec(profile)}",)
 
 
-def profile_view(profile: Profile) -> ProfileView:
-    return ProfileView(profile)
-
-
 def _tool(found: Profiled) -> Tool:
     file = found.file
     beside = file is not None and not file.startswith("/") and ".." not in file.split("/")

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from autoopt.records import Result
 from autoopt.records.distributed import Communication, Scaling, ScalingForecast, ScalingPoint
 from autoopt.records.model_scaling import ModelScaling, ModelSizePoint, PowerLaw, SizeRun
 from autoopt.records.tuning import Tuning, TuningTrial
 from autoopt_reports.view import units
 from autoopt_reports.view.closing import Detail
-from autoopt_reports.view.text import Interval, Name, Number, Phrase, interval, join, name, number, say, setting_text
+from autoopt_reports.view.text import Name, Number, Phrase, interval, join, name, number, say, setting_text
 
 
 class ScalingRow:
@@ -35,11 +34,6 @@ class ScalingView:
         self.forecast = tuple(ScalingRow(point, f"/scaling/forecast/{index}") for index, point in told)
         self.details = _details(found.communication) if found.communication is not None else ()
         self.headline = _scaling_headline(self.rows)
-
-
-def scaling_view(result: Result) -> ScalingView | None:
-    """None where the final plan trains in one process."""
-    return ScalingView(result.scaling) if result.scaling is not None else None
 
 
 def _scaling_headline(rows: tuple[ScalingRow, ...]) -> Phrase:
@@ -102,8 +96,6 @@ class LawView:
     of: Literal["error", "seconds"]
     title: str
     said: Phrase
-    exponent: Interval | None
-    at_target: Interval | None
     line: tuple[tuple[float, float, float, float], ...]
     target: float | None
 
@@ -123,11 +115,6 @@ class ModelScalingView:
         self.metric = name(found.metric or "metric", 40)
         self.mode = found.mode
         self.steps = number(found.steps, units.count, "/model_scaling/steps")
-
-
-def model_scaling_view(result: Result) -> ModelScalingView | None:
-    """None where no other size was tried."""
-    return ModelScalingView(result.model_scaling) if result.model_scaling is not None else None
 
 
 def _sizes_headline(found: ModelScaling) -> Phrase:
@@ -159,7 +146,7 @@ def _law(found: ModelScaling, of: Literal["error", "seconds"], law: PowerLaw | N
     title = "What was learnt" if of == "error" else "Time to target"
     if law is None:
         why = name(found.missing.get(of, ""), 300)
-        return LawView(of, title, say("No line was fitted: {}", why), None, None, (), None)
+        return LawView(of, title, say("No line was fitted: {}", why), (), None)
     at = f"/model_scaling/{of}"
     exponent = interval(law.exponent, f"{at}/exponent", unit="")
     assert exponent.confidence is not None
@@ -173,14 +160,13 @@ def _law(found: ModelScaling, of: Literal["error", "seconds"], law: PowerLaw | N
     if law.by_size:
         said += say(", which lie farther from a line than trainings of one size from each other: each size counts once")
     said += say(")")
-    met = interval(law.at_target, f"{at}/at_target", units.count)
-    if met is not None:
+    if law.at_target is not None:
         said += say("; ") + _met(found, law)
     elif law.note:
         said += say("; the size that just reaches the target is unknown: {}", name(law.note, 200))
     line = tuple((place.parameters, place.value, place.low, place.high) for place in law.line)
     target = None if of == "seconds" or found.target is None else _error(found.target, found.mode)
-    return LawView(of, title, said, exponent, met, line, target if target is None or target > 0 else None)
+    return LawView(of, title, said, line, target if target is None or target > 0 else None)
 
 
 def _error(metric: float, mode: str) -> float:
@@ -235,11 +221,6 @@ class TuningView:
         self.metric = name(tuning.metric or "metric", 40)
         self.target = number(tuning.target, units.plain, "/tuning/target")
         self.note = name(tuning.note, 240) if tuning.note else None
-
-
-def tuning_view(result: Result) -> TuningView | None:
-    """None where nothing was to be tuned."""
-    return TuningView(result.tuning) if result.tuning is not None else None
 
 
 def _tuning_headline(tuning: Tuning) -> Phrase:

@@ -49,10 +49,6 @@ class SearchSection:
         self.break_even = _break_even(result)
 
 
-def search_view(result: Result) -> SearchSection:
-    return SearchSection(result)
-
-
 def _decided_headline(result: Result) -> Phrase:
     """How many of the candidates were decided; a run that does not tell has no such sentence."""
     if not result.decided:

@@ -66,10 +66,6 @@ class VerdictView:
         self.interrupted = result.stop.reason is StopReason.INTERRUPTED
 
 
-def verdict_view(result: Result) -> VerdictView:
-    return VerdictView(result)
-
-
 def _fitted(result: Result) -> Phrase | None:
     """That the workload as it is cannot run here, so that nobody reads the speedup as one over it."""
     if not result.fitted:
