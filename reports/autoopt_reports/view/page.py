@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autoopt.records import Configuration, Profile, Result, Round
+from autoopt.records import Profile, Result
 from autoopt_reports.view import units
 from autoopt_reports.view.adopt import Adopt, patch_view
 from autoopt_reports.view.closing import AdviceView, commands, machine_lines, peak_lines
 from autoopt_reports.view.learning import learning_view
 from autoopt_reports.view.pipeline import lanes_views, pipeline_headline
-from autoopt_reports.view.roofline import roofline_view
+from autoopt_reports.view.roofline import Timed, roofline_view
 from autoopt_reports.view.scaling import ModelScalingView, ScalingView, TuningView
 from autoopt_reports.view.search import SearchSection
-from autoopt_reports.view.stages import stages_view
+from autoopt_reports.view.stages import StagesView
 from autoopt_reports.view.steps import forest_view, waterfall_view
-from autoopt_reports.view.text import Phrase, name, number, say
+from autoopt_reports.view.text import Phrase, Placed, name, number, say
 from autoopt_reports.view.tradeoff import tradeoff_views
 from autoopt_reports.view.trials import account_phrase, predictions_view, trial_groups
 from autoopt_reports.view.trust import trust_checks
@@ -27,23 +27,17 @@ class Page:
 
     Args:
         document: that the page is of.
-        rounds, base: the profiles in it, and their pointer.
+        rounds: the profiles in it.
         measured: (when, path, configuration) of what was timed.
     """
 
-    def __init__(
-        self,
-        document: Result | Profile,
-        rounds: tuple[Round, ...],
-        base: str,
-        measured: Sequence[tuple[str, str, Configuration]],
-    ) -> None:
+    def __init__(self, document: Result | Profile, rounds: Sequence[Placed], measured: Timed) -> None:
         snippets = document.snippets if isinstance(document, Result) else ()
         self.title = name(document.workload.name, 80)
-        self.stages = stages_view(rounds, base)
-        self.lanes = lanes_views(rounds, snippets, base)
+        self.stages = StagesView(rounds) if rounds else None
+        self.lanes = lanes_views(rounds, snippets)
         self.lanes_headline = pipeline_headline(rounds) if rounds else Phrase()
-        self.roofline = roofline_view(document.environment.peaks, rounds, measured, base)
+        self.roofline = roofline_view(document.environment.peaks, rounds, measured)
         self.warnings = tuple(name(item, 600) for item in document.warnings)
         self.advice = tuple(map(AdviceView, document.advice))
         self.seed = number(document.reproduce.seed, units.count, "/reproduce/seed")
@@ -56,7 +50,8 @@ class Report(Page):
 
     def __init__(self, result: Result) -> None:
         sides = [("before", "/baseline", result.baseline), ("after", "/best", result.best)]
-        super().__init__(result, result.rounds, "/rounds", sides if result.found else sides[:1])
+        rounds = [(f"/rounds/{place}", round_) for place, round_ in enumerate(result.rounds)]
+        super().__init__(result, rounds, sides if result.found else sides[:1])
         self.subtitle = _subtitle(result)
         self.verdict = VerdictView(result)
         self.trust = trust_checks(result)

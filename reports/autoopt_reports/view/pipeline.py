@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autoopt.records import Resource, Round, Snippets
 from autoopt_reports.view import units
-from autoopt_reports.view.text import Name, Number, Phrase, name, number, say
+from autoopt_reports.view.text import Name, Number, Phrase, Placed, name, number, say
 
 Link = tuple[Name, str, Number, Number, Number, Name | None, Name | None]
 LANES = tuple(resource.value for resource in Resource)
@@ -60,16 +61,12 @@ class Lanes:
         self.notes = tuple(name(note) for note in round_.notes)
 
 
-def lanes_views(
-    rounds: tuple[Round, ...], snippets: tuple[Snippets, ...] = (), base: str = "/rounds"
-) -> tuple[Lanes, ...]:
-    views = []
-    for place, round_ in enumerate(rounds):
-        before = set(rounds[place - 1].plan.names()) if place else set()
-        fresh = [s for s in round_.plan.names() if s not in before]
-        path = f"{base}/{place}" if base.endswith("rounds") else base
-        views.append(Lanes(round_, path, fresh, snippets))
-    return tuple(views)
+def lanes_views(rounds: Sequence[Placed], snippets: tuple[Snippets, ...] = ()) -> tuple[Lanes, ...]:
+    before: list[Round | None] = [None, *(round_ for _, round_ in rounds)]
+    return tuple(
+        Lanes(round_, path, [s for s in round_.plan.names() if last is None or s not in last.plan.names()], snippets)
+        for (path, round_), last in zip(rounds, before, strict=False)
+    )
 
 
 def columns_of(names: list[str], edges: list[tuple[str, str]]) -> dict[str, int]:
@@ -131,9 +128,9 @@ def _deeper(round_: Round, path: str) -> tuple[Link, ...]:
     return tuple(rows)
 
 
-def pipeline_headline(rounds: tuple[Round, ...]) -> Phrase:
+def pipeline_headline(rounds: Sequence[Placed]) -> Phrase:
     """How the bottleneck moved from the first round to the last."""
-    first, last = rounds[0], rounds[-1]
+    (_, first), (_, last) = rounds[0], rounds[-1]
     if len(rounds) == 1 or first.bottleneck is None or last.bottleneck is None:
         return _headline(last)
     if first.bottleneck == last.bottleneck:

@@ -44,7 +44,7 @@ class ProfileView(Page):
     """Numbers and sentences of the profile's page. The same document gives the same."""
 
     def __init__(self, profile: Profile) -> None:
-        super().__init__(profile, (profile.round,), "/round", [("before", "/baseline", profile.baseline)])
+        super().__init__(profile, [("/round", profile.round)], [("before", "/baseline", profile.baseline)])
         spec, device = profile.workload.spec, profile.environment.device_name or profile.environment.device
         first, _ = commands(profile.reproduce, spec)
         watched = [] if profile.drift is None else [Profiled(tool="watch", lines=profile.drift.told())]

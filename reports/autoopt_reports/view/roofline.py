@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autoopt.records import Configuration, Operator, Peaks, Round
+from autoopt.records import Configuration, Operator, Peaks
 from autoopt_reports.view import units
 from autoopt_reports.view.closing import ROOFS
-from autoopt_reports.view.text import Number, Phrase, name, number, say
+from autoopt_reports.view.text import Number, Phrase, Placed, name, number, say
 
 Labelled = tuple[str, Number]
 Timed = Sequence[tuple[str, str, Configuration]]
@@ -33,20 +33,10 @@ def _quotient(value: float, form: units.Formatter, *paths: str) -> Number:
 
 
 class Roofline:
-    """Peaks as roofs, operators as points, and the speed of the step before and after.
+    """Peaks as roofs, operators as points, and the speed of the step before and after."""
 
-    Args:
-        base: pointer of the rounds.
-    """
-
-    def __init__(
-        self,
-        peaks: Peaks,
-        rounds: tuple[Round, ...],
-        configurations: Timed,
-        base: str,
-    ) -> None:
-        at, last = "/environment/peaks", len(rounds) - 1
+    def __init__(self, peaks: Peaks, rounds: Sequence[Placed], configurations: Timed) -> None:
+        at = "/environment/peaks"
         self.roofs: tuple[Labelled, ...] = tuple(
             (label, number(getattr(peaks, field), units.flops, f"{at}/{field}"))
             for label, field in ROOFS
@@ -54,9 +44,9 @@ class Roofline:
         )
         self.bandwidth = number(peaks.memory_bytes_per_second, units.bandwidth, f"{at}/memory_bytes_per_second")
         points, self.unplaced = list[Point](), 0
-        for index, when in {0: "before", last: "after" if last else "before"}.items() if rounds else ():
-            path = f"{base}/{index}" if base.endswith("rounds") else base
-            ranked = sorted(enumerate(rounds[index].operators), key=lambda item: -item[1].seconds)[:8]
+        ends = [("before", *placed) for placed in rounds[:1]] + [("after", *placed) for placed in rounds[1:][-1:]]
+        for when, path, round_ in ends:
+            ranked = sorted(enumerate(round_.operators), key=lambda item: -item[1].seconds)[:8]
             for place, each in ranked:
                 if each.flops and each.bytes and each.seconds > 0:
                     points.append(Point(each, each.flops, each.bytes, when, f"{path}/operators/{place}"))
@@ -71,9 +61,9 @@ class Roofline:
         self.headline = _headline(self.roofs, self.steps, self.points)
 
 
-def roofline_view(peaks: Peaks, rounds: tuple[Round, ...], configurations: Timed, base: str) -> Roofline | None:
+def roofline_view(peaks: Peaks, rounds: Sequence[Placed], configurations: Timed) -> Roofline | None:
     """None where neither a roof nor an operator was measured."""
-    found = Roofline(peaks, rounds, configurations, base)
+    found = Roofline(peaks, rounds, configurations)
     return found if found.roofs or found.points or found.steps else None
 
 

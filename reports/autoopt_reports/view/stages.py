@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autoopt.records import Resource, Round, Stage
 from autoopt_reports.view import units
-from autoopt_reports.view.text import Name, Number, Phrase, name, number, say
+from autoopt_reports.view.text import Name, Number, Phrase, Placed, name, number, say
 
 COMPUTE = Resource.DEVICE
 
@@ -59,17 +60,16 @@ REST = "not attributed"
 
 
 class StagesView:
-    """Where the time of the first round and of the last one went. ``base``: their pointer."""
+    """Where the time of the first round and of the last one went."""
 
-    def __init__(self, rounds: tuple[Round, ...], base: str) -> None:
-        first, last = 0, len(rounds) - 1
-        after, path = rounds[last], _path(base, last)
+    def __init__(self, rounds: Sequence[Placed]) -> None:
+        (first, before), (path, after), moved = rounds[0], rounds[-1], len(rounds) > 1
         # A colour for each stage: first those that stand in the bars, so that these differ while there are enough.
-        stages = [stage for round_ in (rounds[first], after) for stage in round_.stages]
+        stages = [stage for round_ in (before, after) for stage in round_.stages]
         ordered = dict.fromkeys(stage.name for stage in [*(s for s in stages if s.exposed_seconds), *stages])
         colours = {stage: place for place, stage in enumerate(ordered)}
-        picks = [(first, "profile")] if first == last else [(first, "profile before"), (last, "profile after")]
-        bars = (_bar(rounds[i], _path(base, i), when, colours) for i, when in picks)
+        whens = ("profile before", "profile after") if moved else ("profile",)
+        bars = (_bar(*placed, when, colours) for placed, when in zip((rounds[0], rounds[-1]), whens, strict=False))
         self.bars = tuple(bar for bar in bars if bar.segments)
         shown = {str(segment.label) for bar in self.bars for segment in bar.segments}
         self.legend: list[tuple[Name | str, str]] = [
@@ -77,15 +77,11 @@ class StagesView:
         ]
         if any(segment.label == REST for bar in self.bars for segment in bar.segments):
             self.legend.append((REST, "rest"))
-        self.headline = _headline(after, path, moved=first != last)
-        self.rows_before = _rows(rounds[first], _path(base, first), colours)
-        self.rows_after = _rows(after, path, colours) if first != last else ()
+        self.headline = _headline(after, path, moved=moved)
+        self.rows_before = _rows(before, first, colours)
+        self.rows_after = _rows(after, path, colours) if moved else ()
         self.idle = _idle(after, path)
         self.run = run_view(after, path)
-
-
-def stages_view(rounds: tuple[Round, ...], base: str = "/rounds") -> StagesView | None:
-    return StagesView(rounds, base) if rounds else None
 
 
 def run_view(round_: Round, path: str) -> RunView | None:
@@ -112,12 +108,7 @@ def run_view(round_: Round, path: str) -> RunView | None:
     return RunView(headline, tuple(rows), missing)
 
 
-def _path(base: str, index: int) -> str:
-    """The pointer of a round: in a list of rounds, or the only one of a profile."""
-    return f"{base}/{index}" if base.endswith("rounds") else base
-
-
-def _bar(round_: Round, path: str, when: str, colours: dict[str, int]) -> StepBar:
+def _bar(path: str, round_: Round, when: str, colours: dict[str, int]) -> StepBar:
     segments = []
     paths, covered = [], 0.0
     for index, stage in enumerate(round_.stages):

@@ -14,9 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, overload
 
-from autoopt.records import Change, Configuration, Estimate, EstimateKind
+from autoopt.records import Change, Configuration, Estimate, EstimateKind, Round
 from autoopt_reports.view import units
 
+Placed = tuple[str, Round]
+"""A profile, and its pointer before it."""
 LONGEST_SENTENCES = 900
 """Of what autoopt says itself: its sentences with their figures are not cut in the middle."""
 
