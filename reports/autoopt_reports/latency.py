@@ -195,15 +195,10 @@ def _plane(found: Latency, proven: Sequence[Served], ys: Sequence[float], label:
 
 def _mark(found: Latency, f: Frame, served: Served, x: float, y: float) -> Mark:
     taken, base = served.name == found.chosen, served.name == "as it is"
-    kind, shape = ("final", "diamond") if taken else ("baseline", "square") if base else ("kept", "circle")
-    if not served.front and not taken and not base:
-        kind, shape = "rejected", "ring"
-    at = f.x.at(x)
+    kind = "final" if taken else "baseline" if base else "kept" if served.front else "rejected"
     words = served.name + (" · knee" if served.knee else "")
     tip = say(f"{words}: P95 {milliseconds(x)}, {y:.3g}".replace("{", "(").replace("}", ")"))
-    return Mark(
-        at, f.y.at(y), kind, shape, tip, words if taken or base or served.knee else "", "end" if at > 60 else "start"
-    )
+    return f.mark(x, y, kind, tip, words if taken or base or served.knee else "")
 
 
 def page(found: Latency) -> str:

@@ -105,9 +105,13 @@ class Path:
     fill: bool = False
 
 
+SHAPES = {"baseline": "square", "final": "diamond", "kept": "circle", "after": "circle", "failed": "cross"}
+"""The shape of a mark by its kind; that of any other kind is a ring."""
+
+
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A point with a tip. ``shape``: circle, square, diamond, cross or ring."""
+    """A point with a tip."""
 
     x: float
     y: float
@@ -154,6 +158,12 @@ class Frame:
 
     def path(self, points: Sequence[tuple[float, float]], kind: str) -> Path:
         return Path("M" + "L".join(f"{self.x.at(x) * 10:.0f} {self.y.at(y):.1f}" for x, y in points), kind)
+
+    def mark(self, x: float, y: float, kind: str, tip: Phrase, label: str = "", shape: str = "") -> Mark:
+        """A point; its label stands on the side that has room."""
+        at = self.x.at(x)
+        shape = shape or SHAPES.get(kind, "ring")
+        return Mark(at, self.y.at(y), kind, shape, tip, label, "end" if at > 60 else "start")
 
     def rule(self, value: float, kind: str, label: Phrase | str = "", anchor: str = "end", x1: float = 0) -> GuideLine:
         """A level line at a value of the y axis."""

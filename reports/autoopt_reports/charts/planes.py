@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoopt_reports.charts.plane import BESIDE, Frame, GuideLine, Mark, Path, Plane, frame, span
+from autoopt_reports.charts.plane import BESIDE, SHAPES, Frame, GuideLine, Mark, Path, Plane, frame, span
 from autoopt_reports.view import units
 from autoopt_reports.view.learning import Learning, Series
 from autoopt_reports.view.roofline import Roofline
@@ -13,8 +13,6 @@ from autoopt_reports.view.tradeoff import Spot, Tradeoff
 from autoopt_reports.view.trials import Predictions
 
 Unit = tuple[float, str]
-
-SHAPES = {"baseline": "square", "final": "diamond", "kept": "circle", "failed": "cross"}
 
 
 def _time(largest: float) -> Unit:
@@ -68,11 +66,8 @@ def scaling_chart(view: ScalingView) -> Plane:
         *([f.path([(1.0, 1.0), *told], "front")] if told else []),
     )
     marks = tuple(
-        Mark(f.x.at(x), f.y.at(y), kind, shape, say("{} processes: {}", row.processes, row.throughput.phrase))
-        for spots, rows, kind, shape in (
-            (told, view.forecast, "rejected", "ring"),
-            (values, view.rows, "final", "circle"),
-        )
+        f.mark(x, y, kind, say("{} processes: {}", row.processes, row.throughput.phrase), shape=shape)
+        for spots, rows, kind, shape in ((told, view.forecast, "rejected", ""), (values, view.rows, "final", "circle"))
         for (x, y), row in zip(spots, rows, strict=True)
     )
     return f.plane("processes", "throughput over one", paths, marks)
@@ -107,17 +102,10 @@ def tradeoff_chart(view: Tradeoff) -> Plane:
 
 def _spot_mark(f: Frame, spot: Spot) -> Mark:
     assert spot.x is not None
-    x = f.x.at(spot.x.value or 0.0)
     word = spot.kind if spot.kind in {"baseline", "final"} else ""
     word = f"{word} · knee".strip(" ·") if spot.knee else word
-    return Mark(
-        x,
-        f.y.at(spot.y.value or 0.0),
-        spot.kind,
-        SHAPES.get(spot.kind, "ring"),
-        say("{}: {}, {}", spot.label, spot.x, spot.y),
-        word,
-        "end" if x > 60 else "start",
+    return f.mark(
+        spot.x.value or 0.0, spot.y.value or 0.0, spot.kind, say("{}: {}, {}", spot.label, spot.x, spot.y), word
     )
 
 
@@ -132,8 +120,7 @@ def predictions_chart(view: Predictions) -> Plane:
             quiet.append(pair)
             continue
         tip = say("{}: predicted {}, measured {}", row.label, row.predicted.value, row.realized.value)
-        kind = "kept" if row.verdict == "kept" else "rejected"
-        marks.append(Mark(f.x.at(pair[0]), f.y.at(pair[1]), kind, "circle" if kind == "kept" else "ring", tip))
+        marks.append(f.mark(*pair, "kept" if row.verdict == "kept" else "rejected", tip))
     dots = (f.dots(quiet, "rejected"),) if quiet else ()
     diagonal, unit = f.path([(low, low), (high, high)], "diagonal"), (1.0, "×")
     return f.plane("predicted speedup", "measured speedup", [diagonal], marks, (), dots, unit, unit)
@@ -152,7 +139,7 @@ def roofline_chart(view: Roofline) -> Plane:
     )
     y_low, y_high = span([*ys, *([slope * x_low] if slope else [])], log=True, pad=0.06)
     f = frame((x_low, x_high), (y_low, y_high), 300, log_x=True, log_y=True)
-    paths, rules = [], []
+    paths, rules, tip = [], [], "{}, {}: {} at {}"
     if slope:
         top = max([flops for _, _, flops in roofs], default=y_high)
         paths.append(f.path([(x_low, slope * x_low), (top / slope, top)], "roof"))
@@ -162,12 +149,8 @@ def roofline_chart(view: Roofline) -> Plane:
     for when, speed in view.steps:
         rules.append(f.rule(speed.value or y_low, when, say("step " + when + " {}", speed), "start"))
     marks = tuple(
-        Mark(
-            f.x.at(p.intensity.value or x_low),
-            f.y.at(p.speed.value or y_low),
-            p.when,
-            "ring" if p.when == "before" else "circle",
-            say("{}, {}: {} at {}", p.label, p.when, p.speed, p.intensity),
+        f.mark(
+            p.intensity.value or x_low, p.speed.value or y_low, p.when, say(tip, p.label, p.when, p.speed, p.intensity)
         )
         for p in view.points
     )
@@ -186,7 +169,7 @@ def search_chart(view: SearchSection) -> Plane | None:
     line.append((end, timed[-1][2]))
     failed, marks = (
         [
-            Mark(f.x.at(at), f.y.at(best), verdict, SHAPES[verdict], say(tip, mark.label, mark.at, mark.best))
+            f.mark(at, best, verdict, say(tip, mark.label, mark.at, mark.best))
             for mark, at, best in timed
             if mark.verdict == verdict
         ]
@@ -208,16 +191,12 @@ def tuning_chart(view: TuningView) -> Plane | None:
         return None
     target = [view.target.value] if view.target.value is not None else []
     f = frame((0.0, max(row.number for row, _ in seen) + 1.0), span([*(y for _, y in seen), *target]), 200)
-    shapes = {"final": "diamond", "baseline": "square", "reached": "circle", "failed": "cross"}
-    kinds = {"final": "final", "baseline": "baseline", "reached": "kept", "failed": "failed"}
+    kinds, tip = (
+        {"final": "final", "baseline": "baseline", "reached": "kept", "failed": "failed"},
+        ": {}, target after {}",
+    )
     marks = tuple(
-        Mark(
-            f.x.at(row.number),
-            f.y.at(y),
-            kinds.get(row.kind, "rejected"),
-            shapes.get(row.kind, "ring"),
-            say(row.state + ": {}, target after {}", row.metric, row.seconds),
-        )
+        f.mark(row.number, y, kinds.get(row.kind, "rejected"), say(row.state + tip, row.metric, row.seconds))
         for row, y in seen
     )
     rules = tuple(f.rule(y, "target", say("target {}", view.target)) for y in target)
@@ -237,11 +216,10 @@ def law_chart(view: ModelScalingView, law: LawView) -> Plane | None:
     band = f.area([(x, max(least, low), min(most, high)) for x, _, least, most in law.line], "after")
     paths = (band, f.path([(x, y) for x, y, _, _ in law.line], "after")) if law.line else ()
     marks = tuple(
-        Mark(
-            f.x.at(x),
-            f.y.at(y),
+        f.mark(
+            x,
+            y,
             "baseline" if row.size.text == AS_IT_IS else "kept",
-            "square" if row.size.text == AS_IT_IS else "circle",
             say("{}: {} parameters, {}", row.size, row.parameters, row.seconds if law.of == "seconds" else row.metric),
         )
         for row, x, y in spots
