@@ -25,26 +25,19 @@ Claim = Literal[
 Mode = Literal["max", "min"]
 
 # From the weakest claim to the strongest: a plan may claim what the weakest of its changes may.
-_ORDER: tuple[Claim, ...] = (
-    "lost", "not_tested", "undecided", "same_path", "reached", "not_inferior", "equivalent", "rounding",
-    "same_losses", "identical",
-)  # fmt: skip
-
 SHORT: dict[Claim, str] = {
-    "identical": "identical training",
-    "same_losses": "same losses",
-    "rounding": "equivalent training",
-    "equivalent": "same quality",
-    "not_inferior": "quality no worse",
-    "reached": "same target reached",
-    "same_path": "losses within the tolerance",
-    "undecided": "quality undecided",
-    "not_tested": "quality not tested",
     "lost": "quality lost",
+    "not_tested": "quality not tested",
+    "undecided": "quality undecided",
+    "same_path": "losses within the tolerance",
+    "reached": "same target reached",
+    "not_inferior": "quality no worse",
+    "equivalent": "same quality",
+    "rounding": "equivalent training",
+    "same_losses": "same losses",
+    "identical": "identical training",
     "nothing": "unchanged",
 }
-
-
 # ``trained`` is described by what its trainings showed, as documents without a level are.
 _BY_LEVEL: dict[str | None, Claim] = {"identical": "identical", "equivalent": "rounding", "undecided": "undecided"}
 
@@ -109,7 +102,7 @@ def quality_view(result: Result) -> QualityView:
         claims.append(
             (claim_of(quality, mode), quality, f"/trials/{found[0]}/quality" if found else "", change.strategy)
         )
-    claim, quality, path, strategy = min(claims, key=lambda item: _ORDER.index(item[0]))
+    claim, quality, path, strategy = min(claims, key=lambda item: [*SHORT].index(item[0]))
     whole = result.quality
     # A metric of the whole plan says less than the same losses of each change, unless it says that one was lost.
     more = whole is not None and (claim not in ("identical", "same_losses") or whole.passed is False)
