@@ -120,7 +120,7 @@ def _quality(state: State) -> str:
 
 def _phases(state: State, elapsed: float, budget: float, width: int) -> Text:
     text = Text(" ")
-    here = PHASES.index(state.phase) if state.phase in PHASES else -1
+    here = [*PHASES].index(state.phase) if state.phase in PHASES else -1
     for place, phase in enumerate(PHASES):
         done = place < here or state.finished
         now = place == here and not state.finished

@@ -16,7 +16,7 @@ from autoopt import events
 from autoopt.events import Event
 from autoopt.records import Estimate, Speedup, Verdict
 from autoopt_reports.frame import draw
-from autoopt_reports.state import State
+from autoopt_reports.state import PHASES, State
 from autoopt_reports.terminal import (
     clock_text,
     console_for,
@@ -36,13 +36,6 @@ from autoopt_reports.view.text import change_name, name, throughput
 WIDTH = 100
 """Characters of a line; a longer message goes on in the next one, below its own beginning."""
 _UNMEASURED = {Verdict.NOT_APPLICABLE: "not applicable", Verdict.NOT_TRIED: "not tried"}
-_PHASES: dict[str, str] = {
-    "benchmark": "measuring the baseline",
-    "simplify": "measuring each stage and its ceiling",
-    "optimize": "trying changes",
-    "ablate": "removing each kept change once",
-    "verify": "training baseline and plan",
-}
 
 
 class View:
@@ -215,7 +208,7 @@ def describe(event: Event) -> str:
             return f"device {seen.device}: {name(seen.device_name or 'unnamed', 60)}{cores}{_torch(seen.torch)}"
         case events.PhaseStarted():
             round_ = f", round {event.round}" if event.round else ""
-            return f"{event.phase}{round_}: {name(event.detail) if event.detail else _PHASES[event.phase]}"
+            return f"{event.phase}{round_}: {name(event.detail) if event.detail else PHASES[event.phase]}"
         case events.BaselineMeasured(baseline=baseline):
             step, rate = baseline.step_seconds, throughput(baseline, "/baseline")
             measured = [units.duration(step.p50) + " a step"] if step else []

@@ -11,7 +11,14 @@ from autoopt.events import Event
 from autoopt.records import Configuration, Estimate, Noise, Round, Speedup, Trial, Verdict
 from autoopt_reports.view.quality import claim_of
 
-PHASES: tuple[events.Phase, ...] = ("benchmark", "simplify", "optimize", "ablate", "verify")
+PHASES: dict[events.Phase, str] = {
+    "benchmark": "measuring the baseline",
+    "simplify": "measuring each stage and its ceiling",
+    "optimize": "trying changes",
+    "ablate": "removing each kept change once",
+    "verify": "training baseline and plan",
+}
+"""Phases in their order, each with its work."""
 
 
 @dataclass(slots=True)
