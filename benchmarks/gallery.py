@@ -17,7 +17,7 @@ from pathlib import Path
 from autoopt.errors import DocumentError, EnvironmentLacks
 from autoopt.records import Result, ValidationError
 from autoopt_reports import html
-from autoopt_reports.view import report_view
+from autoopt_reports.view import Report
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 FLAGS = (
@@ -63,7 +63,7 @@ def exhibit(path: Path, out: Path) -> Exhibit:
     """Renders one run into ``out``."""
     stem = (path if path.is_dir() else path.parent).resolve().name
     result = elsewhere(load(path), stem)
-    view = report_view(result)
+    view = Report(result)
     page = html.write(result, out / f"{stem}.html")
     machine = result.environment.device_name or result.environment.cpu or result.environment.device
     qualifiers = ", ".join(str(piece) for piece in view.verdict.qualifiers)

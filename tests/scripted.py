@@ -49,19 +49,19 @@ if __name__ == "__main__":
 '''
 
 
+def places(text: str, start: str) -> list[Place]:
+    """Lines of the calls whose source begins so."""
+    calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    found = [node for node in calls if (ast.get_source_segment(text, node) or "").startswith(start)]
+    assert found, f"no call {start!r}"
+    return [Place(file="train.py", line=node.lineno, end_line=node.end_lineno or 0) for node in found]
+
+
 def sites_in(
     folder: Path, text: str, command: tuple[str, ...] = ("python", "train.py"), **wanted: tuple[str, str]
 ) -> Sites:
     """A script written to a folder, and sites at the calls whose source begins so: kind to (call, its source)."""
     (folder / "train.py").write_text(text)
-    tree = ast.parse(text)
-
-    def lines(start: str) -> dict[str, Any]:
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and (ast.get_source_segment(text, node) or "").startswith(start):
-                return {"file": "train.py", "line": node.lineno, "end_line": node.end_lineno}
-        raise AssertionError(f"no call {start!r}")
-
     kinds: dict[SiteKind, tuple[str, str]] = {
         "loader_training": ("DataLoader", "DataLoader("),
         "model": ("Linear", "nn.Linear("),
@@ -71,8 +71,8 @@ def sites_in(
     }
     found = []
     for kind, (call, start) in {**kinds, **wanted}.items():  # type: ignore[dict-item]
-        used = (Place(**lines("model(")),) if kind == "model" and "model(" in text else ()
-        found.append(Site(kind=kind, call=call, used=used, **lines(start)))
+        used = tuple(places(text, "model(")[:1]) if kind == "model" and "model(" in text else ()
+        found.append(Site(**places(text, start)[0].model_dump(), kind=kind, call=call, used=used))
     return Sites(command=command, cwd=str(folder), sites=tuple(found))
 
 

@@ -121,6 +121,13 @@ class TrialContext:
             self.setup_seconds = self.device.now() - began
         return self._training
 
+    def take(self, make: Callable[[], Any]) -> None:
+        """Goes on with another training, in place of the assembled one."""
+        self.close()
+        began = perf_counter()
+        self._training = make()
+        self.build_seconds, self.setup_seconds = perf_counter() - began, 0.0
+
     def restart(self, seed: int | None = None) -> LiveTraining:
         """A run from its first step again, from weights built afresh.
 

@@ -14,7 +14,7 @@ from autoopt.options import Options
 from autoopt.records import Profile, Result, StopReason
 from autoopt.trackers import following
 from autoopt_reports import console, html
-from autoopt_reports.live import PlainView, QuietView, make_view
+from autoopt_reports.live import PlainView, View, make_view
 
 REPORT_FILE = "report.html"
 PROFILE_FILE = "profile.html"
@@ -45,9 +45,9 @@ def follow(search: Callable[[list[Listener]], Result], options: Options) -> int:
     return INTERRUPTED if result.stop.reason is StopReason.INTERRUPTED else 0
 
 
-def lines_view(options: Options) -> QuietView | PlainView:
+def lines_view(options: Options) -> View:
     """A view of a profile while it is made: a line for each thing that is known; of quiet ones nothing."""
-    return QuietView() if options.quiet else PlainView(sys.stderr, time.monotonic)
+    return View() if options.quiet else PlainView(sys.stderr, time.monotonic)
 
 
 def finish_profile(profile: Profile, options: Options) -> int:

@@ -27,8 +27,21 @@ def apply_patch(result: Result, *, revert: bool = False) -> tuple[str, ...]:
         UsageError: the run has no patch, or the files are not as they were; nothing is changed then.
         EnvironmentLacks: git is not installed.
     """
-    diff, folder = _diff(result), _folder(result)
-    return apply_diff(diff, folder, revert=revert)
+    if result.sites is None:
+        raise UsageError(
+            "this run was on a build(), which has no patch", hint="autoopt export RUN prints the winning plan as code"
+        )
+    if not result.best.plan.changes:
+        raise UsageError("the run kept no change: there is nothing to apply or revert")
+    if result.patch is None or not result.patch.diff:
+        raise UsageError(
+            "the run's patch is empty: no change was kept that a line of the script can say",
+            hint="autoopt run --plan RUN/plan.json -- COMMAND trains with what was kept",
+        )
+    folder = Path(result.sites.cwd)
+    if not folder.is_dir():
+        raise UsageError(f"the folder that the script ran in is not there: {folder}")
+    return apply_diff(result.patch.diff, folder, revert=revert)
 
 
 def apply_diff(diff: str, folder: Path, *, revert: bool = False) -> tuple[str, ...]:
@@ -81,29 +94,6 @@ def patched_texts(diff: str, folders: Sequence[Path]) -> dict[str, str]:
         if refused is not None:
             raise UsageError(f"the patch does not fit the files in {base}: {refused}")
         return {str(base / name): (scratch / name).read_text(encoding="utf-8") for name in new}
-
-
-def _diff(result: Result) -> str:
-    if result.sites is None:
-        raise UsageError(
-            "this run was on a build(), which has no patch", hint="autoopt export RUN prints the winning plan as code"
-        )
-    if not result.best.plan.changes:
-        raise UsageError("the run kept no change: there is nothing to apply or revert")
-    if result.patch is None or not result.patch.diff:
-        raise UsageError(
-            "the run's patch is empty: no change was kept that a line of the script can say",
-            hint="autoopt run --plan RUN/plan.json -- COMMAND trains with what was kept",
-        )
-    return result.patch.diff
-
-
-def _folder(result: Result) -> Path:
-    assert result.sites is not None
-    folder = Path(result.sites.cwd)
-    if not folder.is_dir():
-        raise UsageError(f"the folder that the script ran in is not there: {folder}")
-    return folder
 
 
 def _git(folder: Path, diff: str, *, revert: bool, check: bool) -> str | None:

@@ -11,7 +11,7 @@ from typing import Literal
 from autoopt.errors import DocumentError, UsageError
 from autoopt.records import Estimate, Record, Result, ValidationError
 from autoopt.records.base import Z
-from autoopt.records.sessions import Session, Sessions
+from autoopt.records.headline import Session, Sessions
 from autoopt.search.accept.trainings import next_session
 
 
@@ -148,7 +148,14 @@ def added(run: Path, result: Result, new: Session | None) -> tuple[Session, ...]
         DocumentError: the file that is there cannot be read.
     """
     path = run / FILE
-    known = _read(path)
+    known: tuple[Session, ...] = ()
+    try:
+        known = Sessions.model_validate_json(path.read_bytes()).sessions
+    except FileNotFoundError:
+        pass
+    except ValidationError as error:
+        hint = "move it away to begin a new account"
+        raise DocumentError(f"{path} is not a document of sessions", detail=str(error), hint=hint) from error
     if not known:
         own = session_of(result)
         known = (own,) if own is not None else ()
@@ -191,16 +198,6 @@ def told(sessions: Sequence[Session], process_sd: float | None) -> str:
         f"{found.n} sessions; the next one is expected to measure {found.value:.2f}x {what} "
         f"(95 % prediction interval {found.low:.2f} to {found.high:.2f})"
     )
-
-
-def _read(path: Path) -> tuple[Session, ...]:
-    try:
-        return Sessions.model_validate_json(path.read_bytes()).sessions
-    except FileNotFoundError:
-        return ()
-    except ValidationError as error:
-        hint = "move it away to begin a new account"
-        raise DocumentError(f"{path} is not a document of sessions", detail=str(error), hint=hint) from error
 
 
 def _time(text: str) -> datetime:

@@ -15,7 +15,7 @@ import importlib.util
 import inspect
 import sys
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.abc import InspectLoader
 from typing import Any
@@ -146,7 +146,9 @@ class Inliner:
 
     def want(self, module: str, name: str) -> str:
         """Collects a top-level definition with all that it needs; the name that it has in the script."""
-        known = self._read(module)
+        known = self._modules.get(module)
+        if known is None:
+            known = self._modules[module] = _parse(module, self.known)
         if name not in known.defined:
             if name in known.imported:
                 return self._follow_import(known, name)
@@ -188,11 +190,6 @@ class Inliner:
             self._renamed[(known.name, name)] = final
         return final
 
-    def _read(self, module: str) -> _Module:
-        if module not in self._modules:
-            self._modules[module] = _parse(module, self.known)
-        return self._modules[module]
-
     def definitions(self) -> list[str]:
         """The collected source, helpers before their users, each block without blank lines around it."""
         blocks = []
@@ -204,29 +201,22 @@ class Inliner:
         return blocks
 
     def import_lines(self) -> list[str]:
-        return import_lines(self.imports)
-
-
-def import_lines(imports: Iterable[tuple[str, str | None, str]]) -> list[str]:
-    """Sorted import statements: the standard library, an empty line, the rest."""
-    whole: set[str] = set()
-    parts: dict[str, set[str]] = {}
-    for module, attribute, name in imports:
-        if attribute is None:
-            whole.add(f"import {module}" + (f" as {name}" if name != module.split(".")[0] and name != module else ""))
-        else:
-            parts.setdefault(module, set()).add(attribute if name == attribute else f"{attribute} as {name}")
-    lines = sorted(whole) + [
-        f"from {module} import {', '.join(sorted(names, key=_case))}" for module, names in sorted(parts.items())
-    ]
-    standard = [line for line in lines if line.split()[1].split(".")[0] in sys.stdlib_module_names]
-    others = [line for line in lines if line not in standard]
-    return [*standard, *([""] if standard and others else []), *others]
-
-
-def _case(name: str) -> tuple[int, str]:
-    """The order that import sorters use: CONSTANTS, Classes, functions."""
-    return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)
+        """Sorted import statements: the standard library, an empty line, the rest."""
+        whole: set[str] = set()
+        parts: dict[str, set[str]] = {}
+        for module, attribute, name in self.imports:
+            if attribute is None:
+                renamed = name not in (module, module.split(".")[0])
+                whole.add(f"import {module}" + (f" as {name}" if renamed else ""))
+            else:
+                parts.setdefault(module, set()).add(attribute if name == attribute else f"{attribute} as {name}")
+        lines = sorted(whole)
+        for module, names in sorted(parts.items()):  # CONSTANTS, Classes, functions, as import sorters have them
+            ordered = sorted(names, key=lambda name: (not name.isupper(), not name[0].isupper(), name))
+            lines.append(f"from {module} import {', '.join(ordered)}")
+        standard = [line for line in lines if line.split()[1].split(".")[0] in sys.stdlib_module_names]
+        others = [line for line in lines if line not in standard]
+        return [*standard, *([""] if standard and others else []), *others]
 
 
 def _parse(module: str, known: Known) -> _Module:

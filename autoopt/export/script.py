@@ -92,6 +92,8 @@ def known_of(draft: Draft, facts: WorkloadFacts | None = None, build: str = "bui
     known |= {"self.configured": None} if not own["configures"] else {}
     known |= {"self.on_train_start": None} if not own["changes_training_loader"] else {}
     known |= {"names": None} if not (own["rebuilds"] or own["optimizer"]) else {}
+    known |= {"batch_size": None} if own["batch_size"] is None else {}  # arguments that say what is so without them
+    known |= {"non_blocking": False} if not own["non_blocking"] else {}
     return {**known, **_step(own, facts)} if facts is not None else known
 
 
@@ -267,7 +269,7 @@ def script(workload_spec: str, plan: Plan, registry: Registry, *, facts: Workloa
 
 _PRINTED = {
     "autoopt.export.printed.data": ("groups",),
-    "autoopt.export.printed.run": ("train", "arguments", "main"),
+    "autoopt.export.printed.run": ("Run", "train", "arguments", "main"),
 }
 """Names that a script is asked for: from outside, and by who runs it."""
 _NAMES = tuple(name for names in _PRINTED.values() for name in names)

@@ -7,7 +7,6 @@ it, so that an export needs neither torch nor the user's code. The plain script 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,18 +49,11 @@ def _snippet(change: Change, registry: Registry) -> Snippets:
         return Snippets(**known)
 
 
-CODED = ("lightning", "transformers")
+CODED = {"lightning": ("Lightning's arguments", "Optimized"), "transformers": ("TrainingArguments", "optimized")}
+"""Targets that code is printed for: the arguments that it goes beyond, and its name in ``_TRAINERS``."""
+_TRAINERS = "autoopt.export.printed.trainers"
 SAID_BY_CODE = frozenset({"warmup_steps", "warmup_ratio", "lr_scheduler_type"})
 """Arguments that a coded change brings itself, over the user's own schedule rather than in its place."""
-
-_PRINTED = {
-    "lightning": ("autoopt.export.printed.trainers", "Optimized"),
-    "transformers": ("autoopt.export.printed.trainers", "optimized"),
-}
-_TITLE = {
-    "lightning": "What Lightning's arguments cannot say of the plan that autoopt measured for {spec}.",
-    "transformers": "What TrainingArguments cannot say of the plan that autoopt measured for {spec}.",
-}
 
 
 @dataclass(frozen=True)
@@ -92,13 +84,20 @@ def trainer_code(result: Result, target: str, registry: Registry) -> Code:
     plan = Plan(changes=coded)
     homes = {type(registry[change.strategy]).__module__ for change in coded}
     draft = Draft(result.workload.spec, plan, registry.fold(plan), Inliner((*OURS, *homes)))
-    module, name = _PRINTED[target]
-    draft.inliner.reserve(name, module=module)
+    arguments, name = CODED[target]
+    draft.inliner.reserve(name, module=_TRAINERS)
     draft.inliner.known = known_of(draft)
-    draft.inliner.want(module, name)
+    draft.inliner.want(_TRAINERS, name)
     environment = draft.setup.flags.get("env", {})
     draft.notes += [f"{name}={value} must stand in the environment" for name, value in environment.items()]
-    return Code(_assembled(draft, target), frozenset(c.strategy for c in coded), tuple(draft.notes))
+    definitions = draft.inliner.definitions()  # first: their annotations may need an import
+    head = [f'"""What {arguments} cannot say of the plan that autoopt measured for {plain(draft.spec)}.', ""]
+    head += ["Of the plan:", *listed(plan.changes)] if plan.changes else ["Nothing: they say it all."]
+    notes = [line for note in draft.notes for line in commented(f"Not here: {note}")]
+    blocks = ["\n".join([*head, '"""', *notes]), "from __future__ import annotations"]
+    blocks.append("\n".join(draft.inliner.import_lines()))
+    text = "\n\n".join(blocks) + "\n\n\n" + "\n\n\n".join(definitions) + "\n"
+    return Code(text, frozenset(c.strategy for c in coded), tuple(draft.notes))
 
 
 def _can_be_coded(setup: Setup, target: str) -> bool:
@@ -107,16 +106,6 @@ def _can_be_coded(setup: Setup, target: str) -> bool:
     if target == "transformers":  # makes its loaders, its optimizer and its schedule itself
         beyond = beyond or bool(setup.loader or setup.optimizer or setup.scheduler or setup.collate or setup.sampler)
     return not beyond
-
-
-def _assembled(draft: Draft, target: str) -> str:
-    definitions = draft.inliner.definitions()  # first: their annotations may need an import
-    head = [f'"""{_TITLE[target].format(spec=plain(draft.spec))}', ""]
-    head += ["Of the plan:", *listed(draft.plan.changes)] if draft.plan.changes else ["Nothing: they say it all."]
-    notes = [line for note in draft.notes for line in commented(f"Not here: {note}")]
-    blocks = ["\n".join([*head, '"""', *notes]), "from __future__ import annotations"]
-    blocks.append("\n".join(draft.inliner.import_lines()))
-    return "\n\n".join(blocks) + "\n\n\n" + "\n\n\n".join(definitions) + "\n"
 
 
 TARGETS = ("pytorch", "lightning", "transformers", "accelerate")
@@ -149,7 +138,10 @@ def export(
     keys, notes = _merged(result, target, code)
     if code is not None and target == "lightning":
         keys["callbacks"] = [{"class_path": f"{module}.Optimized"}]
-    text = {"lightning": _lightning, "transformers": _transformers, "accelerate": _accelerate}[target](keys, notes)
+    if target == "transformers":
+        # for ``HfArgumentParser.parse_json_file``, or ``TrainingArguments(**json.load(file))``
+        return json.dumps(keys, indent=2) + "\n", tuple(notes)
+    text = {"lightning": _lightning, "accelerate": _accelerate}[target](keys, notes)
     return text, tuple(notes)
 
 
@@ -175,7 +167,9 @@ def _merged(result: Result, target: str, code: Code | None = None) -> tuple[Json
     """All keys of a target, a later change over an earlier one, and what is to be said."""
     keys: JsonDict = {}
     notes: list[str] = list(code.notes) if code is not None else []
-    for change in _changes(result):
+    known = {each.strategy: each for each in result.snippets}
+    for each in result.best.plan.changes:
+        change = known.get(each.strategy) or Snippets(strategy=each.strategy, setting=each.setting)
         recipe = getattr(change, target)
         if code is not None and change.strategy in code.covered:
             keys |= {k: v for k, v in (recipe or {}).items() if k != "_note" and k not in SAID_BY_CODE}
@@ -191,12 +185,6 @@ def _merged(result: Result, target: str, code: Code | None = None) -> tuple[Json
                 notes.append(f"{_titled(change)}: {key}={value} takes the place of {keys[key]}")
             keys[key] = value
     return keys, notes
-
-
-def _changes(result: Result) -> Iterator[Snippets]:
-    known = {each.strategy: each for each in result.snippets}
-    for change in result.best.plan.changes:
-        yield known.get(change.strategy) or Snippets(strategy=change.strategy, setting=change.setting)
 
 
 def _head(what: str, notes: list[str], lines: tuple[str, ...] = ()) -> list[str]:
@@ -215,11 +203,6 @@ def _lightning(keys: JsonDict, notes: list[str]) -> str:
     head = _head("For LightningCLI: python my_script.py fit --config FILE; in Python:", notes, (arguments,))
     body = ["trainer:", *_yaml(keys, 1)] if keys else ["trainer: {}"]
     return "\n".join([*head, *body]) + "\n"
-
-
-def _transformers(keys: JsonDict, notes: list[str]) -> str:
-    """JSON for ``HfArgumentParser.parse_json_file``, or ``TrainingArguments(**json.load(file))``."""
-    return json.dumps(keys, indent=2) + "\n"
 
 
 def _accelerate(keys: JsonDict, notes: list[str]) -> str:

@@ -175,10 +175,6 @@ def _dotted(node: cst.CSTNode) -> str | None:
     return None
 
 
-def _text(node: cst.CSTNode) -> str:
-    return cst.Module([]).code_for_node(node)
-
-
 class _Folder(cst.CSTTransformer):
     METADATA_DEPENDENCIES = (ExpressionContextProvider,)
 
@@ -206,6 +202,9 @@ class _Folder(cst.CSTTransformer):
 
     def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> cst.BaseExpression:
         return self._filled(original_node, updated_node)
+
+    def leave_Arg(self, original_node: cst.Arg, updated_node: cst.Arg) -> cst.Arg:
+        return updated_node.with_changes(keyword=original_node.keyword)
 
     def leave_Parameters(self, original_node: cst.Parameters, updated_node: cst.Parameters) -> cst.Parameters:
         every = [*updated_node.params, *updated_node.kwonly_params]
@@ -420,7 +419,7 @@ def _laid_out(call: cst.Call, arguments: list[cst.Arg]) -> cst.Call:
     if plain:
         plain[-1] = plain[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
     flat = call.with_changes(args=plain, whitespace_before_args=cst.SimpleWhitespace(""))
-    text = _text(flat)
+    text = cst.Module([]).code_for_node(flat)
     if "\n" not in text and len(text) <= WIDTH - 8:  # what stands before it is not counted
         return flat
     return broken(flat, "    ", 0)

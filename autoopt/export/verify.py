@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from math import isfinite, log
 from pathlib import Path
@@ -31,7 +30,7 @@ from autoopt.export.checked import (
     told,
 )
 from autoopt.options import Options
-from autoopt.records import Estimate, Objective, Plan, Record, Result
+from autoopt.records import Estimate, Plan, Record, Result
 from autoopt.records.headline import AGREEMENT
 from autoopt.records.messages import TrainingRun
 from autoopt.records.reading import read_result
@@ -40,7 +39,7 @@ from autoopt.script.command import Build, parse
 from autoopt.script.whole_run import WholeRun, turn_of, whole_runs
 from autoopt.search.accept.evidence import memory_limit
 from autoopt.search.accept.trainings import PATIENCE, Turns, ratio_of_pairs
-from autoopt.search.compare.arm import Arm, TrialArm, TrialProcess
+from autoopt.search.compare.arm import READY_SECONDS, Arm, TrialArm
 from autoopt.search.compare.comparison import Rule
 from autoopt.search.compare.contest import compare
 from autoopt.search.trial_runner import CONFIRMED, TrialRunner
@@ -49,22 +48,6 @@ from autoopt.trial.protocol import ScriptSpec, TrialSpec
 
 DEFAULT_SECONDS = 180.0
 """Of a verification, where the run had more."""
-
-
-class _Redirected:
-    """The trial's process, its training tasks answered by the script."""
-
-    def __init__(self, process: Any, script: str) -> None:
-        self._process, self._script = process, script
-
-    def call(self, task: str, *, timeout: float | None = None, **arguments: Any) -> Any:
-        name = task.rpartition(":")[2]
-        if name in ("warm_up", "run_block", "train_leg"):
-            task, arguments = f"autoopt.export.script_trial:{name}", {"script": self._script, **arguments}
-        return self._process.call(task, timeout=timeout, **arguments)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._process, name)
 
 
 def verify_run(
@@ -94,16 +77,24 @@ def verify_run(
     if against is not None:
         return compare_runs(result, read_result(against), str(against))
     limit = seconds if seconds is not None else min(options.budget_seconds, DEFAULT_SECONDS)
-    began = now().isoformat(timespec="seconds")
+    began, folder = now().isoformat(timespec="seconds"), run
     if result.sites is not None:
         found = verify_script(run, result, seconds=limit)
-        return with_sessions(run, result, found, began=began, ended=now().isoformat(timespec="seconds"))
+    else:
+        folder = (Path(run) if Path(run).is_dir() else Path(run).parent).resolve()
+        script = _exported(run, folder, result)
+        found = verify(result, script, seconds=limit, logs=folder / "logs")
+    return with_sessions(folder, result, found, began=began, ended=now().isoformat(timespec="seconds"))
+
+
+def _exported(run: Path, folder: Path, result: Result) -> Path:
+    """The run's script, which can be measured here."""
     if result.best.plan.processes > 1:
         raise UsageError(
             f"the plan trains in {result.best.plan.processes} processes, which its script leaves to autoopt train",
             hint=f"autoopt compare {result.workload.spec} --baseline BASE.json --candidate {Path(run) / 'plan.json'}",
         )
-    script = (Path(run) if Path(run).is_dir() else Path(run).parent).resolve() / "optimized_train.py"
+    script = folder / "optimized_train.py"
     if not script.is_file():
         raise UsageError(f"{run} holds no optimized_train.py", hint="name the directory of a finished run")
     import torch
@@ -113,8 +104,7 @@ def verify_run(
             f"the run was measured with torch {result.environment.torch}, this is {torch.__version__}",
             hint="a speedup holds for the versions it was measured with: optimize again",
         )
-    found = verify(result, script, seconds=limit, logs=script.parent / "logs")
-    return with_sessions(script.parent, result, found, began=began, ended=now().isoformat(timespec="seconds"))
+    return script
 
 
 def with_sessions(run: Path, result: Result, found: Checked, *, began: str, ended: str) -> Checked:
@@ -149,14 +139,11 @@ def verify(result: Result, script: Path, *, seconds: float, logs: Path) -> Check
     with Launcher() as launcher:
         runner = TrialRunner(launcher, base, registry, logs)
 
-        def scripted(process: Any) -> _Redirected:
-            return _Redirected(process, str(script))
-
         def start(plan: Plan, label: str) -> Arm:
             process = runner.launch(plan, f"verify-{label}")
-            return TrialArm(process if label == "incumbent" else scripted(process), plan)
+            return TrialArm(process if label == "incumbent" else scripted(process, script), plan)
 
-        headline = train_again(runner, scripted, result, until=began + seconds / 2, clock=time.monotonic)
+        headline = train_again(runner, script, result, until=began + seconds / 2, clock=time.monotonic)
         if headline.failed:
             return Checked(holds=False, detail=headline.detail, reported=throughput_of(result))
         left = seconds - (time.monotonic() - began)
@@ -194,15 +181,8 @@ def with_headline(throughput: Checked, headline: Headline, result: Result) -> Ch
     )
 
 
-AGAIN_SEEDS = 2000
-"""Above the seeds that search and verification of a run have seen."""
-
-MOST_PAIRS = 4
-"""Of trainings: a fifth narrows the interval by a tenth."""
 START_SECONDS = 20.0
 """To start both and to build them, about."""
-
-Wrap = Callable[[Any], TrialProcess]
 
 
 class Headline(Record):
@@ -222,22 +202,23 @@ def pair_seconds(result: Result) -> float | None:
 
 
 def train_again(
-    runner: TrialRunner, script: Wrap, result: Result, *, until: float, clock: Callable[[], float]
+    runner: TrialRunner, script: Path, result: Result, *, until: float, clock: Callable[[], float]
 ) -> Headline:
     """Trains pairs from fresh seeds, as many as fit the time.
 
     Args:
         runner: starts trials of the workload.
-        script: makes the trial's process train with the exported script.
+        script: the exported one.
         until: on the clock; a pair that does not fit is not begun.
     """
     each = pair_seconds(result)
     if each is None:
         return Headline(detail="the run has no time to a target, so only the throughput is compared")
     pairs: list[tuple[TrainingRun, TrainingRun]] = []
-    while len(pairs) < MOST_PAIRS and clock() + each <= until:
+    while len(pairs) < 4 and clock() + each <= until:  # a fifth narrows the interval by a tenth
+        seed = result.reproduce.seed + 2000 + len(pairs)  # above those that search and verification have seen
         try:
-            pairs.append(_pair(runner, script, result, result.reproduce.seed + AGAIN_SEEDS + len(pairs)))
+            pairs.append(_pair(runner, script, result, seed))
         except TrialFailed as failure:
             return Headline(detail=f"the training failed: {failure.reason}", failed=True)
     if not pairs:
@@ -250,10 +231,12 @@ def train_again(
 
 def summed_up(pairs: list[tuple[TrainingRun, TrainingRun]], result: Result) -> Headline:
     """The ratio of these trainings; a failure where the script misses a target that the baseline reaches."""
-    timed = [(_seconds(old, result.objective), _seconds(new, result.objective)) for old, new in pairs]
+    objective = result.objective
+    ends = [tuple(parts(run, objective.target, objective.mode) for run in pair) for pair in pairs]
+    timed = [tuple(None if end is None else end.seconds for end in pair) for pair in ends]
     missed = [run for (_, run), (old, new) in zip(pairs, timed, strict=True) if old is not None and new is None]
     if missed:
-        target = f"{result.objective.metric} {result.objective.target:g}"
+        target = f"{objective.metric} {objective.target:g}"
         where = f"in {missed[0].steps} steps from {len(missed)} of {len(pairs)} seeds"
         return Headline(detail=f"the script does not reach {target} {where}, where the baseline does", failed=True)
     both = [(old, new) for old, new in timed if old is not None and new is not None]
@@ -264,31 +247,35 @@ def summed_up(pairs: list[tuple[TrainingRun, TrainingRun]], result: Result) -> H
     return Headline(measured=ratio, detail=f"trained to the target, baseline to script by seed: {seen}")
 
 
-def _seconds(run: TrainingRun, objective: Objective) -> float | None:
-    found = parts(run, objective.target, objective.mode)
-    return found.seconds if found is not None else None
-
-
-def _pair(runner: TrialRunner, script: Wrap, result: Result, seed: int) -> tuple[TrainingRun, TrainingRun]:
+def _pair(runner: TrialRunner, script: Path, result: Result, seed: int) -> tuple[TrainingRun, TrainingRun]:
     times = (result.baseline.time_to_target_seconds, result.best.time_to_target_seconds)
     assert times[0] is not None
     assert times[1] is not None
     limit = PATIENCE * max(time.value for time in times if time is not None) + START_SECONDS
     arguments = {"max_seconds": limit, "target": result.objective.target, "confirm": CONFIRMED}
     with (
-        _frozen(runner, result.baseline.plan, "verify-baseline", seed) as one,
-        _frozen(runner, result.best.plan, "verify-script", seed) as other,
+        runner.trial(result.baseline.plan, "verify-baseline", seed) as one,
+        runner.trial(result.best.plan, "verify-script", seed) as other,
     ):
-        turns = Turns((one, script(other)), arguments, times[0].value, times[0].value / times[1].value)
-        return turns.run(seed % 2)
+        both = (one, scripted(other, script, whole=True))
+        return Turns(both, arguments, times[0].value, times[0].value / times[1].value).run(seed % 2)
 
 
-@contextmanager
-def _frozen(runner: TrialRunner, plan: Any, label: str, seed: int) -> Iterator[Any]:
-    with runner.trial(plan, label, seed) as process:
-        if getattr(process, "can_freeze", True):
-            process.freeze()
-        yield process
+def scripted(process: Any, script: Path, *, whole: bool = False) -> Any:
+    """The trial's process, which trains by the exported script from now on.
+
+    Args:
+        whole: to its own end, evaluated.
+
+    Raises:
+        TrialFailed: the script cannot be loaded or set up; the process is closed then.
+    """
+    try:
+        process.call("autoopt.export.script_trial:take_over", timeout=READY_SECONDS, script=str(script), whole=whole)
+    except TrialFailed:
+        process.close()
+        raise
+    return process
 
 
 UNTOUCHED, PATCHED = "untouched", "patched"

@@ -17,9 +17,6 @@ from torch import nn
 from autoopt.records import JsonDict
 from autoopt.script.frames import is_users, shown
 
-_DEEPEST = 4
-_FEW = 64
-"""Entries of a dictionary up to which its values are looked into."""
 _MOST_NODES = 100_000
 """Objects that a search for what grows reads: a second or so."""
 _GROWS = ("append", "appendleft", "extend", "insert", "add", "update", "setdefault", "put")
@@ -77,7 +74,7 @@ def growing_in(roots: Iterable[tuple[str, str, Any]]) -> dict[tuple[str, str], G
 
 
 def _within(file: str, name: str, word: str, value: Any, seen: set[int], depth: int) -> Iterator[Growing]:
-    if depth > _DEEPEST or id(value) in seen:
+    if depth > 4 or id(value) in seen:
         return
     if isinstance(value, torch.Tensor):
         if value.grad_fn is not None:
@@ -89,7 +86,7 @@ def _within(file: str, name: str, word: str, value: Any, seen: set[int], depth: 
         last = next(reversed(ordered), None)
         graphs = isinstance(last, torch.Tensor) and last.grad_fn is not None
         yield Growing(f"the length of {name} ({type(value).__name__})", word, file, len(value), "", graphs)
-        if isinstance(value, dict) and len(value) <= _FEW:
+        if isinstance(value, dict) and len(value) <= 64:  # those of larger ones are not looked into
             for key, held in list(value.items()):
                 if isinstance(key, str):
                     yield from _within(file, f"{name}[{key!r}]", key, held, seen, depth + 1)

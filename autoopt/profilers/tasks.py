@@ -31,13 +31,16 @@ def torch_profiler(live: Any, folder: str, steps: int) -> JsonDict:
     from autoopt.benchmark.trace import read_profile, write_trace
 
     _train(live, 2)
-    open_: list[Any] = []
 
-    def push(stage: str) -> None:
-        open_.append(torch.profiler.record_function(stage))
-        open_[-1].__enter__()
+    def ranged(stage: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)  # schedulers look for their mark on optimizer.step
+        def call(*args: Any, **keywords: Any) -> Any:
+            with torch.profiler.record_function(stage):
+                return function(*args, **keywords)
 
-    _with_ranges(live.training, push, lambda: open_.pop().__exit__(None, None, None))
+        return call
+
+    live.training.wrap_stages(ranged, ("data",))  # which torch's profiler names itself
     written = write_trace(live.training, Path(folder) / "torch", steps=min(steps, 5))
     found = read_profile(written["readable"])
     lines = [f"a step takes {1e3 * found['step_seconds']:.2f} ms"]
@@ -45,23 +48,6 @@ def torch_profiler(live: Any, folder: str, steps: int) -> JsonDict:
     lines += [str(text) for text in found["recommendations"]]
     lines.append(f"tensorboard --logdir {Path(folder) / 'torch'}")
     return {"file": written["readable"], "lines": lines}
-
-
-def _with_ranges(training: Any, push: Callable[[str], Any], pop: Callable[[], Any]) -> None:
-    """Puts a range around each stage of a training but the wait for data, which torch's profiler names itself."""
-
-    def ranged(stage: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)  # schedulers look for their mark on optimizer.step
-        def call(*args: Any, **keywords: Any) -> Any:
-            push(stage)
-            try:
-                return function(*args, **keywords)
-            finally:
-                pop()
-
-        return call
-
-    training.wrap_stages(ranged, ("data",))
 
 
 @drives

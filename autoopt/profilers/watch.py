@@ -28,12 +28,8 @@ LEAST_STEPS, LEAST_SECONDS = 8, 0.25
 """Of a window, until there are so many windows that neighbours are joined and each is twice as long."""
 FEWEST, MOST = 6, 32
 """Windows: two thirds are compared, of at least two each; more are joined in pairs."""
-_PART = 0.05
-"""Of a step: a stage that takes less says nothing of the machine."""
 _WORTH = 0.01
 """A change below this is not worth telling, as a gain below it is not worth keeping."""
-_TAIL = 0.05
-"""Share of the slopes beyond each end of their interval."""
 _EXPLAINS = 0.1
 """Share of the slowdown below which a counter is no cause of it."""
 _MIB = 2**20
@@ -328,7 +324,7 @@ def growth(name: str, unit: str, steps: Sequence[float], values: Sequence[float]
         for early in range(count)
         for late in range(early + half, count)
     )
-    at = int(_TAIL * len(slopes))
+    at = int(0.05 * len(slopes))  # beyond each end of the 90 % interval
     middle, low, high = median(slopes), slopes[at], slopes[-1 - at]
     apart = last[len(last) // 4] > first[-1 - len(first) // 4] * (1 + _WORTH)
     return Growth(
@@ -338,13 +334,13 @@ def growth(name: str, unit: str, steps: Sequence[float], values: Sequence[float]
 
 
 def _common(windows: Sequence[Window]) -> list[float]:
-    """How much slower than usual each window's stages were alike: at the median of those that take part of a step.
+    """How much slower than usual a window's stages were alike: at the median of those with 5 % of a step or more.
 
     One stage alone that grows slower does not move the median of three; the machine slows them all.
     """
     whole = sum(each.seconds for each in windows)
     names = {name for each in windows for name in each.stages}
-    large = [name for name in names if sum(each.stages.get(name, 0.0) for each in windows) >= _PART * whole]
+    large = [name for name in names if sum(each.stages.get(name, 0.0) for each in windows) >= 0.05 * whole]
     if len(large) < 3:
         return [1.0] * len(windows)
     each_step = {name: [each.stages.get(name, 0.0) / each.steps for each in windows] for name in large}

@@ -1,4 +1,4 @@
-"""The headline of a run: one record, of which everything on the first screen is."""
+"""The headline of a run, one record of which everything on the first screen is, and sessions that measured it again."""
 
 from __future__ import annotations
 
@@ -67,11 +67,6 @@ class Headline(Record):
             raise ValueError(f"an interval has two ends and two pairs of trainings at least, got {self}")
 
     @property
-    def point(self) -> bool:
-        """Whether there is no interval."""
-        return self.low is None
-
-    @property
     def estimate(self) -> Estimate | None:
         """With its interval; None of a point."""
         if self.low is None or self.high is None:
@@ -137,3 +132,29 @@ class Headline(Record):
 def differ(one: float, other: float) -> float:
     """How far two speedups lie apart, in log speedup."""
     return abs(math.log(one / other))
+
+
+SessionKind = Literal["to_target", "per_step", "whole_runs"]
+
+
+class Session(Record):
+    """One session of measurements on one machine.
+
+    ``began``, ``ended``: ISO 8601, UTC. ``value``: speedup, geometric mean over its ``n`` repeats: pairs of trainings
+    to the target, pairs of whole runs of a script, or pairs of processes where only a step was measured. ``run``: the
+    session of the run itself.
+    """
+
+    began: str
+    ended: str
+    kind: SessionKind
+    value: float
+    n: int
+    run: bool = False
+
+
+class Sessions(Record):
+    """sessions.json of a run directory: when its result was measured, and what each session said."""
+
+    schema_version: Literal[1] = 1
+    sessions: tuple[Session, ...] = ()

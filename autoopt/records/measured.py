@@ -211,3 +211,20 @@ class Speedup(Record):
     throughput: Estimate | None = None
     end_to_end_verified: bool = False
     detail: str = ""
+
+
+class Sharing(Record):
+    """A plan's throughput next to neighbours that train the same, over that of the same process with them stopped.
+
+    ``places``: where the processes ran; ``beside``: the ratio of each, None where it was not measured. ``floor``: the
+    noise floor of the run, which the effect is held against. ``allowed``: candidates are examined side by side on this
+    plan; ``reason``: why, or why not.
+    """
+
+    plan: Plan = Plan()
+    places: tuple[str, ...] = ()
+    beside: tuple[Estimate | None, ...] = ()
+    floor: float | None = None
+    allowed: bool = False
+    reason: str = ""
+    seconds: float = 0.0

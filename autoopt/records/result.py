@@ -10,9 +10,8 @@ from autoopt.records.base import Change, Estimate, StopReason
 from autoopt.records.distributed import Scaling
 from autoopt.records.drift import Drift
 from autoopt.records.machine import Environment
-from autoopt.records.measured import Ablation, Configuration, Decided, Noise, Quality, Speedup, Trial
+from autoopt.records.measured import Ablation, Configuration, Decided, Noise, Quality, Sharing, Speedup, Trial
 from autoopt.records.model_scaling import ModelScaling
-from autoopt.records.parallel import Sharing
 from autoopt.records.pipeline import Round
 from autoopt.records.record import JsonDict, Record
 from autoopt.records.script import ScriptPatch, Sites

@@ -12,8 +12,8 @@ import numpy as np
 
 from autoopt.errors import Interrupted, TrialFailed, WorkloadError
 from autoopt.records import Estimate, Noise, Plan
+from autoopt.records.measured import Sharing
 from autoopt.records.messages import Block
-from autoopt.records.parallel import Sharing
 from autoopt.search.budget_allocation import TimeLimits
 from autoopt.search.compare.arena import Clock, LiveArm, block_length, row_of
 from autoopt.search.compare.arm import Arm

@@ -27,9 +27,9 @@ from autoopt.records import (
 )
 from autoopt.records.distributed import Scaling
 from autoopt.records.facts import WorkloadFacts
+from autoopt.records.measured import Sharing
 from autoopt.records.messages import TrainingRun
 from autoopt.records.model_scaling import ModelScaling
-from autoopt.records.parallel import Sharing
 from autoopt.records.tuning import Tuning
 from autoopt.registry import Registry
 from autoopt.script.sayable import own_setup

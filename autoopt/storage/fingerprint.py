@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import platform
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -77,41 +77,52 @@ def source_hashes(file: Path, root: Path | None = None) -> dict[str, str]:
         path relative to the root to the first 16 digits of its SHA-256.
     """
     root = root or file.parent
-    waiting, hashes = [file], dict[str, str]()
-    while waiting and len(hashes) < MOST_FILES:
-        path = waiting.pop()
-        name = path.relative_to(root).as_posix()
+    return {path.relative_to(root).as_posix(): _hash(source) for path, source in imported_files([file], [root])}
+
+
+def imported_files(first: Sequence[Path], roots: Sequence[Path]) -> Iterator[tuple[Path, bytes]]:
+    """Modules and those that they import, one after the other, each with its source; none of them is run.
+
+    Args:
+        first: the modules.
+        roots: folders that imports are looked for in; what lies outside them is left out.
+    """
+    waiting, seen = list(first), set[Path]()
+    while waiting and len(seen) < MOST_FILES:
+        path = waiting.pop(0)
+        if path in seen:
+            continue
+        seen.add(path)
         try:
             source = path.read_bytes()
         except OSError:
             continue
-        hashes[name] = _hash(source)
-        waiting += [
-            found for found in _imported(source, path, root) if found.relative_to(root).as_posix() not in hashes
-        ]
-    return hashes
+        yield path, source
+        waiting += _imported(source, path, roots)
 
 
 def _hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-def _imported(source: bytes, path: Path, root: Path) -> Iterator[Path]:
+def _imported(source: bytes, path: Path, roots: Sequence[Path]) -> Iterator[Path]:
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield from _files(root, alias.name.split("."))
-        elif isinstance(node, ast.ImportFrom):
-            base = path.parents[node.level - 1] if 0 < node.level <= len(path.parents) else root
-            if base == root or root in base.parents:
-                parts = (node.module or "").split(".") if node.module else []
-                yield from _files(base, parts)
+            for root in roots:
                 for alias in node.names:
-                    yield from _files(base, [*parts, alias.name])
+                    yield from _files(root, alias.name.split("."))
+        elif isinstance(node, ast.ImportFrom):
+            relative = 0 < node.level <= len(path.parents)
+            for base in (path.parents[node.level - 1],) if relative else roots:
+                if any(base == root or root in base.parents for root in roots):
+                    parts = (node.module or "").split(".") if node.module else []
+                    yield from _files(base, parts)
+                    for alias in node.names:
+                        yield from _files(base, [*parts, alias.name])
 
 
 def _files(base: Path, parts: list[str]) -> Iterable[Path]:

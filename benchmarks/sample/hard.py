@@ -37,7 +37,7 @@ def out_of_memory() -> r.Result:
             "decided": (),
             "best": configuration(plan, 0.3996, 8.9, 79.1, 0.9309, 1),
             "snippets": SNIPPETS[:1],
-            "speedup": r.Speedup(time_to_target=r.Estimate(value=1.03, low=0.991, high=1.072, n=3), throughput=None),
+            "speedup": r.Speedup(throughput=r.Estimate(value=1.03, low=0.991, high=1.072, n=3)),
             "stop": r.Stop(reason=r.StopReason.BUDGET),
             "warnings": ("peak memory within 5 % of the limit", "load rose during round 1"),
         }

@@ -9,7 +9,7 @@ from autoopt_reports.html import Table, tables_page
 from autoopt_reports.view import units
 from autoopt_reports.view.quality import quality_view
 from autoopt_reports.view.text import change_words
-from autoopt_reports.view.verdict import verdict_view
+from autoopt_reports.view.verdict import VerdictView
 
 MISSING = units.NOT_MEASURED
 _SAME = ("device", "device_name", "torch", "python", "cuda", "cpu", "cores", "threads", "os", "git_commit")
@@ -50,9 +50,17 @@ def tables(new: Result, old: Result, names: tuple[str, str] = ("old", "new")) ->
         return Table(id, title, ("", *names), rows)
 
     yield table("found", "What each found", _found)
-    yield table("facts", "Before and after, each run on its own", _facts)
+    yield table(
+        "facts",
+        "Before and after, each run on its own",
+        lambda run: {fact.label: f"{fact.before} → {fact.after}" for fact in VerdictView(run).facts},
+    )
     yield table("kept", "Changes kept", _kept, absent="not kept")
-    yield table("stages", "Seconds of a stage in the first profile", _stages)
+    yield table(
+        "stages",
+        "Seconds of a stage in the first profile",
+        lambda run: {stage.name: units.duration(stage.seconds) for round_ in run.rounds[:1] for stage in round_.stages},
+    )
 
 
 def differences(new: Result, old: Result) -> Iterator[str]:
@@ -70,7 +78,7 @@ def differences(new: Result, old: Result) -> Iterator[str]:
 
 
 def _found(result: Result) -> dict[str, str]:
-    verdict = verdict_view(result)
+    verdict = VerdictView(result)
     floor = result.noise.floor
     return {
         "verdict": str(verdict.headline),
@@ -85,10 +93,6 @@ def _found(result: Result) -> dict[str, str]:
     }
 
 
-def _facts(result: Result) -> dict[str, str]:
-    return {fact.label: f"{fact.before} → {fact.after}" for fact in verdict_view(result).facts}
-
-
 def _kept(result: Result) -> dict[str, str]:
     gains = {change_words(worth.strategy, worth.setting): worth.without for worth in result.ablation}
     found = {}
@@ -97,8 +101,3 @@ def _kept(result: Result) -> dict[str, str]:
         shown = f"{units.ratio(gain.value)} [{units.ratio(gain.low)} to {units.ratio(gain.high)}]" if gain else "kept"
         found[change_words(change.strategy, change.setting)] = shown
     return found
-
-
-def _stages(result: Result) -> dict[str, str]:
-    stages = result.rounds[0].stages if result.rounds else ()
-    return {stage.name: units.duration(stage.seconds) for stage in stages}

@@ -13,8 +13,8 @@ from xml.sax.saxutils import escape
 
 from autoopt.records import Result
 from autoopt_reports.view import units
-from autoopt_reports.view.claims import claim_of
-from autoopt_reports.view.verdict import verdict_view
+from autoopt_reports.view.claims import claim_of, target_phrase
+from autoopt_reports.view.verdict import VerdictView
 
 WIDTH, HEIGHT = 720, 236
 """Pixels: as wide as a README shows pictures."""
@@ -51,7 +51,7 @@ Shape = Box | Text
 
 def shapes(result: Result) -> list[Shape]:
     """The items on the card, in pixels from the upper left corner."""
-    verdict = verdict_view(result)
+    verdict = VerdictView(result)
     found: list[Shape] = [Box(0, 0, WIDTH, HEIGHT, _PAPER), Box(0, 0, 6, HEIGHT, _AFTER)]
     found.append(_fitted(_LEFT, 46, str(verdict.headline), 28, bold=True))
     found.append(_fitted(_LEFT, 74, "; ".join(map(str, verdict.qualifiers)) or str(verdict.support[-1]), 15, _MUTED))
@@ -93,15 +93,14 @@ def _seconds(result: Result) -> tuple[str, float, float] | None:
     if not result.found:
         step = result.baseline.step_seconds
         if baseline is not None:
-            return f"time {claim.of_what}", baseline.value, baseline.value
+            goal = "target" if result.objective.has_target else target_phrase(result)
+            return f"time to {goal}", baseline.value, baseline.value
         return None if step is None else ("a training step in interleaved blocks (median)", step.p50, step.p50)
     if claim.value is None or not claim.value.value:
         return None
     if claim.record is not None:
         what = "a training step" if claim.record.kind == "per_step" else f"time {claim.of_what}"
         return what, claim.record.baseline_seconds, claim.record.best_seconds
-    if claim.seconds is not None and claim.seconds[0].value is not None:
-        return f"time {claim.of_what}", claim.seconds[0].value, claim.seconds[0].value / claim.value.value
     block = result.baseline.step_seconds
     if block is None:
         return None
@@ -128,7 +127,7 @@ def _fitted(x: float, y: float, text: str, size: int, fill: str = _INK, *, bold:
 def svg(result: Result) -> str:
     """The card as one SVG file that asks for nothing else; names of the user's are escaped."""
     drawn = "\n".join(_drawn(shape) for shape in shapes(result))
-    title = _escaped(str(verdict_view(result).headline))
+    title = _escaped(str(VerdictView(result).headline))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" '
         f'role="img" font-family="system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif">\n'

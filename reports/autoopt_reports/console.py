@@ -13,10 +13,10 @@ from rich.text import Text
 from autoopt.records import Profile, Result
 from autoopt_reports.frame import stages_lines
 from autoopt_reports.terminal import console_for, fit
-from autoopt_reports.view import Report, report_view
+from autoopt_reports.view import Report
 from autoopt_reports.view.adopt import Adopt, PatchView
 from autoopt_reports.view.closing import AdviceView
-from autoopt_reports.view.profile import Expectation, profile_view
+from autoopt_reports.view.profile import Expectation, ProfileView
 from autoopt_reports.view.stages import RunView
 from autoopt_reports.view.verdict import Fact
 
@@ -33,7 +33,7 @@ def summary(result: Result, console: Console, report: Path | None = None) -> Non
         console: where to; its width, colours and encoding are honoured.
         report: the page to point to, where one was written.
     """
-    view = report_view(result)
+    view = Report(result)
     verdict = view.verdict
     style = {"faster": "bold blue", "unsure": "bold yellow", "slower": "bold yellow"}.get(verdict.status, "bold")
     _say(console, str(verdict.headline), style)
@@ -51,8 +51,8 @@ def summary(result: Result, console: Console, report: Path | None = None) -> Non
         console.print()
         _advice(console, view.advice)
     console.print()
-    for command in verdict.commands:
-        _command(console, command.label, command.text)
+    for label, text in verdict.commands:
+        _command(console, label, text)
     if report is not None:
         _command(console, "Read the evidence", str(report))
 
@@ -116,10 +116,9 @@ def _patch(console: Console, view: PatchView) -> None:
     for line in (view.diff or "").splitlines():
         style = "bold" if line.startswith(("+++", "---")) else styles.get(line[:1], "")
         console.print(Text(line, style=style), soft_wrap=True)
-    for row in view.rows:
-        if row.reason is not None:
-            where = f" ({row.where})" if row.where else ""
-            _say(console, f"{row.label}: {row.how}: {row.reason}{where}")
+    for label, how, where, reason in view.rows:
+        if reason is not None:
+            _say(console, f"{label}: {how}: {reason}" + (f" ({where})" if where else ""))
 
 
 def _expectations(console: Console, rows: tuple[Expectation, ...]) -> None:
@@ -148,12 +147,12 @@ def _run(console: Console, view: RunView) -> None:
     """The parts of the planned run with their seconds and shares."""
     _say(console, str(view.headline))
     table = Table.grid(padding=(0, 2))
-    for row in view.rows:
-        times = f"{row.count} x {row.each}" if row.count.value != 1 else ""
+    for label, seconds, share, count, each in view.rows:
+        times = f"{count} x {each}" if count.value != 1 else ""
         table.add_row(
-            Text(f" {row.label.text}", style="dim"),
-            Text(str(row.seconds), justify="right"),
-            Text(str(row.share), justify="right"),
+            Text(f" {label}", style="dim"),
+            Text(str(seconds), justify="right"),
+            Text(str(share), justify="right"),
             Text(times, style="dim"),
         )
     console.print(table)
@@ -172,7 +171,7 @@ def _advice(console: Console, items: tuple[AdviceView, ...]) -> None:
 
 def profile_summary(profile: Profile, console: Console, report: Path | None = None) -> None:
     """Where the time goes, how far the ceiling is, and what each strategy expects."""
-    view = profile_view(profile)
+    view = ProfileView(profile)
     _say(console, str(view.headline), "bold")
     for line in view.support:
         _say(console, str(line))

@@ -34,11 +34,8 @@ def draw(state: State, elapsed: float, budget: float, width: int, height: int) -
     """The whole view, at most ``height`` lines of ``width`` cells."""
     inner = max(20, width - 4)
     rows = max(1, min(6, height - 12))
-    parts: list[RenderableType] = [
-        _title(state, elapsed, budget, width),
-        _numbers(state, width),
-        _phases(state, elapsed, budget, width),
-    ]
+    times = elapsed, budget
+    parts: list[RenderableType] = [_title(state, *times, width), _numbers(state, width), _phases(state, *times, width)]
     if state.round is not None:
         parts.append(_panel(stages_lines(state.round, inner), "where the time goes (best so far)", width))
     parts.append(_panel(_trials(state, elapsed, inner, rows), "trials", width))
@@ -69,12 +66,8 @@ def _title(state: State, elapsed: float, budget: float, width: int) -> Text:
     words = Text("autoopt", style="bold")
     if state.run is not None:
         run = state.run
-        pieces = [
-            name(run.spec, 40).text,
-            name(run.device_name, 24).text,
-            *([f"torch {name(run.torch, 16)}"] if run.torch else []),
-        ]
-        words.append("".join(f" · {piece}" for piece in pieces), style="not bold")
+        torch = f" · torch {name(run.torch, 16)}" if run.torch else ""
+        words.append(f" · {name(run.spec, 40)} · {name(run.device_name, 24)}{torch}", style="not bold")
     return _ends(words, f"{clock_text(elapsed)} / {clock_text(budget)}", width)
 
 
@@ -127,7 +120,7 @@ def _quality(state: State) -> str:
 
 def _phases(state: State, elapsed: float, budget: float, width: int) -> Text:
     text = Text(" ")
-    here = PHASES.index(state.phase) if state.phase in PHASES else -1
+    here = [*PHASES].index(state.phase) if state.phase in PHASES else -1
     for place, phase in enumerate(PHASES):
         done = place < here or state.finished
         now = place == here and not state.finished
@@ -163,12 +156,8 @@ def stages_lines(round_: Round, width: int) -> list[Text]:
     lines, line = [], Text()
     for stage, share in shares:
         bold = "bold" if stage == round_.bottleneck else ""
-        piece = Text.assemble(
-            (fit(name(stage, 20).text, 20), bold),
-            " ",
-            ("█" * max(1, round(share * 20)), "blue"),
-            f" {share * 100:.0f}%",
-        )
+        bar = "█" * max(1, round(share * 20))
+        piece = Text.assemble((fit(name(stage, 20).text, 20), bold), " ", (bar, "blue"), f" {share * 100:.0f}%")
         if line.cell_len and line.cell_len + 3 + piece.cell_len > width:
             lines.append(line)
             line = Text()
@@ -208,16 +197,9 @@ def _row(place: int, mark: str, change: str, outcome: str, verdict: str, width: 
 
 
 def trial_line(trial: Trial, width: int, has_target: bool = True) -> Text:
-    verdict = trial.verdict.value.replace("_", " ")
-    return _row(
-        trial.id,
-        MARKS[trial.verdict],
-        trial_change(trial),
-        trial_outcome(trial, has_target),
-        verdict,
-        width,
-        STYLES[trial.verdict],
-    )
+    verdict, style = trial.verdict.value.replace("_", " "), STYLES.get(trial.verdict, "dim")
+    told = trial_change(trial), trial_outcome(trial, has_target)
+    return _row(trial.id, MARKS[trial.verdict], *told, verdict, width, style)
 
 
 def _running(state: State, elapsed: float, width: int) -> Text:
@@ -229,13 +211,6 @@ def _running(state: State, elapsed: float, width: int) -> Text:
     else:
         outcome = f"predicted {units.ratio(started.predicted)}" if started.predicted is not None else "no prediction"
     note = f"{name(progress.note, 24).text} " if progress is not None and progress.note else ""
-    spent = clock_text(elapsed - running.since)
-    return _row(
-        started.id,
-        "▶",
-        change_name(started.strategy, started.setting, started.companions, 60).text,
-        outcome,
-        f"{note}{spent}"[-24:],
-        width,
-        "bold",
-    )
+    told = f"{note}{clock_text(elapsed - running.since)}"[-24:]
+    change = change_name(started.strategy, started.setting, started.companions, 60).text
+    return _row(started.id, "▶", change, outcome, told, width, "bold")

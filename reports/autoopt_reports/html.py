@@ -13,7 +13,7 @@ import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from pathlib import Path
 
@@ -23,8 +23,8 @@ from markupsafe import Markup, escape
 from autoopt.records import Profile, Record, Result
 from autoopt_reports.charts import planes, rows
 from autoopt_reports.charts.plane import Plane
-from autoopt_reports.view import report_view
-from autoopt_reports.view.profile import profile_view
+from autoopt_reports.view import Report
+from autoopt_reports.view.profile import ProfileView
 from autoopt_reports.view.text import Interval, Name, Number, Part, Phrase
 
 
@@ -33,36 +33,24 @@ def attributes(number: Number, *, sortable: bool = False) -> Markup:
     written = number.value is not None and (sortable or number.how not in ("", "interval"))
     value = Markup('data-v="{}" ').format(f"{number.value:.6g}") if written else Markup("")
     how = Markup(' data-h="{}"').format(number.how) if number.how else Markup("")
-    return Markup('{}data-p="{}"{}').format(value, number.source, how)
+    return Markup('{}data-p="{}"{}').format(value, " ".join(number.paths), how)
 
 
-def show(value: Part | Phrase | Interval | None) -> Markup:
-    """Anything of a view, as HTML."""
+def show(value: Part | Phrase | Interval | None, *, svg: bool = False) -> Markup:
+    """Anything of a view, as HTML; ``svg``: inside an SVG text element."""
     if value is None:
-        return Markup('<span class="missing">not measured</span>')
+        return Markup("" if svg else '<span class="missing">not measured</span>')
     if isinstance(value, Interval):
         return show(value.phrase)
     if isinstance(value, Phrase):
-        return Markup("").join(show(part) for part in value.parts)
+        return Markup("").join(show(part, svg=svg) for part in value.parts)
     if isinstance(value, Number):
-        kind = Markup(' class="missing"') if value.missing else Markup("")
-        return Markup("<span{} {}>{}</span>").format(kind, attributes(value), value.text)
+        kind = Markup(' class="missing"') if value.missing and not svg else Markup("")
+        return Markup("<{0}{1} {2}>{3}</{0}>").format("tspan" if svg else "span", kind, attributes(value), value.text)
     if isinstance(value, Name):
         long = Markup(' class="long"') if any(len(word) > 36 for word in value.text.split()) else Markup("")
-        return Markup("<bdi{}>{}</bdi>").format(long, value.text)
-    return Markup(escape(value))
-
-
-def svg(value: Part | Phrase | None) -> Markup:
-    """Anything of a view, inside an SVG text element."""
-    if value is None:
-        return Markup("")
-    if isinstance(value, Phrase):
-        return Markup("").join(svg(part) for part in value.parts)
-    if isinstance(value, Number):
-        return Markup("<tspan {}>{}</tspan>").format(attributes(value), value.text)
-    if isinstance(value, Name):
-        return Markup('<tspan class="u">{}</tspan>').format(value.text)
+        tag, kind = ("tspan", Markup(' class="u"')) if svg else ("bdi", long)
+        return Markup("<{0}{1}>{2}</{0}>").format(tag, kind, value.text)
     return Markup(escape(value))
 
 
@@ -89,8 +77,8 @@ def cell(value: Interval | Number | None, base: str = "", sortable: bool = False
 def render(document: Result | Profile) -> str:
     """The report of a run, or of ``autoopt profile``."""
     if isinstance(document, Profile):
-        return page("profile.html.j2", document, view=profile_view(document))
-    return page("report.html.j2", document, view=report_view(document))
+        return page("profile.html.j2", document, view=ProfileView(document))
+    return page("report.html.j2", document, view=Report(document))
 
 
 def write(document: Result | Profile, path: Path) -> Path:
@@ -153,7 +141,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"show": show, "svg": svg, "cell": cell}
+    environment.filters |= {"show": show, "svg": partial(show, svg=True), "cell": cell}
     environment.globals |= {"rows": rows, "planes": planes}
     return environment
 

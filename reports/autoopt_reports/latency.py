@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from autoopt.records import Estimate
 from autoopt.records.latency import Latency, Served
-from autoopt_reports.charts.plane import BESIDE, Frame, GuideLine, Mark, Path, Plane, axes, frame, span
+from autoopt_reports.charts.plane import BESIDE, Frame, GuideLine, Mark, Plane, frame, span
 from autoopt_reports.html import Figure, Table, tables_page
 from autoopt_reports.view import units
-from autoopt_reports.view.text import say
+from autoopt_reports.view.text import number, say
+from autoopt_reports.view.units import NOT_MEASURED
 
-NOT_MEASURED = "not measured"
 ANSWERS = {"yes": "holds", "no": "does not hold", "undecided": "undecided", None: "not asked"}
 
 
@@ -99,14 +98,8 @@ def facts(found: Latency) -> list[tuple[str, str]]:
     return told + [("Warning", warning) for warning in found.warnings]
 
 
-@dataclass(frozen=True)
-class Row:
-    """A variant in the table. ``mark``: a class; ``cells``: in the order of :data:`HEADS`."""
-
-    mark: str
-    cells: tuple[str, ...]
-
-
+Row = tuple[str, tuple[str, ...]]
+"""A variant in the table: a class, and cells in the order of ``HEADS``."""
 HEADS = (
     "variant", "P95", "speedup of the P95", "P50, P95, P99 by clients", "requests/s by clients", "drop",
     "limit, quality", "machine for 1,000 requests", "model", "peak memory", "prepare, load, first answer",
@@ -124,7 +117,7 @@ def _row(found: Latency, served: Served) -> Row:
     name = served.name + (" (taken)" if served.name == found.chosen else "")
     name += " · knee" if served.knee else " · front" if served.front else ""
     if served.status not in ("measured", "screened"):
-        return Row("mute", (name, f"{served.status.replace('_', ' ')}: {served.reason}", *[""] * (len(HEADS) - 2)))
+        return "mute", (name, f"{served.status.replace('_', ' ')}: {served.reason}", *[""] * (len(HEADS) - 2))
     p95 = latency_text(served.p95) if served.p95 else f"{milliseconds(served.screened_p95)} screened: {served.reason}"
     cold = served.cold_start
     start = (
@@ -133,9 +126,11 @@ def _row(found: Latency, served: Served) -> Row:
         if cold
         else NOT_MEASURED
     )
+    cost = str(number(served.cost_seconds, units.duration, ""))
+    cost += f", {units.money(served.cost)}" if served.cost is not None else ""
     each = ([f"{1e3 * value:.3g}" for value in (load.p50, load.p95, load.p99)] for load in served.loads)
     times = [", ".join(values) + " ms" for values in each]
-    return Row(
+    return (
         "win" if served.name == found.chosen else "",
         (
             name,
@@ -145,22 +140,11 @@ def _row(found: Latency, served: Served) -> Row:
             "; ".join(f"{load.clients}: {load.throughput:.4g} ({load.requests} requests)" for load in served.loads),
             drop_text(served),
             f"{ANSWERS[served.fits]}, {ANSWERS[served.keeps]}",
-            _cost(served),
-            _bytes(served.model_bytes),
-            _bytes(served.peak_memory_bytes),
+            cost,
+            *(str(number(size, units.bytes_, "")) for size in (served.model_bytes, served.peak_memory_bytes)),
             start,
         ),
     )
-
-
-def _cost(served: Served) -> str:
-    if served.cost_seconds is None:
-        return NOT_MEASURED
-    return units.duration(served.cost_seconds) + (f", {units.money(served.cost)}" if served.cost is not None else "")
-
-
-def _bytes(value: int | None) -> str:
-    return NOT_MEASURED if value is None else units.bytes_(value)
 
 
 def planes(found: Latency) -> list[Figure]:
@@ -198,35 +182,23 @@ def _plane(found: Latency, proven: Sequence[Served], ys: Sequence[float], label:
     wide = [*xs, *([limit] if limit is not None else [])]
     high = [*ys, *([most] if most is not None else [0.0])]
     f = frame((0.0, span(wide)[1]), span(high), 260, left=BESIDE)
-    x_ticks, y_ticks = axes(f, (1e-3, " ms"))
-    shaded: tuple[Path, ...] = ()
-    if limit is not None:
-        shaded = (
-            f.area(
-                [(0.0, f.y.low, most if most is not None else f.y.high), (limit, f.y.low, most or f.y.high)], "after"
-            ),
-        )
-    rules = []
+    shaded, rules = [], []
     if most is not None:
         rules.append(f.rule(most, "tolerance", f"at most {most:g} %"))
     if limit is not None:
-        at = f.x.at(limit)
+        at, top = f.x.at(limit), f.y.high if most is None else most
+        shaded.append(f.area([(0.0, f.y.low, top), (limit, f.y.low, top)], "after"))
         rules.append(GuideLine(at, 14, at, f.height, "target"))
-    marks = tuple(_mark(found, f, served, x, y) for served, x, y in zip(proven, xs, ys, strict=True))
-    return Plane(f.height, x_ticks, y_ticks, "P95", label, shaded, marks, tuple(rules))
+    marks = [_mark(found, f, served, x, y) for served, x, y in zip(proven, xs, ys, strict=True)]
+    return f.plane("P95", label, shaded, marks, rules, x_unit=(1e-3, " ms"))
 
 
 def _mark(found: Latency, f: Frame, served: Served, x: float, y: float) -> Mark:
     taken, base = served.name == found.chosen, served.name == "as it is"
-    kind, shape = ("final", "diamond") if taken else ("baseline", "square") if base else ("kept", "circle")
-    if not served.front and not taken and not base:
-        kind, shape = "rejected", "ring"
-    at = f.x.at(x)
+    kind = "final" if taken else "baseline" if base else "kept" if served.front else "rejected"
     words = served.name + (" · knee" if served.knee else "")
     tip = say(f"{words}: P95 {milliseconds(x)}, {y:.3g}".replace("{", "(").replace("}", ")"))
-    return Mark(
-        at, f.y.at(y), kind, shape, tip, words if taken or base or served.knee else "", "end" if at > 60 else "start"
-    )
+    return f.mark(x, y, kind, tip, words if taken or base or served.knee else "")
 
 
 def page(found: Latency) -> str:
@@ -237,10 +209,10 @@ def page(found: Latency) -> str:
         "variants",
         "Every variant, measured alternately on the same machine",
         HEADS,
-        tuple(row.cells for row in shown),
+        tuple(cells for _, cells in shown),
         "A P95 is the geometric mean over fresh processes, with its 90 % interval by Student's t: either end is passed "
         "with a chance of 5 %. A drop is a part of the metric of the model as it is, on the same validation samples.",
-        {place: row.mark for place, row in enumerate(shown)},
+        {place: mark for place, (mark, _) in enumerate(shown)},
     )
     return tables_page(
         found,

@@ -7,35 +7,16 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable
-from typing import IO, Protocol, Self
+from typing import IO, Self
 
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from autoopt.events import (
-    AblationMeasured,
-    BaselineMeasured,
-    EnvironmentRead,
-    Event,
-    FirstSteps,
-    Kept,
-    NoiseMeasured,
-    Noted,
-    Opportunities,
-    PhaseStarted,
-    Predicted,
-    RoundMeasured,
-    RunEnded,
-    RunStarted,
-    Stopped,
-    TrialEnded,
-    TrialStarted,
-    Verified,
-    Warned,
-)
+from autoopt import events
+from autoopt.events import Event
 from autoopt.records import Estimate, Speedup, Verdict
 from autoopt_reports.frame import draw
-from autoopt_reports.state import State
+from autoopt_reports.state import PHASES, State
 from autoopt_reports.terminal import (
     clock_text,
     console_for,
@@ -55,49 +36,49 @@ from autoopt_reports.view.text import change_name, name, throughput
 WIDTH = 100
 """Characters of a line; a longer message goes on in the next one, below its own beginning."""
 _UNMEASURED = {Verdict.NOT_APPLICABLE: "not applicable", Verdict.NOT_TRIED: "not tried"}
-_PHASES: dict[str, str] = {
-    "benchmark": "measuring the baseline",
-    "simplify": "measuring each stage and its ceiling",
-    "optimize": "trying changes",
-    "ablate": "removing each kept change once",
-    "verify": "training baseline and plan",
-}
 
 
-class View(Protocol):
-    """A listener that is entered before the run and left after it."""
+class View:
+    """A listener that is entered before the run and left after it. By itself it shows nothing.
 
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *_: object) -> None: ...
-    def __call__(self, event: Event) -> None: ...
+    Args:
+        clock: seconds, monotonic; the run's own clock is that of its events.
+        budget: seconds, where it is known before the run starts.
+    """
 
+    def __init__(self, clock: Callable[[], float] = time.monotonic, budget: float | None = None) -> None:
+        self._clock, self._budget = clock, budget
+        self._state, self._anchor = State(), (clock(), 0.0)
 
-class QuietView:
-    """Shows nothing."""
-
-    def __enter__(self) -> QuietView:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         return
 
     def __call__(self, event: Event) -> None:
-        return
+        self._state.update(event)
+        self._anchor = (self._clock(), self._state.at)
+
+    def _times(self) -> tuple[float, float]:
+        """Seconds that have passed, which go on between events, and the budget."""
+        run = self._state.run
+        running = run is not None and not self._state.finished
+        elapsed = self._anchor[1] + (self._clock() - self._anchor[0] if running else 0.0)
+        return elapsed, self._budget if self._budget is not None else run.budget_seconds if run else 0.0
 
 
-class LiveView:
-    """Redraws one frame in place, twice a second; the run's clock goes on between events.
+class LiveView(View):
+    """Redraws one frame in place, twice a second.
 
     Args:
         console: a terminal.
-        clock: seconds, monotonic.
-        budget: seconds, where it is known before the run starts.
+        clock, budget: see :class:`View`.
     """
 
     def __init__(self, console: Console, clock: Callable[[], float], budget: float | None = None) -> None:
-        self._console, self._clock, self._budget = console, clock, budget
-        self._state = State()
-        self._anchor = (clock(), 0.0)
+        super().__init__(clock, budget)
+        self._console = console
         # What others write to standard error (warnings, logs) goes above the frame instead of through it.
         redirect = console.file is sys.stderr
         self._live = Live(
@@ -110,7 +91,7 @@ class LiveView:
             vertical_overflow="crop",
         )
 
-    def __enter__(self) -> LiveView:
+    def __enter__(self) -> Self:
         self._live.start()
         return self
 
@@ -119,41 +100,31 @@ class LiveView:
         self._live.transient = self._state.finished
         self._live.stop()
 
-    def __call__(self, event: Event) -> None:
-        self._state.update(event)
-        self._anchor = (self._clock(), self._state.at)
-
     def frame(self) -> RenderableType:
         """The frame of this moment."""
-        state = self._state
-        running = state.run is not None and not state.finished
-        elapsed = self._anchor[1] + (self._clock() - self._anchor[0] if running else 0.0)
-        budget = self._budget if self._budget is not None else state.run.budget_seconds if state.run else 0.0
         size = self._console.size
-        return draw(state, elapsed, budget, size.width, size.height)
+        return draw(self._state, *self._times(), size.width, size.height)
 
 
-class PlainView:
+class PlainView(View):
     """A listener that prints lines.
 
     Args:
         stream: where to; flushed after every line, so that a log can be followed.
-        clock: seconds, monotonic; decides on heartbeats alone (the events carry the run's own clock).
-        budget: seconds, where it is known before the run starts.
+        clock, budget: see :class:`View`; they decide on heartbeats alone.
         beat: whether a thread looks for silence; without it, :meth:`tick` does when called.
     """
 
     def __init__(
         self, stream: IO[str], clock: Callable[[], float], budget: float | None = None, *, beat: bool = False
     ) -> None:
-        self._stream, self._clock, self._budget = encodable(stream), clock, budget
-        self._state = State()
-        self._last, self._anchor = clock(), (clock(), 0.0)
-        self._unmeasured: list[TrialEnded] = []
+        super().__init__(clock, budget)
+        self._stream, self._last = encodable(stream), clock()
+        self._unmeasured: list[events.TrialEnded] = []
         self._lock, self._over = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._watch, name="autoopt-heartbeat", daemon=True) if beat else None
 
-    def __enter__(self) -> PlainView:
+    def __enter__(self) -> Self:
         if self._thread is not None:
             self._thread.start()
         return self
@@ -167,11 +138,10 @@ class PlainView:
 
     def __call__(self, event: Event) -> None:
         with self._lock:
-            self._state.update(event)
-            self._anchor = (self._clock(), self._state.at)
-            if event.replayed and not isinstance(event, RunStarted):
+            super().__call__(event)
+            if event.replayed and not isinstance(event, events.RunStarted):
                 pass
-            elif isinstance(event, TrialEnded) and event.trial.verdict in _UNMEASURED:
+            elif isinstance(event, events.TrialEnded) and event.trial.verdict in _UNMEASURED:
                 self._unmeasured.append(event)
             elif line := describe(event):
                 self._tell_unmeasured()
@@ -183,7 +153,7 @@ class PlainView:
         with self._lock:
             if self._state.run is None or self._state.finished or self._clock() - self._last < 60.0:
                 return
-            self._print(self._elapsed(), self._heartbeat())
+            self._print(self._times()[0], self._heartbeat())
 
     def _tell_unmeasured(self) -> None:
         """One line for all that were set aside at the same time: two dozen reasons would hide what was measured."""
@@ -195,13 +165,10 @@ class PlainView:
                 self._print(self._unmeasured[-1].at, line)
         self._unmeasured = []
 
-    def _elapsed(self) -> float:
-        return self._anchor[1] + self._clock() - self._anchor[0]
-
     def _heartbeat(self) -> str:
         state = self._state
-        budget = self._budget if self._budget is not None else state.run.budget_seconds if state.run else 0.0
-        left = f"at most {clock_text(budget - self._elapsed())} left"
+        elapsed, budget = self._times()
+        left = f"at most {clock_text(budget - elapsed)} left"
         if state.running is None:
             return f"still in {state.phase or 'the start'}; {left}"
         started, progress = state.running.started, state.running.progress
@@ -230,66 +197,66 @@ class PlainView:
 def describe(event: Event) -> str:
     """The line of an event; "" where it gets none (the heartbeat shows progress)."""
     match event:
-        case RunStarted():
+        case events.RunStarted():
             resumed, torch = "resumed: " if event.replayed else "", _torch(event.torch)
             return (
                 f"{resumed}autoopt {name(event.spec, 80)} on {name(event.device_name, 60)}{torch}; "
                 f"budget {clock_text(event.budget_seconds)}; {name(event.run_directory)}"
             )
-        case EnvironmentRead(environment=seen):
+        case events.EnvironmentRead(environment=seen):
             cores = f", {seen.cores} cores" if seen.cores else ""
             return f"device {seen.device}: {name(seen.device_name or 'unnamed', 60)}{cores}{_torch(seen.torch)}"
-        case PhaseStarted():
+        case events.PhaseStarted():
             round_ = f", round {event.round}" if event.round else ""
-            return f"{event.phase}{round_}: {name(event.detail) if event.detail else _PHASES[event.phase]}"
-        case BaselineMeasured(baseline=baseline):
+            return f"{event.phase}{round_}: {name(event.detail) if event.detail else PHASES[event.phase]}"
+        case events.BaselineMeasured(baseline=baseline):
             step, rate = baseline.step_seconds, throughput(baseline, "/baseline")
             measured = [units.duration(step.p50) + " a step"] if step else []
             measured += [] if rate.missing else [str(rate)]
             return "baseline: " + (", ".join(measured) or units.NOT_MEASURED)
-        case NoiseMeasured(noise=noise):
+        case events.NoiseMeasured(noise=noise):
             floor = "" if noise.floor is None else f"; gains under {units.percent(noise.floor)} are within noise"
             return f"noise: baseline against itself {_measured(noise.aa_ratio)}{floor}"
-        case FirstSteps():
+        case events.FirstSteps():
             return f"first {event.steps} steps: {first_steps_text(event)}"
-        case Opportunities():
+        case events.Opportunities():
             return "upper bounds of the gain: " + "; ".join(opportunity_texts(event))
-        case Predicted():
+        case events.Predicted():
             return "predicted gains: " + "; ".join(prediction_texts(event))
-        case RoundMeasured(round=round_):
+        case events.RoundMeasured(round=round_):
             least = round_.ceiling_step_seconds
             ceiling = f", ceiling {units.duration(least)}" if least is not None else ""
             bottleneck = f"; bottleneck: {name(round_.bottleneck, 60)}" if round_.bottleneck else ""
             step_ = units.duration(round_.step_seconds)
             return f"profile, round {round_.index}: {step_} a step{ceiling}{bottleneck}"
-        case TrialStarted():
+        case events.TrialStarted():
             predicted = f", predicted {units.ratio(event.predicted)}" if event.predicted is not None else ""
             change = change_name(event.strategy, event.setting, event.companions, 55)
             return f"trial {event.id}: {event.step} {change}{predicted}"
-        case TrialEnded(trial=trial):
+        case events.TrialEnded(trial=trial):
             verdict, outcome = trial.verdict.value.replace("_", " "), trial_outcome(trial, event.has_target)
             return f"trial {trial.id}: {trial_change(trial, 55)} → {verdict}, {outcome}"
-        case Kept():
+        case events.Kept():
             detail = f" {name(event.speedup.detail, 80)}" if event.speedup.detail else ""
             return f"plan: {listed(event.plan.names())}; {_speedup(event.speedup)}{detail}"
-        case Verified() if not event.best.plan.changes:
+        case events.Verified() if not event.best.plan.changes:
             return "nothing was kept, so there is no plan to verify"
-        case Verified():
+        case events.Verified():
             word = "verified end to end" if event.speedup.end_to_end_verified else "not verified"
             return f"final plan {word}: {_speedup(event.speedup, event.has_target)}"
-        case AblationMeasured(ablation=found):
+        case events.AblationMeasured(ablation=found):
             beside = f" (with {listed(found.beside)} still in it)" if found.beside else ""
             change = change_name(found.strategy, found.setting, (), 40)
             gain = f"{_measured(found.without)}{beside}, alone {_measured(found.alone)}"
             return f"ablation {change}: gain in the plan {gain}"
-        case Warned():
+        case events.Warned():
             return f"warning: {name(event.text, 400)}"
-        case Noted():
+        case events.Noted():
             return f"note: {name(event.text, 400)}"
-        case Stopped(stop=stop):
+        case events.Stopped(stop=stop):
             detail = f": {name(stop.detail)}" if stop.detail else ""
             return f"search ended ({stop.reason.value.replace('_', ' ')}){detail}"
-        case RunEnded():
+        case events.RunEnded():
             return f"report: {name(event.run_directory)}/report.html"
     return ""
 
@@ -324,7 +291,7 @@ def make_view(
     into a terminal.
     """
     if quiet:
-        return QuietView()
+        return View()
     console = console_for(stream)
     if stream.isatty() and not console.is_dumb_terminal:
         return LiveView(console, clock, budget)

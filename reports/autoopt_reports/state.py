@@ -6,55 +6,41 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-from autoopt.events import (
-    AblationMeasured,
-    BaselineMeasured,
-    EnvironmentRead,
-    Event,
-    FirstSteps,
-    Kept,
-    NoiseMeasured,
-    Noted,
-    Opportunities,
-    Phase,
-    PhaseStarted,
-    Predicted,
-    RoundMeasured,
-    RunEnded,
-    RunStarted,
-    Stopped,
-    TrialEnded,
-    TrialProgress,
-    TrialStarted,
-    Verified,
-    Warned,
-)
+from autoopt import events
+from autoopt.events import Event
 from autoopt.records import Configuration, Estimate, Noise, Round, Speedup, Trial, Verdict
 from autoopt_reports.view.quality import claim_of
 
-PHASES: tuple[Phase, ...] = ("benchmark", "simplify", "optimize", "ablate", "verify")
+PHASES: dict[events.Phase, str] = {
+    "benchmark": "measuring the baseline",
+    "simplify": "measuring each stage and its ceiling",
+    "optimize": "trying changes",
+    "ablate": "removing each kept change once",
+    "verify": "training baseline and plan",
+}
+"""Phases in their order, each with its work."""
 
 
 @dataclass(slots=True)
 class Running:
     """The trial in progress."""
 
-    started: TrialStarted
+    started: events.TrialStarted
     since: float
-    progress: TrialProgress | None = None
+    progress: events.TrialProgress | None = None
 
 
 @dataclass(slots=True)
 class State:
     """Everything the views show. ``at``: the run's clock at the last event."""
 
-    run: RunStarted | None = None
-    phase: Phase | None = None
+    run: events.RunStarted | None = None
+    phase: events.Phase | None = None
     phase_round: int = 0
     detail: str = ""
-    first_steps: FirstSteps | None = None
-    opportunities: Opportunities | None = None
-    predicted: Predicted | None = None
+    first_steps: events.FirstSteps | None = None
+    opportunities: events.Opportunities | None = None
+    predicted: events.Predicted | None = None
     baseline: Configuration | None = None
     noise: Noise | None = None
     round: Round | None = None
@@ -76,46 +62,46 @@ class State:
         """Takes an event in; kinds that are not known change nothing but the clock."""
         self.at = max(self.at, event.at)
         match event:
-            case RunStarted():
+            case events.RunStarted():
                 self.run = event
-            case EnvironmentRead(environment=seen) if self.run is not None:
+            case events.EnvironmentRead(environment=seen) if self.run is not None:
                 device, torch = seen.device_name or seen.device, seen.torch or self.run.torch
                 self.run = self.run.model_copy(update={"device_name": device, "torch": torch})
-            case PhaseStarted():
+            case events.PhaseStarted():
                 self.phase, self.phase_round, self.detail = event.phase, event.round, event.detail
                 self.running = None
-            case BaselineMeasured():
+            case events.BaselineMeasured():
                 self.baseline = event.baseline
-            case NoiseMeasured():
+            case events.NoiseMeasured():
                 self.noise = event.noise
-            case FirstSteps():
+            case events.FirstSteps():
                 self.first_steps = event
-            case Opportunities():
+            case events.Opportunities():
                 self.opportunities = event
-            case Predicted():
+            case events.Predicted():
                 self.predicted = event
-            case RoundMeasured():
+            case events.RoundMeasured():
                 self.round = event.round
-            case TrialStarted():
+            case events.TrialStarted():
                 self.running, self.detail = Running(event, event.at), ""
                 self.remaining = self.remaining if event.remaining is None else event.remaining
-            case TrialProgress() if self.running is not None and self.running.started.id == event.id:
+            case events.TrialProgress() if self.running is not None and self.running.started.id == event.id:
                 self.running.progress = event
-            case TrialEnded():
+            case events.TrialEnded():
                 self._ended(event.trial, event.has_target)
-            case Kept():
+            case events.Kept():
                 self.best = event.best
-            case Verified():
+            case events.Verified():
                 self.best, self.speedup = event.best, event.speedup
-            case AblationMeasured():
+            case events.AblationMeasured():
                 self.detail = event.ablation.strategy
-            case Warned():
+            case events.Warned():
                 self.warnings.append(event.text)
-            case Noted():
+            case events.Noted():
                 self.notes.append(event.text)
-            case Stopped():
+            case events.Stopped():
                 self.running = None
-            case RunEnded(result=result):
+            case events.RunEnded(result=result):
                 self.finished, self.running = True, None
                 self.best, self.speedup = result.best, result.speedup
 

@@ -14,26 +14,13 @@ from autoopt_reports.view import units
 from autoopt_reports.view.text import change_name, interval, name
 from autoopt_reports.view.trials import GROUPS, reason_words
 
-_LEAST_SHARE = 0.05
-"""Of the step: smaller stages are not named."""
-_LEAST_GAIN = 1.005
-"""Below it a speedup reads 1.00x."""
 NAMED = 5
 """Names of a list that a line holds; the others are counted."""
 _BOUND = 10.0
 """An upper bound of a speedup above which it says next to nothing about the gain."""
-STYLES = {
-    Verdict.KEPT: "bold blue",
-    Verdict.NO_GAIN: "dim",
-    Verdict.HARMFUL: "yellow",
-    Verdict.QUALITY_LOST: "yellow",
-    Verdict.INCONCLUSIVE: "dim",
-    Verdict.FAILED: "magenta",
-    Verdict.NOT_APPLICABLE: "dim",
-    Verdict.NOT_TRIED: "dim",
-}
-
-
+STYLES = {Verdict.KEPT: "bold blue", Verdict.FAILED: "magenta"}
+STYLES |= dict.fromkeys((Verdict.HARMFUL, Verdict.QUALITY_LOST), "yellow")
+"""Of the verdicts that do not read dim."""
 MARKS = {verdict: mark for verdict, _, _, mark in GROUPS}
 """The sign of each verdict, as on the page."""
 PLAIN = str.maketrans(
@@ -94,9 +81,9 @@ def grouped(values: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def first_steps_text(seen: FirstSteps) -> str:
-    """``59 ms a step; data 55 %, forward 20 %``: the stages that take most of a step."""
+    """``59 ms a step; data 55 %, forward 20 %``: the stages that take 5 % of a step or more."""
     ranked = sorted(seen.shares.items(), key=lambda item: -item[1])
-    stages = ", ".join(f"{stage} {units.percent(share)}" for stage, share in ranked if share >= _LEAST_SHARE)
+    stages = ", ".join(f"{stage} {units.percent(share)}" for stage, share in ranked if share >= 0.05)
     return f"{units.duration(seen.step_seconds)} a step" + (f"; {stages}" if stages else "")
 
 
@@ -121,7 +108,7 @@ def prediction_texts(found: Predicted) -> list[str]:
     return grouped(
         (kinds.get(gain.kind, "") + units.ratio(gain.value) if gain is not None else "no prediction for", strategy)
         for gain, strategy in pairs
-        if gain is None or gain.value >= _LEAST_GAIN
+        if gain is None or gain.value >= 1.005  # below it a speedup reads 1.00x
     ) or ["none"]
 
 

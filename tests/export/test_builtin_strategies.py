@@ -8,11 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from autoopt.benchmark.facts import workload_facts
-from autoopt.benchmark.seeding import seed_everything
-from autoopt.benchmark.training import Training
 from autoopt.export.script import script
-from autoopt.loading import importing, validation
 from autoopt.records import Change, Plan
 from autoopt.registry import load_strategies
 from autoopt.testing.method_cards import shipped
@@ -22,11 +18,10 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
 import attending_workload  # noqa: E402
-from script_running import loaded, script_losses  # noqa: E402
+from script_running import SEED, facts_of, loaded, script_losses, trial_losses  # noqa: E402
 
 from workloads.attention import rewrite  # noqa: E402
 
-SEED = 3
 REGISTRY = load_strategies()
 SETTINGS = {strategy.name: example_of(strategy).setting for strategy in shipped()}
 SETTINGS["chunked_loss"] = {"path": "head", "rows": 5, "multiple": 4}  # of this workload
@@ -52,28 +47,13 @@ def spec_of(plan: Plan) -> str:
     return "convolution_workload:build" if NARROW & set(plan.names()) else SPEC
 
 
-def training(plan: Plan, spec: str) -> Training:
-    seed_everything(SEED)
-    workload = validation.build(importing.load(spec))
-    return Training(workload, REGISTRY.fold(plan, workload.setup), device="cpu", seed=SEED)
-
-
-def trial_losses(plan: Plan) -> list[float]:
-    threads, matmul = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    run = training(plan, spec_of(plan))
-    losses = [float(run.step(batches)) for batches in run]
-    run.close()
-    torch.set_num_threads(threads)
-    torch.set_float32_matmul_precision(matmul)
-    return losses
+def losses_of(plan: Plan) -> list[float]:
+    return trial_losses(spec_of(plan), plan, REGISTRY)[0]
 
 
 def printed(plan: Plan) -> str:
     spec = spec_of(plan)
-    assembled = training(Plan(), spec)
-    facts = workload_facts(assembled, spec)
-    assembled.close()
-    return script(spec, plan, REGISTRY, facts=facts)
+    return script(spec, plan, REGISTRY, facts=facts_of(spec))
 
 
 def stands_alone(made: str) -> None:
@@ -107,7 +87,7 @@ def test_a_script_with_them_trains_as_the_trial_does(names: list[str], tmp_path:
     before = torch.get_float32_matmul_precision()
     losses, _ = script_losses(loaded(made, tmp_path), "--seed", str(SEED))
     torch.set_float32_matmul_precision(before)
-    assert losses == trial_losses(plan_of(*names))
+    assert losses == losses_of(plan_of(*names))
 
 
 @pytest.mark.parametrize("name", [name for name in SETTINGS if not any(name in group for group in groups().values())])
@@ -128,7 +108,7 @@ def test_a_whole_step_is_recorded_by_the_script_and_runs_as_it_is_on_a_cpu(tmp_p
     stands_alone(made)
     assert "self.train_step = RecordStep(warm_up=3)(self.train_step)" in made
     losses, _ = script_losses(loaded(made, tmp_path), "--seed", str(SEED))
-    assert losses == trial_losses(plan) == trial_losses(Plan())
+    assert losses == losses_of(plan) == losses_of(Plan())
 
 
 def test_attention_is_edited_in_the_script_too(tmp_path: Path) -> None:
@@ -141,5 +121,5 @@ def test_attention_is_edited_in_the_script_too(tmp_path: Path) -> None:
     made = printed(plan)
     stands_alone(made)
     losses, _ = script_losses(loaded(made, tmp_path), "--seed", str(SEED))
-    assert losses == trial_losses(plan)
-    assert losses != trial_losses(plan_of("amp", "fused_optimizer"))
+    assert losses == losses_of(plan)
+    assert losses != losses_of(plan_of("amp", "fused_optimizer"))

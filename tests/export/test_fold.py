@@ -10,7 +10,7 @@ import pytest
 
 from autoopt.export import printed
 from autoopt.export.script import Draft, known_of
-from autoopt.export.text import GIVEN, Code, fold
+from autoopt.export.text import GIVEN, fold
 from autoopt.records import Plan
 from autoopt.setup import Setup
 from autoopt.testing.strategies import sample_facts
@@ -19,42 +19,6 @@ from autoopt.testing.strategies import sample_facts
 def folded(source: str, **known: object) -> str:
     names = {name.replace("__", "."): value for name, value in known.items()}
     return fold(textwrap.dedent(source), names)  # type: ignore[arg-type]
-
-
-def test_conditions_are_decided_and_comments_stay() -> None:
-    source = """
-    # why
-    if plan.cold:
-        # inner
-        warm()  # beside
-    else:
-        rest()
-    while True:
-        if plan.cold and here() or plan.dtype is None:
-            go(1 if plan.cold else 2)
-    """
-    assert folded(source, plan__cold=True, plan__dtype=Code("torch.bfloat16")) == textwrap.dedent("""
-    # why
-    # inner
-    warm()  # beside
-    while True:
-        if here():
-            go(1)
-    """)
-    assert folded(source, plan__cold=False, plan__dtype=None) == textwrap.dedent("""
-    # why
-    rest()
-    while True:
-        go(2)
-    """)
-
-
-def test_loops_over_what_is_known_are_unrolled_and_keywords_are_written_out() -> None:
-    source = "for change in plan.model:\n    model = change(model)\nload(data, size=1, **plan.options)\n"
-    assert folded(source, plan__model=[Code("one(x=2)"), Code("two")], plan__options={"workers": Code("4")}) == (
-        "model = one(x=2)(model)\nmodel = two(model)\nload(data, size=1, workers=4)\n"
-    )
-    assert folded(source, plan__model=[], plan__options={}) == "load(data, size=1)\n"
 
 
 def test_what_is_known_to_be_none_leaves_parameters_arguments_methods_and_their_documentation() -> None:

@@ -12,12 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoopt.benchmark.facts import workload_facts
-from autoopt.benchmark.seeding import seed_everything
-from autoopt.benchmark.training import Training
 from autoopt.export.script import script
 from autoopt.export.targets import snippets
-from autoopt.loading import importing, validation
 from autoopt.records import Change, Plan
 from autoopt.records.facts import WorkloadFacts
 from autoopt.registry import Registry, Source
@@ -27,9 +23,8 @@ sys.path.insert(0, str(HERE))
 
 import export_strategies  # noqa: E402
 import export_workloads  # noqa: E402
-from script_running import loaded, script_losses  # noqa: E402
+from script_running import SEED, facts_of, loaded, script_losses, trial_losses  # noqa: E402
 
-SEED = 3
 SEEDED = ("--seed", str(SEED))
 STRATEGIES = (export_strategies.Anything(), export_strategies.Transforming(), export_strategies.Hidden())
 REGISTRY = Registry(Source(each, "tests") for each in STRATEGIES)
@@ -45,37 +40,11 @@ def made_plan(setting: dict[str, Any] | None = None, parts: tuple[str, ...] = ()
     return Plan(changes=tuple(changes))
 
 
-def training(name: str, plan: Plan) -> Training:
-    seed_everything(SEED)
-    workload = validation.build(importing.load(spec_of(name)))
-    return Training(workload, REGISTRY.fold(plan, workload.setup), device="cpu", seed=SEED)
-
-
-def facts_of(name: str) -> WorkloadFacts:
-    assembled = training(name, Plan())
-    try:
-        return workload_facts(assembled, spec_of(name))
-    finally:
-        assembled.close()
-
-
-def trial_losses(name: str, plan: Plan) -> tuple[list[float], list[float]]:
-    """Losses and accuracies of the engine's own loop."""
-    run = training(name, plan)
-    losses, metrics = [], []
-    for batches in run:
-        losses.append(float(run.step(batches)))
-        if run.evaluation and (run.steps % run.evaluate_every == 0 or run.steps == run.total_steps):
-            metrics.append(run.evaluate()["accuracy"])
-    run.close()
-    return losses, metrics
-
-
 @pytest.mark.parametrize("name", export_workloads.EVERY)
 def test_untouched_workload_trains_as_the_trial_does(name: str, tmp_path: Path) -> None:
-    made = script(spec_of(name), Plan(), REGISTRY, facts=facts_of(name))
+    made = script(spec_of(name), Plan(), REGISTRY, facts=facts_of(spec_of(name)))
     assert "Not in this script" not in made
-    assert script_losses(loaded(made, tmp_path), *SEEDED) == trial_losses(name, Plan())
+    assert script_losses(loaded(made, tmp_path), *SEEDED) == trial_losses(spec_of(name), Plan(), REGISTRY)
 
 
 SETTINGS: list[dict[str, Any]] = [
@@ -92,38 +61,37 @@ FEW = [("plain", 0), ("given_generator", 0), ("accumulating", 1), *((name, 2) fo
 @pytest.mark.parametrize(("name", "which"), FEW)
 def test_changed_workload_trains_as_the_trial_does(name: str, which: int, tmp_path: Path) -> None:
     plan = made_plan(SETTINGS[which])
-    made = script(spec_of(name), plan, REGISTRY, facts=facts_of(name))
+    made = script(spec_of(name), plan, REGISTRY, facts=facts_of(spec_of(name)))
     assert "Not in this script" not in made
-    assert script_losses(loaded(made, tmp_path), *SEEDED) == trial_losses(name, plan)
+    assert script_losses(loaded(made, tmp_path), *SEEDED) == trial_losses(spec_of(name), plan, REGISTRY)
 
 
 @pytest.mark.parametrize("name", ["plain", "own_loader"])
 def test_every_kind_of_transform_is_printed(name: str, tmp_path: Path) -> None:
     plan = made_plan(parts=("dataset", "loss", "model", "optimizer", "step"))
-    made = script(spec_of(name), plan, REGISTRY, facts=facts_of(name))
+    made = script(spec_of(name), plan, REGISTRY, facts=facts_of(spec_of(name)))
     assert "Not in this script" not in made
     assert "import autoopt" not in made
     assert "from autoopt" not in made
     assert "# Twice the loss, twice the gradient." in made
-    assert script_losses(loaded(made, tmp_path), *SEEDED) == trial_losses(name, plan)
+    assert script_losses(loaded(made, tmp_path), *SEEDED) == trial_losses(spec_of(name), plan, REGISTRY)
 
 
 @pytest.mark.parametrize("name", ["own_loader", "odd_sampler"])
 def test_another_order_and_other_batches_are_printed(name: str, tmp_path: Path) -> None:
     plan = made_plan({"with_loader": {"num_workers": 1}}, parts=("sampler", "collate"))
-    made = script(spec_of(name), plan, REGISTRY, facts=facts_of(name))
+    made = script(spec_of(name), plan, REGISTRY, facts=facts_of(spec_of(name)))
     assert "Not in this script" not in made
-    losses, metrics = trial_losses(name, plan)
-    assert losses != trial_losses(name, Plan())[0]
+    losses, metrics = trial_losses(spec_of(name), plan, REGISTRY)
+    assert losses != trial_losses(spec_of(name), Plan(), REGISTRY)[0]
     assert script_losses(loaded(made, tmp_path), *SEEDED) == (losses, metrics)
 
 
 @pytest.mark.parametrize("name", ["given_generator", "odd_sampler", "accumulating"])
 def test_resumed_script_goes_on_with_the_same_losses(name: str, tmp_path: Path) -> None:
     plan = made_plan({"with_batch": {"size": 4, "learning_rate_factor": 1.2, "warmup_steps": 5}})
-    module = loaded(
-        script(spec_of(name), plan if name == "accumulating" else Plan(), REGISTRY, facts=facts_of(name)), tmp_path
-    )
+    kept = plan if name == "accumulating" else Plan()
+    module = loaded(script(spec_of(name), kept, REGISTRY, facts=facts_of(spec_of(name))), tmp_path)
     whole, _ = script_losses(module, *SEEDED)
     for stop in (3, 7, 8):
         checkpoint = str(tmp_path / f"{stop}.pt")
@@ -134,7 +102,7 @@ def test_resumed_script_goes_on_with_the_same_losses(name: str, tmp_path: Path) 
 
 
 def test_ends_at_the_target_that_is_asked_for(tmp_path: Path) -> None:
-    module = loaded(script(spec_of("plain"), Plan(), REGISTRY, facts=facts_of("plain")), tmp_path)
+    module = loaded(script(spec_of("plain"), Plan(), REGISTRY, facts=facts_of(spec_of("plain"))), tmp_path)
     whole, accuracies = script_losses(module, *SEEDED)
     enough = accuracies[0]
     losses, metrics = script_losses(module, *SEEDED, "--target", str(enough))
@@ -146,14 +114,14 @@ def test_ends_at_the_target_that_is_asked_for(tmp_path: Path) -> None:
 
 def test_what_cannot_be_printed_is_said() -> None:
     plan = Plan(changes=(Change(strategy="hidden"),))
-    made = script(spec_of("plain"), plan, REGISTRY, facts=facts_of("plain"))
+    made = script(spec_of("plain"), plan, REGISTRY, facts=facts_of(spec_of("plain")))
     assert made.count("# Not in this script: ") == 1
     assert "# Not in this script: a change of the model" in made
     assert "inside a function" in made
 
 
 def test_nothing_is_printed_that_the_plan_does_not_need() -> None:
-    facts = facts_of("plain")
+    facts = facts_of(spec_of("plain"))
     text = script(spec_of("plain"), Plan(), REGISTRY, facts=facts)
     for word in ("autocast", "scaler", "scheduler", "clip_grad", "compile", "samples_of", "Rebuild"):
         assert word not in text
@@ -225,7 +193,7 @@ FACTS: dict[str, WorkloadFacts] = {}
 )
 def test_every_combination_is_formatted_and_compiles(setting: dict[str, Any], parts: list[str], name: str) -> None:
     if name not in FACTS:
-        FACTS[name] = facts_of(name)
+        FACTS[name] = facts_of(spec_of(name))
     text = script(spec_of(name), made_plan(setting, tuple(parts)), REGISTRY, facts=FACTS[name])
     compile(text, "optimized_train.py", "exec")
     ruff = [sys.executable, "-m", "ruff"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +12,14 @@ from autoopt.export.script_patch.placing import Placing
 from autoopt.export.script_patch.source import NoHonestEditError
 from autoopt.records import Site, Sites
 from autoopt.strategy import Edit
+from scripted import changed_lines, places
 
 HEAD = "import torch\nfrom torch.utils.data import DataLoader\n"
 
 
 def site_of(text: str, start: str, **site: Any) -> Site:
     """The site of the first call whose source begins so."""
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Call) and (ast.get_source_segment(text, node) or "").startswith(start):
-            return Site(**{"file": "train.py", "line": node.lineno, "end_line": node.end_lineno, **site})
-    raise AssertionError(f"no call {start!r}")
+    return Site(**places(text, start)[0].model_dump(), **site)
 
 
 def placed(folder: Path, text: str, site: Site, *edits: Edit) -> list[str]:
@@ -33,8 +30,7 @@ def placed(folder: Path, text: str, site: Site, *edits: Edit) -> list[str]:
         placing.place(edit)
     edited = placing.files["train.py"]
     compile(edited.code(), "train.py", "exec")
-    lines = diff_of(text, edited.code(), "train.py").splitlines()
-    return [line for line in lines if line[:1] in "+-" and not line.startswith(("+++", "---"))]
+    return changed_lines(diff_of(text, edited.code(), "train.py"))
 
 
 def loader_in(text: str, seen: int = 0) -> Site:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 
 from autoopt.export.script_patch.source import entry_of
 from autoopt.records import Change, Place, Site, Sites
-from scripted import BF16, COMPILE, FP16, changed_lines, patched
+from scripted import BF16, COMPILE, FP16, changed_lines, patched, places
 
 LAYOUT = Change(strategy="channels_last", setting={})
 FUSED = Change(strategy="fused_optimizer", setting={"implementation": "fused"})
@@ -46,18 +45,11 @@ def seen(folder: Path, text: str, *sites: tuple[str, str, str, dict[str, Any]]) 
     ``used`` in what more there is: the beginnings of the calls that use it.
     """
     (folder / "train.py").write_text(text)
-    calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
-
-    def places(start: str) -> list[Place]:
-        found = [node for node in calls if (ast.get_source_segment(text, node) or "").startswith(start)]
-        assert found, start
-        return [Place(file="train.py", line=node.lineno, end_line=node.end_lineno or 0) for node in found]
-
     made = []
     for kind, call, start, more in sites:
-        at, extra = places(start)[0], {**more}
+        at, extra = places(text, start)[0], {**more}
         function = {"function": extra.get("function", "<module>")}
-        used = tuple(p.model_copy(update=function) for begin in extra.pop("used", ()) for p in places(begin))
+        used = tuple(p.model_copy(update=function) for begin in extra.pop("used", ()) for p in places(text, begin))
         made.append(Site(**(at.model_dump() | {"kind": kind, "call": call, "used": used, **extra})))
     return Sites(command=("python", "train.py"), cwd=str(folder), sites=tuple(made))
 

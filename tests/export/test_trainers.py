@@ -1,4 +1,4 @@
-"""Exported Trainer code, run by the Trainers themselves: it is formatted, imports, and does what the plan says."""
+"""Exports to Trainers: their code, run by themselves, and arguments that they take; nothing is dropped silently."""
 
 from __future__ import annotations
 
@@ -196,3 +196,142 @@ def test_the_command_writes_both(tmp_path: Path, capfd: pytest.CaptureFixture[st
     assert main([*words[:-1], str(tmp_path / "not importable.py")]) == 2
     assert "cannot be imported" in capfd.readouterr().err
     assert main([*words[:2], "--to", "accelerate", "--code", str(code)]) == 2
+
+
+ARGUED = (
+    Change(strategy="workers", setting={"num_workers": 2}),
+    Change(strategy="amp", setting={"dtype": "bfloat16"}),
+    Change(strategy="accumulation", setting={"size": 4, "accumulation": 2}),
+    Change(strategy="threads", setting={"threads": 1}),
+)
+
+
+def test_every_change_is_in_the_text_or_in_the_notes() -> None:
+    for target in ("lightning", "transformers", "accelerate"):
+        text, notes = export(result(ARGUED), target)
+        keys = {"lightning": "bf16-mixed", "transformers": '"bf16": true', "accelerate": 'mixed_precision: "bf16"'}
+        assert keys[target] in text
+        assert any(note.startswith("threads") for note in notes), notes
+        assert target == "transformers" or any(note.startswith("workers") for note in notes)
+
+
+def test_strategy_without_a_recipe_is_said() -> None:
+    document = result(ARGUED).model_copy(update={"snippets": ()})
+    text, notes = export(document, "lightning")
+    assert len(notes) == len(ARGUED)
+    assert "trainer: {}" in text
+
+
+def test_lightning_trainer_takes_it() -> None:
+    yaml = pytest.importorskip("yaml")
+    lightning = pytest.importorskip("lightning")
+    text, _ = export(result(ARGUED), "lightning")
+    trainer = lightning.Trainer(
+        **yaml.safe_load(text)["trainer"], accelerator="cpu", logger=False, enable_checkpointing=False
+    )
+    assert trainer.precision == "bf16-mixed"
+    assert trainer.accumulate_grad_batches == 2
+
+
+def test_transformers_arguments_take_it(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    text, _ = export(result(ARGUED), "transformers")
+    path = tmp_path / "arguments.json"
+    path.write_text(json.dumps({**json.loads(text), "output_dir": str(tmp_path), "use_cpu": True}))
+    parser = transformers.HfArgumentParser(transformers.TrainingArguments)
+    (arguments,) = parser.parse_json_file(str(path))
+    assert arguments.bf16
+    assert arguments.dataloader_num_workers == 2
+    assert arguments.gradient_accumulation_steps == 2
+
+
+def test_accelerate_reads_its_file(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    from accelerate.commands.config.config_args import load_config_from_file
+
+    text, notes = export(result(ARGUED), "accelerate")
+    path = tmp_path / "accelerate.yaml"
+    path.write_text(text)
+    config = load_config_from_file(str(path))
+    assert config.mixed_precision == "bf16"
+    assert any("Accelerator(gradient_accumulation_steps=2)" in note for note in notes)
+
+
+def test_pytorch_gives_the_runs_own_script(tmp_path: Path) -> None:
+    document = result(ARGUED)
+    document = document.model_copy(
+        update={"reproduce": document.reproduce.model_copy(update={"run_directory": str(tmp_path)})}
+    )
+    with pytest.raises(UsageError, match=r"optimized_train\.py"):
+        export(document, "pytorch")
+    (tmp_path / "optimized_train.py").write_text("# Not in this script: a hook\nprint()\n")
+    assert export(document, "pytorch") == ("# Not in this script: a hook\nprint()\n", ("Not in this script: a hook",))
+    elsewhere = tmp_path / "moved"
+    elsewhere.mkdir()
+    (elsewhere / "optimized_train.py").write_text("print(1)\n")
+    assert export(document, "pytorch", directory=elsewhere) == ("print(1)\n", ())
+    with pytest.raises(UsageError, match="there is no target"):
+        export(document, "keras")
+
+
+LISTED = (
+    Change(strategy="channels_last", setting={}),
+    Change(strategy="amp", setting={"dtype": "bfloat16"}),
+    Change(strategy="accumulation", setting={"size": 16, "accumulation": 2}),
+    Change(strategy="threads", setting={"threads": 1}),
+)
+SCRIPT = """
+import json, sys
+import torch
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.cli import LightningCLI
+from lightning_digits import Classifier, Digits
+
+class Look(Callback):
+    seen = {}
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, index):
+        self.seen["size"] = self.seen.get("size") or len(batch[0])
+        self.seen["channels_last"] = module.layers[0].weight.is_contiguous(memory_format=torch.channels_last)
+
+class Cli(LightningCLI):
+    def add_arguments_to_parser(self, parser):
+        parser.set_defaults({"trainer.logger": False, "trainer.enable_checkpointing": False})
+
+look = Look()
+cli = Cli(Classifier, Digits, trainer_defaults={"max_epochs": 1, "accelerator": "cpu", "enable_progress_bar": False,
+                                                "callbacks": [look]}, save_config_callback=None)
+trainer = cli.trainer
+print("SEEN", json.dumps({**look.seen, "threads": torch.get_num_threads(), "precision": trainer.precision,
+                          "accumulation": trainer.accumulate_grad_batches, "steps": trainer.global_step}))
+"""
+
+
+@pytest.mark.slow
+def test_lightning_cli_trains_with_what_was_exported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("lightning")
+    pytest.importorskip("jsonargparse")
+    (tmp_path / "result.json").write_text(result(LISTED).model_dump_json())
+    yaml, code = tmp_path / "trainer.yaml", tmp_path / "optimized_trainer.py"
+    words = ["export", str(tmp_path), "--to", "lightning", "--code", str(code), "--out", str(yaml)]
+    assert main(words) == 0
+    assert "by hand" not in capfd.readouterr().err
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "script.py", "fit", "--config", "trainer.yaml"],
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{EXAMPLES}:{tmp_path}", "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("SEEN ")]
+    seen = json.loads(line.removeprefix("SEEN "))
+    assert seen == {
+        "size": 16,
+        "channels_last": True,
+        "threads": 1,
+        "precision": "bf16-mixed",
+        "accumulation": 2,
+        "steps": 45,
+    }

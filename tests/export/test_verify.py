@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import inspect
 import json
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from autoopt.benchmark import tasks
-from autoopt.benchmark.facts import workload_facts
-from autoopt.benchmark.training import Training
 from autoopt.errors import DocumentError, EnvironmentLacks, UsageError
-from autoopt.export import script_trial
 from autoopt.export.checked import Checked, compare_runs, joined, judged, prediction
 from autoopt.export.script import script
 from autoopt.export.verify import summed_up, verify, verify_run, with_headline, with_sessions
-from autoopt.loading import importing, validation
 from autoopt.options import Options
 from autoopt.records import Change, Curve, CurvePoint, Estimate, Plan, Result, Sites
-from autoopt.records.facts import WorkloadFacts
+from autoopt.records.headline import Session, Sessions
 from autoopt.records.messages import TrainingRun
-from autoopt.records.sessions import Session, Sessions
 from autoopt.registry import load_strategies
-from autoopt.setup import Setup
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from script_running import facts_of
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 WORKLOAD = Path(__file__).parents[1] / "train" / "train_workload.py"
@@ -32,14 +29,6 @@ WORKLOAD = Path(__file__).parents[1] / "train" / "train_workload.py"
 
 def estimate(value: float, low: float, high: float) -> Estimate:
     return Estimate(value=value, low=low, high=high, n=4)
-
-
-def facts_of(spec: str) -> WorkloadFacts:
-    training = Training(validation.build(importing.load(spec)), Setup(), device="cpu", seed=0)
-    try:
-        return workload_facts(training, spec)
-    finally:
-        training.close()
 
 
 def result(throughput: Estimate | None = None, **changes: object) -> Result:
@@ -87,12 +76,6 @@ def test_what_cannot_be_verified_is_refused(tmp_path: Path) -> None:
     script = result().model_copy(update={"sites": Sites(command=("python", "train.py"), cwd="/work")})
     with pytest.raises(UsageError, match="holds no patch"):
         verify_run(tmp_path, script, Options())
-
-
-@pytest.mark.parametrize("name", ["warm_up", "run_block"])
-def test_the_script_answers_the_tasks_of_an_arm(name: str) -> None:
-    asked = set(inspect.signature(getattr(tasks, name)).parameters)
-    assert asked | {"script"} == set(inspect.signature(getattr(script_trial, name)).parameters)
 
 
 def trained(steps: int, seconds: float, *, reached: bool = True) -> TrainingRun:
@@ -143,24 +126,34 @@ def test_a_script_that_misses_the_target_fails() -> None:
     assert "does not reach accuracy 0.9" in headline.detail
 
 
+def a_script(folder: Path, **more: dict[str, object]) -> tuple[Result, Path]:
+    """The result of a run that kept one compute thread, and its script."""
+    plan = Plan(changes=(Change(strategy="threads", setting={"threads": 1}),))
+    spec, document = f"{WORKLOAD}:build", result(estimate(1.0, 0.2, 5.0))
+    path = folder / "optimized_train.py"
+    path.write_text(script(spec, plan, load_strategies(), facts=facts_of(spec)))
+    parts = {
+        "workload": {"spec": spec},
+        "environment": {"device": "cpu", "torch": torch.__version__},
+        "best": {"plan": plan},
+        "reproduce": {"strategies": ()},
+    }
+    changed = {
+        name: getattr(document, name).model_copy(update=parts.get(name, {}) | more.get(name, {}))
+        for name in parts | more
+    }
+    return document.model_copy(update=changed), path
+
+
 @pytest.mark.slow
 def test_script_is_trained_to_the_target_in_turns(tmp_path: Path) -> None:
-    plan = Plan(changes=(Change(strategy="threads", setting={"threads": 1}),))
-    spec = f"{WORKLOAD}:build"
-    path = tmp_path / "optimized_train.py"
-    path.write_text(script(spec, plan, load_strategies(), facts=facts_of(spec)))
-    document = result(estimate(1.0, 0.2, 5.0))
-    some = estimate(1.0, 0.9, 1.1)
-    document = document.model_copy(
-        update={
-            "workload": document.workload.model_copy(update={"spec": spec}),
-            "environment": document.environment.model_copy(update={"device": "cpu", "torch": torch.__version__}),
-            "best": document.best.model_copy(update={"plan": plan, "time_to_target_seconds": some}),
-            "baseline": document.baseline.model_copy(update={"time_to_target_seconds": some}),
-            "objective": document.objective.model_copy(update={"metric": "accuracy", "mode": "max", "target": 0.2}),
-            "speedup": document.speedup.model_copy(update={"time_to_target": estimate(1.0, 0.05, 20.0)}),
-            "reproduce": document.reproduce.model_copy(update={"strategies": ()}),
-        }
+    some = {"time_to_target_seconds": estimate(1.0, 0.9, 1.1)}
+    document, path = a_script(
+        tmp_path,
+        best=some,
+        baseline=some,
+        objective={"metric": "accuracy", "mode": "max", "target": 0.2},
+        speedup={"time_to_target": estimate(1.0, 0.05, 20.0)},
     )
     found = verify(document, path, seconds=60.0, logs=tmp_path / "logs")
     assert found.headline_measured is not None, found.detail
@@ -171,19 +164,7 @@ def test_script_is_trained_to_the_target_in_turns(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_script_is_measured_against_the_baseline(tmp_path: Path) -> None:
-    plan = Plan(changes=(Change(strategy="threads", setting={"threads": 1}),))
-    spec = f"{WORKLOAD}:build"
-    path = tmp_path / "optimized_train.py"
-    path.write_text(script(spec, plan, load_strategies(), facts=facts_of(spec)))
-    document = result(estimate(1.0, 0.2, 5.0))
-    document = document.model_copy(
-        update={
-            "workload": document.workload.model_copy(update={"spec": spec}),
-            "environment": document.environment.model_copy(update={"device": "cpu", "torch": torch.__version__}),
-            "best": document.best.model_copy(update={"plan": plan}),
-            "reproduce": document.reproduce.model_copy(update={"strategies": ()}),
-        }
-    )
+    document, path = a_script(tmp_path)
     found = verify(document, path, seconds=40.0, logs=tmp_path / "logs")
     assert found.measured is not None, found.detail
     assert found.holds, found.detail

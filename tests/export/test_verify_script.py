@@ -16,9 +16,8 @@ from autoopt.export.checked import FILE
 from autoopt.export.verify import PATCHED, UNTOUCHED, measured, verify_run
 from autoopt.options import Options
 from autoopt.records import Estimate, Objective, Result, Sites, Speedup
-from autoopt.records.headline import Headline
+from autoopt.records.headline import Headline, Sessions
 from autoopt.records.script import PatchedChange, ScriptPatch
-from autoopt.records.sessions import Sessions
 from autoopt.script.whole_run import WholeRun
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -16,13 +16,18 @@ from statistics import median
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from autoopt.records import Record, Result
+from autoopt import records as r
+from autoopt.records import Record, Result, ValidationError
 from autoopt_reports import html
 from autoopt_reports.charts import planes
-from autoopt_reports.view import report_view
-from autoopt_reports.view.profile import profile_view
-from autoopt_reports.view.text import Number
+from autoopt_reports.view import Report, units
+from autoopt_reports.view.claims import claim_of
+from autoopt_reports.view.profile import ProfileView
+from autoopt_reports.view.text import Number, change_name, clip, name, say, setting_text
+from benchmarks import sample
 
 NAMES = ["win", "no_gain", "out_of_memory", "interrupted", "hostile", "thousand", "sizes"]
 UNITS = {
@@ -50,8 +55,6 @@ def derived(document: Any, how: str, paths: list[str]) -> Any:
         cut = paths.index("-")
         parts = [quotient([resolve(document, p) for p in part]) for part in (paths[:cut], paths[cut + 1 :])]
         return parts[0] - parts[1]
-    if how.startswith(("share_seconds", "seconds")):
-        return seconds(document, how, paths)
     values = [resolve(document, p) for p in paths]
     simple: dict[str, Callable[[], Any]] = {
         "": lambda: values[0],
@@ -80,21 +83,6 @@ def derived(document: Any, how: str, paths: list[str]) -> Any:
     if how == "count_failed_with_memory":
         return sum(t["verdict"] == "failed" and t["peak_memory_bytes"] is not None for t in trials)
     return sum(t["verdict"] == how.removeprefix("count_") for t in trials)
-
-
-def seconds(document: Any, how: str, paths: list[str]) -> float:
-    totals: dict[str, float] = {}
-    for trial in resolve(document, paths[0]):
-        if trial["seconds"]:
-            totals[trial["strategy"]] = totals.get(trial["strategy"], 0.0) + trial["seconds"]
-    kind, _, argument = how.removeprefix("share_").partition(":")
-    if kind == "seconds_of":
-        value = list(totals.values())[int(argument)]
-    elif kind == "seconds_beyond":
-        value = sum(sorted(totals.values(), reverse=True)[int(argument) :])
-    else:
-        value = document["seconds"] - sum(totals.values())
-    return value / document["seconds"] if how.startswith("share_") else value
 
 
 def assert_shows(text: str, value: float, slack: float) -> None:
@@ -135,6 +123,8 @@ def numbers_in(view: object) -> Iterator[Number]:
         yield view
     elif is_dataclass(view) and not isinstance(view, type):
         yield from chain.from_iterable(numbers_in(getattr(view, f.name)) for f in fields(view))
+    elif type(view).__module__.startswith("autoopt_reports."):
+        yield from numbers_in([*vars(view).values()])
     elif isinstance(view, tuple | list):
         yield from chain.from_iterable(map(numbers_in, view))
 
@@ -142,7 +132,7 @@ def numbers_in(view: object) -> Iterator[Number]:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_number_of_the_view_follows_from_the_document(name: str, golden: Callable[[str], Result]) -> None:
     result = golden(name)
-    view, document = report_view(result), json.loads(result.model_dump_json())
+    view, document = Report(result), json.loads(result.model_dump_json())
     charts = [planes.search_chart(view.search), *(planes.tradeoff_chart(t) for t in view.tradeoffs)]
     charts += [planes.predictions_chart(view.predictions)] if view.predictions else []
     count = 0
@@ -154,7 +144,7 @@ def test_every_number_of_the_view_follows_from_the_document(name: str, golden: C
 
 def test_every_number_of_the_profile_follows_from_its_document(golden_profile: Any) -> None:
     document = json.loads(golden_profile.model_dump_json())
-    numbers = list(numbers_in(profile_view(golden_profile)))
+    numbers = list(numbers_in(ProfileView(golden_profile)))
     for number in numbers:
         check(document, number.text, number.how, list(number.paths))
     assert len(numbers) > 50
@@ -246,3 +236,98 @@ def test_a_wrong_number_is_caught(golden: Callable[[str], Result]) -> None:
         read(page.replace(">9.10 h<", ">9.20 h<"), result)
     with pytest.raises(AssertionError, match="without a source"):
         read(page.replace("Do next", "Do 3 things next"), result)
+
+
+WIN = sample.win()
+
+
+@pytest.mark.parametrize(
+    ("form", "value", "text"),
+    [
+        (units.duration, 0.0123, "12.3 ms"),
+        (units.duration, 3e-6, "3.00 µs"),
+        (units.duration, 90, "90.0 s"),
+        (units.duration, 3540, "59.0 min"),
+        (units.duration, 32760, "9.10 h"),
+        (units.bytes_, 31.2 * 2**30, "31.2 GiB"),
+        (units.bytes_, 12, "12 B"),
+        (units.flops, 7.2e14, "720 TFLOP/s"),
+        (units.percent, 0.0, "0 %"),
+        (units.percent, 0.012, "1.2 %"),
+        (units.ratio, 2.31, "2.31×"),
+        (units.plain, 0.93, "0.93"),
+        (units.plain, 120.0, "120"),
+        (units.count, 25557032, "25,557,032"),
+    ],
+)
+def test_units(form: Callable[[float], str], value: float, text: str) -> None:
+    assert form(value) == text
+
+
+def test_names_are_cleaned_and_shortened() -> None:
+    assert name("a\x1b[31mb\u202ec").text == "a\ufffd[31mb\ufffdc"
+    assert len(name("x" * 10_000).text) == 240
+    assert clip("abcdefgh", 5) == "abc…h"
+    assert setting_text({"a": True, "b": "x", "c": [1, None]}) == "a=true, b=x, c=[1, null]"
+    both = change_name("workers", {"n": 2}, (r.Change(strategy="threads", setting={"compute": 1}),))
+    assert change_name("batch_size", {"size": 64, "accumulation": 2}).text == "batch_size size=64, accumulation=2"
+    assert change_name("amp", {}).text == "amp"
+    assert both.text == "workers=2 + threads=1"
+    with pytest.raises(ValueError, match="2 places for 1"):
+        say("{} {}", "a")
+
+
+def nullable_paths(document: Any, validate: Callable[[Any], object]) -> list[tuple[Any, ...]]:
+    """Places of a document that may be null, or empty where they hold a list."""
+    found: list[tuple[Any, ...]] = []
+
+    def walk(part: Any, path: tuple[Any, ...]) -> None:
+        items = part.items() if isinstance(part, dict) else enumerate(part[:2]) if isinstance(part, list) else ()
+        for key, value in list(items):
+            holes: tuple[Any, ...] = (None, [])
+            for hole in holes:
+                part[key] = hole
+                try:
+                    validate(document)
+                    found.append((*path, key, hole is None))
+                except ValidationError:
+                    continue
+                finally:
+                    part[key] = value
+            walk(value, (*path, key))
+
+    walk(document, ())
+    return found
+
+
+_PARTS = WIN.model_dump() | {
+    "rounds": [{**each.model_dump(), "operators": []} for each in WIN.rounds],
+    "trials": WIN.model_dump()["trials"][:4],
+}
+_THEIRS = {"setting", "lightning", "transformers", "accelerate", "packages"}  # a null in there is the user's own
+HOLES = [path for path in nullable_paths(_PARTS, r.Result.model_validate) if not _THEIRS & set(path[:-2])]
+
+
+@settings(max_examples=40)
+@given(st.sets(st.sampled_from(HOLES), max_size=12))
+def test_whatever_was_not_measured_the_report_is_rendered(holes: set[tuple[Any, ...]]) -> None:
+    document = r.Result.model_validate(_PARTS).model_dump()
+    for *path, key, null in sorted(holes, key=len, reverse=True):
+        part: Any = document
+        for step in path:
+            part = part[step] if part is not None and len(part) else None
+            if part is None:
+                break
+        if part:
+            part[key] = None if null else []
+    result = r.Result.model_validate(document)
+    page = html.render(result)
+    assert not re.search(r"\bNone\b(?!\.<)", page), "only an empty list says None."
+    assert ">nan" not in page
+    assert ("faster to target" in page.split("</h1>")[0]) == (
+        claim_of(result).status == "faster"
+        and result.speedup.headline is not None
+        and result.speedup.headline.kind == "to_target"
+        and result.objective.metric is not None
+        and result.objective.target is not None
+    )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import io
+import math
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -20,15 +21,15 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from autoopt import events as e
-from autoopt.records import Plan, Profile, Result, Speedup, Verdict
+from autoopt.records import Estimate, EstimateKind, Plan, Prediction, Profile, Result, Speedup, Verdict
 from autoopt.storage.run import Run
 from autoopt.storage.run_directory import RunDirectory
 from autoopt_reports import html
 from autoopt_reports.console import console_for, profile_summary, summary
 from autoopt_reports.frame import draw, trial_line
-from autoopt_reports.live import LiveView, PlainView, QuietView, describe, make_view
-from autoopt_reports.state import State
-from autoopt_reports.terminal import encodable
+from autoopt_reports.live import LiveView, PlainView, View, describe, make_view
+from autoopt_reports.state import State, stacked
+from autoopt_reports.terminal import clock_text, encodable
 from benchmarks import sample
 
 SNAPSHOTS = Path(__file__).parents[1] / "golden" / "terminal"
@@ -71,6 +72,12 @@ def assert_snapshot(name: str, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     assert text == path.read_text(encoding="utf-8")
+
+
+def printed(draw_on: Callable[[Console], None], width: int = 80) -> str:
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    draw_on(console)
+    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
 
 
 def run_events(result: Result, trials: int = 9) -> Iterator[e.Event]:
@@ -144,15 +151,13 @@ def test_no_line_is_wider_than_the_terminal_and_the_frame_fits(
 
 @pytest.mark.parametrize("name", ["win", "no_gain", "interrupted", "out_of_memory"])
 def test_summary(name: str, golden: Callable[[str], Result]) -> None:
-    console = Console(file=io.StringIO(), width=80, color_system=None)
-    summary(golden(name), console, report=Path("runs/x/report.html"))
-    assert_snapshot(f"summary_{name}", console.file.getvalue())  # type: ignore[attr-defined]
+    report = Path("runs/x/report.html")
+    assert_snapshot(f"summary_{name}", printed(lambda console: summary(golden(name), console, report=report)))
 
 
 def test_profile_summary(golden_profile: Profile) -> None:
-    console = Console(file=io.StringIO(), width=80, color_system=None)
-    profile_summary(golden_profile, console, report=Path("runs/x/profile.html"))
-    assert_snapshot("profile", console.file.getvalue())  # type: ignore[attr-defined]
+    report = Path("runs/x/profile.html")
+    assert_snapshot("profile", printed(lambda console: profile_summary(golden_profile, console, report=report)))
 
 
 @pytest.mark.parametrize(
@@ -167,13 +172,13 @@ def test_a_profile_names_the_command_that_goes_on_with_its_words(
     golden_profile: Profile, command: str, following: str
 ) -> None:
     reproduce = golden_profile.reproduce.model_copy(update={"command": command})
-    console = Console(file=io.StringIO(), width=200, color_system=None)
-    profile_summary(golden_profile.model_copy(update={"reproduce": reproduce}), console)
-    assert f"Search and measure:    {following}\n" in console.file.getvalue()  # type: ignore[attr-defined]
+    profile = golden_profile.model_copy(update={"reproduce": reproduce})
+    shown = printed(lambda console: profile_summary(profile, console), 200)
+    assert f"Search and measure:    {following}\n" in shown
 
 
 def test_strategies_that_one_reason_speaks_against_share_a_line(golden_profile: Profile) -> None:
-    (workers, *_), console = golden_profile.predictions, Console(file=io.StringIO(), width=200, color_system=None)
+    workers, *_ = golden_profile.predictions
     setting = {"forwards": ["a model's forward pass, as data"] * 40}
     tried = workers.model_copy(update={"strategy": "attention", "setting": setting})
     alone = "training is in one process"
@@ -184,8 +189,7 @@ def test_strategies_that_one_reason_speaks_against_share_a_line(golden_profile: 
         for name in ("bucket_size", "bucket_view")
     ]
     profile = golden_profile.model_copy(update={"predictions": (tried, *refused)})
-    profile_summary(profile, console)
-    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    lines = printed(lambda console: profile_summary(profile, console), 200).splitlines()
     assert f" {alone}: bucket_size, bucket_view" in lines
     (line,) = [line for line in lines if "attention" in line]
     assert "simulated" in line, "what there is to a setting is cut, not wrapped"
@@ -208,9 +212,7 @@ def test_hostile_names_cannot_steer_the_terminal(golden: Callable[[str], Result]
 
 
 def test_commands_are_never_wrapped(golden: Callable[[str], Result]) -> None:
-    console = Console(file=io.StringIO(), width=40, color_system=None)
-    summary(golden("win"), console)
-    text = console.file.getvalue()  # type: ignore[attr-defined]
+    text = printed(lambda console: summary(golden("win"), console), 40)
     assert "autoopt train synthetic.photos:build --plan autoopt-runs/synthetic-1/plan.json\n" in text
 
 
@@ -278,7 +280,7 @@ def test_without_a_value_to_reach_a_gain_in_time_is_that_of_the_same_steps(golde
 
 def test_every_kind_of_event_has_its_line() -> None:
     kinds = {name for name, kind in vars(e).items() if isinstance(kind, type) and issubclass(kind, e.Event)} - {"Event"}
-    assert {*re.findall(r"case (\w+)\(", inspect.getsource(describe)), "TrialProgress"} == kinds
+    assert {*re.findall(r"case events\.(\w+)\(", inspect.getsource(describe)), "TrialProgress"} == kinds
 
 
 def test_at_most_one_heartbeat_a_minute_and_none_after_the_end(golden: Callable[[str], Result]) -> None:
@@ -334,7 +336,7 @@ def test_what_a_resumed_run_replays_is_known_but_not_printed_again(
 def test_which_view_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(make_view(Terminal()), LiveView)
     assert isinstance(make_view(io.StringIO()), PlainView)
-    assert isinstance(make_view(Terminal(), quiet=True), QuietView)
+    assert type(make_view(Terminal(), quiet=True)) is View
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert isinstance(make_view(io.StringIO()), PlainView), "a log file is no terminal, whatever its colours"
     monkeypatch.setenv("TERM", "dumb")
@@ -365,9 +367,8 @@ def test_the_live_view_draws_and_clears_up_after_itself(golden: Callable[[str], 
         for event in run_events(result):
             view(event)
         clock.now = 18.0
-        console = Console(file=io.StringIO(), width=80, color_system=None)
-        console.print(view.frame())
-        assert "22:28 / 2:00:00" in console.file.getvalue(), "the clock goes on between events"  # type: ignore[attr-defined]
+        frame = printed(lambda console: console.print(view.frame()))
+        assert "22:28 / 2:00:00" in frame, "the clock goes on between events"
         view(e.RunEnded(at=1502, result=result, run_directory="runs/x"))
     assert "\x1b[?25h" in stream.getvalue(), "the cursor is shown again"
 
@@ -409,3 +410,87 @@ def test_what_is_good_to_know_is_no_warning(golden: Callable[[str], Result]) -> 
     section = page[page.index('<section id="notes">') :]
     assert note.text in section[: section.index("</section>")]
     assert '<section id="notes">' not in html.render(golden("win"))
+
+
+def test_eta_needs_history_and_a_plan_and_stays_within_the_budget() -> None:
+    state = State()
+    assert state.eta(0, 100) is None
+    state.trial_seconds, state.remaining = [10.0, 20.0, 30.0, 40.0], 3
+    assert state.eta(0, 1000) == (60.0, 120.0)
+    assert state.eta(950, 1000) == (50.0, 50.0)
+    state.finished = True
+    assert state.eta(0, 1000) is None
+
+
+def test_unknown_events_do_no_harm() -> None:
+    class Later(e.Event):
+        pass
+
+    state = State()
+    state.update(Later(at=5))
+    assert state.at == 5
+    assert describe(Later()) == ""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0:00"), (41, "0:41"), (725, "12:05"), (3723, "1:02:03"), (-3, "0:00")]
+)
+def test_clock(seconds: float, text: str) -> None:
+    assert clock_text(seconds) == text
+
+
+@given(st.lists(st.tuples(st.floats(0.3, 3), st.floats(0, 0.3), st.floats(0, 0.3)), min_size=1, max_size=6))
+def test_gains_that_stack_have_an_interval_no_narrower_than_any_of_them(
+    gains: list[tuple[float, float, float]],
+) -> None:
+    each = [Estimate(value=v, low=v * (1 - below), high=v * (1 + above), n=3) for v, below, above in gains]
+    product = stacked(each)
+    assert product is not None
+    assert product.value == pytest.approx(math.prod(gain.value for gain in each))
+    for gain in each:
+        assert product.high / product.value >= gain.high / gain.value * (1 - 1e-9)
+        assert product.low / product.value <= gain.low / gain.value * (1 + 1e-9)
+    assert stacked([]) is None
+
+
+def test_the_first_steps_rank_the_stages() -> None:
+    look = e.FirstSteps(at=7.0, steps=24, step_seconds=0.06, shares={"forward": 0.3, "data": 0.5, "other": 0.01})
+    told = "60.0 ms a step; data 50.0 %, forward 30.0 %"
+    assert describe(look) == f"first 24 steps: {told}"
+    state = State()
+    state.update(look)
+    shown = frame_text(state, 140)
+    assert f"first steps: {told}" in shown
+
+
+def test_opportunities_are_shown_before_anything_is_measured() -> None:
+    found = e.Opportunities(at_most=((2.5, ("workers", "cache")), (1.2, ("amp",))), unknown=("a", *"bcdefgh"))
+    told = ["2.50× workers, cache", "1.20× amp", "8 need a measurement first"]
+    assert describe(found) == "upper bounds of the gain: " + "; ".join(told)
+    state = State()
+    state.update(found)
+    shown = frame_text(state, 100)
+    assert all(line in shown for line in told)  # type: ignore[attr-defined]
+    nearly_all = e.Opportunities(at_most=((1000.0, ("threads",)), (20.0, ("amp", "compile")), (1.2, ("cache",))))
+    assert describe(nearly_all) == "upper bounds of the gain: no bound for threads, amp, compile; 1.20× cache"
+    assert describe(e.Opportunities()) == "upper bounds of the gain: none from the first steps"
+
+
+def test_predicted_gains_and_bounds_are_distinguished() -> None:
+    sure, most = (
+        Estimate(value=1.5, low=1.3, high=1.7, n=1),
+        Estimate(value=2.0, low=1.0, high=2.0, n=1, kind=EstimateKind.BOUND),
+    )
+    known = (("amp", sure), ("cache", sure), ("threads", most), ("allocator", None))
+    none = Estimate(value=0.9, low=0.8, high=1.0, n=1)
+    known = (*known, ("compile", none))
+    found = e.Predicted(predictions=tuple(Prediction(strategy=name, predicted=value) for name, value in known))
+    told = ["1.50× amp, cache", "at most 2.00× threads", "no prediction for allocator"]
+    assert describe(found) == "predicted gains: " + "; ".join(told)
+    state = State()
+    state.update(e.Opportunities(at_most=((2.5, ("workers",)),)))
+    state.update(found)
+    shown = frame_text(state, 100)
+    assert all(line in shown for line in told)  # type: ignore[attr-defined]
+    assert "2.50" not in shown
+    assert describe(e.Predicted()) == "predicted gains: none"

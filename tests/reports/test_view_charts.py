@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from autoopt import records as r
 from autoopt_reports.charts.plane import Frame, Scale, frame, linear_ticks, log_ticks, span
 from autoopt_reports.charts.planes import tradeoff_chart
-from autoopt_reports.view import report_view
+from autoopt_reports.view import Report
 from autoopt_reports.view.learning import at, thin
-from autoopt_reports.view.pipeline import columns_of, lanes_views
+from autoopt_reports.view.pipeline import columns_of
 from autoopt_reports.view.steps import step_basis, waterfall_view
 from autoopt_reports.view.text import Number
 from autoopt_reports.view.tradeoff import knee, pareto, tradeoff_views
@@ -104,13 +104,10 @@ def test_columns_follow_the_edges_and_circles_do_not_hang(case: tuple[int, list[
 
 
 def test_no_two_stages_share_a_place_and_new_changes_are_pinned() -> None:
-    for view in lanes_views(WIN.rounds, WIN.snippets):
+    for view in Report(WIN).lanes:
         places = [(node.lane, node.column) for node in view.nodes]
         assert len(set(places)) == len(places)
-    pins = [
-        {str(node.label): [str(p) for p in node.pins] for node in view.nodes}
-        for view in lanes_views(WIN.rounds, WIN.snippets)
-    ]
+    pins = [{str(node.label): [str(p) for p in node.pins] for node in view.nodes} for view in Report(WIN).lanes]
     assert pins[0]["decode"] == []
     assert pins[1]["decode"] == ["workers"]
     assert pins[2]["decode"] == []
@@ -126,7 +123,7 @@ def test_curves_are_read_between_their_points_and_not_beyond() -> None:
 
 
 def test_stages_in_the_bar_have_colours_of_their_own() -> None:
-    view = report_view(WIN).stages
+    view = Report(WIN).stages
     assert view is not None
     for bar in view.bars:
         colours = [segment.colour for segment in bar.segments]

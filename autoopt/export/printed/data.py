@@ -19,13 +19,11 @@ Generators = dict[str, torch.Generator]
 
 def to_device(batch: Any, device: torch.device) -> Any:
     """The batch with every tensor on the device, however they are nested."""
-    if plan.non_blocking:
-        return mapped(
-            batch,
-            lambda tensor: tensor.to(device, non_blocking=True),
-            lambda whole: by_itself(whole, device, non_blocking=True),
-        )
-    return mapped(batch, lambda tensor: tensor.to(device), lambda whole: by_itself(whole, device))
+    return mapped(
+        batch,
+        lambda tensor: tensor.to(device, non_blocking=plan.non_blocking),
+        lambda whole: by_itself(whole, device, non_blocking=plan.non_blocking),
+    )
 
 
 def moved(batches: Iterable[Any], device: torch.device) -> Iterator[Any]:
@@ -113,11 +111,8 @@ def training_loader(workload: Any) -> tuple[DataLoader[Any], Generators]:
         dataset = workload.train_data.dataset
         for change in plan.dataset:
             dataset = change(dataset)
-        if plan.batch_size is not None:
-            return loader_like(
-                workload.train_data, dataset, own, batch_size=plan.batch_size, **plan.loader_options
-            ), own
-        return loader_like(workload.train_data, dataset, own, **plan.loader_options), own
+        loader = loader_like(workload.train_data, dataset, own, batch_size=plan.batch_size, **plan.loader_options)
+        return loader, own
     dataset = workload.train_data
     for change in plan.dataset:
         dataset = change(dataset)

@@ -153,6 +153,8 @@ class Run:
     """A training run of your workload, from its seed on."""
 
     def __init__(self, args: argparse.Namespace) -> None:
+        if plan.sets_switches:
+            set_switches()
         self.args, self.device = args, torch.device(args.device)
         seed_everything(args.seed)
         workload: Any = plan.build()
@@ -384,8 +386,6 @@ def train(args: argparse.Namespace) -> Iterator[tuple[int, torch.Tensor, dict[st
 
     The loss is still on the device; metrics are empty where nothing was evaluated.
     """
-    if plan.sets_switches:
-        set_switches()
     yield from Run(args).steps()
 
 

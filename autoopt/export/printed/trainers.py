@@ -57,10 +57,7 @@ def train_with(theirs: DataLoader[Any], own: dict[str, torch.Generator]) -> Data
     dataset = theirs.dataset
     for change in plan.dataset:
         dataset = change(dataset)
-    if plan.batch_size is not None:
-        loader = loader_like(theirs, dataset, own, batch_size=plan.batch_size, **plan.loader_options)
-    else:
-        loader = loader_like(theirs, dataset, own, **plan.loader_options)
+    loader = loader_like(theirs, dataset, own, batch_size=plan.batch_size, **plan.loader_options)
     for change in plan.sampler:
         reorder(loader, change)
     for change in plan.collate:

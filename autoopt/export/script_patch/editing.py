@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections import defaultdict
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,9 +34,6 @@ DATALOADER_POSITIONS = (
 )
 """A DataLoader's arguments that may stand without their names."""
 
-
-_SHORT = 40
-"""Characters of the contexts of a ``with`` that another one is put next to."""
 
 Argument = tuple[cst.BaseExpression | None, Sequence[str]]
 """Value of an argument, None where it is removed, and the names of those that may stand without one."""
@@ -77,18 +75,14 @@ class Edits:
 
     def copy(self) -> Edits:
         """The same edits, to which others can be added on trial."""
-        return Edits(
-            self.source,
-            defaultdict(dict, {call: {**named} for call, named in self.arguments.items()}),
-            defaultdict(dict, {argument: {**keys} for argument, keys in self.merged.items()}),
-            {**self.replaced},
-            {**self.owners},
-            defaultdict(list, {node: [*lines] for node, lines in self.before.items()}),
-            defaultdict(list, {node: [*lines] for node, lines in self.after.items()}),
-            [*self.wrapped],
-            {**self.apart},
-            {*self.removed},
-        )
+        kept = copy(self)
+        for name, value in vars(self).items():
+            if name != "source":
+                setattr(kept, name, copy(value))
+        tables: list[dict[cst.CSTNode, Any]] = [kept.arguments, kept.merged, kept.before, kept.after]
+        for held in tables:
+            held.update({node: copy(value) for node, value in held.items()})
+        return kept
 
     def argument(
         self, call: cst.Call, name: str, value: cst.BaseExpression | None, positions: Sequence[str] = ()
@@ -286,9 +280,9 @@ class _Editor(cst.CSTTransformer):
 
 
 def _plain_with(statement: cst.With) -> bool:
-    """Whether another context can be entered first within the same line, which stays short."""
+    """Whether another context can be entered first within the same line, which stays short: 40 characters so far."""
     contexts = sum(len(cst.Module([]).code_for_node(item)) for item in statement.items)
-    return statement.asynchronous is None and not isinstance(statement.lpar, cst.LeftParen) and contexts < _SHORT
+    return statement.asynchronous is None and not isinstance(statement.lpar, cst.LeftParen) and contexts < 40
 
 
 def given(call: cst.Call, positions: Sequence[str] = ()) -> dict[str, cst.Arg]:
@@ -334,7 +328,8 @@ def with_key(mapping: cst.BaseExpression, name: str, value: cst.BaseExpression) 
         mapping = cst.Dict([cst.StarredDictElement(mapping)])
     new = cst.DictElement(cst.SimpleString(f'"{name}"'), value)
     elements = list(mapping.elements)
-    there = [index for index, element in enumerate(elements) if _key(element) == name]
+    keys = [element.key if isinstance(element, cst.DictElement) else None for element in elements]
+    there = [i for i, key in enumerate(keys) if isinstance(key, cst.SimpleString) and key.evaluated_value == name]
     if there and not any(isinstance(element, cst.StarredDictElement) for element in elements[there[-1] :]):
         elements[there[-1]] = elements[there[-1]].with_changes(value=value)
     elif elements:
@@ -345,8 +340,3 @@ def with_key(mapping: cst.BaseExpression, name: str, value: cst.BaseExpression) 
     else:
         elements.append(new)
     return mapping.with_changes(elements=elements)
-
-
-def _key(element: cst.BaseDictElement) -> str | bytes | None:
-    key = element.key if isinstance(element, cst.DictElement) else None
-    return key.evaluated_value if isinstance(key, cst.SimpleString) else None

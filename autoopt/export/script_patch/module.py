@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -39,8 +38,17 @@ class Beside:
 
     @cached_property
     def text(self) -> str:
-        """What the file holds."""
-        return module_text(self.parts)
+        """The file: plain Python with the definitions of its parts, and all that these need."""
+        inliner = Inliner(inlined=tuple(dict.fromkeys(part.split(":")[0].split(".")[0] for part in self.parts)))
+        try:
+            for part in self.parts:
+                inliner.named(part)
+            blocks = inliner.definitions()
+        except NotExportable as problem:
+            raise NoHonestEditError(str(problem)) from None
+        constants = [text for text in blocks if not text.startswith(_DEFINES)]
+        head = ["\n".join(part) for part in ([DOCSTRING], inliner.import_lines(), constants) if part]
+        return "\n\n\n".join(["\n\n".join(head), *(text for text in blocks if text.startswith(_DEFINES))]) + "\n"
 
 
 def beside(sites: Sites) -> Beside:
@@ -60,24 +68,3 @@ def beside(sites: Sites) -> Beside:
         if not any((Path(sites.cwd) / other).exists() for other in (path, path.with_suffix(".py"))):
             return Beside(path.with_suffix(".py").as_posix(), package + name)
     raise NoHonestEditError(f"{folder} holds {len(_NAMES)} files named prepared")
-
-
-def module_text(parts: Sequence[str]) -> str:
-    """Plain Python with the definitions of some classes and functions, and all that these need.
-
-    Args:
-        parts: each as ``module:name``.
-
-    Raises:
-        NoHonestEditError: their source cannot be printed.
-    """
-    inliner = Inliner(inlined=tuple(dict.fromkeys(part.split(":")[0].split(".")[0] for part in parts)))
-    try:
-        for part in parts:
-            inliner.named(part)
-        blocks = inliner.definitions()
-    except NotExportable as problem:
-        raise NoHonestEditError(str(problem)) from None
-    constants = [text for text in blocks if not text.startswith(_DEFINES)]
-    head = ["\n".join(part) for part in ([DOCSTRING], inliner.import_lines(), constants) if part]
-    return "\n\n\n".join(["\n\n".join(head), *(text for text in blocks if text.startswith(_DEFINES))]) + "\n"

@@ -35,10 +35,7 @@ def data_of(source: Source, site: Site, sites: Sites) -> Given:
     function = source.scope(there.value)
     if not isinstance(function, cst.FunctionDef) or not isinstance(there.value, cst.Name):
         raise NoHonestEditError(f"{site.file}:{site.line} makes the loaders of training and validation")
-    positions = [each.name.value for each in (*function.params.posonly_params, *function.params.params)]
-    name, owner = function.name.value, source.class_of(function)
-    if owner is not None:
-        name, positions = owner.name.value if name == "__init__" else name, positions[1:]
+    name, positions = source.signature(function)
     if there.value.value not in positions or source.assignments(there.value.value, function):
         raise NoHonestEditError(f"{site.file}:{site.line} makes loaders of {source.code(there.value)}, set on the way")
     calls = [each for each in source.all_of(cst.Call) if source.called(each) == name]
@@ -107,7 +104,8 @@ def named_there(source: Source, site: Site) -> tuple[Spot, str] | None:
     try:
         made = source.call(site, site.call)
     except NoHonestEditError:  # its class is named in a library, as by a function of a model zoo
-        assigned = [node for node in source.all_of(cst.Assign) if held is not None and _on(source, node, site)]
+        ranges = ((node, source.lines(node)) for node in source.all_of(cst.Assign) if held is not None)
+        assigned = [n for n, r in ranges if r.start.line <= site.line and site.end_line <= r.end.line]
         return _target(source, assigned[0], held) if len(assigned) == 1 else None
     try:
         spot = source.spot(made)
@@ -198,8 +196,3 @@ def _target(source: Source, assign: cst.Assign | cst.AnnAssign, held: str | None
         return None
     name = source.code(targets[0])
     return (source.spot(assign), name) if held in (None, name) else None
-
-
-def _on(source: Source, node: cst.CSTNode, site: Site) -> bool:
-    lines = source.lines(node)
-    return bool(lines.start.line <= site.line and site.end_line <= lines.end.line)

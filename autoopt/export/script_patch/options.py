@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ import libcst as cst
 
 from autoopt.export.script_patch.editing import given
 from autoopt.export.script_patch.source import NoHonestEditError, Source
+from autoopt.storage.fingerprint import imported_files
 
 _CONFIGURES = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
 _MOST_FILES, _MOST_BYTES = 300, 200_000
@@ -69,7 +69,11 @@ class UserFiles:
     def with_text(self, text: str) -> list[Source]:
         """The Python files in which a text stands; one that cannot be read is left out."""
         if self._texts is None:
-            self._texts = dict(_imported(self._first, self._cwd))
+            first = [self._cwd / name for name in dict.fromkeys(self._first) if not Path(name).is_absolute()]
+            found = imported_files(first, [*(path.parent for path in first[:1]), self._cwd])
+            self._texts = {
+                path.relative_to(self._cwd).as_posix(): whole.decode(errors="replace") for path, whole in found
+            }
         return [source for name, whole in self._texts.items() if text in whole and (source := self._source(name))]
 
     def _source(self, name: str) -> Source | None:
@@ -108,43 +112,6 @@ def _configurations(folder: Path, depth: int = 0) -> Iterator[Path]:
                 yield from _configurations(path, depth + 1)
         elif path.suffix in _CONFIGURES and path.stat().st_size <= _MOST_BYTES:
             yield path
-
-
-def _imported(first: Sequence[str], cwd: Path) -> Iterator[tuple[str, str]]:
-    """These files and what they import out of the same folders, with their texts."""
-    waiting = [name for name in dict.fromkeys(first) if not Path(name).is_absolute()]
-    roots = list(dict.fromkeys((*(Path(name).parent for name in waiting[:1]), Path())))
-    seen: set[str] = set()
-    while waiting:
-        name = waiting.pop(0)
-        if name in seen:
-            continue
-        seen.add(name)
-        try:
-            text = (cwd / name).read_text(encoding="utf-8")
-            tree = ast.parse(text)
-        except (OSError, ValueError, SyntaxError):
-            continue
-        yield name, text
-        waiting += [found for module in _modules(tree, Path(name).parent, roots) for found in _files(module, cwd)]
-
-
-def _modules(tree: ast.Module, folder: Path, roots: Sequence[Path]) -> Iterator[Path]:
-    """Where the modules that a file imports would lie, without their suffix."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (root.joinpath(*alias.name.split(".")) for alias in node.names for root in roots)
-        elif isinstance(node, ast.ImportFrom):
-            above = [folder, *folder.parents][node.level - 1 : node.level] if node.level else roots
-            for root in above:
-                base = root.joinpath(*(node.module or "").split("."))
-                yield from (base, *(base / alias.name for alias in node.names))
-
-
-def _files(module: Path, cwd: Path) -> Iterator[str]:
-    for path in (module.parent / f"{module.name}.py", module / "__init__.py"):
-        if module.name and (cwd / path).is_file():
-            yield path.as_posix()
 
 
 _PURE = frozenset(("abs", "bool", "float", "int", "max", "min", "round", "str"))

@@ -27,7 +27,7 @@ from autoopt.export.script_patch.naming import (
     unwatched,
 )
 from autoopt.export.script_patch.options import ConfiguredLine, ScriptOptions, UserFiles
-from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot, entry_of, imports, last_import
+from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot, entry_of, from_imports, last_import
 from autoopt.export.script_patch.values import UNSEEN, Made, made_at, read_alone
 from autoopt.export.text import literal
 from autoopt.records import JsonDict, Place, Site, SiteKind, Sites
@@ -78,6 +78,16 @@ def unclipped(sites: Sites, edits: Callable[[str], Edits], files: Mapping[str, E
     return False
 
 
+_CALLS: dict[str, tuple[SiteKind, tuple[str, ...]]] = {
+    "loader": ("loader_training", DATALOADER_POSITIONS),
+    "evaluation": ("loader_validation", DATALOADER_POSITIONS),
+    "optimizer": ("optimizer", ("params", "lr")),
+    "trainer": ("trainer", ()),
+    "wrapper": ("model", ("module", "device_ids")),
+}
+"""Sites of calls that get arguments, and the names of those that may stand without one."""
+
+
 class Placing:
     """The files of a script with the edits that were placed so far.
 
@@ -120,15 +130,11 @@ class Placing:
             NoHonestEditError: there is no place for it where a user would write it.
         """
         places: dict[str, Callable[[Edit], None]] = {
-            "loader": self._loaders,
-            "evaluation": self._evaluation,
+            **dict.fromkeys(_CALLS, self._called_with),
             "dataset": self._dataset,
             "training_dataset": self._dataset,
             "collate": self._collate,
             "moves": self._moves,
-            "optimizer": self._optimizers,
-            "trainer": self._trainer,
-            "wrapper": lambda e: self._arguments(e, self.site("model"), ("module", "device_ids")),
             "model": self._model,
             "step": self._step,
             "start": self._start,
@@ -195,22 +201,21 @@ class Placing:
 
     # arguments of calls
 
-    def _loaders(self, edit: Edit) -> None:
-        """Where several lines make training loaders, each gets the arguments."""
-        for site in self.sites_of("loader_training"):
-            self._arguments(edit, site, DATALOADER_POSITIONS)
+    def _called_with(self, edit: Edit) -> None:
+        """Arguments of a call; where several lines make training loaders or optimizers, each gets them.
 
-    def _evaluation(self, edit: Edit) -> None:
-        site = self.site("loader_validation")
-        if any(same_call(site, other) for other in self.sites.of("loader_training")):
-            raise NoHonestEditError(f"{site.file}:{site.line} makes the loaders of training and validation")
-        self._arguments(edit, site, DATALOADER_POSITIONS)
-
-    def _optimizers(self, edit: Edit) -> None:
-        """Where several lines make one, each gets the arguments; a learning rate is that of a single one."""
-        one = "lr" in edit.arguments
-        for site in (self.site("optimizer"),) if one else self.sites_of("optimizer"):
-            self._arguments(edit, site, ("params", "lr"))
+        A learning rate is that of a single optimizer.
+        """
+        kind, positions = _CALLS[edit.at]
+        every = edit.at in ("loader", "optimizer") and "lr" not in edit.arguments
+        for site in self.sites_of(kind) if every else (self.site(kind),):
+            source = self.edits(site.file).source
+            others = self.sites.of("loader_training") if edit.at == "evaluation" else ()
+            if any(same_call(site, other) for other in others):
+                raise NoHonestEditError(f"{site.file}:{site.line} makes the loaders of training and validation")
+            if edit.at == "trainer" and not source.names(site, site.call):
+                raise made_otherwise(source, site, edit.arguments, self.sites.command)
+            self._arguments(edit, site, positions)
 
     def _arguments(self, edit: Edit, site: Site, positions: tuple[str, ...]) -> None:
         edits = self.edits(site.file)
@@ -253,13 +258,6 @@ class Placing:
                 edits.merge(rest, name, cst.parse_expression(text))
             else:
                 edits.argument(call, name, cst.parse_expression(text), positions)
-
-    def _trainer(self, edit: Edit) -> None:
-        site = self.site("trainer")
-        source = self.edits(site.file).source
-        if not source.names(site, site.call):
-            raise made_otherwise(source, site, edit.arguments, self.sites.command)
-        self._arguments(edit, site, ())
 
     def _call(self, source: Source, site: Site) -> cst.Call:
         """The call that made what a site is of; of an optimizer the line may pick the class as it runs."""
@@ -401,7 +399,7 @@ class Placing:
         Raises:
             NoHonestEditError: the name is something else in this file.
         """
-        if imports(source, module, name):
+        if (module, name, name) in from_imports(source):
             return name
         if any(node.value == name for node in source.all_of(cst.Name)):
             raise NoHonestEditError(f"{source.name} has another {name}")

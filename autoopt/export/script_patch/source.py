@@ -100,9 +100,7 @@ class Source:
         Raises:
             NoHonestEditError: there is none, or more than one.
         """
-        found = [node for node in self.all_of(cst.Call) if self._on(node, place)]
-        names = {called.rpartition(".")[2]} | self._aliases(called.rpartition(".")[2])
-        named = [node for node in found if self.called(node) in names] if called else found
+        named = self._calls(place, called)
         if len(named) > 1:  # of calls within one another the outer one
             named = [node for node in named if not any(self._inside(node, other) for other in named)]
         if len(named) > 1 and isinstance(place, Site) and place.end_column is not None:
@@ -120,14 +118,21 @@ class Source:
 
     def names(self, place: Place, called: str) -> bool:
         """Whether a call of this name is on these lines."""
-        last = called.rpartition(".")[2]
-        names = {last, *self._aliases(last)}
-        return any(self._on(node, place) and self.called(node) in names for node in self.all_of(cst.Call))
+        return bool(self._calls(place, called))
 
     def picked(self, place: Place) -> cst.Call | None:
         """The one call on these lines whose function is picked as it runs: of a dict, of a variable, by a call."""
-        found = [node for node in self.all_of(cst.Call) if self._on(node, place) and node.args and self._picks(node)]
+        found = [node for node in self._calls(place) if node.args and self._picks(node)]
         return found[0] if len(found) == 1 else None
+
+    def _calls(self, place: Place, called: str = "") -> list[cst.Call]:
+        """All calls on these lines; those of a name, under whichever name the file's imports give it."""
+        ranges = ((node, self.lines(node)) for node in self.all_of(cst.Call))
+        found = [n for n, r in ranges if (r.start.line, r.end.line) == (place.line, place.end_line)]
+        last = called.rpartition(".")[2]
+        aliases = (each for each in self.all_of(cst.ImportAlias) if each.evaluated_name.rpartition(".")[2] == last)
+        names = {last, *(each.evaluated_alias for each in aliases)}
+        return [node for node in found if self.called(node) in names] if called else found
 
     def _picks(self, call: cst.Call) -> bool:
         if isinstance(call.func, (cst.Subscript, cst.Call)):
@@ -136,10 +141,6 @@ class Source:
         if isinstance(scope, cst.FunctionDef) and any(p.name.value == name for p in scope.params.params):
             return True
         return any(name == self.code(t.target) for node in self.all_of(cst.Assign) for t in node.targets)
-
-    def _on(self, node: cst.CSTNode, place: Place) -> bool:
-        lines = self.lines(node)
-        return bool(lines.start.line == place.line and lines.end.line == place.end_line)
 
     def _inside(self, node: cst.CSTNode, other: cst.CSTNode) -> bool:
         above = self.parent(node)
@@ -154,14 +155,6 @@ class Source:
         if isinstance(call.func, cst.Attribute):
             return call.func.attr.value
         return call.func.value if isinstance(call.func, cst.Name) else ""
-
-    def _aliases(self, name: str) -> set[str]:
-        """Other names that the file's imports give this one."""
-        found = set()
-        for node in self.all_of(cst.ImportAlias):
-            if node.evaluated_name.rpartition(".")[2] == name and node.evaluated_alias:
-                found.add(node.evaluated_alias)
-        return found
 
     def module_name(self, module: str, above: Spot | None = None) -> str | None:
         """The name in this file of a module that is imported as a whole, outside of functions; None where it is not.
@@ -241,6 +234,14 @@ class Source:
         above = None if block is None else self.parent(block)
         return above if isinstance(above, cst.ClassDef) else None
 
+    def signature(self, function: cst.FunctionDef) -> tuple[str, list[str]]:
+        """The name that a call of a function has, and the names of its arguments that may stand without one."""
+        positions = [each.name.value for each in (*function.params.posonly_params, *function.params.params)]
+        name, owner = function.name.value, self.class_of(function)
+        if owner is None:
+            return name, positions
+        return owner.name.value if name == "__init__" else name, positions[1:]
+
     def assignments(self, name: str, scope: cst.CSTNode) -> list[cst.Assign | cst.AnnAssign]:
         """Assignments to a name or a dotted name in a function or the module, its inner functions left out."""
         found: list[cst.Assign | cst.AnnAssign] = []
@@ -296,7 +297,8 @@ def last_import(source: Source) -> Spot:
     """
     last = None
     for spot in [Spot(source.tree, index, statement) for index, statement in enumerate(source.tree.body)]:
-        if _imports(spot):
+        parts = [*spot.statement.body] if isinstance(spot.statement, cst.SimpleStatementLine) else []
+        if parts and all(isinstance(part, (cst.Import, cst.ImportFrom)) for part in parts):
             last = spot
         elif not isinstance(spot.statement, (cst.SimpleStatementLine, cst.Try, cst.If)):
             break
@@ -305,18 +307,12 @@ def last_import(source: Source) -> Spot:
     return last
 
 
-def imports(source: Source, module: str, name: str) -> bool:
-    """Whether a file has a name from a module, under that name."""
+def from_imports(source: Source) -> Iterator[tuple[str, str, str]]:
+    """Of each ``from module import name`` the module, the name, and what the file calls it; ``*`` of all names."""
     for statement in source.all_of(cst.ImportFrom):
-        if statement.module is None or source.code(statement.module) != module:
-            continue
-        if not isinstance(statement.names, cst.ImportStar):
+        module = "" if statement.module is None else source.code(statement.module)
+        if isinstance(statement.names, cst.ImportStar):
+            yield module, "*", "*"
+        else:
             for alias in statement.names:
-                if alias.evaluated_name == name and alias.evaluated_alias is None:
-                    return True
-    return False
-
-
-def _imports(spot: Spot) -> bool:
-    parts = [*spot.statement.body] if isinstance(spot.statement, cst.SimpleStatementLine) else []
-    return bool(parts) and all(isinstance(part, (cst.Import, cst.ImportFrom)) for part in parts)
+                yield module, alias.evaluated_name, alias.evaluated_alias or alias.evaluated_name

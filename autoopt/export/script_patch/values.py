@@ -10,7 +10,7 @@ import libcst as cst
 
 from autoopt.export.script_patch.editing import given
 from autoopt.export.script_patch.options import ConfiguredLine, Option, ScriptOptions, UserFiles, is_parsed, of_machine
-from autoopt.export.script_patch.source import NoHonestEditError, Source
+from autoopt.export.script_patch.source import NoHonestEditError, Source, from_imports
 
 
 def followed(source: Source, value: cst.BaseExpression) -> cst.BaseExpression | None:
@@ -40,8 +40,8 @@ def _assigned(source: Source, name: cst.Name) -> cst.BaseExpression | None:
             return _handed_in(source, scope, name.value)
     elif not found:
         found = source.assignments(name.value, source.tree)
-    if not found and is_imported(source, name.value):
-        return None
+    if not found and any(known in (name.value, "*") for _, _, known in from_imports(source)):
+        return None  # of another file
     if len(found) != 1 or found[0].value is None or _changed_otherwise(source, name.value):
         raise _several(source, name)
     return found[0].value
@@ -68,13 +68,11 @@ def _changed_otherwise(source: Source, name: str) -> bool:
 
 def _handed_in(source: Source, function: cst.FunctionDef, name: str) -> cst.BaseExpression:
     """The argument that the function's only call gives the parameter, else the parameter's default."""
-    positions = [parameter.name.value for parameter in (*function.params.posonly_params, *function.params.params)]
-    owner = source.class_of(function)
-    called = owner.name.value if owner is not None and function.name.value == "__init__" else function.name.value
+    called, positions = source.signature(function)
     calls = [call for call in source.all_of(cst.Call) if source.called(call) == called]
     if len(calls) != 1 or any(argument.star for argument in calls[0].args):
         raise NoHonestEditError(f"{source.name} calls {called}, whose {name} it is, in {len(calls)} places")
-    there = given(calls[0], positions[1:] if owner is not None else positions).get(name)
+    there = given(calls[0], positions).get(name)
     if there is not None:
         return there.value
     parameter = _parameter(function, name)
@@ -210,16 +208,6 @@ def made_elsewhere(
     raise NoHonestEditError(f"{told}, which {named} may set; write {text} there, or in its place", by_hand=True)
 
 
-def is_imported(source: Source, name: str) -> bool:
-    """Whether a file may have a name from another."""
-    for statement in source.all_of(cst.ImportFrom):
-        if isinstance(statement.names, cst.ImportStar) or any(
-            (alias.evaluated_alias or alias.evaluated_name) == name for alias in statement.names
-        ):
-            return True
-    return False
-
-
 def _last_name(value: cst.BaseExpression) -> str | None:
     """The name under which a value is kept; None of what is no name, attribute or entry."""
     if isinstance(value, cst.Name):
@@ -309,7 +297,12 @@ class Made:
 
 
 def made_at(
-    source: Source, value: cst.BaseExpression, options: ScriptOptions, text: str, seen: object = UNSEEN
+    source: Source,
+    value: cst.BaseExpression,
+    options: ScriptOptions,
+    text: str,
+    seen: object = UNSEEN,
+    on_the_way: tuple[cst.BaseExpression, ...] = (),
 ) -> Made:
     """The expression to change, so that an argument which is ``value`` gets another value.
 
@@ -319,11 +312,35 @@ def made_at(
         options: of the command line.
         text: the value that it gets, as Python.
         seen: the value that arrived while the script was watched.
+        on_the_way: from the argument to ``value``, where that is what it was followed to.
 
     Raises:
         NoHonestEditError: it is computed, set more than once, or given on the command line.
     """
-    return _made_at(source, value, options, text, seen, ())
+    name, line = source.code(value), source.lines(value).start.line
+    if _is_plain(value):
+        if on_the_way and seen is not UNSEEN and seen != ast.literal_eval(name):
+            raise NoHonestEditError(f"{source.name}:{line} is not what arrives: {seen!r} does")
+        return Made(source, value, readers=on_the_way)
+    default = None if isinstance(value, cst.Name) else _default(source, value, options, text, seen)
+    if default is not None:
+        return replace(default, readers=(*on_the_way, value))
+    found = options.within(source, value)
+    if not found and not any(value is other for other in on_the_way):
+        further = followed(source, value)
+        if further is not None:
+            return made_at(source, further, options, text, seen, (*on_the_way, value))
+    if not found:
+        if of_machine(source, value):
+            return Made(source, value)
+        setter = made_elsewhere(source, value, options.files, options.command, text, seen)
+        if isinstance(setter, ConfiguredLine):
+            return Made(source, value, configured=setter, readers=(*on_the_way, value))
+        return Made(*setter, readers=(*on_the_way, value))
+    for option in found:
+        option.not_given(options.command)
+    words = " and ".join(dict.fromkeys(option.shown for option in found))
+    return Made(source, value, f"{words} no longer decides what {name} was: {text} stands in its place")
 
 
 def read_alone(source: Source, made: Made, options: ScriptOptions, calls: Sequence[cst.Call]) -> bool:
@@ -355,40 +372,6 @@ def _is_target(source: Source, node: cst.CSTNode) -> bool:
     if isinstance(above, cst.Param):
         return above.name is node
     return isinstance(above, cst.Arg) and above.keyword is node
-
-
-def _made_at(
-    source: Source,
-    value: cst.BaseExpression,
-    options: ScriptOptions,
-    text: str,
-    seen: object,
-    on_the_way: tuple[cst.BaseExpression, ...],
-) -> Made:
-    name, line = source.code(value), source.lines(value).start.line
-    if _is_plain(value):
-        if on_the_way and seen is not UNSEEN and seen != ast.literal_eval(name):
-            raise NoHonestEditError(f"{source.name}:{line} is not what arrives: {seen!r} does")
-        return Made(source, value, readers=on_the_way)
-    default = None if isinstance(value, cst.Name) else _default(source, value, options, text, seen)
-    if default is not None:
-        return replace(default, readers=(*on_the_way, value))
-    found = options.within(source, value)
-    if not found and not any(value is other for other in on_the_way):
-        further = followed(source, value)
-        if further is not None:
-            return _made_at(source, further, options, text, seen, (*on_the_way, value))
-    if not found:
-        if of_machine(source, value):
-            return Made(source, value)
-        setter = made_elsewhere(source, value, options.files, options.command, text, seen)
-        if isinstance(setter, ConfiguredLine):
-            return Made(source, value, configured=setter, readers=(*on_the_way, value))
-        return Made(*setter, readers=(*on_the_way, value))
-    for option in found:
-        option.not_given(options.command)
-    words = " and ".join(dict.fromkeys(option.shown for option in found))
-    return Made(source, value, f"{words} no longer decides what {name} was: {text} stands in its place")
 
 
 def _default(source: Source, value: cst.BaseExpression, options: ScriptOptions, text: str, seen: object) -> Made | None:

@@ -105,9 +105,13 @@ class Path:
     fill: bool = False
 
 
+SHAPES = {"baseline": "square", "final": "diamond", "kept": "circle", "after": "circle", "failed": "cross"}
+"""The shape of a mark by its kind; that of any other kind is a ring."""
+
+
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A point with a tip. ``shape``: circle, square, diamond, cross or ring."""
+    """A point with a tip."""
 
     x: float
     y: float
@@ -155,6 +159,12 @@ class Frame:
     def path(self, points: Sequence[tuple[float, float]], kind: str) -> Path:
         return Path("M" + "L".join(f"{self.x.at(x) * 10:.0f} {self.y.at(y):.1f}" for x, y in points), kind)
 
+    def mark(self, x: float, y: float, kind: str, tip: Phrase, label: str = "", shape: str = "") -> Mark:
+        """A point; its label stands on the side that has room."""
+        at = self.x.at(x)
+        shape = shape or SHAPES.get(kind, "ring")
+        return Mark(at, self.y.at(y), kind, shape, tip, label, "end" if at > 60 else "start")
+
     def rule(self, value: float, kind: str, label: Phrase | str = "", anchor: str = "end", x1: float = 0) -> GuideLine:
         """A level line at a value of the y axis."""
         return GuideLine(x1, self.y.at(value), 100, self.y.at(value), kind, label, anchor)
@@ -168,6 +178,27 @@ class Frame:
     def area(self, band: Sequence[tuple[float, float, float]], kind: str) -> Path:
         edge = [(x, high) for x, _, high in band] + [(x, low) for x, low, _ in reversed(band)]
         return Path(self.path(edge, kind).d + "Z", kind, fill=True)
+
+    def plane(
+        self,
+        x_label: str,
+        y_label: str,
+        paths: Iterable[Path] = (),
+        marks: Iterable[Mark] = (),
+        rules: Iterable[GuideLine] = (),
+        dots: Iterable[Path] = (),
+        x_unit: tuple[float, str] = (1.0, ""),
+        y_unit: tuple[float, str] = (1.0, ""),
+    ) -> Plane:
+        """What is drawn on these axes, whose ticks are in a unit: its size, the word after the number."""
+        ticks = []
+        for scale, (size, word) in ((self.x, x_unit), (self.y, y_unit)):
+            low, high = scale.low / size, scale.high / size
+            values = log_ticks(low, high) if scale.log else linear_ticks(low, high)
+            ticks.append([(scale.at(v * size), f"{tick_text(v)}{word}") for v in values])
+        xs = tuple(Tick(at, text, "start" if at < 8 else "end" if at > 92 else "middle") for at, text in ticks[0])
+        ys = tuple(Tick(at, text) for at, text in ticks[1] if at > 30.0)  # above stands the axis's name
+        return Plane(self.height, xs, ys, x_label, y_label, tuple(paths), tuple(marks), tuple(rules), tuple(dots))
 
     def dots(self, points: Iterable[tuple[float, float]], kind: str) -> Path:
         """Many points as one path: a round cap on no length is a dot."""
@@ -184,16 +215,3 @@ def frame(
     log_y: bool = False,
 ) -> Frame:
     return Frame(Scale(*x, left, 100 - INSET, log=log_x), Scale(*y, float(height - 8), 14.0, log=log_y), height)
-
-
-def axes(
-    f: Frame, x_unit: tuple[float, str] = (1.0, ""), y_unit: tuple[float, str] = (1.0, "")
-) -> tuple[tuple[Tick, ...], tuple[Tick, ...]]:
-    """Ticks of both axes, in a unit: (its size, the word after the number)."""
-    ticks = []
-    for scale, (size, word), wanted in ((f.x, x_unit, 4), (f.y, y_unit, 4)):
-        low, high = scale.low / size, scale.high / size
-        values = log_ticks(low, high) if scale.log else linear_ticks(low, high, wanted)
-        ticks.append([(scale.at(v * size), f"{tick_text(v)}{word}") for v in values])
-    xs = tuple(Tick(at, text, "start" if at < 8 else "end" if at > 92 else "middle") for at, text in ticks[0])
-    return xs, tuple(Tick(at, text) for at, text in ticks[1] if at > 30.0)  # above stands the axis's name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoopt_reports.charts.plane import BESIDE, Frame, GuideLine, Mark, Path, Plane, axes, frame, span
+from autoopt_reports.charts.plane import BESIDE, SHAPES, Frame, GuideLine, Mark, Path, Plane, frame, span
 from autoopt_reports.view import units
 from autoopt_reports.view.learning import Learning, Series
 from autoopt_reports.view.roofline import Roofline
@@ -13,8 +13,6 @@ from autoopt_reports.view.tradeoff import Spot, Tradeoff
 from autoopt_reports.view.trials import Predictions
 
 Unit = tuple[float, str]
-
-SHAPES = {"baseline": "square", "final": "diamond", "kept": "circle", "failed": "cross"}
 
 
 def _time(largest: float) -> Unit:
@@ -34,9 +32,8 @@ def curves_chart(view: Learning, series: tuple[Series, ...], axis: str) -> Plane
         paths += [f.area(s.band, kind)] if s.band else []
         paths += [f.path(seed, kind) for seed in s.seeds]
     rules = tuple(f.rule(value, "target", say("target {}", view.target)) for value in target if view.target)
-    x_ticks, y_ticks = axes(f, _time(max(xs)) if axis == "seconds" else (1.0, ""))
-    label = "wall-clock" if axis == "seconds" else "training steps"
-    return Plane(f.height, x_ticks, y_ticks, label, view.metric, tuple(paths), rules=rules)
+    label, unit = ("wall-clock", _time(max(xs))) if axis == "seconds" else ("training steps", (1.0, ""))
+    return f.plane(label, view.metric, paths, rules=rules, x_unit=unit)
 
 
 def difference_chart(view: Learning) -> Plane | None:
@@ -50,10 +47,7 @@ def difference_chart(view: Learning) -> Plane | None:
     if margin is not None and margin.value is not None:
         for sign, value in (("+", margin.value), ("−", -margin.value)):
             rules.append(f.rule(value, "tolerance", say("tolerance " + sign + "{}", margin)))
-    x_ticks, y_ticks = axes(f)
-    return Plane(
-        f.height, x_ticks, y_ticks, "training steps", "difference", (f.path(points, "after"),), rules=tuple(rules)
-    )
+    return f.plane("training steps", "difference", [f.path(points, "after")], rules=rules)
 
 
 def scaling_chart(view: ScalingView) -> Plane:
@@ -72,15 +66,11 @@ def scaling_chart(view: ScalingView) -> Plane:
         *([f.path([(1.0, 1.0), *told], "front")] if told else []),
     )
     marks = tuple(
-        Mark(f.x.at(x), f.y.at(y), kind, shape, say("{} processes: {}", row.processes, row.throughput.phrase))
-        for spots, rows, kind, shape in (
-            (told, view.forecast, "rejected", "ring"),
-            (values, view.rows, "final", "circle"),
-        )
+        f.mark(x, y, kind, say("{} processes: {}", row.processes, row.throughput.phrase), shape=shape)
+        for spots, rows, kind, shape in ((told, view.forecast, "rejected", ""), (values, view.rows, "final", "circle"))
         for (x, y), row in zip(spots, rows, strict=True)
     )
-    x_ticks, y_ticks = axes(f)
-    return Plane(f.height, x_ticks, y_ticks, "processes", "throughput over one", paths, marks)
+    return f.plane("processes", "throughput over one", paths, marks)
 
 
 def tradeoff_chart(view: Tradeoff) -> Plane:
@@ -106,23 +96,16 @@ def tradeoff_chart(view: Tradeoff) -> Plane:
         rules = (f.rule(limit, "target", say(view.limit.word + " {}", view.limit.value)),)
     dots = (f.dots(((s.x.value or 0.0, s.y.value or 0.0) for s in quiet if s.x), "rejected"),) if quiet else ()
     x_unit = (1.0, "") if view.x_label == "cost to target" else _time(max(xs))
-    x_ticks, y_ticks = axes(f, x_unit, (1024.0**3, " GiB") if memory else (1.0, ""))
-    return Plane(f.height, x_ticks, y_ticks, view.x_label, view.y_label, paths, tuple(marks), rules, dots)
+    y_unit = (1024.0**3, " GiB") if memory else (1.0, "")
+    return f.plane(view.x_label, view.y_label, paths, marks, rules, dots, x_unit, y_unit)
 
 
 def _spot_mark(f: Frame, spot: Spot) -> Mark:
     assert spot.x is not None
-    x = f.x.at(spot.x.value or 0.0)
     word = spot.kind if spot.kind in {"baseline", "final"} else ""
     word = f"{word} · knee".strip(" ·") if spot.knee else word
-    return Mark(
-        x,
-        f.y.at(spot.y.value or 0.0),
-        spot.kind,
-        SHAPES.get(spot.kind, "ring"),
-        say("{}: {}, {}", spot.label, spot.x, spot.y),
-        word,
-        "end" if x > 60 else "start",
+    return f.mark(
+        spot.x.value or 0.0, spot.y.value or 0.0, spot.kind, say("{}: {}, {}", spot.label, spot.x, spot.y), word
     )
 
 
@@ -137,52 +120,41 @@ def predictions_chart(view: Predictions) -> Plane:
             quiet.append(pair)
             continue
         tip = say("{}: predicted {}, measured {}", row.label, row.predicted.value, row.realized.value)
-        kind = "kept" if row.verdict == "kept" else "rejected"
-        marks.append(Mark(f.x.at(pair[0]), f.y.at(pair[1]), kind, "circle" if kind == "kept" else "ring", tip))
+        marks.append(f.mark(*pair, "kept" if row.verdict == "kept" else "rejected", tip))
     dots = (f.dots(quiet, "rejected"),) if quiet else ()
-    x_ticks, y_ticks = axes(f, (1.0, "×"), (1.0, "×"))
-    diagonal = f.path([(low, low), (high, high)], "diagonal")
-    return Plane(
-        f.height, x_ticks, y_ticks, "predicted speedup", "measured speedup", (diagonal,), tuple(marks), dots=dots
-    )
+    diagonal, unit = f.path([(low, low), (high, high)], "diagonal"), (1.0, "×")
+    return f.plane("predicted speedup", "measured speedup", [diagonal], marks, (), dots, unit, unit)
 
 
 def roofline_chart(view: Roofline) -> Plane:
     """FLOP/s over FLOPs per byte; the bandwidth is the slope, each matmul peak a flat roof."""
-    roofs = [(roof, roof.flops.value) for roof in view.roofs if roof.flops.value]
+    roofs = [(label, peak, peak.value) for label, peak in view.roofs if peak.value]
     slope = view.bandwidth.value
-    xs = [p.intensity.value or 1.0 for p in view.points] + [flops / slope for _, flops in roofs if slope]
+    xs = [p.intensity.value or 1.0 for p in view.points] + [flops / slope for _, _, flops in roofs if slope]
     x_low, x_high = span([1.0, *xs], log=True, pad=0.12)
     ys = (
         [p.speed.value or 1.0 for p in view.points]
-        + [flops for _, flops in roofs]
-        + [s.speed.value or 1.0 for s in view.steps]
+        + [flops for _, _, flops in roofs]
+        + [speed.value or 1.0 for _, speed in view.steps]
     )
     y_low, y_high = span([*ys, *([slope * x_low] if slope else [])], log=True, pad=0.06)
     f = frame((x_low, x_high), (y_low, y_high), 300, log_x=True, log_y=True)
-    paths, rules = [], []
+    paths, rules, tip = [], [], "{}, {}: {} at {}"
     if slope:
-        top = max([flops for _, flops in roofs], default=y_high)
+        top = max([flops for _, _, flops in roofs], default=y_high)
         paths.append(f.path([(x_low, slope * x_low), (top / slope, top)], "roof"))
-    for roof, flops in roofs:
+    for label, peak, flops in roofs:
         start = f.x.at(flops / slope) if slope else 0.0
-        rules.append(f.rule(flops, "roof", say("{} {}", roof.label, roof.flops), x1=start))
-    for step in view.steps:
-        rules.append(
-            f.rule(step.speed.value or y_low, step.when, say("step " + step.when + " {}", step.speed), "start")
-        )
+        rules.append(f.rule(flops, "roof", say("{} {}", label, peak), x1=start))
+    for when, speed in view.steps:
+        rules.append(f.rule(speed.value or y_low, when, say("step " + when + " {}", speed), "start"))
     marks = tuple(
-        Mark(
-            f.x.at(p.intensity.value or x_low),
-            f.y.at(p.speed.value or y_low),
-            p.when,
-            "ring" if p.when == "before" else "circle",
-            say("{}, {}: {} at {}", p.label, p.when, p.speed, p.intensity),
+        f.mark(
+            p.intensity.value or x_low, p.speed.value or y_low, p.when, say(tip, p.label, p.when, p.speed, p.intensity)
         )
         for p in view.points
     )
-    x_ticks, y_ticks = axes(f)
-    return Plane(f.height, x_ticks, y_ticks, "FLOPs per byte", "FLOP/s", tuple(paths), marks, tuple(rules))
+    return f.plane("FLOPs per byte", "FLOP/s", paths, marks, rules)
 
 
 def search_chart(view: SearchSection) -> Plane | None:
@@ -197,7 +169,7 @@ def search_chart(view: SearchSection) -> Plane | None:
     line.append((end, timed[-1][2]))
     failed, marks = (
         [
-            Mark(f.x.at(at), f.y.at(best), verdict, SHAPES[verdict], say(tip, mark.label, mark.at, mark.best))
+            f.mark(at, best, verdict, say(tip, mark.label, mark.at, mark.best))
             for mark, at, best in timed
             if mark.verdict == verdict
         ]
@@ -208,17 +180,8 @@ def search_chart(view: SearchSection) -> Plane | None:
     if len(failed) > 200:
         dots.append(f.dots([(at, best) for mark, at, best in timed if mark.verdict == "failed"], "failed"))
         failed = []
-    x_ticks, y_ticks = axes(f, _time(end), (1.0, "×"))
-    return Plane(
-        f.height,
-        x_ticks,
-        y_ticks,
-        "time since the start",
-        "speedup kept so far",
-        (f.steps(line, "after"),),
-        (*failed, *marks),
-        dots=tuple(dots),
-    )
+    labels, paths = ("time since the start", "speedup kept so far"), [f.steps(line, "after")]
+    return f.plane(*labels, paths, (*failed, *marks), (), dots, _time(end), (1.0, "×"))
 
 
 def tuning_chart(view: TuningView) -> Plane | None:
@@ -228,21 +191,16 @@ def tuning_chart(view: TuningView) -> Plane | None:
         return None
     target = [view.target.value] if view.target.value is not None else []
     f = frame((0.0, max(row.number for row, _ in seen) + 1.0), span([*(y for _, y in seen), *target]), 200)
-    shapes = {"final": "diamond", "baseline": "square", "reached": "circle", "failed": "cross"}
-    kinds = {"final": "final", "baseline": "baseline", "reached": "kept", "failed": "failed"}
+    kinds, tip = (
+        {"final": "final", "baseline": "baseline", "reached": "kept", "failed": "failed"},
+        ": {}, target after {}",
+    )
     marks = tuple(
-        Mark(
-            f.x.at(row.number),
-            f.y.at(y),
-            kinds.get(row.kind, "rejected"),
-            shapes.get(row.kind, "ring"),
-            say(row.state + ": {}, target after {}", row.metric, row.seconds),
-        )
+        f.mark(row.number, y, kinds.get(row.kind, "rejected"), say(row.state + tip, row.metric, row.seconds))
         for row, y in seen
     )
     rules = tuple(f.rule(y, "target", say("target {}", view.target)) for y in target)
-    x_ticks, y_ticks = axes(f)
-    return Plane(f.height, x_ticks, y_ticks, "trial", f"best {view.metric}", (), marks, rules)
+    return f.plane("trial", f"best {view.metric}", (), marks, rules)
 
 
 def law_chart(view: ModelScalingView, law: LawView) -> Plane | None:
@@ -258,18 +216,16 @@ def law_chart(view: ModelScalingView, law: LawView) -> Plane | None:
     band = f.area([(x, max(least, low), min(most, high)) for x, _, least, most in law.line], "after")
     paths = (band, f.path([(x, y) for x, y, _, _ in law.line], "after")) if law.line else ()
     marks = tuple(
-        Mark(
-            f.x.at(x),
-            f.y.at(y),
+        f.mark(
+            x,
+            y,
             "baseline" if row.size.text == AS_IT_IS else "kept",
-            "square" if row.size.text == AS_IT_IS else "circle",
             say("{}: {} parameters, {}", row.size, row.parameters, row.seconds if law.of == "seconds" else row.metric),
         )
         for row, x, y in spots
     )
     rules = tuple(f.rule(y, "target", "target") for y in target)
     size, word = units.time_unit(max(values)) if law.of == "seconds" else (1.0, "")
-    x_ticks, y_ticks = axes(f, y_unit=(size, f" {word}" if word else ""))
     error = str(view.metric) if view.mode == "min" else f"one less {view.metric}"
     label = "time to target" if law.of == "seconds" else f"error ({error})"
-    return Plane(f.height, x_ticks, y_ticks, "trained parameters", label, paths, marks, rules)
+    return f.plane("trained parameters", label, paths, marks, rules, y_unit=(size, f" {word}" if word else ""))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from autoopt_reports.charts.plane import Scale, log_ticks, span, tick_text
 from autoopt_reports.view.pipeline import Lanes, Node
@@ -28,23 +29,26 @@ class Bar:
     join: float | None = None
 
 
+Row = TypeVar("Row")
+
+
 @dataclass(frozen=True, slots=True)
-class Bars:
+class Rows(Generic[Row]):
     height: int
-    bars: tuple[Bar, ...]
+    rows: tuple[Row, ...]
 
 
-def waterfall_chart(view: Waterfall) -> Bars:
+def waterfall_chart(view: Waterfall) -> Rows[Bar]:
     scale = Scale(0.0, max(max(bar.start, bar.end) for bar in view.bars), 0.0, 100.0)
     bars = []
     for place, bar in enumerate(view.bars):
         left, right = sorted((scale.at(bar.start), scale.at(bar.end)))
         join = scale.at(bar.end) if place < len(view.bars) - 1 else None
         bars.append(Bar(place * ROW, bar.label, bar.shown, left, max(0.3, round(right - left, 2)), bar.kind, join=join))
-    return Bars(len(bars) * ROW, tuple(bars))
+    return Rows(len(bars) * ROW, tuple(bars))
 
 
-def ceiling_chart(rows: tuple[StageRow, ...]) -> Bars:
+def ceiling_chart(rows: tuple[StageRow, ...]) -> Rows[Bar]:
     """Each stage alone, its ceiling a tick. Stages without a measurement have no bar."""
     scale = Scale(0.0, max((row.seconds.value or 0.0 for row in rows), default=1.0) or 1.0)
     bars = []
@@ -54,16 +58,16 @@ def ceiling_chart(rows: tuple[StageRow, ...]) -> Bars:
         bars.append(
             Bar(place * ROW, row.label, row.seconds, 0.0, max(width, 0.3) if width else 0.0, f"s{row.colour % 8}", tick)
         )
-    return Bars(len(bars) * ROW, tuple(bars))
+    return Rows(len(bars) * ROW, tuple(bars))
 
 
-def importance_chart(shares: tuple[tuple[Name, Number], ...]) -> Bars:
+def importance_chart(shares: tuple[tuple[Name, Number], ...]) -> Rows[Bar]:
     """A bar for each parameter, by its share of the whole."""
     bars = [
         Bar(place * ROW, label, share, 0.0, max(0.3, round(100 * (share.value or 0.0), 2)), "s0")
         for place, (label, share) in enumerate(shares)
     ]
-    return Bars(len(bars) * ROW, tuple(bars))
+    return Rows(len(bars) * ROW, tuple(bars))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,24 +83,14 @@ class Piece:
     always: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Stack:
-    y: int
-    label: str
-    shown: Number
-    pieces: tuple[Piece, ...]
+Stack = tuple[int, str, Number, tuple[Piece, ...]]
+"""A bar of pieces: y, label, what is shown of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stacks:
-    height: int
-    stacks: tuple[Stack, ...]
-
-
-def stack_chart(view: StagesView) -> Stacks:
+def stack_chart(view: StagesView) -> Rows[Stack]:
     totals = [max(bar.total.value or 0.0, sum(s.seconds.value or 0.0 for s in bar.segments)) for bar in view.bars]
     longest = max(totals, default=1.0) or 1.0
-    stacks = []
+    stacks: list[Stack] = []
     for place, bar in enumerate(view.bars):
         x, pieces = 0.0, []
         for segment in bar.segments:
@@ -106,33 +100,20 @@ def stack_chart(view: StagesView) -> Stacks:
             fits, always = width >= room, width >= 2.6 * room
             pieces.append(Piece(round(x, 2), round(width, 2), colour, segment.share, segment.label, fits, always))
             x += width
-        stacks.append(Stack(place * 52, bar.label, bar.total, tuple(pieces)))
-    return Stacks(len(stacks) * 52, tuple(stacks))
+        stacks.append((place * 52, bar.label, bar.total, tuple(pieces)))
+    return Rows(len(stacks) * 52, tuple(stacks))
 
 
-@dataclass(frozen=True, slots=True)
-class Whisker:
-    """An interval on the axis. ``filled``: left out of the plan; hollow: alone."""
-
-    y: int
-    low: float
-    at: float
-    high: float
-    filled: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ForestLine:
-    y: int
-    label: Name
-    shown: Number | None
-    whiskers: tuple[Whisker, ...]
+Whisker = tuple[int, float, float, float, bool]
+"""An interval on the axis: y, low, value, high. Filled: left out of the plan; hollow: alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForestChart:
+    """``lines``: y, label, what is shown of it, its intervals."""
+
     height: int
-    lines: tuple[ForestLine, ...]
+    lines: tuple[tuple[int, Name, Number | None, tuple[Whisker, ...]], ...]
     band: tuple[float, float] | None
     one: float
     ticks: tuple[tuple[float, str], ...]
@@ -149,14 +130,14 @@ def forest_chart(view: Forest) -> ForestChart:
     lines = []
     for place, row in enumerate(view.rows):
         y = place * FOREST_ROW
-        whiskers = []
+        whiskers: list[Whisker] = []
         for offset, filled, estimate in ((28, True, row.without), (44, False, row.alone)):
             if estimate is not None:
                 left, middle, right = (
                     scale.at(bound.value or low) for bound in (estimate.low, estimate.value, estimate.high)
                 )
-                whiskers.append(Whisker(y + offset, left, middle, right, filled))
-        lines.append(ForestLine(y, row.label, row.without.value if row.without else None, tuple(whiskers)))
+                whiskers.append((y + offset, left, middle, right, filled))
+        lines.append((y, row.label, row.without.value if row.without else None, tuple(whiskers)))
     ticks = tuple((scale.at(t), tick_text(t) + "×") for t in log_ticks(low, high))
     band = (scale.at(view.band[0]), scale.at(view.band[1])) if view.band else None
     return ForestChart(len(lines) * FOREST_ROW, tuple(lines), band, scale.at(1.0), ticks)
@@ -167,39 +148,25 @@ COLUMN, LANE, BOX, TALL, LEFT = 114, 84, 98, 42, 10
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
-    x: int
-    y: int
-    node: Node
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """A curve from the right edge of one box to the left edge of another."""
-
-    d: str
-    critical: bool
-
-
-@dataclass(frozen=True, slots=True)
 class LanesChart:
+    """Boxes by their upper left corner; links as curves from the right edge of one to the left edge of another."""
+
     width: int
     height: int
     lanes: tuple[tuple[int, str], ...]
-    boxes: tuple[Box, ...]
-    links: tuple[Link, ...]
+    boxes: tuple[tuple[int, int, Node], ...]
+    links: tuple[tuple[str, bool], ...]
 
 
 def lanes_chart(view: Lanes) -> LanesChart:
-    boxes = tuple(Box(LEFT + node.column * COLUMN, node.lane * LANE + 22, node) for node in view.nodes)
+    boxes = tuple((LEFT + node.column * COLUMN, node.lane * LANE + 22, node) for node in view.nodes)
     width = LEFT + (max((node.column for node in view.nodes), default=0) + 1) * COLUMN
-    links = tuple(Link(_curve(boxes[a], boxes[b]), critical) for a, b, critical in view.edges)
+    links = tuple((_curve(*boxes[a][:2], *boxes[b][:2]), critical) for a, b, critical in view.edges)
     lanes = tuple((place * LANE, lane) for place, lane in enumerate(view.lanes))
     return LanesChart(width, max(1, len(view.lanes)) * LANE, lanes, boxes, links)
 
 
-def _curve(start: Box, end: Box) -> str:
-    x0, y0 = start.x + BOX, start.y + TALL // 2
-    x1, y1 = end.x, end.y + TALL // 2
+def _curve(x0: int, y0: int, x1: int, y1: int) -> str:
+    x0, y0, y1 = x0 + BOX, y0 + TALL // 2, y1 + TALL // 2
     bend = max(12, abs(x1 - x0) // 2)
     return f"M{x0} {y0}C{x0 + bend} {y0} {x1 - bend} {y1} {x1 - 4} {y1}"

@@ -1,5 +1,5 @@
 """Result -> numbers and sentences: pure, no markup, never claiming more than the interval."""
 
-from autoopt_reports.view.page import Report, report_view
+from autoopt_reports.view.page import Report
 
-__all__ = ["Report", "report_view"]
+__all__ = ["Report"]

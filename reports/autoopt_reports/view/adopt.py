@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import keyword
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autoopt.records import JsonDict, PatchedChange, Result, Snippets, Trial
+from autoopt.records import Change, JsonDict, PatchedChange, Result, ScriptPatch, Snippets, Trial
 from autoopt_reports.view import units
 from autoopt_reports.view.quality import SHORT, claim_of, trial_of
-from autoopt_reports.view.text import Interval, Name, Number, Phrase, change_name, code, interval, name, number, say
+from autoopt_reports.view.text import Interval, Name, Number, change_name, clean, interval, name, number, say
 
 FRAMEWORKS = (
     ("pytorch", "PyTorch"),
@@ -30,55 +31,35 @@ class Code:
     text: str | None
 
 
-@dataclass(frozen=True, slots=True)
 class Adoption:
     """One kept change; ``shared``: names of the changes whose gain and its own are one figure, where there are any."""
 
-    label: Name
-    title: Name | None
-    gain: Interval | None
-    gain_kind: str
-    shared: str
-    memory: tuple[Number, Number] | None
-    risk: Name | None
-    gate: str
-    trial: int | None
-    codes: tuple[Code, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Adopt:
-    headline: Phrase
-    changes: tuple[Adoption, ...]
-    together: tuple[Code, ...]
-
-
-def adopt_view(result: Result) -> Adopt:
-    changes = []
-    for change in result.best.plan.changes:
+    def __init__(self, result: Result, change: Change) -> None:
         found = trial_of(result, change.strategy)
-        gain, kind, shared = _gain(result, change.strategy, found)
         snippet = next((s for s in result.snippets if s.strategy == change.strategy), None)
         risk = (snippet.risk if snippet else None) or (found[1].risk if found else None)
-        changes.append(
-            Adoption(
-                label=change_name(change.strategy, change.setting),
-                title=name(snippet.title, 120) if snippet and snippet.title else None,
-                gain=gain,
-                gain_kind=kind,
-                shared=shared,
-                memory=_memory(result, found),
-                risk=name(risk, 20) if risk else None,
-                gate=SHORT[claim_of(found[1].quality if found else None, result.objective.mode)],
-                trial=found[1].id if found else None,
-                codes=codes_of(snippet),
-            )
-        )
-    changes.sort(key=lambda item: -(item.gain.value.value or 0) if item.gain else 0.0)
-    shown = Number(units.count(len(changes)), len(changes), ("/best/plan/changes",), "count")
-    words = "{} change to adopt" if len(changes) == 1 else "{} changes to adopt, the most worthwhile first"
-    headline = say(words, shown) if changes else say("Nothing to adopt: no change was kept")
-    return Adopt(headline, tuple(changes), _together(result))
+        self.label = change_name(change.strategy, change.setting)
+        self.title = name(snippet.title, 120) if snippet and snippet.title else None
+        self.gain, self.gain_kind, self.shared = _gain(result, change.strategy, found)
+        self.memory = _memory(result, found)
+        self.risk = name(risk, 20) if risk else None
+        self.gate = SHORT[claim_of(found[1].quality if found else None, result.objective.mode)]
+        self.trial = found[1].id if found else None
+        self.codes = codes_of([snippet] if snippet else [])
+
+
+class Adopt:
+    """The kept changes, each and all together."""
+
+    def __init__(self, result: Result) -> None:
+        changes = [Adoption(result, change) for change in result.best.plan.changes]
+        plan, count = result.best.plan.names(), len(changes)
+        known = [each for strategy in plan for each in result.snippets if each.strategy == strategy]
+        words = "{} change to adopt" if count == 1 else "{} changes to adopt, the most worthwhile first"
+        shown = say(words, Number(units.count(count), count, ("/best/plan/changes",), "count"))
+        self.headline = shown if changes else say("Nothing to adopt: no change was kept")
+        self.changes = sorted(changes, key=lambda item: -(item.gain.value.value or 0) if item.gain else 0.0)
+        self.together = codes_of(known, plan) if known else ()
 
 
 def _gain(result: Result, strategy: str, found: tuple[int, Trial] | None) -> tuple[Interval | None, str, str]:
@@ -122,34 +103,23 @@ def _memory(result: Result, found: tuple[int, Trial] | None) -> tuple[Number, Nu
     )
 
 
-def codes_of(snippet: Snippets | None) -> tuple[Code, ...]:
-    if snippet is None:
-        return tuple(Code(key, title, None) for key, title in FRAMEWORKS)
-    values: dict[str, str | None] = {"pytorch": code(snippet.pytorch) if snippet.pytorch else None}
-    for key in ("lightning", "transformers"):
-        values[key] = _keywords(_HEADS[key], [getattr(snippet, key)])
-    values["accelerate"] = _yaml([snippet.accelerate])
-    return tuple(Code(key, title, values[key]) for key, title in FRAMEWORKS)
+def codes_of(snippets: Sequence[Snippets], names: Sequence[str] = ()) -> tuple[Code, ...]:
+    """Changes in each way of training, in plan order.
 
-
-def _together(result: Result) -> tuple[Code, ...]:
-    """The whole plan in each way of training, in plan order; what a way cannot express is named in a comment."""
-    order = {s.strategy: s for s in result.snippets}
-    names = result.best.plan.names()
-    snippets = [order[strategy] for strategy in names if strategy in order]
-    if not snippets:
-        return ()
+    Args:
+        names: strategies of a whole plan, whose lines are titled; one that a way cannot express is named in a comment.
+    """
     codes = []
     for key, title in FRAMEWORKS:
         values = [getattr(snippet, key) for snippet in snippets]
-        absent = [strategy for strategy in names if getattr(order.get(strategy), key, None) in (None, "")]
         if key == "pytorch":
-            parts = [f"# {clean_comment(s.title or s.strategy)}\n{code(s.pytorch)}" for s in snippets if s.pytorch]
+            heads = [f"# {clean_comment(s.title or s.strategy)}\n" if names else "" for s in snippets]
+            parts = [head + clean(text) for head, text in zip(heads, values, strict=True) if text]
             text: str | None = "\n\n".join(parts) or None
-        elif key == "accelerate":
-            text = _yaml(values)
         else:
-            text = _keywords(_HEADS[key], values)
+            text = _yaml(values) if key == "accelerate" else _keywords(_HEADS[key], values)
+        written = {s.strategy for s, value in zip(snippets, values, strict=True) if value not in (None, "")}
+        absent = [strategy for strategy in names if strategy not in written]
         if text is not None and absent:
             text += "\n# not expressible here: " + clean_comment(", ".join(absent))
         codes.append(Code(key, title, text))
@@ -158,7 +128,7 @@ def _together(result: Result) -> tuple[Code, ...]:
 
 def clean_comment(text: str) -> str:
     """One line, so that a title cannot become code that somebody pastes."""
-    return re.sub(r"\s+", " ", code(text)).strip()[:200]
+    return re.sub(r"\s+", " ", clean(text)).strip()[:200]
 
 
 def _keywords(head: str, values: list[JsonDict | None]) -> str | None:
@@ -169,14 +139,14 @@ def _keywords(head: str, values: list[JsonDict | None]) -> str | None:
         named = all(str(key).isidentifier() and not keyword.iskeyword(str(key)) for key in merged)
         body = [f"    {key}={item!r}," for key, item in merged.items()] if named else [f"    **{merged!r},"]
         lines += [head, *body, ")"]
-    return code("\n".join(lines)) if lines else None
+    return clean("\n".join(lines)) if lines else None
 
 
 def _yaml(values: list[JsonDict | None]) -> str | None:
     """Keys of a YAML file, one a line; JSON values are YAML."""
     notes, merged = _merged(values)
     lines = notes + [f"{key}: {json.dumps(item, ensure_ascii=False, default=str)}" for key, item in merged.items()]
-    return code("\n".join(lines)) if lines else None
+    return clean("\n".join(lines)) if lines else None
 
 
 def _merged(values: list[JsonDict | None]) -> tuple[list[str], JsonDict]:
@@ -189,51 +159,39 @@ def _merged(values: list[JsonDict | None]) -> tuple[list[str], JsonDict]:
 _HOW = {"patched": "in the patch", "plan only": "with the plan alone", "by hand": "manually"}
 
 
-@dataclass(frozen=True, slots=True)
-class PatchRow:
-    """One kept change: whether it is a hunk of the diff, and where, or why it is none."""
-
-    label: Name
-    how: str
-    where: Name | None
-    reason: Name | None
+PatchRow = tuple[Name, str, Name | None, Name | None]
+"""One kept change: whether it is a hunk of the diff, where, and why it is none or what it means besides."""
 
 
-@dataclass(frozen=True, slots=True)
 class PatchView:
-    """``diff``: None where no change could be written as a line of the script.
+    """The patch of a script.
 
-    ``environment``: lines of ``autoopt.env``, variables to start the script with; None where there are none.
+    Attributes:
+        diff: None where no change could be written as a line of the script.
+        environment: lines of ``autoopt.env``, variables to start the script with; None where there are none.
     """
 
-    headline: Phrase
-    diff: str | None
-    rows: tuple[PatchRow, ...]
-    environment: str | None = None
+    def __init__(self, patch: ScriptPatch) -> None:
+        written = sum(change.how == "patched" for change in patch.changes)
+        values = (Number(units.count(n), n, ("/patch/changes",), "count") for n in (written, len(patch.changes)))
+        words = "{} of {} kept changes are in the patch"
+        words = words if len(patch.changes) > 1 else words.replace("changes are", "change is")
+        self.headline = say(words, *values) if patch.changes else say("Nothing to patch: no change was kept")
+        self.diff = clean(patch.diff) or None
+        self.rows = tuple(map(_patch_row, patch.changes))
+        self.environment = clean("".join(f"{name}={text}\n" for name, text in patch.environment.items())) or None
 
 
 def patch_view(result: Result) -> PatchView | None:
     """None where the run was on a function that describes the workload, which has no patch."""
-    if result.sites is None or result.patch is None:
-        return None
-    changes = result.patch.changes
-    written = sum(change.how == "patched" for change in changes)
-    values = (Number(units.count(n), n, ("/patch/changes",), "count") for n in (written, len(changes)))
-    words = "{} of {} kept changes are in the patch" if len(changes) > 1 else "{} of {} kept change is in the patch"
-    headline = say(words, *values) if changes else say("Nothing to patch: no change was kept")
-    return PatchView(
-        headline=headline,
-        diff=code(result.patch.diff) or None,
-        rows=tuple(map(_patch_row, changes)),
-        environment=code("".join(f"{name}={text}\n" for name, text in result.patch.environment.items())) or None,
-    )
+    return PatchView(result.patch) if result.sites is not None and result.patch is not None else None
 
 
 def _patch_row(change: PatchedChange) -> PatchRow:
     where = f"{change.file}:{change.line}" if change.file and change.line else change.file
-    return PatchRow(
-        label=change_name(change.strategy, change.setting),
-        how=_HOW[change.how],
-        where=name(where, 120) if where else None,
-        reason=name(change.reason, 300) if change.reason else None,
+    return (
+        change_name(change.strategy, change.setting),
+        _HOW[change.how],
+        name(where, 120) if where else None,
+        name(change.reason, 300) if change.reason else None,
     )

@@ -1,7 +1,6 @@
 """What a result may claim, and the sentences of the first screen: each is made from the fields that it speaks of.
 
-The figures are those of one record, ``speedup.headline``. Documents of earlier versions have none: of these the older
-fields are read, which say less.
+The figures are those of one record, ``speedup.headline``; where a run broke off before it, those of the throughput.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ class Claim:
         of_what: what it is a speedup of, in words.
         value: None where nothing was measured.
         interval: None of a point.
-        seconds: of baseline and final plan, that divide to the value; None where the document has none.
-        record: of which all this is; None in documents of earlier versions.
+        seconds: of baseline and final plan, that divide to the value; None without a record.
+        record: of which all this is; None where there is none.
     """
 
     status: Status
@@ -53,7 +52,9 @@ def claim_of(result: Result) -> Claim:
     """The claim of a document."""
     record = result.speedup.headline
     if record is None:
-        return _earlier(result)
+        shown = interval(result.speedup.throughput, "/speedup/throughput")
+        found: Status = "none" if not result.found else "unmeasured" if shown is None else _by(shown)
+        return Claim(found, "in samples per second", shown.value if shown else None, shown, None, None)
     shown = interval(record.estimate, AT)
     value = shown.value if shown is not None else number(record.value, units.ratio, f"{AT}/value")
     seconds = (
@@ -69,38 +70,14 @@ def claim_of(result: Result) -> Claim:
     return Claim(status if result.found else "none", of_what, value, shown, seconds, record)
 
 
-def _earlier(result: Result) -> Claim:
-    """Of a document without a headline."""
-    speedup, before, after = result.speedup, result.baseline.time_to_target_seconds, result.best.time_to_target_seconds
-    estimate, at, of_what, seconds = speedup.throughput, "/speedup/throughput", "in samples per second", None
-    if speedup.time_to_target is not None:
-        estimate, at = speedup.time_to_target, "/speedup/time_to_target"
-        of_what = "to target" if result.objective.has_target else "for the same steps"
-        if speedup.planned_steps is not None or to_the_end(result):
-            of_what = "over the planned run"
-        if before is not None and after is not None:
-            seconds = (
-                number(before.value, units.duration, "/baseline/time_to_target_seconds/value"),
-                number(after.value, units.duration, "/best/time_to_target_seconds/value"),
-            )
-    shown = interval(estimate, at)
-    status: Status = "none" if not result.found else "unmeasured" if shown is None else _by(shown)
-    return Claim(status, of_what, shown.value if shown else None, shown, seconds, None)
-
-
 def _by(shown: Interval) -> Status:
     low, high = shown.low.value or 0.0, shown.high.value or 0.0
     return "faster" if low > 1 else "slower" if high < 1 else "unsure"
 
 
-def to_the_end(result: Result) -> bool:
-    """Whether the times of a run without a target are those of all the steps that the user plans."""
-    return not result.objective.has_target and _planned(result.baseline.trained_steps, result, unknown=True)
-
-
-def _planned(steps: float | None, result: Result, *, unknown: bool = False) -> bool:
+def _planned(steps: float | None, result: Result) -> bool:
     planned = result.workload.max_steps
-    return planned is not None and (unknown if steps is None else steps >= planned)
+    return planned is not None and steps is not None and steps >= planned
 
 
 def headline_phrase(result: Result) -> Phrase:
@@ -199,7 +176,7 @@ def run_phrases(result: Result) -> Iterator[Phrase]:
     claim = claim_of(result)
     record = claim.record
     if record is None or claim.seconds is None or claim.status == "none":
-        yield _run_of_earlier(result, claim)
+        yield _baseline_run(result)
         return
     before, after = claim.seconds
     if record.kind == "per_step":
@@ -212,21 +189,16 @@ def run_phrases(result: Result) -> Iterator[Phrase]:
         yield disagreement(record)
 
 
-def _run_of_earlier(result: Result, claim: Claim) -> Phrase:
-    before, after = result.baseline.time_to_target_seconds, result.best.time_to_target_seconds
+def _baseline_run(result: Result) -> Phrase:
+    before = result.baseline.time_to_target_seconds
     if before is None:
         return say("Time to target of the baseline: not measured.")
     at = "/baseline/time_to_target_seconds"
     baseline = number(before.value, units.duration, f"{at}/value")
-    if claim.status != "faster" or after is None:  # a time saved is reported only where a gain was shown
-        if before.low == before.high:
-            return say("Your run takes {} to {}.", baseline, target_phrase(result))
-        low, high = (number(getattr(before, end), units.duration, f"{at}/{end}") for end in ("low", "high"))
-        return say("Your run takes {} [{} to {}] to {}.", baseline, low, high, target_phrase(result))
-    best = number(after.value, units.duration, "/best/time_to_target_seconds/value")
-    source = {"measured": " (measured by training to it)", "modelled": " (modelled from its measured parts)", None: ""}
-    ending = source[result.best.time_to_target_source]
-    return say("Your {} run to {} takes {}" + ending + ".", baseline, target_phrase(result), best)
+    if before.low == before.high:
+        return say("Your run takes {} to {}.", baseline, target_phrase(result))
+    low, high = (number(getattr(before, end), units.duration, f"{at}/{end}") for end in ("low", "high"))
+    return say("Your run takes {} [{} to {}] to {}.", baseline, low, high, target_phrase(result))
 
 
 def _made_from(record: Headline) -> Phrase:
@@ -271,10 +243,7 @@ def verified_phrase(result: Result) -> tuple[bool, Phrase]:
     """Whether the result is verified from end to end, and on what that rests or why it is not."""
     record = result.speedup.headline
     if record is None:
-        if result.speedup.end_to_end_verified:
-            return True, say("The final plan and the baseline ran again from start to end.")
-        again = "was run again from start to end, which does not confirm by itself that it is faster"
-        return False, say(f"The final plan {again if result.best.curves else 'was not run again from start to end'}.")
+        return False, say("The final plan was not run again from start to end.")
     if not result.speedup.end_to_end_verified:
         doubts = record.doubts(control_failed=result.noise.failed(result.objective.min_gain))
         return False, say("Not verified: " + "; ".join(doubts) + ".") if doubts else say("Not verified.")

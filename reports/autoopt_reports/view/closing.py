@@ -3,52 +3,36 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 
 from autoopt.records import Advice, Environment, Peaks, Reproduce
 from autoopt_reports.view import units
-from autoopt_reports.view.text import Name, Number, code, name, number
+from autoopt_reports.view.text import Name, Number, clean, name, number
 
 
-@dataclass(frozen=True, slots=True)
 class AdviceView:
     """One piece of advice. ``costly``: it is on one of the most expensive places of the run."""
 
-    title: Name
-    evidence: Name
-    where: Name | None
-    suggestion: str
-    costly: bool = False
+    def __init__(self, item: Advice) -> None:
+        where = item.file if item.file is None or item.line is None else f"{item.file}:{item.line}"
+        self.title, self.evidence = name(item.title), name(item.evidence, 600)
+        self.where = name(where) if where is not None else None
+        self.suggestion, self.costly = clean(item.suggestion)[:2000], item.seconds is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Detail:
-    """A labelled line of the closing section."""
-
-    label: str
-    value: Number | Name
-
-
-def advice_views(advice: tuple[Advice, ...]) -> tuple[AdviceView, ...]:
-    views = []
-    for item in advice:
-        where = item.file if item.line is None else f"{item.file}:{item.line}"
-        place = name(where) if item.file is not None and where is not None else None
-        suggestion, costly = code(item.suggestion)[:2000], item.seconds is not None
-        views.append(AdviceView(name(item.title), name(item.evidence, 600), place, suggestion, costly))
-    return tuple(views)
+Detail = tuple[str, Number | Name]
+"""A labelled line."""
 
 
 def machine_lines(environment: Environment) -> tuple[Detail, ...]:
     at = "/environment"
     lines = [
         _text("device", environment.device_name or environment.device),
-        Detail("device memory", number(environment.device_memory_bytes, units.bytes_, f"{at}/device_memory_bytes")),
+        ("device memory", number(environment.device_memory_bytes, units.bytes_, f"{at}/device_memory_bytes")),
         _text("CPU", environment.cpu),
-        Detail("cores", number(environment.cores, units.count, f"{at}/cores")),
-        Detail("compute threads", number(environment.threads, units.count, f"{at}/threads")),
-        Detail("RAM", number(environment.ram_bytes, units.bytes_, f"{at}/ram_bytes")),
-        Detail("load while measuring", number(environment.load, units.plain, f"{at}/load")),
+        ("cores", number(environment.cores, units.count, f"{at}/cores")),
+        ("compute threads", number(environment.threads, units.count, f"{at}/threads")),
+        ("RAM", number(environment.ram_bytes, units.bytes_, f"{at}/ram_bytes")),
+        ("load while measuring", number(environment.load, units.plain, f"{at}/load")),
         _text("operating system", environment.os),
         _text("Python", environment.python),
         _text("torch", environment.torch),
@@ -79,16 +63,15 @@ _PEAKS: tuple[tuple[str, str, units.Formatter], ...] = (
 def peak_lines(peaks: Peaks) -> tuple[Detail, ...]:
     """The measured peaks; what was not measured says so."""
     return tuple(
-        Detail(label, number(getattr(peaks, field), form, f"/environment/peaks/{field}"))
-        for label, field, form in _PEAKS
+        (label, number(getattr(peaks, field), form, f"/environment/peaks/{field}")) for label, field, form in _PEAKS
     )
 
 
 def _text(label: str, value: str | None) -> Detail:
-    return Detail(label, name(value) if value else Name("not recorded"))
+    return (label, name(value) if value else Name("not recorded"))
 
 
 def commands(reproduce: Reproduce, spec: str) -> tuple[str, ...]:
-    first = code(reproduce.command) if reproduce.command else f"autoopt optimize {shlex.quote(code(spec))}"
-    run = shlex.quote(code(reproduce.run_directory)) if reproduce.run_directory else "RUN"
+    first = clean(reproduce.command) if reproduce.command else f"autoopt optimize {shlex.quote(clean(spec))}"
+    run = shlex.quote(clean(reproduce.run_directory)) if reproduce.run_directory else "RUN"
     return (first, f"autoopt report {run}")

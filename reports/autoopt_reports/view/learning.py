@@ -16,22 +16,16 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class CurveRow:
-    """One evaluation, for the table."""
-
-    step: Number
-    seconds: Number
-    metric: Number
-
-
-@dataclass(frozen=True, slots=True)
 class CurveTable:
-    """One training run. ``path``: its pointer, from which those of its rows continue."""
+    """One training run: step, seconds and metric of each evaluation.
+
+    ``path``: its pointer, from which those of its rows continue.
+    """
 
     who: str
     seed: Number
     path: str
-    rows: tuple[CurveRow, ...]
+    rows: tuple[tuple[Number, Number, Number], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,37 +45,25 @@ class Difference:
     margin: Number | None
 
 
-@dataclass(frozen=True, slots=True)
 class Learning:
-    headline: Phrase
-    metric: str
-    by_seconds: tuple[Series, ...]
-    by_steps: tuple[Series, ...]
-    target: Number | None
-    difference: Difference | None
-    tables: tuple[CurveTable, ...]
-    thinned: bool
+    """Curves of these sides, each with its name, what was measured of it, and its pointer."""
+
+    def __init__(self, result: Result, sides: list[tuple[str, Configuration, str]]) -> None:
+        target = result.objective.target
+        self.headline = _headline(result)
+        self.metric = str(name(result.objective.metric or "metric", 40))
+        self.by_seconds = tuple(_series(who, c, 1) for who, c, _ in sides if c.curves)
+        self.by_steps = tuple(_series(who, c, 0) for who, c, _ in sides if c.curves)
+        self.target = number(target, units.plain, "/objective/target") if target is not None else None
+        self.difference = _difference(result)
+        self.tables, self.thinned = _tables(sides)
 
 
 def learning_view(result: Result) -> Learning | None:
     """None where no curve was recorded."""
-    sides = [("baseline", result.baseline, "/baseline")]
-    if result.found:
-        sides.append(("final plan", result.best, "/best"))
-    if not any(_points(curve, 0) for _, c, _ in sides for curve in c.curves):
-        return None
-    tables, thinned = _tables(sides)
-    target = result.objective.target
-    return Learning(
-        headline=_headline(result),
-        metric=str(name(result.objective.metric or "metric", 40)),
-        by_seconds=tuple(_series(who, c, 1) for who, c, _ in sides if c.curves),
-        by_steps=tuple(_series(who, c, 0) for who, c, _ in sides if c.curves),
-        target=number(target, units.plain, "/objective/target") if target is not None else None,
-        difference=_difference(result),
-        tables=tables,
-        thinned=thinned,
-    )
+    sides = [("baseline", result.baseline, "/baseline"), ("final plan", result.best, "/best")]
+    sides = sides if result.found else sides[:1]
+    return Learning(result, sides) if any(_points(curve, 0) for _, c, _ in sides for curve in c.curves) else None
 
 
 def _points(curve: Curve, axis: int) -> tuple[tuple[float, float], ...]:
@@ -151,7 +133,7 @@ def _tables(sides: list[tuple[str, Configuration, str]]) -> tuple[tuple[CurveTab
             chosen = thin(tuple(enumerate(curve.points)), 24)
             thinned = thinned or len(chosen) < len(curve.points)
             rows = tuple(
-                CurveRow(
+                (
                     number(point.step, units.count, f"{here}/points/{index}/step"),
                     number(point.seconds, units.duration, f"{here}/points/{index}/seconds"),
                     number(point.metric, units.plain, f"{here}/points/{index}/metric"),
@@ -169,9 +151,8 @@ def _headline(result: Result) -> Phrase:
     if tested is None:
         return say("The curves of the final plan and of the baseline; their difference was not put to a test")
     quality, path = tested
-    shown = interval(quality.difference, f"{path}/difference", units.plain)
     assert quality.difference is not None
-    assert shown is not None
+    shown = interval(quality.difference, f"{path}/difference", units.plain)
     what = "The final plan" if path == "/quality" else "The change kept last"
     if quality.margin is None:
         return say(what + " differs by {}", shown.phrase)

@@ -2,107 +2,76 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from autoopt.records import Result
+from autoopt.records import Profile, Result
 from autoopt_reports.view import units
-from autoopt_reports.view.adopt import Adopt, PatchView, adopt_view, patch_view
-from autoopt_reports.view.closing import AdviceView, Detail, advice_views, commands, machine_lines, peak_lines
-from autoopt_reports.view.learning import Learning, learning_view
-from autoopt_reports.view.pipeline import Lanes, lanes_views, pipeline_headline
-from autoopt_reports.view.roofline import Roofline, roofline_view
-from autoopt_reports.view.scaling import (
-    ModelScalingView,
-    ScalingView,
-    TuningView,
-    model_scaling_view,
-    scaling_view,
-    tuning_view,
-)
-from autoopt_reports.view.search import SearchSection, search_view
-from autoopt_reports.view.stages import StagesView, stages_view
-from autoopt_reports.view.steps import Forest, Waterfall, forest_view, waterfall_view
-from autoopt_reports.view.text import Name, Number, Phrase, name, number, say
-from autoopt_reports.view.tradeoff import Tradeoff, tradeoff_views
-from autoopt_reports.view.trials import Predictions, TrialGroup, account_phrase, predictions_view, trial_groups
-from autoopt_reports.view.trust import Check, trust_checks
-from autoopt_reports.view.verdict import VerdictView, verdict_view
+from autoopt_reports.view.adopt import Adopt, patch_view
+from autoopt_reports.view.closing import AdviceView, commands, machine_lines, peak_lines
+from autoopt_reports.view.learning import learning_view
+from autoopt_reports.view.pipeline import lanes_views, pipeline_headline
+from autoopt_reports.view.roofline import Timed, roofline_view
+from autoopt_reports.view.scaling import ModelScalingView, ScalingView, TuningView
+from autoopt_reports.view.search import SearchSection
+from autoopt_reports.view.stages import StagesView
+from autoopt_reports.view.steps import forest_view, waterfall_view
+from autoopt_reports.view.text import Phrase, Placed, name, number, say
+from autoopt_reports.view.tradeoff import tradeoff_views
+from autoopt_reports.view.trials import account_phrase, predictions_view, trial_groups
+from autoopt_reports.view.trust import trust_checks
+from autoopt_reports.view.verdict import VerdictView
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """Everything that the page shows. A section that has nothing to show is None and says so."""
+class Page:
+    """The sections that the page of a run and that of a profile share. One that has nothing to show is None.
 
-    title: Name
-    subtitle: Phrase
-    verdict: VerdictView
-    trust: tuple[Check, ...]
-    adopt: Adopt
-    patch: PatchView | None
-    waterfall: Waterfall | None
-    forest: Forest | None
-    stages: StagesView | None
-    lanes: tuple[Lanes, ...]
-    lanes_headline: Phrase
-    scaling: ScalingView | None
-    roofline: Roofline | None
-    learning: Learning | None
-    tradeoffs: tuple[Tradeoff, ...]
-    model_scaling: ModelScalingView | None
-    tuning: TuningView | None
-    predictions: Predictions | None
-    search: SearchSection
-    groups: tuple[TrialGroup, ...]
-    account: Phrase
-    not_measured: tuple[Name, ...]
-    warnings: tuple[Name, ...]
-    notes: tuple[Name, ...]
-    advice: tuple[AdviceView, ...]
-    commands: tuple[str, ...]
-    seed: Number
-    machine: tuple[Detail, ...]
-    peaks: tuple[Detail, ...]
+    Args:
+        document: that the page is of.
+        rounds: the profiles in it.
+        measured: (when, path, configuration) of what was timed.
+    """
+
+    def __init__(self, document: Result | Profile, rounds: Sequence[Placed], measured: Timed) -> None:
+        snippets = document.snippets if isinstance(document, Result) else ()
+        self.title = name(document.workload.name, 80)
+        self.stages = StagesView(rounds) if rounds else None
+        self.lanes = lanes_views(rounds, snippets)
+        self.lanes_headline = pipeline_headline(rounds) if rounds else Phrase()
+        self.roofline = roofline_view(document.environment.peaks, rounds, measured)
+        self.warnings = tuple(name(item, 600) for item in document.warnings)
+        self.advice = tuple(map(AdviceView, document.advice))
+        self.seed = number(document.reproduce.seed, units.count, "/reproduce/seed")
+        self.machine = machine_lines(document.environment)
+        self.peaks = peak_lines(document.environment.peaks)
 
 
-def report_view(result: Result) -> Report:
-    """Numbers and sentences of every section. Pure: the same document gives the same view."""
-    return Report(
-        title=name(result.workload.name, 80),
-        subtitle=_subtitle(result),
-        verdict=verdict_view(result),
-        trust=trust_checks(result),
-        adopt=adopt_view(result),
-        patch=patch_view(result),
-        waterfall=waterfall_view(result),
-        forest=forest_view(result),
-        stages=stages_view(result.rounds),
-        lanes=lanes_views(result.rounds, result.snippets),
-        lanes_headline=pipeline_headline(result.rounds) if result.rounds else Phrase(),
-        scaling=scaling_view(result),
-        roofline=roofline_view(
-            result.environment.peaks,
-            result.rounds,
-            (("before", "/baseline", result.baseline), ("after", "/best", result.best))
-            if result.found
-            else (("before", "/baseline", result.baseline),),
-        ),
-        learning=learning_view(result),
-        tradeoffs=tradeoff_views(result),
-        model_scaling=model_scaling_view(result),
-        tuning=tuning_view(result),
-        predictions=predictions_view(result),
-        search=search_view(result),
-        groups=trial_groups(result),
-        account=account_phrase(result),
-        not_measured=tuple(name(item) for item in result.not_measured),
-        warnings=tuple(name(item, 600) for item in result.warnings),
-        notes=tuple(name(item, 600) for item in result.notes),
-        advice=advice_views(result.advice),
-        commands=commands(result.reproduce, result.workload.spec),
-        seed=number(result.reproduce.seed, units.count, "/reproduce/seed"),
-        machine=machine_lines(result.environment),
-        peaks=peak_lines(result.environment.peaks),
-    )
+class Report(Page):
+    """Numbers and sentences of every section. The same document gives the same."""
+
+    def __init__(self, result: Result) -> None:
+        sides = [("before", "/baseline", result.baseline), ("after", "/best", result.best)]
+        rounds = [(f"/rounds/{place}", round_) for place, round_ in enumerate(result.rounds)]
+        super().__init__(result, rounds, sides if result.found else sides[:1])
+        self.subtitle = _subtitle(result)
+        self.verdict = VerdictView(result)
+        self.trust = trust_checks(result)
+        self.adopt = Adopt(result)
+        self.patch = patch_view(result)
+        self.waterfall = waterfall_view(result)
+        self.forest = forest_view(result)
+        self.scaling = ScalingView(result.scaling) if result.scaling is not None else None
+        self.learning = learning_view(result)
+        self.tradeoffs = tradeoff_views(result)
+        sizes, tuned = result.model_scaling, result.tuning
+        self.model_scaling = ModelScalingView(sizes) if sizes is not None else None
+        self.tuning = TuningView(tuned) if tuned is not None else None
+        self.predictions = predictions_view(result)
+        self.search = SearchSection(result)
+        self.groups = trial_groups(result)
+        self.account = account_phrase(result)
+        self.not_measured = tuple(name(item) for item in result.not_measured)
+        self.notes = tuple(name(item, 600) for item in result.notes)
+        self.commands = commands(result.reproduce, result.workload.spec)
 
 
 def _subtitle(result: Result) -> Phrase:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import networkx as nx
 
 from autoopt.records import Resource, Round, Snippets
 from autoopt_reports.view import units
-from autoopt_reports.view.text import Name, Number, Phrase, name, number, say
+from autoopt_reports.view.text import Name, Number, Phrase, Placed, name, number, say
 
+Link = tuple[Name, str, Number, Number, Number, Name | None, Name | None]
 LANES = tuple(resource.value for resource in Resource)
 
 
@@ -24,42 +26,49 @@ class Node:
     pins: tuple[Name, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DeeperRow:
-    label: Name
-    kind: str
-    seconds: Number
-    ceiling: Number
-    gap: Number
-    where: Name | None
-    note: Name | None
-
-
-@dataclass(frozen=True, slots=True)
 class Lanes:
-    """One round as a graph. ``edges``: places in ``nodes``, with whether both ends are critical."""
+    """One round as a graph.
 
-    index: Number
-    headline: Phrase
-    nodes: tuple[Node, ...]
-    edges: tuple[tuple[int, int, bool], ...]
-    lanes: tuple[str, ...]
-    columns: int
-    simulated: Phrase
-    deeper: tuple[DeeperRow, ...]
-    notes: tuple[Name, ...]
+    Args:
+        path: pointer of the round.
+        fresh: strategies of its plan that the round before did not have; they are pinned to the stages they act on.
+
+    Attributes:
+        edges: places in ``nodes``, with whether both ends are critical.
+        deeper: links of the chain below the bottleneck: name, kind, seconds, ceiling, gap, where, note.
+    """
+
+    def __init__(self, round_: Round, path: str, fresh: list[str], snippets: tuple[Snippets, ...]) -> None:
+        names = [stage.name for stage in round_.stages]
+        edges = [(a, b) for a, b in round_.edges if a in names and b in names and a != b]
+        columns, critical = columns_of(names, edges), round_.critical_path
+        self.lanes = tuple(lane for lane in LANES if any(stage.resource.value == lane for stage in round_.stages))
+        taken, nodes = set[tuple[int, int]](), []
+        for index, stage in enumerate(round_.stages):
+            lane, column = self.lanes.index(stage.resource.value), columns[stage.name]
+            while (lane, column) in taken:
+                column += 1
+            taken.add((lane, column))
+            seconds = number(stage.seconds, units.duration, f"{path}/stages/{index}/seconds")
+            acting = [each.strategy for each in snippets if each.strategy in fresh and stage.name in each.stages]
+            pins = tuple(name(strategy, 24) for strategy in acting)
+            worst = stage.name == round_.bottleneck
+            nodes.append(Node(name(stage.name, 40), lane, column, seconds, stage.name in critical, worst, pins))
+        self.nodes = tuple(nodes)
+        self.edges = tuple((names.index(a), names.index(b), a in critical and b in critical) for a, b in edges)
+        self.index = number(round_.index, units.count, f"{path}/index")
+        self.headline = _headline(round_)
+        self.simulated = _simulated(round_, path)
+        self.deeper = _deeper(round_, path)
+        self.notes = tuple(name(note) for note in round_.notes)
 
 
-def lanes_views(
-    rounds: tuple[Round, ...], snippets: tuple[Snippets, ...] = (), base: str = "/rounds"
-) -> tuple[Lanes, ...]:
-    views = []
-    for place, round_ in enumerate(rounds):
-        before = set(rounds[place - 1].plan.names()) if place else set()
-        fresh = [s for s in round_.plan.names() if s not in before]
-        path = f"{base}/{place}" if base.endswith("rounds") else base
-        views.append(_lanes(round_, path, fresh, snippets))
-    return tuple(views)
+def lanes_views(rounds: Sequence[Placed], snippets: tuple[Snippets, ...] = ()) -> tuple[Lanes, ...]:
+    before: list[Round | None] = [None, *(round_ for _, round_ in rounds)]
+    return tuple(
+        Lanes(round_, path, [s for s in round_.plan.names() if last is None or s not in last.plan.names()], snippets)
+        for (path, round_), last in zip(rounds, before, strict=False)
+    )
 
 
 def columns_of(names: list[str], edges: list[tuple[str, str]]) -> dict[str, int]:
@@ -70,51 +79,6 @@ def columns_of(names: list[str], edges: list[tuple[str, str]]) -> dict[str, int]
     circles = nx.condensation(graph)
     columns = enumerate(nx.topological_generations(circles))
     return {name: at for at, column in columns for each in column for name in circles.nodes[each]["members"]}
-
-
-def _lanes(round_: Round, path: str, fresh: list[str], snippets: tuple[Snippets, ...]) -> Lanes:
-    names = [stage.name for stage in round_.stages]
-    edges = [(a, b) for a, b in round_.edges if a in names and b in names and a != b]
-    columns = columns_of(names, edges)
-    used = [lane for lane in LANES if any(stage.resource.value == lane for stage in round_.stages)]
-    pins: dict[str, list[Name]] = {}
-    for snippet in snippets:
-        if snippet.strategy in fresh:
-            for stage_name in snippet.stages:
-                pins.setdefault(stage_name, []).append(name(snippet.strategy, 24))
-    taken: set[tuple[int, int]] = set()
-    nodes = []
-    for index, stage in enumerate(round_.stages):
-        lane, column = used.index(stage.resource.value), columns[stage.name]
-        while (lane, column) in taken:
-            column += 1
-        taken.add((lane, column))
-        nodes.append(
-            Node(
-                name(stage.name, 40),
-                lane,
-                column,
-                number(stage.seconds, units.duration, f"{path}/stages/{index}/seconds"),
-                stage.name in round_.critical_path,
-                stage.name == round_.bottleneck,
-                tuple(pins.get(stage.name, ())),
-            )
-        )
-    links = tuple(
-        (names.index(a), names.index(b), a in round_.critical_path and b in round_.critical_path) for a, b in edges
-    )
-    width = max((node.column for node in nodes), default=0) + 1
-    return Lanes(
-        number(round_.index, units.count, f"{path}/index"),
-        _headline(round_),
-        tuple(nodes),
-        links,
-        tuple(used),
-        width,
-        _simulated(round_, path),
-        _deeper(round_, path),
-        tuple(name(note) for note in round_.notes),
-    )
 
 
 def _headline(round_: Round) -> Phrase:
@@ -143,13 +107,13 @@ def _simulated(round_: Round, path: str) -> Phrase:
     return text + "."
 
 
-def _deeper(round_: Round, path: str) -> tuple[DeeperRow, ...]:
+def _deeper(round_: Round, path: str) -> tuple[Link, ...]:
     rows = []
     for index, link in enumerate(round_.deeper):
         at = f"{path}/deeper/{index}"
         where = f"{link.file}:{link.line}" if link.file and link.line is not None else link.file
         rows.append(
-            DeeperRow(
+            (
                 name(link.name, 120),
                 link.kind,
                 number(link.seconds, units.duration, f"{at}/seconds"),
@@ -162,9 +126,9 @@ def _deeper(round_: Round, path: str) -> tuple[DeeperRow, ...]:
     return tuple(rows)
 
 
-def pipeline_headline(rounds: tuple[Round, ...]) -> Phrase:
+def pipeline_headline(rounds: Sequence[Placed]) -> Phrase:
     """How the bottleneck moved from the first round to the last."""
-    first, last = rounds[0], rounds[-1]
+    (_, first), (_, last) = rounds[0], rounds[-1]
     if len(rounds) == 1 or first.bottleneck is None or last.bottleneck is None:
         return _headline(last)
     if first.bottleneck == last.bottleneck:

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
 from urllib.parse import quote
 
-from autoopt.records import EstimateKind, Profile, Profiled
+from autoopt.records import EstimateKind, Prediction, Profile, Profiled
 from autoopt_reports.view import units
-from autoopt_reports.view.closing import AdviceView, Detail, advice_views, commands, machine_lines, peak_lines
-from autoopt_reports.view.pipeline import Lanes, lanes_views, pipeline_headline, with_kind
-from autoopt_reports.view.roofline import Roofline, roofline_view
-from autoopt_reports.view.stages import StagesView, stages_view
+from autoopt_reports.view.closing import commands
+from autoopt_reports.view.page import Page
+from autoopt_reports.view.pipeline import with_kind
 from autoopt_reports.view.text import (
-    Interval,
     Name,
     Number,
     Phrase,
     change_name,
-    code,
+    clean,
     interval,
     name,
     number,
@@ -30,91 +27,46 @@ from autoopt_reports.view.text import (
 _PROFILE = "autoopt profile "
 
 
-@dataclass(frozen=True, slots=True)
 class Expectation:
     """Expectation of a strategy for a setting; ``reason`` where it does not apply."""
 
-    place: int
-    label: Name
-    predicted: Interval | None
-    applies: bool
-    reason: Name | None
+    def __init__(self, place: int, p: Prediction) -> None:
+        self.label, self.applies = change_name(p.strategy, p.setting), p.applies
+        self.predicted = interval(p.predicted, f"/predictions/{place}/predicted")
+        self.reason = name(p.reason) if p.reason else None
 
 
-@dataclass(frozen=True, slots=True)
-class ToolView:
-    """Findings of a profiler; ``href``: its file, where that lies next to the page."""
-
-    tool: Name
-    file: Name | None
-    href: str | None
-    summary: str
+Tool = tuple[Name, Name | None, str | None, str]
+"""Findings of a profiler: its name, its file, where that lies next to the page, and a summary."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProfileView:
-    title: Name
-    subtitle: Phrase
-    headline: Phrase
-    support: tuple[Phrase, ...]
-    facts: tuple[tuple[str, Number], ...]
-    stages: StagesView | None
-    lanes: tuple[Lanes, ...]
-    lanes_headline: Phrase
-    roofline: Roofline | None
-    expectations: tuple[Expectation, ...]
-    expectations_headline: Phrase
-    tools: tuple[ToolView, ...]
-    warnings: tuple[Name, ...]
-    advice: tuple[AdviceView, ...]
-    next_command: str
-    commands: tuple[str, ...]
-    seed: Number
-    machine: tuple[Detail, ...]
-    peaks: tuple[Detail, ...]
+class ProfileView(Page):
+    """Numbers and sentences of the profile's page. The same document gives the same."""
+
+    def __init__(self, profile: Profile) -> None:
+        super().__init__(profile, [("/round", profile.round)], [("before", "/baseline", profile.baseline)])
+        spec, device = profile.workload.spec, profile.environment.device_name or profile.environment.device
+        first, _ = commands(profile.reproduce, spec)
+        watched = [] if profile.drift is None else [Profiled(tool="watch", lines=profile.drift.told())]
+        self.subtitle = say("{} · {}", name(spec, 80), name(device, 60))
+        self.headline = _headline(profile)
+        self.support = _support(profile)
+        self.facts = _facts(profile)
+        self.expectations = _expectations(profile)
+        self.expectations_headline = _expected(self.expectations)
+        self.tools = tuple(map(_tool, (*profile.profilers, *watched)))
+        self.next_command = _next(profile)
+        self.commands = (first,) if profile.reproduce.command else (f"autoopt profile {_spec(profile)}",)
 
 
-def profile_view(profile: Profile) -> ProfileView:
-    """Numbers and sentences of the profile's page. Pure."""
-    rounds = (profile.round,)
-    expectations = _expectations(profile)
-    stages = stages_view(rounds, "/round")
-    environment = profile.environment
-    first, _ = commands(profile.reproduce, profile.workload.spec)
-    watched = [] if profile.drift is None else [Profiled(tool="watch", lines=profile.drift.told())]
-    return ProfileView(
-        title=name(profile.workload.name, 80),
-        subtitle=say(
-            "{} · {}", name(profile.workload.spec, 80), name(environment.device_name or environment.device, 60)
-        ),
-        headline=_headline(profile),
-        support=_support(profile),
-        facts=_facts(profile),
-        stages=stages,
-        lanes=lanes_views(rounds, (), "/round"),
-        lanes_headline=pipeline_headline(rounds),
-        roofline=roofline_view(environment.peaks, rounds, (("before", "/baseline", profile.baseline),), "/round"),
-        expectations=expectations,
-        expectations_headline=_expected(expectations),
-        tools=tuple(map(_tool, (*profile.profilers, *watched))),
-        warnings=tuple(name(item, 600) for item in profile.warnings),
-        advice=advice_views(profile.advice),
-        next_command=_next(profile),
-        commands=(first,) if profile.reproduce.command else (f"autoopt profile {_spec(profile)}",),
-        seed=number(profile.reproduce.seed, units.count, "/reproduce/seed"),
-        machine=machine_lines(environment),
-        peaks=peak_lines(environment.peaks),
-    )
-
-
-def _tool(found: Profiled) -> ToolView:
+def _tool(found: Profiled) -> Tool:
     file = found.file
     beside = file is not None and not file.startswith("/") and ".." not in file.split("/")
-    return ToolView(
-        tool=name(found.tool, 40),
-        file=name(file) if file else None,
-        href=quote(f"./{file}", errors="surrogatepass") if beside else None,
-        summary=code("\n".join(found.lines))[:6_000],
+    return (
+        name(found.tool, 40),
+        name(file) if file else None,
+        quote(f"./{file}", errors="surrogatepass") if beside else None,
+        clean("\n".join(found.lines))[:6_000],
     )
 
 
@@ -124,7 +76,7 @@ def _next(profile: Profile) -> str:
     if not command.startswith(_PROFILE):
         return f"autoopt optimize {_spec(profile)}"
     target, dashes, own = command.removeprefix(_PROFILE).partition("-- ")
-    return code(
+    return clean(
         f"autoopt optimize {re.split(' --(?:with|watch)', target)[0].strip()} {dashes}{own}".replace("  ", " ")
     ).strip()
 
@@ -177,18 +129,12 @@ def _facts(profile: Profile) -> tuple[tuple[str, Number], ...]:
 
 
 def _expectations(profile: Profile) -> tuple[Expectation, ...]:
-    rows = [
-        Expectation(
-            i,
-            change_name(p.strategy, p.setting),
-            interval(p.predicted, f"/predictions/{i}/predicted"),
-            p.applies,
-            name(p.reason) if p.reason else None,
-        )
-        for i, p in enumerate(profile.predictions)
-    ]
-    speedups = {row.place: row.predicted.value.value or 0.0 if row.predicted else 0.0 for row in rows}
-    rows.sort(key=lambda row: (not row.applies, not _predicts(row), -speedups[row.place]))
+    rows = [Expectation(place, each) for place, each in enumerate(profile.predictions)]
+
+    def speedup(row: Expectation) -> float:
+        return row.predicted.value.value or 0.0 if row.predicted else 0.0
+
+    rows.sort(key=lambda row: (not row.applies, not _predicts(row), -speedup(row)))
     return tuple(rows)
 
 

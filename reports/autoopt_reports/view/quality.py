@@ -25,26 +25,19 @@ Claim = Literal[
 Mode = Literal["max", "min"]
 
 # From the weakest claim to the strongest: a plan may claim what the weakest of its changes may.
-_ORDER: tuple[Claim, ...] = (
-    "lost", "not_tested", "undecided", "same_path", "reached", "not_inferior", "equivalent", "rounding",
-    "same_losses", "identical",
-)  # fmt: skip
-
 SHORT: dict[Claim, str] = {
-    "identical": "identical training",
-    "same_losses": "same losses",
-    "rounding": "equivalent training",
-    "equivalent": "same quality",
-    "not_inferior": "quality no worse",
-    "reached": "same target reached",
-    "same_path": "losses within the tolerance",
-    "undecided": "quality undecided",
-    "not_tested": "quality not tested",
     "lost": "quality lost",
+    "not_tested": "quality not tested",
+    "undecided": "quality undecided",
+    "same_path": "losses within the tolerance",
+    "reached": "same target reached",
+    "not_inferior": "quality no worse",
+    "equivalent": "same quality",
+    "rounding": "equivalent training",
+    "same_losses": "same losses",
+    "identical": "identical training",
     "nothing": "unchanged",
 }
-
-
 # ``trained`` is described by what its trainings showed, as documents without a level are.
 _BY_LEVEL: dict[str | None, Claim] = {"identical": "identical", "equivalent": "rounding", "undecided": "undecided"}
 
@@ -109,7 +102,7 @@ def quality_view(result: Result) -> QualityView:
         claims.append(
             (claim_of(quality, mode), quality, f"/trials/{found[0]}/quality" if found else "", change.strategy)
         )
-    claim, quality, path, strategy = min(claims, key=lambda item: _ORDER.index(item[0]))
+    claim, quality, path, strategy = min(claims, key=lambda item: [*SHORT].index(item[0]))
     whole = result.quality
     # A metric of the whole plan says less than the same losses of each change, unless it says that one was lost.
     more = whole is not None and (claim not in ("identical", "same_losses") or whole.passed is False)
@@ -130,16 +123,7 @@ def metric_phrase(result: Result) -> Phrase | None:
     before, after = pair
     if quality is None or quality.difference is None or quality.candidate is None:
         return say("{} {} against {}; their difference has no interval.", metric, after, before)
-    difference = quality.difference
-    text = say(
-        "{} {} against {}: a difference of {} [{} to {}]",
-        metric,
-        after,
-        before,
-        number(difference.value, plain, "/quality/difference/value"),
-        number(difference.low, plain, "/quality/difference/low"),
-        number(difference.high, plain, "/quality/difference/high"),
-    )
+    text = say("{} {} against {}: a difference of {}", metric, after, before, _interval(quality, "/quality"))
     if quality.seeds is not None:
         own = result.sites is not None and result.sites.seeded  # every training of such a script has the same seed
         each = "training" if own else "seed"
@@ -226,17 +210,15 @@ def _because(quality: Quality) -> Phrase:
 
 
 def _difference(quality: Quality, path: str, metric: Name, claim: Claim) -> Phrase:
-    difference, margin = quality.difference, quality.margin
-    assert difference is not None
-    assert margin is not None
-    text = say(
-        "{} differs by {} [{} to {}]; the tolerance allows {}",
-        metric,
-        number(difference.value, plain, f"{path}/difference/value"),
-        number(difference.low, plain, f"{path}/difference/low"),
-        number(difference.high, plain, f"{path}/difference/high"),
-        number(margin, plain, f"{path}/margin"),
-    )
+    shown = _interval(quality, path), number(quality.margin, plain, f"{path}/margin")
+    text = say("{} differs by {}; the tolerance allows {}", metric, *shown)
     if quality.seeds is not None:
         text = text + say(", seeds: {}", number(quality.seeds, count, f"{path}/seeds"))
     return text + (", and the interval reaches beyond it." if claim == "undecided" else ".")
+
+
+def _interval(quality: Quality, path: str) -> Phrase:
+    """The difference of the metric, in its unit, with its bounds."""
+    ends = ("value", "low", "high")
+    each = (number(getattr(quality.difference, end), plain, f"{path}/difference/{end}") for end in ends)
+    return say("{} [{} to {}]", *each)

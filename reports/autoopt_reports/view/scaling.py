@@ -5,52 +5,35 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from autoopt.records import Result
-from autoopt.records.distributed import Communication, ScalingForecast, ScalingPoint
-from autoopt.records.model_scaling import ModelScaling, ModelSizePoint, PowerLaw
+from autoopt.records.distributed import Communication, Scaling, ScalingForecast, ScalingPoint
+from autoopt.records.model_scaling import ModelScaling, ModelSizePoint, PowerLaw, SizeRun
 from autoopt.records.tuning import Tuning, TuningTrial
 from autoopt_reports.view import units
 from autoopt_reports.view.closing import Detail
-from autoopt_reports.view.text import Interval, Name, Number, Phrase, interval, join, name, number, say, setting_text
+from autoopt_reports.view.text import Name, Number, Phrase, interval, join, name, number, say, setting_text
 
 
-@dataclass(frozen=True, slots=True)
 class ScalingRow:
-    processes: Number
-    throughput: Interval
-    efficiency: Interval
-    source: Name
+    """So many processes; ``at``: their pointer."""
+
+    def __init__(self, point: ScalingPoint | ScalingForecast, at: str) -> None:
+        self.processes = number(point.processes, units.count, f"{at}/processes")
+        self.throughput = interval(point.throughput, f"{at}/throughput")
+        self.efficiency = interval(point.efficiency, f"{at}/efficiency", units.percent)
+        known = {"measured": "measured alternately", "trial": "the trial that made it so many"}
+        words = "simulated on the graph, not measured" if isinstance(point, ScalingForecast) else known[point.source]
+        self.source = Name(words)
 
 
-@dataclass(frozen=True, slots=True)
 class ScalingView:
-    headline: Phrase
-    rows: tuple[ScalingRow, ...]
-    forecast: tuple[ScalingRow, ...]
-    details: tuple[Detail, ...]
+    """A training in several processes."""
 
-
-def scaling_view(result: Result) -> ScalingView | None:
-    """None where the final plan trains in one process."""
-    found = result.scaling
-    if found is None:
-        return None
-    rows = tuple(_row(point, f"/scaling/points/{index}") for index, point in enumerate(found.points))
-    forecast = tuple(_row(point, f"/scaling/forecast/{index}") for index, point in enumerate(found.forecast or ()))
-    details = _details(found.communication) if found.communication is not None else ()
-    return ScalingView(_scaling_headline(rows), rows, forecast, details)
-
-
-def _row(point: ScalingPoint | ScalingForecast, at: str) -> ScalingRow:
-    throughput = interval(point.throughput, f"{at}/throughput")
-    efficiency = interval(point.efficiency, f"{at}/efficiency", units.percent)
-    assert throughput is not None
-    assert efficiency is not None
-    if isinstance(point, ScalingForecast):
-        words = "simulated on the graph, not measured"
-    else:
-        words = "measured alternately" if point.source == "measured" else "the trial that made it so many"
-    return ScalingRow(number(point.processes, units.count, f"{at}/processes"), throughput, efficiency, Name(words))
+    def __init__(self, found: Scaling) -> None:
+        points, told = enumerate(found.points), enumerate(found.forecast or ())
+        self.rows = tuple(ScalingRow(point, f"/scaling/points/{index}") for index, point in points)
+        self.forecast = tuple(ScalingRow(point, f"/scaling/forecast/{index}") for index, point in told)
+        self.details = _details(found.communication) if found.communication is not None else ()
+        self.headline = _scaling_headline(self.rows)
 
 
 def _scaling_headline(rows: tuple[ScalingRow, ...]) -> Phrase:
@@ -68,24 +51,22 @@ def _scaling_headline(rows: tuple[ScalingRow, ...]) -> Phrase:
 def _details(sent: Communication) -> tuple[Detail, ...]:
     at = "/scaling/communication"
     lines = [
-        Detail("gradients sent in a step", number(sent.gradient_bytes, units.bytes_, f"{at}/gradient_bytes")),
-        Detail("sending them alone", number(sent.alone.median, units.duration, f"{at}/alone/median")),
-        Detail("of it exposed in the step", number(sent.exposed, units.duration, f"{at}/exposed")),
+        ("gradients sent in a step", number(sent.gradient_bytes, units.bytes_, f"{at}/gradient_bytes")),
+        ("sending them alone", number(sent.alone.median, units.duration, f"{at}/alone/median")),
+        ("of it exposed in the step", number(sent.exposed, units.duration, f"{at}/exposed")),
     ]
     lines += [
-        Detail(f"rank {rank} by itself", number(spread.median, units.duration, f"{at}/apart/{rank}/median"))
+        (f"rank {rank} by itself", number(spread.median, units.duration, f"{at}/apart/{rank}/median"))
         for rank, spread in enumerate(sent.apart)
     ]
     if sent.synchronized_seconds is not None:
         layers = number(sent.synchronized_layers, units.count, f"{at}/synchronized_layers")
         seconds = number(sent.synchronized_seconds, units.duration, f"{at}/synchronized_seconds")
-        lines += [Detail("BatchNorm layers over all processes", layers), Detail("what they add to a step", seconds)]
+        lines += [("BatchNorm layers over all processes", layers), ("what they add to a step", seconds)]
     if sent.straggler is not None:
-        lines.append(
-            Detail("the rank that the others wait for", number(sent.straggler, units.count, f"{at}/straggler"))
-        )
+        lines.append(("the rank that the others wait for", number(sent.straggler, units.count, f"{at}/straggler")))
     lines += [
-        Detail(f"all-reduce of {units.bytes_(size)}", number(seconds, units.duration, f"{at}/by_size/{size}"))
+        (f"all-reduce of {units.bytes_(size)}", number(seconds, units.duration, f"{at}/by_size/{size}"))
         for size, seconds in sent.by_size.items()
     ]
     return tuple(lines)
@@ -94,17 +75,17 @@ def _details(sent: Communication) -> tuple[Detail, ...]:
 AS_IT_IS = "as it is"
 
 
-@dataclass(frozen=True, slots=True)
 class SizeRow:
     """One training. ``trial``: None for the model as ``build()`` gives it by default."""
 
-    size: Name
-    trial: Number | None
-    parameters: Number
-    seed: Number
-    metric: Number
-    seconds: Number
-    missed: bool
+    def __init__(self, point: ModelSizePoint, run: SizeRun, at: str, of_run: str) -> None:
+        self.size = name(setting_text(point.arguments) or AS_IT_IS, 80)
+        self.trial = None if point.trial is None else number(point.trial, units.count, f"{at}/trial")
+        self.parameters = number(point.parameters, units.count, f"{at}/parameters")
+        self.seed = number(run.seed, units.count, f"{of_run}/seed")
+        self.metric = number(run.metric, units.plain, f"{of_run}/metric")
+        self.seconds = number(run.seconds, units.duration, f"{of_run}/seconds")
+        self.missed = run.reached is False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,54 +96,25 @@ class LawView:
     of: Literal["error", "seconds"]
     title: str
     said: Phrase
-    exponent: Interval | None
-    at_target: Interval | None
     line: tuple[tuple[float, float, float, float], ...]
     target: float | None
 
 
-@dataclass(frozen=True, slots=True)
 class ModelScalingView:
-    headline: Phrase
-    rows: tuple[SizeRow, ...]
-    laws: tuple[LawView, ...]
-    metric: Name
-    mode: Literal["max", "min"]
-    steps: Number
+    """Trainings of models of several sizes, and the laws that were fitted to them."""
 
-
-def model_scaling_view(result: Result) -> ModelScalingView | None:
-    """None where no other size was tried."""
-    found = result.model_scaling
-    if found is None:
-        return None
-    return ModelScalingView(
-        headline=_sizes_headline(found),
-        rows=tuple(row for place, point in enumerate(found.points) for row in _rows(point, place)),
-        laws=(_law(found, "error", found.error), _law(found, "seconds", found.seconds)),
-        metric=name(found.metric or "metric", 40),
-        mode=found.mode,
-        steps=number(found.steps, units.count, "/model_scaling/steps"),
-    )
-
-
-def _rows(point: ModelSizePoint, place: int) -> list[SizeRow]:
-    at = f"/model_scaling/points/{place}"
-    size = name(setting_text(point.arguments) or AS_IT_IS, 80)
-    trial = None if point.trial is None else number(point.trial, units.count, f"{at}/trial")
-    parameters = number(point.parameters, units.count, f"{at}/parameters")
-    return [
-        SizeRow(
-            size,
-            trial,
-            parameters,
-            number(run.seed, units.count, f"{at}/runs/{index}/seed"),
-            number(run.metric, units.plain, f"{at}/runs/{index}/metric"),
-            number(run.seconds, units.duration, f"{at}/runs/{index}/seconds"),
-            run.reached is False,
+    def __init__(self, found: ModelScaling) -> None:
+        self.headline = _sizes_headline(found)
+        at = "/model_scaling/points"
+        self.rows = tuple(
+            SizeRow(point, run, f"{at}/{place}", f"{at}/{place}/runs/{index}")
+            for place, point in enumerate(found.points)
+            for index, run in enumerate(point.runs)
         )
-        for index, run in enumerate(point.runs)
-    ]
+        self.laws = (_law(found, "error", found.error), _law(found, "seconds", found.seconds))
+        self.metric = name(found.metric or "metric", 40)
+        self.mode = found.mode
+        self.steps = number(found.steps, units.count, "/model_scaling/steps")
 
 
 def _sizes_headline(found: ModelScaling) -> Phrase:
@@ -186,7 +138,6 @@ def _met(found: ModelScaling, law: PowerLaw) -> Phrase:
 
 def _exponent(law: PowerLaw) -> Phrase:
     exponent = interval(law.exponent, f"/model_scaling/{law.of}/exponent", unit="")
-    assert exponent is not None
     what = "the error" if law.of == "error" else "time to target"
     return say(what + " goes with the parameters to the power of {}", exponent.phrase)
 
@@ -195,10 +146,9 @@ def _law(found: ModelScaling, of: Literal["error", "seconds"], law: PowerLaw | N
     title = "What was learnt" if of == "error" else "Time to target"
     if law is None:
         why = name(found.missing.get(of, ""), 300)
-        return LawView(of, title, say("No line was fitted: {}", why), None, None, (), None)
+        return LawView(of, title, say("No line was fitted: {}", why), (), None)
     at = f"/model_scaling/{of}"
     exponent = interval(law.exponent, f"{at}/exponent", unit="")
-    assert exponent is not None
     assert exponent.confidence is not None
     said = _exponent(law) + say(
         " ({} CI; standard error {}; {} trainings of {} sizes",
@@ -210,14 +160,13 @@ def _law(found: ModelScaling, of: Literal["error", "seconds"], law: PowerLaw | N
     if law.by_size:
         said += say(", which lie farther from a line than trainings of one size from each other: each size counts once")
     said += say(")")
-    met = interval(law.at_target, f"{at}/at_target", units.count)
-    if met is not None:
+    if law.at_target is not None:
         said += say("; ") + _met(found, law)
     elif law.note:
         said += say("; the size that just reaches the target is unknown: {}", name(law.note, 200))
     line = tuple((place.parameters, place.value, place.low, place.high) for place in law.line)
     target = None if of == "seconds" or found.target is None else _error(found.target, found.mode)
-    return LawView(of, title, said, exponent, met, line, target if target is None or target > 0 else None)
+    return LawView(of, title, said, line, target if target is None or target > 0 else None)
 
 
 def _error(metric: float, mode: str) -> float:
@@ -244,49 +193,34 @@ STATES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
 class TuningRow:
     """One training. ``kind``: "baseline" for the workload's own values, "final" for the best, else its state."""
 
-    number: int
-    kind: str
-    state: str
-    values: tuple[Number, ...]
-    seconds: Number
-    metric: Number
-    steps: Number
-    reason: Name | str
+    def __init__(self, tuning: Tuning, place: int) -> None:
+        trial, at = tuning.trials[place], f"/tuning/trials/{place}"
+        ours = {tuning.default: "baseline", tuning.best: "final"}
+        self.number, self.kind, self.state = trial.number, ours.get(trial.number, trial.state), STATES[trial.state]
+        self.values = tuple(number(trial.values[each], units.plain, f"{at}/values/{each}") for each in tuning.own)
+        self.seconds = number(trial.seconds_to_target, units.duration, f"{at}/seconds_to_target")
+        self.metric = number(trial.metric, units.plain, f"{at}/metric")
+        self.steps = number(trial.steps, units.count, f"{at}/steps")
+        self.reason = name(trial.reason, 160) if trial.reason else ""
 
 
-@dataclass(frozen=True, slots=True)
 class TuningView:
-    headline: Phrase
-    parameters: tuple[Name, ...]
-    rows: tuple[TuningRow, ...]
-    importance: tuple[tuple[Name, Number], ...]
-    metric: Name
-    target: Number
-    note: Name | None
+    """The search of hyper-parameters."""
 
-
-def tuning_view(result: Result) -> TuningView | None:
-    """None where nothing was to be tuned."""
-    tuning = result.tuning
-    if tuning is None:
-        return None
-    names = list(tuning.own)
-    return TuningView(
-        headline=_tuning_headline(tuning),
-        parameters=tuple(name(each, 40) for each in names),
-        rows=tuple(_tuning_row(tuning, place, trial, names) for place, trial in enumerate(tuning.trials)),
-        importance=tuple(
+    def __init__(self, tuning: Tuning) -> None:
+        self.headline = _tuning_headline(tuning)
+        self.parameters = tuple(name(each, 40) for each in tuning.own)
+        self.rows = tuple(TuningRow(tuning, place) for place in range(len(tuning.trials)))
+        self.importance = tuple(
             (name(each, 40), number(share, units.percent, f"/tuning/importance/{each}"))
             for each, share in sorted((tuning.importance or {}).items(), key=lambda item: -item[1])
-        ),
-        metric=name(tuning.metric or "metric", 40),
-        target=number(tuning.target, units.plain, "/tuning/target"),
-        note=name(tuning.note, 240) if tuning.note else None,
-    )
+        )
+        self.metric = name(tuning.metric or "metric", 40)
+        self.target = number(tuning.target, units.plain, "/tuning/target")
+        self.note = name(tuning.note, 240) if tuning.note else None
 
 
 def _tuning_headline(tuning: Tuning) -> Phrase:
@@ -309,18 +243,3 @@ def _tuning_headline(tuning: Tuning) -> Phrase:
 def _seconds(tuning: Tuning, trial: TuningTrial) -> Number:
     path = f"/tuning/trials/{tuning.trials.index(trial)}/seconds_to_target"
     return number(trial.seconds_to_target, units.duration, path)
-
-
-def _tuning_row(tuning: Tuning, place: int, trial: TuningTrial, names: list[str]) -> TuningRow:
-    at = f"/tuning/trials/{place}"
-    kind = "final" if trial.number == tuning.best else "baseline" if trial.number == tuning.default else trial.state
-    return TuningRow(
-        number=trial.number,
-        kind=kind,
-        state=STATES[trial.state],
-        values=tuple(number(trial.values[each], units.plain, f"{at}/values/{each}") for each in names),
-        seconds=number(trial.seconds_to_target, units.duration, f"{at}/seconds_to_target"),
-        metric=number(trial.metric, units.plain, f"{at}/metric"),
-        steps=number(trial.steps, units.count, f"{at}/steps"),
-        reason=name(trial.reason, 160) if trial.reason else "",
-    )

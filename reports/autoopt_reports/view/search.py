@@ -9,8 +9,6 @@ from autoopt_reports.view import units
 from autoopt_reports.view.text import Name, Number, Phrase, change_name, interval, name, number, say
 from autoopt_reports.view.trials import GROUPS, reason_words
 
-MOST_STRATEGIES = 12
-"""Rows of the table of what was spent; the others are one row."""
 _WORDS = {verdict: title.lower() for verdict, title, _, _ in GROUPS}
 
 
@@ -25,60 +23,30 @@ class Mark:
     best: Number
 
 
-@dataclass(frozen=True, slots=True)
-class SpentRow:
-    label: Name | str
-    seconds: Number
-    share: Number
-
-
-@dataclass(frozen=True, slots=True)
-class DecidedRow:
-    """A strategy over all its trials. ``verdict``: in words; ``by``: what decided it, or how far it came."""
-
-    label: Name
-    verdict: str
-    by: Name
-
-
-@dataclass(frozen=True, slots=True)
 class SearchSection:
-    headline: Phrase
-    budget_headline: Phrase
-    decided_headline: Phrase
-    decided: tuple[DecidedRow, ...]
-    marks: tuple[Mark, ...]
-    end: Number
-    spent: tuple[SpentRow, ...]
-    more: str
-    break_even: Phrase
+    """The search over time. The same document gives the same.
 
+    Attributes:
+        decided: of each strategy its verdict over all its trials, and what decided it, or how far it came.
+        spent: what the budget went on, seconds and share.
+    """
 
-def search_view(result: Result) -> SearchSection:
-    marks = _marks(result)
-    spent = _spent(result)
-    used = number(result.seconds, units.duration, "/seconds")
-    budget = number(result.budget_seconds, units.duration, "/budget_seconds")
-    most = say("{} of a budget of {} were used", used, budget)
-    if len(spent) > 1:
-        most = most + say("; the most on {} ({})", spent[0].label, spent[0].share)
-    decided = tuple(
-        DecidedRow(
-            name(row.strategy, 40), _WORDS[row.verdict] if row.verdict else "undecided", name(reason_words(row.by))
+    def __init__(self, result: Result) -> None:
+        self.end = number(result.seconds, units.duration, "/seconds")
+        budget = number(result.budget_seconds, units.duration, "/budget_seconds")
+        self.spent = _spent(result)
+        self.budget_headline = say("{} of a budget of {} were used", self.end, budget)
+        if len(self.spent) > 1:
+            self.budget_headline += say("; the most on {} ({})", self.spent[0][0], self.spent[0][2])
+        self.marks = _marks(result)
+        self.headline = _headline(self.marks, result)
+        self.decided_headline = _decided_headline(result)
+        self.decided = tuple(
+            (name(row.strategy, 40), _WORDS[row.verdict] if row.verdict else "undecided", name(reason_words(row.by)))
+            for row in result.decided
         )
-        for row in result.decided
-    )
-    return SearchSection(
-        _headline(marks, result),
-        most,
-        _decided_headline(result),
-        decided,
-        marks,
-        used,
-        spent,
-        result.more_budget,
-        _break_even(result),
-    )
+        self.more = result.more_budget
+        self.break_even = _break_even(result)
 
 
 def _decided_headline(result: Result) -> Phrase:
@@ -125,43 +93,14 @@ def _headline(marks: tuple[Mark, ...], result: Result) -> Phrase:
     return text + say("; the final comparison gives {} in samples per second", final.phrase) if final else text
 
 
-def _spent(result: Result) -> tuple[SpentRow, ...]:
-    """Seconds by what they were spent on, the largest first; of a run that does not tell, by strategy."""
-    if not result.spent:
-        return _by_strategy(result)
-    rows = [_row(result, row.on, row.seconds, f"/spent/{index}/seconds", "") for index, row in enumerate(result.spent)]
-    return tuple(sorted(rows, key=lambda row: -(row.seconds.value or 0.0)))
-
-
-def _by_strategy(result: Result) -> tuple[SpentRow, ...]:
-    """Seconds of each strategy's trials; what no trial accounts for is benchmarks, checks and starts."""
-    totals: dict[str, tuple[float, list[str]]] = {}
-    for index, trial in enumerate(result.trials):
-        if trial.seconds:
-            seconds, paths = totals.setdefault(trial.strategy, (0.0, []))
-            paths.append(f"/trials/{index}/seconds")
-            totals[trial.strategy] = (seconds + trial.seconds, paths)
-    ranked = sorted(totals.items(), key=lambda item: -item[1][0])
-    rows = [
-        _row(result, name(strategy, 40), seconds, "/trials", f"seconds_of:{list(totals).index(strategy)}")
-        for strategy, (seconds, _) in ranked[:MOST_STRATEGIES]
-    ]
-    others = sum(seconds for _, (seconds, _) in ranked[MOST_STRATEGIES:])
-    if others:
-        rows.append(_row(result, "other strategies", others, "/trials", f"seconds_beyond:{MOST_STRATEGIES}"))
-    rest = result.seconds - sum(seconds for seconds, _ in totals.values())
-    if rest > 0.005 * result.seconds:
-        rows.append(_row(result, "benchmark, simplify, ablation, verification", rest, "/trials", "seconds_outside"))
-    return tuple(sorted(rows, key=lambda row: -(row.seconds.value or 0.0)))
-
-
-def _row(result: Result, label: Name | str, seconds: float, path: str, how: str) -> SpentRow:
-    share = seconds / result.seconds if result.seconds else 0.0
-    return SpentRow(
-        label,
-        Number(units.duration(seconds), seconds, (path,), how),
-        Number(units.percent(share), share, (path, "/seconds"), f"share_{how}" if how else "quotient"),
-    )
+def _spent(result: Result) -> tuple[tuple[str, Number, Number], ...]:
+    """Seconds by what they were spent on, the largest first."""
+    rows = []
+    for index, row in enumerate(result.spent):
+        path, share = f"/spent/{index}/seconds", row.seconds / result.seconds if result.seconds else 0.0
+        of_all = Number(units.percent(share), share, (path, "/seconds"), "quotient")
+        rows.append((row.on, number(row.seconds, units.duration, path), of_all))
+    return tuple(sorted(rows, key=lambda row: -(row[1].value or 0.0)))
 
 
 def _break_even(result: Result) -> Phrase:

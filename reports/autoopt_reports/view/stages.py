@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autoopt.records import Resource, Round
+from autoopt.records import Resource, Round, Stage
 from autoopt_reports.view import units
-from autoopt_reports.view.text import Name, Number, Phrase, name, number, say
+from autoopt_reports.view.text import Name, Number, Phrase, Placed, name, number, say
 
 COMPUTE = Resource.DEVICE
 
@@ -28,83 +29,59 @@ class StepBar:
     segments: tuple[Segment, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class StageRow:
-    """A stage alone, with its ceiling, in the round named by ``when``."""
+    """A stage alone, with its ceiling. ``at``: its pointer; ``colour``: its place in the legend."""
 
-    label: Name
-    resource: str
-    colour: int
-    seconds: Number
-    exposed: Number
-    ceiling: Number
-    gap: Number
-    parallel: Number
-    measured: bool
-    note: Name | None
-
-
-@dataclass(frozen=True, slots=True)
-class RunRow:
-    """A part of the planned run: all its seconds, their share, and one occurrence of ``count``."""
-
-    label: Name
-    seconds: Number
-    share: Number
-    each: Number
-    count: Number
+    def __init__(self, stage: Stage, at: str, colour: int) -> None:
+        seconds, how = (stage.seconds, "") if stage.measured else (None, "unmeasured")
+        self.label = name(stage.name, 60)
+        self.resource, self.colour, self.measured = stage.resource.value, colour, stage.measured
+        self.seconds = number(seconds, units.duration, f"{at}/seconds", how=how)
+        self.exposed = number(stage.exposed_seconds, units.duration, f"{at}/exposed_seconds")
+        self.ceiling = number(stage.ceiling_seconds, units.duration, f"{at}/ceiling_seconds")
+        self.gap = number(stage.gap, units.ratio, f"{at}/gap")
+        self.parallel = number(stage.parallel, units.count, f"{at}/parallel")
+        self.note = name(stage.note, 160) if stage.note else None
 
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """The planned run, process start to end, by its parts. ``missing``: those that were not measured."""
+    """The planned run, process start to end, by its parts. ``missing``: those that were not measured.
+
+    ``rows``: of each part its name, all its seconds, their share, its count, and the seconds of one occurrence.
+    """
 
     headline: Phrase
-    rows: tuple[RunRow, ...]
+    rows: tuple[tuple[Name, Number, Number, Number, Number], ...]
     missing: Name | None
-
-
-@dataclass(frozen=True, slots=True)
-class StagesView:
-    headline: Phrase
-    bars: tuple[StepBar, ...]
-    rows_before: tuple[StageRow, ...]
-    rows_after: tuple[StageRow, ...]
-    legend: tuple[tuple[Name | str, str], ...]
-    idle: Phrase
-    run: RunView | None
 
 
 REST = "not attributed"
 
 
-def stages_view(rounds: tuple[Round, ...], base: str = "/rounds") -> StagesView | None:
-    if not rounds:
-        return None
-    first, last = 0, len(rounds) - 1
-    # A colour for each stage: first those that stand in the bars, so that these differ while there are enough.
-    stages = [stage for round_ in (rounds[0], rounds[-1]) for stage in round_.stages]
-    ordered = dict.fromkeys(stage.name for stage in [*(s for s in stages if s.exposed_seconds), *stages])
-    colours = {stage: place for place, stage in enumerate(ordered)}
-    picks = [(first, "profile")] if first == last else [(first, "profile before"), (last, "profile after")]
-    bars = [_bar(rounds[i], _path(base, i), when, colours) for i, when in picks]
-    bars = [bar for bar in bars if bar.segments]
-    after = rounds[last]
-    shown = {str(segment.label) for bar in bars for segment in bar.segments}
-    legend: list[tuple[Name | str, str]] = [
-        (name(stage, 30), str(place % 8)) for stage, place in colours.items() if name(stage, 30).text in shown
-    ]
-    if any(segment.label == REST for bar in bars for segment in bar.segments):
-        legend.append((REST, "rest"))
-    return StagesView(
-        headline=_headline(after, _path(base, last), moved=first != last),
-        bars=tuple(bars),
-        rows_before=_rows(rounds[first], _path(base, first), colours),
-        rows_after=_rows(after, _path(base, last), colours) if first != last else (),
-        legend=tuple(legend),
-        idle=_idle(after, _path(base, last)),
-        run=run_view(after, _path(base, last)),
-    )
+class StagesView:
+    """Where the time of the first round and of the last one went."""
+
+    def __init__(self, rounds: Sequence[Placed]) -> None:
+        (first, before), (path, after), moved = rounds[0], rounds[-1], len(rounds) > 1
+        # A colour for each stage: first those that stand in the bars, so that these differ while there are enough.
+        stages = [stage for round_ in (before, after) for stage in round_.stages]
+        ordered = dict.fromkeys(stage.name for stage in [*(s for s in stages if s.exposed_seconds), *stages])
+        colours = {stage: place for place, stage in enumerate(ordered)}
+        whens = ("profile before", "profile after") if moved else ("profile",)
+        bars = (_bar(*placed, when, colours) for placed, when in zip((rounds[0], rounds[-1]), whens, strict=False))
+        self.bars = tuple(bar for bar in bars if bar.segments)
+        shown = {str(segment.label) for bar in self.bars for segment in bar.segments}
+        self.legend: list[tuple[Name | str, str]] = [
+            (name(stage, 30), str(place % 8)) for stage, place in colours.items() if name(stage, 30).text in shown
+        ]
+        if any(segment.label == REST for bar in self.bars for segment in bar.segments):
+            self.legend.append((REST, "rest"))
+        self.headline = _headline(after, path, moved=moved)
+        self.rows_before = _rows(before, first, colours)
+        self.rows_after = _rows(after, path, colours) if moved else ()
+        self.idle = _idle(after, path)
+        self.run = run_view(after, path)
 
 
 def run_view(round_: Round, path: str) -> RunView | None:
@@ -113,12 +90,12 @@ def run_view(round_: Round, path: str) -> RunView | None:
     if whole is None:
         return None
     rows = [
-        RunRow(
-            label=name(part.name, 40),
-            seconds=number(part.seconds, units.duration, f"{at}/parts/{i}/seconds"),
-            share=number(part.share, units.percent, f"{at}/parts/{i}/share"),
-            each=number(part.each, units.duration, f"{at}/parts/{i}/each"),
-            count=number(part.count, units.count, f"{at}/parts/{i}/count"),
+        (
+            name(part.name, 40),
+            number(part.seconds, units.duration, f"{at}/parts/{i}/seconds"),
+            number(part.share, units.percent, f"{at}/parts/{i}/share"),
+            number(part.count, units.count, f"{at}/parts/{i}/count"),
+            number(part.each, units.duration, f"{at}/parts/{i}/each"),
         )
         for i, part in enumerate(whole.parts)
     ]
@@ -131,12 +108,7 @@ def run_view(round_: Round, path: str) -> RunView | None:
     return RunView(headline, tuple(rows), missing)
 
 
-def _path(base: str, index: int) -> str:
-    """The pointer of a round: in a list of rounds, or the only one of a profile."""
-    return f"{base}/{index}" if base.endswith("rounds") else base
-
-
-def _bar(round_: Round, path: str, when: str, colours: dict[str, int]) -> StepBar:
+def _bar(path: str, round_: Round, when: str, colours: dict[str, int]) -> StepBar:
     segments = []
     paths, covered = [], 0.0
     for index, stage in enumerate(round_.stages):
@@ -169,24 +141,8 @@ def _bar(round_: Round, path: str, when: str, colours: dict[str, int]) -> StepBa
 
 
 def _rows(round_: Round, path: str, colours: dict[str, int]) -> tuple[StageRow, ...]:
-    rows = []
-    for index, stage in enumerate(round_.stages):
-        at, seconds = f"{path}/stages/{index}", stage.seconds if stage.measured else None
-        rows.append(
-            StageRow(
-                label=name(stage.name, 60),
-                resource=stage.resource.value,
-                colour=colours.get(stage.name, 0),
-                seconds=number(seconds, units.duration, f"{at}/seconds", how="" if stage.measured else "unmeasured"),
-                exposed=number(stage.exposed_seconds, units.duration, f"{at}/exposed_seconds"),
-                ceiling=number(stage.ceiling_seconds, units.duration, f"{at}/ceiling_seconds"),
-                gap=number(stage.gap, units.ratio, f"{at}/gap"),
-                parallel=number(stage.parallel, units.count, f"{at}/parallel"),
-                measured=stage.measured,
-                note=name(stage.note, 160) if stage.note else None,
-            )
-        )
-    return tuple(rows)
+    each = ((f"{path}/stages/{index}", stage) for index, stage in enumerate(round_.stages))
+    return tuple(StageRow(stage, at, colours.get(stage.name, 0)) for at, stage in each)
 
 
 def _headline(round_: Round, path: str, *, moved: bool) -> Phrase:

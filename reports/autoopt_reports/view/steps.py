@@ -38,24 +38,16 @@ def step_basis(result: Result) -> Basis | None:
         batch, how = batch * result.workload.processes, "product"
         paths = (*paths, "/workload/processes")
     if batch and before.samples_per_second and after.samples_per_second:
-        return Basis(
-            say(
-                "{} samples, one batch of the baseline, in interleaved blocks",
-                Number(units.count(batch), batch, paths, how),
-            ),
-            batch / before.samples_per_second,
-            batch / after.samples_per_second,
-            (*paths, "/baseline/samples_per_second"),
-            (*paths, "/best/samples_per_second"),
-        )
+        size = Number(units.count(batch), batch, paths, how)
+        words = say("{} samples, one batch of the baseline, in interleaved blocks", size)
+        seconds = batch / before.samples_per_second, batch / after.samples_per_second
+        return Basis(words, *seconds, (*paths, "/baseline/samples_per_second"), (*paths, "/best/samples_per_second"))
     if before.step_seconds is not None and after.step_seconds is not None:
-        return Basis(
+        words, seconds = (
             say("one training step in interleaved blocks, median"),
-            before.step_seconds.p50,
-            after.step_seconds.p50,
-            ("/baseline/step_seconds/p50",),
-            ("/best/step_seconds/p50",),
+            (before.step_seconds.p50, after.step_seconds.p50),
         )
+        return Basis(words, *seconds, ("/baseline/step_seconds/p50",), ("/best/step_seconds/p50",))
     return None
 
 
@@ -100,9 +92,8 @@ def waterfall_view(result: Result) -> Waterfall | None:
     shown = [round(level / scale, decimals) for level in (*levels, basis.after)]
 
     def total(label: str, place: int, level: float, source: tuple[str, ...]) -> Bar:
-        return Bar(
-            "total", label, 0.0, level, Number(f"{shown[place]:,.{decimals}f} {unit}", level, source, "quotient")
-        )
+        seen = Number(f"{shown[place]:,.{decimals}f} {unit}", level, source, "quotient")
+        return Bar("total", label, 0.0, level, seen)
 
     def delta(place: int, end: float, source: tuple[str, ...]) -> Number:
         difference = round(shown[place] - shown[place - 1], decimals) + 0.0
@@ -114,18 +105,10 @@ def waterfall_view(result: Result) -> Waterfall | None:
     for place, (_, trial) in enumerate(kept, start=1):
         label = name(" + ".join([trial.strategy, *(other.strategy for other in trial.companions)]), 60)
         kind: Literal["gain", "loss"] = "gain" if levels[place] <= levels[place - 1] else "loss"
-        bars.append(
-            Bar(kind, label, levels[place - 1], levels[place], delta(place, levels[place], paths[place]), trial.id)
-        )
-    bars.append(
-        Bar(
-            "rest",
-            "interaction and re-measurement",
-            levels[-1],
-            basis.after,
-            delta(len(levels), basis.after, basis.after_paths),
-        )
-    )
+        found = delta(place, levels[place], paths[place])
+        bars.append(Bar(kind, label, levels[place - 1], levels[place], found, trial.id))
+    left = delta(len(levels), basis.after, basis.after_paths)
+    bars.append(Bar("rest", "interaction and re-measurement", levels[-1], basis.after, left))
     bars.append(total("final", len(levels), basis.after, basis.after_paths))
     return Waterfall(_headline(bars), basis.words, tuple(bars), _note(result))
 

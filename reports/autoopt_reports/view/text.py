@@ -12,11 +12,13 @@ import re
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
-from autoopt.records import Change, Configuration, Estimate, EstimateKind
+from autoopt.records import Change, Configuration, Estimate, EstimateKind, Round
 from autoopt_reports.view import units
 
+Placed = tuple[str, Round]
+"""A profile, and its pointer before it."""
 LONGEST_SENTENCES = 900
 """Of what autoopt says itself: its sentences with their figures are not cut in the middle."""
 
@@ -36,10 +38,6 @@ class Number:
     @property
     def missing(self) -> bool:
         return self.value is None
-
-    @property
-    def source(self) -> str:
-        return " ".join(self.paths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +133,6 @@ def name(text: str, longest: int = 240) -> Name:
     return Name(clip(re.sub(r"\s+", " ", clean(text)).strip(), longest))
 
 
-def code(text: str) -> str:
-    """Several lines of somebody's code, safe to show."""
-    return clean(text)
-
-
 def setting_text(setting: Mapping[str, Any]) -> str:
     """``{"num_workers": 8, "pin": True}`` as ``num_workers=8, pin=true``."""
     if not all(isinstance(key, str) for key in setting):
@@ -197,6 +190,12 @@ class Interval:
         return say("{} [{}" + between + "{}]" + kind, self.value, self.low, self.high)
 
 
+@overload
+def interval(estimate: Estimate, path: str, form: units.Formatter | None = None, *, unit: str = "×") -> Interval: ...
+@overload
+def interval(
+    estimate: Estimate | None, path: str, form: units.Formatter | None = None, *, unit: str = "×"
+) -> Interval | None: ...
 def interval(
     estimate: Estimate | None, path: str, form: units.Formatter | None = None, *, unit: str = "×"
 ) -> Interval | None:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from autoopt.records import Configuration, Result, Trial, Verdict
 from autoopt_reports.view import units
 from autoopt_reports.view.text import Name, Number, Phrase, change_name, join, name, number, say
-
-NEAR = 3.0
-"""A limit more times as high as all that was measured is not drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +21,6 @@ class Spot:
     y: Number
     front: bool = False
     knee: bool = False
-    trial: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,60 +79,39 @@ def knee(points: Sequence[tuple[float, float]], front: Sequence[int]) -> int | N
 
 def _time_memory(result: Result) -> Tradeoff | None:
     """Seconds for a thousand samples against peak memory."""
-    spots: list[Spot] = []
-    for kind, path, c in _contenders(result):
-        if c.samples_per_second and c.peak_memory_bytes is not None:
-            spots.append(
-                Spot(
-                    kind if kind == "baseline" else "final plan",
-                    kind,
-                    _thousand(c.samples_per_second, path),
-                    number(c.peak_memory_bytes, units.bytes_, f"{path}/peak_memory_bytes"),
-                )
-            )
+
+    def place(measured: Configuration | Trial, path: str) -> tuple[Number | None, Number]:
+        rate = measured.samples_per_second
+        seconds = 1000.0 / rate if rate else 0.0
+        x = Number(units.duration(seconds), seconds, (f"{path}/samples_per_second",), "per_thousand") if rate else None
+        return x, number(measured.peak_memory_bytes, units.bytes_, f"{path}/peak_memory_bytes")
+
     failed: list[Spot] = []
+    spots = [*_own(result, place)]
     for index, trial in enumerate(result.trials):
-        if trial.peak_memory_bytes is None:
-            continue
-        y = number(trial.peak_memory_bytes, units.bytes_, f"/trials/{index}/peak_memory_bytes")
-        if trial.verdict is Verdict.FAILED:
-            failed.append(Spot(_label(trial), "failed", None, y, trial=trial.id))
-        elif trial.samples_per_second:
-            spots.append(
-                Spot(
-                    _label(trial),
-                    trial.verdict.value,
-                    _thousand(trial.samples_per_second, f"/trials/{index}"),
-                    y,
-                    trial=trial.id,
-                )
-            )
+        x, y = place(trial, f"/trials/{index}")
+        if not y.missing and trial.verdict is Verdict.FAILED:
+            failed.append(Spot(_label(trial), "failed", None, y))
+        elif not y.missing and x is not None:
+            spots.append(Spot(_label(trial), trial.verdict.value, x, y))
     if len(spots) < 2:
         return None
     marked, memory, limit = _marked(spots), result.environment.device_memory_bytes, None
-    if memory is not None and memory <= NEAR * max(spot.y.value or 0.0 for spot in [*spots, *failed]):
+    # a limit more than three times as high as all that was measured is not drawn
+    if memory is not None and memory <= 3.0 * max(spot.y.value or 0.0 for spot in [*spots, *failed]):
         value = number(memory, units.bytes_, "/environment/device_memory_bytes")
         limit = Limit(value, True, "memory of the device")
-    return Tradeoff(
-        "Time against memory",
-        _headline(marked, failed),
-        "seconds per thousand samples",
-        "peak memory",
-        marked,
-        tuple(failed),
-        limit,
-    )
+    labels = ("seconds per thousand samples", "peak memory")
+    return Tradeoff("Time against memory", _headline(marked, failed), *labels, marked, tuple(failed), limit)
 
 
-def _contenders(result: Result) -> list[tuple[str, str, Configuration]]:
-    """Baseline and final plan; the baseline alone where nothing was kept."""
-    found = [("baseline", "/baseline", result.baseline)]
-    return [*found, ("final", "/best", result.best)] if result.found else found
-
-
-def _thousand(samples_per_second: float, path: str) -> Number:
-    seconds = 1000.0 / samples_per_second
-    return Number(units.duration(seconds), seconds, (f"{path}/samples_per_second",), "per_thousand")
+def _own(result: Result, place: Callable[[Configuration, str], tuple[Number | None, Number]]) -> Iterator[Spot]:
+    """Baseline and final plan where both axes were measured; the baseline alone where nothing was kept."""
+    sides = [("baseline", "baseline", result.baseline, "/baseline"), ("final plan", "final", result.best, "/best")]
+    for label, kind, measured, path in sides if result.found else sides[:1]:
+        x, y = place(measured, path)
+        if x is not None and not y.missing:
+            yield Spot(label, kind, x, y)
 
 
 def _label(trial: Trial) -> Name:
@@ -152,7 +127,7 @@ def _marked(spots: list[Spot], *, largest: bool = False) -> tuple[Spot, ...]:
     local = pareto([points[i] for i in free])
     front = [free[i] for i in local]
     bend = knee(points, front)
-    return tuple(Spot(s.label, s.kind, s.x, s.y, i in front, i == bend, s.trial) for i, s in enumerate(spots))
+    return tuple(replace(s, front=i in front, knee=i == bend) for i, s in enumerate(spots))
 
 
 def _headline(spots: tuple[Spot, ...], failed: list[Spot]) -> Phrase:
@@ -176,15 +151,13 @@ def _cost_quality(result: Result) -> Tradeoff | None:
     """Cost (or time) to target against the metric, of all that was trained; what missed the target at the edge."""
     metric = str(name(result.objective.metric or "metric", 40))
     priced = result.objective.price_per_hour is not None and result.baseline.cost_to_target is not None
-    spots = []
-    for kind, path, c in _contenders(result):
-        x = _to_target(c, path, priced)
-        if c.metric is not None and x is not None:
-            label = kind if kind == "baseline" else "final plan"
-            spots.append(Spot(label, kind, x, number(c.metric, units.plain, f"{path}/metric")))
-    own = len(spots)
+
+    def place(c: Configuration, path: str) -> tuple[Number | None, Number]:
+        return _to_target(c, path, priced), number(c.metric, units.plain, f"{path}/metric")
+
+    own = [*_own(result, place)]
     trained, missed = _trained(result, priced)
-    spots += trained
+    spots = own + trained
     if len(spots) < 2:
         return None
     marked = _marked(spots, largest=result.objective.mode == "max")
@@ -192,7 +165,7 @@ def _cost_quality(result: Result) -> Tradeoff | None:
     target = result.objective.target
     return Tradeoff(
         "Cost against quality" if priced else "Time against quality",
-        _from_to(what, metric, spots[:own]),
+        _from_to(what, metric, own),
         what.lower(),
         metric,
         marked,
@@ -224,9 +197,9 @@ def _trained(result: Result, priced: bool) -> tuple[list[Spot], list[Spot]]:
         if ratio is not None and ratio.value > 0:
             value, form = base.value / ratio.value, units.money if priced else units.duration
             x = Number(form(value), value, (*base.paths, f"/trials/{index}/time_to_target/value"), "quotient")
-            spots.append(Spot(_label(trial), trial.verdict.value, x, y, trial=trial.id))
+            spots.append(Spot(_label(trial), trial.verdict.value, x, y))
         elif trial.verdict is Verdict.QUALITY_LOST:
-            missed.append(Spot(_label(trial), "failed", None, y, trial=trial.id))
+            missed.append(Spot(_label(trial), "failed", None, y))
     return spots, missed
 
 

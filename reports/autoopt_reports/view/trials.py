@@ -6,26 +6,30 @@ import math
 from dataclasses import dataclass
 from statistics import median
 
-from autoopt.records import EstimateKind, Result, Trial, Verdict
+from autoopt.records import Estimate, EstimateKind, Result, Trial, Verdict
 from autoopt_reports.view import units
-from autoopt_reports.view.text import Interval, Name, Number, Phrase, change_name, interval, name, number, say
+from autoopt_reports.view.text import Number, Phrase, change_name, interval, name, number, say
 
 
-@dataclass(frozen=True, slots=True)
 class TrialRow:
-    id: int
-    place: int
-    round: Number
-    label: Name
-    predicted: Interval | None
-    throughput: Interval | None
-    again: Interval | None
-    time_to_target: Interval | None
-    quality: str
-    memory: Number
-    seconds: Number
-    reason: Name | None
-    log: Name | None
+    """A trial by its place in the document."""
+
+    def __init__(self, place: int, trial: Trial) -> None:
+        at, quality = f"/trials/{place}", trial.quality
+        self.id, self.place = trial.id, place
+        self.round = number(trial.round, units.count, f"{at}/round")
+        self.label = change_name(trial.strategy, trial.setting, trial.companions)
+        self.predicted = interval(trial.predicted, f"{at}/predicted")
+        self.throughput = interval(trial.throughput, f"{at}/throughput")
+        self.again = interval(trial.measured_again, f"{at}/measured_again")
+        self.time_to_target = interval(trial.time_to_target, f"{at}/time_to_target")
+        self.quality = "not tested"
+        if quality is not None and quality.passed is not None and quality.method != "not_tested":
+            self.quality = "held" if quality.passed else "lost"
+        self.memory = number(trial.peak_memory_bytes, units.bytes_, f"{at}/peak_memory_bytes")
+        self.seconds = number(trial.seconds, units.duration, f"{at}/seconds")
+        self.reason = name(reason_words(trial.reason)) if trial.reason else None
+        self.log = name(trial.log, 120) if trial.log else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,41 +75,13 @@ def account_phrase(result: Result) -> Phrase:
 def trial_groups(result: Result) -> tuple[TrialGroup, ...]:
     groups = []
     for verdict, title, meaning, mark in GROUPS:
-        rows = tuple(_row(place, trial) for place, trial in enumerate(result.trials) if trial.verdict is verdict)
+        rows = tuple(TrialRow(place, trial) for place, trial in enumerate(result.trials) if trial.verdict is verdict)
         shown = Number(units.count(len(rows)), len(rows), ("/trials",), f"count_{verdict.value}")
         groups.append(TrialGroup(verdict.value, title, meaning, mark, shown, verdict not in UNMEASURED, rows))
     return tuple(groups)
 
 
-def _row(place: int, trial: Trial) -> TrialRow:
-    at, quality = f"/trials/{place}", trial.quality
-    word = "not tested"
-    if quality is not None and quality.passed is not None and quality.method != "not_tested":
-        word = "held" if quality.passed else "lost"
-    return TrialRow(
-        id=trial.id,
-        place=place,
-        round=number(trial.round, units.count, f"{at}/round"),
-        label=change_name(trial.strategy, trial.setting, trial.companions),
-        predicted=interval(trial.predicted, f"{at}/predicted"),
-        throughput=interval(trial.throughput, f"{at}/throughput"),
-        again=interval(trial.measured_again, f"{at}/measured_again"),
-        time_to_target=interval(trial.time_to_target, f"{at}/time_to_target"),
-        quality=word,
-        memory=number(trial.peak_memory_bytes, units.bytes_, f"{at}/peak_memory_bytes"),
-        seconds=number(trial.seconds, units.duration, f"{at}/seconds"),
-        reason=name(reason_words(trial.reason)) if trial.reason else None,
-        log=name(trial.log, 120) if trial.log else None,
-    )
-
-
-_KINDS = {
-    "out_of_memory": "out of memory",
-    "timeout": "timed out",
-    "crashed": "crashed",
-    "error": "error",
-    "not_finite": "not finite",
-}
+_KINDS = {"out_of_memory": "out of memory", "timeout": "timed out", "not_finite": "not finite"}
 
 
 def reason_words(reason: str) -> str:
@@ -114,17 +90,20 @@ def reason_words(reason: str) -> str:
     return f"{_KINDS.get(kind, kind)}{colon}{rest}"
 
 
-@dataclass(frozen=True, slots=True)
 class PredictionRow:
-    trial: int
-    place: int
-    label: Name
-    verdict: str
-    predicted: Interval
-    realized: Interval
-    believed: Interval | None
-    held: bool
-    miss: Number
+    """``held``: the two intervals touch: the result does not contradict the prediction."""
+
+    def __init__(self, place: int, trial: Trial, p: Estimate, r: Estimate) -> None:
+        at = f"/trials/{place}"
+        self.trial, self.place, self.verdict = trial.id, place, trial.verdict.value
+        self.label = change_name(trial.strategy, trial.setting, trial.companions, 80)
+        self.predicted, self.realized = interval(p, f"{at}/predicted"), interval(r, f"{at}/throughput")
+        self.believed = interval(trial.believed, f"{at}/believed")
+        # As the reader sees them: of a declared prediction its value alone.
+        low, high = (p.value, p.value) if p.kind is EstimateKind.DECLARED else (p.low, p.high)
+        self.held = low <= r.high and r.low <= high
+        miss = math.exp(abs(math.log(r.value / p.value))) - 1  # as a factor less one
+        self.miss = Number(units.percent(miss), miss, (f"{at}/predicted/value", f"{at}/throughput/value"), "miss")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,46 +112,13 @@ class Predictions:
     rows: tuple[PredictionRow, ...]
 
 
-def held(predicted: tuple[float, float], realized: tuple[float, float]) -> bool:
-    """Whether the two intervals touch: the result does not contradict the prediction."""
-    return predicted[0] <= realized[1] and realized[0] <= predicted[1]
-
-
-def miss(predicted: float, realized: float) -> float:
-    """How far the result lies from the prediction, as a factor less one; never negative."""
-    return math.exp(abs(math.log(realized / predicted))) - 1
-
-
 def predictions_view(result: Result) -> Predictions | None:
     rows = []
     for index, trial in enumerate(result.trials):
         p, r = trial.predicted, trial.throughput
         if p is None or r is None or p.kind is EstimateKind.BOUND or min(p.value, r.value) <= 0:
             continue  # a bound predicts nothing that could be held against it
-        predicted, realized = interval(p, f"/trials/{index}/predicted"), interval(r, f"/trials/{index}/throughput")
-        assert predicted is not None
-        assert realized is not None
-        value = miss(p.value, r.value)
-        # As the reader sees them: of a declared prediction its value alone.
-        bounds = (p.value, p.value) if p.kind is EstimateKind.DECLARED else (p.low, p.high)
-        rows.append(
-            PredictionRow(
-                trial.id,
-                index,
-                change_name(trial.strategy, trial.setting, trial.companions, 80),
-                trial.verdict.value,
-                predicted,
-                realized,
-                interval(trial.believed, f"/trials/{index}/believed"),
-                held(bounds, (r.low, r.high)),
-                Number(
-                    units.percent(value),
-                    value,
-                    (f"/trials/{index}/predicted/value", f"/trials/{index}/throughput/value"),
-                    "miss",
-                ),
-            )
-        )
+        rows.append(PredictionRow(index, trial, p, r))
     if not rows:
         return None
     good = sum(row.held for row in rows)

@@ -48,21 +48,17 @@ def bytes_(count: float) -> str:
     return f"{count:,.0f} B"
 
 
-def _scaled(value: float) -> tuple[float, str]:
-    for size, prefix in _DECIMAL:
-        if abs(value) >= size:
-            return value / size, prefix
-    return value, ""
+def _scaled(value: float, unit: str) -> str:
+    size, prefix = next((each for each in _DECIMAL if abs(value) >= each[0]), (1.0, ""))
+    return f"{significant(value / size)} {prefix}{unit}"
 
 
 def flops(value: float) -> str:
-    scaled, prefix = _scaled(value)
-    return f"{significant(scaled)} {prefix}FLOP/s"
+    return _scaled(value, "FLOP/s")
 
 
 def bandwidth(value: float) -> str:
-    scaled, prefix = _scaled(value)
-    return f"{significant(scaled)} {prefix}B/s"
+    return _scaled(value, "B/s")
 
 
 def intensity(value: float) -> str:
@@ -95,11 +91,7 @@ def money(value: float) -> str:
 
 
 def ratio(value: float) -> str:
-    return f"{ratio_text(value, 2 if abs(value) < 10 else 1)}"
-
-
-def ratio_text(value: float, decimals: int) -> str:
-    return f"{value:,.{decimals}f}×"
+    return f"{value:,.{2 if abs(value) < 10 else 1}f}×"
 
 
 def interval_decimals(low: float, high: float) -> int:

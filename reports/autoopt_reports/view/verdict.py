@@ -20,12 +20,11 @@ from autoopt_reports.view.claims import (
 from autoopt_reports.view.pipeline import with_kind
 from autoopt_reports.view.quality import metric_pair, metric_phrase
 from autoopt_reports.view.text import (
-    Interval,
     Number,
     Phrase,
     change_name,
     change_words,
-    code,
+    clean,
     join,
     name,
     number,
@@ -46,41 +45,25 @@ class Fact:
     after: Number
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
-    """Something to run next."""
-
-    label: str
-    text: str
+Command = tuple[str, str]
+"""What running it does, and the command."""
 
 
-@dataclass(frozen=True, slots=True)
 class VerdictView:
-    status: Status
-    speedup: Interval | None
-    headline: Phrase
-    qualifiers: tuple[Phrase, ...]
-    support: tuple[Phrase, ...]
-    facts: tuple[Fact, ...]
-    commands: tuple[Command, ...]
-    interrupted: bool
+    """The first screen. The same document gives the same."""
 
-
-def verdict_view(result: Result) -> VerdictView:
-    claim = claim_of(result)
-    support = (
-        _fitted(result), *run_phrases(result), _changes(result), metric_phrase(result), *_why(result, claim.status)
-    )  # fmt: skip
-    return VerdictView(
-        status=claim.status,
-        speedup=claim.interval if claim.status != "none" else None,
-        headline=headline_phrase(result),
-        qualifiers=qualifier_phrases(result),
-        support=tuple(phrase for phrase in support if phrase),
-        facts=_facts(result),
-        commands=_commands(result),
-        interrupted=result.stop.reason is StopReason.INTERRUPTED,
-    )
+    def __init__(self, result: Result) -> None:
+        claim = claim_of(result)
+        support = (
+            _fitted(result), *run_phrases(result), _changes(result), metric_phrase(result), *_why(result, claim.status)
+        )  # fmt: skip
+        self.status = claim.status
+        self.headline = headline_phrase(result)
+        self.qualifiers = qualifier_phrases(result)
+        self.support = tuple(phrase for phrase in support if phrase)
+        self.facts = _facts(result)
+        self.commands = _commands(result)
+        self.interrupted = result.stop.reason is StopReason.INTERRUPTED
 
 
 def _fitted(result: Result) -> Phrase | None:
@@ -171,29 +154,22 @@ def _recorded(result: Result, record: Headline) -> Iterator[Fact]:
 
 
 def _compared(result: Result) -> Iterator[Fact]:
-    """Of a document without a headline: the time to target, and steps as the final comparison timed them."""
-
-    def pair(label: str, field: str, inner: str) -> Fact:
-        sides = []
-        for side, measured in (("baseline", result.baseline), ("best", result.best)):
-            held, at = getattr(measured, field), f"/{side}/{field}"
-            value = None if held is None else getattr(held, inner)
-            sides.append(number(value, units.duration, at if held is None else f"{at}/{inner}"))
-        return Fact(label, *sides)
-
+    """Without a headline: the time to target, and steps as the final comparison timed them."""
     to_target = "time to target" if result.objective.has_target else f"time to {target_phrase(result)}"
-    yield pair(to_target, "time_to_target_seconds", "value")
-    yield pair("step in interleaved blocks, median", "step_seconds", "p50")
+    yield _pair(result, to_target, "time_to_target_seconds", units.duration, "value")
+    yield _pair(result, "step in interleaved blocks, median", "step_seconds", units.duration, "p50")
     rates = throughput(result.baseline, "/baseline"), throughput(result.best, "/best")
     yield Fact("throughput in interleaved blocks", *rates)
 
 
-def _pair(result: Result, label: str, field: str, form: units.Formatter) -> Fact:
-    return Fact(
-        label,
-        number(getattr(result.baseline, field), form, f"/baseline/{field}"),
-        number(getattr(result.best, field), form, f"/best/{field}"),
-    )
+def _pair(result: Result, label: str, field: str, form: units.Formatter, inner: str = "") -> Fact:
+    sides = []
+    for side in ("baseline", "best"):
+        held, at = getattr(getattr(result, side), field), f"/{side}/{field}"
+        if held is not None and inner:
+            held, at = getattr(held, inner), f"{at}/{inner}"
+        sides.append(number(held, form, at))
+    return Fact(label, *sides)
 
 
 def _metric(result: Result, label: str) -> Fact:
@@ -211,39 +187,39 @@ def _metric(result: Result, label: str) -> Fact:
 
 def _commands(result: Result) -> tuple[Command, ...]:
     """Commands to run next; paths are quoted, so that a pasted line does what it says."""
-    run = shlex.quote(code(result.reproduce.run_directory or "RUN"))
-    spec = shlex.quote(code(result.workload.spec))
+    run = shlex.quote(clean(result.reproduce.run_directory or "RUN"))
+    spec = shlex.quote(clean(result.workload.spec))
     commands: list[Command] = []
     if result.stop.reason is StopReason.INTERRUPTED:
-        commands.append(Command("Continue the search", f"autoopt resume {run}"))
+        commands.append(("Continue the search", f"autoopt resume {run}"))
     if not result.found:
         return tuple(commands)
     plan = shlex.quote(
-        f"{code(result.reproduce.run_directory)}/plan.json" if result.reproduce.run_directory else "RUN/plan.json"
+        f"{clean(result.reproduce.run_directory)}/plan.json" if result.reproduce.run_directory else "RUN/plan.json"
     )
     if not result.speedup.end_to_end_verified:
         has_code = result.sites is None or bool(result.patch and result.patch.diff)
         alone = has_code and result.best.plan.processes == 1
         commands.append(
-            Command("Check it end to end", f"autoopt verify {run}")
+            ("Check it end to end", f"autoopt verify {run}")
             if alone
-            else Command("Measure it again", f"autoopt compare --candidate {run}")
+            else ("Measure it again", f"autoopt compare --candidate {run}")
         )
     if result.sites is not None:
         return (*commands, *_script_commands(result, run, plan))
     if claim_of(result).gain:
-        commands.append(Command("Train with it", f"autoopt train {spec} --plan {plan}"))
-    commands.append(Command("Take the code", f"autoopt export {run} --to pytorch"))
+        commands.append(("Train with it", f"autoopt train {spec} --plan {plan}"))
+    commands.append(("Take the code", f"autoopt export {run} --to pytorch"))
     return tuple(commands)
 
 
 def _script_commands(result: Result, run: str, plan: str) -> Iterator[Command]:
     """Of a script: its patch where there is one, and a run with the plan that changes no file."""
     if result.patch is not None and result.patch.diff:
-        yield Command("Apply the patch", f"autoopt apply {run}")
-        yield Command("Or with git", f"git apply {run}/patch.diff")
+        yield ("Apply the patch", f"autoopt apply {run}")
+        yield ("Or with git", f"git apply {run}/patch.diff")
     if result.sites is not None:
         launched = result.workload.processes > 1  # its sites are those of one of the processes
         command = shlex.split(result.workload.spec) if launched else result.sites.command
-        words = shlex.join(code(word) for word in command)
-        yield Command("Train without a patch", f"autoopt run --plan {plan} -- {words}")
+        words = shlex.join(clean(word) for word in command)
+        yield ("Train without a patch", f"autoopt run --plan {plan} -- {words}")
