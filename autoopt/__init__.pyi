@@ -1,6 +1,6 @@
 from autoopt.api import apply as apply
 from autoopt.api import optimize as optimize
-from autoopt.loading.user_build import UserBuild as UserBuild
+from autoopt.loading.importing import UserBuild as UserBuild
 from autoopt.records import Change as Change
 from autoopt.records import Estimate as Estimate
 from autoopt.records import Plan as Plan

@@ -12,8 +12,8 @@ from typing import Any
 from autoopt.benchmark.clock import DeferredCost, Lap, clock_for
 from autoopt.benchmark.contents import samples_of
 from autoopt.benchmark.device import host_peak_bytes
-from autoopt.benchmark.distributed.group import Enough, Group
-from autoopt.benchmark.live import Each, Printed, Stretch, Values, drives
+from autoopt.benchmark.distributed.group import Each, Enough, Group
+from autoopt.benchmark.live import Printed, Stretch, Values, drives
 from autoopt.benchmark.losses import LossRecorder
 from autoopt.errors import WorkloadError
 from autoopt.records import JsonDict

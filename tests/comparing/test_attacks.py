@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 import textwrap
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +16,7 @@ import pytest
 
 from autoopt.comparing.answer import answer_of
 from autoopt.comparing.watched import Pairs, WatchedArm, apart
-from autoopt.records import Estimate, Plan
+from autoopt.records import Estimate, JsonDict, Plan
 from autoopt.records.comparing import Compared, ComparedSide, Learning, Requirement
 from autoopt.records.messages import Block
 from autoopt.trial.parent import Launcher
@@ -73,6 +78,7 @@ sleep(1.0)  # at its start
 
 CHEATS = {
     "steps times 1.4": LAZY.format(idle="steps % 7 in (2, 5)"),
+    "steps times 5": LAZY.format(idle="steps % 5"),
     "honest first and lazy later": LAZY.format(idle="steps > 30 and steps % 3 == 0"),
     "work after the last step": """
         from autoopt.benchmark import tasks
@@ -118,7 +124,6 @@ CHEATS = {
     "the loss of another network": """
         decoy = torch.nn.Linear(8, 2)
         def loss(model, batch):
-            sleep(SECONDS / 2)
             return F.cross_entropy(decoy(batch[0]), batch[1]) + 0.0 * sum(p.sum() for p in model.parameters())""",
     "lower precision while it is measured": """
         steps = 0
@@ -131,7 +136,6 @@ CHEATS = {
                 return F.cross_entropy(model(batch[0]), batch[1])""",
     "a layer that is not trained": """
         def loss(model, batch):
-            sleep(SECONDS / 2)
             return F.cross_entropy(model.second(torch.relu(model.first(batch[0])).detach()), batch[1])""",
     "a loss that is not finite later": LAZY.format(idle="False") + "\nplain = work\n"
     "def work(model, batch):\n    return plain(model, batch) * (float('nan') if steps > 30 else 1.0)\n",
@@ -165,6 +169,12 @@ class Measured:
         return answer_of(document, None, None, self.tampered)
 
 
+@pytest.fixture(scope="module")
+def launcher() -> Iterator[Launcher]:
+    with Launcher() as launcher:
+        yield launcher
+
+
 def measured(
     launcher: Launcher,
     folder: Path,
@@ -173,6 +183,7 @@ def measured(
     seconds: float = 0.01,
     pairs: int = 1,
     blocks: int = 4,
+    flags: JsonDict | None = None,
 ) -> Measured:
     """Pairs of the honest build and the same with a cheat appended, block by block in turn, as the arena runs them."""
     honest = HONEST.format(seconds=seconds, alike="alike = True" in cheat)
@@ -187,7 +198,8 @@ def measured(
                 file = folder / f"{label}.py"
                 file.write_text(source)
                 pair = seen.joined(label)
-                spec = TrialSpec(workload=f"{file}:build", seed=pair.seed, directory=str(folder))
+                own = flags if flags is not None and label == "candidate" else {}
+                spec = TrialSpec(workload=f"{file}:build", seed=pair.seed, directory=str(folder), flags=own)
                 began = time.monotonic()
                 process = launcher.start(spec, log=folder / f"{label}-{number}.log", timeout=120.0)
                 arms[label] = WatchedArm(
@@ -215,7 +227,7 @@ def measured(
 
 
 def test_an_honest_gain_is_faster(launcher: Launcher, tmp_path: Path) -> None:
-    found = measured(launcher, tmp_path, "SECONDS = SECONDS / 4", seconds=0.02)
+    found = measured(launcher, tmp_path, "SECONDS = SECONDS / 4", seconds=0.04)
     assert found.apart == 0.0
     assert found.answer.answer == "faster", found.answer.reason
 
@@ -260,14 +272,21 @@ def test_what_was_trained_ahead_at_the_start_is_of_no_use(launcher: Launcher, tm
 
 
 @pytest.mark.parametrize("times", [1.4, 5.0])
-def test_what_is_only_claimed_does_not_count(times: float, launcher: Launcher, tmp_path: Path) -> None:
-    found = measured(launcher, tmp_path, CLAIMED.format(times=times), seconds=0.001)
+@pytest.mark.parametrize("seconds", [0.001, pytest.param(0.03, marks=pytest.mark.slow)])
+def test_what_is_only_claimed_does_not_count(times: float, seconds: float, launcher: Launcher, tmp_path: Path) -> None:
+    found = measured(launcher, tmp_path, CLAIMED.format(times=times), seconds=seconds)
     assert found.answer.answer != "faster", found
     assert found.block.samples == 16 * found.block.steps
     assert (found.block.late_seconds, found.block.stage_seconds) == (0.0, {})
     assert (found.block.foreign_cpu_seconds or 0.0) < 10.0
     (honest,), (start,) = found.starts.values()
     assert start > honest + 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cheat", ["steps times 1.4", "steps times 5"])
+def test_long_steps_that_are_left_out_do_not_count(cheat: str, launcher: Launcher, tmp_path: Path) -> None:
+    assert measured(launcher, tmp_path, CHEATS[cheat], seconds=0.03).answer.answer == "refused"
 
 
 def test_a_frozen_sibling_cannot_be_slowed_down(launcher: Launcher, tmp_path: Path) -> None:
@@ -345,3 +364,29 @@ def test_a_fork_that_survives_stands_still_with_its_parent(launcher: Launcher, t
     before = beats.stat().st_size
     time.sleep(0.1)
     assert beats.stat().st_size == before, "it ends with its parent"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("cc") is None or not sys.platform.startswith("linux"), reason="needs a compiler")
+def test_a_clock_that_is_patched_in_c_changes_nothing(launcher: Launcher, tmp_path: Path) -> None:
+    source, library = tmp_path / "clock.c", tmp_path / "clock.so"
+    source.write_text(
+        "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <time.h>\n"
+        "int clock_gettime(clockid_t id, struct timespec *t) {\n"
+        "  static int (*real)(clockid_t, struct timespec *);\n"
+        '  if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");\n'
+        "  int r = real(id, t);\n"
+        "  long long all = t->tv_sec * 1000000000LL + t->tv_nsec;\n"
+        "  if (id == CLOCK_MONOTONIC) { all /= 3; t->tv_sec = all / 1000000000LL; t->tv_nsec = all % 1000000000LL; }\n"
+        "  return r;\n}\n"
+    )
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"], check=True)
+    flags: JsonDict = {"env": {"LD_PRELOAD": str(library)}}
+    script = "import time, select; a = time.monotonic(); select.select([], [], [], 0.3); print(time.monotonic() - a)"
+    told = subprocess.run(
+        [sys.executable, "-c", script], env={**os.environ, **flags["env"]}, check=True, capture_output=True, text=True
+    )
+    assert float(told.stdout) < 0.2, "the library does what it is for"
+    found = measured(launcher, tmp_path, flags=flags)
+    assert found.answer.answer != "faster", found
+    assert 0.7 < found.ratio < 1.3, "no clock but the judge's counts"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,15 +12,15 @@ import pytest
 import torch
 from torch import nn
 
-from autoopt.comparing.compare import _spec, compare_sides
-from autoopt.comparing.learning import Evaluating, Judge
+from autoopt.comparing.compare import Comparing, _spec, compare_sides
+from autoopt.comparing.learning import IDENTICAL, Evaluating, Judge
 from autoopt.comparing.sides import Side, side
 from autoopt.comparing.watched import Pairs, WatchedScriptArm
 from autoopt.errors import TrialFailed
 from autoopt.options import Options
 from autoopt.records import Plan
 from autoopt.records.comparing import Compared, Learning, Requirement
-from autoopt.registry import Registry
+from autoopt.registry import Registry, load_strategies
 from autoopt.script.command import parse
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.trial.parent import Launcher
@@ -29,21 +30,30 @@ COMMAND = "plain.py 100000"
 SCRIPT = parse(COMMAND)
 STEP = "optimizer.step()"
 LOSS = "loss = criterion(model(x), y)"
+WIDE = "nn.Linear(12, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 2)"
 
 CHEATS = {
+    "another seed": ("torch.manual_seed(3)", "torch.manual_seed(4)", "other weights"),
     "weights from before": (
         "criterion = nn.CrossEntropyLoss()",
         "criterion = nn.CrossEntropyLoss()\n[p.data.fill_(0.1) for p in model.parameters()]",
         "it starts from other weights",
     ),
+    "half of the samples": ("batch_size=16", "batch_size=8", "other weights"),
     "one batch again and again": (
         LOSS,
         "kept = globals().setdefault('kept', (x, y)); x, y = kept\n        " + LOSS,
         "",
     ),
+    "an easier loss": (LOSS, "loss = criterion(model(x[:4]), y[:4])", ""),
+    "steps without work": (STEP, f"optimizer.param_groups[0]['lr'] = 0.1 * (step % 2); {STEP}", ""),
     "a smaller model": ("nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 2)", "nn.Linear(12, 2)", "do not fit"),
 }
-"""What is changed, and what is said of it; test_cheats has more of them, on functions."""
+FAILURES = {
+    "not a number": (LOSS, LOSS + " * float('nan')", "not_finite"),
+    "no loss": ("loss.backward()", "[setattr(p, 'grad', p.data * 0) for p in model.parameters()]", "no loss"),
+    "an early end": (STEP, f"{STEP}; step > 4 and sys.exit()", "the script ended"),
+}
 
 
 @pytest.fixture
@@ -55,6 +65,12 @@ def scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(folder)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     return folder
+
+
+@pytest.fixture
+def launcher() -> Iterator[Launcher]:
+    with Launcher() as launcher:
+        yield launcher
 
 
 def cheating(today: Side, old: str, new: str) -> Side:
@@ -69,14 +85,18 @@ def runner(each: Side, launcher: Launcher, logs: Path, seed: int = 4711) -> Tria
     return TrialRunner(launcher, _spec(each, Options(device="cpu"), Registry(), seed), Registry(), logs)
 
 
+def judge_of(runners: dict[str, TrialRunner], tmp_path: Path) -> Judge:
+    plans = {"baseline": Plan(), "candidate": Plan()}
+    return Judge(runners, plans, tmp_path, time.monotonic, 4.0, script=True)
+
+
 def learning(old: str, new: str, launcher: Launcher, tmp_path: Path) -> Learning:
     with side(".", SCRIPT) as today:
         sides = {"baseline": today, "candidate": cheating(today, old, new)}
         runners = {name: runner(each, launcher, tmp_path / name) for name, each in sides.items()}
         for each in runners.values():
             each.watched()
-        plans = {"baseline": Plan(), "candidate": Plan()}
-        return Judge(runners, plans, tmp_path, time.monotonic, 4.0, script=True).learning()
+        return judge_of(runners, tmp_path).learning()
 
 
 @pytest.mark.slow
@@ -91,11 +111,36 @@ def test_another_training_of_a_script_is_not_called_the_same(
 
 
 @pytest.mark.slow
-def test_a_script_that_ends_early_failed(scripts: Path, launcher: Launcher, tmp_path: Path) -> None:
+@pytest.mark.parametrize("cheat", FAILURES)
+def test_a_script_that_fails_its_trainings_failed(
+    cheat: str, scripts: Path, launcher: Launcher, tmp_path: Path
+) -> None:
+    old, new, told = FAILURES[cheat]
     with pytest.raises(TrialFailed) as failed:
-        learning(STEP, f"{STEP}; step > 4 and sys.exit()", launcher, tmp_path)
+        learning(old, new, launcher, tmp_path)
     assert failed.value.where == "candidate"
-    assert "the script ended" in failed.value.reason
+    assert told in failed.value.reason
+
+
+@pytest.mark.slow
+def test_a_script_that_hangs_failed(
+    scripts: Path, launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever does not answer to the end of the budget has failed; waiting longer would never end."""
+    with side(".", SCRIPT) as today:
+        hanging = cheating(today, STEP, f"{STEP}; step > 4 and __import__('threading').Event().wait()")
+        runners = {
+            name: runner(each, launcher, tmp_path / name)
+            for name, each in {"baseline": today, "candidate": hanging}.items()
+        }
+        runners["candidate"].knows(runners["baseline"].watched())
+        judge = judge_of(runners, tmp_path)
+        judge.fix_baseline()
+        monkeypatch.setattr("autoopt.comparing.learning.PATIENCE", 1.0)
+        judge._deadline = time.monotonic()
+        with pytest.raises(TrialFailed) as failed:
+            judge.learning()
+    assert (failed.value.kind, failed.value.where) == ("timeout", "candidate")
 
 
 @pytest.mark.slow
@@ -128,17 +173,54 @@ def test_what_a_scripts_evaluation_reads_is_pinned(
         assert evaluating.loss("candidate") == evaluating.loss("baseline")
 
 
+@pytest.mark.slow
+def test_a_script_that_trains_honestly_as_long_as_it_is_checked(scripts: Path, tmp_path: Path) -> None:
+    """Later steps count without any work, after as many as the weights are compared over."""
+    text = (scripts / "plain.py").read_text().replace("nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 2)", WIDE)
+    (scripts / "plain.py").write_text(text)
+    honest = "        loss = criterion(model(x), y)\n        loss.backward()\n"
+    assert honest in text
+    lazy = "        if step < 2 * 64 + 8:\n" + "".join(f"    {line}\n" for line in honest.splitlines())
+    (scripts / "lazy.py").write_text(text.replace(honest, lazy))
+    options = Options(budget_seconds=45.0, device="cpu")
+    found = compare_sides(
+        COMMAND, COMMAND.replace("plain", "lazy"), None, options, requirement=Requirement(kind="faster")
+    )
+    assert found.answer not in ("faster", "not_slower"), found.reason
+    assert found.requirement is not None
+    assert not found.requirement.holds
+
+
+def arm_of(cheat: Side, launcher: Launcher, tmp_path: Path, began: float) -> WatchedScriptArm:
+    """An arm whose looks at the judge's clock are a second apart."""
+    trials, looks, pairs = runner(cheat, launcher, tmp_path / "logs"), iter(range(1000)), Pairs(1.0, 16.0)
+    trials.watched()
+    return WatchedScriptArm(
+        lambda: trials.launch(Plan(), "candidate"), Plan(), clock=lambda: float(next(looks)), began=began,
+        side="candidate", label="candidate", pair=pairs.joined("candidate"), pairs=pairs,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_work_that_is_moved_to_a_scripts_start_is_charged(scripts: Path, launcher: Launcher, tmp_path: Path) -> None:
+    """The start is taken on the judge's clock, from before its imports to its steady state."""
+    with side(".", SCRIPT) as today:
+        arm = arm_of(today, launcher, tmp_path, began=-1000.0)
+        try:
+            arm.ready()
+            startup = arm.warm_up(0.2)
+        finally:
+            arm.close()
+    assert startup.fixed_seconds > 1000.0 - startup.warmup_steps - 10
+
+
 def test_a_script_that_stops_its_clock_is_timed_from_outside(scripts: Path, launcher: Launcher, tmp_path: Path) -> None:
     """Two looks at the judge's clock are a second apart, whatever the script says of its own time."""
-    stopped = "import sys\nimport time\ntime.perf_counter = time.monotonic = lambda: 0.0\n"
     with side(".", SCRIPT) as today:
-        trials = runner(cheating(today, "import sys\n", stopped), launcher, tmp_path / "logs")
-        looks, pairs = iter(range(1000)), Pairs(1.0, 16.0)
-        trials.watched()
-        arm = WatchedScriptArm(
-            lambda: trials.launch(Plan(), "candidate"), Plan(), clock=lambda: float(next(looks)), began=0.0,
-            side="candidate", label="candidate", pair=pairs.joined("candidate"), pairs=pairs,
-        )  # fmt: skip
+        stopped = "import time\ntime.perf_counter = time.monotonic = lambda: 0.0\n"
+        text = (scripts / "plain.py").read_text().replace("import sys\n", f"import sys\n{stopped}", 1)
+        assert stopped in text
+        arm = arm_of(replace(today, patched={str(scripts / "plain.py"): text}), launcher, tmp_path, began=0.0)
         try:
             arm.ready()
             block = arm.block(4.0, 4, 0.0)
@@ -176,3 +258,24 @@ def test_a_script_before_and_after_a_patch(scripts: Path, tmp_path: Path) -> Non
     assert found.throughput is None or found.throughput.value > 1.0
     assert found.ledger is not None
     assert found.ledger.ask == 1
+
+
+@pytest.mark.slow
+def test_a_plan_that_rounds_is_equivalent(scripts: Path, launcher: Launcher, tmp_path: Path) -> None:
+    Path("plan.json").write_text(
+        '{"schema_version": 1, "changes": [{"strategy": "amp", "setting": {"dtype": "bfloat16"}}]}'
+    )
+    options = Options(budget_seconds=20.0, device="cpu")
+    with side(".", SCRIPT) as today, side("plan.json", SCRIPT) as planned:
+        sides = {"baseline": today, "candidate": planned}
+        comparing = Comparing(
+            sides, options, load_strategies([]), launcher, tmp_path, 4711, None, None, time.monotonic, print
+        )
+        facts = comparing._describe()
+        with comparing._first_run("candidate"):
+            pass
+        found = comparing._judge(facts).learning()
+    assert found.apart is not None
+    assert found.apart > IDENTICAL
+    assert found.level == "equivalent", found.detail
+    assert found.gradient_error is not None

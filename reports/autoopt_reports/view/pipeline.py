@@ -73,7 +73,7 @@ def lanes_views(rounds: Sequence[Placed], snippets: tuple[Snippets, ...] = ()) -
 
 def columns_of(names: list[str], edges: list[tuple[str, str]]) -> dict[str, int]:
     """How many stages must precede each: its longest path from a start. Stages on a circle share a column."""
-    graph = nx.DiGraph()
+    graph: nx.DiGraph[str] = nx.DiGraph()
     graph.add_nodes_from(names)
     graph.add_edges_from(edges)
     circles = nx.condensation(graph)
