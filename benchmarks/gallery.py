@@ -72,8 +72,8 @@ def exhibit(path: Path, out: Path) -> Exhibit:
 
 def elsewhere(result: Result, name: str) -> Result:
     """The same with its run directory as another machine would name it: where it lay on this one says nothing."""
-    told = result.reproduce.model_copy(update={"run_directory": f"autoopt-runs/{name}"})
-    return result.model_copy(update={"reproduce": told})
+    reported = result.reproduce.model_copy(update={"run_directory": f"autoopt-runs/{name}"})
+    return result.model_copy(update={"reproduce": reported})
 
 
 def index(exhibits: list[Exhibit], *, screenshots: bool) -> str:

@@ -22,13 +22,13 @@ from autoopt.records.messages import EpochOrder
 def tell_epoch(loader: Loader, epoch: int) -> None:
     """Calls ``set_epoch`` of whatever has one; before the loader is iterated."""
     inner = loader.loader
-    told: list[Any] = []
+    reported: list[Any] = []
     for part in (inner.sampler, inner.batch_sampler, inner.dataset):
         part = getattr(part, "sampler", part) if type(part).__name__ == "Shielded" else part
         for holder in (part, getattr(part, "sampler", None)):
             hook = getattr(holder, "set_epoch", None)
-            if callable(hook) and not any(holder is known for known in told):
-                told.append(holder)
+            if callable(hook) and not any(holder is known for known in reported):
+                reported.append(holder)
                 hook(epoch)
 
 
@@ -137,10 +137,10 @@ class BatchIterator:
 
     def _size(self, batch: Any) -> int | None:
         """Samples of the next batch: as many as the loader reports, fewer where ``collate_fn`` has left some out."""
-        told = None if self._sizes is None else self._sizes.of(self.batch)
+        reported = None if self._sizes is None else self._sizes.of(self.batch)
         self.batch += 1
         seen = samples_of(batch)
-        return seen if told is None else told if seen is None else min(seen, told)
+        return seen if reported is None else reported if seen is None else min(seen, reported)
 
     def refill(self) -> None:
         """Copies ahead; called while the device is busy with the step that was just given to it."""

@@ -135,9 +135,9 @@ def samples_of(batch: Any) -> int | None:
         return None
     if isinstance(batch, np.ndarray):
         return len(batch) if batch.ndim else None
-    told = _told(batch)
-    if told is not None:
-        return told
+    reported = _told(batch)
+    if reported is not None:
+        return reported
     if not isinstance(batch, Mapping) and hasattr(type(batch), "__len__") and not hasattr(type(batch), "keys"):
         return _length(batch)
     return next((found for _, part in parts_of(batch) or () if (found := samples_of(part)) is not None), None)

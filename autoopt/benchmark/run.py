@@ -226,8 +226,8 @@ class RunUnderWay:
         more = (training.device.allocated_bytes(), host_peak_bytes())
         samples, fixed, peak, allocated, host = zip(*self.group.gather((*own, *more)), strict=True)
         evaluated = training.evaluation.samples if training.evaluation is not None and self.told else None
-        points = [self._point(told) for told in self.told]
-        first = next((p for p, told in zip(points, self.told, strict=True) if self._meets(told, target)), None)
+        points = [self._point(reported) for reported in self.told]
+        first = next((p for p, reported in zip(points, self.told, strict=True) if self._meets(reported, target)), None)
         once = self.late_seconds + excess(self.times)
         last = points[-1].metric if points else None
         return TrainingRun(

@@ -62,17 +62,17 @@ def _speed(document: Compared, speed: Estimate) -> tuple[Answer, str]:
     """By both ratios where there are two: a step that is faster may not pay for a start that is longer."""
     ratios = {"a step": speed, **({"the planned run": document.planned_run} if document.planned_run else {})}
     low, high = min(each.low for each in ratios.values()), min(each.high for each in ratios.values())
-    told = ", ".join(f"{name} {shown(each)}" for name, each in ratios.items())
+    text = ", ".join(f"{name} {shown(each)}" for name, each in ratios.items())
     if low > 1.0:
-        return "faster", told
+        return "faster", text
     if high < 1.0 and not (document.requirement and low >= 1.0 - document.requirement.margin):
-        return "slower", told
+        return "slower", text
     margin = document.requirement.margin if document.requirement else 0.0
     if document.requirement and document.requirement.kind == "not-slower" and low >= 1.0 - margin:
-        return "not_slower", told
+        return "not_slower", text
     if low >= 1.0 - _LITTLE and max(each.high for each in ratios.values()) <= 1.0 + _LITTLE:
-        return "no_difference", told
-    return "undecided", f"{told}: the interval leaves both open"
+        return "no_difference", text
+    return "undecided", f"{text}: the interval leaves both open"
 
 
 def shown(estimate: Estimate) -> str:
@@ -90,12 +90,12 @@ def unbelieved(speed: Estimate, learning: Learning, least: float) -> tuple[bool,
     exact = learning.level == "identical"
     if apart is None:
         return False, "its measured steps cannot be checked: the baseline's moved no weight"
-    told = f"the steps that it was measured in moved the weights {apart:.2g} of the way apart from the baseline's"
+    text = f"the steps that it was measured in moved the weights {apart:.2g} of the way apart from the baseline's"
     if apart <= (learning.again or 0.0) * 2 or apart <= (SAME if exact else share / 2):
         return None
     if apart >= max(1.0 - least / speed.value, SAME if exact else DRIFTED):
-        return True, f"{told}: left out steps would explain its speed"
-    return False, f"{told}, more than in its training from a seed of the judge's"
+        return True, f"{text}: left out steps would explain its speed"
+    return False, f"{text}, more than in its training from a seed of the judge's"
 
 
 def changed_sources(name: str, before: dict[str, str], now: dict[str, str]) -> str:

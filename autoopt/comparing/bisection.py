@@ -128,8 +128,8 @@ def bisect(count: int, measure: Measure, more: Callable[[], bool]) -> Blame:
         if found is None:
             return Blame(None, (), 0.0, tuple(ends))
         ends.append(found)
-        weights = [1.0 / told.error**2 for told in ends]
-        loss = sum(weight * told.value for weight, told in zip(weights, ends, strict=True)) / sum(weights)
+        weights = [1.0 / reported.error**2 for reported in ends]
+        loss = sum(weight * reported.value for weight, reported in zip(weights, ends, strict=True)) / sum(weights)
         error = (1.0 / sum(weights)) ** 0.5
     if loss + 2 * error > -least / 2:
         return Blame(None, (), loss, tuple(ends))
@@ -138,12 +138,12 @@ def bisect(count: int, measure: Measure, more: Callable[[], bool]) -> Blame:
         place = posterior.next(skipped)
         if place is None:
             break
-        told = measure(place, 1.0 - float(np.exp(loss / 2)))
-        if told is None:
+        reported = measure(place, 1.0 - float(np.exp(loss / 2)))
+        if reported is None:
             skipped.add(place)
             continue
-        asked.append(told)
-        posterior.told(told)
+        asked.append(reported)
+        posterior.told(reported)
     found_at = posterior.probabilities
     return Blame(int(found_at.argmax()) + 1, tuple(float(each) for each in found_at), loss, tuple(asked))
 

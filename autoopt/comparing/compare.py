@@ -29,8 +29,8 @@ from autoopt.records.facts import WorkloadFacts
 from autoopt.registry import Registry
 from autoopt.running.baseline_spec import baseline_spec, registry_of
 from autoopt.running.document import now
+from autoopt.script.applicable import inapplicable
 from autoopt.script.command import Build, Script
-from autoopt.script.sayable import unsayable
 from autoopt.search.accept.gathering import SECONDS
 from autoopt.search.accept.losses import ROUNDING
 from autoopt.search.accept.time_to_target import step_times
@@ -238,7 +238,7 @@ class Comparing:
             timeout = min(WATCH_SECONDS, self._patience())
             sites = Sites.model_validate(process.call(SITES, timeout=timeout))
             runner.knows(sites)
-            reason = unsayable(self.registry.fold(each.plan), sites)
+            reason = inapplicable(self.registry.fold(each.plan), sites)
             if reason:
                 raise UsageError(f"{each.given} cannot be put on this script from outside: {reason}")
             if each.root is not None:

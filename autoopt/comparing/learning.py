@@ -325,22 +325,22 @@ class Judge:
             close = "bit for bit" if apart == 0 else f"{apart:.1g} of the way that training moved them apart"
             detail = f"same weights after {steps} steps from a seed drawn for this comparison ({close})"
             return learning.model_copy(update={"level": "identical", "detail": detail})
-        told = f"other weights after {steps} steps: {apart:.2g} of the way that training moved them"
+        text = f"other weights after {steps} steps: {apart:.2g} of the way that training moved them"
         start = learning.start_apart
         if start is None or start > SAME or apart > DRIFTED:
             other = "; it starts from other weights" if start is None or start > SAME else ""
-            return learning.model_copy(update={"detail": told + other})
-        return self._but_for_rounding(learning.model_copy(update={"detail": told}))
+            return learning.model_copy(update={"detail": text + other})
+        return self._but_for_rounding(learning.model_copy(update={"detail": text}))
 
     def _but_for_rounding(self, learning: Learning) -> Learning:
         if self._rounding is None:
             return learning
         one = self.trained["baseline"]
         quality = self._rounding.judged([str(path) for path in (one.first, one.middle, one.weights[0])])
-        told = {"gradient_error": quality.gradient_error, "gradient_bias": quality.gradient_bias}
+        reported = {"gradient_error": quality.gradient_error, "gradient_bias": quality.gradient_bias}
         detail = f"{learning.detail}; {quality.detail}"
         level = "equivalent" if quality.passed else "undecided"
-        return learning.model_copy(update={**told, "level": level, "detail": detail})
+        return learning.model_copy(update={**reported, "level": level, "detail": detail})
 
     def _train(self, name: str) -> None:
         trained, runner = self.trained[name], self._runners[name]

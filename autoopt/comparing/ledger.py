@@ -71,8 +71,8 @@ def enter(path: Path, *, baseline: str, candidate: str, after: str | None = None
         alpha, ask = asks[0]["total"] if asks else TOTAL, len(asks) + 1
         spent = sum(share(n) for n in range(1, ask + 1))
         entry = LedgerEntry(ask=ask, alpha=alpha * share(ask), total=alpha, left=alpha * max(0.0, 1.0 - spent))
-        told = {"ask": ask, "total": alpha, "alpha": entry.alpha, "baseline": baseline, "candidate": candidate}
-        return entry.model_copy(update={"head": _append(file, told, head)})
+        reported = {"ask": ask, "total": alpha, "alpha": entry.alpha, "baseline": baseline, "candidate": candidate}
+        return entry.model_copy(update={"head": _append(file, reported, head)})
 
 
 def answered(path: Path, entry: LedgerEntry, answer: str) -> LedgerEntry:
@@ -84,10 +84,10 @@ def answered(path: Path, entry: LedgerEntry, answer: str) -> LedgerEntry:
     Raises:
         DocumentError, EnvironmentLacks: it is no ledger any more, or cannot be written.
     """
-    told = {"answered": entry.ask, "answer": answer, "e_value": entry.e_value, "needed": entry.needed}
+    reported = {"answered": entry.ask, "answer": answer, "e_value": entry.e_value, "needed": entry.needed}
     with _locked(path) as file:
         lines = _lines(file.read(), path)
-        return entry.model_copy(update={"head": _append(file, told, lines[-1]["head"] if lines else "")})
+        return entry.model_copy(update={"head": _append(file, reported, lines[-1]["head"] if lines else "")})
 
 
 @contextlib.contextmanager

@@ -178,8 +178,8 @@ class WatchedArm(TrialArm):
         return self._step_seconds
 
     def warm_up(self, max_seconds: float) -> Startup:
-        told = super().warm_up(max_seconds)
-        self.cycle = told.cycle
+        reported = super().warm_up(max_seconds)
+        self.cycle = reported.cycle
         seconds = []
         for _ in range(_ASKED):
             began = self._clock()
@@ -191,8 +191,8 @@ class WatchedArm(TrialArm):
         self._pairs.starts[self._side].append(start)
         return Startup(
             build_seconds=start, setup_seconds=0.0, warmup_seconds=steady, warmup_steps=self.position,
-            fixed_seconds=start, steady=told.steady, cycle=told.cycle, compiler=told.compiler,
-            first_step=told.first_step, losses=told.losses,
+            fixed_seconds=start, steady=reported.steady, cycle=reported.cycle, compiler=reported.compiler,
+            first_step=reported.first_step, losses=reported.losses,
         )  # fmt: skip
 
     def _trained(self, steps: int) -> Block:
@@ -228,17 +228,17 @@ class WatchedArm(TrialArm):
         if ramp:
             self._trained(ramp)
         before, began = cpu_times(with_children=True), self._clock()
-        told = self._trained(steps)
+        reported = self._trained(steps)
         self._sample()
         ended, after = self._clock(), cpu_times(with_children=True)
         self.pair.blocks += 1
         self._pairs.trained(self._side, ramp + steps, ended - whole)
         each = self._pairs.samples_per_step
         return Block(
-            steps=steps, samples=told.samples if each is None else round(steps * each) or None,
+            steps=steps, samples=reported.samples if each is None else round(steps * each) or None,
             seconds=ended - began, foreign_cpu_seconds=foreign_seconds(before, after),
-            first_step=told.first_step, losses=told.losses,
-            allocation_retries=told.allocation_retries, recompilations=told.recompilations,
+            first_step=reported.first_step, losses=reported.losses,
+            allocation_retries=reported.allocation_retries, recompilations=reported.recompilations,
         )  # fmt: skip
 
     def freeze(self) -> None:

@@ -290,8 +290,8 @@ def _assembled(draft: Draft, before: list[str], imported: list[str]) -> str:
     copied = draft.inliner.definitions()  # first: their annotations may need an import
     lines = draft.inliner.import_lines()
     if environment:
-        told = [f"os.environ[{literal(k)}] = {literal(str(v))}" for k, v in sorted(environment.items())]
-        blocks += ["import os", "\n".join([*told, "# set before torch is imported: it reads them only then"])]
+        reported = [f"os.environ[{literal(k)}] = {literal(str(v))}" for k, v in sorted(environment.items())]
+        blocks += ["import os", "\n".join([*reported, "# set before torch is imported: it reads them only then"])]
         lines = [line for line in lines if line != "import os"]
     blocks.append("\n".join(lines))
     blocks.append("\n".join(before))

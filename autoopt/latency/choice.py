@@ -129,22 +129,22 @@ def chosen(found: Latency) -> Latency:
 
     Of those whose P95 and quality hold, the cheapest; without a limit the one with the lowest P95 whose quality holds.
     """
-    proven = [variant for variant in found.variants if variant.p95 is not None]
-    if not proven:
+    measured = [variant for variant in found.variants if variant.p95 is not None]
+    if not measured:
         return found.model_copy(
             update={
                 "reason": "nothing was measured in three fresh processes: a larger --budget",
                 "holds": _unheld(found),
             }
         )
-    keeps = [variant for variant in proven if variant.keeps == "yes"]
+    keeps = [variant for variant in measured if variant.keeps == "yes"]
     fitting = [variant for variant in keeps if variant.fits in ("yes", None)]
     if fitting:
         best = min(fitting, key=lambda v: (v.cost_seconds or 0.0) if found.limit_seconds else v.p95.value)  # type: ignore[union-attr]
         holds: Holds | None = None if found.limit_seconds is None else "yes"
         return found.model_copy(update={"chosen": best.name, "holds": holds, "reason": _why(found, best, len(fitting))})
     order = {"yes": 0, None: 0, "undecided": 1, "no": 2}
-    near = min(proven, key=lambda v: (order[v.fits] + order[v.keeps], v.p95.value if v.p95 else 0.0))
+    near = min(measured, key=lambda v: (order[v.fits] + order[v.keeps], v.p95.value if v.p95 else 0.0))
     return found.model_copy(update={"chosen": None, "holds": _unheld(found), "reason": _why_not(found, near)})
 
 

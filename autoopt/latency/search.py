@@ -45,12 +45,12 @@ CONFIRMED = Rule(min_pairs=FEWEST, min_steps=20, until_error=0.0)
 allows."""
 SCREENING, FINALISTS = 0.45, 3
 """Share of the budget in which is screened: the larger part confirms; and how many it confirms at the most."""
-LEAST_LOOK, LONGEST_START = 10.0, 120.0
+LEAST_SCREENING, LONGEST_START = 10.0, 120.0
 """Seconds that a variant gets, at least and at most, until it answers: a compilation takes one or two minutes."""
 
 
 @dataclass
-class Looked:
+class Screened:
     """A variant so far. ``start_seconds``: until its process answered."""
 
     variant: Variant
@@ -97,7 +97,7 @@ def serve_within(
         search = Search(servers, options, say)
         found = search.run(spec)
         directory.write(directory.account, table(search.account))
-        best = next((looked for looked in search.looks if looked.served.name == found.chosen), None)
+        best = next((one for one in search.screenings if one.served.name == found.chosen), None)
         if best is not None:
             say(f"exporting {best.served.name} with its acceptance test")
             found = _exported(found, servers, best.variant, directory)
@@ -121,7 +121,7 @@ class Search:
     """Screens variants one after the other, and confirms the best in fresh processes.
 
     Attributes:
-        looks: every variant so far, the model as it is first.
+        screenings: every variant so far, the model as it is first.
         account: rows of all blocks, with what they were measured for.
     """
 
@@ -129,7 +129,7 @@ class Search:
         self.servers, self.serve, self.options, self.say = servers, servers.serve, options, say
         self.clock = servers.clock
         self.began = self.clock()
-        self.looks: list[Looked] = []
+        self.screenings: list[Screened] = []
         self.account: list[Entry] = []
         self._described: JsonDict = {}
         self._rng = np.random.default_rng(options.seed)
@@ -149,7 +149,7 @@ class Search:
         except TrialFailed as failure:
             raise WorkloadError(f"it cannot be served: {failure.reason}", detail=failure.detail) from None
         try:
-            self._screen()
+            self._screen_all()
         finally:
             live, self._live = self._live, None
             if live is not None:
@@ -192,20 +192,20 @@ class Search:
             self.account += [Entry(evidence, self._comparisons, row) for row in comparison.rows]
         return found
 
-    def _screen(self) -> None:
+    def _screen_all(self) -> None:
         self.say("measuring the model without changes")
-        self._look(BASELINE, max(self.left, LONGEST_START))
-        if self.looks[0].served.status == "failed":
-            raise WorkloadError(f"the model as it is does not answer: {self.looks[0].served.reason}")
+        self._screen(BASELINE, max(self.left, LONGEST_START))
+        if self.screenings[0].served.status == "failed":
+            raise WorkloadError(f"the model as it is does not answer: {self.screenings[0].served.reason}")
         for variant, why in candidates(self._described, self.serve):
             self._consider(variant, why)
         for _ in range(2):  # the best with each other that goes with it, and the best of that again
-            ranked = sorted((look for look in self.looks[1:] if look.open), key=lambda look: look.tail)
-            ranked = [look for look in ranked if look.tail < self.looks[0].tail]
+            ranked = sorted((one for one in self.screenings[1:] if one.open), key=lambda one: one.tail)
+            ranked = [one for one in ranked if one.tail < self.screenings[0].tail]
             if not ranked:
                 return
-            known = {look.variant for look in self.looks}
-            fresh = [v for v in combinations(ranked[0].variant, [look.variant for look in ranked]) if v not in known]
+            known = {one.variant for one in self.screenings}
+            fresh = [v for v in combinations(ranked[0].variant, [one.variant for one in ranked]) if v not in known]
             for variant in fresh[:4]:
                 self._consider(variant, "")
 
@@ -214,17 +214,17 @@ class Search:
         spent, spare = self.options.budget_seconds - self.left, self.left - self.reserve
         if why:
             self._note(variant, "not_applicable", why)
-        elif spent > SCREENING * self.options.budget_seconds or (spare < LEAST_LOOK and len(self.looks) > 1):
+        elif spent > SCREENING * self.options.budget_seconds or (spare < LEAST_SCREENING and len(self.screenings) > 1):
             self._note(variant, "not_tried", "the time for screening is up; a larger --budget tries it")
         else:
             self.say(f"screening {variant.name}")
-            self._look(variant, max(LEAST_LOOK, min(LONGEST_START, self.left / 3, spare)))
+            self._screen(variant, max(LEAST_SCREENING, min(LONGEST_START, self.left / 3, spare)))
 
     def _note(self, variant: Variant, status: str, reason: str) -> None:
         served = {"name": variant.name, "variant": variant.document(), "status": status}
-        self.looks.append(Looked(variant, Served.model_validate({**served, "reason": " ".join(reason.split())})))
+        self.screenings.append(Screened(variant, Served.model_validate({**served, "reason": " ".join(reason.split())})))
 
-    def _look(self, variant: Variant, seconds: float) -> None:
+    def _screen(self, variant: Variant, seconds: float) -> None:
         try:
             prepared = self.servers.prepare(variant, seconds)
         except TrialFailed as failure:
@@ -255,39 +255,39 @@ class Search:
             peak_memory_bytes=arm.peak_memory_bytes,
             keeps="yes" if variant == BASELINE else within(lost, self.serve.max_drop),
         )
-        self.looks.append(Looked(variant, served, arm.start_seconds))
+        self.screenings.append(Screened(variant, served, arm.start_seconds))
         return None
 
     def _loads(self, arms: Sequence[ServingArm]) -> tuple[Load, ...]:
         return tuple(filter(None, (pooled(arms, clients) for clients in self.serve.loads)))
 
-    def finalists(self) -> list[Looked]:
-        """Looks that get fresh processes: those that hold the limit at the lowest cost, and the lowest P95."""
+    def finalists(self) -> list[Screened]:
+        """Variants that get fresh processes: those that hold the limit at the lowest cost, and the lowest P95."""
         limit = self.serve.limit_seconds
-        ranked = sorted((look for look in self.looks[1:] if look.open), key=lambda look: look.tail)
+        ranked = sorted((one for one in self.screenings[1:] if one.open), key=lambda one: one.tail)
         if limit is None:
             return ranked[:FINALISTS]
-        fitting = [look for look in ranked if look.tail <= limit]
-        cheapest = sorted(fitting, key=lambda look: -max((load.throughput for load in look.served.loads), default=0.0))
-        wanted = [*(look for look in cheapest if look.served.keeps == "yes"), *ranked[:1], *cheapest, *ranked]
-        return list({look.served.name: look for look in wanted}.values())[:FINALISTS]
+        fitting = [one for one in ranked if one.tail <= limit]
+        cheapest = sorted(fitting, key=lambda one: -max((load.throughput for load in one.served.loads), default=0.0))
+        wanted = [*(one for one in cheapest if one.served.keeps == "yes"), *ranked[:1], *cheapest, *ranked]
+        return list({one.served.name: one for one in wanted}.values())[:FINALISTS]
 
     @property
     def _rule(self) -> Rule:
         """Of what is confirmed: a block has room for its requests."""
-        longest = max(CONFIRMED.block_seconds, CONFIRMED.min_steps * self.looks[0].tail)
+        longest = max(CONFIRMED.block_seconds, CONFIRMED.min_steps * self.screenings[0].tail)
         return CONFIRMED.model_copy(update={"block_seconds": longest})
 
-    def set_seconds(self, finalists: Sequence[Looked]) -> float:
+    def set_seconds(self, finalists: Sequence[Screened]) -> float:
         """Seconds of a set of fresh processes, about: the model as it is twice, and each finalist."""
         blocks = MIN_BLOCKS * len(self.serve.loads) * (self._rule.block_seconds + self._rule.ramp_seconds)
-        starts = [0.0, 0.0, *(look.start_seconds for look in finalists)]
-        return sum(max(start, self.looks[0].start_seconds) + blocks for start in starts)
+        starts = [0.0, 0.0, *(one.start_seconds for one in finalists)]
+        return sum(max(start, self.screenings[0].start_seconds) + blocks for start in starts)
 
     @property
     def reserve(self) -> float:
-        """Seconds that the fewest sets of the best look take, about: looks do not spend them."""
-        return FEWEST * self.set_seconds(self.finalists()[:1] or self.looks[:1])
+        """Seconds that the fewest sets of the best variant take, about: screening does not spend them."""
+        return FEWEST * self.set_seconds(self.finalists()[:1] or self.screenings[:1])
 
     def _confirm(self) -> None:
         """Sets of fresh processes, one of each finalist and two of the model as it is, as many as the time allows.
@@ -297,20 +297,20 @@ class Search:
         finalists = self.finalists()
         while len(finalists) > 1 and FEWEST * self.set_seconds(finalists) > self.left:
             finalists.pop().note("not confirmed: the time went to better candidates; a larger --budget confirms it")
-        together = [self.looks[0], *finalists]
+        together = [self.screenings[0], *finalists]
         found = self._contest(
-            [look.variant for look in together], "confirmation", self._rule, self.left, LONGEST_START
+            [one.variant for one in together], "confirmation", self._rule, self.left, LONGEST_START
         )  # fmt: skip
         sets = self._sets
-        for place, look in enumerate(together):
+        for place, one in enumerate(together):
             failed = found[place]
             if failed is None:  # they do not fit into memory together: each alone
                 (failed,) = self._contest(
-                    [look.variant], "confirmation", self._rule, self.left / (len(together) - place), LONGEST_START
+                    [one.variant], "confirmation", self._rule, self.left / (len(together) - place), LONGEST_START
                 )  # fmt: skip
                 sets += self._sets
             if failed is not None and failed.failure is not None:
-                look.note(f"not confirmed: {failed.failure.reason}")
+                one.note(f"not confirmed: {failed.failure.reason}")
         self._sets = sets
 
     @property
@@ -355,25 +355,25 @@ class Search:
             mode=facts["mode"],
             validation_samples=self._baseline.samples,
             price_per_hour=self.options.price,
-            variants=marked([self._confirmed(look) for look in self.looks]),
+            variants=marked([self._confirmed(one) for one in self.screenings]),
             control=control,
             warnings=tuple(warnings),
         )
         return chosen(document)
 
-    def _confirmed(self, look: Looked) -> Served:
+    def _confirmed(self, one: Screened) -> Served:
         """The screening's document with what its fresh processes gave."""
-        pairs = self._pairs(look.variant)
+        pairs = self._pairs(one.variant)
         if not pairs:
-            return look.served
-        arms = [one if look.variant == BASELINE else other for one, other in pairs]
+            return one.served
+        arms = [one if one.variant == BASELINE else other for one, other in pairs]
         p95 = over_processes([arm.tail for arm in arms])
         if p95 is None:
-            look.note(f"{len(arms)} fresh processes, {FEWEST} are needed: a larger --budget")
+            one.note(f"{len(arms)} fresh processes, {FEWEST} are needed: a larger --budget")
         loads = self._loads(arms)
         price, cost = self.options.price, 1000.0 / max(load.throughput for load in loads)
-        peaks = (look.served.peak_memory_bytes, *(arm.peak_memory_bytes for arm in arms))
-        return look.served.model_copy(
+        peaks = (one.served.peak_memory_bytes, *(arm.peak_memory_bytes for arm in arms))
+        return one.served.model_copy(
             update={
                 "status": "measured" if p95 is not None else "screened",
                 "p95": p95,

@@ -112,8 +112,8 @@ class Plan(Record):
     @property
     def processes(self) -> int:
         """Processes that train together; one where no change says otherwise."""
-        told = (change.setting.get("processes") for change in self.changes)
-        return next((count for count in told if isinstance(count, int)), 1)
+        reported = (change.setting.get("processes") for change in self.changes)
+        return next((count for count in reported if isinstance(count, int)), 1)
 
     def with_processes(self, count: int) -> Plan:
         """The same in so many processes; in one, without the change that says so."""

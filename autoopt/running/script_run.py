@@ -12,9 +12,9 @@ from autoopt.options import Options
 from autoopt.records import Plan, Sites
 from autoopt.records.reading import read_result
 from autoopt.running.baseline_spec import baseline_spec, registry_of
+from autoopt.script.applicable import inapplicable
 from autoopt.script.command import Build, Script
 from autoopt.script.execute import run_with_plan
-from autoopt.script.sayable import unsayable
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.storage.run_directory import compiled_beside
 from autoopt.trial.parent import Launcher
@@ -48,7 +48,7 @@ def script_run(workload: Build | Script, plan: Plan, plan_file: Path, options: O
             sites = TrialRunner(launcher, base, registry, Path(folder)).watched()
     assert sites is not None, "it is a script"
     setup = registry.fold(plan)
-    reason = unsayable(setup, sites)
+    reason = inapplicable(setup, sites)
     if reason:
         raise UsageError(f"the plan cannot be put on this script from outside: {reason}")
     env = {**(compiled_beside(plan_file) if setup.compile is not None else {}), **setup.flags.get("env", {})}

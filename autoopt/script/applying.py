@@ -31,10 +31,10 @@ from autoopt.benchmark.saving import save_beside, wait_until_saved
 from autoopt.benchmark.seeding import disturb, kept_random_state, mix
 from autoopt.errors import WorkloadError
 from autoopt.records import Sites
+from autoopt.script.applicable import inapplicable, marks_steps
 from autoopt.script.draws import own_draws
 from autoopt.script.frames import maker_place, shown, user_place
 from autoopt.script.loaders import Watcher
-from autoopt.script.sayable import marks_steps, unsayable
 from autoopt.script.session import Session
 from autoopt.script.torch_hooks import TorchHooks
 from autoopt.setup import Distributed, Setup
@@ -216,7 +216,7 @@ class Applying:
             WorkloadError: the setup cannot be put on this script.
         """
         sites = self.sites
-        reason = unsayable(self.setup, sites, patched=self._patched) if sites is not None else None
+        reason = inapplicable(self.setup, sites, patched=self._patched) if sites is not None else None
         if reason is not None:
             raise WorkloadError(reason)
         apply_flags(self.setup)

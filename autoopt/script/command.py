@@ -102,20 +102,20 @@ def asked(command: Sequence[str], folder: Path) -> tuple[tuple[str, ...], Launch
     with tempfile.TemporaryDirectory(prefix="autoopt-") as place:
         log = Path(place, "log")
         how = _run(command, folder, Path(place), log)
-        told = [json.loads(file.read_text()) for file in sorted(Path(place).glob("*.json"))]
+        reported = [json.loads(file.read_text()) for file in sorted(Path(place).glob("*.json"))]
         said = log.read_text(errors="replace")[-4000:].rstrip()
-    if not told:
+    if not reported:
         raise WorkloadError(
             f"{os.path.basename(command[0])} started no Python process ({how})", hint=_HINT, detail=said
         )
-    told.sort(key=lambda process: int(process["variables"].get("RANK", "0")))
-    words, *others = [tuple(process["words"]) for process in told]
-    size = int(told[0]["variables"].get("WORLD_SIZE", "1"))
-    if size != len(told):
-        raise WorkloadError(f"of {size} processes {len(told)} were started on this machine ({how})", detail=said)
+    reported.sort(key=lambda process: int(process["variables"].get("RANK", "0")))
+    words, *others = [tuple(process["words"]) for process in reported]
+    size = int(reported[0]["variables"].get("WORLD_SIZE", "1"))
+    if size != len(reported):
+        raise WorkloadError(f"of {size} processes {len(reported)} were started on this machine ({how})", detail=said)
     if any(other != words for other in others):
         raise WorkloadError("the processes run different commands, so that their steps cannot be compared")
-    return words, Launch(ranks=tuple(_variables(process) for process in told), command=tuple(command))
+    return words, Launch(ranks=tuple(_variables(process) for process in reported), command=tuple(command))
 
 
 def _run(command: Sequence[str], folder: Path, place: Path, log: Path) -> str:
@@ -347,11 +347,11 @@ def _lack(python: str) -> str:
     What listens brings itself along and needs torch and numpy there.
     """
     try:
-        told = subprocess.run([python, "-c", _NEEDED], capture_output=True, check=False, stdin=subprocess.DEVNULL)
+        reported = subprocess.run([python, "-c", _NEEDED], capture_output=True, check=False, stdin=subprocess.DEVNULL)
     except OSError as error:
         return f"cannot be run: {error.strerror}"
-    said = told.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-    return (said or "is no Python interpreter") if told.returncode else ""
+    said = reported.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+    return (said or "is no Python interpreter") if reported.returncode else ""
 
 
 def _interpreted(words: list[str]) -> tuple[str, ...]:

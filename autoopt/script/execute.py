@@ -153,8 +153,8 @@ def _prepared(first: JsonDict, channel: Channel) -> tuple[list[str], Orders, dic
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     writable = {"/tmp", "/var/tmp", "/dev", "/proc", "/sys", "/run", tempfile.gettempdir(), caches, *script.shared}
     writable.update(view.path(os.path.realpath(folder)) for folder in script.folders)
-    told = bool(first.get("tell_imports"))
-    return words, Orders(spec=spec, writable=tuple(sorted(writable)), tell_imports=told), environment
+    reported = bool(first.get("tell_imports"))
+    return words, Orders(spec=spec, writable=tuple(sorted(writable)), tell_imports=reported), environment
 
 
 def _tell(channel: Channel, error: BaseException) -> None:
@@ -184,17 +184,17 @@ def opened(script: ScriptSpec, scratch: Path) -> View:
 
 def _open_together(script: ScriptSpec, scratch: Path, rank: Rank) -> View:
     """One view for all processes of a launcher, and one folder for temporary files: what one writes another reads."""
-    told, temporary = Path(rank.folder, "view.json"), Path(rank.folder, "tmp")
+    reported, temporary = Path(rank.folder, "view.json"), Path(rank.folder, "tmp")
     if rank.rank == 0:
         temporary.mkdir()
         view = opened(script, scratch)
-        part = told.with_suffix(".part")
+        part = reported.with_suffix(".part")
         part.write_text(json.dumps({"kind": view.kind, "moved": view.moved, "pid": os.getpid()}))
-        part.rename(told)
+        part.rename(reported)
     else:
-        while not told.exists():  # the parent ends this process where the first one fails
+        while not reported.exists():  # the parent ends this process where the first one fails
             time.sleep(0.01)
-        document = json.loads(told.read_text())
+        document = json.loads(reported.read_text())
         view = View(document["kind"], document["moved"])
         join_view(view, document["pid"])
     os.environ["TMPDIR"] = str(temporary)

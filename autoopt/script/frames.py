@@ -264,9 +264,9 @@ class ImportClock:
 def import_sites(*clocks: ImportClock) -> tuple[Site, ...]:
     """The lines whose imports take longest, the longest first."""
     lines = [each for clock in clocks for each in clock.lines.items()]
-    told = [each for each in lines if each[1] >= LEAST and each[0][3].split(".")[0] not in NEEDED]
-    told.sort(key=lambda each: -each[1])
+    reported = [each for each in lines if each[1] >= LEAST and each[0][3].split(".")[0] not in NEEDED]
+    reported.sort(key=lambda each: -each[1])
     return tuple(
         Site(kind="import", file=file, line=line, end_line=end, call=module, options={"seconds": round(seconds, 3)})
-        for (file, line, end, module), seconds in told[:MOST]
+        for (file, line, end, module), seconds in reported[:MOST]
     )

@@ -281,9 +281,9 @@ class LoaderHook:
             hook.latest = weakref.ref(self)
             roles.given(id(self), loader, count)
             if watchers:
-                told = loader if loader is not None else getattr(self, "_autoopt_loader", lambda: None)()
-                for watcher in watchers if told is not None else ():
-                    watcher.batch_given(told, batch, training)
+                reported = loader if loader is not None else getattr(self, "_autoopt_loader", lambda: None)()
+                for watcher in watchers if reported is not None else ():
+                    watcher.batch_given(reported, batch, training)
             return batch
 
         @functools.wraps(drawn)

@@ -49,9 +49,9 @@ def planned_steps(batches_per_step: int) -> int | None:
     frame: FrameType | None = sys._getframe(1)
     batches = 1  # a step's, where no line says how the last of a pass count
     while frame is not None:
-        told = _of_trainer(frame)
-        if told is not None:
-            return told
+        reported = _of_trainer(frame)
+        if reported is not None:
+            return reported
         loops = _loops(frame) if is_users(frame.f_code.co_filename) else []
         for loop in reversed(loops):
             if total is not None:
@@ -208,8 +208,8 @@ def _of_trainer(frame: FrameType) -> int | None:
         owner: Any = frame.f_locals.get(name)
         if any(f"{kind.__module__}.{kind.__qualname__}" in _TRAINERS for kind in type(owner).__mro__):
             state = getattr(owner, "state", None)
-            told = getattr(state, "max_steps", None) or getattr(owner, "estimated_stepping_batches", None)
-            return told if isinstance(told, int) and told > 0 else None
+            reported = getattr(state, "max_steps", None) or getattr(owner, "estimated_stepping_batches", None)
+            return reported if isinstance(reported, int) and reported > 0 else None
     return None
 
 

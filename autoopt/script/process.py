@@ -19,6 +19,7 @@ from autoopt.benchmark.seeding import mix, seed_everything
 from autoopt.benchmark.steady import epoch_start, excess
 from autoopt.records import RunParts, Sites
 from autoopt.registry import Registry, load_strategies
+from autoopt.script.applicable import added_up
 from autoopt.script.applying import Applying, Lean
 from autoopt.script.draws import draw_anew
 from autoopt.script.frames import ImportClock, folder, import_sites
@@ -27,7 +28,6 @@ from autoopt.script.loops import planned_steps
 from autoopt.script.metric import MetricReader, overhear
 from autoopt.script.observer import Observer
 from autoopt.script.refusals import refuse_processes
-from autoopt.script.sayable import added_up
 from autoopt.script.session import Session, seconds_of_one, steps_between
 from autoopt.script.torch_hooks import TorchHooks
 from autoopt.trial.protocol import TrialSpec

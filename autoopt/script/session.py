@@ -415,13 +415,13 @@ class Session:
         if self.over or not self.stops:
             return
         self.over = self.standing = True
-        told = _Raised(of_training(error, self.steps))
+        reported = _Raised(of_training(error, self.steps))
         if self._goal is not None and self.clock is not None and self._aside is None:
             self._goal.put(self.clock.stop())
-        self._answers.put(told)
+        self._answers.put(reported)
         while True:
             job = self._jobs.get()
-            self._answers.put(told if isinstance(job, Goal) else _outcome(job))
+            self._answers.put(reported if isinstance(job, Goal) else _outcome(job))
 
     def _note_loss(self, goal: Goal) -> None:
         losses, self._losses = self._losses, []

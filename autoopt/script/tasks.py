@@ -231,13 +231,13 @@ def held_evaluations(training: Any, count: int, seconds: float, stage: str) -> H
     if other:
         read, times = saves.read(), tuple(sum(part.seconds for part in parts) for parts in each)
         return HeldEvaluations(seconds=times, metric=SAVED if read is not None else None, value=read, why=why)
-    told = held.told(goal, None)
+    reported = held.told(goal, None)
     return HeldEvaluations(
         seconds=tuple(sum(part.seconds for part in parts) for parts in each),
         samples=sum(part.samples for part in each[0]) or None if each else None,
-        metric=told[0] if told else None,
-        value=told[1] if told and not held.others else None,
-        digits=decimals(told[1]) if told else None,
+        metric=reported[0] if reported else None,
+        value=reported[1] if reported and not held.others else None,
+        digits=decimals(reported[1]) if reported else None,
         why=why,
     )
 

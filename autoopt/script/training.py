@@ -34,13 +34,13 @@ from autoopt.records import JsonDict
 from autoopt.records.evaluating import HeldEvaluations
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import Block
+from autoopt.script.applicable import own_setup
 from autoopt.script.applying import Applying
 from autoopt.script.loops import steps_per_epoch
 from autoopt.script.metric import candidates, chosen, target_of, values
 from autoopt.script.probe import ScriptRecorder
 from autoopt.script.process import MicroBatch, Script
 from autoopt.script.refusals import ScriptEnded
-from autoopt.script.sayable import own_setup
 from autoopt.script.session import Goal
 from autoopt.script.tasks import held_evaluations
 from autoopt.setup import Precision, Setup

@@ -158,8 +158,8 @@ def _mount(
     libc: ctypes.CDLL, source: str | None, target: str, kind: str | None, flags: int, data: str | None = None
 ) -> None:
     words = [None if word is None else os.fsencode(word) for word in (source, target, kind)]
-    told = None if data is None else os.fsencode(data)
-    if libc.mount(words[0], words[1], words[2], ctypes.c_ulong(flags), told) != 0:
+    reported = None if data is None else os.fsencode(data)
+    if libc.mount(words[0], words[1], words[2], ctypes.c_ulong(flags), reported) != 0:
         raise _error(f"mount {kind or 'bind'} at {target}")
 
 

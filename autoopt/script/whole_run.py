@@ -129,12 +129,12 @@ def whole_runs(
         _check(side, found[side], timeout)
     runs = []
     for each in found:
-        told: list[float] = []
+        reported: list[float] = []
         if metric:
-            reader = MetricReader(metric, told.append)
+            reader = MetricReader(metric, reported.append)
             for line in each.output.splitlines():
                 reader.line(line)
-        runs.append(WholeRun(each.seconds, each.foreign_cpu_seconds, tuple(told)))
+        runs.append(WholeRun(each.seconds, each.foreign_cpu_seconds, tuple(reported)))
     return runs
 
 

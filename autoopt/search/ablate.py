@@ -9,14 +9,14 @@ from math import exp, log, log1p
 from autoopt.events import AblationMeasured
 from autoopt.records import Ablation, Change, Estimate, Plan, Verdict
 from autoopt.search.at_once import MORE, compare_switched, compared, differ, of_plans, undecided
-from autoopt.search.candidate import with_proof
+from autoopt.search.candidate import with_confirmation
 from autoopt.search.compare.arena import SIDES
 from autoopt.search.compare.comparison import Comparison, Decision, SideName
 from autoopt.search.compare.statistics import wider
 from autoopt.search.decided import in_larger_plan
 from autoopt.search.evaluations import of_evaluation_alone
 from autoopt.search.run_context import RunContext
-from autoopt.search.screened import FEWEST_PAIRS, pairs_to_prove
+from autoopt.search.screened import FEWEST_PAIRS, pairs_to_confirm
 from autoopt.search.state import SearchState
 from autoopt.search.verify import seconds_due
 
@@ -41,7 +41,7 @@ def ablate(context: RunContext, state: SearchState, deadline: float) -> tuple[li
         loser = _loser(context, state, rows)
         if loser is None:
             rows = [row for row in rows if Change(strategy=row.strategy, setting=row.setting) in state.found]
-            return [_from_larger_plan(state, row) for row in rows], [*dropped, *_unproved(state, rows)]
+            return [_from_larger_plan(state, row) for row in rows], [*dropped, *_unconfirmed(state, rows)]
         estimate = loser.without
         assert estimate is not None
         dropped.append(
@@ -62,7 +62,7 @@ def _from_larger_plan(state: SearchState, row: Ablation) -> Ablation:
     return row.model_copy(update={"without": seen.estimate, "beside": others})
 
 
-def _unproved(state: SearchState, rows: list[Ablation]) -> list[str]:
+def _unconfirmed(state: SearchState, rows: list[Ablation]) -> list[str]:
     """A sentence for each part of a combined candidate that stays although it is undecided whether it helps."""
     found = []
     for row in rows:
@@ -165,8 +165,8 @@ def _each(
     open_ = (plans for plans, known in seen if known is None or undecided(known))
     if others := [plans[1 - shared] for plans in open_ if differ(context, *plans)]:
         purpose = "ablation: without each" if fresh else "ablation: each alone"
-        told = f"{purpose}, in processes that put it on and off"
-        compare_switched(context, state, pairs[0][shared], others, role, deadline, told)
+        text = f"{purpose}, in processes that put it on and off"
+        compare_switched(context, state, pairs[0][shared], others, role, deadline, text)
 
 
 def _ratio(
@@ -313,8 +313,8 @@ class _Taking:
         steps = [name for name in parts if name not in self.doubtful]
         without = (self._without([name]) for name in steps)
         less = [plan for plan in without if differ(self.context, plan, self.left)]
-        told = "ablation: the plan without each change, switched within one process"
-        compare_switched(self.context, self.state, self.left, less, "candidate", self.deadline, told)
+        text = "ablation: the plan without each change, switched within one process"
+        compare_switched(self.context, self.state, self.left, less, "candidate", self.deadline, text)
         for place, name in enumerate(sorted(steps, key=self._first_settled)):
             needed = self._needed(name, len(steps) - place)
             if needed is None and self._likely(name):
@@ -371,7 +371,7 @@ class _Taking:
         if seen.decision in (Decision.REJECT, Decision.HARMFUL):
             self.refused.add(name)
             return False
-        self.state.together[name] = with_proof(self.state.together[name], seen)
+        self.state.together[name] = with_confirmation(self.state.together[name], seen)
         estimate, enough = seen.estimate, len(seen.pairs) >= FEWEST_PAIRS
         if estimate is None:
             return None
@@ -389,7 +389,7 @@ class _Taking:
             waiting: parts that are not settled.
         """
         context, state = self.context, self.state
-        pairs = max(pairs_to_prove(state.together[name].gain, state.noise, context.min_gain), FEWEST_PAIRS)
+        pairs = max(pairs_to_confirm(state.together[name].gain, state.noise, context.min_gain), FEWEST_PAIRS)
         needed, left = pairs * context.pair_seconds(state, less, self.left), self.deadline - context.now()
         if context.stopping() or needed > left:
             return None
@@ -409,6 +409,6 @@ class _Taking:
         """The plan that is left, or another, without these, as the plan before had them."""
         plan = plan or self.left
         for name in names:
-            old = next((change for change in self.state.before_stack.changes if change.strategy == name), None)
+            old = next((change for change in self.state.before_combined.changes if change.strategy == name), None)
             plan = plan.without(name) if old is None else plan.with_change(old)
         return self.context.runner.registry.order(plan)

@@ -13,7 +13,7 @@ from autoopt.search.compare.arena import Source
 from autoopt.search.compare.comparison import Comparison, Decision, PairOfProcesses, SideName
 from autoopt.search.compare.contest import SWITCHED, Contest, Several
 from autoopt.search.planner import PLUGIN_ERRORS
-from autoopt.search.race import MOST_ROUNDS, seconds_of_look, switchable, switchable_parts
+from autoopt.search.race import MOST_ROUNDS, seconds_of_screening, switchable, switchable_parts
 from autoopt.search.run_context import RunContext
 from autoopt.search.screened import FEWEST_PAIRS
 from autoopt.search.state import SearchState
@@ -70,8 +70,12 @@ def compare_switched(
     The first of them come first: as many as there is time for in as many processes as a decision takes. An undecided
     comparison of the same two goes on.
     """
-    seen = [look.seconds / len(look.pairs) for look in (*state.looks, *state.ablations) if look.mode == SWITCHED]
-    each, start = fmean([seconds_of_look(context.allocation, state), *seen]), context.allocation.start_seconds
+    seen = [
+        screening.seconds / len(screening.pairs)
+        for screening in (*state.screenings, *state.ablations)
+        if screening.mode == SWITCHED
+    ]
+    each, start = fmean([seconds_of_screening(context.allocation, state), *seen]), context.allocation.start_seconds
     in_time = max(int(((deadline - context.now()) / FEWEST_PAIRS - start) / each), 0)
     base, chosen = switchable_from(context, shared, switchable_from(context, shared, others)[1][:in_time])
     if not chosen or context.stopping():

@@ -96,9 +96,9 @@ def described(context: RunContext, options: Options) -> SearchState:
                 unfit, first = failure, FirstProcess(context.runner, lean=True)
                 sites = context.run.step("sites", {"lean": True}, lambda: _watched(first), Sites)
             context.runner.knows(sites)
-            look = first_steps(sites, context.now())
-            if look is not None:
-                context.announce(look)
+            watched = first_steps(sites, context.now())
+            if watched is not None:
+                context.announce(watched)
         found = context.run.step("inspect", {}, first.description, Description)
     except TrialFailed as failure:
         raise BaselineFailed(failure, "while it was built", lean=unfit is not None) from failure

@@ -27,7 +27,7 @@ MOST_CONTROL_PAIRS = 4
 """The A/A control has a pair of processes for each so many seconds of the budget."""
 
 KEPT_BACK_AT_MOST = 0.45
-UNPROVEN_AT_MOST = 0.2
+UNCONFIRMED_AT_MOST = 0.2
 """Kept back before anything was kept: what promises most is tried first, and saves time when it is verified."""
 MORE_SHARE = 0.15
 """Of the budget, for ablation and further seeds at most."""
@@ -112,7 +112,7 @@ class BudgetAllocation:
         return max(PROBE_SECONDS, PROBE_STEPS * self.step_seconds)
 
     @property
-    def look(self) -> float:
+    def screening(self) -> float:
         """Seconds to screen one candidate: its start and its blocks against an incumbent that is alive."""
         return max(self.pair - self.start_seconds, self.start_seconds)
 
@@ -129,7 +129,7 @@ class BudgetAllocation:
         """
         must = self.verification(1, speedup)
         if not changes:
-            return min(must, UNPROVEN_AT_MOST * self.budget)
+            return min(must, UNCONFIRMED_AT_MOST * self.budget)
         must += self.comparison
         more = self.verification(2, speedup) - self.verification(1, speedup) + self.ablation(changes)
         return min(must + min(more, MORE_SHARE * self.budget), KEPT_BACK_AT_MOST * self.budget)
@@ -189,7 +189,7 @@ class TimeLimits:
             ready=max(FACTOR * startup.setup_seconds, FEWEST_SECONDS),
         )
 
-    def for_look(self, saved: float | None, seconds_left: float) -> TimeLimits:
+    def for_screening(self, saved: float | None, seconds_left: float) -> TimeLimits:
         """Limits for the screening of a candidate: no more than its share of what is left, nor than it could ever save.
 
         Args:

@@ -25,7 +25,7 @@ Answer = Callable[[Trial | None], None]
 class Candidate:
     """A setting to try: its change, the companions that come with it, the plan of all, and what was predicted.
 
-    ``stacked``: the companions are changes of other strategies that did well alone; ``parts``: what was seen of each.
+    ``combined``: the companions are changes of other strategies that did well alone; ``parts``: what was seen of each.
     """
 
     strategy: Strategy
@@ -33,7 +33,7 @@ class Candidate:
     companions: tuple[Change, ...]
     plan: Plan
     predicted: Estimate | None
-    stacked: bool = False
+    combined: bool = False
     parts: Mapping[str, Part] = field(default_factory=dict)
     joined: tuple[Member, ...] = ()
 
@@ -47,7 +47,7 @@ class Candidate:
         return (self.change, *self.companions)
 
 
-def shares(candidate: Candidate, proof: Comparison, looks: Iterable[Comparison]) -> dict[str, Part]:
+def shares(candidate: Candidate, confirmation: Comparison, screenings: Iterable[Comparison]) -> dict[str, Part]:
     """The gain of each part of a combined candidate after its confirmation, which is their sum where gains
     multiply.
 
@@ -55,13 +55,14 @@ def shares(candidate: Candidate, proof: Comparison, looks: Iterable[Comparison])
     decided.
 
     Args:
-        proof: of the whole combined candidate.
-        looks: at whatever; those at the combined candidate count.
+        confirmation: of the whole combined candidate.
+        screenings: at whatever; those at the combined candidate count.
     """
-    same = [s for s in looks if (s.incumbent.plan, s.candidate.plan) == (proof.incumbent.plan, candidate.plan)]
-    pairs = [pair for seen in (proof, *same) for pair in seen.pairs]
+    plans = confirmation.incumbent.plan, candidate.plan
+    same = [s for s in screenings if (s.incumbent.plan, s.candidate.plan) == plans]
+    pairs = [pair for seen in (confirmation, *same) for pair in seen.pairs]
     names = [change.strategy for change in candidate.changes]
-    whole, error = _seen(pairs, proof)
+    whole, error = _seen(pairs, confirmation)
     parts = {name: candidate.parts.get(name, Part(whole / len(names), error=0.0)) for name in names}
     off, spread = whole - sum(part.gain for part in parts.values()), sum(part.error**2 for part in parts.values())
     weights = {name: part.error**2 / (spread + error) for name, part in parts.items()}
@@ -71,11 +72,11 @@ def shares(candidate: Candidate, proof: Comparison, looks: Iterable[Comparison])
     }
 
 
-def with_proof(part: Part, proof: Comparison) -> Part:
+def with_confirmation(part: Part, confirmation: Comparison) -> Part:
     """A part's gain together with that of a comparison with and without it, each weighed by its error."""
-    if not proof.pairs:
+    if not confirmation.pairs:
         return part
-    gain, error = _seen(proof.pairs, proof)
+    gain, error = _seen(confirmation.pairs, confirmation)
     weight = part.error**2 / (part.error**2 + error)
     return replace(part, gain=part.gain + weight * (gain - part.gain), error=part.error * sqrt(1 - weight))
 
@@ -180,7 +181,7 @@ class Talk:
     Args:
         context, state: of the run.
         case: what the strategy gets.
-        look: screens a candidate, with so many waiting behind it; the log of its gain, None where it shows none.
+        screen: screens a candidate, with so many waiting behind it; the log of its gain, None where it shows none.
         start_room: seconds that a screening leaves the candidate's start.
 
     Attributes:
@@ -194,11 +195,11 @@ class Talk:
         state: SearchState,
         case: Case,
         strategy: Strategy,
-        look: Callable[[Candidate, int], float | None],
+        screen: Callable[[Candidate, int], float | None],
         start_room: Callable[[Candidate], float],
     ) -> None:
         self._context, self._state, self._case, self.strategy = context, state, case, strategy
-        self._look, self._start_room = look, start_room
+        self._screen, self._start_room = screen, start_room
         self._settings: Iterator[tuple[JsonDict | BaseException, Answer]] = conversation(strategy, case)
         self.best = 0.0
         self.goes_on = True
@@ -252,19 +253,19 @@ class Talk:
         room, once = self._start_room(candidate), context.runner.once.get(self.strategy.name, 0.0)
         if once > PATIENCE * room:
             state.unseen[self.strategy.name] = once
-            told = f"no time to screen it: its start takes about {once:.0f} s once, and may take {room:.0f} s here"
-            skip(context, state, self.strategy, Verdict.NOT_TRIED, told)
+            text = f"no time to screen it: its start takes about {once:.0f} s once, and may take {room:.0f} s here"
+            skip(context, state, self.strategy, Verdict.NOT_TRIED, text)
             self.goes_on = False
             return
         trials = len(state.trials)
-        gain = self._look(candidate, remaining)
+        gain = self._screen(candidate, remaining)
         trial = state.trials[trials]
         lost = trial.verdict is Verdict.QUALITY_LOST
         better = gain is not None and not lost and gain > self.best + log1p(context.min_gain)
         if better and gain is not None:
             self.best = gain
         self._answer(trial.model_copy(update={"verdict": Verdict.KEPT}) if better else trial)
-        failure = state.looks[-1].failure
+        failure = state.screenings[-1].failure
         if failure is not None and failure.kind == "timeout":
             self.goes_on = False  # another setting of it would take as long, of less time
         if lost and self.strategy.risk is Risk.EXACT:

@@ -19,9 +19,9 @@ from autoopt.search.accept.evidence import Judgement
 from autoopt.search.accept.time_to_target import TrainedRatio
 from autoopt.search.budget_allocation import TRIAL
 from autoopt.search.candidate import Candidate, candidate_of, conversation, skip
+from autoopt.search.confirmation import announce_start, ruled_without_blocks
 from autoopt.search.outcome import configuration
 from autoopt.search.planner import Proposal, plugin_error
-from autoopt.search.proof import announce_start, ruled_without_blocks
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 from autoopt.strategy import Case, Strategy
@@ -78,7 +78,7 @@ def try_evaluations(
             seconds = _pair_seconds(context, state, stage)
             left = deadline - context.now()
             if context.stopping() or share is None or fewest * seconds > TRIAL * left:
-                told = (
+                text = (
                     f"how much of the run {STAGES[stage]}s take is not known"
                     if share is None
                     else (
@@ -86,7 +86,7 @@ def try_evaluations(
                         f"and {max(left, 0):.0f} s were left"
                     )
                 )
-                skip(context, state, proposal.strategy, Verdict.NOT_TRIED, told)
+                skip(context, state, proposal.strategy, Verdict.NOT_TRIED, text)
                 break
             candidate = candidate_of(context, state, proposal.strategy, case, setting)
             if candidate is None:
@@ -168,8 +168,8 @@ def _measured(context: RunContext, plans: tuple[Plan, Plan], stage: str, number:
     found: dict[int, HeldEvaluations] = {}
     for side in (0, 1) if number % 2 == 0 else (1, 0):
         with context.runner.trial(plans[side], "evaluations") as process:
-            told = process.call(TASK, timeout=600.0, count=EVALUATIONS, seconds=300.0, stage=stage)
-            found[side] = HeldEvaluations.model_validate(told)
+            reported = process.call(TASK, timeout=600.0, count=EVALUATIONS, seconds=300.0, stage=stage)
+            found[side] = HeldEvaluations.model_validate(reported)
     return EvaluationPair(incumbent=found[0], candidate=found[1])
 
 
@@ -248,18 +248,18 @@ def rule_on_evaluations(
         for sides in ([pair.incumbent for pair in pairs], [pair.candidate for pair in pairs])
     )
     name = "an evaluation" if stage == "evaluate" else "a checkpoint"
-    told = f"{name} takes {after:.3g} s where it took {before:.3g} s, {share:.0%} of the run"
+    text = f"{name} takes {after:.3g} s where it took {before:.3g} s, {share:.0%} of the run"
     if quality.passed is not True:
         lost = quality.passed is False
         return EvaluationRuling(
-            Verdict.QUALITY_LOST if lost else Verdict.INCONCLUSIVE, f"{quality.detail}; {told}", quality, ratio
+            Verdict.QUALITY_LOST if lost else Verdict.INCONCLUSIVE, f"{quality.detail}; {text}", quality, ratio
         )
     verdict = Verdict.INCONCLUSIVE
     if ratio.low > 1.0 + min_gain:
         verdict = Verdict.KEPT
     elif ratio.high < 1.0 + min_gain:
         verdict = Verdict.HARMFUL if ratio.high < 1.0 else Verdict.NO_GAIN
-    reason = f"{told}; {quality.detail}"
+    reason = f"{text}; {quality.detail}"
     return EvaluationRuling(verdict, reason, quality, ratio, 1.0 / each.value)
 
 

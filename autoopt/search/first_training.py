@@ -38,7 +38,7 @@ NAMING_EPOCHS = 2
 NAMING_SHARE = 0.5
 """Of the first training, at most; where that is not enough the first training shows it."""
 
-PROFILE_SECONDS, LEAST_LOOKS = 10.0, 3
+PROFILE_SECONDS, LEAST_SCREENINGS = 10.0, 3
 """The least search: its profile, about, looks, and one short confirmation with its probes."""
 NOT_LOOKED_FOR = (
     "no metric of the script was looked for, since this budget hardly holds a training of the final plan: --metric "
@@ -67,7 +67,7 @@ def begin(context: RunContext, state: SearchState) -> None:
     whole = (run_seconds(context, state) or 0.0) - state.aa.start_seconds
     planned = _allocation(context, state.aa, max(expected(context, state), whole), trained=False)
     if _unnamed(context, state):
-        search = PROFILE_SECONDS + LEAST_LOOKS * planned.look + planned.comparison
+        search = PROFILE_SECONDS + LEAST_SCREENINGS * planned.screening + planned.comparison
         probes = 2 * (planned.start_seconds + planned.probe)
         if context.now() + search + probes + planned.in_turns() > planned.budget:
             context.note(state, NOT_LOOKED_FOR)
@@ -226,8 +226,8 @@ def train_beside(context: RunContext, state: SearchState, plan: Plan, comparison
     """
     if state.trained is not None or comparison.estimate is None:
         return
-    proved = of_plans(comparison, state.baseline, plan)
-    reserve = 0.0 if proved else 2 * context.pair_seconds(state, state.baseline, plan)
+    confirmation_of = of_plans(comparison, state.baseline, plan)
+    reserve = 0.0 if confirmation_of else 2 * context.pair_seconds(state, state.baseline, plan)
     train_first(context, state, plan, comparison.estimate.low, reserve)
 
 
@@ -324,9 +324,9 @@ def _new_target(context: RunContext, state: SearchState, run: TrainingRun) -> No
     if objective.metric is None or parts_to(run, objective) is not None:
         return
     state.untrainable = _out_of_reach(objective, run, context.allocation, state.planned_steps)
-    state.objective, told = _replaced(objective, run)
+    state.objective, reported = _replaced(objective, run)
     nobody_asked = objective.target is None and state.objective.target is not None
-    (context.note if nobody_asked else context.warn)(state, told)
+    (context.note if nobody_asked else context.warn)(state, reported)
 
 
 def _replaced(objective: Objective, run: TrainingRun) -> tuple[Objective, str]:

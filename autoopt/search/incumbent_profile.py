@@ -107,8 +107,10 @@ def simplify(context: RunContext, state: SearchState) -> tuple[Round, Pipeline |
         first = profiled()
         if context.now() - began > AGAIN_AT_MOST * context.allocation.budget:
             return first  # a short budget has no time for a second one, and its doubts are reported
-        looks = chain((first,), iter(profiled, None))
-        return least_doubtful(lambda: next(looks), lambda seen: doubt_of(seen, usual, model_error(description, seen)))
+        profiles = chain((first,), iter(profiled, None))
+        return least_doubtful(
+            lambda: next(profiles), lambda seen: doubt_of(seen, usual, model_error(description, seen))
+        )
 
     key = {"round": index, "plan": state.incumbent.model_dump()}
     try:
@@ -181,8 +183,8 @@ def _round(context: RunContext, state: SearchState, seen: StageProfile, index: i
     disturbed = reason_to_doubt(seen, _usual_step(state))
     if disturbed:
         believed = "its predictions exclude only slower candidates"
-        told = f"round {index}: {disturbed}; {believed}: measure again on a quiet machine"
-        context.warn(state, told)
+        words = f"round {index}: {disturbed}; {believed}: measure again on a quiet machine"
+        context.warn(state, words)
     return round_, Pipeline(pipeline.round, doubtful=bool(disturbed)) if pipeline is not None else None
 
 

@@ -68,8 +68,8 @@ def broken_off(context: RunContext, state: SearchState, price_per_hour: float | 
     """The outcome of a run that was stopped at once: what was not verified is not the best, the baseline is."""
     if state.found:
         names = ", ".join(change.strategy for change in state.found)
-        told = f"broken off before it was verified: {names}; autoopt resume goes on from here"
-        context.warn(state, told)
+        text = f"broken off before it was verified: {names}; autoopt resume goes on from here"
+        context.warn(state, text)
     state.incumbent = state.baseline
     stop = Stop(reason=StopReason.INTERRUPTED, detail="stopped at once; nothing was verified")
     return outcome_of(state, Verification(speedup=Speedup(detail="broken off")), stop, [], price_per_hour)
@@ -271,17 +271,17 @@ def spent_on(kind: str, purpose: str) -> str:
 
 def more_budget(state: SearchState) -> str:
     """A sentence on what more time would do, with how much; empty where more time would not help."""
-    unseen = without_a_look(state)
+    unseen = unscreened(state)
     undecided = {t.id: t.strategy for t in state.trials if t.verdict is Verdict.INCONCLUSIVE}
-    unproven = {number: seconds for number, seconds in state.unproven.items() if number in undecided}
-    if not unseen and not unproven:
+    unconfirmed = {number: seconds for number, seconds in state.unconfirmed.items() if number in undecided}
+    if not unseen and not unconfirmed:
         return ""
-    seconds = sum(unseen.values()) + sum(unproven.values())
+    seconds = sum(unseen.values()) + sum(unconfirmed.values())
     parts = []
     if unseen:
         parts.append(f"screen {len(unseen)} more strategies ({named(unseen)})")
-    if unproven:
-        parts.append(f"confirm promising candidates ({named(undecided[n] for n in unproven)})")
+    if unconfirmed:
+        parts.append(f"confirm promising candidates ({named(undecided[n] for n in unconfirmed)})")
     return f"about {max(seconds / 60, 0.1):.1f} min more would {' and '.join(parts)}"
 
 
@@ -295,17 +295,17 @@ def out_of_time(now: float, deadline: float, budget: float, needed: float, *, be
         begun: whether there was a round.
     """
     kept_back = budget - deadline
-    told = (
+    text = (
         f"{max(deadline - now, 0):.0f} s of the search were left, and the next step takes {needed:.0f} s; "
         f"{kept_back:.0f} s are reserved for ablation and verification"
     )
     if not begun:
         wanted = BEFORE_ROUNDS * (now + needed + kept_back)
-        told += f"; a budget of about {max(wanted / 60, 0.5):.1f} min would try changes"
-    return Stop(reason=StopReason.BUDGET, detail=told)
+        text += f"; a budget of about {max(wanted / 60, 0.5):.1f} min would try changes"
+    return Stop(reason=StopReason.BUDGET, detail=text)
 
 
-def without_a_look(state: SearchState) -> dict[str, float]:
+def unscreened(state: SearchState) -> dict[str, float]:
     """Strategies that there was no time for, with the seconds that screening each would have taken."""
     tried = {trial.strategy for trial in state.trials}
     return {name: seconds for name, seconds in state.unseen.items() if name not in tried}

@@ -194,13 +194,13 @@ def _measured(
             continue
         worst, name = max(seen, key=lambda item: abs(log(item[0].value)))
         mean, most_off = (f"{each.value:.3f}x [{each.low:.3f}, {each.high:.3f}]" for each in (whole, worst))
-        told = f"next to its neighbors {mean} in the mean, and {name} {most_off} at the worst"
+        text = f"next to its neighbors {mean} in the mean, and {name} {most_off} at the worst"
         if max(abs(log(ratio)) for ratio in (whole.low, whole.high, worst.value)) <= most:
-            return True, f"{told}: within the noise floor of {floor:.1%}"
+            return True, f"{text}: within the noise floor of {floor:.1%}"
         if any(log(each.high) < -most or log(each.low) > most for each in (whole, *(each for each, _ in seen))):
-            return False, f"{told}: more than the noise floor of {floor:.1%}"
+            return False, f"{text}: more than the noise floor of {floor:.1%}"
         if clock() > deadline or turn == MOST_TURNS - 1:
-            return False, f"{told}: not known well enough to be within the noise floor of {floor:.1%}"
+            return False, f"{text}: not known well enough to be within the noise floor of {floor:.1%}"
     return False, "too few blocks were measured"
 
 
@@ -267,15 +267,15 @@ class ParallelRace:
         """How many looks are measured at the same time."""
         return len(self._races)
 
-    def expect(self, looks: Iterable[Expected], noise: Noise) -> None:
+    def expect(self, screenings: Iterable[Expected], noise: Noise) -> None:
         """Begins looks that will be asked for, in this order, as far as there are places for them soon."""
-        for look in looks:
+        for screening in screenings:
             if len(self._waiting) >= AHEAD * self.places:
                 return
-            if look.plan.key not in self._waiting:
-                self._begin(look, noise)
+            if screening.plan.key not in self._waiting:
+                self._begin(screening, noise)
 
-    def look(self, candidate: Plan, noise: Noise, on_progress: OnProgress | None = None) -> Comparison:
+    def screen(self, candidate: Plan, noise: Noise, on_progress: OnProgress | None = None) -> Comparison:
         """The screening of a candidate, waited for; measured now where it was not expected. See ``Race.look``."""
         if candidate.key not in self._waiting:
             self._begin(Expected(candidate, self._main.limits), noise)
@@ -287,14 +287,14 @@ class ParallelRace:
             raise
         return seen
 
-    def _begin(self, look: Expected, noise: Noise) -> None:
+    def _begin(self, screening: Expected, noise: Noise) -> None:
         def measure(place: int) -> tuple[Comparison, str | None]:
             runner, race = self._runners[place], self._races[place]
-            runner.limits = look.limits
-            return race.look(look.plan, noise), runner.latest_log
+            runner.limits = screening.limits
+            return race.screen(screening.plan, noise), runner.latest_log
 
         self._workers = self._workers or self._make()
-        self._waiting[look.plan.key] = self._workers.submit(measure)
+        self._waiting[screening.plan.key] = self._workers.submit(measure)
 
     def _end(self, wait: bool) -> None:
         if self._workers is not None:
@@ -313,15 +313,15 @@ CONTROL_SHARE = 0.2
 """Of the time that is left, for the control of neighbours at most."""
 
 
-def open_race(context: RunContext, state: SearchState, looks: int, until: float) -> Race | ParallelRace:
+def open_race(context: RunContext, state: SearchState, screenings: int, until: float) -> Race | ParallelRace:
     """The race for about so many looks on the present incumbent.
 
     Args:
         until: when the screening ends, on the run's clock.
     """
     seed = [context.seed, state.numbers, 2]
-    rule = context.look_rule(1.0)
-    if context.runner.parallel > 1 and looks > context.runner.parallel:
+    rule = context.screening_rule(1.0)
+    if context.runner.parallel > 1 and screenings > context.runner.parallel:
         runners = context.runner.placed()
         found, live, workers = _control(context, state, runners, until)
         if found.allowed:
@@ -355,7 +355,7 @@ def _control(
     def measure() -> Sharing:
         nonlocal workers
         workers = context.runner.workers()
-        neighbours = Neighbours(runners, state.incumbent, context.look_rule(1.0), workers)
+        neighbours = Neighbours(runners, state.incumbent, context.screening_rule(1.0), workers)
         try:
             found = sharing_of(
                 neighbours,

@@ -20,7 +20,7 @@ from autoopt.records import (
     Verdict,
 )
 from autoopt.registry import Registry
-from autoopt.script.sayable import unsayable, without_loader
+from autoopt.script.applicable import inapplicable, without_loader
 from autoopt.setup import Setup
 from autoopt.strategy import Case, Strategy
 
@@ -167,8 +167,8 @@ def _consider(
 
 def _why_not(strategy: Strategy, case: Case, reason: str) -> str:
     """Why it does not apply; what it knows of the workload may be nothing, for its look into it crashed."""
-    told, crashed = reason or "it says that it does not apply", case.inspected(strategy.name).get("error")
-    return f"{told} (its look into the workload failed: {crashed})" if crashed else told
+    reported, crashed = reason or "it says that it does not apply", case.inspected(strategy.name).get("error")
+    return f"{reported} (its look into the workload failed: {crashed})" if crashed else reported
 
 
 def _told(predicted: Estimate) -> str:
@@ -219,7 +219,7 @@ def _refused(registry: Registry, strategy: Strategy, case: Case, setting: JsonDi
     for companion in strategy.companions(case, setting):
         if companion.strategy in registry:
             setup = registry[companion.strategy].apply(setup, companion.setting)
-    return unsayable(setup, case.sites, patched=True) or ""
+    return inapplicable(setup, case.sites, patched=True) or ""
 
 
 def unwanted(strategy: Strategy, choice: Choice) -> str:

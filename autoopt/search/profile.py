@@ -54,12 +54,12 @@ def profile(
     first = FirstProcess(runner)
     announce(PhaseStarted(at=0.0, phase="benchmark"))
     sites = first.sites()
-    look = first_steps(sites, time.monotonic() - began) if sites is not None else None
-    if look is not None:
-        announce(look)
+    watched = first_steps(sites, time.monotonic() - began) if sites is not None else None
+    if watched is not None:
+        announce(watched)
     description = first.description()
     announce(EnvironmentRead(at=time.monotonic() - began, environment=description.environment))
-    if sites is not None and look is not None:
+    if sites is not None and watched is not None:
         case = _state(runner, options, description.facts, description).case(runner.registry, None, None)
         seen_so_far = opportunities(runner.registry, case, choice, 1 + options.min_gain)
         announce(seen_so_far.model_copy(update={"at": time.monotonic() - began}))
@@ -73,8 +73,8 @@ def profile(
         lambda seen: doubt_of(seen, None, model_error(description, seen)),
     )
     round_, pipeline = build_round(description, seen)
-    disturbed = slower_than_seen(seen, look.step_seconds if look is not None else None)
-    told = f"{disturbed}: read its figures as a busy machine's, and profile again on a quiet one"
+    disturbed = slower_than_seen(seen, watched.step_seconds if watched is not None else None)
+    text = f"{disturbed}: read its figures as a busy machine's, and profile again on a quiet one"
     predictions = _predictions(runner, options, choice, description, seen, pipeline, plan)
     return Profile(
         autoopt_version=UNSET,
@@ -90,7 +90,7 @@ def profile(
             *seen.advice,
             *(advice_of(sites) if sites is not None else ()),
         ),
-        warnings=(*((told,) if disturbed else ()), *seen.missing),
+        warnings=(*((text,) if disturbed else ()), *seen.missing),
         sites=sites,
     )
 

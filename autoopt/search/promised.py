@@ -75,7 +75,7 @@ def together(
         tuple(changes[1:]),
         plan,
         _product(promises),
-        stacked=True,
+        combined=True,
         parts=parts,
         joined=tuple(members),
     )
@@ -178,14 +178,14 @@ def with_small(
         small: changes with what is known of each; of a script only what its patch can say comes with it.
     """
     whole = screened.candidate
-    looked_at = len({trial.strategy for trial in state.trials})
-    seen = {whole.change.strategy: Part(screened.gain, screened.error, screened.bar(looked_at))}
+    count = len({trial.strategy for trial in state.trials})
+    seen = {whole.change.strategy: Part(screened.gain, screened.error, screened.bar(count))}
     for change, own in small:
         plan = _joined(context, state, whole.changes, (change,))
         if plan is None or plan == whole.plan:
             continue
         parts = {**(whole.parts or seen), change.strategy: own}
-        whole = replace(whole, companions=(*whole.companions, change), plan=plan, stacked=True, parts=parts)
+        whole = replace(whole, companions=(*whole.companions, change), plan=plan, combined=True, parts=parts)
     return whole
 
 

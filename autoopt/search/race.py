@@ -85,7 +85,7 @@ class Race:
         self._live, self._memory = LiveIncumbent(live), memory or MemoryLedger()
         self._one_at_a_time = False
 
-    def look(self, candidate: Plan, noise: Noise, on_progress: OnProgress | None = None) -> Comparison:
+    def screen(self, candidate: Plan, noise: Noise, on_progress: OnProgress | None = None) -> Comparison:
         """One pair of processes. ``inconclusive``, ``reject``, ``harmful`` or ``failed``; never ``accept``.
 
         Args:
@@ -131,7 +131,7 @@ SECONDS = 4.0
 class Visit(Record):
     """One visit: a screening of each plan, in their order; None where the process could not tell."""
 
-    looks: tuple[Comparison | None, ...] = ()
+    screenings: tuple[Comparison | None, ...] = ()
 
 
 def switchable_parts(runner: TrialRunner) -> frozenset[str]:
@@ -142,7 +142,7 @@ def switchable_parts(runner: TrialRunner) -> frozenset[str]:
     return PARTS if script is None else SCRIPT_PARTS
 
 
-def seconds_of_look(allocation: BudgetAllocation, state: SearchState) -> float:
+def seconds_of_screening(allocation: BudgetAllocation, state: SearchState) -> float:
     """Seconds of a screening in a process that is alive, as thought beforehand: of a ramp and a block of both, each a
     cycle of the loader, as often as counts."""
     startup = state.aa.side.startup
@@ -166,7 +166,7 @@ def switchable(registry: Registry, incumbent: Plan, plan: Plan, parts: frozenset
         return False
 
 
-class SwitchedLooks:
+class SwitchedScreenings:
     """Visits, and the screening that they brought until they are asked for.
 
     Args:
@@ -198,12 +198,12 @@ class SwitchedLooks:
     @property
     def each(self) -> float:
         """Seconds of a screening in a visit, as thought beforehand and as seen so far."""
-        return fmean([seconds_of_look(self._context.allocation, self._state), *self._spent])
+        return fmean([seconds_of_screening(self._context.allocation, self._state), *self._spent])
 
     def able(self, proposal: Proposal) -> bool:
         """Whether a process can take on its first setting, sooner than one of its own would show it."""
         strategy = proposal.strategy
-        if not strategy.switchable or self.each > self._context.allocation.look:
+        if not strategy.switchable or self.each > self._context.allocation.screening:
             return False
         plan = plan_of(self._context, self._state, strategy, self._case, proposal.setting)
         return plan is not None and self.possible(plan)
@@ -225,12 +225,14 @@ class SwitchedLooks:
             names = ", ".join("+".join(name for name in plan.names() if name not in incumbent) for plan in new)
             screened = f"screening {len(new)} candidates in one process: {names}"
             context.begin("optimize", len(state.rounds), screened if len(new) > 1 else f"screening {names}")
-            return Visit(looks=tuple(self._measured(new, deadline)))
+            return Visit(screenings=tuple(self._measured(new, deadline)))
 
         seen = context.run.step("look", key, measure, Visit)
         self._asked |= {plan.key for plan in new}
-        self._spent += [look.seconds for look in seen.looks if look is not None]
-        self._seen |= {plan.key: look for plan, look in zip(new, seen.looks, strict=True) if look is not None}
+        self._spent += [screening.seconds for screening in seen.screenings if screening is not None]
+        self._seen |= {
+            plan.key: screening for plan, screening in zip(new, seen.screenings, strict=True) if screening is not None
+        }
 
     def _measured(self, plans: Sequence[Plan], deadline: float) -> list[Comparison | None]:
         """One pair of processes of each that are one process of the incumbent, which lives on."""
@@ -240,16 +242,16 @@ class SwitchedLooks:
             incumbent,
             plans,
             "incumbent",
-            context.look_rule(deadline - context.now()),
+            context.screening_rule(deadline - context.now()),
             clock=context.now,
             noise=self._state.noise,
             rng=self._rng,
             most_rounds=MOST_ROUNDS,
             keep_live=True,
         )
-        looks = contest.run()
+        screenings = contest.run()
         self._live.arm = contest.live
-        return [look and look.model_copy(update={"fresh": False}) for look in looks]
+        return [screening and screening.model_copy(update={"fresh": False}) for screening in screenings]
 
     def knows(self, plan: Plan) -> bool:
         return plan.key in self._seen

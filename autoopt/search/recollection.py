@@ -58,7 +58,7 @@ def confirmed(context: RunContext, state: SearchState, screening: Screening) -> 
     candidate, known = _candidate(context, state), state.remembered.speedup
     if candidate is None or known is None or state.rounds[1:] or screening.over:
         return False
-    seen = screening.look(candidate)
+    seen = screening.screen(candidate)
     return seen is not None and seen.plain and seen.gain >= AS_GOOD * log(known)
 
 
@@ -83,7 +83,7 @@ def _candidate(context: RunContext, state: SearchState) -> Candidate | None:
             return None
     except PLUGIN_ERRORS:
         return None
-    return Candidate(registry[changes[0].strategy], changes[0], changes[1:], plan, None, stacked=True)
+    return Candidate(registry[changes[0].strategy], changes[0], changes[1:], plan, None, combined=True)
 
 
 def _key(state: SearchState) -> str:

@@ -25,21 +25,21 @@ from autoopt.search.ablate import take_apart
 from autoopt.search.accept.gathering import UNPROBED
 from autoopt.search.budget_allocation import TRIAL
 from autoopt.search.candidate import Candidate
+from autoopt.search.combined import screen_combined
+from autoopt.search.confirmations import Confirmations, Costs, first_to_go, most_doubtful
 from autoopt.search.evaluations import MOST_PAIRS, of_evaluation_alone, other_evaluation, try_evaluations
 from autoopt.search.first_training import train_beside, train_first
-from autoopt.search.outcome import configuration, named, out_of_time, without_a_look
+from autoopt.search.outcome import configuration, named, out_of_time, unscreened
 from autoopt.search.planner import Proposal, Queue, Skipped, at_the_ceiling, build_queue, nothing_left
 from autoopt.search.promised import together
-from autoopt.search.proofs import Costs, Proofs, first_to_go, most_doubtful
 from autoopt.search.recollection import confirmed
 from autoopt.search.run_context import RunContext
 from autoopt.search.screened import HOPE, Screened, promise_of
 from autoopt.search.screening import Screening
-from autoopt.search.stack import look_at_stacks
 from autoopt.search.state import SearchState
-from autoopt.search.trainable import lookable, search_settings, seconds_of_trainings
+from autoopt.search.trainable import screenable, search_settings, seconds_of_trainings
 from autoopt.search.verify import SEEDS
-from autoopt.search.whole_run_proof import WholeRunProof
+from autoopt.search.whole_run_confirmation import WholeRunConfirmation
 from autoopt.search.whole_runs import run_seconds, shown_by_whole_runs
 from autoopt.simplify.pipeline import Pipeline
 from autoopt.strategy import Strategy
@@ -66,7 +66,7 @@ class Rounds:
         self._seen_bottleneck: dict[str, str | None] = {}
         self._run_whole = set[str]()
         self._costs = Costs(context, state)
-        self._proofs = Proofs(context, state, self._seen_bottleneck)
+        self._confirmations = Confirmations(context, state, self._seen_bottleneck)
 
     def optimize(self, round_: Round, pipeline: Pipeline | None) -> Stop | None:
         """Screens what is worth a screening on the incumbent, and confirms what did well; the combined candidate of it
@@ -76,7 +76,7 @@ class Rounds:
             None where something was kept: the bottleneck has moved, profile again. Else why the search ends.
         """
         queue = self.queue(pipeline)
-        self._proofs.skipped = queue.skipped
+        self._confirmations.skipped = queue.skipped
         predictions = Queue(tuple(self._coming_back(queue, round_))).predictions
         self.context.announce(Predicted(at=self.context.now(), predictions=predictions))
         if self._by_whole_runs(queue, pipeline, round_) or self._by_blocks(queue, round_, pipeline):
@@ -95,7 +95,7 @@ class Rounds:
         at_once = [each for each in evaluating if _promises(each) >= most]
         self._evaluate(at_once, round_, pipeline)
         quick = [proposal for proposal in proposals if not proposal.strategy.risk.trains_otherwise]
-        kept = self._screen_and_prove(quick, queue, round_, pipeline)
+        kept = self._screen_and_confirm(quick, queue, round_, pipeline)
         if not kept:
             self._evaluate([each for each in evaluating if each not in at_once], round_, pipeline)
         return kept or self._train(proposals, round_, pipeline)
@@ -154,7 +154,7 @@ class Rounds:
                 context.announce(TrialEnded(at=context.now(), trial=trial))
         return plan
 
-    def _screen_and_prove(
+    def _screen_and_confirm(
         self, proposals: Sequence[Proposal], queue: Queue, round_: Round, pipeline: Pipeline | None
     ) -> bool:
         """Screens, confirms clear gains, and then what may be a gain.
@@ -164,7 +164,7 @@ class Rounds:
         context, state = self.context, self.state
         short = not state.found and run_seconds(context, state) is not None
         case = state.case(context.runner.registry, pipeline, self._left())
-        unseen = lookable(context, state, proposals)
+        unseen = screenable(context, state, proposals)
         with closing(Screening(context, state, case, self._costs.latest)) as screening:
             known = confirmed(context, state, screening) or self._promised(screening, proposals)
             while not context.stopping():
@@ -175,7 +175,7 @@ class Rounds:
                 if short and self._by_whole_runs(_as_seen(queue, screening), pipeline, round_, LIKELIER, HOPE):
                     self._no_time(unseen)
                     return True
-                if self._proofs.in_order(self._taken(screening, plain=True), screening, round_):
+                if self._confirmations.in_order(self._taken(screening, plain=True), screening, round_):
                     self._no_time(unseen)
                     return True
                 if known:
@@ -185,7 +185,7 @@ class Rounds:
                     break
             self._no_time(unseen)
             screening.close()
-            return self._proofs.in_order(self._taken(screening, plain=False), screening, round_)
+            return self._confirmations.in_order(self._taken(screening, plain=False), screening, round_)
 
     def _promised(self, screening: Screening, proposals: Sequence[Proposal]) -> bool:
         """Screens all that predictions promise, at once. True where it brings more than the rest may."""
@@ -194,7 +194,7 @@ class Rounds:
         candidate = together(self.context, self.state, screening.case, proposals)
         if candidate is None or not self.state.first_time(candidate.changes):
             return False
-        seen = screening.look(candidate)
+        seen = screening.screen(candidate)
         names = {change.strategy for change in candidate.changes}
         rest = [proposal.predicted for proposal in proposals if proposal.strategy.name not in names]
         return seen is not None and seen.plain and seen.gain > promise_of(rest)
@@ -208,7 +208,7 @@ class Rounds:
     def _screen(self, screening: Screening, unseen: list[Proposal], round_: Round) -> list[Proposal]:
         """Screens proposals, alone and together, while its time lasts; gives back those that had no screening."""
         left = screening.run(unseen)
-        look_at_stacks(screening, self._costs)
+        screen_combined(screening, self._costs)
         open_ = {screened.candidate.strategy.name for screened in screening.found}
         for proposal in unseen:
             if proposal not in left and proposal.strategy.name not in open_:
@@ -246,7 +246,7 @@ class Rounds:
 
         Args:
             likely: see :func:`together`.
-            hope: see :class:`WholeRunProof`.
+            hope: see :class:`WholeRunConfirmation`.
         """
         context, state = self.context, self.state
         case = state.case(context.runner.registry, pipeline, self._left())
@@ -258,18 +258,18 @@ class Rounds:
             candidate = together(context, state, case, open_, 1, likely)
             if candidate is None:
                 return False
-            proof = WholeRunProof(context, state, candidate, hope)
-            if proof.needed is None or context.now() + proof.needed > context.allocation.budget:
+            confirmation = WholeRunConfirmation(context, state, candidate, hope)
+            if confirmation.needed is None or context.now() + confirmation.needed > context.allocation.budget:
                 return False
-            unproven = [
+            unconfirmed = [
                 Proposal(each.strategy, each.predicted, each.setting)
                 for each in every
                 if other_evaluation(candidate, each.strategy) and self._comes_back(each.strategy, round_)
             ]
-            if unproven:
-                worth = context.now() + (proof.seconds or 0.0) / TRIAL  # else whole runs alone are the better use of it
-                self._evaluate(unproven, round_, pipeline, most=1, by=worth)
-                gains = {each.strategy.name: self._evaluates_faster(each) for each in unproven}
+            if unconfirmed:
+                worth = context.now() + (confirmation.seconds or 0.0) / TRIAL  # else whole runs are the better use
+                self._evaluate(unconfirmed, round_, pipeline, most=1, by=worth)
+                gains = {each.strategy.name: self._evaluates_faster(each) for each in unconfirmed}
                 refused |= {name for name, gain in gains.items() if gain is None}
                 every = [replace(each, predicted=gains.get(each.strategy.name) or each.predicted) for each in every]
                 continue
@@ -279,7 +279,7 @@ class Rounds:
                     return False
                 self._run_whole.add(candidate.plan.key)
                 state.first_time(candidate.changes)  # screened or not, it is known now
-                trial = proof.run()
+                trial = confirmation.run()
                 if trial.verdict is not Verdict.QUALITY_LOST or not candidate.companions or trial.quality is None:
                     return trial.verdict is Verdict.KEPT
                 doubtful = first_to_go(context, state, candidate.changes), trial.quality
@@ -297,8 +297,8 @@ class Rounds:
         """Notes that a change is left out of what is confirmed together, for the quality of the whole; its name."""
         self._seen_bottleneck[change.strategy] = round_.bottleneck
         lost = Verdict.QUALITY_LOST if quality.passed is False else Verdict.INCONCLUSIVE
-        told = f"{quality.detail} (tried with {named(whole.plan.names())})"
-        self.state.skip(self.context.runner.registry[change.strategy], lost, told, setting=change.setting)
+        text = f"{quality.detail} (tried with {named(whole.plan.names())})"
+        self.state.skip(self.context.runner.registry[change.strategy], lost, text, setting=change.setting)
         return change.strategy
 
     def _evaluates_faster(self, proposal: Proposal) -> Estimate | None:
@@ -322,8 +322,8 @@ class Rounds:
             needed = seconds_of_trainings(context, state, self._left())
             left = self._left()
             if needed > left or context.stopping():
-                told = f"no time for it: its trainings take about {needed:.0f} s, and {max(left, 0):.0f} s were left"
-                self._not_tried(proposal, told)
+                text = f"no time for it: its trainings take about {needed:.0f} s, and {max(left, 0):.0f} s were left"
+                self._not_tried(proposal, text)
                 state.unseen[proposal.strategy.name] = needed
                 continue
             train_first(context, state)
@@ -341,10 +341,10 @@ class Rounds:
         if self.context.stopping():
             return Stop(reason=StopReason.INTERRUPTED, detail="stopped by the user; what was kept so far was checked")
         now, deadline, allocation = self.context.now(), self._costs.deadline(), self.context.allocation
-        needed = allocation.comparison + (AGAIN_SECONDS + allocation.look if self.state.rounds else 0.0)
+        needed = allocation.comparison + (AGAIN_SECONDS + allocation.screening if self.state.rounds else 0.0)
         if now + needed > deadline:
             begun = bool(self.state.rounds)
-            needed += 0.0 if begun else allocation.look + self._costs.probes()
+            needed += 0.0 if begun else allocation.screening + self._costs.probes()
             return out_of_time(now, deadline, allocation.budget, needed, begun=begun)
         return None
 
@@ -356,7 +356,7 @@ class Rounds:
         over = self.over()
         if over and over.reason is StopReason.INTERRUPTED:
             return over
-        waiting = without_a_look(self.state)
+        waiting = unscreened(self.state)
         if waiting and not over:
             over = Stop(reason=StopReason.BUDGET, detail=f"there was no time left for {named(waiting)}")
         return at_the_ceiling(round_) or over or nothing_left(plan, self.threshold)
@@ -380,7 +380,7 @@ class Rounds:
     def _no_time(self, waiting: Sequence[Proposal]) -> None:
         """Notes those that were left when the time was up."""
         for proposal in waiting:
-            self.state.unseen[proposal.strategy.name] = self.context.allocation.look
+            self.state.unseen[proposal.strategy.name] = self.context.allocation.screening
             self._not_tried(proposal, "no time in this budget to screen and confirm it")
 
     def _not_tried(self, proposal: Proposal, reason: str) -> None:
@@ -398,7 +398,7 @@ class Rounds:
 
 def _as_seen(queue: Queue, screening: Screening) -> Queue:
     """The queue with the setting of each that its screening has shown to be the best."""
-    seen = {one.candidate.strategy.name: one.candidate for one in screening.found if not one.candidate.stacked}
+    seen = {one.candidate.strategy.name: one.candidate for one in screening.found if not one.candidate.combined}
     proposals = [
         Proposal(each.strategy, one.predicted, one.change.setting) if (one := seen.get(each.strategy.name)) else each
         for each in queue.proposals

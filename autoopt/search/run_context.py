@@ -82,7 +82,7 @@ class RunContext:
             alpha_accept=alpha_accept,
         )
 
-    def look_rule(self, seconds: float) -> Rule:
+    def screening_rule(self, seconds: float) -> Rule:
         """The same for screening measurements: each is one pair of processes, which soon count as warm."""
         return self.rule(seconds).model_copy(update={"max_pairs": 1, "warm_up_seconds": STEADY_SECONDS})
 

@@ -42,10 +42,12 @@ def scaling(context: RunContext, state: SearchState, end: float) -> Scaling | No
         points.append(found)
     profile = state.profiles.get(plan.key)
     sent = profile.communication if profile is not None else None
-    told = _forecast(state, plan, sent)
-    if told is None:
+    forecast = _forecast(state, plan, sent)
+    if forecast is None:
         state.missing.append("scaling.forecast: messages of the final plan were not measured")
-    return Scaling(points=tuple(sorted(points, key=lambda point: point.processes)), communication=sent, forecast=told)
+    return Scaling(
+        points=tuple(sorted(points, key=lambda point: point.processes)), communication=sent, forecast=forecast
+    )
 
 
 def _forecast(state: SearchState, plan: Plan, sent: Communication | None) -> tuple[ScalingForecast, ...] | None:

@@ -98,7 +98,7 @@ HOPE = 1.5
 ALPHA = 0.05
 
 
-def pairs_to_prove(gain: float, noise: Noise, min_gain: float) -> int:
+def pairs_to_confirm(gain: float, noise: Noise, min_gain: float) -> int:
     """Pairs of processes that confirm a log gain: by their interval, and by the chance of a slow mode unseen.
 
     Args:

@@ -22,10 +22,10 @@ from autoopt.search.compare.comparison import Comparison, Decision
 from autoopt.search.compare.contest import SWITCHED, within
 from autoopt.search.compare.sequential_test import between_process_of
 from autoopt.search.compare.statistics import TwoLevel
+from autoopt.search.confirmation import announce_start, trial_of
 from autoopt.search.parallel import Expected, ParallelRace, open_race
 from autoopt.search.planner import Proposal, by_promise
-from autoopt.search.proof import announce_start, trial_of
-from autoopt.search.race import Race, SwitchedLooks
+from autoopt.search.race import Race, SwitchedScreenings
 from autoopt.search.run_context import RunContext
 from autoopt.search.screened import Screened, outstanding
 from autoopt.search.state import SearchState
@@ -58,17 +58,17 @@ class Screening:
         self._spent: list[float] = []
         self._fresh()
 
-    def _fresh(self, looks: int = 1) -> None:
+    def _fresh(self, screenings: int = 1) -> None:
         """From now on looks are at new processes."""
-        race = self._race = open_race(self.context, self.state, looks, self.deadline)
+        race = self._race = open_race(self.context, self.state, screenings, self.deadline)
         live = race.hand_over if isinstance(race, Race) else lambda: None
-        self._switched = SwitchedLooks(self.context, self.state, self.case, live)
+        self._switched = SwitchedScreenings(self.context, self.state, self.case, live)
 
     def _expect(self, candidates: Iterable[tuple[Plan, Estimate | None]]) -> None:
         """Notifies the race what will be screened next, so that looks on other places begin already."""
         if isinstance(self._race, ParallelRace):
-            looks = (Expected(plan, self._limits(predicted)) for plan, predicted in candidates)
-            self._race.expect(looks, self.state.noise)
+            screenings = (Expected(plan, self._limits(predicted)) for plan, predicted in candidates)
+            self._race.expect(screenings, self.state.noise)
 
     def _coming(self, proposals: Iterable[Proposal]) -> Iterator[tuple[Plan, Estimate | None]]:
         for proposal in proposals:
@@ -88,7 +88,7 @@ class Screening:
     @property
     def each(self) -> float:
         """Seconds that a screening takes, as thought beforehand and as seen so far."""
-        return fmean([self.context.allocation.look, *self._spent])
+        return fmean([self.context.allocation.screening, *self._spent])
 
     @property
     def over(self) -> bool:
@@ -135,7 +135,7 @@ class Screening:
 
     def _talk(self, proposal: Proposal) -> Talk:
         def gain(candidate: Candidate, remaining: int) -> float | None:
-            screened = self.look(candidate, remaining)
+            screened = self.screen(candidate, remaining)
             return screened.gain if screened is not None else None
 
         return Talk(self.context, self.state, self.case, proposal.strategy, gain, self.start_room)
@@ -158,7 +158,7 @@ class Screening:
         waiting[:] = [proposal for proposal in waiting if proposal.strategy.name not in talks]
         return list(talks.values())
 
-    def look(self, candidate: Candidate, remaining: int = 0) -> Screened | None:
+    def screen(self, candidate: Candidate, remaining: int = 0) -> Screened | None:
         """One screening. None where the candidate failed or is plainly no gain, which its trial says."""
         context, state = self.context, self.state
         number, began = state.next_id(), context.now()
@@ -190,7 +190,7 @@ class Screening:
     def _limits(self, predicted: Estimate | None) -> TimeLimits:
         """Limits of the start that a screening makes, by what it may save at best and the time that is left."""
         saved, left = self.state.most_saved(predicted), self.deadline - self.context.now()
-        return self.context.runner.limits.for_look(saved, left)
+        return self.context.runner.limits.for_screening(saved, left)
 
     def _measured(self, candidate: Candidate, purpose: str, number: int) -> Comparison:
         context, state = self.context, self.state
@@ -203,7 +203,7 @@ class Screening:
 
         ready = self._switched.take(candidate.plan)
         if ready is not None:
-            state.looks.append(ready)
+            state.screenings.append(ready)
             return state.with_fixed_costs(ready)
         self._switched.close()
 
@@ -211,7 +211,7 @@ class Screening:
             usual = context.runner.limits
             context.runner.limits = self._limits(candidate.predicted)
             try:
-                return self._race.look(candidate.plan, state.noise, progress)
+                return self._race.screen(candidate.plan, state.noise, progress)
             finally:
                 context.runner.limits = usual
 
@@ -221,7 +221,7 @@ class Screening:
             "candidate": candidate.plan.model_dump(),
         }
         seen = context.run.step("look", key, measure, Comparison)
-        state.looks.append(seen)
+        state.screenings.append(seen)
         return state.with_fixed_costs(seen)
 
     def trains(self, screened: Screened) -> bool:
@@ -257,8 +257,8 @@ class Screening:
         if ruling.verdict is Verdict.NO_GAIN and self._costs_too_much(candidate, seen):
             return ruling
         where = ", in one process with the incumbent" if seen.mode == SWITCHED else ""
-        told = f"screened at {seen.estimate.value:.2f}x in {seen.seconds:.0f} s{where}; no claim is made"
-        return ruling.model_copy(update={"verdict": Verdict.INCONCLUSIVE, "reason": told, "quality": NOT_TESTED})
+        text = f"screened at {seen.estimate.value:.2f}x in {seen.seconds:.0f} s{where}; no claim is made"
+        return ruling.model_copy(update={"verdict": Verdict.INCONCLUSIVE, "reason": text, "quality": NOT_TESTED})
 
     def _costs_too_much(self, candidate: Candidate, seen: Comparison) -> bool:
         """Whether it is faster step by step, and what it costs once outweighs that by more than a screening may err."""

@@ -32,7 +32,7 @@ from autoopt.records.messages import TrainingRun
 from autoopt.records.model_scaling import ModelScaling
 from autoopt.records.tuning import Tuning
 from autoopt.registry import Registry
-from autoopt.script.sayable import own_setup
+from autoopt.script.applicable import own_setup
 from autoopt.search.beliefs import Beliefs
 from autoopt.search.compare.comparison import Comparison, Side
 from autoopt.search.compare.statistics import MIN_BLOCKS
@@ -101,13 +101,13 @@ class SearchState:
     ``baseline``: what everything is compared with: the workload as it is, or where that does not fit in
     memory, the least costly plan under which it does.
     ``base``: the id of the trial whose change made the incumbent, or ``"baseline"``.
-    ``comparisons``: of trials, by their id; ``looks``: those of the screening, which confirm nothing;
+    ``comparisons``: of trials, by their id; ``screenings``: those of the screening, which confirm nothing;
     ``ablations``: comparisons that show what a change of a plan is worth.
     ``sites``: of a script that is run as it is.
     ``together``: strategies whose changes were kept as parts of a combined candidate, none of them confirmed by itself;
-        ``before_stack``: the incumbent that the first of them came to.
-    ``unseen``: strategies that there was no time for, with the seconds that a screening would have taken; ``unproven``:
-    trials by id whose confirmation would have taken so many seconds more than were left.
+        ``before_combined``: the incumbent that the first of them came to.
+    ``unseen``: strategies that there was no time for, with the seconds that a screening would have taken;
+    ``unconfirmed``: trials by id whose confirmation would have taken so many seconds more than were left.
     ``processes``: the most that may train together; ``scaling``: how the final plan does;
     ``sharing``: what neighbours cost an incumbent, by its key.
     ``remembered``: what an earlier run found, which orders this one and confirms nothing; ``known_noise``: of the
@@ -136,7 +136,7 @@ class SearchState:
     rounds: list[Round] = field(default_factory=list)
     comparisons: dict[int, Comparison] = field(default_factory=dict)
     ablations: list[Comparison] = field(default_factory=list)
-    looks: list[Comparison] = field(default_factory=list)
+    screenings: list[Comparison] = field(default_factory=list)
     tried: set[str] = field(default_factory=set)
     beliefs: Beliefs = field(default_factory=Beliefs)
     numbers: int = 0
@@ -153,10 +153,10 @@ class SearchState:
     notes: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     together: dict[str, Part] = field(default_factory=dict)
-    before_stack: Plan = field(default_factory=Plan)
+    before_combined: Plan = field(default_factory=Plan)
     known_noise: KnownNoise = field(default_factory=KnownNoise)
     unseen: dict[str, float] = field(default_factory=dict)
-    unproven: dict[int, float] = field(default_factory=dict)
+    unconfirmed: dict[int, float] = field(default_factory=dict)
     remembered: Remembered = field(default_factory=Remembered)
     processes: int = 1
     scaling: Scaling | None = None
@@ -281,8 +281,8 @@ class SearchState:
         """Gives the kept trial of a strategy another verdict, which was found later."""
         for index, trial in enumerate(self.trials):
             if trial.strategy == strategy and trial.verdict is Verdict.KEPT:
-                told = f"{reason} ({when})"
-                self.trials[index] = trial.model_copy(update={"verdict": verdict, "reason": told})
+                text = f"{reason} ({when})"
+                self.trials[index] = trial.model_copy(update={"verdict": verdict, "reason": text})
 
     @property
     def kept(self) -> int:
@@ -301,7 +301,7 @@ class SearchState:
     def with_fixed_costs(self, comparison: Comparison) -> Comparison:
         """The same with what either plan paid once wherever it was started: a later start finds it compiled."""
         known: dict[str, list[float]] = {}
-        for seen in (*self.looks, *self.comparisons.values()):
+        for seen in (*self.screenings, *self.comparisons.values()):
             for side in (seen.incumbent, seen.candidate):
                 known.setdefault(side.plan.key, []).extend(side.fixed_seconds)
 
@@ -317,7 +317,7 @@ class SearchState:
     def sides(self) -> list[Side]:
         """Both sides of every comparison so far."""
         control = [self.control.comparison] if self.control is not None else []
-        every = (*control, *self.looks, *self.comparisons.values(), *self.ablations)
+        every = (*control, *self.screenings, *self.comparisons.values(), *self.ablations)
         return [side for seen in every for side in (seen.incumbent, seen.candidate)]
 
     @property

@@ -11,9 +11,9 @@ from autoopt.records import Change, Verdict
 from autoopt.search.accept.evidence import FEWEST_SEEDS
 from autoopt.search.budget_allocation import BudgetAllocation
 from autoopt.search.candidate import candidate_of, conversation, skip
+from autoopt.search.confirmation import Confirmation
 from autoopt.search.first_training import train_first
 from autoopt.search.planner import PLUGIN_ERRORS, Proposal, candidate_plan, plugin_error
-from autoopt.search.proof import Proof
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 from autoopt.strategy import Case, Risk
@@ -39,7 +39,7 @@ def takes_trainings(context: RunContext, state: SearchState, changes: Sequence[C
     )
 
 
-def lookable(context: RunContext, state: SearchState, proposals: Sequence[Proposal]) -> list[Proposal]:
+def screenable(context: RunContext, state: SearchState, proposals: Sequence[Proposal]) -> list[Proposal]:
     """Proposals less those that could not be kept in this budget, whatever a screening shows; these are notified what
     they need.
 
@@ -57,8 +57,8 @@ def lookable(context: RunContext, state: SearchState, proposals: Sequence[Propos
         ):
             found.append(proposal)
         elif proposal.strategy.name not in told_before | {trial.strategy for trial in state.trials}:
-            told = f"{OTHER_SAMPLES}{_enough(context, state, speedup)}"
-            trial = state.skip(proposal.strategy, Verdict.NOT_TRIED, told, predicted=proposal.predicted)
+            text = f"{OTHER_SAMPLES}{_enough(context, state, speedup)}"
+            trial = state.skip(proposal.strategy, Verdict.NOT_TRIED, text, predicted=proposal.predicted)
             context.announce(TrialEnded(at=context.now(), trial=trial))
     return found
 
@@ -68,7 +68,7 @@ def _with_trainings(state: SearchState, allocation: BudgetAllocation, speedup: f
     if state.objective.metric is None:
         return inf
     trainings = FEWEST_SEEDS * allocation.in_turns(speedup) + allocation.in_turns()
-    return allocation.look + 2 * allocation.comparison + trainings
+    return allocation.screening + 2 * allocation.comparison + trainings
 
 
 def _enough(context: RunContext, state: SearchState, speedup: float) -> str:
@@ -132,7 +132,7 @@ def search_settings(
         deadline: on the run's clock.
         remaining: strategies that follow in this round.
     """
-    kept, proof, strategy = False, Proof(context, state, deadline), proposal.strategy
+    kept, confirmation, strategy = False, Confirmation(context, state, deadline), proposal.strategy
     for setting, answer in conversation(strategy, case):
         if isinstance(setting, BaseException):
             skip(context, state, strategy, Verdict.FAILED, plugin_error(setting))
@@ -144,7 +144,7 @@ def search_settings(
         if candidate is None:
             answer(None)
             continue
-        trial = proof.measure(candidate, seconds=context.allocation.trial, remaining=remaining)
+        trial = confirmation.measure(candidate, seconds=context.allocation.trial, remaining=remaining)
         kept = kept or trial.verdict is Verdict.KEPT
         answer(trial)
     return kept

@@ -14,8 +14,8 @@ from autoopt.errors import TrialFailed, WorkloadError
 from autoopt.records import Change, JsonDict, Plan, Sites
 from autoopt.records.messages import TrainingRun
 from autoopt.registry import Registry
+from autoopt.script.applicable import in_lines, own_setup
 from autoopt.script.execute import runs_here
-from autoopt.script.sayable import in_lines, own_setup
 from autoopt.script.sites import moved
 from autoopt.script.whole_run import turn_of, whole_runs
 from autoopt.search.accept.evidence import TrainedPair

@@ -183,10 +183,10 @@ def _compared(context: RunContext, state: SearchState, end: float) -> Comparison
     The bounds of the confirmation hold at whatever time it ended. A plan that whole runs have confirmed needs no blocks
     of steps.
     """
-    proof = proved(state)
+    confirmation = confirmation_of(state)
     whole = any(pair.whole for pair in context.gate.in_turns(state.incumbent))
-    if proof is not None and ((whole and not proof.pairs) or not may_be_compared(context, state, end)):
-        return proof
+    if confirmation is not None and ((whole and not confirmation.pairs) or not may_be_compared(context, state, end)):
+        return confirmation
     by = compared_by(context, state, end)
     return context.compare(
         "comparison",
@@ -371,11 +371,11 @@ OVER = 0.05
 
 def seconds_due(context: RunContext, state: SearchState) -> float:
     """Seconds that the verification of the incumbent still needs: pairs of processes, probes, trainings alternately."""
-    tested = 0.0 if proved(state) else _short(context, state) + probes_due(context, state)
+    tested = 0.0 if confirmation_of(state) else _short(context, state) + probes_due(context, state)
     return _trainings_due(context, state) + tested
 
 
-def proved(state: SearchState) -> Comparison | None:
+def confirmation_of(state: SearchState) -> Comparison | None:
     """The confirmation of the incumbent, where it was compared with the baseline itself."""
     found = state.comparisons.get(int(state.base)) if state.base.isdigit() else None
     return found if found is not None and of_plans(found, state.baseline, state.incumbent) else None
@@ -392,7 +392,7 @@ def may_be_checked(context: RunContext, state: SearchState, end: float, *, train
     Args:
         trained: no probe is believed on what is left, unless it is exact.
     """
-    needed = 0.0 if proved(state) is not None else _short(context, state) + probes_due(context, state)
+    needed = 0.0 if confirmation_of(state) is not None else _short(context, state) + probes_due(context, state)
     if trained and not exact(context, state):
         needed += context.allocation.in_turns(state.speedup_so_far)
     if not needed:

@@ -245,8 +245,8 @@ def collate_advice(
 def _advice(title: str, evidence: str, line: Line | None, suggestion: str, share: float | None = None) -> Advice:
     """One piece of advice; its measured share and the line's own text belong to the evidence."""
     if share is not None:
-        told = f"{share:.0%}" if share >= LEAST_SHARE else "less than 1%"
-        evidence = f"{evidence}; {told} of a step"
+        words = f"{share:.0%}" if share >= LEAST_SHARE else "less than 1%"
+        evidence = f"{evidence}; {words} of a step"
     text = linecache.getline(*line).strip() if line is not None and line[0] else ""
     return Advice(
         title=title,

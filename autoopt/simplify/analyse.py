@@ -200,10 +200,10 @@ def _stages(timings: StageTimings, block: Block) -> list[Stage]:
         note = f"{share:.0%} of its elements are padding" if share >= 0.005 else ""
         padded = {"padding": share, "note": note}
         found = [s.model_copy(update=padded) if s.name in ("copy", "forward", "backward") else s for s in found]
-    told = block.stage_seconds
-    by_stage = sum(told.get(name, 0.0) for name in ("forward", "backward", "optimizer"))
+    reported = block.stage_seconds
+    by_stage = sum(reported.get(name, 0.0) for name in ("forward", "backward", "optimizer"))
     # a running step that is replayed as one says nothing of its stages
-    return _as_one(found, timings) if told.get("whole", 0.0) > by_stage else found
+    return _as_one(found, timings) if reported.get("whole", 0.0) > by_stage else found
 
 
 def communication(sent: Communication) -> Stage:

@@ -153,14 +153,14 @@ def _between_steps(round_: Round, whole: WholeRun, facts: WorkloadFacts, sites: 
     start = sum(part.seconds for name in ("imports", "build") if (part := whole.part(name)) is not None)
     file, _ = _place(sites, "model")
     import_part = whole.part("imports")
-    told = f"{time_text(import_part.seconds)} of it importing" if import_part is not None else ""
+    text = f"{time_text(import_part.seconds)} of it importing" if import_part is not None else ""
     once = "keep what is made from files at each start (decoded, tokenized) in one file; import only what is used"
     slow = sites.of("import") if sites is not None else ()
     for site in slow:
         smaller = "import it where it is used, if this run uses it; else a smaller part of it, or leave it out"
         yield _Cost(f"Importing {site.call}", site.options["seconds"], smaller, site.file, site.line, "at each start")
     start -= sum(site.options["seconds"] for site in slow)
-    yield _Cost("The start, before the first batch", start, once, file, None, told)
+    yield _Cost("The start, before the first batch", start, once, file, None, text)
     part = whole.part("evaluations")
     if part is None:
         return

@@ -98,9 +98,9 @@ def sensitivity(seconds: Sequence[float], readings: Sequence[float], usual: floa
     fast, slow = ordered[:quarter], ordered[-quarter:]
     difference = (_middle(slow, 0) - _middle(fast, 0)) / typical
     change = (_middle(slow, 1) - _middle(fast, 1)) / middle
-    told = change / difference if difference > 0 else 0.0
+    reported = change / difference if difference > 0 else 0.0
     trust = difference**2 / (difference**2 + _TOLD**2)
-    return min(1.0, max(0.0, trust * told + (1 - trust) * usual))
+    return min(1.0, max(0.0, trust * reported + (1 - trust) * usual))
 
 
 def _middle(pairs: Sequence[tuple[float, float]], which: int) -> float:

@@ -286,7 +286,7 @@ def slower_than_seen(seen: StageProfile, look: float | None) -> str:
     """The reason to doubt a profile without comparisons, as a user reads it; "" where there is none.
 
     Args:
-        look: seconds of a script's first steps, which are slower than any later ones for being watched.
+        screening: seconds of a script's first steps, which are slower than any later ones for being watched.
     """
     step = seen.step_seconds
     if look and step and step > DRIFT * look:

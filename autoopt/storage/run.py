@@ -256,8 +256,8 @@ class Run:
         return document
 
     def _append_failure(self, number: int, failure: TrialFailed) -> None:
-        told = {"kind": failure.kind, "message": failure.message, "detail": failure.detail, "where": failure.where}
-        self._append({"type": "failed", "step": number, "failure": told})
+        reported = {"kind": failure.kind, "message": failure.message, "detail": failure.detail, "where": failure.where}
+        self._append({"type": "failed", "step": number, "failure": reported})
 
     # everything else
 

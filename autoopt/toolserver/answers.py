@@ -53,8 +53,8 @@ def opportunities(found: Profile) -> JsonDict:
         return (False, 0.0) if known is None else (known.kind is not EstimateKind.BOUND, known.value)
 
     def predicted(each: Prediction) -> JsonDict | None:
-        told = ratio(each.predicted)
-        return None if each.predicted is None or told is None else {**told, "kind": each.predicted.kind.value}
+        reported = ratio(each.predicted)
+        return None if each.predicted is None or reported is None else {**reported, "kind": each.predicted.kind.value}
 
     able = sorted((each for each in found.predictions if each.applies and not each.reason), key=rank, reverse=True)
     advice = sorted(found.advice, key=lambda each: each.share or 0.0, reverse=True)

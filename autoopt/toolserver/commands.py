@@ -69,7 +69,7 @@ class Commands:
 
     async def _followed(self, process: Process, report: Report) -> str:
         printed: list[str] = []
-        told: list[str] = []
+        reported: list[str] = []
         assert process.stdout is not None
         assert process.stderr is not None
 
@@ -78,10 +78,10 @@ class Commands:
             async for chunk in TextReceiveStream(stream, errors="replace"):
                 *lines, begun = (begun + chunk).split("\n")
                 for line in filter(None, map(str.strip, lines)):
-                    told.append(line)
+                    reported.append(line)
                     await report(line)
             if begun.strip():
-                told.append(begun.strip())
+                reported.append(begun.strip())
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(tell, process.stderr)
@@ -89,8 +89,8 @@ class Commands:
                 printed.append(chunk)
         code = await process.wait()
         if code not in _ANSWERED:
-            first = next((i for i, line in enumerate(told) if "error:" in line), max(len(told) - 5, 0))
-            raise CommandFailedError("\n".join(told[first:])[:2000] or f"it ended with exit code {code}")
+            first = next((i for i, line in enumerate(reported) if "error:" in line), max(len(reported) - 5, 0))
+            raise CommandFailedError("\n".join(reported[first:])[:2000] or f"it ended with exit code {code}")
         return "".join(printed)
 
 

@@ -107,9 +107,9 @@ def places_of(
 
 def visible_devices() -> list[str]:
     """The CUDA devices of this machine that may be used, as ``CUDA_VISIBLE_DEVICES`` names them; torch is not asked."""
-    told = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if told is not None:
-        return [name for name in told.split(",") if name.strip() and name.strip() != "-1"]
+    reported = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if reported is not None:
+        return [name for name in reported.split(",") if name.strip() and name.strip() != "-1"]
     try:
         nodes = [name for name in os.listdir("/dev") if re.fullmatch(r"nvidia\d+", name)]
     except OSError:

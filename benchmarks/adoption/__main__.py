@@ -141,8 +141,12 @@ def _trained(path: Path, seed: int, target: float | None) -> dict[str, Any]:
     """One run of a script; the last lines that it prints are what it came to."""
     words = [sys.executable, str(path), "--seed", str(seed), *(["--target", str(target)] if target is not None else [])]
     lines = _run(words).strip().splitlines()
-    told = lines[-1].split()  # "120 steps in 4.5 s, last loss 0.2"
-    return {"steps": int(told[0]), "seconds": float(told[3]), "evaluated": lines[-2] if len(lines) > 1 else None}
+    reported = lines[-1].split()  # "120 steps in 4.5 s, last loss 0.2"
+    return {
+        "steps": int(reported[0]),
+        "seconds": float(reported[3]),
+        "evaluated": lines[-2] if len(lines) > 1 else None,
+    }
 
 
 def verify(name: str, options: argparse.Namespace) -> dict[str, Any]:

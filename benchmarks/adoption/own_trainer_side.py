@@ -194,8 +194,8 @@ def _transformers(build: Callable[[], Any], arguments: dict[str, Any], optimized
 
     def fit() -> dict[str, Any]:
         trainer.train()
-        told = [entry for entry in trainer.state.log_history if any(name.startswith("eval_") for name in entry)]
-        metrics = {name: float(value) for name, value in (told[-1] if told else {}).items()}
+        reported = [entry for entry in trainer.state.log_history if any(name.startswith("eval_") for name in entry)]
+        metrics = {name: float(value) for name, value in (reported[-1] if reported else {}).items()}
         return {"steps": trainer.state.global_step, "metrics": metrics}
 
     return fit

@@ -109,11 +109,11 @@ def table(document: dict[str, Any]) -> str:
 
 def _measured(asks: list[dict[str, Any]]) -> str:
     """How much those on this machine could have told."""
-    told = sum(each.get("ratio") is not None for each in asks)
+    reported = sum(each.get("ratio") is not None for each in asks)
     values = [each["e_value"] for each in asks if each.get("e_value") is not None]
     budgets = sorted({f"{each['budget_seconds']:g} s" for each in asks if "budget_seconds" in each})
     loads = [each["environment"]["load"][0] for each in asks if "environment" in each]
-    parts = [f"{told} of them came to an interval in their time" + (f" ({', '.join(budgets)})" if budgets else "")]
+    parts = [f"{reported} of them came to an interval in their time" + (f" ({', '.join(budgets)})" if budgets else "")]
     parts += [f"the largest e-value {max(values):.2g}"] if values else []
     parts += [f"load {min(loads):.1f} to {max(loads):.1f} on {asks[-1]['environment']['cores']} cores"] if loads else []
     return "; ".join(parts)

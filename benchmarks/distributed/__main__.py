@@ -84,8 +84,8 @@ def ratio_by_autoopt(seconds: float) -> dict[str, Any]:
         found = compare(runner.start, Plan(), two, rule, clock=time.monotonic, deadline=end, rng=rng)
     if found.estimate is None:
         raise SystemExit(f"not measured: {found.reason}")
-    told = found.estimate
-    return {"value": told.value, "low": told.low, "high": told.high, "n": told.n}
+    reported = found.estimate
+    return {"value": reported.value, "low": reported.low, "high": reported.high, "n": reported.n}
 
 
 def main() -> None:
@@ -103,11 +103,11 @@ def main() -> None:
         save(options.out, {**found, "processes": 2, "environment": environment()})
     document = load(options.out)
     for name in ("by_hand", "autoopt"):
-        told = document[name]
-        share = {key: told[key] / document["processes"] for key in ("value", "low", "high")}
+        reported = document[name]
+        share = {key: reported[key] / document["processes"] for key in ("value", "low", "high")}
         print(
-            f"{name:8}  {told['value']:.3f}x [{told['low']:.3f}-{told['high']:.3f}]  "
-            f"efficiency {share['value']:.1%} [{share['low']:.1%}-{share['high']:.1%}]  n={told['n']}"
+            f"{name:8}  {reported['value']:.3f}x [{reported['low']:.3f}-{reported['high']:.3f}]  "
+            f"efficiency {share['value']:.1%} [{share['low']:.1%}-{share['high']:.1%}]  n={reported['n']}"
         )
 
 

@@ -67,9 +67,9 @@ def _agreed(over: bool, steps: int, size: int) -> bool:
         return over
     if steps % 10:
         return False
-    told = torch.tensor(float(over))
-    dist.broadcast(told, 0)
-    return bool(told)
+    reported = torch.tensor(float(over))
+    dist.broadcast(reported, 0)
+    return bool(reported)
 
 
 if __name__ == "__main__":

@@ -124,12 +124,12 @@ def main() -> None:
             found = measured(where, options.trials, options.seconds, Path(folder), fresh=options.fresh)
         name = f"{options.executor}, a process each" if options.fresh else options.executor
         save(options.out, {**load(options.out), name: {**found, "environment": environment()}})
-    for name, told in load(options.out).items():
-        if isinstance(told, dict):
+    for name, one in load(options.out).items():
+        if isinstance(one, dict):
             print(
-                f"{name:6} {told['trials']} trials of {told['trial_seconds']:g} s on {told['places']} places: "
-                f"{told['wall_seconds']:.1f} s, parallel efficiency {told['efficiency']:.3f}, "
-                f"hosts ready after {told['hosts_seconds']:.1f} s"
+                f"{name:6} {one['trials']} trials of {one['trial_seconds']:g} s on {one['places']} places: "
+                f"{one['wall_seconds']:.1f} s, parallel efficiency {one['efficiency']:.3f}, "
+                f"hosts ready after {one['hosts_seconds']:.1f} s"
             )
 
 

@@ -44,9 +44,9 @@ class Fault:
 
 def tiny(name: str, outcome: str, reason: str = "", *, seconds: float | None = None, **knobs: Any) -> Fault:
     """A fault of the tiny workload, by its name in ``tiny.FAULTS``."""
-    told = name.replace("_in_", " in ").replace("_", " ") + "".join(f", {k}={v}".lower() for k, v in knobs.items())
+    text = name.replace("_in_", " in ").replace("_", " ") + "".join(f", {k}={v}".lower() for k, v in knobs.items())
     named = {f"TINY_{knob}": value for knob, value in knobs.items()}
-    return Fault(told, outcome, reason, {"TINY_FAULT": name, **named}, seconds=seconds)
+    return Fault(text, outcome, reason, {"TINY_FAULT": name, **named}, seconds=seconds)
 
 
 def importing(fault: str, outcome: str, reason: str = "", *, seconds: float | None = None) -> Fault:

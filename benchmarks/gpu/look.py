@@ -66,10 +66,10 @@ def _smi() -> Found:
     names = ("driver_version", "clocks.sm", "clocks.mem", "temperature.gpu", "power.draw", "persistence_mode")
     command = ["nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader"]
     try:
-        told = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+        reported = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
     except (OSError, subprocess.SubprocessError) as error:
         return {"not measured": str(error)}
-    return dict(zip(names, (value.strip() for value in told.splitlines()[0].split(",")), strict=False))
+    return dict(zip(names, (value.strip() for value in reported.splitlines()[0].split(",")), strict=False))
 
 
 def start_up(look: Look) -> Found:
@@ -145,7 +145,7 @@ def peaks(look: Look) -> Found:
 
     from autoopt.simplify.peaks import measure
 
-    told = measure(torch.device(look.device), time_limit=2.0 if look.toy else 6.0)
+    reported = measure(torch.device(look.device), time_limit=2.0 if look.toy else 6.0)
     seconds, side = (0.1, 256) if look.toy else (3.0, 8192)
     names = {"fp32": "matmul_fp32", "tf32": "matmul_tf32", "bf16": "matmul_bf16", "fp16": "matmul_fp16"}
     found: Found = {}
@@ -153,12 +153,12 @@ def peaks(look: Look) -> Found:
         if precision == "tf32" and not look.device.startswith("cuda"):
             continue
         rate = 2 * side**3 / sustained(_product(look, precision, side), seconds, look)
-        found[precision] = _beside(getattr(told, f"{name}_flops_per_second"), rate)
+        found[precision] = _beside(getattr(reported, f"{name}_flops_per_second"), rate)
     count = (1 << 20) if look.toy else (1 << 30)
     source = torch.zeros(count, device=look.device)
     target = torch.empty_like(source)
     rate = 2 * 4 * count / sustained(lambda: target.copy_(source), seconds, look)
-    found["memory"] = _beside(told.memory_bytes_per_second, rate)
+    found["memory"] = _beside(reported.memory_bytes_per_second, rate)
     return found
 
 

@@ -50,14 +50,14 @@ def predictions(look: Look) -> Found:
                 found[name] = {"not measured": "no time was left"}
                 continue
             setting = dict(next(iter(strategy.settings(case))))
-            told = predict(strategy, case, setting)
+            reported = predict(strategy, case, setting)
             seconds = min(60.0, look.left() / 2) if not look.toy else 3.0
             rule = Rule(max_seconds=seconds, min_pairs=2, max_pairs=2, until_error=0.03, warm_up_seconds=30.0)
             change = _change(name, setting)
             measured = compare(
                 runner.start, Plan(), candidate_plan(registry, Plan(), (change,)), rule, clock=perf_counter
             )
-            found[name] = {"setting": setting, "predicted": _plain(told), "measured": _plain(measured.estimate)}
+            found[name] = {"setting": setting, "predicted": _plain(reported), "measured": _plain(measured.estimate)}
     return document
 
 
@@ -94,8 +94,8 @@ def ladder(look: Look) -> Found:
             rung: Found = {"plan": [*(change for change, _ in changes), name]}
             try:
                 if name != "baseline":
-                    told = _setting(start, changes, name) if setting is None else setting
-                    changes.append((name, told))
+                    reported = _setting(start, changes, name) if setting is None else setting
+                    changes.append((name, reported))
                 rung |= _rate(start, changes, look, peak)
             except Exception as error:
                 rung |= failed(error)

@@ -83,8 +83,8 @@ def _settings(registry: Registry, case: Case, name: str) -> list[dict[str, Any]]
 
 
 def _label(strategy: str, setting: dict[str, Any]) -> str:
-    told = [str(setting[key]) for key in ("implementation", "form") if key in setting]
-    return " ".join([strategy, *told])
+    reported = [str(setting[key]) for key in ("implementation", "form") if key in setting]
+    return " ".join([strategy, *reported])
 
 
 def left_out(registry: Registry, case: Case, space: Knobs) -> dict[str, str]:

@@ -64,8 +64,8 @@ def from_document(path: Path, document: Mapping[str, Any], rules: Mapping[str, s
         rows, whole = found["lattice"], found["seconds"]["lattice"]
         rest = (whole - sum(row["fixed_seconds"] or 0.0 for row in rows)) / max(len(rows), 1)
         shared = any(row.get("seconds") is None for row in rows)
-        told = {"seconds_shared_out": True} if shared else {}
-        state.add(name, "setup", **{**found["setup"], "rules": dict(rules), **told})
+        reported = {"seconds_shared_out": True} if shared else {}
+        state.add(name, "setup", **{**found["setup"], "rules": dict(rules), **reported})
         for row in rows:
             known = row.get("seconds")
             seconds = known if known is not None else rest + (row["fixed_seconds"] or 0.0)

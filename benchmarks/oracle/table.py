@@ -192,6 +192,6 @@ def shown(name: str, found: dict[str, Any]) -> str:
     better = [other for other in SEARCHERS[1:] if (race.get(other, {}).get("share") or share)["value"] > share["value"]]
     left = bool(better) and not race["autoopt"]["plan"]["changes"]
     yes = share["low"] >= WANTED_SHARE and spent <= WANTED_SECONDS and not left
-    told = f"{share['value']:.0%} [{share['low']:.0%}, {share['high']:.0%}] of the speedup, {spent:.0%} of the seconds"
-    told += f"; the baseline was left as it is, and {TITLES[better[0]]} found more" if left else ""
-    return f"`{name}`: {'shown' if yes else '**not shown**'} ({told})"
+    text = f"{share['value']:.0%} [{share['low']:.0%}, {share['high']:.0%}] of the speedup, {spent:.0%} of the seconds"
+    text += f"; the baseline was left as it is, and {TITLES[better[0]]} found more" if left else ""
+    return f"`{name}`: {'shown' if yes else '**not shown**'} ({text})"

@@ -70,14 +70,14 @@ def answer(ask: Ask, budget: float = BUDGET) -> dict[str, Any]:
         done = subprocess.run(
             [sys.executable, "-m", "autoopt", *words], cwd=folder, capture_output=True, text=True, check=False
         )
-        told: dict[str, Any] = {"seconds": time.monotonic() - began, "environment": environment()}
+        reported: dict[str, Any] = {"seconds": time.monotonic() - began, "environment": environment()}
         if done.returncode != 0:
-            return {**told, "failed": done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]}
+            return {**reported, "failed": done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]}
         if "optimize" in ask.command:
-            return {**told, **of_result(ask, Result.model_validate_json((out / "result.json").read_text()))}
+            return {**reported, **of_result(ask, Result.model_validate_json((out / "result.json").read_text()))}
         profile = Profile.model_validate_json((out / "profile.json").read_text())
         drift = profile.drift.told() if profile.drift is not None else ()
-        return {**told, "said": list(drift), "found": any(word in " ".join(drift) for word in ask.wanted)}
+        return {**reported, "said": list(drift), "found": any(word in " ".join(drift) for word in ask.wanted)}
 
 
 def of_result(ask: Ask, result: Result) -> dict[str, Any]:

@@ -87,7 +87,7 @@ class SimulatedCase:
 
 def _made(case: SimulatedCase, name: str, gain: float, rng: np.random.Generator) -> Strategy:
     error = float(rng.standard_normal())
-    told = max(gain, 1.0) * math.exp(abs(0.1 * error))
+    reported = max(gain, 1.0) * math.exp(abs(0.1 * error))
     tried = gain * math.exp(0.03 * error)
 
     class Made(Strategy):
@@ -105,7 +105,7 @@ def _made(case: SimulatedCase, name: str, gain: float, rng: np.random.Generator)
                 return None
             if name in TRIED:
                 return Estimate(value=tried, low=0.94 * tried, high=1.06 * tried, n=3, kind=EstimateKind.TRIED)
-            return Estimate(value=told, low=1.0, high=1.2 * told, n=1)
+            return Estimate(value=reported, low=1.0, high=1.2 * reported, n=1)
 
         def companions(self, known: Case, setting: JsonDict) -> list[Change]:
             other = case.companions.get(name)

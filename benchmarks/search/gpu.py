@@ -189,7 +189,7 @@ def trained(
 
 
 def _row(row: JsonDict) -> str:
-    told = ", ".join(
+    text = ", ".join(
         f"{' + '.join(trial['strategies'])} ({trial['minute']:.1f})"
         for trial in row["trials"]
         if trial["verdict"] == "kept"
@@ -199,7 +199,7 @@ def _row(row: JsonDict) -> str:
     looked = len({name for trial in row["trials"] for name in trial["strategies"]})
     took = f"{row['budget'] / 60:g} | {row['seconds'] / 60:.1f}"
     head = f"| {row['case']} | {row['start_seconds']:g} s | {row['noise']} | {took} | {looked} | {len(row['decided'])}"
-    return f"{head} | {told} | {plan} | {share} |\n"
+    return f"{head} | {text} | {plan} | {share} |\n"
 
 
 def main() -> None:

@@ -31,7 +31,7 @@ def row(directory: Path) -> list[str]:
     found = until_gains(kept(records))
     decided = result.get("decided")
     speedup = result.get("speedup") or {}
-    told = speedup.get("time_to_target") or speedup.get("throughput")
+    reported = speedup.get("time_to_target") or speedup.get("throughput")
     changes = result["best"]["plan"]["changes"]
     return [
         directory.name,
@@ -43,7 +43,7 @@ def row(directory: Path) -> list[str]:
             for open_ in (0, 1)
         ),
         _seconds(max((record["at"] for record in records if "at" in record), default=None)),
-        f"{told['value']:.2f}x [{told['low']:.2f}, {told['high']:.2f}]" if told and changes else "-",
+        f"{reported['value']:.2f}x [{reported['low']:.2f}, {reported['high']:.2f}]" if reported and changes else "-",
         ("yes" if speedup.get("end_to_end_verified") else "no") if changes else "-",
     ]
 

@@ -136,8 +136,8 @@ def sessions(repeats: int) -> list[dict[str, Any]]:
         for known in (2, 3, 4):
             means = math.log(SPEED) + scatter * rng.standard_normal((repeats, known + 1))
             means += 0.05 / math.sqrt(2) * rng.standard_normal(means.shape)
-            told = [next_session(list(row[:-1])) for row in means]
-            held = [one.low <= math.exp(row[-1]) <= one.high for one, row in zip(told, means, strict=True)]
+            reported = [next_session(list(row[:-1])) for row in means]
+            held = [one.low <= math.exp(row[-1]) <= one.high for one, row in zip(reported, means, strict=True)]
             found.append({"scatter": scatter, "sessions": known, "coverage": float(np.mean(held))})
     return found
 

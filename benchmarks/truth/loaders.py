@@ -90,14 +90,14 @@ def run(case: Case, seed: int) -> dict[str, Any]:
 def summary(case: Case, seeds: int) -> dict[str, Any]:
     """Decisions over many seeds, and how often the interval holds the truth."""
     runs = [run(case, seed) for seed in range(seeds)]
-    told = [one for one in runs if one["value"] is not None]
+    reported = [one for one in runs if one["value"] is not None]
     return {
         **vars(case),
         "runs": seeds,
         "accepted": sum(one["decision"] == Decision.ACCEPT for one in runs),
         "undecided": sum(one["decision"] == Decision.INCONCLUSIVE for one in runs),
-        "median": float(np.median([one["value"] for one in told])) if told else None,
-        "covered": sum(one["low"] <= case.gain <= one["high"] for one in told),
+        "median": float(np.median([one["value"] for one in reported])) if reported else None,
+        "covered": sum(one["low"] <= case.gain <= one["high"] for one in reported),
         "seconds": float(np.median([one["seconds"] for one in runs])),
     }
 

@@ -104,8 +104,8 @@ def measure(what: str, spread: str, kind: str, runs: int) -> dict[str, Any]:
         "headline": [row["headline"] for row in rows],
         **{name: [one for row in rows for one in row[name]] for name in ("selected", "again", "changes", "all_trials")},
     }
-    told = {name: _summary([one for one in found if one is not None]) for name, found in figures.items()}
-    covered = [told[name]["covered"] for name in ("headline", "changes", "again") if told[name]["count"]]
+    reported = {name: _summary([one for one in found if one is not None]) for name, found in figures.items()}
+    covered = [reported[name]["covered"] for name in ("headline", "changes", "again") if reported[name]["count"]]
     return {
         "rule": RULES[what],
         "settings": {"budget": BUDGET, "step": STEP, "calm": CALM, "jumpy": JUMPY, "candidates": CANDIDATES},
@@ -117,7 +117,7 @@ def measure(what: str, spread: str, kind: str, runs: int) -> dict[str, Any]:
         "runs_with_a_placebo_ever_kept": sum(row["placebos_ever_kept"] > 0 for row in rows),
         "candidates_tried": fmean(row["tried"] for row in rows),
         "attained": fmean(row["attained"] for row in rows) if what == "effects" else None,
-        "figures": told,
+        "figures": reported,
         "holds": with_any <= MOST_KEPT * runs
         and (what == "placebos" or all(share >= LEAST_COVERED for share in covered)),
         "seconds": time.monotonic() - began,

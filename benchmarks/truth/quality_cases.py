@@ -216,9 +216,9 @@ def price(progress: Callable[[str], None]) -> list[dict[str, Any]]:
                 "measured": {"value": ratio, "low": low, "high": high, "seeds": PRICE_SEEDS},
             }
         )
-        told = f"{worst.penalty.value:.3f} [{worst.penalty.low:.3f}, {worst.penalty.high:.3f}]"
+        text = f"{worst.penalty.value:.3f} [{worst.penalty.low:.3f}, {worst.penalty.high:.3f}]"
         progress(
-            f"{build.__name__}, error {worst.error:.2f}: predicted {told}, measured {ratio:.3f} [{low:.3f}, {high:.3f}]"
+            f"{build.__name__}, error {worst.error:.2f}: predicted {text}, measured {ratio:.3f} [{low:.3f}, {high:.3f}]"
         )
     return rows
 

@@ -139,12 +139,12 @@ def adversarial(model: Any, batch: Any) -> torch.Tensor:
     """Both losses in one step: the generator's gradient passes a discriminator that is held."""
     real = batch[0]
     fake = model.generator(torch.sin(real[:, :8] * 17.0))  # noise that the batch determines
-    told, seen = model.discriminator(real), model.discriminator(fake.detach())
+    reported, seen = model.discriminator(real), model.discriminator(fake.detach())
     held = {name: value.detach() for name, value in model.discriminator.named_parameters()}
     fooled = torch.func.functional_call(model.discriminator, held, (fake,))
-    ones, zeros = torch.ones_like(told), torch.zeros_like(told)
+    ones, zeros = torch.ones_like(reported), torch.zeros_like(reported)
     score = F.binary_cross_entropy_with_logits
-    return score(told, ones) + score(seen, zeros) + score(fooled, ones)
+    return score(reported, ones) + score(seen, zeros) + score(fooled, ones)
 
 
 def discrimination(model: Any, batches: Iterable[Any]) -> dict[str, float]:
@@ -201,8 +201,8 @@ def images_8() -> Workload:
 
 def by_probabilities(model: nn.Module, batch: Any, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """A loss of probabilities, each class by itself, of large logits; rounding them to 0 and 1 leaves no gradient."""
-    told, wanted = torch.sigmoid(40 * model(batch[0])).to(dtype), F.one_hot(batch[1], CLASSES).to(dtype)
-    right, wrong = torch.log(told.clamp(min=1e-6)), torch.log((1 - told).clamp(min=1e-6))
+    reported, wanted = torch.sigmoid(40 * model(batch[0])).to(dtype), F.one_hot(batch[1], CLASSES).to(dtype)
+    right, wrong = torch.log(reported.clamp(min=1e-6)), torch.log((1 - reported).clamp(min=1e-6))
     return -(wanted * right + (1 - wanted) * wrong).mean().float()
 
 

@@ -99,8 +99,8 @@ def main(runs: int = 100) -> None:
                 document = load(path)
                 document.setdefault("several", {})[f"{what}, {spread}, {kind}"] = found
                 save(path, document)
-                told = {key: found[key] for key in ("pairs", "at_once", "holds")}
-                sys.stdout.write(f"{what}, {spread}, {kind}: {json.dumps(told)}\n")
+                reported = {key: found[key] for key in ("pairs", "at_once", "holds")}
+                sys.stdout.write(f"{what}, {spread}, {kind}: {json.dumps(reported)}\n")
                 sys.stdout.flush()
 
 

@@ -332,7 +332,7 @@ def with_plan(known: Path, changes: Changes) -> Record:
     from autoopt.records import Plan
     from autoopt.records.reading import read_result
     from autoopt.registry import load_strategies
-    from autoopt.script.sayable import unsayable
+    from autoopt.script.applicable import unsayable
 
     sites, registry = read_result(known).sites, load_strategies()
     assert sites is not None, "it is a script"

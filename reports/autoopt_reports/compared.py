@@ -92,25 +92,27 @@ def _side(side: ComparedSide) -> str:
 
 def facts(found: Compared) -> list[tuple[str, str]]:
     """Title and text of what is said of the comparison as a whole."""
-    told = [
+    reported = [
         ("Answer", f"{ANSWERS[found.answer]}: {found.reason}"),
         ("Speedup of a step", _ratio(found.throughput)),
         (f"Speedup of the planned run ({found.planned_steps} steps)", _ratio(found.planned_run)),
         ("Quality", f"{found.learning.level}: {found.learning.detail or 'not tested'}"),
     ]
     if found.metric_note:
-        told.append(("Metric", f"not measured: {found.metric_note}"))
+        reported.append(("Metric", f"not measured: {found.metric_note}"))
     if found.requirement is not None:
         verdict = "holds" if found.requirement.holds else "does not hold"
-        told.append(("Required", f"{found.requirement.text}: {verdict}"))
+        reported.append(("Required", f"{found.requirement.text}: {verdict}"))
     if found.ledger is not None:
-        told.append(("Ledger", f"comparison {found.ledger.ask}: {_ledger(found.ledger)}"))
+        reported.append(("Ledger", f"comparison {found.ledger.ask}: {_ledger(found.ledger)}"))
     machine = found.environment
     if machine is not None:
-        told.append(("Machine", f"{machine.device_name or machine.device}, torch {machine.torch}, seed {found.seed}"))
+        reported.append(
+            ("Machine", f"{machine.device_name or machine.device}, torch {machine.torch}, seed {found.seed}")
+        )
     if found.command:
-        told.append(("Command", found.command))
-    return told + [("Warning", warning) for warning in found.warnings]
+        reported.append(("Command", found.command))
+    return reported + [("Warning", warning) for warning in found.warnings]
 
 
 def markdown(found: Compared) -> str:

@@ -185,8 +185,8 @@ def profile_summary(profile: Profile, console: Console, report: Path | None = No
     for warning in view.warnings:
         console.print(Text.assemble((" ! ", "bold yellow"), str(warning)))
     _advice(console, view.advice)
-    for told in profile.drift.told() if profile.drift is not None else ():
-        _say(console, told)
+    for reported in profile.drift.told() if profile.drift is not None else ():
+        _say(console, reported)
     console.print()
     _command(console, "Search and measure", view.next_command)
     if report is not None:

@@ -41,8 +41,8 @@ def draw(state: State, elapsed: float, budget: float, width: int, height: int) -
     parts.append(_panel(_trials(state, elapsed, inner, rows), "trials", width))
     if state.warnings:
         count = len(state.warnings)
-        told = f" {count} warning{'s' if count != 1 else ''}, the last: {name(state.warnings[-1], 120)}"
-        parts.append(Text(fit(told, width), style="yellow"))
+        text = f" {count} warning{'s' if count != 1 else ''}, the last: {name(state.warnings[-1], 120)}"
+        parts.append(Text(fit(text, width), style="yellow"))
     elif state.notes:
         parts.append(Text(fit(f" {name(state.notes[-1], 120)}", width), style="dim"))
     parts.append(Text(fit(KEYS, width), style="dim"))
@@ -198,8 +198,8 @@ def _row(place: int, mark: str, change: str, outcome: str, verdict: str, width: 
 
 def trial_line(trial: Trial, width: int, has_target: bool = True) -> Text:
     verdict, style = trial.verdict.value.replace("_", " "), STYLES.get(trial.verdict, "dim")
-    told = trial_change(trial), trial_outcome(trial, has_target)
-    return _row(trial.id, MARKS[trial.verdict], *told, verdict, width, style)
+    reported = trial_change(trial), trial_outcome(trial, has_target)
+    return _row(trial.id, MARKS[trial.verdict], *reported, verdict, width, style)
 
 
 def _running(state: State, elapsed: float, width: int) -> Text:
@@ -211,6 +211,6 @@ def _running(state: State, elapsed: float, width: int) -> Text:
     else:
         outcome = f"predicted {units.ratio(started.predicted)}" if started.predicted is not None else "no prediction"
     note = f"{name(progress.note, 24).text} " if progress is not None and progress.note else ""
-    told = f"{note}{clock_text(elapsed - running.since)}"[-24:]
+    reported = f"{note}{clock_text(elapsed - running.since)}"[-24:]
     change = change_name(started.strategy, started.setting, started.companions, 60).text
-    return _row(started.id, "▶", change, outcome, told, width, "bold")
+    return _row(started.id, "▶", change, outcome, reported, width, "bold")

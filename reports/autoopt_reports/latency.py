@@ -78,7 +78,7 @@ def facts(found: Latency) -> list[tuple[str, str]]:
     """Title and text of what is said of the whole."""
     size = ", ".join(f"{n} ({100 * share:g} %)" for n, share in found.batch.items())
     lengths = ", ".join(f"{n} ({100 * share:g} %)" for n, share in found.lengths.items())
-    told = [
+    reported = [
         ("Why", found.reason),
         ("Limit", f"P95 {milliseconds(found.limit_seconds)}" if found.limit_seconds else "none was given"),
         ("Quality", f"at most {100 * found.max_drop:g} % of {found.metric}, on {found.validation_samples} samples"),
@@ -91,11 +91,13 @@ def facts(found: Latency) -> list[tuple[str, str]]:
     ]
     machine = found.environment
     if machine is not None:
-        told.append(("Machine", f"{machine.device_name or machine.device}, torch {machine.torch}, seed {found.seed}"))
-    told.append(("Measured in", f"{units.duration(found.seconds)} of {units.duration(found.budget_seconds)}"))
+        reported.append(
+            ("Machine", f"{machine.device_name or machine.device}, torch {machine.torch}, seed {found.seed}")
+        )
+    reported.append(("Measured in", f"{units.duration(found.seconds)} of {units.duration(found.budget_seconds)}"))
     if found.acceptance is not None:
-        told.append(("Acceptance test, without autoopt", f"{_passed(found)}: {found.acceptance.command}"))
-    return told + [("Warning", warning) for warning in found.warnings]
+        reported.append(("Acceptance test, without autoopt", f"{_passed(found)}: {found.acceptance.command}"))
+    return reported + [("Warning", warning) for warning in found.warnings]
 
 
 Row = tuple[str, tuple[str, ...]]

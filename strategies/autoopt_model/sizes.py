@@ -76,8 +76,8 @@ def survey(live: Any) -> Setting:
         if values:
             sizes.append({"name": name, "whole": value, "values": values})
     if not sizes:
-        told = "; ".join(f"{name}: {why}" for name, why in refused.items())
-        return {"reason": f"no parameter of build() is a size of the model alone: {told}"}
+        text = "; ".join(f"{name}: {why}" for name, why in refused.items())
+        return {"reason": f"no parameter of build() is a size of the model alone: {text}"}
     sizes.sort(key=lambda size: min(work for _, _, work in size["values"].values()))
     return {"build": build.spec, "parameters": whole.parameters, "sizes": sizes[:MOST_SIZES], "refused": refused}
 

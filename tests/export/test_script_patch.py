@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from autoopt.export.script_patch import patch_of, placed
 from autoopt.records import Change, Place, Plan, Site, Sites
-from autoopt.script.sayable import unsayable
+from autoopt.script.applicable import inapplicable
 from autoopt.setup import Setup
 from scripted import BF16, COMPILE, FP16, PLAIN, REGISTRY, THREADS, WORKERS, changed_lines, patched, sites_in
 
@@ -363,7 +363,7 @@ def test_gradients_in_fewer_bytes_are_a_hook_below_the_call(tmp_path: Path) -> N
     ],
 )
 def test_what_can_be_said_of_processes(tmp_path: Path, changed: dict[str, bool], reason: str | None) -> None:
-    found = unsayable(Setup().with_distributed(**changed), sites_in(tmp_path, WRAPPED, model=MODEL))
+    found = inapplicable(Setup().with_distributed(**changed), sites_in(tmp_path, WRAPPED, model=MODEL))
     assert found is None if reason is None else reason in (found or "")
-    plain = unsayable(Setup().with_distributed(bucket_view=True), sites_in(tmp_path, PLAIN))
+    plain = inapplicable(Setup().with_distributed(bucket_view=True), sites_in(tmp_path, PLAIN))
     assert plain == "the script was not seen to make a DistributedDataParallel"

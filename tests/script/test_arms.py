@@ -14,9 +14,9 @@ from autoopt.export.script_patch import placed
 from autoopt.records import Change, Plan, Site, Sites
 from autoopt.records.messages import TrainingRun
 from autoopt.registry import load_strategies
+from autoopt.script.applicable import inapplicable
 from autoopt.script.execute import run_with_plan
 from autoopt.script.metric import name_of
-from autoopt.script.sayable import unsayable
 from autoopt.script.view import LINKED_FROM, open_view
 from autoopt.search.accept.trainings import Turns
 from autoopt.search.compare.arm import TrialArm
@@ -214,20 +214,20 @@ def test_a_file_that_a_patch_adds_is_imported_by_the_patched_script(
 
 
 def test_what_cannot_be_put_on_from_outside_says_so(start_script: StartScript, sites: Sites) -> None:
-    assert unsayable(Setup().with_loader(num_workers=2), sites) is None
-    assert "build()" in str(unsayable(Setup().with_step(abs), sites))
+    assert inapplicable(Setup().with_loader(num_workers=2), sites) is None
+    assert "build()" in str(inapplicable(Setup().with_step(abs), sites))
     larger = Setup().with_batch(size=32)
-    assert "sets its own seed" in str(unsayable(larger, sites))
+    assert "sets its own seed" in str(inapplicable(larger, sites))
     unseeded = sites.model_copy(update={"seeded": False})
-    assert unsayable(larger, unseeded) is None
-    assert "lines of its own" in str(unsayable(Setup().with_batch(size=32, warmup_steps=3), unseeded))
+    assert inapplicable(larger, unseeded) is None
+    assert "lines of its own" in str(inapplicable(Setup().with_batch(size=32, warmup_steps=3), unseeded))
     schedule = Site(kind="scheduler", file="a.py", line=1, end_line=1)
     scheduled = unseeded.model_copy(update={"sites": (*unseeded.sites, schedule)})
-    assert "schedule" in str(unsayable(larger, scheduled))
-    assert "evaluate" in str(unsayable(Setup().with_evaluation(num_workers=1), Sites(command=("x",), cwd="/")))
-    assert "no DataLoader" in str(unsayable(Setup().with_loader(num_workers=2), Sites(command=("x",), cwd="/")))
+    assert "schedule" in str(inapplicable(larger, scheduled))
+    assert "evaluate" in str(inapplicable(Setup().with_evaluation(num_workers=1), Sites(command=("x",), cwd="/")))
+    assert "no DataLoader" in str(inapplicable(Setup().with_loader(num_workers=2), Sites(command=("x",), cwd="/")))
     compiled = Sites(command=("x",), cwd="/", sites=(Site(kind="compile", file="a.py", line=1, end_line=1),))
-    assert "compiles already" in str(unsayable(Setup().with_compile(), compiled))
+    assert "compiles already" in str(inapplicable(Setup().with_compile(), compiled))
     with pytest.raises(AutooptError, match="autoopt apply writes them"):
         start_script("plain.py", "100000", sites=sites, plan=plan("accumulation", size=8, accumulation=2), fresh=True)
 

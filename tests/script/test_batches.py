@@ -16,10 +16,10 @@ from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFe
 from autoopt.benchmark.seeding import seed_everything
 from autoopt.records import Change, Plan, Site, Sites
 from autoopt.script import draws
+from autoopt.script.applicable import inapplicable, without_loader
 from autoopt.script.applying import UnblockedMoves
 from autoopt.script.draws import _GENERATORS as GENERATORS
 from autoopt.script.draws import draw_anew, own_draws
-from autoopt.script.sayable import unsayable, without_loader
 from autoopt.search.compare.arm import TrialArm
 from autoopt.search.planner import Choice, build_queue
 from autoopt.setup import Setup
@@ -41,7 +41,7 @@ def test_a_strategy_of_the_loader_says_where_a_script_without_one_gets_its_batch
     for name in ("workers", "prepared_samples", "pin_memory"):
         assert told[name] == wanted, name
     assert not any("Dataset" in reason for name, reason in told.items())
-    assert unsayable(REGISTRY.fold(Plan(changes=(Change(strategy="workers", setting={"num_workers": 2}),))), sites)
+    assert inapplicable(REGISTRY.fold(Plan(changes=(Change(strategy="workers", setting={"num_workers": 2}),))), sites)
     assert without_loader(Setup(), sites) is None
 
 

@@ -9,7 +9,7 @@ import pytest
 from autoopt.export.script_patch import placed
 from autoopt.records import Change, Plan, Sites
 from autoopt.registry import load_strategies
-from autoopt.script.sayable import marks_steps, own_setup
+from autoopt.script.applicable import marks_steps, own_setup
 from tests.script.conftest import StartScript, sites_of
 
 REPLAYED = Change(strategy="compile", setting={"mode": "reduce-overhead"})

@@ -11,7 +11,7 @@ import pytest
 
 from autoopt.export.script_patch import placed
 from autoopt.records import Change, Plan, Sites
-from autoopt.script.sayable import unsayable
+from autoopt.script.applicable import inapplicable
 from scripted import REGISTRY
 from tests.script.conftest import StartScript, sites_of
 
@@ -28,7 +28,7 @@ def changes(sites: Sites) -> Iterator[tuple[Change, dict[str, str]]]:
             continue
         change = Change(strategy=name, setting=strategy.example.setting)
         plan = Plan(changes=(change,))
-        if unsayable(REGISTRY.fold(plan), sites, patched=True) is None:
+        if inapplicable(REGISTRY.fold(plan), sites, patched=True) is None:
             found = placed(sites, plan, REGISTRY, "cpu")
             if found.patch.diff:
                 yield change, found.texts

@@ -102,7 +102,7 @@ def test_a_setting_that_the_plan_had_before_comes_back(tmp_path: Path) -> None:
     state = stack(one, {"strong": Part(0.34), "workers": Part(0.02)})
     two, four = (Change(strategy="workers", setting={"number": number}) for number in (2, 4))
     state.incumbent = state.incumbent.with_change(four)
-    state.before_stack = Plan(changes=(two,))
+    state.before_combined = Plan(changes=(two,))
     take_apart(one.context, state, one.clock() + 900.0)
     assert state.incumbent.setting("workers") == {"number": 2}
 

@@ -11,8 +11,8 @@ from autoopt.options import Options
 from autoopt.records import Change, Plan
 from autoopt.registry import load_strategies
 from autoopt.search.baseline import benchmark, described
+from autoopt.search.combined import combined
 from autoopt.search.planner import Choice, build_queue, candidate_plan
-from autoopt.search.stack import stacked
 from autoopt.testing.fakes import NoiseModel
 from autoopt.testing.strategies import sample_case
 from simulated import World, product, strategy
@@ -55,7 +55,7 @@ def test_a_stack_holds_the_better_of_two_that_exclude_each_other(tmp_path: Path)
             bar=lambda n: 1.0,
         )
 
-    found = stacked(state, registry, [seen("two"), seen("one"), seen("three")])
+    found = combined(state, registry, [seen("two"), seen("one"), seen("three")])
     assert found is not None
     assert {change.strategy for change in found.changes} == {"two", "three"}
     assert set(found.plan.names()) == {"two", "three"}

@@ -107,6 +107,6 @@ def test_load_that_begins_after_the_control_makes_the_result_a_busy_machines() -
     )
     state.control = AAControl(noise=GOOD, comparison=idle)
     assert state.noise_throughout.foreign_cores == 0.0
-    state.looks.append(loaded)
+    state.screenings.append(loaded)
     assert state.noise_throughout.foreign_cores == pytest.approx(0.6)
     assert state.noise_throughout.busy

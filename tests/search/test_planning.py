@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from autoopt.records import Change, Estimate, EstimateKind, JsonDict, Plan, Sites, Trial, Verdict
 from autoopt.registry import Registry, Source, load_strategies
 from autoopt.search.budget_allocation import KEPT_BACK_AT_MOST, BudgetAllocation
+from autoopt.search.confirmations import Costs
 from autoopt.search.first_process import opportunities
 from autoopt.search.planner import Choice, build_queue, by_promise
-from autoopt.search.proofs import Costs
 from autoopt.search.screened import Screened, outstanding
 from autoopt.setup import Setup
 from autoopt.simplify.pipeline import Pipeline
@@ -56,7 +56,7 @@ def test_a_faster_plan_needs_less_time_at_the_end_and_never_half_the_budget(
 
 
 def seen(name: str, gain: float, error: float = 0.05, stage: str = "forward") -> Screened:
-    candidate: Any = SimpleNamespace(strategy=SimpleNamespace(name=name, stages=(stage,)), stacked=False)
+    candidate: Any = SimpleNamespace(strategy=SimpleNamespace(name=name, stages=(stage,)), combined=False)
     trial: Any = SimpleNamespace(id=1)
     return Screened(candidate, trial, log(gain), error)
 
@@ -98,9 +98,11 @@ def test_it_is_kept_before_the_rest_has_a_look_and_the_rest_is_found_on_it(tmp_p
     )
     outcome = made.go()
     assert set(outcome.best.plan.names()) == {"huge", "small", "late"}
-    looks = [(look.incumbent.plan.names(), look.candidate.plan.names()) for look in outcome.state.looks]
-    assert looks.index(((), ("huge",))) == len([one for one in looks if one[0] == ()]) - 1
-    assert (("huge",), ("huge", "late")) in looks
+    screenings = [
+        (screening.incumbent.plan.names(), screening.candidate.plan.names()) for screening in outcome.state.screenings
+    ]
+    assert screenings.index(((), ("huge",))) == len([one for one in screenings if one[0] == ()]) - 1
+    assert (("huge",), ("huge", "late")) in screenings
     kept = [trial.strategy for trial in outcome.state.trials if trial.verdict is Verdict.KEPT]
     assert kept[0] == "huge"
 
@@ -126,7 +128,7 @@ def test_all_that_predictions_promise_has_the_first_look(tmp_path: Path) -> None
     noise = NoiseModel("normal", process_sd=0.01)
     made = World(tmp_path, *map(told, speeds), speed=product(speeds), noise=noise, budget=300.0)
     outcome = made.go()
-    assert outcome.state.looks[0].candidate.plan.names() == ("one", "two", "three")
+    assert outcome.state.screenings[0].candidate.plan.names() == ("one", "two", "three")
     assert outcome.best.plan.names() == ("one", "two", "three")
     kept = [trial for trial in outcome.state.trials if trial.verdict is Verdict.KEPT]
     assert len(kept) == 1

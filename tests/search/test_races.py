@@ -240,11 +240,11 @@ def test_trials_on_eight_places_take_an_eighth_of_the_time() -> None:
     """Each takes as long as the next, within what blocks round to: only the first start on each place is on top."""
     machine = FakeMachine(behave=lambda plan: Behaviour(startup_seconds=0.5), noise=NoiseModel("quiet"))
     race, _ = race_of(machine, 8)
-    looks, began = [Expected(plan, TimeLimits()) for plan in PLANS], machine.clock.now
+    screenings, began = [Expected(plan, TimeLimits()) for plan in PLANS], machine.clock.now
     seconds = 0.0
-    for number, look in enumerate(looks):
-        race.expect(looks[number:], Noise())
-        seconds += race.look(look.plan, Noise()).seconds
+    for number, screening in enumerate(screenings):
+        race.expect(screenings[number:], Noise())
+        seconds += race.screen(screening.plan, Noise()).seconds
     efficiency = seconds / (8 * (machine.clock.now - began))
     race.close()
     assert efficiency > 0.95
@@ -257,7 +257,7 @@ def test_what_was_not_expected_is_measured_when_it_is_asked_for() -> None:
     race, workers = race_of(machine, 2)
     race.expect([Expected(PLANS[0], TimeLimits())], Noise())
     for number in (1, 0):
-        found = race.look(PLANS[number], Noise())
+        found = race.screen(PLANS[number], Noise())
         assert found.estimate is not None
         assert found.estimate.value == pytest.approx(1.0 + number)
     race.close()
@@ -283,9 +283,9 @@ def test_a_lost_machine_is_told_when_its_look_is_asked_for_and_the_look_is_measu
     race._races[0]._start = race._races[1]._start = start
     race.expect([Expected(plan, TimeLimits()) for plan in PLANS[:2]], Noise())
     with pytest.raises(NodeLost):
-        race.look(PLANS[0], Noise())
-    assert race.look(PLANS[0], Noise()).estimate is not None
-    assert race.look(PLANS[1], Noise()).estimate is not None
+        race.screen(PLANS[0], Noise())
+    assert race.screen(PLANS[0], Noise()).estimate is not None
+    assert race.screen(PLANS[1], Noise()).estimate is not None
     race.close()
     assert not machine.alive
 
@@ -392,7 +392,7 @@ def test_a_failed_candidate_beside_others_is_a_verdict_on_it_alone() -> None:
     machine = FakeMachine(behave=behave, noise=NoiseModel("quiet"))
     race, _ = race_of(machine, 3)
     race.expect([Expected(plan, TimeLimits()) for plan in PLANS[:4]], Noise())
-    found = [race.look(plan, Noise()) for plan in PLANS[:4]]
+    found = [race.screen(plan, Noise()) for plan in PLANS[:4]]
     race.close()
     assert [seen.failure is not None for seen in found] == [False, False, True, False]
 

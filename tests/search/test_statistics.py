@@ -105,8 +105,8 @@ def test_bounds_hold_at_all_looks_with_little_known_of_processes() -> None:
         tau = min(between.sd * (between.dof / rng.chisquare(between.dof)) ** 0.5, 0.2)
         errors = rng.uniform(0.03, 0.09, 8)
         values = list(rng.normal(0.4, np.sqrt(tau**2 + errors**2)))
-        looks = [TwoLevel(values[:n], list(errors[:n]), between) for n in range(1, 9)]
-        wrong += any(level.above(0.4, 0.05) or level.below(0.4, 0.05) for level in looks)
+        screenings = [TwoLevel(values[:n], list(errors[:n]), between) for n in range(1, 9)]
+        wrong += any(level.above(0.4, 0.05) or level.below(0.4, 0.05) for level in screenings)
     assert wrong <= 0.05 * 300 + 2 * (0.05 * 0.95 * 300) ** 0.5
     assert wrong > 0, "a check that cannot fail: bounds this wide tell nothing"
 
@@ -119,8 +119,8 @@ def test_the_one_sided_question_errs_no_more_often_than_it_may(mu: float) -> Non
         tau = min(between.sd * (between.dof / rng.chisquare(between.dof)) ** 0.5, 0.2)
         errors = rng.uniform(0.03, 0.09, 8)
         values = list(rng.normal(mu, np.sqrt(tau**2 + errors**2)))
-        looks = [TwoLevel(values[:n], list(errors[:n]), between) for n in range(1, 9)]
-        wrong += any(level.surely_above(0.4, 0.05) for level in looks)
+        screenings = [TwoLevel(values[:n], list(errors[:n]), between) for n in range(1, 9)]
+        wrong += any(level.surely_above(0.4, 0.05) for level in screenings)
     assert wrong <= 0.05 * 300 + 2 * (0.05 * 0.95 * 300) ** 0.5
 
 

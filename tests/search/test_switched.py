@@ -46,7 +46,7 @@ def machine(
     return FakeMachine(behave=behave, noise=noise or NoiseModel("quiet"), seed=seed)
 
 
-def looks(
+def screenings(
     on: FakeMachine, names: list[str], seed: int = 0, seconds: float = 1e6, deadline: float = 1e6
 ) -> list[Comparison | None]:
     contest = Contest(
@@ -88,7 +88,7 @@ def watch(on: FakeMachine, tell: Callable[[tuple[str, ...]], None]) -> None:
 def test_one_start_serves_all_candidates_and_the_truth_is_seen() -> None:
     speeds = {"faster": 1.3, "same": 1.0, "slower": 0.7}
     on = machine(speeds)
-    for name, seen in zip(speeds, looks(on, list(speeds)), strict=True):
+    for name, seen in zip(speeds, screenings(on, list(speeds)), strict=True):
         assert seen is not None
         assert seen.mode == "switched"
         assert seen.estimate is not None
@@ -97,12 +97,12 @@ def test_one_start_serves_all_candidates_and_the_truth_is_seen() -> None:
     other = machine(speeds)
     with closing(Race(other.start, Plan(), Rule(), clock=other.clock, rng=np.random.default_rng(0))) as race:
         for name in speeds:
-            race.look(plan(name), NOISE)
+            race.screen(plan(name), NOISE)
     assert on.clock() < 0.7 * other.clock()
 
 
 def test_a_look_never_accepts_and_refuses_what_is_plainly_slow() -> None:
-    faster, slower = looks(machine({"faster": 1.5, "slower": 0.6}), ["faster", "slower"])
+    faster, slower = screenings(machine({"faster": 1.5, "slower": 0.6}), ["faster", "slower"])
     assert faster is not None
     assert slower is not None
     assert faster.decision is Decision.INCONCLUSIVE
@@ -115,11 +115,11 @@ def errors(kind: str, runs: int = 40) -> float:
     for seed in range(runs):
         on = machine({"candidate": 1.1}, NoiseModel("normal", block_sd=0.03, process_sd=0.06), seed=seed)
         if kind == "one process":
-            seen = looks(on, ["candidate"], seed)[0]
+            seen = screenings(on, ["candidate"], seed)[0]
         else:
             race = Race(on.start, Plan(), Rule(max_seconds=60), clock=on.clock, rng=np.random.default_rng(seed))
             with closing(race):
-                seen = race.look(plan("candidate"), NOISE)
+                seen = race.screen(plan("candidate"), NOISE)
         assert seen is not None
         assert seen.estimate is not None
         found.append(math.log(seen.estimate.value / 1.1))
@@ -132,7 +132,7 @@ def test_what_makes_a_process_faster_than_another_cancels() -> None:
 
 def test_a_drift_of_the_machine_cancels() -> None:
     on = machine({"candidate": 1.1}, NoiseModel("drifting", block_sd=0.001))
-    seen = looks(on, ["candidate"])[0]
+    seen = screenings(on, ["candidate"])[0]
     assert seen is not None
     assert seen.estimate is not None
     assert seen.estimate.value == pytest.approx(1.1, rel=0.02)
@@ -143,7 +143,7 @@ def test_one_that_fails_or_is_not_finite_takes_nothing_from_the_others() -> None
     on = machine(speeds, fails=TrialFailed("error", "no such kernel"))
     usual = on.behave
     on.behave = lambda given: replace(usual(given), loss=lambda _: None if "nan" in given.names() else 1.0)
-    a, fails, nan, b = looks(on, list(speeds))
+    a, fails, nan, b = screenings(on, list(speeds))
     assert (fails, nan) == (None, None), "looks of their own tell what they are"
     for name, seen in (("a", a), ("b", b)):
         assert seen is not None
@@ -172,7 +172,7 @@ def test_one_that_ends_the_process_leaves_the_others_another_one() -> None:
         return arm
 
     on.start = fragile
-    a, crashes, b = looks(on, list(speeds))
+    a, crashes, b = screenings(on, list(speeds))
     assert crashes is None
     assert a is not None
     assert b is not None
@@ -181,19 +181,19 @@ def test_one_that_ends_the_process_leaves_the_others_another_one() -> None:
 
 def test_an_incumbent_that_cannot_start_is_left_to_the_looks_that_say_so() -> None:
     on = FakeMachine(behave=lambda _: replace(BASE, fails=TrialFailed("error", "gone")), noise=NoiseModel("quiet"))
-    assert looks(on, ["a"]) == [None]
+    assert screenings(on, ["a"]) == [None]
 
 
 def test_the_deadline_ends_a_visit_and_what_was_not_seen_is_not_told() -> None:
     on = machine({"a": 1.2})
-    assert looks(on, ["a"], deadline=BASE.startup_seconds + 1.5) == [None]
+    assert screenings(on, ["a"], deadline=BASE.startup_seconds + 1.5) == [None]
 
 
 def test_a_process_that_was_started_gets_the_fewest_rounds_that_count() -> None:
     """Past the time it goes on where that takes no longer than what was spent already."""
     on = machine({"a": 1.2})
     seconds = BASE.startup_seconds + 1.0
-    (seen,) = looks(on, ["a"], seconds=seconds)
+    (seen,) = screenings(on, ["a"], seconds=seconds)
     assert seen is not None
     assert len(seen.pairs[0].block_log_ratios) == MIN_BLOCKS
     assert on.clock() > seconds
@@ -203,7 +203,7 @@ def test_orders_are_reversed_so_that_none_is_always_first() -> None:
     on = machine({"a": 1.0, "b": 1.0, "c": 1.0}, NoiseModel("normal", block_sd=0.05))
     asked = list[str]()
     watch(on, asked.extend)
-    looks(on, ["a", "b", "c"])
+    screenings(on, ["a", "b", "c"])
     names = [name for name in asked if name]
     assert names[3:6] == names[2::-1]
     assert max(names.count(name) for name in "abc") <= MOST_ROUNDS

@@ -40,7 +40,7 @@ def test_many_are_seen_in_the_time_of_one_start_and_the_truth_is_kept(tmp_path: 
     outcome, usual = one.go(), other.go()
     assert set(outcome.best.plan.names()) == {"a", "d"}
     assert {"a", "d"} >= set(usual.best.plan.names())
-    modes = {look.candidate.plan.names(): look.mode for look in outcome.state.looks}
+    modes = {screening.candidate.plan.names(): screening.mode for screening in outcome.state.screenings}
     assert modes[("loader",)] == "interleaved"
     assert {modes[(name,)] for name in "abcde"} == {"switched"}
     told = [event.detail for event in one.events if isinstance(event, PhaseStarted) and event.detail]

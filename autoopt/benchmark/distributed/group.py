@@ -151,9 +151,9 @@ class Ranks(Group):
         return found
 
     def agree(self, value: T) -> T:
-        told: list[T] = [value]
-        dist.broadcast_object_list(told, src=0, group=messages())
-        return told[0]
+        reported: list[T] = [value]
+        dist.broadcast_object_list(reported, src=0, group=messages())
+        return reported[0]
 
     def on_first(self, work: Callable[[], T]) -> T:
         found: Any = None

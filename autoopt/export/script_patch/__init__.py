@@ -13,7 +13,7 @@ from autoopt.export.script_patch.steps import place_pieces, place_precision
 from autoopt.export.text import literal
 from autoopt.records import Change, PatchedChange, Plan, ScriptPatch, Sites
 from autoopt.registry import Registry
-from autoopt.script.sayable import marks_steps
+from autoopt.script.applicable import marks_steps
 from autoopt.setup import Batch, Distributed, Precision, Setup, Wrap
 from autoopt.strategy import Edit
 
@@ -84,12 +84,12 @@ def placed(
             _place(trial, change, Plan(changes=plan.changes[:index]), registry, device)
         except NoHonestEditError as reason:
             how: Literal["patched", "by hand", "plan only"] = "by hand" if reason.by_hand else "plan only"
-            told = str(reason)
+            reported = str(reason)
             placing.environment = {**placing.environment, **reason.variables}
         else:
-            placing, how, told = trial, "patched", "; ".join(trial.notes)
+            placing, how, reported = trial, "patched", "; ".join(trial.notes)
         place = {"file": trial.touched.file, "line": trial.touched.line} if trial.touched else {}
-        change_of = {"strategy": change.strategy, "setting": change.setting, "how": how, "reason": told}
+        change_of = {"strategy": change.strategy, "setting": change.setting, "how": how, "reason": reported}
         changes.append(PatchedChange.model_validate({**change_of, **place}))
     return Placed(placing, tuple(changes))
 

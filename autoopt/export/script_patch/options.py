@@ -93,8 +93,8 @@ class UserFiles:
                 continue
             each = ((number, given.fullmatch(line)) for number, line in enumerate(lines, 1))
             file = path.relative_to(self._cwd).as_posix()
-            told = (path.name, f'"{path.stem}"', f"'{path.stem}'")
-            named = any(path.name in word for word in command) or any(self.with_text(each) for each in told)
+            reported = (path.name, f'"{path.stem}"', f"'{path.stem}'")
+            named = any(path.name in word for word in command) or any(self.with_text(each) for each in reported)
             found += [ConfiguredLine(file, number, match[1].strip("\"'"), named) for number, match in each if match]
         return found
 

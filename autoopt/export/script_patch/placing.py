@@ -46,14 +46,14 @@ def made_otherwise(source: Source, site: Site, arguments: JsonDict, command: Seq
     files = [word for word in command if word.endswith((".yaml", ".yml", ".json"))]
     if source.names(site, "parse_args_into_dataclasses"):
         words = " ".join(f"--{name} {value}" for name, value in arguments.items())
-        told = f"reads it from the command: add {words} to it"
+        text = f"reads it from the command: add {words} to it"
     elif len(files) == 1 and any(source.names(site, f"parse_{kind}_file") for kind in ("yaml", "json")):
         lines = ", ".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in arguments.items())
-        told = f"reads it from a file: write {lines} into {files[0]}"
+        text = f"reads it from a file: write {lines} into {files[0]}"
     else:
         words = ", ".join(f"{name}={literal(value)}" for name, value in arguments.items())
-        told = f"has no call of {site.call}: give what it makes {words}"
-    return NoHonestEditError(f"{site.file}:{site.line} {told}", by_hand=True)
+        text = f"has no call of {site.call}: give what it makes {words}"
+    return NoHonestEditError(f"{site.file}:{site.line} {text}", by_hand=True)
 
 
 def unclipped(sites: Sites, edits: Callable[[str], Edits], files: Mapping[str, Edits]) -> bool:

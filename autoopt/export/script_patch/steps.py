@@ -12,7 +12,7 @@ from autoopt.export.script_patch.placing import Placing
 from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot
 from autoopt.export.script_patch.values import made_at
 from autoopt.records import Place, Site
-from autoopt.script.sayable import added_up
+from autoopt.script.applicable import added_up
 from autoopt.setup import Precision
 from autoopt.strategy import Edit
 

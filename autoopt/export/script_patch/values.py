@@ -198,14 +198,14 @@ def made_elsewhere(
     places = [f"{other.name}:{other.lines(node).start.line}" for other, node in setters] + [
         each.place for each in lines
     ]
-    told = f"{source.name}:{line} takes it from {code}"
+    words = f"{source.name}:{line} takes it from {code}"
     if not places:
-        raise NoHonestEditError(f"{told}, which no one line was seen to set; write {text} in its place", by_hand=True)
+        raise NoHonestEditError(f"{words}, which no one line was seen to set; write {text} in its place", by_hand=True)
     if len(places) == 1:
-        raise NoHonestEditError(f"{told}, which is set in {places[0]}; write {text} there", by_hand=True)
+        raise NoHonestEditError(f"{words}, which is set in {places[0]}; write {text} there", by_hand=True)
     more = f" and {len(places) - _MOST_NAMED} more" if len(places) > _MOST_NAMED else ""
     named = ", ".join(places[:_MOST_NAMED]) + more
-    raise NoHonestEditError(f"{told}, which {named} may set; write {text} there, or in its place", by_hand=True)
+    raise NoHonestEditError(f"{words}, which {named} may set; write {text} there, or in its place", by_hand=True)
 
 
 def _last_name(value: cst.BaseExpression) -> str | None:

@@ -86,10 +86,10 @@ def _tell(folder: str) -> None:
     own = sys.orig_argv[1:]
     unbuffered = own[:1] == ["-u"]
     words = [sys.executable, *(own[1:] if unbuffered else own)]
-    told = {"words": words, "unbuffered": unbuffered, "variables": dict(os.environ)}
+    reported = {"words": words, "unbuffered": unbuffered, "variables": dict(os.environ)}
     name = os.path.join(folder, os.environ.get("RANK", "0"))
     with open(name, "w") as file:
-        json.dump(told, file)
+        json.dump(reported, file)
     os.rename(name, name + ".json")
     os._exit(0)
 

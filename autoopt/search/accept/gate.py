@@ -204,8 +204,8 @@ def _paths(comparison: Comparison, evidence: Evidence) -> Quality:
     else:
         quality = same_within_tolerance(paths, common(before.losses, evidence.rounded))
         if quality.passed is False and level is not None and level.passed and parted_late(paths):
-            told = f"{quality.detail}, which trainings of several seeds have to decide"
-            quality = quality.model_copy(update={"passed": True, "detail": told})
+            text = f"{quality.detail}, which trainings of several seeds have to decide"
+            quality = quality.model_copy(update={"passed": True, "detail": text})
     return judge_whole_runs(quality, evidence) if quality.passed else quality
 
 

@@ -354,9 +354,9 @@ class Gate:
             evidence = evidence.model_copy(update={"rounded": self._rounded(incumbent, plan, steps)})
         judged = judge(comparison, evidence, objective, noise)
         if short and judged.quality.passed is None and not evidence.failure:
-            told = {"detail": f"{judged.quality.detail}; {short}"}
+            reported = {"detail": f"{judged.quality.detail}; {short}"}
             reason = f"{judged.reason}; {short}"
-            judged = judged.model_copy(update={"reason": reason, "quality": judged.quality.model_copy(update=told)})
+            judged = judged.model_copy(update={"reason": reason, "quality": judged.quality.model_copy(update=reported)})
         return judged
 
     def screened(

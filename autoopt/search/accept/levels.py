@@ -115,8 +115,8 @@ def _unseen(one: Probe, other: Probe) -> str:
 
 def _told(points: int, before: Probe) -> str:
     """The sets of weights at which gradients were compared, in words."""
-    told = f"{points} points" if points > 1 else "one point"
-    return f"{told} in its first {before.own_steps} steps" if before.own_steps else told
+    text = f"{points} points" if points > 1 else "one point"
+    return f"{text} in its first {before.own_steps} steps" if before.own_steps else text
 
 
 class _Found:
@@ -134,7 +134,7 @@ class _Found:
         return f", charged as {self.penalty.value - 1:.1%} more steps"
 
     def quality(self, level: str | None, detail: str, *, passed: bool | None) -> Quality:
-        finite, told = self._finite, level in ("identical", "equivalent")
+        finite, reported = self._finite, level in ("identical", "equivalent")
         rounds = level in ("equivalent", "undecided") and bool(finite)
         return Quality.model_validate(
             {
@@ -148,8 +148,8 @@ class _Found:
                 "batches": min((point.batches for point in finite), default=None),
                 "batches_wanted": self._wanted() if level == "undecided" else None,
                 "step_penalty": self.penalty if rounds else None,
-                "rests_on": self._rests_on() if told else "",
-                "would_miss": self._would_miss() if told else "",
+                "rests_on": self._rests_on() if reported else "",
+                "would_miss": self._would_miss() if reported else "",
                 "detail": detail,
             }
         )

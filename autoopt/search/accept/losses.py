@@ -239,15 +239,15 @@ def judge_whole_runs(quality: Quality, evidence: Evidence) -> Quality:
     if not differing:
         return quality
     seed, share, whole = max(differing, key=lambda one: one[1])
-    told = f"in training from seed {seed}: {whole.detail}"
+    text = f"in training from seed {seed}: {whole.detail}"
     beside = _Beside.of(evidence) if len(pairs) >= FEWEST_SEEDS else None
     if beside is None:
         if share > GROSS and len(pairs) < FEWEST_SEEDS and quality.level == "equivalent":
-            why = f"quality undecided: {told}, where probes saw the same but for rounding: a further seed has to tell"
+            why = f"quality undecided: {text}, where probes saw the same but for rounding: a further seed has to tell"
             return quality.model_copy(update={"level": "undecided", "passed": None, "detail": why})
         if len(differing) == len(pairs) >= FEWEST_SEEDS or share > GROSS:
-            return whole.model_copy(update={"detail": told})
-        return quality.model_copy(update={"detail": f"{quality.detail}; {told}, which one seed does not decide"})
+            return whole.model_copy(update={"detail": text})
+        return quality.model_copy(update={"detail": f"{quality.detail}; {text}, which one seed does not decide"})
     by = _BY_SPREAD.get(len(beside.means), _BY_SPREAD_OF_MORE)
     if beside.alone() > 0 or beside.excess(by).max() > 0:
         return Quality(method="loss_path", passed=False, margin=whole.margin, detail=beside.words(by))
@@ -255,7 +255,7 @@ def judge_whole_runs(quality: Quality, evidence: Evidence) -> Quality:
         detail = f"quality undecided: {beside.words(_BY_SPREAD_OF_MORE)}: a further seed has to tell"
         return quality.model_copy(update={"level": "undecided", "passed": None, "detail": detail})
     spread = f"trainings of the baseline lie up to {float(beside.spread.max()):.2g} from each other"
-    return quality.model_copy(update={"detail": f"{quality.detail}; {told}; {spread}"})
+    return quality.model_copy(update={"detail": f"{quality.detail}; {text}; {spread}"})
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ class MetricDifference:
         return self.estimate.n >= FEWEST_SEEDS and self.estimate.value < -self.margin and self.highest < 0
 
     @property
-    def proved(self) -> bool:
+    def confirmation_of(self) -> bool:
         """The lower bound of the difference is at or above the tolerance's loss."""
         return self.estimate.n >= FEWEST_SEEDS and self.estimate.low >= -self.margin
 
@@ -79,7 +79,7 @@ class MetricDifference:
         """
         if not self.known_spread or self.estimate.n < FEWEST_SEEDS or self.margin <= 0:
             return None
-        if self.proved:
+        if self.confirmation_of:
             loss = self.margin - (self.estimate.value - self.estimate.low) + _POWER * self.error
         else:
             loss = max(self.margin, self.highest - self.estimate.value) + _POWER * self.error
@@ -88,7 +88,7 @@ class MetricDifference:
     @property
     def seeds_wanted(self) -> int | None:
         """Seeds from which a change that loses no more than was seen would be shown to be as good; None: too many."""
-        if not self.known_spread or self.proved or self.lost:
+        if not self.known_spread or self.confirmation_of or self.lost:
             return None
         spread, room = self.error * math.sqrt(self.estimate.n / 2), self.margin + min(self.estimate.value, 0.0)
         return fewest_seeds(spread, room, _MOST_SHOWN)
@@ -180,7 +180,7 @@ def metric_quality(difference: MetricDifference, objective: Objective) -> Qualit
     )
     detectable, wanted = difference.detectable, difference.seeds_wanted
     least = "" if detectable is None else f"{detectable:.{1 if detectable < 10 else 0}f} tolerances"
-    passed = difference.proved if difference.proved or difference.lost else None
+    passed = difference.confirmation_of if difference.confirmation_of or difference.lost else None
     if least and not difference.lost:
         seen += f"; a loss of {least} would have been seen with 80 %"
     if wanted is not None:
@@ -191,7 +191,7 @@ def metric_quality(difference: MetricDifference, objective: Objective) -> Qualit
         in_unit = estimate.model_copy(update=turned)
     return Quality(
         method="metric",
-        level="trained" if difference.proved else None if difference.lost else "undecided",
+        level="trained" if difference.confirmation_of else None if difference.lost else "undecided",
         passed=passed,
         metric=objective.metric,
         baseline=difference.baseline,
@@ -228,8 +228,8 @@ def unlearned(pairs: Pairs, objective: Objective) -> str:
             continue
         (first, *_, last), end = known[0], known[1][-1]
         if sign * last > sign * first > sign * end:
-            told = f"{objective.metric} ends at {end:.4g}, worse than the {first:.4g} that the baseline begins with"
-            return f"{told} on its way to {last:.4g}"
+            text = f"{objective.metric} ends at {end:.4g}, worse than the {first:.4g} that the baseline begins with"
+            return f"{text} on its way to {last:.4g}"
     return ""
 
 
@@ -287,9 +287,9 @@ def trained_quality(quality: Quality, further: FurtherSteps | None, allowed: flo
     """
     if quality.passed is not None or further is None:
         return quality
-    told = f"the target is reached from each of {further.ratio.n} seeds in {further.text}"
+    text = f"the target is reached from each of {further.ratio.n} seeds in {further.text}"
     if further.ratio.high >= allowed:
-        detail = f"{quality.detail}; {told}, where the speedup pays for {allowed:.3g}"
+        detail = f"{quality.detail}; {text}, where the speedup pays for {allowed:.3g}"
         return quality.model_copy(update={"detail": detail})
     missed = f"{further.detectable(allowed):.3g} times the steps"
     return quality.model_copy(
@@ -300,7 +300,7 @@ def trained_quality(quality: Quality, further: FurtherSteps | None, allowed: flo
             "seeds_wanted": None,
             "rests_on": f"steps to the target, from {_seeds(further.ratio.n)}",
             "would_miss": f"less than {missed}, and losses of the metric that take no further steps to the target",
-            "detail": f"{told}, where the speedup pays for {allowed:.3g}; {missed} would have been refused with 80 %",
+            "detail": f"{text}, where the speedup pays for {allowed:.3g}; {missed} would have been refused with 80 %",
         }
     )
 

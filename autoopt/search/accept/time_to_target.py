@@ -233,8 +233,8 @@ def by_whole_run(comparison: Comparison, evidence: Evidence, objective: Objectiv
     of_steps = before.steps * before.step_seconds - after.steps * after.step_seconds
     if before.seconds - after.seconds <= of_steps:
         return comparison  # what is saved are steps alone, which the comparison has ruled on
-    told = f"the whole run takes {after.seconds:.3g} s where it took {before.seconds:.3g} s"
-    reason = f"{comparison.reason}; {told}"
+    text = f"the whole run takes {after.seconds:.3g} s where it took {before.seconds:.3g} s"
+    reason = f"{comparison.reason}; {text}"
     return comparison.model_copy(update={"decision": Decision.ACCEPT, "reason": reason})
 
 
@@ -326,8 +326,8 @@ class Trained:
         times, steps = step_times(comparison), comparison.estimate
         if times is None or steps is None:
             return None
-        told = [(replace(old, step_seconds=times[0]), replace(new, step_seconds=times[1])) for old, new in self.timed]
-        value = exp(fmean(log(old.seconds / new.seconds) for old, new in told))
+        both = [(replace(old, step_seconds=times[0]), replace(new, step_seconds=times[1])) for old, new in self.timed]
+        value = exp(fmean(log(old.seconds / new.seconds) for old, new in both))
         low, high = value * steps.low / steps.value, value * steps.high / steps.value
         return Estimate(value=value, low=low, high=high, n=steps.n, confidence=steps.confidence)
 

@@ -143,7 +143,7 @@ class SequentialTest:
         level = self._level()
         return level is not None and exp(level.value) > 1 + self.rule.min_gain
 
-    def _proved(self, level: TwoLevel) -> Decision | None:
+    def _confirmed(self, level: TwoLevel) -> Decision | None:
         """The decision that the confidence sequence has settled, if anything.
 
         Accepted is where the interval that is reported clears the gain worth having, and the run's error budget and a
@@ -166,7 +166,7 @@ class SequentialTest:
         level = self._level()
         if level is None:
             return (Decision.INCONCLUSIVE, "no time for a single comparison") if seconds_left <= 0 else None
-        decision = self._proved(level)
+        decision = self._confirmed(level)
         if decision and self.rule.until_error is None:
             return decision, self._reason(decision)
         ended = self._ended(level, seconds_left)
@@ -224,10 +224,10 @@ class SequentialTest:
             return True
         if self.rule.until_error is not None:
             return False
-        if self._proved(level) is not None:
+        if self._confirmed(level) is not None:
             return True
         twice = self._level(current, times=2)
-        return twice is not None and self._proved(twice) is not None
+        return twice is not None and self._confirmed(twice) is not None
 
     def _reason(self, decision: Decision) -> str:
         estimate = self.estimate()

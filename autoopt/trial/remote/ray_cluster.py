@@ -75,12 +75,14 @@ class Host:
 
     def call(self, number: int, task: str, timeout: float | None, arguments: JsonDict) -> JsonDict:
         """Runs a task of a trial: its ``answer`` or its error, and the last ``progress`` that it reported, if any."""
-        told: list[JsonDict] = []
+        progress: list[JsonDict] = []
         try:
-            found = {"answer": self._trials[number].call(task, timeout=timeout, on_progress=told.append, **arguments)}
+            found = {
+                "answer": self._trials[number].call(task, timeout=timeout, on_progress=progress.append, **arguments)
+            }
         except AutooptError as error:
             found = _told(error)
-        return {**found, "progress": told[-1:]}
+        return {**found, "progress": progress[-1:]}
 
     def freeze(self, number: int) -> None:
         self._trials[number].freeze()

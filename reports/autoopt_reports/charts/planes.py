@@ -53,8 +53,8 @@ def difference_chart(view: Learning) -> Plane | None:
 def scaling_chart(view: ScalingView) -> Plane:
     """Throughput over one process against processes, with the line of perfect scaling."""
     points = [(row.processes.value or 1.0, row.throughput) for row in view.rows]
-    told = [(row.processes.value or 1.0, row.throughput.value.value or 1.0) for row in view.forecast]
-    most = max([x for x, _ in (*points, *told)], default=2.0)
+    reported = [(row.processes.value or 1.0, row.throughput.value.value or 1.0) for row in view.forecast]
+    most = max([x for x, _ in (*points, *reported)], default=2.0)
     highs = [one.high.value or 1.0 for _, one in points]
     f = frame((1.0, most), (0.0, max([most, *highs])), 220, left=BESIDE)
     values = [(x, one.value.value or 1.0) for x, one in points]
@@ -63,11 +63,14 @@ def scaling_chart(view: ScalingView) -> Plane:
         f.path([(1.0, 1.0), (most, most)], "before"),
         f.area(band, "after"),
         f.path([(1.0, 1.0), *values], "after"),
-        *([f.path([(1.0, 1.0), *told], "front")] if told else []),
+        *([f.path([(1.0, 1.0), *reported], "front")] if reported else []),
     )
     marks = tuple(
         f.mark(x, y, kind, say("{} processes: {}", row.processes, row.throughput.phrase), shape=shape)
-        for spots, rows, kind, shape in ((told, view.forecast, "rejected", ""), (values, view.rows, "final", "circle"))
+        for spots, rows, kind, shape in (
+            (reported, view.forecast, "rejected", ""),
+            (values, view.rows, "final", "circle"),
+        )
         for (x, y), row in zip(spots, rows, strict=True)
     )
     return f.plane("processes", "throughput over one", paths, marks)

@@ -29,9 +29,9 @@ class ScalingView:
     """A training in several processes."""
 
     def __init__(self, found: Scaling) -> None:
-        points, told = enumerate(found.points), enumerate(found.forecast or ())
+        points, reported = enumerate(found.points), enumerate(found.forecast or ())
         self.rows = tuple(ScalingRow(point, f"/scaling/points/{index}") for index, point in points)
-        self.forecast = tuple(ScalingRow(point, f"/scaling/forecast/{index}") for index, point in told)
+        self.forecast = tuple(ScalingRow(point, f"/scaling/forecast/{index}") for index, point in reported)
         self.details = _details(found.communication) if found.communication is not None else ()
         self.headline = _scaling_headline(self.rows)
 
@@ -125,8 +125,8 @@ def _sizes_headline(found: ModelScaling) -> Phrase:
     text = say("Sizes of the model that were trained: {}; ", sizes)
     if found.error is not None and found.error.at_target is not None:
         return text + _met(found, found.error)
-    told = [_exponent(law) for law in (found.error, found.seconds) if law is not None]
-    return text + (join(told, "; ") if told else "too few for a line through them")
+    reported = [_exponent(law) for law in (found.error, found.seconds) if law is not None]
+    return text + (join(reported, "; ") if reported else "too few for a line through them")
 
 
 def _met(found: ModelScaling, law: PowerLaw) -> Phrase:

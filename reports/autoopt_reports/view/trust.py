@@ -95,13 +95,13 @@ def _neighbors(result: Result) -> list[Check]:
     last, at = result.sharing[-1], f"/sharing/{len(result.sharing) - 1}"
     seen = [interval(each, f"{at}/beside/{index}") for index, each in enumerate(last.beside)]
     shown = [each.phrase for each in seen if each is not None]
-    told = say("throughput with neighbors over alone: {}", shown[0]) if shown else say("it was not measured")
+    reported = say("throughput with neighbors over alone: {}", shown[0]) if shown else say("it was not measured")
     for phrase in shown[1:]:
-        told = told + ", " + phrase
+        reported = reported + ", " + phrase
     if last.allowed:
-        text = say("Candidates were screened at the same time and confirmed alone; ") + told + "."
+        text = say("Candidates were screened at the same time and confirmed alone; ") + reported + "."
         return [Check("Neighbors", "good", text)]
-    return [Check("Neighbors", "caution", say("Nothing was screened at the same time; ") + told + ".")]
+    return [Check("Neighbors", "caution", say("Nothing was screened at the same time; ") + reported + ".")]
 
 
 def _load(result: Result) -> Check | None:
@@ -109,8 +109,8 @@ def _load(result: Result) -> Check | None:
     if foreign is None:
         return None
     shown = number(foreign, lambda cores: f"{cores:.2g}", "/noise/foreign_cores")
-    told = say("Other programs used {} cores while plans were compared.", shown)
-    return Check("Busy machine", "caution", told) if result.noise.busy else Check("Machine", "good", told)
+    reported = say("Other programs used {} cores while plans were compared.", shown)
+    return Check("Busy machine", "caution", reported) if result.noise.busy else Check("Machine", "good", reported)
 
 
 def _gaps(result: Result) -> Check | None:

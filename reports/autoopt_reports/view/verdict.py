@@ -105,8 +105,8 @@ def _why(result: Result, status: Status) -> list[Phrase]:
                     number(round_.ceiling_step_seconds, units.duration, f"/rounds/{last}/ceiling_step_seconds"),
                 )
             phrases.append(what + ".")
-    told = result.more_budget if status == "none" else ""
-    more = [say("{}.", name(told[:1].upper() + told[1:]))] if told else []
+    text = result.more_budget if status == "none" else ""
+    more = [say("{}.", name(text[:1].upper() + text[1:]))] if text else []
     words = _STOPS[result.stop.reason]
     stop = say(words + ": {}", name(result.stop.detail)) if result.stop.detail else say(words + ".")
     return [*phrases, stop, *more]

@@ -54,8 +54,8 @@ class ForcedCalls(Strategy):
             return Applies.no("no such call stands alone in a line that the script runs in every step")
         share = _share(case)
         if share is None or share < LEAST_SHARE:
-            told = "is not known" if share is None else f"is {share:.1%}"
-            return Applies.no(f"the share of a step that they take {told} (watched)")
+            text = "is not known" if share is None else f"is {share:.1%}"
+            return Applies.no(f"the share of a step that they take {text} (watched)")
         return Applies.yes()
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:

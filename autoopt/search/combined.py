@@ -9,8 +9,8 @@ from math import exp, log1p, sqrt
 from autoopt.records import Change
 from autoopt.registry import Registry
 from autoopt.search.candidate import Candidate
+from autoopt.search.confirmations import Costs
 from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan
-from autoopt.search.proofs import Costs
 from autoopt.search.screened import INPUT, Screened
 from autoopt.search.screening import Screening
 from autoopt.search.state import Part, SearchState
@@ -20,14 +20,14 @@ ON_TOP, MOST = 1.15, 4.0
 """Least and largest gain of a change of other stages with which it is added to a combined candidate."""
 
 
-def look_at_stacks(screening: Screening, costs: Costs) -> None:
+def screen_combined(screening: Screening, costs: Costs) -> None:
     """Screens what did well together, as far as that can still be confirmed.
 
     What is sure comes first: a change that only trainings tell of must not keep it out. Where such a change promises
     more for a second than the sure ones together, it is screened on top of them.
     """
     threshold, registry = log1p(screening.context.min_gain), screening.context.runner.registry
-    single = [s for s in screening.found if s.gain > 0 and not s.candidate.stacked]
+    single = [s for s in screening.found if s.gain > 0 and not s.candidate.combined]
     sure = _sure(screening, single)
     good = [s for s in single if s.gain > threshold and (s in sure or costs.decidable(s, sure))]
     good.sort(key=lambda screened: -screened.gain)
@@ -36,9 +36,9 @@ def look_at_stacks(screening: Screening, costs: Costs) -> None:
     extra = _further(screening, costs, good, members) if members else []
     for whole in (members, [*members, *extra[:1]] if extra else []):
         if len(whole) > 1 and not _late(screening, costs, whole):
-            candidate = stacked(screening.state, registry, whole)
+            candidate = combined(screening.state, registry, whole)
             if candidate is not None:
-                screening.look(candidate)
+                screening.screen(candidate)
 
 
 def _late(screening: Screening, costs: Costs, members: Sequence[Screened]) -> bool:
@@ -80,7 +80,7 @@ def _complements(screening: Screening, members: Sequence[Screened]) -> list[Scre
     open_ = [
         s
         for s in _sure(screening, screening.found)
-        if s.gain > 0 and not s.candidate.stacked and s.candidate.strategy.name not in taken
+        if s.gain > 0 and not s.candidate.combined and s.candidate.strategy.name not in taken
         if _feeds(s) != _feeds(members[0]) and _on_top(s, shorter) > ON_TOP
     ]
     return sorted(open_, key=lambda s: -_on_top(s, shorter))
@@ -130,7 +130,7 @@ def _exclude(one: Screened, other: Screened, case: Case, registry: Registry) -> 
     return False
 
 
-def stacked(state: SearchState, registry: Registry, members: Sequence[Screened]) -> Candidate | None:
+def combined(state: SearchState, registry: Registry, members: Sequence[Screened]) -> Candidate | None:
     """The members' changes together, those of the better one where two set the same or exclude each other.
 
     None where they clash, or where nothing of the others is left.
@@ -154,7 +154,7 @@ def stacked(state: SearchState, registry: Registry, members: Sequence[Screened])
         tuple(others),
         plan,
         None,
-        stacked=True,
+        combined=True,
         parts=_parts(state, members),
         joined=tuple(each for member in members for each in member.candidate.members),
     )
@@ -162,10 +162,10 @@ def stacked(state: SearchState, registry: Registry, members: Sequence[Screened])
 
 def _parts(state: SearchState, members: Sequence[Screened]) -> dict[str, Part]:
     """The gain seen of each change; one that came with another has its share of what both showed."""
-    looked_at, parts = len({trial.strategy for trial in state.trials}), dict[str, Part]()
+    count, parts = len({trial.strategy for trial in state.trials}), dict[str, Part]()
     for member in members:
         changes = member.candidate.changes
         gain, error = member.gain / len(changes), member.error / sqrt(len(changes))
         for change in changes:
-            parts.setdefault(change.strategy, Part(gain, error, member.bar(looked_at)))
+            parts.setdefault(change.strategy, Part(gain, error, member.bar(count)))
     return parts

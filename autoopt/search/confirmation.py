@@ -21,7 +21,7 @@ ONCE_AT_MOST = 0.05
 """Of the expected first training: more seconds at a start than that are weighed against the steps to the target."""
 
 
-class Proof:
+class Confirmation:
     """Confirms candidates on the incumbent.
 
     Args:
@@ -64,10 +64,10 @@ class Proof:
             progress_id=number,
         )
         comparison = state.with_fixed_costs(comparison)
-        told = self._told_by_probes(candidate) and not self._pays_once(comparison)
+        reported = self._told_by_probes(candidate) and not self._pays_once(comparison)
         # whole runs are of the patch, which is known once what was confirmed together was ablated
         whole = shown_by_whole_runs(context, state, candidate.plan)
-        if not told and comparison.decision is Decision.ACCEPT and whole is None:
+        if not reported and comparison.decision is Decision.ACCEPT and whole is None:
             train_beside(context, state, candidate.plan, comparison)
         state.comparisons[number] = comparison
         ruling = self._rule(candidate, comparison, number)
@@ -125,8 +125,8 @@ class Proof:
         state = self.state
         if candidate.companions:
             if not state.together:
-                state.before_stack = state.incumbent
-            state.together |= shares(candidate, state.comparisons[trial.id], state.looks)
+                state.before_combined = state.incumbent
+            state.together |= shares(candidate, state.comparisons[trial.id], state.screenings)
         state.incumbent, state.base = self.context.runner.registry.order(candidate.plan), str(trial.id)
 
 

@@ -13,7 +13,7 @@ def in_lines(setup: Setup) -> bool:
     return setup.batch.accumulation is not None or setup.precision.loss_scaling
 
 
-def unsayable(setup: Setup, sites: Sites, *, patched: bool = False) -> str | None:
+def inapplicable(setup: Setup, sites: Sites, *, patched: bool = False) -> str | None:
     """Why a setup cannot be put on a script from outside; None where it can.
 
     Args:
@@ -38,7 +38,7 @@ def unsayable(setup: Setup, sites: Sites, *, patched: bool = False) -> str | Non
     if setup.transfer.prefetch:
         return "batches are moved by the script's own lines: it needs build()"
     if setup.distributed != Distributed():
-        reason = _unsayable_between_processes(setup.distributed, sites)
+        reason = _inapplicable_between_processes(setup.distributed, sites)
         if reason:
             return reason
     wrapped = {
@@ -50,7 +50,7 @@ def unsayable(setup: Setup, sites: Sites, *, patched: bool = False) -> str | Non
     for what, changed in wrapped.items():
         if changed:
             return f"the {what} is the script's own: it needs build()"
-    return _unsayable_batch(setup.batch, sites)
+    return _inapplicable_batch(setup.batch, sites)
 
 
 def own_setup(sites: Sites | None) -> Setup:
@@ -95,7 +95,7 @@ def without_loader(setup: Setup, sites: Sites) -> str | None:
     return f"the script has no DataLoader: its own lines make the batches that the model is called with ({place})"
 
 
-def _unsayable_between_processes(how: Distributed, sites: Sites) -> str | None:
+def _inapplicable_between_processes(how: Distributed, sites: Sites) -> str | None:
     """Why processes cannot be made to share in another way from outside; None where the wrapper's arguments say it."""
     if how.processes > 1:
         return "a script is started in several processes by a launcher (torchrun), or needs build()"
@@ -106,7 +106,7 @@ def _unsayable_between_processes(how: Distributed, sites: Sites) -> str | None:
     return None
 
 
-def _unsayable_batch(batch: Batch, sites: Sites) -> str | None:
+def _inapplicable_batch(batch: Batch, sites: Sites) -> str | None:
     """Why another batch cannot be had from outside; None where it can, or where it stays."""
     if batch == Batch():
         return None

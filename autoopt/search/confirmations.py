@@ -15,16 +15,16 @@ from autoopt.records import Change, Plan, Quality, Round, Verdict
 from autoopt.search.accept.evidence import FEWEST_SEEDS
 from autoopt.search.budget_allocation import TRIAL
 from autoopt.search.candidate import Candidate
+from autoopt.search.confirmation import Confirmation
 from autoopt.search.first_training import train_first
 from autoopt.search.planner import PLUGIN_ERRORS, Skipped, candidate_plan
 from autoopt.search.promised import besides, with_small
-from autoopt.search.proof import Proof
 from autoopt.search.run_context import RunContext
-from autoopt.search.screened import FEWEST_PAIRS, HOPE, Screened, alone_or_together, pairs_to_prove
+from autoopt.search.screened import FEWEST_PAIRS, HOPE, Screened, alone_or_together, pairs_to_confirm
 from autoopt.search.screening import Screening
 from autoopt.search.state import SearchState
 from autoopt.search.trainable import OTHER_SAMPLES, other_samples, takes_trainings
-from autoopt.search.verify import proved
+from autoopt.search.verify import confirmation_of
 from autoopt.strategy import Risk
 
 TRAINS_AS_WELL = 0.5
@@ -47,7 +47,7 @@ class Costs:
         context, state = self.context, self.state
         gain = sum(member.gain + HOPE * member.error for member in members)
         starts = state.dearer_start(state.incumbent) + max(state.dearer_start(one.candidate.plan) for one in members)
-        return pairs_to_prove(gain, state.noise, context.min_gain) * (context.allocation.pair + starts)
+        return pairs_to_confirm(gain, state.noise, context.min_gain) * (context.allocation.pair + starts)
 
     def probes(self) -> float:
         """Seconds of the probes that tell its quality: its own, and the incumbent's where there is none yet."""
@@ -74,8 +74,8 @@ class Costs:
         """
         allocation, best = self.context.allocation, max(others, key=lambda other: other.gain, default=None)
         if best is None:
-            rest = allocation.look + allocation.comparison + allocation.in_turns()
-            return rest if screened.candidate.stacked else 0.0
+            rest = allocation.screening + allocation.comparison + allocation.in_turns()
+            return rest if screened.candidate.combined else 0.0
         if best.gain < TRAINS_AS_WELL * screened.gain:
             return 0.0
         return self.pairs(best) + allocation.in_turns(exp(best.gain))
@@ -101,7 +101,7 @@ class Costs:
         state, allocation = self.state, self.context.allocation
         speedup = state.speedup_so_far * max(gain, 1.0)
         usual = allocation.search_deadline(len(state.found), speedup)
-        if state.found and proved(state) is not None and self.context.gate.in_turns(state.incumbent):
+        if state.found and confirmation_of(state) is not None and self.context.gate.in_turns(state.incumbent):
             # only another plan needs more than its own trainings
             return max(usual, allocation.last_deadline(speedup))
         return usual
@@ -113,15 +113,15 @@ class Costs:
         stands out, what may yet do so has the time of a short comparison.
         """
         plain = [screened for screened in found if screened.plain]
-        stacks = sorted((s for s in plain if s.candidate.stacked), key=lambda s: s.gain)
+        stacks = sorted((s for s in plain if s.candidate.combined), key=lambda s: s.gain)
         members = stacks[-1:] or alone_or_together(plain)
         if not members:
             needed = self.context.allocation.comparison + self.probes()
             usual = self.deadline() - needed
-            if self.state.found or self.context.now() + self.context.allocation.look <= usual:
+            if self.state.found or self.context.now() + self.context.allocation.screening <= usual:
                 return usual
             return self.context.allocation.budget - needed  # time kept back for the end of nothing is no use
-        together = self.context.allocation.look if len(members) > 1 else 0.0
+        together = self.context.allocation.screening if len(members) > 1 else 0.0
         exact = all(member.candidate.strategy.risk is Risk.EXACT for member in members)
         needed = together + self.pairs(*members) + (0.0 if exact else self.probes())
         return self.deadline(exp(sum(member.gain for member in members))) - needed
@@ -211,7 +211,7 @@ def first_to_go(context: RunContext, state: SearchState, changes: Sequence[Chang
 
 def without_suspect(context: RunContext, state: SearchState, candidate: Candidate) -> Candidate | None:
     """A combined candidate less the likeliest reason why it does not train as well; None where nothing new is left."""
-    if not candidate.stacked:
+    if not candidate.combined:
         return None
     out, registry = suspect(context, state, candidate.changes), context.runner.registry
     rest = tuple(change for change in candidate.changes if change != out)
@@ -230,7 +230,7 @@ def without_suspect(context: RunContext, state: SearchState, candidate: Candidat
         companions=tuple(others),
         plan=plan,
         predicted=None,
-        stacked=bool(others),
+        combined=bool(others),
         joined=tuple(each for each in candidate.members if each[0] != out.strategy),
     )
 
@@ -261,7 +261,7 @@ def refused(state: SearchState, screened: Screened, quality: Quality, told: str 
 IN_VAIN = "a plan that it is a part of was trained, and not shown to be as good"
 
 
-class Proofs:
+class Confirmations:
     """Confirms what did well in the screening.
 
     Args:
@@ -281,7 +281,7 @@ class Proofs:
 
     def in_order(self, waiting: list[Screened], screening: Screening, round_: Round) -> bool:
         """Confirms one after the other until one is kept; what the time does not hold waits for the others."""
-        later, unproven = list[Screened](), list[Screened]()
+        later, unconfirmed = list[Screened](), list[Screened]()
         self._found = [*waiting, *screening.found]
         while waiting and not self.context.stopping():
             screened = waiting.pop(0)  # with what brings too little to be confirmed alone
@@ -290,14 +290,14 @@ class Proofs:
             if self._costs.pairs(screened) > self._left_for(screened):
                 later.append(screened)
                 continue
-            if not self._learns_as_well(screened, screening, waiting, unproven):
+            if not self._learns_as_well(screened, screening, waiting, unconfirmed):
                 continue
-            if self._prove(screened, len(waiting), round_):
+            if self._confirm(screened, len(waiting), round_):
                 return True
             if screened.trial.id in self._trained_by:
-                unproven.append(screened)
+                unconfirmed.append(screened)
                 self._less_doubtful(screened, screening, waiting)
-        return any(self._prove(screened, 0, round_) for screened in later)
+        return any(self._confirm(screened, 0, round_) for screened in later)
 
     def _left_for(self, screened: Screened) -> float:
         """Seconds for its confirmation. What is trained to be kept is verified by that, and has all but the way back.
@@ -316,7 +316,7 @@ class Proofs:
         return max(left, context.allocation.budget - now - due)
 
     def _learns_as_well(
-        self, screened: Screened, screening: Screening, waiting: list[Screened], unproven: list[Screened]
+        self, screened: Screened, screening: Screening, waiting: list[Screened], unconfirmed: list[Screened]
     ) -> bool:
         """Whether nothing speaks against confirming it now: what is known of its quality, or may be asked afterwards.
 
@@ -338,7 +338,7 @@ class Proofs:
             return False
         others = [one for one in waiting if not takes_trainings(context, state, one.candidate.changes)]
         changes = screened.candidate.changes
-        in_vain = any(all(change in whole.candidate.changes for change in changes) for whole in unproven)
+        in_vain = any(all(change in whole.candidate.changes for change in changes) for whole in unconfirmed)
         if quality.passed is None and not in_vain and costs.decidable(screened, others):
             self._trained_by[screened.trial.id] = context.allocation.budget - costs.way_back(screened, others)
             return True
@@ -351,11 +351,11 @@ class Proofs:
         """Screens a combined candidate without the likeliest reason of another training; the rest waits then."""
         rest = without_suspect(self.context, self.state, screened.candidate)
         with closing(screening):
-            again = screening.look(rest) if rest is not None else None
+            again = screening.screen(rest) if rest is not None else None
         if again is not None and again.trial.verdict is Verdict.INCONCLUSIVE:
             waiting[:] = self._costs.in_order([*waiting, again])
 
-    def _prove(self, screened: Screened, remaining: int, round_: Round) -> bool:
+    def _confirm(self, screened: Screened, remaining: int, round_: Round) -> bool:
         """Confirms the best of the screening, if there is time for two pairs of processes. True if kept."""
         context, state = self.context, self.state
         candidate = screened.candidate
@@ -363,10 +363,10 @@ class Proofs:
         late = needed > left and not screened.plain
         least = min(needed, FEWEST_PAIRS * context.allocation.pair)
         if context.stopping() or late or left < least:
-            state.unproven[screened.trial.id] = needed - max(left, 0)
-            told = f"to confirm it takes about {needed:.0f} s; {max(left, 0):.0f} s were left"
+            state.unconfirmed[screened.trial.id] = needed - max(left, 0)
+            text = f"to confirm it takes about {needed:.0f} s; {max(left, 0):.0f} s were left"
             state.trials = [
-                trial.model_copy(update={"reason": f"{trial.reason}; {told}"})
+                trial.model_copy(update={"reason": f"{trial.reason}; {text}"})
                 if trial.id == screened.trial.id
                 else trial
                 for trial in state.trials
@@ -375,11 +375,11 @@ class Proofs:
         # its confirmation takes its place
         state.trials = [trial for trial in state.trials if trial.id != screened.trial.id]
         self._seen_bottleneck[candidate.strategy.name] = round_.bottleneck
-        proof, compared_in = Proof(context, state, context.now() + left), left
+        confirmation, compared_in = Confirmation(context, state, context.now() + left), left
         if screened.trial.id in self._trained_by:  # its trainings need the rest
             costs = self._costs
             compared_in -= costs.trainings(candidate.plan, exp(screened.gain)) + costs.probes()
-        trial = proof.measure(
+        trial = confirmation.measure(
             candidate,
             number=screened.trial.id,
             seconds=max((TRIAL if remaining else 1.0) * compared_in, needed),

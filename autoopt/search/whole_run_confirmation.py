@@ -16,9 +16,9 @@ from autoopt.search.accept.evidence import Judgement, TrainedPair
 from autoopt.search.accept.gate import NOT_TESTED, judge_runs
 from autoopt.search.accept.trainings import ratio_of_pairs
 from autoopt.search.candidate import Candidate
+from autoopt.search.confirmation import announce_start, ruled_without_blocks
 from autoopt.search.evaluations import of_evaluation_alone
 from autoopt.search.first_training import train_first
-from autoopt.search.proof import announce_start, ruled_without_blocks
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 from autoopt.search.verify import FRESH_SEEDS, evidence_of, probes_due
@@ -28,7 +28,7 @@ MOST_PAIRS = 8
 """Of whole runs for one confirmation: a plan that takes more of them is better confirmed by a larger budget."""
 
 
-class WholeRunProof:
+class WholeRunConfirmation:
     """Confirms a plan on the untouched script by whole runs of both.
 
     Args:
@@ -65,7 +65,7 @@ class WholeRunProof:
         before, reason = state.incumbent, "it was compared by whole runs"
         trial = ruled_without_blocks(context, state, self.candidate, number, began, reason, judged)
         if trial.verdict is Verdict.KEPT:
-            state.before_stack, state.together = before, dict(self.candidate.parts)
+            state.before_combined, state.together = before, dict(self.candidate.parts)
         self._learn(trial.time_to_target)
         context.announce(TrialEnded(at=context.now(), trial=trial, has_target=state.objective.has_target))
         return trial
@@ -85,9 +85,9 @@ class WholeRunProof:
         if shown is None or self._run is None:
             return
         members, beliefs = self.candidate.members, self.state.beliefs
-        told = self._divided(tuple(beliefs.prior(*member)[0] for member in members))
-        shares = [self._run.shares(*told)[other] for other in self._between]
-        beliefs.saw(members, log(shown.value), shown.log_sd, self._run.gain(*told), shares)
+        reported = self._divided(tuple(beliefs.prior(*member)[0] for member in members))
+        shares = [self._run.shares(*reported)[other] for other in self._between]
+        beliefs.saw(members, log(shown.value), shown.log_sd, self._run.gain(*reported), shares)
 
     def _judged(self, number: int) -> Judgement:
         """The verdict by pairs that are made while they leave it open, show a gain, and a feasible number decides."""
@@ -132,10 +132,10 @@ class WholeRunProof:
         else:
             verdict = Verdict.HARMFUL if ratio.high < 1.0 else Verdict.INCONCLUSIVE
         pairs = "one pair" if ratio.n == 1 else f"{ratio.n} pairs"
-        told = f"whole runs: {ratio.value:.3f}x [{ratio.low:.3f}, {ratio.high:.3f}] in {pairs}"
+        text = f"whole runs: {ratio.value:.3f}x [{ratio.low:.3f}, {ratio.high:.3f}] in {pairs}"
         return Judgement(
             verdict=verdict,
-            reason=f"{told}; {quality.detail}",
+            reason=f"{text}; {quality.detail}",
             quality=quality,
             time_to_target=ratio,
             planned_steps=self.state.planned_steps,
