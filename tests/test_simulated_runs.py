@@ -123,7 +123,7 @@ def compared(outcome: Outcome) -> list[tuple[str, ...]]:
 
 
 def looked_at(outcome: Outcome, name: str) -> bool:
-    return any(name in look.candidate.plan.names() for look in outcome.state.looks)
+    return any(name in one.candidate.plan.names() for one in outcome.state.screenings)
 
 
 def reason(outcome: Outcome, name: str) -> str:

@@ -366,7 +366,7 @@ class Search:
         pairs = self._pairs(one.variant)
         if not pairs:
             return one.served
-        arms = [one if one.variant == BASELINE else other for one, other in pairs]
+        arms = [first if one.variant == BASELINE else second for first, second in pairs]
         p95 = over_processes([arm.tail for arm in arms])
         if p95 is None:
             one.note(f"{len(arms)} fresh processes, {FEWEST} are needed: a larger --budget")

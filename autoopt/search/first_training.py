@@ -226,8 +226,8 @@ def train_beside(context: RunContext, state: SearchState, plan: Plan, comparison
     """
     if state.trained is not None or comparison.estimate is None:
         return
-    confirmation_of = of_plans(comparison, state.baseline, plan)
-    reserve = 0.0 if confirmation_of else 2 * context.pair_seconds(state, state.baseline, plan)
+    against_baseline = of_plans(comparison, state.baseline, plan)
+    reserve = 0.0 if against_baseline else 2 * context.pair_seconds(state, state.baseline, plan)
     train_first(context, state, plan, comparison.estimate.low, reserve)
 
 

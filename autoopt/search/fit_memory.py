@@ -34,7 +34,7 @@ RELAXED_SHARE = 0.4
 """Share after which the plan that fits is taken as it is."""
 
 PROBE_STEPS = 3
-LOOKS = 64
+MOST_DRAWN = 64
 """Batches that are read for the largest, where shapes vary."""
 
 ATTEMPT_SECONDS = 900.0
@@ -60,11 +60,11 @@ class Attempt(Record):
         )
 
 
-def attempt(runner: TrialRunner, plan: Plan, *, screenings: int) -> Attempt:
+def attempt(runner: TrialRunner, plan: Plan, *, draws: int) -> Attempt:
     """Trains a few steps under a plan, and some more on the largest batch.
 
     Args:
-        screenings: how many steps are drawn in search of the largest batch.
+        draws: how many steps are drawn in search of the largest batch.
 
     Raises:
         TrialFailed: it does not train.
@@ -73,7 +73,7 @@ def attempt(runner: TrialRunner, plan: Plan, *, screenings: int) -> Attempt:
     with runner.trial(plan, "fit") as process:
         process.call(f"{tasks}:ready", timeout=ATTEMPT_SECONDS)
         block = Block.model_validate(process.call(f"{tasks}:probe_losses", timeout=ATTEMPT_SECONDS, steps=PROBE_STEPS))
-        worst = process.call(f"{tasks}:largest_batch", timeout=ATTEMPT_SECONDS, batches=screenings)
+        worst = process.call(f"{tasks}:largest_batch", timeout=ATTEMPT_SECONDS, batches=draws)
     peaks = [peak for peak in (block.peak_memory_bytes, worst.get("peak_memory_bytes")) if peak is not None]
     held = [most for most in (block.allocated_memory_bytes, worst.get("allocated_memory_bytes")) if most is not None]
     return Attempt(
@@ -252,11 +252,11 @@ class Fitting:
         context, number, began = self.context, self.state.next_id(), self.context.now()
         *others, last = plan.changes
         context.announce(TrialStarted(at=began, id=number, round=0, strategy=last.strategy, setting=last.setting))
-        screenings = 1 if self.state.facts.static_shapes else LOOKS
+        draws = 1 if self.state.facts.static_shapes else MOST_DRAWN
         key = {"plan": plan.model_dump()}
         peak = None
         try:
-            done = context.run.step("fit", key, lambda: attempt(context.runner, plan, screenings=screenings), Attempt)
+            done = context.run.step("fit", key, lambda: attempt(context.runner, plan, draws=draws), Attempt)
             reason, peak = done.near_limit, done.peak_memory_bytes
             context.runner.memory.note_peak(plan, peak)
             if reason:

@@ -13,6 +13,8 @@ from copy import copy
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+import networkx as nx
+
 from autoopt.records import Contention, Estimate, EstimateKind, Fed, Resource, Round, Simulation, Stage
 from autoopt.simplify.stage_timings import DEFAULT_PREFETCH, INPUT, SLOWEST
 
@@ -407,12 +409,13 @@ class Pipeline:
                 return "device"
             return "process" if stage.resource is not Resource.LINK or known.blocking_copy else "link"
 
-        lanes: dict[str, list[Stage]] = {}
+        graph: nx.DiGraph[str] = nx.DiGraph()
+        latest: dict[str, str] = {}
         for stage in self.stages:
             if stage.name in STEP and stage.seconds > 0:
-                lanes.setdefault(lane(stage), []).append(stage)
-        heaviest = max(lanes.values(), key=lambda stages: sum(stage.seconds for stage in stages), default=[])
-        return tuple(stage.name for stage in heaviest)
+                graph.add_edge(latest.get(lane(stage), ""), stage.name, seconds=stage.seconds)
+                latest[lane(stage)] = stage.name
+        return tuple(nx.dag_longest_path(graph, weight="seconds")[1:])
 
     def saving(self, name: str) -> float:
         """Seconds per step that would be saved if this stage cost nothing; of an interruption, all of it."""

@@ -86,7 +86,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 def test_each_comparison_of_the_run_is_in_the_account(world: World) -> None:
     state = world.outcome.state
     found = list(entries(world.run.directory.journal))
-    measured: list[Comparison] = [*state.looks, *state.comparisons.values(), *state.ablations]
+    measured: list[Comparison] = [*state.screenings, *state.comparisons.values(), *state.ablations]
     assert sum(len(seen.rows) for seen in measured) > 0
     rows = [entry.row for entry in found]
     for seen in measured:
@@ -97,7 +97,7 @@ def test_each_comparison_of_the_run_is_in_the_account(world: World) -> None:
 def test_a_ratio_is_computed_again_from_its_rows(world: World) -> None:
     """Of comparisons in which no round was left out and none came from an earlier one."""
     checked = 0
-    for seen in (*world.outcome.state.looks, *world.outcome.state.ablations):
+    for seen in (*world.outcome.state.screenings, *world.outcome.state.ablations):
         if len(seen.pairs) != 1 or seen.pairs[0].disturbed or not seen.rows:
             continue
         speeds = []

@@ -66,7 +66,7 @@ class MetricDifference:
         return self.estimate.n >= FEWEST_SEEDS and self.estimate.value < -self.margin and self.highest < 0
 
     @property
-    def confirmation_of(self) -> bool:
+    def confirmed(self) -> bool:
         """The lower bound of the difference is at or above the tolerance's loss."""
         return self.estimate.n >= FEWEST_SEEDS and self.estimate.low >= -self.margin
 
@@ -79,7 +79,7 @@ class MetricDifference:
         """
         if not self.known_spread or self.estimate.n < FEWEST_SEEDS or self.margin <= 0:
             return None
-        if self.confirmation_of:
+        if self.confirmed:
             loss = self.margin - (self.estimate.value - self.estimate.low) + _POWER * self.error
         else:
             loss = max(self.margin, self.highest - self.estimate.value) + _POWER * self.error
@@ -88,7 +88,7 @@ class MetricDifference:
     @property
     def seeds_wanted(self) -> int | None:
         """Seeds from which a change that loses no more than was seen would be shown to be as good; None: too many."""
-        if not self.known_spread or self.confirmation_of or self.lost:
+        if not self.known_spread or self.confirmed or self.lost:
             return None
         spread, room = self.error * math.sqrt(self.estimate.n / 2), self.margin + min(self.estimate.value, 0.0)
         return fewest_seeds(spread, room, _MOST_SHOWN)
@@ -180,7 +180,7 @@ def metric_quality(difference: MetricDifference, objective: Objective) -> Qualit
     )
     detectable, wanted = difference.detectable, difference.seeds_wanted
     least = "" if detectable is None else f"{detectable:.{1 if detectable < 10 else 0}f} tolerances"
-    passed = difference.confirmation_of if difference.confirmation_of or difference.lost else None
+    passed = difference.confirmed if difference.confirmed or difference.lost else None
     if least and not difference.lost:
         seen += f"; a loss of {least} would have been seen with 80 %"
     if wanted is not None:
@@ -191,7 +191,7 @@ def metric_quality(difference: MetricDifference, objective: Objective) -> Qualit
         in_unit = estimate.model_copy(update=turned)
     return Quality(
         method="metric",
-        level="trained" if difference.confirmation_of else None if difference.lost else "undecided",
+        level="trained" if difference.confirmed else None if difference.lost else "undecided",
         passed=passed,
         metric=objective.metric,
         baseline=difference.baseline,

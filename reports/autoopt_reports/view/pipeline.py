@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import networkx as nx
-
 from autoopt.records import Resource, Round, Snippets
 from autoopt_reports.view import units
 from autoopt_reports.view.text import Name, Number, Phrase, Placed, name, number, say
@@ -72,13 +70,17 @@ def lanes_views(rounds: Sequence[Placed], snippets: tuple[Snippets, ...] = ()) -
 
 
 def columns_of(names: list[str], edges: list[tuple[str, str]]) -> dict[str, int]:
-    """How many stages must precede each: its longest path from a start. Stages on a circle share a column."""
-    graph: nx.DiGraph[str] = nx.DiGraph()
-    graph.add_nodes_from(names)
-    graph.add_edges_from(edges)
-    circles = nx.condensation(graph)
-    columns = enumerate(nx.topological_generations(circles))
-    return {name: at for at, column in columns for each in column for name in circles.nodes[each]["members"]}
+    """How many stages must precede each: its longest path from a start. Edges that close a circle are ignored."""
+    depth = dict.fromkeys(names, 0)
+    for _ in names:
+        moved = False
+        for start, end in edges:
+            if depth[end] < depth[start] + 1 < len(names):
+                depth[end], moved = depth[start] + 1, True
+        if not moved:
+            break
+    used = sorted(set(depth.values()))
+    return {key: used.index(value) for key, value in depth.items()}
 
 
 def _headline(round_: Round) -> Phrase:
