@@ -2,7 +2,7 @@
 
 Nothing in it knows of autoopt:
 
-    autoopt optimize examples/train_photos.py --budget 5m -- --epochs 40
+    autoopt optimize examples/train_photos.py --budget 5m -- --epochs 25
 """
 
 import argparse

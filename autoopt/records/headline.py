@@ -121,8 +121,9 @@ class Headline(Record):
     def text(self) -> str:
         """``1.45x faster to target [1.17, 1.80], 2 pairs``: one short line for headers, logs and clients."""
         shown = f"{self.value:.2f}x {'faster ' if self.value >= 1.0 else ''}{self.of_what}"
-        if self.low is not None and self.high is not None:
-            shown += f" [{self.low:.2f}, {self.high:.2f}]"
+        if self.low is not None and self.high is not None:  # rounded outwards, as everywhere in a report
+            low, high = math.floor(100 * self.low + 1e-9) / 100, math.ceil(100 * self.high - 1e-9) / 100
+            shown += f" [{low:.2f}, {high:.2f}]"
         what = "whole runs" if self.whole else "trainings"
         pairs = f"one pair of {what}" if self.n == 1 else f"{self.n} pairs"
         shown += ", modelled" if self.source == "modelled" else f", {pairs}"

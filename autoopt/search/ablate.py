@@ -217,7 +217,7 @@ def _loser(context: RunContext, state: SearchState, rows: list[Ablation]) -> Abl
         and not _of_evaluations(context, row.strategy)
         # never confirmed by itself: the simpler plan stands; of what whole runs have shown, blocks decide less
         and (
-            _refused(state, row)
+            _decision(state, row) in (Decision.REJECT, Decision.HARMFUL)
             or (not whole and row.strategy in state.together and not stands_out(row.without, context.min_gain))
         )
         and _verifiable(context, state, row.strategy)
@@ -236,11 +236,6 @@ def _verifiable(context: RunContext, state: SearchState, strategy: str) -> bool:
 def _of_evaluations(context: RunContext, name: str) -> bool:
     """Whether a strategy shortens evaluations alone, which no block of steps shows."""
     return of_evaluation_alone(context.runner.registry[name])
-
-
-def _refused(state: SearchState, row: Ablation) -> bool:
-    """Whether the comparison of the plan with and without a change decided that it brings nothing worth having."""
-    return _decision(state, row) in (Decision.REJECT, Decision.HARMFUL)
 
 
 def _decision(state: SearchState, row: Ablation) -> Decision | None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from statistics import median
 
 from autoopt.events import TrialEnded, TrialStarted
-from autoopt.records import Estimate, EstimateKind, Plan, Trial, Verdict
+from autoopt.records import Plan, Trial, Verdict
 from autoopt.search.accept.evidence import Judgement
 from autoopt.search.candidate import Candidate, shares
 from autoopt.search.compare.comparison import Comparison, Decision, Side
 from autoopt.search.compare.noise import compiled_again, learned
 from autoopt.search.compare.sequential_test import alpha_of
 from autoopt.search.first_training import expected, train_beside
+from autoopt.search.planner import predicted_gain
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 from autoopt.search.whole_runs import shown_by_whole_runs
@@ -148,15 +149,10 @@ def announce_start(
             setting=candidate.change.setting,
             companions=candidate.companions,
             step=step,
-            predicted=_expected(candidate.predicted),
+            predicted=predicted_gain(candidate.predicted),
             remaining=remaining,
         )
     )
-
-
-def _expected(predicted: Estimate | None) -> float | None:
-    """The speedup that is expected; None where no more than its bound is known."""
-    return None if predicted is None or predicted.kind is EstimateKind.BOUND else predicted.value
 
 
 def trial_of(

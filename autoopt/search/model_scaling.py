@@ -43,15 +43,11 @@ def trained_sizes(state: SearchState, trainings: Trainings) -> Sizes:
         family.setdefault(plan.without(STRATEGY).key, (plan.without(STRATEGY), None))
         family.setdefault(plan.key, (plan, trial.id))
     found = [
-        [(_arguments(plan), number, trainings.all_of(plan)) for plan, number in family.values()]
+        [((p.setting(STRATEGY) or {}).get("arguments", {}), n, trainings.all_of(p)) for p, n in family.values()]
         for family in families.values()
     ]
     known = [[size for size in family if any(run.trained_parameters for run in size[2])] for family in found]
     return max(known, key=len, default=[])
-
-
-def _arguments(plan: Plan) -> JsonDict:
-    return dict((plan.setting(STRATEGY) or {}).get("arguments", {}))
 
 
 def scaling_of(sizes: Sizes, objective: Objective) -> ModelScaling:

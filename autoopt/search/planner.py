@@ -76,14 +76,17 @@ class Queue:
     def predictions(self) -> tuple[Prediction, ...]:
         """Those of the proposals, the largest gain first; bounds after them, and last what has none."""
         found = (Prediction(strategy=p.strategy.name, setting=p.setting, predicted=p.predicted) for p in self.proposals)
-        return tuple(sorted(found, key=_expected, reverse=True))
+        return tuple(sorted(found, key=_rank, reverse=True))
 
 
-def _expected(prediction: Prediction) -> tuple[bool, float]:
-    predicted = prediction.predicted
-    if predicted is None:
-        return False, 0.0
-    return predicted.kind is not EstimateKind.BOUND, predicted.value
+def predicted_gain(predicted: Estimate | None) -> float | None:
+    """The speedup that is predicted; None where nothing is, or no more than a bound."""
+    return None if predicted is None or predicted.kind is EstimateKind.BOUND else predicted.value
+
+
+def _rank(prediction: Prediction) -> tuple[float, float]:
+    bound = prediction.predicted.value if prediction.predicted is not None else 0.0
+    return predicted_gain(prediction.predicted) or 0.0, bound
 
 
 def build_queue(registry: Registry, case: Case, choice: Choice, threshold: float, untrainable: str = "") -> Queue:
@@ -112,7 +115,7 @@ def by_promise(proposals: Sequence[Proposal]) -> list[Proposal]:
 
 def _promise(proposals: Sequence[Proposal]) -> dict[str, float]:
     """Predicted speedups by strategy; where there is none, the median of the others, or no more than a bound leaves."""
-    known = sorted(p.predicted.value for p in proposals if p.predicted and p.predicted.kind is not EstimateKind.BOUND)
+    known = sorted(gain for gain in (predicted_gain(p.predicted) for p in proposals) if gain is not None)
 
     def promised(predicted: Estimate | None) -> float:
         if predicted is not None and (predicted.kind is not EstimateKind.BOUND or not known):
@@ -155,13 +158,10 @@ def _consider(
         return Skipped(strategy, Verdict.FAILED, plugin_error(error))
     best = best_of(strategy, predicted, case)
     if predicted is not None and best < threshold:
-        return Skipped(
-            strategy,
-            Verdict.NOT_TRIED,
-            f"cannot pay: {_told(predicted)}at the very best {best:.3f}x, below {threshold:.3f}x",
-            settings[0],
-            predicted,
-        )
+        gain = predicted_gain(predicted)
+        text = "" if gain is None else f"predicted {gain:.3f}x, "
+        reason = f"cannot pay: {text}at the very best {best:.3f}x, below {threshold:.3f}x"
+        return Skipped(strategy, Verdict.NOT_TRIED, reason, settings[0], predicted)
     return Proposal(strategy, predicted, settings[0])
 
 
@@ -169,10 +169,6 @@ def _why_not(strategy: Strategy, case: Case, reason: str) -> str:
     """Why it does not apply; what it knows of the workload may be nothing, for its look into it crashed."""
     reported, crashed = reason or "it says that it does not apply", case.inspected(strategy.name).get("error")
     return f"{reported} (its look into the workload failed: {crashed})" if crashed else reported
-
-
-def _told(predicted: Estimate) -> str:
-    return "" if predicted.kind is EstimateKind.BOUND else f"predicted {predicted.value:.3f}x, "
 
 
 def _raised(trial: Trial, strategy: Strategy, setting: JsonDict) -> bool:

@@ -11,7 +11,6 @@ from autoopt.events import Kept, Predicted, TrialEnded
 from autoopt.records import (
     Change,
     Estimate,
-    EstimateKind,
     Plan,
     Quality,
     Round,
@@ -30,7 +29,7 @@ from autoopt.search.confirmations import Confirmations, Costs, first_to_go, most
 from autoopt.search.evaluations import MOST_PAIRS, of_evaluation_alone, other_evaluation, try_evaluations
 from autoopt.search.first_training import train_beside, train_first
 from autoopt.search.outcome import configuration, named, out_of_time, unscreened
-from autoopt.search.planner import Proposal, Queue, Skipped, at_the_ceiling, build_queue, nothing_left
+from autoopt.search.planner import Proposal, Queue, Skipped, at_the_ceiling, build_queue, nothing_left, predicted_gain
 from autoopt.search.promised import together
 from autoopt.search.recollection import confirmed
 from autoopt.search.run_context import RunContext
@@ -91,8 +90,8 @@ class Rounds:
         proposals = self._coming_back(queue, round_)
         evaluating = [proposal for proposal in proposals if of_evaluation_alone(proposal.strategy)]
         proposals = [proposal for proposal in proposals if proposal not in evaluating]
-        most = max(map(_promises, proposals), default=1.0)
-        at_once = [each for each in evaluating if _promises(each) >= most]
+        most = max((predicted_gain(each.predicted) or 1.0 for each in proposals), default=1.0)
+        at_once = [each for each in evaluating if (predicted_gain(each.predicted) or 1.0) >= most]
         self._evaluate(at_once, round_, pipeline)
         quick = [proposal for proposal in proposals if not proposal.strategy.risk.trains_otherwise]
         kept = self._screen_and_confirm(quick, queue, round_, pipeline)
@@ -412,9 +411,3 @@ def _refuses(trial: Trial) -> bool:
         figure = trial.time_to_target or trial.throughput
         return figure is not None and figure.value <= 1.0
     return True
-
-
-def _promises(proposal: Proposal) -> float:
-    """The speedup that is predicted; 1 where nothing is, or no more than a bound."""
-    predicted = proposal.predicted
-    return 1.0 if predicted is None or predicted.kind is EstimateKind.BOUND else predicted.value

@@ -277,11 +277,11 @@ class SearchState:
             steps = min(steps, self.trained.steps)
         return steps * step.p50 * (1 - 1 / max(predicted.high, 1.0))
 
-    def revise(self, strategy: str, verdict: Verdict, reason: str, when: str = "in the verification") -> None:
-        """Gives the kept trial of a strategy another verdict, which was found later."""
+    def revise(self, strategy: str, verdict: Verdict, reason: str) -> None:
+        """Gives the kept trial of a strategy another verdict, which the verification has found."""
         for index, trial in enumerate(self.trials):
             if trial.strategy == strategy and trial.verdict is Verdict.KEPT:
-                text = f"{reason} ({when})"
+                text = f"{reason} (in the verification)"
                 self.trials[index] = trial.model_copy(update={"verdict": verdict, "reason": text})
 
     @property

@@ -343,7 +343,8 @@ class TrialRunner:
         if self.memory.fit_together(baseline, plan):
             try:
                 with self._adopted(baseline, f"{label}-baseline", seed) as one:
-                    _at_rest(one)
+                    if getattr(one, "can_freeze", True):  # while the other one starts
+                        one.freeze()
                     with self._adopted(plan, label, seed) as other:
                         turns = Turns((one, other), {**limits, "confirm": CONFIRMED}, seconds, speedup, keep)
                         before, after = turns.run(seed % 2)
@@ -454,12 +455,6 @@ class TrialRunner:
             return process.call(task, timeout=timeout, **arguments)
         finally:
             process.close()
-
-
-def _at_rest(process: AnyTrial) -> None:
-    """Freezes a process that has been started, while the other one starts."""
-    if getattr(process, "can_freeze", True):
-        process.freeze()
 
 
 _WEIGHTS_ALONE = (

@@ -149,7 +149,8 @@ class Tuner:
         if default:
             self.study.enqueue_trial(dict(own))
         trials: list[TuningTrial] = []
-        while len(trials) < MOST_TRIALS and not context.stopping() and context.now() + self._longest() < deadline:
+        longest = context.allocation.start_seconds + self.limit * self.step_seconds  # of a trial, about
+        while len(trials) < MOST_TRIALS and not context.stopping() and context.now() + longest < deadline:
             trials.append(self._trial(len(trials), deadline))
         reached = [trial for trial in trials if trial.seconds_to_target is not None]
         best = min(reached, key=lambda trial: trial.seconds_to_target or 0.0, default=None)
@@ -167,10 +168,6 @@ class Tuner:
                 "seconds": context.now() - began,
             }
         )
-
-    def _longest(self) -> float:
-        """Seconds that a trial takes at most, about."""
-        return self.context.allocation.start_seconds + self.limit * self.step_seconds
 
     def _trial(self, number: int, deadline: float) -> TuningTrial:
         from optuna.trial import TrialState

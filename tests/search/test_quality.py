@@ -84,7 +84,7 @@ def test_a_loss_within_the_tolerance_is_proved_and_not_lost_however_certain_it_i
     """Surely worse than before, and surely by less than what is allowed."""
     estimate = Estimate(value=-0.002, low=-0.0035, high=-0.0005, n=3)
     found = MetricDifference(estimate, error=0.0003, margin=0.0045, baseline=0.9, candidate=0.898, highest=-0.0005)
-    assert found.confirmation_of
+    assert found.confirmed
     assert not found.lost
     beyond = Estimate(value=-0.006, low=-0.0075, high=-0.0045, n=3)
     assert MetricDifference(beyond, 0.0003, margin=0.0045, baseline=0.9, candidate=0.894, highest=-0.0045).lost
@@ -102,7 +102,7 @@ def test_rates_of_false_losses_and_of_true_losses_that_pass() -> None:
     same = [[simulated_difference(rng, 0.0, n) for n in range(2, most + 1)] for _ in range(120)]
     lost = [[simulated_difference(rng, 0.009, n) for n in range(2, most + 1)] for _ in range(120)]
     assert np.mean([any(d.lost for d in screenings) for screenings in same]) <= 0.02
-    assert np.mean([any(d.confirmation_of for d in screenings) for screenings in lost]) <= 0.05
+    assert np.mean([any(d.confirmed for d in screenings) for screenings in lost]) <= 0.05
 
 
 @pytest.mark.parametrize(("seeds", "scatter"), [(3, 0.002), (4, 0.004), (6, 0.004)])
@@ -116,15 +116,15 @@ def test_a_loss_that_would_have_been_seen_is_seen_with_its_power(seeds: int, sca
         estimate = Estimate(value=value, low=value - reach, high=value + reach, n=seeds)
         return MetricDifference(estimate, error, margin, 0.9, 0.9 + value, highest=value + 2 * reach)
 
-    confirmation_of = next((one for one in (seen(0.0) for _ in range(2000)) if one.confirmation_of), None)
-    if confirmation_of is None:
+    confirmed = next((one for one in (seen(0.0) for _ in range(2000)) if one.confirmed), None)
+    if confirmed is None:
         undecided = seen(0.0)
         assert undecided.seeds_wanted is None or undecided.seeds_wanted > seeds
         return
-    assert confirmation_of.detectable is not None
-    missed = np.mean([seen(confirmation_of.detectable * margin).confirmation_of for _ in range(4000)])
-    assert missed == pytest.approx(0.2, abs=0.03) or confirmation_of.detectable == 0.0
-    assert np.mean([seen(margin).confirmation_of for _ in range(4000)]) <= 0.05
+    assert confirmed.detectable is not None
+    missed = np.mean([seen(confirmed.detectable * margin).confirmed for _ in range(4000)])
+    assert missed == pytest.approx(0.2, abs=0.03) or confirmed.detectable == 0.0
+    assert np.mean([seen(margin).confirmed for _ in range(4000)]) <= 0.05
 
 
 @pytest.mark.parametrize(("seeds", "allowed"), [(2, 1.5), (3, 1.3), (4, None)])

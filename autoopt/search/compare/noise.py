@@ -82,12 +82,12 @@ def floor(process_sd: float, errors: list[float], rule: Rule, ratio: Estimate | 
     return float(least)
 
 
-def learned(noise: Noise, comparison: Comparison, since: int = 0) -> Noise:
-    """The noise with what one more comparison shows about the between-process variance, by its pairs from ``since`` on.
+def learned(noise: Noise, comparison: Comparison) -> Noise:
+    """The noise with what one more comparison shows about the between-process variance.
 
     The A/A ratio and the floor stay those of the control: they are in the report as they were measured.
     """
-    pairs = comparison.pairs[since:]
+    pairs = comparison.pairs
     values = [pair.log_ratio for pair in pairs]
     errors = [pair.standard_error for pair in pairs]
     between = between_process_of(noise).after(values, errors)
