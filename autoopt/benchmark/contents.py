@@ -227,14 +227,9 @@ def padding_share(batches: Iterable[Any]) -> float | None:
         found = list(tensors(batch))
         wide = [(path, tensor) for path, tensor in found if tensor.ndim == 2]
         rows = [tensor == 0 for path, tensor in wide if path.endswith(MASKS)][:1]
-        rows = (
-            rows
-            or [
-                ending(tensor)
-                for _, tensor in wide
-                if tensor.dtype in (torch.int64, torch.int32) and tensor.shape[1] >= LEAST_WIDTH
-            ][:1]
-        )
+        if not rows:
+            ids = [tensor for _, tensor in wide if tensor.dtype in (torch.int64, torch.int32)]
+            rows = [ending(tensor) for tensor in ids if tensor.shape[1] >= LEAST_WIDTH][:1]
         for each in rows:
             padded += int(each.sum())
             whole += each.numel()

@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable
 from functools import cached_property
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 from autoopt.benchmark import affinity
 from autoopt.benchmark.device import Device, open_device
-from autoopt.benchmark.distributed.group import Group, device_of, join, keep_to_cores, variables
+from autoopt.benchmark.distributed.group import Group, Place, device_of, join, keep_to_cores, variables
 from autoopt.benchmark.fingerprint import same_draws
 from autoopt.benchmark.live import LiveTraining
 from autoopt.benchmark.seeding import disturb, seed_everything
@@ -19,7 +19,7 @@ from autoopt.benchmark.training import Training
 from autoopt.benchmark.whatif import SECONDS, ratio_with
 from autoopt.errors import WorkloadError
 from autoopt.loading import importing, validation
-from autoopt.records import JsonDict
+from autoopt.records import JsonDict, Plan
 from autoopt.records.facts import WorkloadFacts
 from autoopt.registry import Registry
 from autoopt.setup import Setup
@@ -28,11 +28,28 @@ from autoopt.workload import Workload
 Emit = Callable[[JsonDict], None]
 
 
+class Spec(Protocol):
+    """The orders of a trial: ``autoopt.trial.protocol.TrialSpec``."""
+
+    workload: str
+    plan: Plan
+    device: str
+    seed: int
+    search_path: tuple[str, ...]
+    memory_limit_bytes: int | None
+    target: float | None
+    disturbed: float
+    same_draws: bool
+
+    @property
+    def rank(self) -> Place | None: ...
+
+
 class TrialContext:
     """The first argument of every task.
 
     Args:
-        spec: the orders of the trial, an ``autoopt.trial.protocol.TrialSpec``.
+        spec: workload, plan, device, seed.
         registry: folds the plan into the setup.
         workload: given instead of built from ``spec.workload`` (tests, ``autoopt.apply``).
         emit: notifies the parent how a task stands.
@@ -52,7 +69,7 @@ class TrialContext:
 
     def __init__(
         self,
-        spec: Any,
+        spec: Spec,
         registry: Registry,
         workload: Workload | None = None,
         emit: Emit | None = None,
@@ -187,7 +204,7 @@ class TrialContext:
     def target(self) -> float | None:
         """The target's value: the trial's where it overrides the workload's."""
         own = self.workload.target.value if self.workload.target is not None else None
-        return own if self.spec.target is None else float(self.spec.target)
+        return own if self.spec.target is None else self.spec.target
 
     def close(self) -> None:
         """Ends the loader's workers and drops the run."""

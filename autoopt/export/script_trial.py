@@ -11,7 +11,6 @@ from typing import Any
 
 from autoopt.benchmark.clock import DeferredCost, Lap, clock_for
 from autoopt.benchmark.contents import samples_of
-from autoopt.benchmark.device import host_peak_bytes
 from autoopt.benchmark.distributed.group import Each, Enough, Group
 from autoopt.benchmark.live import Printed, Stretch, Values, drives
 from autoopt.benchmark.losses import LossRecorder
@@ -102,9 +101,6 @@ class ExportedTraining:
 
     def metric_told(self, lines: list[Printed], told: Values) -> tuple[tuple[str, ...], Target | None, Values]:
         return (), self.target, told
-
-    def host_peak_bytes(self) -> int | None:
-        return host_peak_bytes()
 
     def close(self) -> None:
         """Drops the script's loop, and with it the loader's workers."""

@@ -24,8 +24,9 @@ from autoopt.script.session import Session
 
 _TURNS = 2
 """Turns that must be seen before an order counts as one."""
-_MOST_HIDDEN = 100
-"""Calls of a model without an optimizer of torch, or steps of one without such calls, after which a script is refused.
+_MOST_UNHELD = 200
+_MOST_ROOTLESS = 20
+"""Calls of a model without an optimizer of torch, and steps of one without such calls, after which a script is refused.
 """
 SETTLED = 3
 """Training steps after which every root model has been called, as a rule; from then on no other call is examined."""
@@ -198,9 +199,9 @@ class TorchHooks:
     def _is_held(self, module: nn.Module) -> bool:
         if not self.optimizers and any(p.requires_grad for p in module.parameters()):
             self._unheld += 1
-            if self._unheld > _MOST_HIDDEN:
+            if self._unheld > _MOST_UNHELD:
                 raise WorkloadError(
-                    f"a model was called {_MOST_HIDDEN} times in training, and no optimizer of torch was made: where "
+                    f"a model was called {_MOST_UNHELD} times in training, and no optimizer of torch was made: where "
                     "lines of its own update the weights, the end of a step cannot be seen",
                     hint="let a torch.optim.Optimizer make the updates, or describe the run with build()",
                 )
@@ -425,9 +426,9 @@ class TorchHooks:
         for module in held:
             self._root(module)
         self._rootless += 1
-        if self._rootless > _MOST_HIDDEN:
+        if self._rootless > _MOST_ROOTLESS:
             raise WorkloadError(
-                f"the optimizer has stepped {_MOST_HIDDEN} times, and no model that holds its parameters was called "
+                f"the optimizer has stepped {_MOST_ROOTLESS} times, and no model that holds its parameters was called "
                 "with gradients on",
                 hint="call the model itself, as in model(x), rather than one of its methods, or describe the run with "
                 "build()",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from statistics import fmean
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -76,6 +76,15 @@ class Board:
     def _read(self, place: int, lap: int) -> int | None:
         value: int = _NUMBER.unpack_from(self._memory, place)[0]
         return value & ((1 << _SHIFT) - 1) if value >> _SHIFT == lap else None
+
+
+class Place(Protocol):
+    """Where a process stands in its group (``autoopt.trial.protocol.Rank``)."""
+
+    rank: int
+    size: int
+    folder: str
+    port: int
 
 
 class Group:
@@ -218,8 +227,8 @@ def alone() -> Any:
     return _alone
 
 
-def join(place: Any, device: torch.device) -> Group:
-    """Joins the group of a trial, unless the user's code has made one; ``place``: ``autoopt.trial.protocol.Rank``.
+def join(place: Place, device: torch.device) -> Group:
+    """Joins the group of a trial, unless the user's code has made one.
 
     Raises:
         WorkloadError: the user's code made one of another size.
@@ -264,7 +273,7 @@ def present(processes: int, device: torch.device) -> Group:
     return Ranks(dist.get_rank(), dist.get_world_size(), device, Board(f"{folder}/autoopt-board-{run}"))
 
 
-def variables(place: Any) -> dict[str, str]:
+def variables(place: Place) -> dict[str, str]:
     """The variables that torchrun sets for the processes that it starts, for code that asks."""
     rank, size = str(place.rank), str(place.size)
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(place.port)}
@@ -279,7 +288,7 @@ def device_of(name: str, rank: int) -> str:
     return f"cuda:{int(number or 0) + rank}" if kind == "cuda" else kind
 
 
-def keep_to_cores(setup: Setup, place: Any) -> None:
+def keep_to_cores(setup: Setup, place: Place) -> None:
     """Shares the cores out, before anything runs on them: as many threads as each has, unless a plan says more.
 
     All processes of a group would each start as many threads as there are cores, and wait for one another.

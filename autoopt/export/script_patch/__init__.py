@@ -159,6 +159,9 @@ def edits_of(
         *_of_batch(old.batch, new.batch, sites),
         *recipe.edits,
     ]
+    in_class = any(edit.at == "function" for edit in recipe.edits) and bool(_added(old, new, "dataset"))
+    if in_class and new.loader.get("num_workers") == 0:  # evaluations read the same class
+        edits.append(Edit("dataset", arguments={"num_workers": 0}))
     if marks_steps(new, sites) and not marks_steps(old, sites):
         edits += [Edit("model", lines=(_MARK,)), Edit("step", lines=(_MARK,))]
     precision = new.precision if new.precision.dtype != old.precision.dtype else None
@@ -194,8 +197,6 @@ def _wraps(at: Literal["dataset", "collate"], old: Setup, new: Setup) -> Iterato
             arguments = {name: new.loader[name] for name in read_by if name in new.loader}
             alone = at == "dataset" and bool(_added(old, new, "collate"))  # samples that only its batches complete
             yield Edit("training_dataset" if alone else at, (line,), parts=(each.name,), arguments=arguments)
-        elif at == "dataset" and new.loader.get("num_workers") == 0:  # edited in its class, which evaluation reads, too
-            yield Edit("dataset", arguments={"num_workers": 0})
 
 
 def _of_batch(old: Batch, new: Batch, sites: Sites) -> Iterator[Edit]:
