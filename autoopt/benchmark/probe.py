@@ -78,7 +78,7 @@ class Asked:
         seconds: for them, and as much again for training on, for reading on and for each set of weights; at least
             ``LEAST_STEPS`` steps and two batches are taken however long that is.
         weights: files of weights, as the training of the baseline kept them, to compare gradients at; without any,
-            those of this probe's own steps, or of a script's present step.
+            those of this probe's own steps, or of a script's present step, which are kept for the next plans' probes.
         batches: a file of batches for the gradients, written where there is none; empty: the training's first.
         reading: seconds for reading on, where they are fewer; but on until so many ``samples`` were read in all.
         gradients: batches at each set of weights, in so far as there is time; as many as usual where 0.

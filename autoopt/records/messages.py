@@ -168,7 +168,8 @@ class Probe(Record):
     and ``metrics`` were taken. ``gradient_digests``: of the batches of the gradients, where each process reads its
     own (a script); ``evaluation_digest``: the same of what such an evaluation reads: metrics of other data are not
     compared. ``unseen``: the part of the batches that no digest could be taken of; empty: none. ``kept``: files of the
-    weights that gradients were taken at, where they are those of this very probe's ``own_steps`` first steps.
+    weights that gradients were taken at, where they are those of this very probe's ``own_steps`` first steps, or a
+    script's present ones.
     ``trained``: steps that were trained in a row, the recorded ones and those after them; ``until``: those it should
     have been. ``crossed``: the step at which a script's window across the end of an epoch begins. ``own_metric``: of
     the recorded steps' own weights. ``rates_ahead``: learning rates to the planned end, by step (by the epoch's

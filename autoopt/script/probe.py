@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -21,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 from autoopt.benchmark.contents import PLAIN, leaves
 from autoopt.benchmark.distributed.group import mean_losses
 from autoopt.benchmark.fingerprint import Array, digests, has_fractions, without_draws
+from autoopt.benchmark.kept_weights import KeptWeights
 from autoopt.benchmark.probe import (
     BEFORE_END,
     LAST,
@@ -205,6 +207,7 @@ class ScriptRecorder(Recorder, Watcher):
         self._metrics: tuple[float | None, ...] = ()
         self._evaluation = ""
         self._kept: Any = None
+        self._own: tuple[str, ...] = ()
         self._gradient: Array | None = None
         self._plain: contextlib.ExitStack | None = None
         self.hooks.watchers += [self.data, self]
@@ -212,7 +215,10 @@ class ScriptRecorder(Recorder, Watcher):
 
     def run(self, asked: Asked) -> None:
         seconds, self._until, self._elsewhere = asked.seconds, asked.until, asked.elsewhere
-        self._gradients_at(asked.weights)
+        if not asked.weights and self.training.group.size == 1:
+            folder = str(Path(asked.out).with_suffix(""))
+            self._own = self.training.do(lambda: KeptWeights(self.training, folder).files())
+        self._gradients_at(asked.weights or list(self._own))
         began = perf_counter()
         self._train(asked.steps, seconds)
         each = (perf_counter() - began) / max(len(self.rates), 1)
@@ -227,6 +233,7 @@ class ScriptRecorder(Recorder, Watcher):
         self.digests, self.orders, self.epochs = data.digests, data.orders, data.epochs
         return {
             **super().found(),
+            "kept": self._own,
             "gradient_digests": tuple(data.digests[: self._taken]),
             "points": self._points,
             "metrics": self._metrics,

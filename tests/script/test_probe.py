@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from autoopt.records import Change, Objective, Plan, Quality, Record, Sites
@@ -184,6 +185,18 @@ def test_gradients_that_a_closure_computes_within_the_step_are_compared(prober: 
     assert not before.probe.skipped_by_scaler
     cast = level(Risk.NUMERIC, before, after)
     assert (cast.level, cast.passed) == ("equivalent", True), cast.detail
+
+
+def test_without_kept_weights_both_gradients_of_a_script_are_taken_at_those_that_the_first_probe_came_to(
+    prober: Prober, folder: Path
+) -> None:
+    sites, text = prober.sites("plain.py"), (folder / "plain.py").read_text()
+    before = prober("plain.py", sites)
+    prober.weights = before.probe.kept
+    assert len(prober.weights) == 1
+    other_first_step = {str(folder / "plain.py"): text.replace("lr=0.1", "lr=5.0")}
+    after = prober("plain.py", sites, patched=other_first_step)
+    assert np.allclose(before.arrays.gradients[0], after.arrays.gradients[0])
 
 
 @pytest.mark.slow

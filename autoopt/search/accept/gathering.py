@@ -158,8 +158,9 @@ class Probes:
         if at_any_weights and (earlier := self.earlier(incumbent, candidate)):
             return earlier
         ask = _Ask(facts, until, gradients or self._usual(facts, until), self.weights)
-        before = self._probe(incumbent, ask, None)
-        return before, (other_side or self)._probe(candidate, ask, before)
+        before, other = self._probe(incumbent, ask, None), other_side or self
+        other._own = self._own  # gradients are compared at the same weights
+        return before, other._probe(candidate, ask, before)
 
     def _affordable(self, facts: WorkloadFacts) -> int:
         """Batches at each set of weights that the time for a bias allows."""
