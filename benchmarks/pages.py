@@ -17,6 +17,7 @@ from benchmarks import method_pages as method
 from benchmarks.documents import MISSING, RESULTS, load, machine, names, number, speedup, table
 from benchmarks.gauntlet import page as gauntlet_page
 from benchmarks.peers import page as peers_page
+from benchmarks.truth import demos
 from benchmarks.whole_runs import page as whole_runs_page
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -226,6 +227,7 @@ PAGES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "measurements/reported-cases.md": ("Reported cases", method.reported_cases),
     "measurements/what-is-slow.md": ("What is slow, and what autoopt reports", method.what_is_slow),
     "measurements/placebos.md": ("Placebos and error rates", method.truth),
+    "measurements/demos.md": ("Ten demos", demos.page),
     "measurements/quality.md": ("Quality of broken and honest changes", method.quality),
     "measurements/coverage.md": ("Coverage of intervals", method.coverage),
     "measurements/compare.md": ("Placebos under `autoopt compare`", method.asks),

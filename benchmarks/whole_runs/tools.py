@@ -187,7 +187,8 @@ def claim_of(result: dict[str, Any]) -> dict[str, Any]:
     verified = bool(speedup.get("end_to_end_verified"))
     headline, ratio = speedup.get("headline"), speedup.get("time_to_target")
     if headline:
-        return {"kind": headline["kind"], "value": headline["value"], "verified": verified}
+        figure = {name: headline.get(name) for name in ("kind", "value", "low", "high", "n")}
+        return {**figure, "verified": verified}
     if ratio:
         return {"kind": "time_to_target", "value": ratio["value"], "verified": verified}
     kept = (result.get("best") or {}).get("plan", {}).get("changes")
