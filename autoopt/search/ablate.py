@@ -9,14 +9,13 @@ from math import exp, log, log1p
 from autoopt.events import AblationMeasured
 from autoopt.records import Ablation, Change, Estimate, Plan, Verdict
 from autoopt.search.at_once import MORE, compare_switched, compared, differ, of_plans, undecided
-from autoopt.search.candidate import with_confirmation
 from autoopt.search.compare.arena import SIDES
 from autoopt.search.compare.comparison import Comparison, Decision, SideName
 from autoopt.search.compare.statistics import wider
 from autoopt.search.decided import in_larger_plan
 from autoopt.search.evaluations import of_evaluation_alone
 from autoopt.search.run_context import RunContext
-from autoopt.search.screened import FEWEST_PAIRS, pairs_to_confirm
+from autoopt.search.screened import FEWEST_PAIRS, PLAIN, pairs_to_confirm
 from autoopt.search.state import SearchState
 from autoopt.search.verify import seconds_due
 
@@ -66,11 +65,10 @@ def _unconfirmed(state: SearchState, rows: list[Ablation]) -> list[str]:
     """A sentence for each part of a combined candidate that stays although it is undecided whether it helps."""
     found = []
     for row in rows:
-        part = state.together.get(row.strategy)
-        if part is not None and _decision(state, row) is not Decision.ACCEPT:
-            found.append(
-                f"{row.strategy} was confirmed together with others, not alone: {exp(part.gain):.2f}x by what was seen"
-            )
+        member = state.together.get(row.strategy)
+        if member is not None and _decision(state, row) is not Decision.ACCEPT:
+            gain, _ = state.beliefs.of([member])
+            found.append(f"{row.strategy} was confirmed together with others, not alone: about {exp(gain):.2f}x")
     return found
 
 
@@ -244,6 +242,8 @@ def _decision(state: SearchState, row: Ablation) -> Decision | None:
     return seen.decision if seen is not None else None
 
 
+LIKELY = 0.43
+"""Standard errors by which a gain is twice as likely as none."""
 STANDS_OUT = 0.5
 """Of the half-width of its interval (log), which holds at all times and is some three standard errors."""
 
@@ -273,7 +273,7 @@ def take_apart(context: RunContext, state: SearchState, deadline: float) -> list
     taking.run()
     kept = taking.left
     names = [change.strategy for change in state.incumbent.changes if change not in kept.changes]
-    state.together = {name: part for name, part in state.together.items() if name in taking.doubtful}
+    state.together = {name: member for name, member in state.together.items() if name in taking.doubtful}
     state.incumbent = kept
     if not names:
         return []
@@ -317,7 +317,7 @@ class _Taking:
             elif not needed:
                 self.left = self._without([name])
         if steps and self.left == self._without(steps, whole):  # the whole was confirmed faster than that
-            best = max(steps, key=lambda name: (self.seen.get(name, 0.0), parts[name].gain))
+            best = max(steps, key=lambda name: (self.seen.get(name, 0.0), self._gain(name)))
             self.left = self._without(set(steps) - {best}, whole)
             self.doubtful.add(best)
             self.refused.discard(best)
@@ -332,9 +332,13 @@ class _Taking:
         One that was left out stays if its effect is distinguishable from chance. Another one belongs to the confirmed
         whole: it stays if that is likely a gain.
         """
-        part = self.state.together[name]
         measured = compared(self.state, self._without([name]), self.left, fresh=True) is not None
-        return name not in self.idle and (part.firm if measured else part.likely)
+        gain, error = self.state.beliefs.of([self.state.together[name]])
+        return name not in self.idle and gain > (PLAIN if measured else LIKELY) * error
+
+    def _gain(self, name: str) -> float:
+        """The log gain that is believed of a part."""
+        return self.state.beliefs.of([self.state.together[name]])[0]
 
     def _first_settled(self, name: str) -> tuple[bool, float]:
         """Order in which parts are settled, after each was left out of the whole.
@@ -344,7 +348,7 @@ class _Taking:
         """
         seen = compared(self.state, self._without([name]), self.left, fresh=True)
         if seen is None or seen.estimate is None:
-            return True, -self.state.together[name].gain
+            return True, -self._gain(name)
         return seen.estimate.low <= 1.0, seen.estimate.value
 
     def _needed(self, name: str, waiting: int) -> bool | None:
@@ -366,7 +370,9 @@ class _Taking:
         if seen.decision in (Decision.REJECT, Decision.HARMFUL):
             self.refused.add(name)
             return False
-        self.state.together[name] = with_confirmation(self.state.together[name], seen)
+        member = self.state.together[name]
+        if member[0] == name:  # a companion's gain is a part of the one that it serves
+            self.state.learn([member], seen)
         estimate, enough = seen.estimate, len(seen.pairs) >= FEWEST_PAIRS
         if estimate is None:
             return None
@@ -384,7 +390,7 @@ class _Taking:
             waiting: parts that are not settled.
         """
         context, state = self.context, self.state
-        pairs = max(pairs_to_confirm(state.together[name].gain, state.noise, context.min_gain), FEWEST_PAIRS)
+        pairs = max(pairs_to_confirm(self._gain(name), state.noise, context.min_gain), FEWEST_PAIRS)
         needed, left = pairs * context.pair_seconds(state, less, self.left), self.deadline - context.now()
         if context.stopping() or needed > left:
             return None

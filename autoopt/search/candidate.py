@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from math import log1p, sqrt
-from statistics import fmean
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass, field
+from math import log1p
 
 from autoopt.errors import TrialFailed
 from autoopt.events import TrialEnded
 from autoopt.records import Change, Estimate, JsonDict, Plan, Trial, Verdict
 from autoopt.search.beliefs import Member
 from autoopt.search.budget_allocation import PATIENCE
-from autoopt.search.compare.comparison import Comparison, PairOfProcesses
 from autoopt.search.planner import PLUGIN_ERRORS, best_of, candidate_plan, plugin_error, predict
 from autoopt.search.run_context import RunContext
-from autoopt.search.state import Part, SearchState
+from autoopt.search.state import SearchState
 from autoopt.strategy import MOST_SETTINGS, Case, Risk, Strategy
 
 Answer = Callable[[Trial | None], None]
@@ -25,7 +23,8 @@ Answer = Callable[[Trial | None], None]
 class Candidate:
     """A setting to try: its change, the companions that come with it, the plan of all, and what was predicted.
 
-    ``combined``: the companions are changes of other strategies that did well alone; ``parts``: what was seen of each.
+    ``combined``: the companions are changes of other strategies that did well alone, or promise to; ``joined``: its
+    :attr:`parts` then.
     """
 
     strategy: Strategy
@@ -34,58 +33,21 @@ class Candidate:
     plan: Plan
     predicted: Estimate | None
     combined: bool = False
-    parts: Mapping[str, Part] = field(default_factory=dict)
-    joined: tuple[Member, ...] = ()
+    joined: Mapping[str, Member] = field(default_factory=dict)
+
+    @property
+    def parts(self) -> Mapping[str, Member]:
+        """Each change's strategy, with the member whose gain it is a part of: a companion's is the one it serves."""
+        return self.joined or {change.strategy: (self.change.strategy, self.predicted) for change in self.changes}
 
     @property
     def members(self) -> tuple[Member, ...]:
         """The changes that bring its gain: its own, or those that did well alone; not their companions."""
-        return self.joined or ((self.change.strategy, self.predicted),)
+        return tuple({member[0]: member for member in self.parts.values()}.values())
 
     @property
     def changes(self) -> tuple[Change, ...]:
         return (self.change, *self.companions)
-
-
-def shares(candidate: Candidate, confirmation: Comparison, screenings: Iterable[Comparison]) -> dict[str, Part]:
-    """The gain of each part of a combined candidate after its confirmation, which is their sum where gains
-    multiply.
-
-    A part that was not screened alone has an equal share of the confirmed whole, and stays until leaving it out is
-    decided.
-
-    Args:
-        confirmation: of the whole combined candidate.
-        screenings: at whatever; those at the combined candidate count.
-    """
-    plans = confirmation.incumbent.plan, candidate.plan
-    same = [s for s in screenings if (s.incumbent.plan, s.candidate.plan) == plans]
-    pairs = [pair for seen in (confirmation, *same) for pair in seen.pairs]
-    names = [change.strategy for change in candidate.changes]
-    whole, error = _seen(pairs, confirmation)
-    parts = {name: candidate.parts.get(name, Part(whole / len(names), error=0.0)) for name in names}
-    off, spread = whole - sum(part.gain for part in parts.values()), sum(part.error**2 for part in parts.values())
-    weights = {name: part.error**2 / (spread + error) for name, part in parts.items()}
-    return {
-        name: replace(part, gain=part.gain + weights[name] * off, error=part.error * sqrt(1 - weights[name]))
-        for name, part in parts.items()
-    }
-
-
-def with_confirmation(part: Part, confirmation: Comparison) -> Part:
-    """A part's gain together with that of a comparison with and without it, each weighed by its error."""
-    if not confirmation.pairs:
-        return part
-    gain, error = _seen(confirmation.pairs, confirmation)
-    weight = part.error**2 / (part.error**2 + error)
-    return replace(part, gain=part.gain + weight * (gain - part.gain), error=part.error * sqrt(1 - weight))
-
-
-def _seen(pairs: Sequence[PairOfProcesses], comparison: Comparison) -> tuple[float, float]:
-    """The mean log ratio of pairs of processes, and its variance."""
-    between = (comparison.between_process_sd or 0.0) ** 2
-    variance = (between + fmean(pair.standard_error**2 for pair in pairs)) / len(pairs)
-    return fmean(pair.log_ratio for pair in pairs), variance
 
 
 def candidate_of(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from math import exp, log1p, sqrt
+from math import exp, log1p
 
 from autoopt.records import Change
 from autoopt.registry import Registry
@@ -13,7 +13,7 @@ from autoopt.search.confirmations import Costs
 from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan
 from autoopt.search.screened import INPUT, Screened
 from autoopt.search.screening import Screening
-from autoopt.search.state import Part, SearchState
+from autoopt.search.state import SearchState
 from autoopt.strategy import Case
 
 ON_TOP, MOST = 1.15, 4.0
@@ -155,17 +155,5 @@ def combined(state: SearchState, registry: Registry, members: Sequence[Screened]
         plan,
         None,
         combined=True,
-        parts=_parts(state, members),
-        joined=tuple(each for member in members for each in member.candidate.members),
+        joined={name: part for member in reversed(members) for name, part in member.candidate.parts.items()},
     )
-
-
-def _parts(state: SearchState, members: Sequence[Screened]) -> dict[str, Part]:
-    """The gain seen of each change; one that came with another has its share of what both showed."""
-    count, parts = len({trial.strategy for trial in state.trials}), dict[str, Part]()
-    for member in members:
-        changes = member.candidate.changes
-        gain, error = member.gain / len(changes), member.error / sqrt(len(changes))
-        for change in changes:
-            parts.setdefault(change.strategy, Part(gain, error, member.bar(count)))
-    return parts

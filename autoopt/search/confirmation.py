@@ -7,7 +7,7 @@ from statistics import median
 from autoopt.events import TrialEnded, TrialStarted
 from autoopt.records import Plan, Trial, Verdict
 from autoopt.search.accept.evidence import Judgement
-from autoopt.search.candidate import Candidate, shares
+from autoopt.search.candidate import Candidate
 from autoopt.search.compare.comparison import Comparison, Decision, Side
 from autoopt.search.compare.noise import compiled_again, learned
 from autoopt.search.compare.sequential_test import alpha_of
@@ -71,6 +71,7 @@ class Confirmation:
         if not reported and comparison.decision is Decision.ACCEPT and whole is None:
             train_beside(context, state, candidate.plan, comparison)
         state.comparisons[number] = comparison
+        state.learn(candidate.members, comparison)
         ruling = self._rule(candidate, comparison, number)
         state.noise = learned(state.noise, comparison)
         again = "" if comparison.incumbent.recompilations else compiled_again(comparison.candidate)
@@ -127,7 +128,7 @@ class Confirmation:
         if candidate.companions:
             if not state.together:
                 state.before_combined = state.incumbent
-            state.together |= shares(candidate, state.comparisons[trial.id], state.screenings)
+            state.together |= candidate.parts
         state.incumbent, state.base = self.context.runner.registry.order(candidate.plan), str(trial.id)
 
 

@@ -231,7 +231,7 @@ def without_suspect(context: RunContext, state: SearchState, candidate: Candidat
         plan=plan,
         predicted=None,
         combined=bool(others),
-        joined=tuple(each for each in candidate.members if each[0] != out.strategy),
+        joined={name: part for name, part in candidate.parts.items() if out.strategy not in (name, part[0])},
     )
 
 
@@ -285,8 +285,8 @@ class Confirmations:
         self._found = [*waiting, *screening.found]
         while waiting and not self.context.stopping():
             screened = waiting.pop(0)  # with what brings too little to be confirmed alone
-            small = besides(self.state, screened, self._found, self.skipped)
-            screened = replace(screened, candidate=with_small(self.context, self.state, screened, small))
+            small = besides(screened, self._found, self.skipped)
+            screened = replace(screened, candidate=with_small(self.context, self.state, screened.candidate, small))
             if self._costs.pairs(screened) > self._left_for(screened):
                 later.append(screened)
                 continue

@@ -15,7 +15,7 @@ from autoopt.search.candidate import Candidate, companions
 from autoopt.search.planner import PLUGIN_ERRORS, Proposal, Skipped, candidate_plan
 from autoopt.search.run_context import RunContext
 from autoopt.search.screened import Screened
-from autoopt.search.state import Part, SearchState
+from autoopt.search.state import SearchState
 from autoopt.strategy import Case, PipelineView, Strategy
 
 
@@ -41,7 +41,7 @@ def together(
         None where predictions promise fewer changes.
     """
     registry = context.runner.registry
-    changes, parts, promises, members = list[Change](), dict[str, Part](), list[Estimate](), list[Member]()
+    changes, parts, promises = list[Change](), dict[str, Member](), list[Estimate]()
     plan, now, left = state.incumbent, case, list(proposals)
     while left:
         asked = ((each, _promised_next_to(context, state, each, case, now, likely)) for each in left)
@@ -64,10 +64,8 @@ def together(
         if once is not None:
             context.runner.once[each.strategy.name] = once
         promises.append(promise)
-        members.append((each.strategy.name, said))
-        share = _part(state, each.strategy, promise, said, len(added))
-        parts |= {one.strategy: share for one in added}
-    if len(members) < fewest:
+        parts |= {one.strategy: (each.strategy.name, said) for one in added}
+    if len(promises) < fewest:
         return None
     return Candidate(
         registry[changes[0].strategy],
@@ -76,8 +74,7 @@ def together(
         plan,
         _product(promises),
         combined=True,
-        parts=parts,
-        joined=tuple(members),
+        joined=parts,
     )
 
 
@@ -169,23 +166,20 @@ class _Asked:
 
 
 def with_small(
-    context: RunContext, state: SearchState, screened: Screened, small: Sequence[tuple[Change, Part]]
+    context: RunContext, state: SearchState, whole: Candidate, small: Sequence[tuple[Change, Estimate | None]]
 ) -> Candidate:
     """A candidate with what brings something besides, each too little to be shown alone. The confirmation is of the
     whole.
 
     Args:
-        small: changes with what is known of each; of a script only what its patch can say comes with it.
+        small: changes with what is predicted of each; of a script only what its patch can say comes with it.
     """
-    whole = screened.candidate
-    count = len({trial.strategy for trial in state.trials})
-    seen = {whole.change.strategy: Part(screened.gain, screened.error, screened.bar(count))}
-    for change, own in small:
+    for change, predicted in small:
         plan = _joined(context, state, whole.changes, (change,))
         if plan is None or plan == whole.plan:
             continue
-        parts = {**(whole.parts or seen), change.strategy: own}
-        whole = replace(whole, companions=(*whole.companions, change), plan=plan, combined=True, parts=parts)
+        parts = {**whole.parts, change.strategy: (change.strategy, predicted)}
+        whole = replace(whole, companions=(*whole.companions, change), plan=plan, combined=True, joined=parts)
     return whole
 
 
@@ -204,23 +198,21 @@ def _joined(context: RunContext, state: SearchState, changes: Sequence[Change], 
 
 
 def besides(
-    state: SearchState, screened: Screened, found: Iterable[Screened], skipped: Iterable[Skipped]
-) -> list[tuple[Change, Part]]:
+    screened: Screened, found: Iterable[Screened], skipped: Iterable[Skipped]
+) -> list[tuple[Change, Estimate | None]]:
     """What may be confirmed together with a candidate, though not alone.
 
     That is what a prediction promises: where it was screened, the screening has to agree.
     """
-    small = []
+    small = list[tuple[Change, Estimate | None]]()
     for other in found:
         candidate = other.candidate
         promised = _promised(candidate.strategy, candidate.predicted) is not None
         if promised and not candidate.companions and other.gain > other.error and not other.rivals(screened):
-            small.append((candidate.change, Part(other.gain, other.error)))
+            small.append((candidate.change, candidate.predicted))
     for each in skipped:
-        predicted = _promised(each.strategy, each.predicted)
-        if predicted is not None:
-            change = Change(strategy=each.strategy.name, setting=each.setting)
-            small.append((change, _part(state, each.strategy, predicted, each.predicted)))
+        if _promised(each.strategy, each.predicted) is not None:
+            small.append((Change(strategy=each.strategy.name, setting=each.setting), each.predicted))
     return small
 
 
@@ -231,11 +223,6 @@ def _promised(strategy: Strategy, speedup: Estimate | None, likely: float = 1.0)
     if speedup.low > 1.0:
         return speedup
     return speedup if speedup.value > 1.0 and norm.cdf(log(speedup.value) / speedup.log_sd) > likely else None
-
-
-def _part(state: SearchState, strategy: Strategy, promise: Estimate, predicted: Estimate | None, of: int = 1) -> Part:
-    """The believed gain of each of so many changes that come with each other."""
-    return Part(log(promise.value) / of, state.beliefs.of([(strategy.name, predicted)])[1])
 
 
 def _product(promises: Sequence[Estimate]) -> Estimate:

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import hypot, inf, log, log1p, sqrt
 
-from scipy.stats import t as student
-
 from autoopt.records import Estimate, Noise, Trial
 from autoopt.search.candidate import Candidate
 from autoopt.search.compare.sequential_test import between_process_of, unseen_mode
@@ -16,9 +14,6 @@ from autoopt.strategy import Strategy
 
 INPUT = frozenset({"storage", "preparation", "collate"})
 """Stages that deliver batches one after the other: ways to shorten them are rivals, of which the best is taken."""
-FIRM_ALPHA = 0.1
-FIRM_DOF = 9
-"""The chance that any of the candidates that bring nothing looks so good, and what the errors are worth in looks."""
 PLAIN = 2.0
 """Standard errors by which a gain stands out: of many changes that bring nothing, hardly one does so by chance."""
 
@@ -39,10 +34,6 @@ class Screened:
     trial: Trial
     gain: float
     error: float = 0.0
-
-    def bar(self, candidates: int) -> float:
-        """Standard errors that tell a gain from chance, where so many candidates were screened."""
-        return float(student.isf(FIRM_ALPHA / max(candidates, 1), FIRM_DOF))
 
     @property
     def plain(self) -> bool:

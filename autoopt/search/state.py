@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import sqrt
 from statistics import fmean
 
 import numpy as np
-from scipy.stats import norm
 
 from autoopt.errors import TrialFailed
 from autoopt.records import (
@@ -33,7 +34,7 @@ from autoopt.records.model_scaling import ModelScaling
 from autoopt.records.tuning import Tuning
 from autoopt.registry import Registry
 from autoopt.script.applicable import own_setup
-from autoopt.search.beliefs import Beliefs
+from autoopt.search.beliefs import Beliefs, Member
 from autoopt.search.compare.comparison import Comparison, Side
 from autoopt.search.compare.statistics import MIN_BLOCKS
 from autoopt.simplify.stage_profile import StageProfile
@@ -69,31 +70,6 @@ class AAControl(Record):
         return float(np.median(seconds)) if seconds else 0.0
 
 
-@dataclass(frozen=True)
-class Part:
-    """A change that was confirmed together with others.
-
-    Args:
-        gain: log of its speedup, by its looks and by what all parts showed together.
-        error: standard error of that.
-        bar: standard errors that tell a gain from chance, over all candidates that were screened.
-    """
-
-    gain: float
-    error: float = 1.0
-    bar: float = 3.0
-
-    @property
-    def likely(self) -> bool:
-        """Whether a gain is at least twice as likely as none."""
-        return bool(norm.cdf(self.gain / max(self.error, 1e-9)) >= 2 / 3)
-
-    @property
-    def firm(self) -> bool:
-        """Whether what was seen distinguishes the gain from chance."""
-        return self.gain > self.bar * self.error
-
-
 @dataclass
 class SearchState:
     """The state of a search.
@@ -104,8 +80,9 @@ class SearchState:
     ``comparisons``: of trials, by their id; ``screenings``: those of the screening, which confirm nothing;
     ``ablations``: comparisons that show what a change of a plan is worth.
     ``sites``: of a script that is run as it is.
-    ``together``: strategies whose changes were kept as parts of a combined candidate, none of them confirmed by itself;
-        ``before_combined``: the incumbent that the first of them came to.
+    ``together``: strategies whose changes were kept as parts of a combined candidate, none of them confirmed by itself,
+        each with the member that its gain is a part of; ``before_combined``: the incumbent that the first of them came
+        to.
     ``unseen``: strategies that there was no time for, with the seconds that a screening would have taken;
     ``unconfirmed``: trials by id whose confirmation would have taken so many seconds more than were left.
     ``processes``: the most that may train together; ``scaling``: how the final plan does;
@@ -152,7 +129,7 @@ class SearchState:
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
-    together: dict[str, Part] = field(default_factory=dict)
+    together: dict[str, Member] = field(default_factory=dict)
     before_combined: Plan = field(default_factory=Plan)
     known_noise: KnownNoise = field(default_factory=KnownNoise)
     unseen: dict[str, float] = field(default_factory=dict)
@@ -297,6 +274,13 @@ class SearchState:
                 if not trial.companions:
                     self.trials[index] = trial.model_copy(update={"measured_again": estimate})
                 return
+
+    def learn(self, members: Sequence[Member], seen: Comparison) -> None:
+        """Has a comparison with and without these changes move what is believed of each."""
+        if seen.pairs:
+            between = (seen.between_process_sd or 0.0) ** 2
+            variance = (between + fmean(pair.standard_error**2 for pair in seen.pairs)) / len(seen.pairs)
+            self.beliefs.saw(members, fmean(pair.log_ratio for pair in seen.pairs), sqrt(variance))
 
     def with_fixed_costs(self, comparison: Comparison) -> Comparison:
         """The same with what either plan paid once wherever it was started: a later start finds it compiled."""

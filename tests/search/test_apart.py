@@ -15,7 +15,7 @@ from autoopt.search.ablate import ablate, alone, take_apart
 from autoopt.search.baseline import benchmark, described
 from autoopt.search.compare.comparison import Decision
 from autoopt.search.decided import decided
-from autoopt.search.state import Part, SearchState
+from autoopt.search.state import SearchState
 from autoopt.search.verify import seconds_due
 from autoopt.setup import Setup
 from autoopt.strategy import Applies, Risk, Strategy
@@ -25,14 +25,25 @@ from simulated import World, product, strategy
 NOISE = NoiseModel("normal", process_sd=0.01)
 
 
-def stack(world: World, parts: dict[str, Part]) -> SearchState:
-    """The state after the parts were kept together, with the gains that looks showed of them."""
+def stack(world: World, parts: dict[str, tuple[float, float]]) -> SearchState:
+    """The state after the parts were kept together, with the log gain that was seen of each and its standard error."""
     options = Options(budget_seconds=world.budget)
     state = described(world.context, options)
     benchmark(world.context, state, options)
     plan = Plan(changes=tuple(Change(strategy=name) for name in parts))
-    state.incumbent, state.together = world.context.runner.registry.order(plan), dict(parts)
+    state.incumbent = world.context.runner.registry.order(plan)
+    _believed(state, parts)
     return state
+
+
+def _believed(state: SearchState, parts: dict[str, tuple[float, float]]) -> None:
+    state.together = {name: (name, None) for name in parts}
+    for name, (gain, error) in parts.items():
+        state.beliefs.saw([(name, None)], gain, error)
+
+
+SURE, VAGUE = 0.05, 0.5
+"""Standard errors of what was seen: a gain is told from none, and it is not."""
 
 
 def world(folder: Path, speeds: dict[str, float], *others: Strategy) -> World:
@@ -41,7 +52,7 @@ def world(folder: Path, speeds: dict[str, float], *others: Strategy) -> World:
 
 def test_what_came_in_with_others_and_brings_nothing_is_dropped(tmp_path: Path) -> None:
     one = world(tmp_path, {"strong": 1.4, "good": 1.2, "idle": 1.0})
-    state = stack(one, {"strong": Part(0.34), "good": Part(0.18), "idle": Part(0.15)})
+    state = stack(one, {"strong": (0.34, VAGUE), "good": (0.18, VAGUE), "idle": (0.15, VAGUE)})
     (told,) = take_apart(one.context, state, one.clock() + 400.0)
     assert set(state.incumbent.names()) == {"strong", "good"}
     assert told.startswith("idle: confirmed together with others")
@@ -52,7 +63,7 @@ def test_what_came_in_with_others_and_brings_nothing_is_dropped(tmp_path: Path) 
 def test_what_was_measured_before_something_was_dropped_stays_a_figure_of_its_change(tmp_path: Path) -> None:
     """With no time to ablate the smaller plan, all that had been measured of its changes was "not measured"."""
     one = world(tmp_path, {"strong": 1.4, "good": 1.2, "idle": 1.0})
-    state = stack(one, {"strong": Part(0.34), "good": Part(0.18), "idle": Part(0.15)})
+    state = stack(one, {"strong": (0.34, VAGUE), "good": (0.18, VAGUE), "idle": (0.15, VAGUE)})
     take_apart(one.context, state, one.clock() + 400.0)
     rows, _ = ablate(one.context, state, one.clock())
     assert {row.strategy: row.beside for row in rows} == {"strong": ("idle",), "good": ("idle",)}
@@ -66,14 +77,14 @@ def test_what_was_measured_before_something_was_dropped_stays_a_figure_of_its_ch
 
 def test_without_time_only_those_stay_whose_looks_tell_them_from_chance(tmp_path: Path) -> None:
     one = world(tmp_path, {"strong": 1.4, "doubtful": 1.2})
-    state = stack(one, {"strong": Part(0.34, error=0.05), "doubtful": Part(0.18)})
+    state = stack(one, {"strong": (0.34, SURE), "doubtful": (0.18, VAGUE)})
     (dropped,) = take_apart(one.context, state, one.clock())
     assert state.incumbent.names() == ("strong",)
     assert dropped.startswith("doubtful")
     assert set(state.together) == {"strong"}
     assert not state.ablations
     assert ablate(one.context, state, one.clock())[1] == [
-        "strong was confirmed together with others, not alone: 1.40x by what was seen"
+        "strong was confirmed together with others, not alone: about 1.39x"
     ]
 
 
@@ -89,7 +100,7 @@ def test_what_another_part_cannot_stand_without_stays(tmp_path: Path) -> None:
 
     speeds = {"base": 1.0, "leaning": 1.5}
     one = World(tmp_path, strategy("base"), Leaning(), speed=product(speeds), noise=NOISE)
-    state = stack(one, {"base": Part(0.2), "leaning": Part(0.3)})
+    state = stack(one, {"base": (0.2, VAGUE), "leaning": (0.3, VAGUE)})
     take_apart(one.context, state, one.clock() + 400.0)
     assert set(state.incumbent.names()) == {"base", "leaning"}
 
@@ -99,7 +110,7 @@ def test_a_setting_that_the_plan_had_before_comes_back(tmp_path: Path) -> None:
         return 1.4 if "strong" in plan.names() else 1.0
 
     one = World(tmp_path, strategy("strong"), strategy("workers"), speed=speed, noise=NOISE)
-    state = stack(one, {"strong": Part(0.34), "workers": Part(0.02)})
+    state = stack(one, {"strong": (0.34, VAGUE), "workers": (0.02, VAGUE)})
     two, four = (Change(strategy="workers", setting={"number": number}) for number in (2, 4))
     state.incumbent = state.incumbent.with_change(four)
     state.before_combined = Plan(changes=(two,))
@@ -116,7 +127,7 @@ def test_time_decides_how_many_equal_parts_can_be_told_from_none(tmp_path: Path,
         speed=product(speeds),
         noise=NoiseModel("normal", process_sd=0.03),
     )
-    state = stack(made, {"one": Part(0.3), "other": Part(0.3)})
+    state = stack(made, {"one": (0.3, VAGUE), "other": (0.3, VAGUE)})
     take_apart(made.context, state, made.clock() + seconds)
     assert len(state.incumbent.changes) == kept
 
@@ -124,7 +135,7 @@ def test_time_decides_how_many_equal_parts_can_be_told_from_none(tmp_path: Path,
 def test_a_whole_that_was_proved_is_not_dropped_to_nothing(tmp_path: Path) -> None:
     """No part was told from chance by itself, and all were dropped: the gain of the whole went with them."""
     one = world(tmp_path, {"strong": 1.4, "other": 1.2})
-    state = stack(one, {"strong": Part(0.34), "other": Part(0.18)})
+    state = stack(one, {"strong": (0.34, VAGUE), "other": (0.18, VAGUE)})
     take_apart(one.context, state, one.clock())
     assert state.incumbent.names() == ("strong",)
 
@@ -132,7 +143,7 @@ def test_a_whole_that_was_proved_is_not_dropped_to_nothing(tmp_path: Path) -> No
 def test_what_could_no_longer_be_tested_is_not_made(tmp_path: Path) -> None:
     """The end of a run: dropping a part left a plan whose comparison went beyond the budget."""
     one = world(tmp_path, {"strong": 1.4, "doubtful": 1.2})
-    state = stack(one, {"strong": Part(0.34, error=0.05), "doubtful": Part(0.18)})
+    state = stack(one, {"strong": (0.34, SURE), "doubtful": (0.18, VAGUE)})
     one.clock.advance(one.context.allocation.budget - one.context.now() - 1.0)
     assert take_apart(one.context, state, one.clock()) == []
     assert set(state.incumbent.names()) == {"strong", "doubtful"}
@@ -147,7 +158,7 @@ def test_a_trained_plan_is_left_for_a_simpler_one_where_that_can_be_trained_as_w
 ) -> None:
     """Live, a part that was not decided was dropped after the trainings: the rest of the plan ended unverified."""
     one = world(tmp_path, {"strong": 1.4, "idle": 1.0})
-    state = stack(one, {"strong": Part(0.34), "idle": Part(0.15, error=0.01)})
+    state = stack(one, {"strong": (0.34, VAGUE), "idle": (0.15, SURE)})
     one.context.gate.trainings.in_turns(state.baseline, state.incumbent, 1000, purpose="trained")
     assert one.context.gate.in_turns(state.incumbent)
     left = one.context.allocation.budget - one.context.now()
@@ -179,7 +190,7 @@ def stack_switched_apart(made: World, speeds: dict[str, float] = SPEEDS) -> Sear
     benchmark(made.context, state, options)
     plan = Plan(changes=tuple(Change(strategy=name) for name in speeds))
     state.incumbent = made.context.runner.registry.order(plan)
-    state.together = {name: Part(max(log(speed), 0.15)) for name, speed in speeds.items()}
+    _believed(state, {name: (max(log(speed), 0.15), VAGUE) for name, speed in speeds.items()})
     return state
 
 
