@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import exp, log, sqrt
 
 import numpy as np
+from scipy.stats import norm
 
 from autoopt.records import Estimate, EstimateKind
 from autoopt.records.base import Z
@@ -67,6 +68,12 @@ class Beliefs:
         mean, error = self.of([(name, predicted)])
         low, high = exp(mean - Z * error), exp(mean + Z * error)
         return Estimate(value=exp(mean), low=low, high=high, n=1, kind=EstimateKind.TRIED)
+
+    def improvement(self, member: Member, over: float = 0.0) -> float:
+        """The log gain beyond another that is to be expected of a change: its own, or none where it has no such."""
+        mean, error = self.of([member])
+        beyond = (mean - over) / max(error, 1e-9)
+        return error * float(norm.pdf(beyond) + beyond * norm.cdf(beyond))
 
     def _features(self, members: Sequence[Member], shares: Sequence[float] | None = None) -> np.ndarray:
         for name, predicted in members:

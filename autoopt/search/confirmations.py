@@ -49,6 +49,13 @@ class Costs:
         starts = state.dearer_start(state.incumbent) + max(state.dearer_start(one.candidate.plan) for one in members)
         return pairs_to_confirm(gain, state.noise, context.min_gain) * (context.allocation.pair + starts)
 
+    def confirmation(self, *members: Screened) -> float:
+        """The same with the probes that their quality takes."""
+        exact = all(
+            self.context.runner.registry[name].risk is Risk.EXACT for m in members for name in m.candidate.parts
+        )
+        return self.pairs(*members) + (0.0 if exact else self.probes())
+
     def probes(self) -> float:
         """Seconds of the probes that tell its quality: its own, and the incumbent's where there is none yet."""
         probes = self.context.gate.probes
@@ -122,9 +129,7 @@ class Costs:
                 return usual
             return self.context.allocation.budget - needed  # time kept back for the end of nothing is no use
         together = self.context.allocation.screening if len(members) > 1 else 0.0
-        exact = all(member.candidate.strategy.risk is Risk.EXACT for member in members)
-        needed = together + self.pairs(*members) + (0.0 if exact else self.probes())
-        return self.deadline(exp(sum(member.gain for member in members))) - needed
+        return self.deadline(exp(sum(member.gain for member in members))) - together - self.confirmation(*members)
 
     def decidable(self, screened: Screened, others: Iterable[Screened]) -> bool:
         """Whether there is time for the trainings that its quality takes, and then for the best of the others.

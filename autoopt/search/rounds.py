@@ -33,7 +33,7 @@ from autoopt.search.planner import Proposal, Queue, Skipped, at_the_ceiling, bui
 from autoopt.search.promised import together
 from autoopt.search.recollection import confirmed
 from autoopt.search.run_context import RunContext
-from autoopt.search.screened import HOPE, Screened, promise_of
+from autoopt.search.screened import HOPE, Screened
 from autoopt.search.screening import Screening
 from autoopt.search.state import SearchState
 from autoopt.search.trainable import screenable, search_settings, seconds_of_trainings
@@ -164,7 +164,7 @@ class Rounds:
         short = not state.found and run_seconds(context, state) is not None
         case = state.case(context.runner.registry, pipeline, self._left())
         unseen = screenable(context, state, proposals)
-        with closing(Screening(context, state, case, self._costs.latest)) as screening:
+        with closing(Screening(context, state, case, self._costs.latest, self._costs.confirmation)) as screening:
             known = confirmed(context, state, screening) or self._promised(screening, proposals)
             while not context.stopping():
                 before = len(unseen)
@@ -187,16 +187,15 @@ class Rounds:
             return self._confirmations.in_order(self._taken(screening, plain=False), screening, round_)
 
     def _promised(self, screening: Screening, proposals: Sequence[Proposal]) -> bool:
-        """Screens all that predictions promise, at once. True where it brings more than the rest may."""
+        """Screens all that predictions promise, at once. True where that is confirmed before any other is screened."""
         if screening.over:
             return False
         candidate = together(self.context, self.state, screening.case, proposals)
         if candidate is None or not self.state.first_time(candidate.changes):
             return False
-        seen = screening.screen(candidate)
+        screening.screen(candidate)
         names = {change.strategy for change in candidate.changes}
-        rest = [proposal.predicted for proposal in proposals if proposal.strategy.name not in names]
-        return seen is not None and seen.plain and seen.gain > promise_of(rest)
+        return screening.first([each for each in proposals if each.strategy.name not in names]) is not None
 
     def _taken(self, screening: Screening, plain: bool) -> list[Screened]:
         """Takes from the screening what is to be confirmed: the clear gains, or in the end all that showed a gain."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from math import hypot, inf, log, log1p, sqrt
+from math import hypot, log1p, sqrt
 
-from autoopt.records import Estimate, Noise, Trial
+from autoopt.records import Noise, Trial
 from autoopt.search.candidate import Candidate
 from autoopt.search.compare.sequential_test import between_process_of, unseen_mode
 from autoopt.search.compare.statistics import known_radius
@@ -16,9 +16,6 @@ INPUT = frozenset({"storage", "preparation", "collate"})
 """Stages that deliver batches one after the other: ways to shorten them are rivals, of which the best is taken."""
 PLAIN = 2.0
 """Standard errors by which a gain stands out: of many changes that bring nothing, hardly one does so by chance."""
-
-LARGE = 1.3
-"""A speedup that is plain after seconds."""
 
 
 @dataclass(frozen=True)
@@ -52,28 +49,6 @@ def alone_or_together(found: Iterable[Screened]) -> list[Screened]:
         if not any(one.rivals(other) for other in taken):
             taken.append(one)
     return taken
-
-
-def outstanding(found: Sequence[Screened], waiting: Iterable[Estimate | None]) -> Screened | None:
-    """The one whose gain is for certain large, and larger than all that the rest may bring together; None without one.
-
-    It is confirmed at once: what is screened then is screened faster, and on the plan that it is meant for.
-
-    Args:
-        waiting: predictions of those that had no screening yet; one without may bring anything.
-    """
-    best = max(found, key=lambda screened: screened.gain, default=None)
-    if best is None:
-        return None
-    rest = sum(max(one.gain, 0.0) for one in found if one is not best and not best.rivals(one))
-    rest += promise_of(waiting)
-    surely = best.gain - PLAIN * best.error
-    return best if surely > max(log(LARGE), rest) else None
-
-
-def promise_of(waiting: Iterable[Estimate | None]) -> float:
-    """Log speedup of all predictions, or their bounds, together; infinite where one has none: it may be anything."""
-    return sum(inf if predicted is None else max(log(predicted.value), 0.0) for predicted in waiting)
 
 
 def rival_strategies(one: Strategy, other: Strategy) -> bool:

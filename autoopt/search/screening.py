@@ -27,7 +27,7 @@ from autoopt.search.parallel import Expected, ParallelRace, open_race
 from autoopt.search.planner import Proposal, by_promise
 from autoopt.search.race import Race, SwitchedScreenings
 from autoopt.search.run_context import RunContext
-from autoopt.search.screened import Screened, outstanding
+from autoopt.search.screened import Screened, rival_strategies
 from autoopt.search.state import SearchState
 from autoopt.search.trainable import takes_trainings
 from autoopt.strategy import Case
@@ -40,6 +40,7 @@ class Screening:
         context, state: of the run.
         case: what strategies get.
         latest: until when may be screened more, by what was found so far; on the run's clock.
+        confirming: seconds that the confirmation of what was found takes.
 
     Attributes:
         found: what did well.
@@ -51,9 +52,11 @@ class Screening:
         state: SearchState,
         case: Case,
         latest: Callable[[Sequence[Screened]], float],
+        confirming: Callable[[Screened], float],
     ) -> None:
         self.context, self.state, self.case = context, state, case
-        self._latest = latest
+        self._latest, self._confirming = latest, confirming
+        self._began = context.now()
         self.found: list[Screened] = []
         self._spent: list[float] = []
         self._fresh()
@@ -97,14 +100,14 @@ class Screening:
     def run(self, proposals: Sequence[Proposal]) -> list[Proposal]:
         """Screens the first setting of each, then at what the good ones ask for; gives back those without a screening.
 
-        It ends early with one whose gain is larger than what all others promise, and asks for further settings of that.
+        It ends early with a gain that is better confirmed first, and asks for further settings of that.
         """
         waiting = by_promise(proposals)
         if self.context.runner.parallel > 1:
             self.close()
             self._fresh(len(waiting))
         talks, visited = list[Talk](), False
-        while waiting and not self.over and self._outstanding(waiting) is None:
+        while waiting and not self.over and self.first(waiting) is None:
             if not visited and (self._switched.able(waiting[0]) or self._all_fit(waiting)):
                 visited = True  # where not all can be seen, not before what promises more
                 talks += self._switch(waiting)
@@ -113,7 +116,7 @@ class Screening:
             talk = self._talk(waiting.pop(0))
             talk.ask(len(waiting))
             talks.append(talk)
-        best = self._outstanding(waiting)
+        best = self.first(waiting)
         talks = [talk for talk in talks if best is None or talk.strategy is best.candidate.strategy]
         talks.sort(key=lambda talk: -talk.best)
         while (asking := [talk for talk in talks if talk.goes_on][: self._race.places]) and not self.over:
@@ -128,10 +131,29 @@ class Screening:
         needed = sum(self._switched.each if self._switched.able(each) else self.each for each in waiting)
         return self.context.now() + self.context.allocation.start_seconds + needed <= self.deadline
 
-    def _outstanding(self, waiting: Sequence[Proposal]) -> Screened | None:
-        """A gain to be confirmed before anything else is screened; not one whose quality only trainings tell."""
-        best = outstanding(self.found, [proposal.predicted for proposal in waiting])
-        return None if best is None or self.trains(best) else best
+    def first(self, waiting: Sequence[Proposal]) -> Screened | None:
+        """A gain to be confirmed before anything else is screened; None where a screening is the better use of time.
+
+        A screening has to promise more a second than the gain is over all seconds until it is confirmed (Charnov,
+        "Optimal foraging, the marginal value theorem", 1976). What is screened after it is screened faster, and on the
+        plan that it is meant for. Not a gain whose quality only trainings tell.
+        """
+        best = max(self.found, key=lambda screened: screened.gain, default=None)
+        if best is None or not best.plain or self.trains(best):
+            return None
+        rate = best.gain / (self.context.now() - self._began + self._confirming(best))
+        return best if all(self._promise(each, best) / self._seconds(each) < rate for each in waiting) else None
+
+    def _promise(self, proposal: Proposal, best: Screened) -> float:
+        """The log gain to be expected of a proposal next to the best; of a rival, beyond what it would replace."""
+        beliefs, registry = self.state.beliefs, self.context.runner.registry
+        rivals = [m for m in best.candidate.members if rival_strategies(registry[m[0]], proposal.strategy)]
+        over = max((beliefs.of([member])[0] for member in rivals), default=0.0)
+        return beliefs.improvement((proposal.strategy.name, proposal.predicted), over)
+
+    def _seconds(self, proposal: Proposal) -> float:
+        once = self.context.runner.once.get(proposal.strategy.name, 0.0)
+        return once + (self._switched.each if self._switched.able(proposal) else self.each)
 
     def _talk(self, proposal: Proposal) -> Talk:
         def gain(candidate: Candidate, remaining: int) -> float | None:

@@ -35,7 +35,7 @@ def _gives(value: Any) -> Callable[..., Any]:
 
 
 RULES: dict[str, dict[str, Any]] = {
-    "a large gain ends the screening": {"screening.Screening._outstanding": _gives(None)},
+    "a large gain ends the screening": {"screening.Screening.first": _gives(None)},
     "looks in one process": {"race.SwitchedScreenings.possible": _gives(False)},
     "stacks": {"rounds.screen_combined": _gives(None)},
     "on top of a stack: rivals, complements": {"combined._further": _gives([])},

@@ -49,10 +49,9 @@ def test_a_stack_holds_the_better_of_two_that_exclude_each_other(tmp_path: Path)
     def seen(name: str) -> Any:
         changes = (Change(strategy=name),)
         return SimpleNamespace(
-            candidate=SimpleNamespace(strategy=registry[name], changes=changes, members=((name, None),)),
+            candidate=SimpleNamespace(strategy=registry[name], changes=changes, parts={name: (name, None)}),
             gain=0.1,
             error=0.01,
-            bar=lambda n: 1.0,
         )
 
     found = combined(state, registry, [seen("two"), seen("one"), seen("three")])

@@ -19,10 +19,10 @@ from autoopt.search.budget_allocation import KEPT_BACK_AT_MOST, BudgetAllocation
 from autoopt.search.confirmations import Costs
 from autoopt.search.first_process import opportunities
 from autoopt.search.planner import Choice, build_queue, by_promise
-from autoopt.search.screened import Screened, outstanding
+from autoopt.search.screened import Screened
 from autoopt.setup import Setup
 from autoopt.simplify.pipeline import Pipeline
-from autoopt.strategy import Case, Risk, Strategy
+from autoopt.strategy import Applies, Case, Risk, Strategy
 from autoopt.testing.fakes import Behaviour, NoiseModel
 from autoopt.testing.strategies import sample_case
 from benchmarks.truth.loaders import Case as LoaderCase
@@ -65,22 +65,27 @@ def predicted(value: float, kind: EstimateKind = EstimateKind.SIMULATED, low: fl
     return Estimate(value=value, low=low or 0.9 * value, high=1.1 * value, n=1, kind=kind)
 
 
-def test_one_gain_stands_above_all_that_the_rest_promise() -> None:
-    large = seen("amp", 2.5)
-    assert outstanding([large], []) is large
-    assert outstanding([large, seen("other", 1.1)], [predicted(1.2)]) is large
-    assert outstanding([large], [predicted(1.5), predicted(1.8)]) is None, "together they promise more"
-    assert outstanding([large], [None]) is None, "nobody knows what it brings"
-    assert outstanding([large], [predicted(9.0, EstimateKind.BOUND)]) is None
-    assert outstanding([seen("amp", 2.5, error=0.4)], []) is None, "it may well be small"
-    assert outstanding([seen("amp", 1.25, error=0.001)], []) is None, "it is"
-    assert outstanding([], [predicted(2.0)]) is None
+def test_a_gain_is_confirmed_before_its_rivals_are_screened(tmp_path: Path) -> None:
+    """Five screenings of ways to do the same took the time in which the plan was to be verified."""
+    promised = {"workers": 1.6, "cache": 1.4, "decoding": 1.3, "vague": 1.02}
 
+    def made(name: str) -> Strategy:
+        def applies(self: Strategy, case: Case) -> Applies:
+            taken = set(case.plan.names()) - {"vague"}
+            return Applies.no(f"{taken} does it") if taken and name != "vague" else Applies.yes()
 
-def test_rivals_promise_nothing_more_than_the_best_of_them() -> None:
-    best, rival = seen("workers", 2.0, stage="preparation"), seen("cache", 1.9, stage="storage")
-    assert outstanding([best, rival], []) is best
-    assert outstanding([best, seen("amp", 1.9)], []) is None
+        stages = frozenset({"forward" if name == "vague" else "preparation"})
+        predict = lambda self, case, setting: predicted(promised[name])  # noqa: E731
+        return strategy(name, stages=stages, predict=predict, applies=applies)
+
+    def speed(plan: Plan) -> float:
+        return max((promised[name] for name in plan.names()), default=1.0)
+
+    noise = NoiseModel("normal", process_sd=0.01)
+    outcome = World(tmp_path, *map(made, promised), speed=speed, noise=noise, budget=300.0).go()
+    before = [one.candidate.plan.names() for one in outcome.state.screenings if not one.incumbent.plan.changes]
+    assert before == [("workers",)]
+    assert outcome.best.plan.names() == ("workers",)
 
 
 def test_it_is_kept_before_the_rest_has_a_look_and_the_rest_is_found_on_it(tmp_path: Path) -> None:
