@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import exp, log, sqrt
+from math import exp, hypot, log, sqrt
 
 import numpy as np
 from scipy.stats import norm
@@ -69,11 +69,18 @@ class Beliefs:
         low, high = exp(mean - Z * error), exp(mean + Z * error)
         return Estimate(value=exp(mean), low=low, high=high, n=1, kind=EstimateKind.TRIED)
 
-    def improvement(self, member: Member, over: float = 0.0) -> float:
-        """The log gain beyond another that is to be expected of a change: its own, or none where it has no such."""
-        mean, error = self.of([member])
-        beyond = (mean - over) / max(error, 1e-9)
-        return error * float(norm.pdf(beyond) + beyond * norm.cdf(beyond))
+    def worth_of_seeing(self, member: Member, error: float, over: float = 0.0) -> float:
+        """The log gain to be expected of a change that is taken only where a measurement speaks for it (after the
+        knowledge gradient: Frazier, Powell and Dayanik, SIAM J. Control Optim. 2008).
+
+        Args:
+            error: standard error of the measurement; one that is large moves no belief.
+            over: the log gain of what it would replace.
+        """
+        mean, spread = self.of([member])
+        moved = max(spread**2 / hypot(spread, error), 1e-9)
+        beyond = (mean - over) / moved
+        return moved * float(norm.pdf(beyond) + beyond * norm.cdf(beyond))
 
     def _features(self, members: Sequence[Member], shares: Sequence[float] | None = None) -> np.ndarray:
         for name, predicted in members:
