@@ -13,8 +13,9 @@ from autoopt.errors import Interrupted, TrialFailed, WorkloadError
 from autoopt.events import Event
 from autoopt.records import Change, JsonDict, Operator, Peaks, Plan, StopReason, Verdict
 from autoopt.records.messages import Block
+from autoopt.search.accept.evidence import FEWEST_SEEDS
 from autoopt.search.outcome import Outcome
-from autoopt.search.verify import FRESH_SEEDS, SEEDS
+from autoopt.search.verify import FRESH_SEEDS
 from autoopt.setup import Setup
 from autoopt.simplify.stage_timings import InputTimings, StageTimings, Timing
 from autoopt.strategy import Applies, Case, Risk, Strategy
@@ -202,7 +203,7 @@ def test_a_resumed_run_measures_only_what_is_missing_and_ends_alike(
     trainings = {record["step"] for record in known if record["type"] == "start" and record["kind"] == "training"}
     again_trained, at_first = (
         # seeds beyond the second narrow the headline, and how many do depends on the noise that was met
-        [seed for _, seed in world.runner.trained if seed < FRESH_SEEDS + SEEDS]
+        [seed for _, seed in world.runner.trained if seed < FRESH_SEEDS + FEWEST_SEEDS]
         for world in (second, first)
     )
     assert len(again_trained) == len(at_first) - len(measured & trainings)

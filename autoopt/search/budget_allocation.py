@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from autoopt.records.messages import Startup
+from autoopt.search.accept.evidence import FEWEST_SEEDS
 from autoopt.search.accept.metric import PAST
 
 BASELINE_TO_TARGET = 0.15
@@ -135,8 +136,11 @@ class BudgetAllocation:
         return min(must + min(more, MORE_SHARE * self.budget), KEPT_BACK_AT_MOST * self.budget)
 
     def last_deadline(self, speedup: float = 1.0) -> float:
-        """When promising candidates must be decided: then the final plan is compared and trained once more."""
-        needed = self.in_turns(speedup) + self.comparison
+        """When promising candidates must be decided: then the final plan is compared, and trained from two seeds.
+
+        Two pairs of trainings are an interval and one is a point, so they come before a finer plan.
+        """
+        needed = FEWEST_SEEDS * self.in_turns(speedup) + self.comparison
         return self.budget - min(needed, KEPT_BACK_AT_MOST * self.budget)
 
     def search_deadline(self, changes: int, speedup: float = 1.0) -> float:

@@ -21,6 +21,7 @@ from autoopt.records import (
     Verdict,
 )
 from autoopt.search.ablate import take_apart
+from autoopt.search.accept.evidence import FEWEST_SEEDS
 from autoopt.search.accept.gathering import UNPROBED
 from autoopt.search.budget_allocation import TRIAL
 from autoopt.search.candidate import Candidate
@@ -37,7 +38,6 @@ from autoopt.search.screened import HOPE, Screened
 from autoopt.search.screening import Screening
 from autoopt.search.state import SearchState
 from autoopt.search.trainable import screenable, search_settings, seconds_of_trainings
-from autoopt.search.verify import SEEDS
 from autoopt.search.whole_run_confirmation import WholeRunConfirmation
 from autoopt.search.whole_runs import run_seconds, shown_by_whole_runs
 from autoopt.simplify.pipeline import Pipeline
@@ -112,7 +112,7 @@ class Rounds:
             if not state.comparisons[int(state.base)].pairs:
                 return  # what whole runs have shown, blocks of steps do not take apart
             pair = whole * (1 + 1 / max(state.speedup_so_far, 1.0))
-            deadline = context.allocation.budget - SEEDS * pair
+            deadline = context.allocation.budget - FEWEST_SEEDS * pair
             if context.now() + context.allocation.ablation(len(state.together)) > deadline:
                 self._train_kept()
                 return

@@ -9,7 +9,7 @@ from autoopt.benchmark.target import mean_seconds
 from autoopt.errors import TrialFailed
 from autoopt.records import Change, Estimate, Headline, Plan, Quality, Record, Speedup, Verdict
 from autoopt.records.messages import TrainingRun
-from autoopt.search.accept.evidence import Evidence, TrainedPair, lost_margin
+from autoopt.search.accept.evidence import FEWEST_SEEDS, Evidence, TrainedPair, lost_margin
 from autoopt.search.accept.gate import judge_runs
 from autoopt.search.accept.metric import PAST, parts_to
 from autoopt.search.accept.time_to_target import (
@@ -126,7 +126,7 @@ def _check(context: RunContext, state: SearchState, end: float, doubted: bool) -
     known = [pair for pair in context.gate.in_turns(plan) if pair.whole or whole is None]
     for number in range(MOST_SEEDS):
         settled = quality is None or quality.passed is not None
-        if number >= SEEDS and settled and not _unsure(context, state, comparison, quality, pairs):
+        if number >= FEWEST_SEEDS and settled and not _unsure(context, state, comparison, quality, pairs):
             break
         pair = known.pop(0) if known else _train(context, state, number, end, comparison.estimate, whole)
         failure = gate.trainings.failure(plan)
@@ -362,9 +362,6 @@ def _riskiest(context: RunContext, state: SearchState) -> Change:
     return max(reversed(state.found), key=risk)
 
 
-SEEDS = 2
-"""Seeds that baseline and final plan are trained from, where there is time."""
-
 OVER = 0.05
 """Of the budget: a training that is nearly there may end; what takes longer than was to be expected is cut off."""
 
@@ -415,7 +412,7 @@ def compared_by(context: RunContext, state: SearchState, end: float) -> float:
     now, short, dearer = context.now(), _short(context, state), state.dearer_start(state.incumbent)
     end -= short / 4  # half a pair of processes: the last one may take longer than those before it
     first = len(context.gate.in_turns(state.incumbent))
-    by = end - max(SEEDS - first, 0) * (allocation.in_turns(speedup) + dearer)
+    by = end - max(FEWEST_SEEDS - first, 0) * (allocation.in_turns(speedup) + dearer)
     if by - now >= short:  # two seeds, each trained alternately, make the headline
         return by
     if first:
@@ -442,7 +439,7 @@ def _trainings_due(context: RunContext, state: SearchState) -> float:
     """
     allocation, have = context.allocation, len(context.gate.in_turns(state.incumbent))
     each = allocation.in_turns(state.speedup_so_far) + state.dearer_start(state.incumbent)
-    missing = max(SEEDS - have, 0)
+    missing = max(FEWEST_SEEDS - have, 0)
     while missing > (0 if have else 1) and context.now() + missing * each > allocation.budget:
         missing -= 1
     return missing * each

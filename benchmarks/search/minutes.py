@@ -142,14 +142,16 @@ SPENT = {
 def table(rows: Sequence[JsonDict]) -> list[str]:
     """Two tables as Markdown: budgets with the mean seconds of their steps, and cases with their shares by budget."""
     budgets = sorted({row["budget"] for row in rows})
-    lines = ["| budget | of the attainable | useless kept | tried | " + " | ".join(SPENT) + " | whole |"]
-    lines += ["| --- " * (len(SPENT) + 5) + "|"]
+    lines = ["| budget | of the attainable | useless kept | verified | tried | " + " | ".join(SPENT) + " | whole |"]
+    lines += ["| --- " * (len(SPENT) + 6) + "|"]
     for budget in budgets:
         mine = [row for row in rows if row["budget"] == budget]
         useless = f"{sum(row['useless'] > 0 for row in mine)} of {len(mine)}"
         steps = [fmean(sum(row["spent"].get(kind, 0.0) for kind in kinds) for row in mine) for kinds in SPENT.values()]
         seconds = [f"{each:.0f} s" for each in (*steps, fmean(row["seconds"] for row in mine))]
-        cells = [_told(budget), _share(mine), useless, f"{fmean(row['tried'] for row in mine):.1f}", *seconds]
+        ends = [row["verified"] for row in mine if row.get("verified") is not None]
+        verified = f"{sum(ends)} of {len(ends)}"
+        cells = [_told(budget), _share(mine), useless, verified, f"{fmean(row['tried'] for row in mine):.1f}", *seconds]
         lines.append("| " + " | ".join(cells) + " |")
     lines += ["", "| case | " + " | ".join(map(_told, budgets)) + " |", "| --- " * (len(budgets) + 1) + "|"]
     for name in dict.fromkeys(row["case"] for row in rows if row["share"] is not None):
@@ -201,6 +203,7 @@ def run(case: SimulatedCase, budget: float, seed: int) -> JsonDict:
         "plan": list(names),
         "share": gain / best if best > 0.005 else None,
         "useless": len(useless),
+        "verified": outcome.speedup.end_to_end_verified if names else None,
         "tried": len(tried),
         "seconds": world.clock(),
         "until": {str(gain): seconds for gain, seconds in until_gains(_kept(world.events)).items()},
