@@ -62,10 +62,8 @@ class BatchIterator:
     """Gives the micro-batches of one optimizer step at a time.
 
     Args:
-        loader: what it reads, epoch after epoch.
         move: puts a batch on the device; None where it is there already.
         accumulation: micro-batches per step; the last step of an epoch may have fewer.
-        clock: notified when data has come, and when it is on the device.
         prefetch: batches that are copied ahead on a stream of their own (CUDA alone).
 
     Attributes:

@@ -115,7 +115,6 @@ class Device:
     """A device; the CPU here, see :class:`CudaDevice` for the other.
 
     Args:
-        device: where tensors go.
         memory_limit_bytes: a limit on the tensors that are alive, enforced by counting them. For trying
             on the CPU what happens on a device whose memory ends.
     """

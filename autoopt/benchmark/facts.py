@@ -130,7 +130,6 @@ def workload_facts(training: LiveTraining, spec: str) -> WorkloadFacts:
 
     Args:
         training: assembled under any setup; the facts are those of the user's own way.
-        spec: the import string.
     """
     workload = training.workload
     samples = Samples(workload)

@@ -71,9 +71,6 @@ class Movement:
     """Reads sampled elements of every parameter, between steps and off the clock.
 
     Parameters that are spread over processes are not examined: no element of them is here for sure.
-
-    Args:
-        model: whose trainable parameters are sampled.
     """
 
     def __init__(self, model: nn.Module) -> None:

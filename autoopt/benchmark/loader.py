@@ -43,12 +43,7 @@ _OF_VALIDATION = ("num_workers", "pin_memory", "prefetch_factor", "persistent_wo
 
 
 class Generators:
-    """The generators of one loader, at a known state at the start of every epoch.
-
-    Args:
-        seed: of the run.
-        label: distinguishes loaders of the same run.
-    """
+    """The generators of one loader, at a known state at the start of every epoch."""
 
     def __init__(self, seed: int, label: str) -> None:
         self._seed = (seed, label)
@@ -103,7 +98,6 @@ class Shielded:
     start, so that the swap ends with the first item that draws nothing, and each epoch begins with it.
 
     Args:
-        sampler: a sampler or batch sampler.
         seed: of its private state in the first epoch.
     """
 
@@ -278,10 +272,7 @@ def rebuilt(
     Args:
         data: the user's loader; left as it is.
         dataset: what the new one reads, the user's own or a transformed one.
-        options: of the new one, over the user's.
         size: another batch size; None keeps it.
-        seed: of the generators that the user's loader lacks.
-        label: distinguishes loaders of the same run.
 
     Raises:
         WorkloadError: the batch size of a custom batch sampler or a subclass cannot be changed.

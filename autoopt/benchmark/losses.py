@@ -141,9 +141,6 @@ class LossRecorder:
     Elsewhere reading it would wait for the device: copies are held there until the end (a replayed CUDA graph
     writes the next loss to the same place).
 
-    Args:
-        on_cpu: where the losses are.
-
     Attributes:
         taken: numbers on the CPU, tensors elsewhere.
     """

@@ -38,8 +38,6 @@ def make_optimizer(
     """Makes the optimizer.
 
     Args:
-        factory: the user's, as ``users_factory`` gives it.
-        model: as it is trained, on its device, transformed.
         transforms: the setup's ``fn(factory) -> factory``.
         distributed: whether each process updates its share of the parameters alone.
 

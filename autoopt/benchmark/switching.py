@@ -40,9 +40,7 @@ class KeptState:
     """Weights, buffers, optimizers and random generators as they are now.
 
     Args:
-        model: with its parameters and buffers.
         optimizers: over them; what is in their groups besides is kept, too.
-        device: where the state is.
         room: times its bytes that must be free: on the device, else in the host's memory.
 
     Raises:
@@ -118,8 +116,6 @@ def laid_out(roots: Iterable[nn.Module], optimizers: Iterable[Any], transforms: 
     What is trained in the meantime stays in the tensors of the other layout, which are dropped.
 
     Args:
-        roots: the models.
-        optimizers: over their parameters.
         transforms: each ``fn(model) -> model``; empty: nothing is touched.
 
     Raises:

@@ -128,7 +128,6 @@ def reachable(curves: Sequence[Curve], mode: Mode, tolerance: float) -> float | 
     reached it), less the tolerance.
 
     Args:
-        curves: the baseline's runs.
         tolerance: share of the metric's size.
     """
     ends = [fitted.final for curve in curves if (fitted := fit(curve, mode)) is not None]

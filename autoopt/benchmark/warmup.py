@@ -45,8 +45,6 @@ def run_block(
     """Trains until ``enough``, and measures.
 
     Args:
-        training: goes on from where it stands.
-        enough: asked after each step.
         ramp: trained first, unmeasured.
         settle: takes what is paid once (compiling again, a search) out of the block's time.
         most: steps after which ``enough`` ends it in any case; several processes need to know.
@@ -94,7 +92,6 @@ def warm_up(live: TrialContext, max_seconds: float) -> Startup:
     any lasting change of level, such as a late search of cuDNN for a new shape.
 
     Args:
-        live: goes on from where its training stands.
         max_seconds: of training; at least two steps are trained.
     """
     training = live.training
@@ -147,11 +144,7 @@ def warm_up(live: TrialContext, max_seconds: float) -> Startup:
 
 
 def least_groups(times: Sequence[float]) -> int:
-    """Groups that the steady part must fill, by the latest of these steps.
-
-    Args:
-        times: seconds of each step.
-    """
+    """Groups that the steady part must fill, by the latest of these steps."""
     few = min(max(ceil(_STEADY_SECONDS / max(times[-1], 1e-9)), _LEAST_SLOW), _LEAST_GROUPS)
     latest = times[-few:]
     return few if max(latest) <= _ALIKE * min(latest) else _LEAST_GROUPS

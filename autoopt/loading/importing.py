@@ -70,11 +70,7 @@ def load(spec: str, search_path: Iterable[str] = ()) -> Any:
 
 @dataclass(frozen=True)
 class UserBuild:
-    """The function that an import string names, imported where it is called; an exported script has it by its name.
-
-    Args:
-        spec: ``module:attribute`` or ``path/to/file.py:attribute``.
-    """
+    """The function that an import string names, imported where it is called; an exported script has it by its name."""
 
     spec: str
 

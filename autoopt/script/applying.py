@@ -93,9 +93,6 @@ class Lean(Watcher):
 
     What its backward passes need waits on the host from the first training call on, and its optimizers update one
     parameter after the other: the same steps, slowly, in the memory of weights, gradients and optimizer states.
-
-    Args:
-        session: whose device they come from.
     """
 
     def __init__(self, session: Session) -> None:
@@ -180,7 +177,6 @@ class Applying:
     """A setup on its way into a script.
 
     Args:
-        hooks: of the process.
         setup: what the plan changes; the empty one changes nothing.
         sites: of an earlier run; None while the script is watched for the first time.
         seed: of the order of samples of loaders that have no generator.

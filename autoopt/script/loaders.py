@@ -172,11 +172,6 @@ def count_of(batch: Any) -> int | None:
 class LoaderHook:
     """The loaders of one process.
 
-    Args:
-        session: notified of waits for data.
-        roles: knows which loaders are read.
-        watchers: notified of loaders and batches.
-
     Attributes:
         merged: changes the arguments that a loader, which is under way, is made with.
         made: called with each loader once it is made.

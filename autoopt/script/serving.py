@@ -15,12 +15,7 @@ from autoopt.trial.protocol import Call, TrialSpec
 
 
 class ScriptServer(TaskServer):
-    """Answers the parent from a thread of its own.
-
-    Args:
-        channel: to the parent.
-        spec: of the trial.
-    """
+    """Answers the parent from a thread of its own."""
 
     def __init__(self, channel: Channel, spec: TrialSpec) -> None:
         seal(channel)

@@ -149,9 +149,6 @@ def steps_between(interruptions: list[Interruption], trained: int) -> float | No
 
     Where there is no second, it is the first one's own step: what comes at every so many steps comes at that one first.
     It is no less than the steps since then without one.
-
-    Args:
-        trained: steps so far.
     """
     steps = sorted({each.step for each in interruptions if each.step > 0})
     if not steps:

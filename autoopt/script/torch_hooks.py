@@ -99,8 +99,6 @@ class TorchHooks:
     """All torch hooks of one process.
 
     Args:
-        session: notified of stages and steps.
-        watchers: notified of objects.
         period: the optimizers that take turns in a training step, by the order in which they are made; where it is
             empty, each one's step ends one.
 

@@ -56,8 +56,6 @@ class ScriptRanks(Ranks):
     """One of several processes of a script. What they tell each other goes past the script's own process group.
 
     Args:
-        place: of this process.
-        device: what it trains on.
         store: that all of them reach.
     """
 
@@ -137,10 +135,6 @@ class ScriptTraining:
     """A script's training as tasks know one; see ``autoopt.benchmark.live.LiveTraining``.
 
     Its batches are the calls of the root models in the first training step.
-
-    Args:
-        script: which stands at a step's end.
-        group: the processes of its launcher.
     """
 
     takes_batches = restarts = False

@@ -58,8 +58,6 @@ def failure_of(error: BaseException, where: str, oom_kills: int | None = None) -
     """The failure that an exception in a trial amounts to; never raises itself, since nobody would answer the parent.
 
     Args:
-        error: what user code, torch or autoopt raised.
-        where: what the trial was doing.
         oom_kills: how many processes the kernel has killed for lack of memory since the trial started.
     """
     try:
@@ -183,9 +181,7 @@ def hung(message: str, log: str, where: str) -> Failure:
     Loader workers that find /dev/shm full say so on standard error alone, and the loader waits for ever.
 
     Args:
-        message: what was waited for.
         log: what the trial has printed.
-        where: what it was doing.
     """
     full = next((line for line in reversed(log.splitlines()) if _SHARED_MEMORY.search(line)), None)
     if full is None:
@@ -201,7 +197,6 @@ def ended(status: int | None, oom_kills: int | None, peak_rss: int | None, where
         status: its wait status; None where it is not known.
         oom_kills: processes that the kernel killed for lack of memory while it ran.
         peak_rss: its peak resident memory, bytes.
-        where: what it was doing.
     """
     if status is None:
         return Failure(failure="crashed", message="the process is gone", where=where)

@@ -141,13 +141,7 @@ class Group:
 
 
 class Ranks(Group):
-    """One of several processes that train together, over torch's default process group.
-
-    Args:
-        rank, size: of this process.
-        device: what it trains on.
-        board: shared by them.
-    """
+    """One of several processes that train together, over torch's default process group."""
 
     def __init__(self, rank: int, size: int, device: torch.device, board: Board) -> None:
         self.rank, self.size, self._board = rank, size, board

@@ -32,7 +32,6 @@ class Host:
 
     Args:
         environment: variables that are as on the user's machine: None where they are not set there.
-        live: what a trial makes of its spec; see ``Launcher``.
     """
 
     def __init__(self, environment: Mapping[str, str | None], live: str = LIVE) -> None:
@@ -166,7 +165,6 @@ class RayCluster:
 
     Args:
         address: ``ray://host:port``, ``host:port`` or ``auto``; None: ``RAY_ADDRESS``, else one is started here.
-        live: what a trial makes of its spec; see ``Launcher``.
 
     Raises:
         EnvironmentLacks: Ray is not installed, or the cluster cannot be reached.
