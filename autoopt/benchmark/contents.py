@@ -120,6 +120,9 @@ def samples_of(batch: Any) -> int | None:
 
     A graph's batch reports its graphs, a packed one its sequences. Of several parts the first that can be counted does.
     """
+    first = batch[0] if type(batch) in (list, tuple) and batch else batch
+    if type(first) is torch.Tensor and first.dim():  # nearly always; a walk takes short steps a thousandth
+        return first.size(0)
     if isinstance(batch, torch.Tensor):
         return batch.size(0) if batch.dim() else None
     if isinstance(batch, PackedSequence):

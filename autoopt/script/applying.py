@@ -41,7 +41,6 @@ from autoopt.setup import Distributed, Setup
 from autoopt.simplify.costly import CALLS
 
 _ALONE = re.compile(r"\s*[\w.]+\(\s*\)\s*(#.*)?")
-_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 LEFT = 0.1
 """Share of the host's memory that stays free."""
 _Kept = tuple[bool, torch.Tensor]
@@ -113,7 +112,6 @@ class Lean(Watcher):
 
     def _keep(self, tensor: torch.Tensor) -> _Kept:
         device = self._session.device
-        assert device is not None, "models are called in training"
         movable = tensor.layout == torch.strided and tensor.device == device.torch
         if not movable or _memory_of(tensor) in self._weights:  # which stay anyway
             return False, tensor
@@ -124,8 +122,7 @@ class Lean(Watcher):
 
     def _given_back(self, kept: _Kept) -> torch.Tensor:
         moved, tensor = kept
-        device = self._session.device
-        return device.from_host(tensor) if moved and device is not None else tensor
+        return self._session.device.from_host(tensor) if moved else tensor
 
 
 def _memory_of(tensor: torch.Tensor) -> int:
@@ -399,7 +396,7 @@ class Applying:
 
     def _enter(self) -> None:
         """From the forward pass to the backward pass, the loss included, as ``with torch.autocast`` around both."""
-        if self._autocast is None and self.hooks.session.device is not None:
+        if self._autocast is None and self.hooks.session.timed:
             self._autocast = self._low_precision()
             self._autocast.__enter__()
 
@@ -410,13 +407,12 @@ class Applying:
         """
         with self._low_precision():
             output = call(*args, **kwargs)
-        low = _DTYPES.values()
+        low = (torch.bfloat16, torch.float16)
         return tree_map(lambda x: x.float() if isinstance(x, torch.Tensor) and x.dtype in low else x, output)
 
     def _low_precision(self) -> Any:
-        device = self.hooks.session.device
-        assert device is not None, "the model is on one"
-        return torch.autocast(device.torch.type, dtype=_DTYPES[str(self.setup.precision.dtype)])
+        kind = self.hooks.session.device.torch.type
+        return torch.autocast(kind, dtype=getattr(torch, str(self.setup.precision.dtype)))
 
     def _leave(self) -> None:
         if self._autocast is not None:
