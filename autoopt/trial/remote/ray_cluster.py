@@ -15,8 +15,9 @@ from typing import Any
 from autoopt.errors import AutooptError, EnvironmentLacks, NodeLost
 from autoopt.records import JsonDict
 from autoopt.trial.child import LIVE
-from autoopt.trial.parent import Launcher, Trial
+from autoopt.trial.parent import Launcher
 from autoopt.trial.preloading import set_variable
+from autoopt.trial.process import LocalTrial
 from autoopt.trial.protocol import TrialSpec
 
 PLACE_SECONDS = 600.0
@@ -40,7 +41,7 @@ class Host:
         self._folder = Path(tempfile.mkdtemp(prefix="autoopt-host-"))
         self._launcher = Launcher(compiler_cache=self._folder / "compiled", live=live)
         self._launcher.__enter__()
-        self._trials: dict[int, Trial] = {}
+        self._trials: dict[int, LocalTrial] = {}
 
     def kind(self) -> JsonDict:
         """Facts that must be alike for two measurements to be compared: device, driver, torch, processor."""
