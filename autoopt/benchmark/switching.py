@@ -19,6 +19,7 @@ from torch import nn
 from autoopt.benchmark.cputime import memory
 from autoopt.benchmark.flags import matmul_precision
 from autoopt.benchmark.live import LiveTraining
+from autoopt.benchmark.optimizer import become
 from autoopt.benchmark.seeding import random_state, set_random_state
 from autoopt.errors import WorkloadError
 from autoopt.setup import Setup, Transform
@@ -288,10 +289,7 @@ def take_on(optimizer: Any, before: Any, after: Any) -> None:
         own.update({name: value for name, value in new.items() if name != "params" and not _equal(value, old[name])})
     state = optimizer.state_dict()["state"]
     after.load_state_dict({"state": state, "param_groups": after.state_dict()["param_groups"]})
-    kept = {"param_groups": optimizer.param_groups}
-    if "step" in optimizer.__dict__:  # a schedule counts its calls
-        kept["step"] = optimizer.__dict__["step"]
-    optimizer.__dict__.update({**after.__dict__, **kept})
+    become(optimizer, after)
 
 
 def _equal(one: Any, other: Any) -> bool:

@@ -26,7 +26,7 @@ from autoopt.benchmark.cputime import memory
 from autoopt.benchmark.distributed.replicate import compress
 from autoopt.benchmark.flags import apply_flags
 from autoopt.benchmark.loader import check_workers, consistent, recollate, reorder
-from autoopt.benchmark.optimizer import make_optimizer, users_factory
+from autoopt.benchmark.optimizer import become, make_optimizer, users_factory
 from autoopt.benchmark.saving import save_beside, wait_until_saved
 from autoopt.benchmark.seeding import disturb, kept_random_state, mix
 from autoopt.errors import WorkloadError
@@ -381,11 +381,9 @@ class Applying:
                 f"it replaces {type(optimizer).__name__} by {type(made).__name__}, which a script holds on to: "
                 "it needs build()"
             )
-        groups = [*optimizer.param_groups]
-        for group, new in zip(groups, made.param_groups, strict=True):
+        for group, new in zip(optimizer.param_groups, made.param_groups, strict=True):
             group.update(new)
-        kept = {"param_groups": groups, "step": optimizer.__dict__.get("step")}
-        optimizer.__dict__.update({**made.__dict__, **{name: value for name, value in kept.items() if value}})
+        become(optimizer, made)
 
     def _keep_cores(self) -> None:
         """Gives the plan's cores again: later imports may have bound the process, and lines after them hold."""
