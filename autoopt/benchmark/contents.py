@@ -6,8 +6,7 @@ import dataclasses
 import datetime
 import enum
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from pathlib import PurePath
 from types import ModuleType
 from typing import Any
@@ -192,21 +191,9 @@ def unmoved(batch: Any) -> str:
     return type(batch).__name__ if tensors(batch) else ""
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """``whole`` batches of ``size`` samples, then one of ``rest``."""
-
-    size: int
-    whole: int
-    rest: int
-
-    def of(self, batch: int) -> int:
-        """Samples of a batch by its number in the epoch, from 0."""
-        return self.size if batch < self.whole else self.rest
-
-
-def sizes_of(loader: DataLoader[Any]) -> Sizes | None:
-    """The batch sizes of the coming epoch by the loader's batch sampler; None where only the batches tell."""
+def sizes_of(loader: DataLoader[Any]) -> Callable[[int], int] | None:
+    """Samples of a batch by its number in the coming epoch, from 0, by the loader's batch sampler; None where only the
+    batches tell."""
     sampler: Any = loader.batch_sampler
     if isinstance(loader.dataset, IterableDataset) or type(sampler) is not BatchSampler:
         return None
@@ -214,7 +201,7 @@ def sizes_of(loader: DataLoader[Any]) -> Sizes | None:
         whole, rest = divmod(len(sampler.sampler), sampler.batch_size)  # type: ignore[arg-type]
     except (TypeError, NotImplementedError):
         return None
-    return Sizes(sampler.batch_size, whole, rest)
+    return lambda batch: sampler.batch_size if batch < whole else rest
 
 
 def padding_share(batches: Iterable[Any]) -> float | None:
