@@ -65,7 +65,7 @@ def make_optimizer(
 
 def become(optimizer: torch.optim.Optimizer, made: torch.optim.Optimizer) -> None:
     """Makes an optimizer step as another one, in place: schedules hold on to its groups, and count its calls."""
-    kept = {name: optimizer.__dict__[name] for name in ("param_groups", "step") if name in optimizer.__dict__}
+    kept = {name: value for name, value in optimizer.__dict__.items() if name in ("param_groups", "step")}
     optimizer.__dict__.update({**made.__dict__, **kept})
 
 

@@ -19,7 +19,7 @@ from autoopt.benchmark.live import Printed, Stretch
 from autoopt.benchmark.losses import LossRecorder, number
 from autoopt.records import Evaluated
 from autoopt.script.metric import told_again
-from autoopt.script.refusals import of_training
+from autoopt.script.refusals import explained
 
 _INLINE = 3
 
@@ -405,7 +405,7 @@ class Session:
         if self.over or not self.stops:
             return
         self.over = self.standing = True
-        reported = _Raised(of_training(error, self.steps))
+        reported = _Raised(explained(error, self.steps))
         if self._goal is not None and self._aside is None:
             self._goal.put(self.clock.stop())
         self._answers.put(reported)
