@@ -25,7 +25,7 @@ def workload(trainer: Any) -> Workload:
         trainer.model.gradient_checkpointing_enable(getattr(args, "gradient_checkpointing_kwargs", None))
     return Workload(
         model=trainer.model,
-        train_data=_train_loader(trainer, args),
+        train_data=_loader(trainer, trainer.train_dataset, args.train_batch_size, "Training"),
         loss=Loss(trainer),
         optimizer=trainer.create_optimizer(),
         scheduler=_scheduler(trainer, args),
@@ -63,42 +63,31 @@ def _refuse(trainer: Any, args: Any) -> None:
             )
 
 
-def _collator(trainer: Any, dataset: Any, description: str) -> Any:
-    """The collator that the Trainer's own loaders use: without the columns that the model does not take."""
-    wrap = getattr(trainer, "_get_collator_with_removed_columns", None)
-    if wrap is None or hasattr(dataset, "column_names"):
-        return trainer.data_collator
-    return wrap(trainer.data_collator, description=description)
+def _loader(trainer: Any, dataset: Any, size: int, description: str, **options: Any) -> DataLoader[Any]:
+    """A loader as the Trainer makes it: without the columns that the model does not take.
 
-
-def _loader_options(args: Any) -> dict[str, Any]:
-    workers = args.dataloader_num_workers
-    options = {
-        "num_workers": workers,
+    Args:
+        options: of the loader, over the Trainer's own.
+    """
+    read, collate = dataset, trainer.data_collator
+    if hasattr(dataset, "column_names"):
+        if hasattr(trainer, "_remove_unused_columns"):
+            read = trainer._remove_unused_columns(dataset, description=description.lower())
+    elif hasattr(trainer, "_get_collator_with_removed_columns"):
+        collate = trainer._get_collator_with_removed_columns(collate, description=description)
+    args = trainer.args
+    own = {
+        "num_workers": args.dataloader_num_workers,
         "pin_memory": bool(args.dataloader_pin_memory) and torch.cuda.is_available(),
         "drop_last": args.dataloader_drop_last,
     }
-    if workers:
-        options |= {
-            "prefetch_factor": args.dataloader_prefetch_factor,
-            "persistent_workers": args.dataloader_persistent_workers,
-        }
-    return options
-
-
-def _train_loader(trainer: Any, args: Any) -> DataLoader[Any]:
-    dataset = trainer.train_dataset
-    if hasattr(dataset, "column_names") and hasattr(trainer, "_remove_unused_columns"):
-        dataset = trainer._remove_unused_columns(dataset, description="training")
-    options = _loader_options(args)
-    if not isinstance(dataset, IterableDataset):
-        options["sampler"] = _sampler(trainer, dataset)
-    return DataLoader(
-        dataset,
-        batch_size=args.train_batch_size,
-        collate_fn=_collator(trainer, trainer.train_dataset, "Training"),
-        **options,
-    )
+    if args.dataloader_num_workers:
+        own["prefetch_factor"] = args.dataloader_prefetch_factor
+        own["persistent_workers"] = args.dataloader_persistent_workers
+    options = {**own, **options}
+    if description == "Training" and not isinstance(read, IterableDataset):
+        options["sampler"] = _sampler(trainer, read)
+    return DataLoader(read, batch_size=size, collate_fn=collate, **options)
 
 
 def _sampler(trainer: Any, dataset: Any) -> Any:
@@ -117,15 +106,7 @@ def _valid_loader(trainer: Any, args: Any) -> DataLoader[Any] | None:
         raise WorkloadError(
             f"eval_dataset is a dict of {len(dataset)} datasets", hint="give the one that the target is measured on"
         )
-    if hasattr(dataset, "column_names") and hasattr(trainer, "_remove_unused_columns"):
-        dataset = trainer._remove_unused_columns(dataset, description="evaluation")
-    options = {**_loader_options(args), "drop_last": False}
-    return DataLoader(
-        dataset,
-        batch_size=args.eval_batch_size,
-        collate_fn=_collator(trainer, trainer.eval_dataset, "Evaluation"),
-        **options,
-    )
+    return _loader(trainer, dataset, args.eval_batch_size, "Evaluation", drop_last=False)
 
 
 class Loss:

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from autoopt.benchmark.clock import StageClock
-from autoopt.benchmark.contents import Sizes, added, samples_of, sizes_of
+from autoopt.benchmark.contents import added, samples_of, sizes_of
 from autoopt.benchmark.fingerprint import same_samples
 from autoopt.benchmark.loader import Loader
 from autoopt.benchmark.transfer import END, CopyAhead, Move
@@ -62,10 +62,8 @@ class BatchIterator:
     """Gives the micro-batches of one optimizer step at a time.
 
     Args:
-        loader: what it reads, epoch after epoch.
         move: puts a batch on the device; None where it is there already.
         accumulation: micro-batches per step; the last step of an epoch may have fewer.
-        clock: notified when data has come, and when it is on the device.
         prefetch: batches that are copied ahead on a stream of their own (CUDA alone).
 
     Attributes:
@@ -95,7 +93,7 @@ class BatchIterator:
         self.latest: list[Any] | None = None
         self.taken: int | None = 0
         self.openings: list[float] = []
-        self._sizes: Sizes | None = None
+        self._sizes: Callable[[int], int] | None = None
 
     def move_by(self, move: Move | None, prefetch: int = 0, device: torch.device | None = None) -> None:
         """From here on batches reach the device so; see the arguments of the class. Those copied ahead are dropped."""
@@ -137,7 +135,7 @@ class BatchIterator:
 
     def _size(self, batch: Any) -> int | None:
         """Samples of the next batch: as many as the loader reports, fewer where ``collate_fn`` has left some out."""
-        reported = None if self._sizes is None else self._sizes.of(self.batch)
+        reported = None if self._sizes is None else self._sizes(self.batch)
         self.batch += 1
         seen = samples_of(batch)
         return seen if reported is None else reported if seen is None else min(seen, reported)

@@ -149,9 +149,6 @@ class EventClock(StageClock):
     Between two events lies the device's work, or its idle time where the host was late: just what the
     stage exposes. Events cost the host some microseconds, so that in short steps only some steps are
     split into stages; their shares stand for all.
-
-    Args:
-        device: the CUDA device.
     """
 
     fine_above = 0.004
@@ -283,7 +280,6 @@ def settled(times: Sequence[float], paid: Sequence[int]) -> list[float]:
     """Step times without what some steps paid once: a step that did takes as long as a usual one.
 
     Args:
-        times: seconds of each step.
         paid: indices of steps that compiled or searched.
     """
     others = [seconds for step, seconds in enumerate(times) if step not in set(paid)]

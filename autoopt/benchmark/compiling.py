@@ -47,11 +47,7 @@ def is_torchs(module: nn.Module) -> bool:
 
 
 def compile_in_place(module: nn.Module, **options: Any) -> None:
-    """Compiles a module where it stands: names and state dict stay as they are.
-
-    Args:
-        options: of ``torch.compile``.
-    """
+    """Compiles a module where it stands: names and state dict stay as they are."""
     if not is_torchs(module):
         module.compile(**options)
         return

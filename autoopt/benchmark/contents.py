@@ -6,8 +6,7 @@ import dataclasses
 import datetime
 import enum
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from pathlib import PurePath
 from types import ModuleType
 from typing import Any
@@ -120,6 +119,9 @@ def samples_of(batch: Any) -> int | None:
 
     A graph's batch reports its graphs, a packed one its sequences. Of several parts the first that can be counted does.
     """
+    first = batch[0] if type(batch) in (list, tuple) and batch else batch
+    if type(first) is torch.Tensor and first.dim():  # nearly always; a walk takes short steps a thousandth
+        return first.size(0)
     if isinstance(batch, torch.Tensor):
         return batch.size(0) if batch.dim() else None
     if isinstance(batch, PackedSequence):
@@ -189,21 +191,9 @@ def unmoved(batch: Any) -> str:
     return type(batch).__name__ if tensors(batch) else ""
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """``whole`` batches of ``size`` samples, then one of ``rest``."""
-
-    size: int
-    whole: int
-    rest: int
-
-    def of(self, batch: int) -> int:
-        """Samples of a batch by its number in the epoch, from 0."""
-        return self.size if batch < self.whole else self.rest
-
-
-def sizes_of(loader: DataLoader[Any]) -> Sizes | None:
-    """The batch sizes of the coming epoch by the loader's batch sampler; None where only the batches tell."""
+def sizes_of(loader: DataLoader[Any]) -> Callable[[int], int] | None:
+    """Samples of a batch by its number in the coming epoch, from 0, by the loader's batch sampler; None where only the
+    batches tell."""
     sampler: Any = loader.batch_sampler
     if isinstance(loader.dataset, IterableDataset) or type(sampler) is not BatchSampler:
         return None
@@ -211,7 +201,7 @@ def sizes_of(loader: DataLoader[Any]) -> Sizes | None:
         whole, rest = divmod(len(sampler.sampler), sampler.batch_size)  # type: ignore[arg-type]
     except (TypeError, NotImplementedError):
         return None
-    return Sizes(sampler.batch_size, whole, rest)
+    return lambda batch: sampler.batch_size if batch < whole else rest
 
 
 def padding_share(batches: Iterable[Any]) -> float | None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import gc
 import mmap
 import weakref
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from time import perf_counter
 from typing import Any
@@ -53,8 +52,9 @@ class TensorMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Raises:
             torch.OutOfMemoryError: the limit is passed.
         """
-        for tensor in _tensors(tree_leaves(tensors)):
-            self._add_storage(tensor.untyped_storage())
+        for leaf in tree_leaves(tensors):
+            if isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided:
+                self._add_storage(leaf.untyped_storage())
         if self.bytes > self.limit:
             raise torch.OutOfMemoryError(
                 f"out of memory: {self.bytes / 2**20:.1f} MiB of tensors are alive, "
@@ -77,10 +77,6 @@ class TensorMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def reset_peak(self) -> None:
         self.peak = self.bytes
-
-
-def _tensors(leaves: Iterable[Any]) -> Iterable[torch.Tensor]:
-    return (leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided)
 
 
 def available_devices() -> list[str]:
@@ -115,7 +111,6 @@ class Device:
     """A device; the CPU here, see :class:`CudaDevice` for the other.
 
     Args:
-        device: where tensors go.
         memory_limit_bytes: a limit on the tensors that are alive, enforced by counting them. For trying
             on the CPU what happens on a device whose memory ends.
     """
@@ -141,14 +136,9 @@ class Device:
         self.synchronize()
         return perf_counter()
 
-    @contextmanager
-    def watched(self) -> Iterator[None]:
+    def watched(self) -> AbstractContextManager[Any]:
         """Counts tensors where a limit is set."""
-        if self.tensors is None:
-            yield
-        else:
-            with self.tensors:
-                yield
+        return self.tensors or nullcontext()
 
     def to_host(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy that takes none of the device's memory."""

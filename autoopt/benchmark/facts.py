@@ -24,6 +24,7 @@ from autoopt.benchmark.live import LiveTraining
 from autoopt.benchmark.loader import user_batch_size
 from autoopt.benchmark.losses import is_criterion
 from autoopt.benchmark.seeding import kept_random_state
+from autoopt.loading.validation import length_of
 from autoopt.records import JsonDict
 from autoopt.records.facts import DatasetFacts, LoaderFacts, ModelFacts, OptimizerFacts, TensorFacts, WorkloadFacts
 from autoopt.workload import Workload
@@ -130,7 +131,6 @@ def workload_facts(training: LiveTraining, spec: str) -> WorkloadFacts:
 
     Args:
         training: assembled under any setup; the facts are those of the user's own way.
-        spec: the import string.
     """
     workload = training.workload
     samples = Samples(workload)
@@ -143,7 +143,7 @@ def workload_facts(training: LiveTraining, spec: str) -> WorkloadFacts:
         or spec.rpartition(":")[0].rpartition("/")[2].removesuffix(".py")
         or type(workload.model).__name__,
         parameters=model.parameters,
-        train_samples=_length(_of_loader(workload.train_data)),
+        train_samples=length_of(_of_loader(workload.train_data)),
         batch_size=user_batch_size(workload),
         max_steps=training.lengths.user_total,
         steps_per_epoch=training.lengths.user_per_epoch,
@@ -166,7 +166,7 @@ def workload_facts(training: LiveTraining, spec: str) -> WorkloadFacts:
         ),
         static_shapes=samples.static_shapes(),
         accumulation=workload.accumulation,
-        valid_samples=_length(_of_loader(workload.valid_data)),
+        valid_samples=length_of(_of_loader(workload.valid_data)),
         evaluate_every=workload.evaluate_every,
         loss_is_closure=not is_criterion(workload.loss),
         has_evaluate=workload.evaluate is not None,
@@ -218,7 +218,7 @@ def _dataset_facts(workload: Workload, samples: Samples) -> DatasetFacts:
     return DatasetFacts(
         type=type(inner).__name__,
         map_style=not iterable,
-        samples=_length(dataset),
+        samples=length_of(dataset),
         deterministic=samples.deterministic(),
         sample_bytes=samples.sample_bytes(),
         has_getitems=hasattr(dataset, "__getitems__"),
@@ -307,13 +307,6 @@ def _tensor_facts(path: str, tensor: torch.Tensor, scale: float) -> TensorFacts:
         dtype=str(tensor.dtype).removeprefix("torch."),
         bytes=round(bytes_of(tensor) * scale) if ragged else prod(shape) * tensor.element_size(),
     )
-
-
-def _length(data: Any) -> int | None:
-    try:
-        return len(data) if data is not None else None
-    except (TypeError, NotImplementedError):
-        return None
 
 
 def _source(function: Any) -> tuple[str | None, int | None]:

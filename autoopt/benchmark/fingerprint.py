@@ -176,9 +176,6 @@ def sample_keys(batch: Any) -> list[int]:
 class Coordinates:
     """Sampled coordinates of a model's trainable parameters, the same in every process.
 
-    Args:
-        model: whose parameters are sampled.
-
     Attributes:
         names: of the parameters in the model's own order, without the prefix of a compiled module.
         sizes, counts: elements of each parameter, and how many of them are sampled.

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from autoopt.benchmark.fingerprint import Array, Coordinates
+from autoopt.benchmark.fingerprint import Coordinates
 from autoopt.benchmark.live import LiveTraining
 from autoopt.records.messages import Moved
 
@@ -71,9 +71,6 @@ class Movement:
     """Reads sampled elements of every parameter, between steps and off the clock.
 
     Parameters that are spread over processes are not examined: no element of them is here for sure.
-
-    Args:
-        model: whose trainable parameters are sampled.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -83,13 +80,13 @@ class Movement:
             return
         self._coordinates = Coordinates(model)
         self._tensor = np.repeat(np.arange(len(self._coordinates.counts)), self._coordinates.counts)
-        self._before, self._step = self._seen(), 0
+        self._before, self._step = self._coordinates.weights(), 0
 
     def look(self, step: int) -> None:
         """Notes which parameters have moved since the last look; ``step``: optimizer steps so far."""
         if not self._here or step <= self._step:
             return
-        now, count = self._seen(), len(self._coordinates.counts)
+        now, count = self._coordinates.weights(), len(self._coordinates.counts)
         moved = np.bincount(self._tensor, now != self._before, count)
         still = np.flatnonzero(moved == 0).tolist()
         slow = 2 * moved <= np.array(self._coordinates.counts)
@@ -104,6 +101,3 @@ class Movement:
             )
         )
         self._before, self._step = now, step
-
-    def _seen(self) -> Array:
-        return self._coordinates.weights()

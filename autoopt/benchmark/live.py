@@ -85,7 +85,7 @@ class LiveTraining(Protocol):
         loader: ``loader.loader`` gives the batches of ``loader.batch_size`` samples.
         shared: how the batches of the loader are shared out over the processes; None where they are not.
         lengths: of the planned run.
-        autocast, scaler, schedule: around and after each step; None, and an idle schedule, where there are none.
+        autocast, scaler: around each step; None where there are none.
         evaluation: the user's; None where there is none, or where the training makes it by itself.
         steps, samples: trained so far; ``samples`` None where they cannot be counted.
         openings: seconds until the first batch of each epoch was there.
@@ -114,7 +114,6 @@ class LiveTraining(Protocol):
     lengths: Lengths
     autocast: torch.autocast | None
     scaler: torch.amp.GradScaler | None
-    schedule: Any
     evaluation: Any
     switches: frozenset[str]
 

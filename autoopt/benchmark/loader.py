@@ -22,6 +22,7 @@ from torch.utils.data.dataloader import default_collate, default_convert
 
 from autoopt.benchmark.seeding import mix, random_state, seed_everything, set_random_state
 from autoopt.errors import WorkloadError
+from autoopt.loading.validation import length_of
 from autoopt.setup import Setup, Transform
 from autoopt.workload import Workload
 
@@ -43,12 +44,7 @@ _OF_VALIDATION = ("num_workers", "pin_memory", "prefetch_factor", "persistent_wo
 
 
 class Generators:
-    """The generators of one loader, at a known state at the start of every epoch.
-
-    Args:
-        seed: of the run.
-        label: distinguishes loaders of the same run.
-    """
+    """The generators of one loader, at a known state at the start of every epoch."""
 
     def __init__(self, seed: int, label: str) -> None:
         self._seed = (seed, label)
@@ -103,7 +99,6 @@ class Shielded:
     start, so that the swap ends with the first item that draws nothing, and each epoch begins with it.
 
     Args:
-        sampler: a sampler or batch sampler.
         seed: of its private state in the first epoch.
     """
 
@@ -177,14 +172,6 @@ class Loader:
 
     def __len__(self) -> int:
         return len(self.loader)
-
-    @property
-    def length(self) -> int | None:
-        """Batches in an epoch; None where that is not known."""
-        try:
-            return len(self.loader)
-        except (TypeError, NotImplementedError):
-            return None
 
 
 def training_loader(workload: Workload, setup: Setup, seed: int) -> Loader:
@@ -278,10 +265,7 @@ def rebuilt(
     Args:
         data: the user's loader; left as it is.
         dataset: what the new one reads, the user's own or a transformed one.
-        options: of the new one, over the user's.
         size: another batch size; None keeps it.
-        seed: of the generators that the user's loader lacks.
-        label: distinguishes loaders of the same run.
 
     Raises:
         WorkloadError: the batch size of a custom batch sampler or a subclass cannot be changed.
@@ -473,8 +457,11 @@ class Lengths:
 def lengths(workload: Workload, setup: Setup, loader: Loader) -> Lengths:
     """The lengths of a run of a workload under a setup; the same samples, whatever the batch."""
     accumulation = setup.batch.accumulation or workload.accumulation
-    user_per_epoch = _per_epoch(user_batches(workload), workload.accumulation)
-    per_epoch = _per_epoch(loader.length, accumulation)
+    own = length_of(workload.train_data)
+    if own is not None and not isinstance(workload.train_data, DataLoader):
+        own = ceil(own / (workload.batch_size or 1))
+    user_per_epoch = _per_epoch(own, workload.accumulation)
+    per_epoch = _per_epoch(length_of(loader), accumulation)
     user_size = user_batch_size(workload)
     ratio = 1.0
     if setup.batch.size is not None or setup.batch.accumulation is not None:
@@ -488,8 +475,8 @@ def lengths(workload: Workload, setup: Setup, loader: Loader) -> Lengths:
         user_total = max(1, ceil((workload.max_epochs or 1) * (user_per_epoch or 1)))
     every = setup.cadence.evaluate_every
     if every is None:
-        own = workload.evaluate_every or user_per_epoch or max(1, user_total // 10)
-        every = max(1, round(own / ratio))
+        users = workload.evaluate_every or user_per_epoch or max(1, user_total // 10)
+        every = max(1, round(users / ratio))
     total = max(1, ceil(user_total / ratio - 1e-9))
     return Lengths(user_total, user_per_epoch, total, per_epoch, ratio, every, accumulation)
 
@@ -503,16 +490,6 @@ def user_batch_size(workload: Workload) -> int | None:
     if found is None and data.batch_sampler is not None:  # a sampler of the user's own, which does not tell
         return workload.batch_size
     return found
-
-
-def user_batches(workload: Workload) -> int | None:
-    """Micro-batches of the user's in an epoch; None where not known."""
-    data = workload.train_data
-    try:
-        length = len(data)
-    except (TypeError, NotImplementedError):
-        return None
-    return length if isinstance(data, DataLoader) else ceil(length / (workload.batch_size or 1))
 
 
 def _per_epoch(batches: int | None, accumulation: int) -> int | None:

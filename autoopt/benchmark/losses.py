@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -141,9 +141,6 @@ class LossRecorder:
     Elsewhere reading it would wait for the device: copies are held there until the end (a replayed CUDA graph
     writes the next loss to the same place).
 
-    Args:
-        on_cpu: where the losses are.
-
     Attributes:
         taken: numbers on the CPU, tensors elsewhere.
     """
@@ -168,7 +165,10 @@ class LossRecorder:
 
     def losses(self) -> tuple[float | None, ...]:
         """All of them, by step; None where one is not finite."""
-        return finite_losses(self.taken)
+        tensors = [loss.detach().reshape(()).float() for loss in self.taken if isinstance(loss, torch.Tensor)]
+        read = iter(torch.stack(tensors).tolist() if tensors else ())  # from the device at once
+        values = [next(read) if isinstance(loss, torch.Tensor) else loss for loss in self.taken]
+        return tuple(value if math.isfinite(value) else None for value in values)
 
 
 def number(value: Any) -> float:
@@ -176,13 +176,3 @@ def number(value: Any) -> float:
     while isinstance(value, list):
         (value,) = value
     return float(value)
-
-
-def finite_losses(losses: Sequence[Recorded]) -> tuple[float | None, ...]:
-    """Losses as numbers, read from the device at once; None where not finite."""
-    if not losses:
-        return ()
-    tensors = [loss.detach().reshape(()).float() for loss in losses if isinstance(loss, torch.Tensor)]
-    read = iter(torch.stack(tensors).tolist() if tensors else ())
-    values = [next(read) if isinstance(loss, torch.Tensor) else loss for loss in losses]
-    return tuple(value if math.isfinite(value) else None for value in values)

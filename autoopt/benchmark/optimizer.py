@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -38,8 +39,6 @@ def make_optimizer(
     """Makes the optimizer.
 
     Args:
-        factory: the user's, as ``users_factory`` gives it.
-        model: as it is trained, on its device, transformed.
         transforms: the setup's ``fn(factory) -> factory``.
         distributed: whether each process updates its share of the parameters alone.
 
@@ -62,6 +61,12 @@ def make_optimizer(
             hint="use an optimizer whose step() takes none",
         )
     return optimizer
+
+
+def become(optimizer: torch.optim.Optimizer, made: torch.optim.Optimizer) -> None:
+    """Makes an optimizer step as another one, in place: schedules hold on to its groups, and count its calls."""
+    kept = {name: value for name, value in optimizer.__dict__.items() if name in ("param_groups", "step")}
+    optimizer.__dict__.update({**made.__dict__, **kept})
 
 
 def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
@@ -134,17 +139,13 @@ class RebuiltOptimizer:
 
 def _nearest(name: str, placed: dict[str, int]) -> int:
     """The group of the parameter that shares the longest path with a new one; the first where none does."""
-    parts = name.split(".")
-    best, group = 0, 0
-    for other, index in placed.items():
-        shared = 0
-        for one, two in zip(parts, other.split("."), strict=False):
-            if one != two:
-                break
-            shared += 1
-        if shared > best:
-            best, group = shared, index
-    return group
+
+    def shared(other: str) -> int:
+        both = zip(name.split("."), other.split("."), strict=False)
+        return sum(1 for _ in takewhile(lambda parts: parts[0] == parts[1], both))
+
+    nearest = max(placed, key=shared, default="")
+    return placed[nearest] if shared(nearest) else 0
 
 
 def _constructor_arguments(optimizer: torch.optim.Optimizer) -> dict[str, Any]:

@@ -203,7 +203,6 @@ class BatchRecorder(Recorder):
 
     Args:
         training: at its start.
-        gradients: batches at each set of weights; as many as usual where 0.
     """
 
     def __init__(self, training: Any, gradients: int = 0) -> None:

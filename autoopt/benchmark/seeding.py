@@ -83,7 +83,6 @@ def disturb(model: nn.Module, size: float, seed: int, number: int) -> None:
 
     Args:
         size: standard deviation of a change, over its weight.
-        seed: of the trial.
         number: of the model among those of the script.
     """
     generator = torch.Generator().manual_seed(mix(seed, "disturbed", number))

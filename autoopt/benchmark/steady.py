@@ -136,7 +136,6 @@ def cycle_of(times: Sequence[float], workers: int, waiting: float) -> int:
 
     Args:
         times: seconds of each steady step.
-        workers: of the training's loader.
         waiting: share of the steps' seconds that training waits for data.
     """
     found = period(times)
@@ -146,11 +145,7 @@ def cycle_of(times: Sequence[float], workers: int, waiting: float) -> int:
 
 
 def period(times: Sequence[float]) -> int:
-    """The shortest period of a series of step times, by its autocorrelation; 1 where it has none.
-
-    Args:
-        times: seconds of each step.
-    """
+    """The shortest period of a series of step times, by its autocorrelation; 1 where it has none."""
     x = np.asarray(times, dtype=np.float64)
     longest = min(len(x) // REPEATS, LONGEST)
     if longest < 2:
@@ -176,7 +171,6 @@ def epoch_start(openings: Sequence[float], loader: Any, usual: float) -> float |
 
     Args:
         openings: seconds until the first batch of each epoch so far was there.
-        loader: the DataLoader that gives them.
         usual: seconds that a step waits for its batch.
     """
     if not openings:

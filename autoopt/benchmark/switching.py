@@ -19,6 +19,7 @@ from torch import nn
 from autoopt.benchmark.cputime import memory
 from autoopt.benchmark.flags import matmul_precision
 from autoopt.benchmark.live import LiveTraining
+from autoopt.benchmark.optimizer import become
 from autoopt.benchmark.seeding import random_state, set_random_state
 from autoopt.errors import WorkloadError
 from autoopt.setup import Setup, Transform
@@ -40,9 +41,7 @@ class KeptState:
     """Weights, buffers, optimizers and random generators as they are now.
 
     Args:
-        model: with its parameters and buffers.
         optimizers: over them; what is in their groups besides is kept, too.
-        device: where the state is.
         room: times its bytes that must be free: on the device, else in the host's memory.
 
     Raises:
@@ -118,8 +117,6 @@ def laid_out(roots: Iterable[nn.Module], optimizers: Iterable[Any], transforms: 
     What is trained in the meantime stays in the tensors of the other layout, which are dropped.
 
     Args:
-        roots: the models.
-        optimizers: over their parameters.
         transforms: each ``fn(model) -> model``; empty: nothing is touched.
 
     Raises:
@@ -292,10 +289,7 @@ def take_on(optimizer: Any, before: Any, after: Any) -> None:
         own.update({name: value for name, value in new.items() if name != "params" and not _equal(value, old[name])})
     state = optimizer.state_dict()["state"]
     after.load_state_dict({"state": state, "param_groups": after.state_dict()["param_groups"]})
-    kept = {"param_groups": optimizer.param_groups}
-    if "step" in optimizer.__dict__:  # a schedule counts its calls
-        kept["step"] = optimizer.__dict__["step"]
-    optimizer.__dict__.update({**after.__dict__, **kept})
+    become(optimizer, after)
 
 
 def _equal(one: Any, other: Any) -> bool:

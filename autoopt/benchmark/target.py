@@ -14,14 +14,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
+from scipy.stats import t as student_t
 
 from autoopt.records import Curve, Estimate, RunPart, RunParts, WholeRun
+from autoopt.records.base import Z
 from autoopt.records.messages import TrainingRun
 
 Mode = Literal["max", "min"]
 Array = NDArray[np.float64]
-_DRAWS = 4000
-"""Their outer quantiles are known to a few hundredths."""
 _SEED_SD, _SEED_DOF = 0.1, 3.0
 """Spread of the steps to a target between seeds before any was seen, and how many seeds that is worth."""
 
@@ -128,7 +128,6 @@ def reachable(curves: Sequence[Curve], mode: Mode, tolerance: float) -> float | 
     reached it), less the tolerance.
 
     Args:
-        curves: the baseline's runs.
         tolerance: share of the metric's size.
     """
     ends = [fitted.final for curve in curves if (fitted := fit(curve, mode)) is not None]
@@ -186,60 +185,29 @@ def parts(run: TrainingRun, target: float | None, mode: Mode, step_seconds: floa
     )
 
 
-def time_ratio(
-    before: Sequence[Parts],
-    after: Sequence[Parts],
-    throughput: Estimate | None = None,
-    *,
-    seed_noise: bool = True,
-    rng: np.random.Generator | None = None,
-) -> Estimate:
-    """Speedup of the time to target, paired across seeds, with its interval.
-
-    Drawn again and again: the step ratio from the interval of the interleaved comparison (which
-    holds blocks and the between-process variance), and the seeds. A bootstrap over two or three seeds is too
-    narrow (Hesterberg, The American Statistician 69, 2015), so the mean over seeds is drawn from
-    Student's t with a prior guess of a tenth for their spread, worth three seeds.
+def time_ratio(before: Parts, after: Parts, throughput: Estimate | None) -> Estimate:
+    """Speedup of the time to target, with its interval, where both take the same steps by construction.
 
     Args:
-        before, after: one of each per seed, in the same order.
-        throughput: the step ratio's estimate; ``after`` holds its central value in its steps.
-        seed_noise: False where both take the same steps by construction (class ``exact``), so that
-            the seed moves both alike; the repeats are then those of ``throughput``.
+        throughput: the step ratio's estimate; ``after`` holds its central value in its steps. None: a point.
     """
-    if not before or len(before) != len(after):
-        raise ValueError(f"times are paired by seed: got {len(before)} before and {len(after)} after")
-    rng = rng or np.random.default_rng(0)
-    n = len(before)
-    spread = throughput.log_sd if throughput and throughput.low > 0 else 0.0
-    factors = np.exp(spread * rng.standard_normal(_DRAWS))
-    earlier = np.log([part.seconds for part in before])
-    rest = np.array([part.seconds - part.steps * part.step_seconds for part in after])
-    stepping = np.array([part.steps * part.step_seconds for part in after])
-    ratios = earlier[None, :] - np.log(rest[None, :] + stepping[None, :] / factors[:, None])
-    value = float(np.mean(earlier - np.log(rest + stepping)))
-    draws = ratios.mean(axis=1)
-    if seed_noise:
-        draws = draws + _seed_draws(ratios[0], rng)
-    return _estimate(value, draws, n if seed_noise or throughput is None else throughput.n)
-
-
-def _seed_draws(logs: Array, rng: np.random.Generator) -> Array:
-    """Errors of the mean over seeds, from Student's t with the prior guess of their spread."""
-    square = _SEED_DOF * _SEED_SD**2 + float(np.sum((logs - logs.mean()) ** 2))
-    sd = np.sqrt(square / rng.chisquare(_SEED_DOF + len(logs) - 1, _DRAWS))
-    return np.asarray(sd * rng.standard_normal(_DRAWS) / math.sqrt(len(logs)))
-
-
-def _estimate(value: float, draws: Array, repeats: int) -> Estimate:
-    low, high = (float(q) for q in np.quantile(draws, (0.025, 0.975)))
-    return Estimate(value=math.exp(value), low=math.exp(min(low, value)), high=math.exp(max(high, value)), n=repeats)
+    spread = throughput.log_sd if throughput is not None and throughput.low > 0 else 0.0
+    stepping = after.steps * after.step_seconds
+    rest = after.seconds - stepping
+    low, value, high = (before.seconds / (rest + stepping / math.exp(z * spread)) for z in (-Z, 0.0, Z))
+    return Estimate(value=value, low=low, high=high, n=1 if throughput is None else throughput.n)
 
 
 def mean_seconds(times: Sequence[float]) -> Estimate | None:
-    """Seconds to the target over seeds, geometric mean with a 95 % interval; None without a run that reached it."""
+    """Seconds to the target over seeds, geometric mean with a 95 % interval; None without a run that reached it.
+
+    A bootstrap over two or three seeds is too narrow (Hesterberg, The American Statistician 69, 2015): the interval is
+    Student's, with a prior guess of a tenth for the spread between seeds, worth three of them.
+    """
     if not times:
         return None
     logs = np.log(times)
-    draws = logs.mean() + _seed_draws(logs, np.random.default_rng(0))
-    return _estimate(float(logs.mean()), draws, len(times))
+    mean, degrees = float(logs.mean()), _SEED_DOF + len(logs) - 1
+    variance = (_SEED_DOF * _SEED_SD**2 + float(np.sum((logs - mean) ** 2))) / degrees
+    half = float(student_t.ppf(0.975, degrees)) * math.sqrt(variance / len(logs))
+    return Estimate(value=math.exp(mean), low=math.exp(mean - half), high=math.exp(mean + half), n=len(logs))

@@ -16,7 +16,7 @@ from autoopt.benchmark.probe import probe as probe_plan
 from autoopt.benchmark.run import RunUnderWay
 from autoopt.benchmark.trace import write_trace
 from autoopt.benchmark.trial_context import TrialContext
-from autoopt.benchmark.warmup import Ramp, ready_batches
+from autoopt.benchmark.warmup import ready_batches
 from autoopt.benchmark.warmup import run_block as run_block_until
 from autoopt.benchmark.whatif import count_flops, largest_step, tried_within
 from autoopt.records import JsonDict, Plan
@@ -60,7 +60,8 @@ def run_block(
     def enough(done: int, elapsed: float) -> bool:
         return done >= min_steps and elapsed >= seconds and done % cycle == 0
 
-    return run_block_until(live.training, enough, ramp=Ramp(ramp_seconds, ramp_steps)).model_dump()
+    block = run_block_until(live.training, enough, ramp_seconds=ramp_seconds, ramp_steps=ramp_steps)
+    return block.model_dump()
 
 
 @drives

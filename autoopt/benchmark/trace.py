@@ -30,10 +30,8 @@ def write_trace(
     """Profiles some steps.
 
     Args:
-        training: goes on from where it stands.
         directory: of the run's traces; ``tensorboard --logdir DIRECTORY`` shows what is written there.
         steps: profiled, after one to warm the profiler up. Traces grow fast.
-        name: of the files.
 
     Returns:
         ``raw`` and ``readable``, the paths of the two; ``steps``.

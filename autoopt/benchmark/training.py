@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from copy import deepcopy
 from functools import reduce
 from time import perf_counter
 from typing import Any, TypeVar
@@ -41,7 +42,6 @@ from autoopt.setup import Setup
 from autoopt.workload import Target, Workload
 
 T = TypeVar("T")
-_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 _OF_STEP = ("setup", "autocast", "loss", "scaler", "plain_step", "one_step")
 """Attributes that are put back once the training steps as its own setup has it again."""
 
@@ -221,7 +221,7 @@ class Training:
 
     def _autocast(self) -> torch.autocast | None:
         dtype = self.setup.precision.dtype
-        return None if dtype is None else torch.autocast(self.device.torch.type, dtype=_DTYPES[dtype])
+        return None if dtype is None else torch.autocast(self.device.torch.type, dtype=getattr(torch, dtype))
 
     @property
     def total_steps(self) -> int:
@@ -364,8 +364,8 @@ class Training:
                 setattr(self, name, value)
 
     def place(self) -> Callable[[], None]:
-        steps, samples, schedule = self.steps, self.samples, self.schedule.state_dict()
-        scaler = self.scaler.state_dict() if self.scaler is not None else None
+        steps, samples, schedule = self.steps, self.samples, deepcopy(self.schedule.state_dict())
+        scaler = deepcopy(self.scaler.state_dict()) if self.scaler is not None else None
 
         def put_back() -> None:
             self.steps, self.samples = steps, samples
@@ -457,8 +457,7 @@ class Training:
         metrics: dict[str, float] = {}
         while len(walls) < count and (not walls or perf_counter() - began < seconds):
             start = self.device.now()
-            with self.device.watched():
-                metrics = self.by_first(lambda: evaluation(self.model))
+            metrics = self._evaluated(evaluation)
             walls.append(self.device.now() - start)
         name = target.metric if target is not None else next(iter(metrics), None)
         value = metrics.get(name) if name is not None else None
@@ -472,20 +471,19 @@ class Training:
         """
         if self.evaluation is None:
             raise WorkloadError("the workload has no evaluate", hint="give evaluate= and valid_data= to the Workload")
-        evaluation = self.evaluation
-        with self.device.watched():  # of several processes the first evaluates, on all samples, as one process would
-            metrics = self.by_first(lambda: evaluation(self.model))
+        metrics = self._evaluated(self.evaluation)
         self.clock.mark("evaluate")
         target = self.workload.target
         if target is not None:
             self.schedule.evaluated(metrics[target.metric])
         return metrics
 
-    def by_first(self, work: Callable[[], T]) -> T:
-        """Done by the first process, or by all where the model is shared out; then the first reports."""
-        if self.setup.distributed.fully_sharded is not None and self.group.size > 1:
-            return self.group.agree(work())
-        return self.group.on_first(work)
+    def _evaluated(self, evaluation: Evaluation) -> dict[str, float]:
+        """The metrics as the first process finds them, on all samples; all compute where the model is shared out."""
+        with self.device.watched():
+            if self.setup.distributed.fully_sharded is not None and self.group.size > 1:
+                return self.group.agree(evaluation(self.model))
+            return self.group.on_first(lambda: evaluation(self.model))
 
     def _states(self) -> tuple[dict[str, Any], dict[str, Any] | None]:
         """Of model and optimizer; all processes call this, and the first has them whole."""

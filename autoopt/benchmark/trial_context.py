@@ -49,16 +49,13 @@ class TrialContext:
     """The first argument of every task.
 
     Args:
-        spec: workload, plan, device, seed.
         registry: folds the plan into the setup.
         workload: given instead of built from ``spec.workload`` (tests, ``autoopt.apply``).
-        emit: notifies the parent how a task stands.
         training: that is under way already, such as a script's, and the seconds until it was.
 
     Attributes:
         workload: as the user built it, checked.
         setup: the user's own with the plan folded over it.
-        device, seed: where and how it trains.
         build_seconds, setup_seconds: what importing and building, and assembling, took.
         group: of the processes that train together; of this one alone in most trials.
         inspected: what strategies found in it, by name; part of the facts.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import ceil
 from time import perf_counter
 
@@ -25,14 +24,6 @@ PART_SECONDS = 0.25
 """Of steps, before each check of whether they are steady."""
 
 
-@dataclass(frozen=True)
-class Ramp:
-    """Training before a block that is not measured: so many seconds, and at least so many steps."""
-
-    seconds: float = 0.0
-    steps: int = 0
-
-
 def ready_batches(training: LiveTraining) -> int:
     """Batches that the loader's workers hold ready at most: its queue."""
     loader = training.loader.loader
@@ -40,22 +31,26 @@ def ready_batches(training: LiveTraining) -> int:
 
 
 def run_block(
-    training: LiveTraining, enough: Enough, *, ramp: Ramp = Ramp(), settle: bool = True, most: int | None = None
+    training: LiveTraining,
+    enough: Enough,
+    *,
+    ramp_seconds: float = 0.0,
+    ramp_steps: int = 0,
+    settle: bool = True,
+    most: int | None = None,
 ) -> Block:
     """Trains until ``enough``, and measures.
 
     Args:
-        training: goes on from where it stands.
-        enough: asked after each step.
-        ramp: trained first, unmeasured.
+        ramp_seconds, ramp_steps: trained first, unmeasured: so long, and at least so many.
         settle: takes what is paid once (compiling again, a search) out of the block's time.
         most: steps after which ``enough`` ends it in any case; several processes need to know.
 
     Of several processes that train together each gets the same block, that of all.
     """
     ramp_paid = 0.0
-    if ramp != Ramp():
-        lap, _ = training.run_until(lambda done, elapsed: elapsed >= ramp.seconds and done >= ramp.steps)
+    if ramp_seconds or ramp_steps:
+        lap, _ = training.run_until(lambda done, elapsed: elapsed >= ramp_seconds and done >= ramp_steps)
         ramp_paid = training.deferred_cost.settled(lap)[1]
     device = training.device
     workers = bool(training.loader.loader.num_workers)
@@ -94,7 +89,6 @@ def warm_up(live: TrialContext, max_seconds: float) -> Startup:
     any lasting change of level, such as a late search of cuDNN for a new shape.
 
     Args:
-        live: goes on from where its training stands.
         max_seconds: of training; at least two steps are trained.
     """
     training = live.training
@@ -147,11 +141,7 @@ def warm_up(live: TrialContext, max_seconds: float) -> Startup:
 
 
 def least_groups(times: Sequence[float]) -> int:
-    """Groups that the steady part must fill, by the latest of these steps.
-
-    Args:
-        times: seconds of each step.
-    """
+    """Groups that the steady part must fill, by the latest of these steps."""
     few = min(max(ceil(_STEADY_SECONDS / max(times[-1], 1e-9)), _LEAST_SLOW), _LEAST_GROUPS)
     latest = times[-few:]
     return few if max(latest) <= _ALIKE * min(latest) else _LEAST_GROUPS

@@ -70,11 +70,7 @@ def load(spec: str, search_path: Iterable[str] = ()) -> Any:
 
 @dataclass(frozen=True)
 class UserBuild:
-    """The function that an import string names, imported where it is called; an exported script has it by its name.
-
-    Args:
-        spec: ``module:attribute`` or ``path/to/file.py:attribute``.
-    """
+    """The function that an import string names, imported where it is called; an exported script has it by its name."""
 
     spec: str
 
@@ -306,9 +302,23 @@ def _one_line(error: BaseException) -> str:
 
 
 def user_traceback(error: BaseException) -> str:
-    """The traceback as the user would have seen it: without the frames of autoopt and of the import system."""
-    frames = _user_frames(error.__traceback__)
-    return "".join(traceback.format_exception(type(error), error, frames)).rstrip()
+    """The traceback as the user's own program would print it: the frames of autoopt above theirs are left out."""
+    for link in chain(error):
+        trace = _user_frames(link.__traceback__)
+        if trace is None and not isinstance(link, SyntaxError):  # which names its file and line itself
+            trace = link.__traceback__
+        link.with_traceback(trace)  # an attribute of an exception that is a frozen dataclass cannot be set
+    return "".join(traceback.format_exception(error, limit=-40)).rstrip()
+
+
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """The error and those that led to it."""
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        yield link
+        link = link.__cause__ or link.__context__
 
 
 def _user_frames(frames: TracebackType | None) -> TracebackType | None:
@@ -316,7 +326,7 @@ def _user_frames(frames: TracebackType | None) -> TracebackType | None:
     ours = str(Path(__file__).parents[1]) + os.sep
     while frames is not None:
         file = frames.tb_frame.f_code.co_filename
-        if not (file.startswith((ours, "<frozen importlib")) or file == importlib.__file__):
+        if not (file.startswith((ours, "<frozen ")) or file == importlib.__file__):
             return frames
         frames = frames.tb_next
     return None

@@ -31,8 +31,6 @@ def module_source(name: str, cells: Iterable[str], namespace: Mapping[str, Any])
     loop, no training that the notebook went through.
 
     Args:
-        name: of the function.
-        cells: what was executed.
         namespace: of the notebook, to tell a name that is defined from one that is not.
 
     Raises:

@@ -17,8 +17,6 @@ def inapplicable(setup: Setup, sites: Sites, *, patched: bool = False) -> str | 
     """Why a setup cannot be put on a script from outside; None where it can.
 
     Args:
-        setup: what a plan changes.
-        sites: of the script.
         patched: its lines are changed where nothing else says it.
     """
     if in_lines(setup) and not patched:

@@ -26,7 +26,7 @@ from autoopt.benchmark.cputime import memory
 from autoopt.benchmark.distributed.replicate import compress
 from autoopt.benchmark.flags import apply_flags
 from autoopt.benchmark.loader import check_workers, consistent, recollate, reorder
-from autoopt.benchmark.optimizer import make_optimizer, users_factory
+from autoopt.benchmark.optimizer import become, make_optimizer, users_factory
 from autoopt.benchmark.saving import save_beside, wait_until_saved
 from autoopt.benchmark.seeding import disturb, kept_random_state, mix
 from autoopt.errors import WorkloadError
@@ -41,7 +41,6 @@ from autoopt.setup import Distributed, Setup
 from autoopt.simplify.costly import CALLS
 
 _ALONE = re.compile(r"\s*[\w.]+\(\s*\)\s*(#.*)?")
-_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 LEFT = 0.1
 """Share of the host's memory that stays free."""
 _Kept = tuple[bool, torch.Tensor]
@@ -93,9 +92,6 @@ class Lean(Watcher):
 
     What its backward passes need waits on the host from the first training call on, and its optimizers update one
     parameter after the other: the same steps, slowly, in the memory of weights, gradients and optimizer states.
-
-    Args:
-        session: whose device they come from.
     """
 
     def __init__(self, session: Session) -> None:
@@ -116,7 +112,6 @@ class Lean(Watcher):
 
     def _keep(self, tensor: torch.Tensor) -> _Kept:
         device = self._session.device
-        assert device is not None, "models are called in training"
         movable = tensor.layout == torch.strided and tensor.device == device.torch
         if not movable or _memory_of(tensor) in self._weights:  # which stay anyway
             return False, tensor
@@ -127,8 +122,7 @@ class Lean(Watcher):
 
     def _given_back(self, kept: _Kept) -> torch.Tensor:
         moved, tensor = kept
-        device = self._session.device
-        return device.from_host(tensor) if moved and device is not None else tensor
+        return self._session.device.from_host(tensor) if moved else tensor
 
 
 def _memory_of(tensor: torch.Tensor) -> int:
@@ -180,7 +174,6 @@ class Applying:
     """A setup on its way into a script.
 
     Args:
-        hooks: of the process.
         setup: what the plan changes; the empty one changes nothing.
         sites: of an earlier run; None while the script is watched for the first time.
         seed: of the order of samples of loaders that have no generator.
@@ -388,11 +381,9 @@ class Applying:
                 f"it replaces {type(optimizer).__name__} by {type(made).__name__}, which a script holds on to: "
                 "it needs build()"
             )
-        groups = [*optimizer.param_groups]
-        for group, new in zip(groups, made.param_groups, strict=True):
+        for group, new in zip(optimizer.param_groups, made.param_groups, strict=True):
             group.update(new)
-        kept = {"param_groups": groups, "step": optimizer.__dict__.get("step")}
-        optimizer.__dict__.update({**made.__dict__, **{name: value for name, value in kept.items() if value}})
+        become(optimizer, made)
 
     def _keep_cores(self) -> None:
         """Gives the plan's cores again: later imports may have bound the process, and lines after them hold."""
@@ -403,7 +394,7 @@ class Applying:
 
     def _enter(self) -> None:
         """From the forward pass to the backward pass, the loss included, as ``with torch.autocast`` around both."""
-        if self._autocast is None and self.hooks.session.device is not None:
+        if self._autocast is None and self.hooks.session.timed:
             self._autocast = self._low_precision()
             self._autocast.__enter__()
 
@@ -414,13 +405,12 @@ class Applying:
         """
         with self._low_precision():
             output = call(*args, **kwargs)
-        low = _DTYPES.values()
+        low = (torch.bfloat16, torch.float16)
         return tree_map(lambda x: x.float() if isinstance(x, torch.Tensor) and x.dtype in low else x, output)
 
     def _low_precision(self) -> Any:
-        device = self.hooks.session.device
-        assert device is not None, "the model is on one"
-        return torch.autocast(device.torch.type, dtype=_DTYPES[str(self.setup.precision.dtype)])
+        kind = self.hooks.session.device.torch.type
+        return torch.autocast(kind, dtype=getattr(torch, str(self.setup.precision.dtype)))
 
     def _leave(self) -> None:
         if self._autocast is not None:

@@ -141,7 +141,6 @@ def listen(orders: Orders, channel: Channel | None) -> ScriptProcess:
     """Listens from now on, before the script's first line.
 
     Args:
-        orders: what is done with the script.
         channel: to the parent; None where the script trains for real.
     """
     begin_here()

@@ -91,7 +91,6 @@ def asked(command: Sequence[str], folder: Path) -> tuple[tuple[str, ...], Launch
 
     Args:
         command: the launcher's, as ``launcher_of`` gave it.
-        folder: where it runs.
 
     Returns:
         the command that each of the processes runs, the interpreter first, and what distinguishes them.
@@ -249,7 +248,6 @@ class Script:
 
         Args:
             folder: where it runs; the present one where None.
-            more: fields of the spec.
 
         Raises:
             WorkloadError: the launcher starts no process, or not as they are wanted.

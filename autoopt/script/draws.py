@@ -30,9 +30,6 @@ def draw_anew(seed: int) -> None:
     """From now on whoever seeds Python, NumPy or torch seeds with a mixture of his seed and this one.
 
     Two processes that seed alike still draw alike; one that seeds otherwise than before still differs.
-
-    Args:
-        seed: of the trial.
     """
     for owner, name in ((random, "seed"), (np.random, "seed"), (torch, "manual_seed"), (torch.random, "manual_seed")):
         setattr(owner, name, _mixing(getattr(owner, name), seed))
@@ -51,11 +48,7 @@ def _mixing(plain: Any, seed: int) -> Any:
 
 
 def own_draws(seed: int) -> None:
-    """From now on what this process reads for a loader is drawn from generators of its own.
-
-    Args:
-        seed: of the trial.
-    """
+    """From now on what this process reads for a loader is drawn from generators of its own."""
     draws = _Draws(seed)
     for kind in (_MapDatasetFetcher, _IterableDatasetFetcher):
         kind.fetch = draws.around(kind.fetch)  # type: ignore[method-assign]

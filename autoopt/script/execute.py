@@ -116,12 +116,7 @@ def execute(channel: Channel) -> None:
 
 
 def run_here(channel: Channel, first: JsonDict) -> None:
-    """Runs the script in this process, which was forked from one that has torch imported.
-
-    Args:
-        channel: to the parent.
-        first: its first message.
-    """
+    """Runs the script in this process, which was forked from one that has torch imported."""
     prepared = _prepared(first, channel)
     if prepared is None:
         return
@@ -227,7 +222,6 @@ def run_with_plan(
 
     Args:
         script: the command; of one that a launcher starts in several processes the launcher is run.
-        plan: put on at the sites.
         sites: of the run that found the plan.
         strategies: import strings of custom ones in the plan.
         env: environment variables of the plan's setup, set before anything is imported.

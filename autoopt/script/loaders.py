@@ -161,21 +161,8 @@ class Roles:
             self._of_line[self._lines[loader]].add(role)
 
 
-def count_of(batch: Any) -> int | None:
-    """Samples of a batch, None where they cannot be counted; those of the usual forms without a walk through them."""
-    first = batch[0] if type(batch) in (list, tuple) and batch else batch
-    if type(first) is torch.Tensor and first.ndim:
-        return first.shape[0]  # len() takes three times as long
-    return samples_of(batch)
-
-
 class LoaderHook:
     """The loaders of one process.
-
-    Args:
-        session: notified of waits for data.
-        roles: knows which loaders are read.
-        watchers: notified of loaders and batches.
 
     Attributes:
         merged: changes the arguments that a loader, which is under way, is made with.
@@ -331,4 +318,4 @@ class LoaderHook:
 def _counted(iterator: Any, batch: Any) -> int | None:
     """Samples of the batch that an iterator has just given: as many as its batch sampler drew, else as it reports."""
     sizes = iterator.__dict__.get("_autoopt_sizes")
-    return sizes.popleft() if sizes else count_of(batch)
+    return sizes.popleft() if sizes else samples_of(batch)

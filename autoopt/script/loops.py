@@ -151,7 +151,6 @@ def steps_per_epoch(batches: int, batches_per_step: int) -> int:
     """Training steps of a pass over a loader; called as :func:`planned_steps` is.
 
     Args:
-        batches: that the loader gives.
         batches_per_step: that one training step takes.
     """
     frames = users_frames(sys._getframe(1))

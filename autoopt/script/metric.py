@@ -94,7 +94,7 @@ class MetricReader:
         if key == self._key:
             self._found(value)
         elif self._key is None and (number := _finite(value)) is not None:
-            self.line(spoken(key, number))
+            self.line(f"{key}: {number}")
 
     def _found(self, value: Any) -> None:
         number = _finite(value)
@@ -116,17 +116,12 @@ def overhear(line: Callable[[str], None], tracked: Callable[[str, Any], None] | 
     def told(key: str, value: Any) -> None:
         number = _finite(value)
         if number is not None:
-            line(spoken(key, number))
+            line(f"{key}: {number}")
 
     tell = tracked or told
     for module in dict.fromkeys((*(module for module, _, _ in _TRACKERS), *_LIGHTNING)):
         listen = _listen_to_lightning if module in _LIGHTNING else _listen_to_tracker
         when_imported(module, functools.partial(listen, module, tell))
-
-
-def spoken(key: str, value: float) -> str:
-    """A value that was given to a tracker, as a line of output."""
-    return f"{key}: {value}"
 
 
 def _finite(value: Any) -> float | None:

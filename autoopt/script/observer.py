@@ -144,11 +144,7 @@ def site_of(seen: Seen, steps: float) -> Site:
 
 
 class Observer(Watcher):
-    """Collects sites from the torch hooks of a process; installs what is only listened to while watching.
-
-    Args:
-        hooks: of the process.
-    """
+    """Collects sites from the torch hooks of a process; installs what is only listened to while watching."""
 
     def __init__(self, hooks: TorchHooks) -> None:
         self.hooks = hooks

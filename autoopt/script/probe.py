@@ -192,7 +192,6 @@ class ScriptRecorder(Recorder, Watcher):
 
     Args:
         training: the ``ScriptTraining``, which stands at the end of its first step.
-        gradients: batches at each set of weights; as many as usual where 0.
     """
 
     def __init__(self, training: Any, gradients: int = 0) -> None:

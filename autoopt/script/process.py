@@ -127,7 +127,6 @@ def run_parts(training: Any, lap: Lap) -> RunParts:
     """All parts that are known by now.
 
     Args:
-        training: the ``ScriptTraining``, which stands at a step's end.
         lap: of steps that it has trained since its first.
     """
     session = training.session

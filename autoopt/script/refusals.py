@@ -58,32 +58,23 @@ class ScriptEnded(TrialFailed):
         )
 
 
-def of_training(error: BaseException | None, steps: int) -> BaseException:
-    """What those get who wait for a script that has ended after so many training steps.
+def explained(error: BaseException | None, steps: int = 0) -> BaseException:
+    """What those get who wait for a script that has ended after so many training steps, by an error where not None.
 
-    One that leaves by itself has come to its end, whatever it leaves with.
+    One that leaves by itself once it trains has come to its end, whatever it leaves with; one that leaves before, as it
+    does over unknown words, or asks its user for something, gets a message.
     """
     if error is None or (isinstance(error, SystemExit) and steps):
         return ScriptEnded(steps)
-    return of_reading(error) or error
-
-
-def of_reading(error: BaseException) -> WorkloadError | None:
-    """The message on a script that asks its user; None of any other error."""
+    if isinstance(error, SystemExit):
+        how = error.code if isinstance(error.code, str) else f"exit code {error.code}"
+        return WorkloadError(
+            f"the script left by itself before its first training step: {how}",
+            hint="what it printed last stands below; its own words stand behind --",
+        )
     if isinstance(error, EOFError) and "reading a line" in str(error):
         return WorkloadError(
             "the script asks for something on standard input, which is empty while it is measured",
             hint="give the answer as one of its words behind --",
         )
-    return None
-
-
-def of_leaving(error: BaseException) -> WorkloadError | None:
-    """The message on a script that leaves before it has trained, as it does over unknown words; None of others."""
-    if not isinstance(error, SystemExit):
-        return None
-    how = error.code if isinstance(error.code, str) else f"exit code {error.code}"
-    return WorkloadError(
-        f"the script left by itself before its first training step: {how}",
-        hint="what it printed last stands below; its own words stand behind --",
-    )
+    return error

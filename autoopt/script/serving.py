@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 from autoopt.errors import WorkloadError
-from autoopt.script.refusals import ScriptEnded, of_leaving, of_reading
+from autoopt.script.refusals import ScriptEnded, explained
 from autoopt.trial.channel import Channel, ChannelClosed
 from autoopt.trial.child import TaskServer, resolve, seal
 from autoopt.trial.preloading import EnvironmentLog
@@ -15,12 +15,7 @@ from autoopt.trial.protocol import Call, TrialSpec
 
 
 class ScriptServer(TaskServer):
-    """Answers the parent from a thread of its own.
-
-    Args:
-        channel: to the parent.
-        spec: of the trial.
-    """
+    """Answers the parent from a thread of its own."""
 
     def __init__(self, channel: Channel, spec: TrialSpec) -> None:
         seal(channel)
@@ -48,14 +43,12 @@ class ScriptServer(TaskServer):
         self._where = "start"
         script, error = self._script.get()
         if error is not None:
-            raise of_reading(error) or of_leaving(error) or error
+            raise explained(error)
         self._session = script.session
         try:
             script.session.first_step()
         except ScriptEnded:
             raise WorkloadError(script.why_never_trained(), hint="name the script that trains") from None
-        except (EOFError, SystemExit) as ended:
-            raise of_reading(ended) or of_leaving(ended) or ended from None
 
         def made() -> Any:
             # torch is there: the script has imported it

@@ -19,7 +19,7 @@ from autoopt.benchmark.live import Printed, Stretch
 from autoopt.benchmark.losses import LossRecorder, number
 from autoopt.records import Evaluated
 from autoopt.script.metric import told_again
-from autoopt.script.refusals import of_training
+from autoopt.script.refusals import explained
 
 _INLINE = 3
 
@@ -149,9 +149,6 @@ def steps_between(interruptions: list[Interruption], trained: int) -> float | No
 
     Where there is no second, it is the first one's own step: what comes at every so many steps comes at that one first.
     It is no less than the steps since then without one.
-
-    Args:
-        trained: steps so far.
     """
     steps = sorted({each.step for each in interruptions if each.step > 0})
     if not steps:
@@ -173,7 +170,8 @@ class Session:
             the same batch once more, or on one that does not tell.
         counts: whether samples are the unit, as the first step shows; False from the start where the baseline's are
             not.
-        device: where the model is; None before the first training call of one.
+        timed: whether a model was called in training. From then on there are ``device``, where it is, ``clock`` and
+            ``deferred_cost``.
         evaluations: seen so far.
         between: what it did besides steps.
         began: when the process started to listen, by ``perf_counter``.
@@ -185,14 +183,16 @@ class Session:
         script's.
     """
 
+    device: Device
+    clock: StageClock
+    deferred_cost: DeferredCost
+
     def __init__(self, *, stops: bool = True, counts: bool = True, memory_limit: int | None = None) -> None:
         self.stops, self.counts, self.memory_limit = stops, counts, memory_limit
         self.steps = self.samples = self._given = self._latest = 0
         self.evaluations, self.loss_factor = 0, 1.0
         self.between = Between()
-        self.device: Device | None = None
-        self.clock: StageClock | None = None
-        self.deferred_cost: DeferredCost | None = None
+        self.timed = False
         self.began = perf_counter()
         self.first_step_at: float | None = None
         self.over = False
@@ -222,7 +222,6 @@ class Session:
             ScriptEnded: it came to its end before.
             BaseException: what it failed by.
         """
-        assert self.device is not None, "there is a device from the first step on"
         goal = Goal(LossRecorder(self.device.kind == "cpu"), enough=enough)
         self.goal = goal
         self._jobs.put(goal)
@@ -249,10 +248,11 @@ class Session:
             self.device.tensors.__enter__()  # type: ignore[no-untyped-call]  # until the process ends
         self.clock = clock_for(self.device)
         self.deferred_cost = deferred_cost_for(self.device.torch, compiles=False)
+        self.timed = True
 
     def hold(self, tensors: Any) -> None:
         """Tensors that are on the device already, such as parameters."""
-        if self.device is not None and self.device.tensors is not None:
+        if self.timed and self.device.tensors is not None:
             self.device.tensors.add(tensors)
 
     def data_begin(self, *, opens: bool = False) -> None:
@@ -263,7 +263,7 @@ class Session:
             self.between.opens(now)
         else:
             self.between.begins(now)
-        if self.clock is None or self._goal is None:
+        if self._goal is None:
             return
         gone = self.clock.set_aside()
         if self.clock.fine or not self._begun:
@@ -277,7 +277,7 @@ class Session:
             opening = self.between.has_come(perf_counter())
             if self._goal is not None:
                 self._goal.opening += opening
-        if self.clock is not None:
+        if self.timed:
             self.clock.mark("data")
 
     def forward_begin(self, prepared: bool) -> None:
@@ -285,26 +285,24 @@ class Session:
         self.train_again()
         if self.between.first_at is None:
             self.between.begins(perf_counter())
-        clock = self.clock
-        if clock is None:
+        if not self.timed:
             return
-        first, self._begun = not self._begun, True
+        clock, first, self._begun = self.clock, not self._begun, True
         if prepared and (clock.fine or first):
             clock.mark("data")
-        elif self.device is not None and self.device.kind != "cpu":
+        elif self.device.kind != "cpu":
             clock.mark("copy")
         elif clock.fine:
             clock.mark("other")
 
     def mark(self, stage: str) -> None:
-        if self.clock is not None and self.clock.fine:
+        if self.timed and self.clock.fine:
             self.clock.mark(stage)
 
     def loss(self, value: Any) -> None:
         """A tensor that backward starts from."""
         if self._goal is not None:
-            on_cpu = self.device is not None and self.device.kind == "cpu"
-            self._losses.append(value.tolist() if on_cpu else value.detach())
+            self._losses.append(value.tolist() if self.device.kind == "cpu" else value.detach())
 
     def count(self, samples: int | None) -> None:
         """Samples that the step under way is given; None or 0 where they cannot be counted."""
@@ -322,8 +320,6 @@ class Session:
 
     def _seconds(self, goal: Goal) -> float:
         """Since the goal was set, evaluations included."""
-        assert self.clock is not None
-        assert self.device is not None
         under_way = self.clock.elapsed() if self._aside is None else self.device.now() - self._aside.began
         return goal.before + sum(goal.aside.values()) + under_way
 
@@ -333,7 +329,7 @@ class Session:
         self._latest, self._given = self._given or self._latest, 0
         self.counts = self.counts and bool(self._latest)
         self.samples += self._latest
-        if self.clock is None:
+        if not self.timed:
             return
         self.mark("optimizer")
         self.clock.step_done()
@@ -348,7 +344,6 @@ class Session:
         goal.away.append(goal.away_now)
         goal.away_now = 0.0
         self._note_loss(goal)
-        assert self.deferred_cost is not None
         if self.deferred_cost.watching:
             self.deferred_cost.note([])
         if goal.enough(goal.steps, goal.elapsed(self.clock)):
@@ -358,7 +353,7 @@ class Session:
 
     def aside(self, stage: str) -> bool:
         """An evaluation or a checkpoint begins: its time is no part of the steps'. False where one is under way."""
-        if self._aside is not None or self.clock is None:
+        if self._aside is not None or not self.timed:
             return False
         if stage == "evaluate":
             self.evaluations += 1
@@ -366,7 +361,6 @@ class Session:
                 return False
         if self._goal is not None:
             self._goal.put(self.clock.stop())
-        assert self.device is not None
         self._aside = Interruption(stage, self.steps, self.device.now())
         return True
 
@@ -384,8 +378,6 @@ class Session:
     def beside(self, work: Callable[[], None]) -> None:
         """Does something at a step's end that is no part of the script's time."""
         assert self._goal is not None
-        assert self.clock is not None
-        assert self.device is not None
         self._goal.put(self.clock.stop())
         self.standing, began = True, self.device.now()
         try:
@@ -399,8 +391,6 @@ class Session:
         """Training goes on; nothing to do where it never stopped."""
         if self._aside is None:
             return
-        assert self.device is not None
-        assert self.clock is not None
         over, self._aside = self._aside, None
         stage, seconds = over.stage, self.device.now() - over.began
         over.seconds = max(seconds - over.saving_seconds, 0.0)
@@ -415,8 +405,8 @@ class Session:
         if self.over or not self.stops:
             return
         self.over = self.standing = True
-        reported = _Raised(of_training(error, self.steps))
-        if self._goal is not None and self.clock is not None and self._aside is None:
+        reported = _Raised(explained(error, self.steps))
+        if self._goal is not None and self._aside is None:
             self._goal.put(self.clock.stop())
         self._answers.put(reported)
         while True:
@@ -442,8 +432,6 @@ class Session:
         while not isinstance(job := self._jobs.get(), Goal):
             self._answers.put(_outcome(job))
         self.standing = False
-        assert self.clock is not None
-        assert self.deferred_cost is not None
         self._goal = job
         self._losses.clear()
         self.deferred_cost.begin()

@@ -203,7 +203,6 @@ def held_evaluations(training: Any, count: int, seconds: float, stage: str) -> H
     """Trains on until it has evaluated, or saved, so often; the weights stay what they are.
 
     Args:
-        training: the ``ScriptTraining``, which stands at a step's end.
         count: evaluations or checkpoints that are waited for.
         seconds: after which no other one is.
         stage: ``evaluate`` or ``checkpoint``.

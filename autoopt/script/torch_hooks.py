@@ -17,9 +17,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from autoopt.benchmark.contents import samples_of
 from autoopt.errors import WorkloadError
 from autoopt.script.frames import user_place
-from autoopt.script.loaders import LoaderHook, Roles, Watcher, count_of
+from autoopt.script.loaders import LoaderHook, Roles, Watcher
 from autoopt.script.session import Session
 
 _TURNS = 2
@@ -99,8 +100,6 @@ class TorchHooks:
     """All torch hooks of one process.
 
     Args:
-        session: notified of stages and steps.
-        watchers: notified of objects.
         period: the optimizers that take turns in a training step, by the order in which they are made; where it is
             empty, each one's step ends one.
 
@@ -213,7 +212,7 @@ class TorchHooks:
         return any(id(p) in wanted for each in self.optimizers for group in each.param_groups for p in group["params"])
 
     def _root(self, module: nn.Module) -> None:
-        if self.session.device is None:
+        if not self.session.timed:
             self.session.train_on(next(p for p in module.parameters() if p.requires_grad).device)
         self.roots.append(module)
         self.session.hold(list(module.parameters()))
@@ -263,7 +262,7 @@ class TorchHooks:
         if roles.known:
             self.session.count(samples)
         else:  # a batch of no loader; what the calls before one backward pass get is one
-            self._own = max(self._own, count_of(args) or count_of(kwargs) or 0)
+            self._own = max(self._own, samples_of(args) or samples_of(kwargs) or 0)
         if self.within_step:
             self.session.mark("optimizer")
         self.session.forward_begin(prepared=not self.loaders.given and not roles.known)

@@ -30,7 +30,6 @@ from autoopt.benchmark.optimizer import make_optimizer, users_factory
 from autoopt.benchmark.switching import SCRIPT_PARTS
 from autoopt.errors import UsageError, WorkloadError
 from autoopt.loading.validation import length_of
-from autoopt.records import JsonDict
 from autoopt.records.evaluating import HeldEvaluations
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import Block
@@ -56,8 +55,6 @@ class ScriptRanks(Ranks):
     """One of several processes of a script. What they tell each other goes past the script's own process group.
 
     Args:
-        place: of this process.
-        device: what it trains on.
         store: that all of them reach.
     """
 
@@ -122,25 +119,10 @@ class NoBatches(IterableDataset[Any]):
         raise StopIteration
 
 
-class _NoSchedule:
-    """The script steps its own schedules; microbenchmarks do not."""
-
-    idle = True
-
-    def state_dict(self) -> JsonDict:
-        return {}
-
-    def load_state_dict(self, state: JsonDict) -> None: ...
-
-
 class ScriptTraining:
     """A script's training as tasks know one; see ``autoopt.benchmark.live.LiveTraining``.
 
     Its batches are the calls of the root models in the first training step.
-
-    Args:
-        script: which stands at a step's end.
-        group: the processes of its launcher.
     """
 
     takes_batches = restarts = False
@@ -151,14 +133,8 @@ class ScriptTraining:
     def __init__(self, script: Script, group: Group | None = None) -> None:
         self.script, self.session = script, script.session
         self.group = group or Group()
-        assert script.session.device is not None
-        assert script.session.clock is not None
-        assert script.session.deferred_cost is not None
-        self.device, self.clock, self.deferred_cost = (
-            script.session.device,
-            script.session.clock,
-            script.session.deferred_cost,
-        )
+        session = self.session
+        self.device, self.clock, self.deferred_cost = session.device, session.clock, session.deferred_cost
         self.seed = script.spec.seed
         called = list(script.hooks.roots)
         roots = [getattr(root, "_orig_mod", root) for root in called]
@@ -189,7 +165,6 @@ class ScriptTraining:
             loader=loaders[0] if loaders else DataLoader(NoBatches(), batch_size=self._size()),
             batch_size=self._size(),
             warnings=(),
-            length=None,
         )
         accumulation = max(len(self.batches), 1)
         total = script.planned_steps()
@@ -200,7 +175,7 @@ class ScriptTraining:
         self.dtype = self.batches[0][0].dtype if self.batches and self.batches[0] else None
         self.autocast = torch.autocast(self.device.torch.type, dtype=self.dtype) if self.dtype is not None else None
         own, metric = own_setup(script.sites()), script.command.metric
-        named = {torch.bfloat16: "bfloat16", torch.float16: "float16"}.get(self.dtype) if self.dtype else None
+        named = None if self.dtype is None else str(self.dtype).removeprefix("torch.")
         found = replace(own, precision=Precision(dtype=named))
         self.workload = Workload(
             model=self.model.module if isinstance(self.model, DistributedDataParallel) else self.model,
@@ -215,7 +190,6 @@ class ScriptTraining:
             adapter=ADAPTER,
         )
         self.setup = script.registry.fold(script.spec.plan, self.workload.setup)
-        self.schedule = _NoSchedule()
         self.begin = new_graph_hook(self.device.torch, self.setup.compile)
 
     def _stepping(self) -> list[Optimizer]:

@@ -157,7 +157,6 @@ class Command:
     """A command to run from start to end.
 
     Args:
-        words: of the command.
         text: for its standard input; a process that gets one stops itself once it has made itself ready, and its
             seconds count from there.
         folder, variables: that it runs in, and its whole environment; None: as here.
@@ -236,14 +235,7 @@ def run_in_turns(
 
 
 class _Running:
-    """One command on its way.
-
-    Attributes:
-        seconds: in which it went on so far.
-        code: of its exit; None before, and where it was ended.
-        over: it goes on no more.
-        begun: it came as far as to be timed.
-    """
+    """One command on its way."""
 
     def __init__(self, command: Command, timeout: float) -> None:
         self._command, self._timeout = command, timeout

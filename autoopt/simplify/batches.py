@@ -11,7 +11,7 @@ import pickle
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from copy import copy, deepcopy
+from copy import copy
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -85,22 +85,18 @@ def restored(training: LiveTraining) -> Iterator[None]:
     Weights, buffers, gradients, the states of optimizer, scaler and schedule, modes, threads, random numbers; the
     training's clock forgets what was measured in the meantime.
     """
-    model, optimizers, scaler = training.model, training.optimizers, training.scaler
-    kept = KeptState(model, optimizers, training.device.torch, room=2)
+    model, put_back = training.model, training.place()
+    kept = KeptState(model, training.optimizers, training.device.torch, room=2)
     gradients = [(p, None if p.grad is None else p.grad.clone()) for p in model.parameters()]
-    schedule = deepcopy(training.schedule.state_dict())
-    scaled = deepcopy(scaler.state_dict()) if scaler else None
     threads = torch.get_num_threads()
     try:
         with kept_modes(model):
             yield
     finally:
-        training.schedule.load_state_dict(schedule)
+        put_back()
         kept.put_back()  # after the schedule, which sets learning rates
         for parameter, gradient in gradients:
             parameter.grad = gradient
-        if scaler and scaled is not None:
-            scaler.load_state_dict(scaled)
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
         training.clock.start()

@@ -30,7 +30,7 @@ from torch.utils.data import DataLoader
 from autoopt.benchmark.environment import usable_cores
 from autoopt.benchmark.live import LiveTraining
 from autoopt.benchmark.switching import unswitchable
-from autoopt.benchmark.warmup import Ramp, ready_batches, run_block
+from autoopt.benchmark.warmup import ready_batches, run_block
 from autoopt.records import Contention, JsonDict
 from autoopt.simplify.batches import Fetch, fresh_loader, in_child
 from autoopt.simplify.drift import TENSORS, ReferenceSpeed
@@ -350,8 +350,8 @@ def steps_by_threads(training: LiveTraining, seconds: float, cycle: int) -> list
 
     def step(threads: int) -> float:
         training.do(lambda: torch.set_num_threads(threads))
-        ramp = Ramp(steps=max(cycle, 0 if threads in kept_up else ready_batches(training)))
-        block = run_block(training, lambda done, elapsed: elapsed >= turn and done % cycle == 0, ramp=ramp)
+        ramp = max(cycle, 0 if threads in kept_up else ready_batches(training))
+        block = run_block(training, lambda done, elapsed: elapsed >= turn and done % cycle == 0, ramp_steps=ramp)
         (kept_up.add if block.kept_up else kept_up.discard)(threads)
         return block.seconds / block.steps
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from autoopt.benchmark.live import LiveTraining
-from autoopt.benchmark.warmup import Ramp, run_block
+from autoopt.benchmark.warmup import run_block
 from autoopt.records import Deeper
 from autoopt.records.messages import Block
 from autoopt.simplify.stage_timings import InputTimings, StageTimings, Timing
@@ -194,7 +194,7 @@ def running_block(
         The reference is None on a device and for compiled steps.
     """
     if training.device.kind != "cpu" or training.setup.compile is not None:
-        plain = run_block(training, lambda n, s: n >= min_steps and s >= seconds, ramp=Ramp(ramp_seconds))
+        plain = run_block(training, lambda n, s: n >= min_steps and s >= seconds, ramp_seconds=ramp_seconds)
         return plain, None
     reference = ReferenceSpeed(fresh=BESIDE_WORKERS if training.loader.loader.num_workers else FRESH)
     readings = [reference.now()]
@@ -211,7 +211,7 @@ def running_block(
         total += spent[-1]
         return False
 
-    block = run_block(training, enough, ramp=Ramp(ramp_seconds))
+    block = run_block(training, enough, ramp_seconds=ramp_seconds)
     return without(block, spent), statistics.fmean(readings)
 
 

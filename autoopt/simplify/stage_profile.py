@@ -41,7 +41,7 @@ Measured = TypeVar("Measured")
 
 
 class Process(Protocol):
-    """A trial's process (``autoopt.trial.parent.TrialProcess``)."""
+    """A trial's process (``autoopt.trial.process.LocalTrial``)."""
 
     def call(self, task: str, *, timeout: float, **arguments: Any) -> JsonDict: ...
 

@@ -6,9 +6,10 @@ import contextlib
 import fcntl
 import json
 import os
-import select
 import socket
 import time
+from collections.abc import Callable
+from multiprocessing.connection import wait
 from typing import Any
 
 from autoopt.records import JsonDict
@@ -98,14 +99,8 @@ class Channel:
             self._end.close()
 
 
-def readable(ends: list[Any], timeout: float | None) -> list[Any]:
-    """Those of the ends that have something to read, or are closed; empty when the time is up."""
-    poll = select.poll()
-    by_descriptor = {end.fileno() if hasattr(end, "fileno") else end: end for end in ends}
-    for descriptor in by_descriptor:
-        poll.register(descriptor, select.POLLIN)
-    milliseconds = None if timeout is None else max(0, round(timeout * 1000 + 0.5))
-    return [by_descriptor[descriptor] for descriptor, _ in poll.poll(milliseconds)]
+readable: Callable[[list[Any], float | None], list[Any]] = wait
+"""Those of the ends that have something to read, or are closed; empty when the time is up."""
 
 
 def pair() -> tuple[socket.socket, socket.socket]:

@@ -46,8 +46,6 @@ class TaskServer:
     """Runs the tasks that the parent asks for, one after another.
 
     Args:
-        channel: to the parent.
-        spec: of the trial.
         live: what it makes of the spec, ``module:class``.
     """
 

@@ -6,15 +6,15 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 
 from autoopt.errors import AutooptError, EnvironmentLacks, TrialFailed
+from autoopt.loading.importing import chain, user_traceback
 from autoopt.trial.protocol import Failure
 
 LONGEST_REASON = 300
 """Characters of a reason: it stands in one line of the report."""
-_OWN = tuple(str(Path(__file__).resolve().parents[1]) + end for end in ("/",))
+_OWN = str(Path(__file__).resolve().parents[1]) + "/"
 _LIBRARIES = ("site-packages", "dist-packages", f"python{sys.version_info.major}.{sys.version_info.minor}", "<frozen")
 
 _DEVICE_MEMORY = re.compile(
@@ -58,8 +58,6 @@ def failure_of(error: BaseException, where: str, oom_kills: int | None = None) -
     """The failure that an exception in a trial amounts to; never raises itself, since nobody would answer the parent.
 
     Args:
-        error: what user code, torch or autoopt raised.
-        where: what the trial was doing.
         oom_kills: how many processes the kernel has killed for lack of memory since the trial started.
     """
     try:
@@ -78,7 +76,7 @@ def _failure_of(error: BaseException, where: str, oom_kills: int | None) -> Fail
             message=error.message,
             where=where,
             hint=error.hint,
-            detail=error.detail or ("" if error.__cause__ is None else trimmed(error.__cause__)),
+            detail=error.detail or ("" if error.__cause__ is None else user_traceback(error.__cause__)),
             exit_code=error.exit_code,
         )
     if _NO_DEVICE.search(_text(error)):
@@ -90,17 +88,17 @@ def _failure_of(error: BaseException, where: str, oom_kills: int | None) -> Fail
             message=_one_line(f"the code asks for a device that is not here: {_named(error)}"),
             where=where,
             hint=f"there is: {here}; train on a machine with that device, or on one that is here",
-            detail=trimmed(error),
+            detail=user_traceback(error),
             exit_code=EnvironmentLacks.exit_code,
         )
     kind, message = _judge(error, oom_kills)
-    return Failure(failure=kind, message=_one_line(message), where=where, detail=trimmed(error))
+    return Failure(failure=kind, message=_one_line(message), where=where, detail=user_traceback(error))
 
 
 def _judge(error: BaseException, oom_kills: int | None) -> tuple[str, str]:
     text = _text(error)
     if _WORKER_GONE.search(text):  # how the first of them ended stands further up the chain
-        text = next((_text(link) for link in _chain(error) if _WORKER_KILLED.search(_text(link))), text)
+        text = next((_text(link) for link in chain(error) if _WORKER_KILLED.search(_text(link))), text)
     no_room = _NO_ENGINE.search(text) is not None and device_full()
     if type(error).__name__ == "OutOfMemoryError" or _DEVICE_MEMORY.search(text) or no_room:
         words = text.strip().partition(" If reserved but unallocated")[0]  # torch's advice on settings
@@ -177,37 +175,13 @@ def _at(error: BaseException) -> str:
     return place
 
 
-def trimmed(error: BaseException) -> str:
-    """The traceback as the user's own program would print it: the frames of autoopt above theirs are left out."""
-    for link in _chain(error):
-        trace = link.__traceback__
-        while trace is not None and trace.tb_frame.f_code.co_filename.startswith((*_OWN, "<frozen ")):
-            trace = trace.tb_next
-        if trace is None and not isinstance(link, SyntaxError):  # which names its file and line itself
-            trace = link.__traceback__
-        link.with_traceback(trace)  # an attribute of an exception that is a frozen dataclass cannot be set
-    return "".join(traceback.format_exception(error, limit=-40)).rstrip()
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error and those that led to it."""
-    seen: set[int] = set()
-    link: BaseException | None = error
-    while link is not None and id(link) not in seen:
-        seen.add(id(link))
-        yield link
-        link = link.__cause__ or link.__context__
-
-
 def hung(message: str, log: str, where: str) -> Failure:
     """The failure of a trial that gave no answer in time.
 
     Loader workers that find /dev/shm full say so on standard error alone, and the loader waits for ever.
 
     Args:
-        message: what was waited for.
         log: what the trial has printed.
-        where: what it was doing.
     """
     full = next((line for line in reversed(log.splitlines()) if _SHARED_MEMORY.search(line)), None)
     if full is None:
@@ -223,7 +197,6 @@ def ended(status: int | None, oom_kills: int | None, peak_rss: int | None, where
         status: its wait status; None where it is not known.
         oom_kills: processes that the kernel killed for lack of memory while it ran.
         peak_rss: its peak resident memory, bytes.
-        where: what it was doing.
     """
     if status is None:
         return Failure(failure="crashed", message="the process is gone", where=where)
@@ -245,12 +218,7 @@ def _signal_name(number: int) -> str:
         name = signal.Signals(number).name
     except ValueError:
         name = "unknown"
-    words = {
-        "SIGSEGV": "segmentation fault",
-        "SIGBUS": "bus error, often for lack of space in /dev/shm",
-        "SIGABRT": "aborted",
-        "SIGILL": "illegal instruction",
-        "SIGFPE": "arithmetic fault",
-        "SIGKILL": "killed",
-    }.get(name)
+    words = (signal.strsignal(number) or "").lower()
+    if name == "SIGBUS":
+        words += ", often for lack of space in /dev/shm"
     return f"signal {number} ({name}{', ' + words if words else ''})"

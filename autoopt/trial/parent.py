@@ -17,13 +17,11 @@ from typing import Self
 from autoopt.records import JsonDict
 from autoopt.trial.child import LIVE
 from autoopt.trial.preloading import Imports
-from autoopt.trial.process import Closing, TrialGroup, TrialProcess
+from autoopt.trial.process import Closing, LocalTrial, TrialProcess
 from autoopt.trial.protocol import Launch, Rank, TrialSpec
 from autoopt.trial.start import SUPERVISOR, ForkServer, Started, fresh, new_server
 
 logger = logging.getLogger(__name__)
-
-Trial = TrialProcess | TrialGroup
 
 LONGEST_FOLDER = 107 - len("/autoopt-group-12345678/tmp/pymp-12345678/listener-12345678")
 """Bytes of a folder below which the path of a socket still fits."""
@@ -56,7 +54,7 @@ class Launcher(Closing):
             self._server.start()  # its imports go on while the run prepares
         return self
 
-    def start(self, spec: TrialSpec, *, log: Path, timeout: float) -> Trial:
+    def start(self, spec: TrialSpec, *, log: Path, timeout: float) -> LocalTrial:
         """Starts a trial and waits until its workload is built.
 
         A spec with environment variables among its flags (``flags["env"]``) gets a fresh interpreter,
@@ -72,7 +70,7 @@ class Launcher(Closing):
                 imported or built.
             TrialFailed: anything else, with the tail of the log.
         """
-        process: Trial | None = None
+        trial: LocalTrial | None = None
         try:
             with self._starting:
                 server = self._server_of(spec)
@@ -80,26 +78,28 @@ class Launcher(Closing):
                     self._preload(server)
                 deadline = time.monotonic() + timeout
                 self._trials = [trial for trial in self._trials if not trial.closed]
-                process = self._one(spec, log) if spec.processes == 1 else self._several(spec, log)
-            self._introduce(process, deadline, timeout)
+                trial = self._trial(spec, log)
+            self._introduce(trial, deadline, timeout)
         except BaseException:
-            if process:
-                process.close()
+            if trial:
+                trial.close()
             raise
-        return process
+        return trial
 
     def held(self) -> contextlib.AbstractContextManager[None]:
         """All that is started within runs on one machine, as everything does here."""
         return contextlib.nullcontext()
 
-    def _one(self, spec: TrialSpec, log: Path) -> TrialProcess:
+    def _process(self, spec: TrialSpec, log: Path) -> TrialProcess:
         log_start = log.stat().st_size if log.exists() else 0
         process = TrialProcess(spec, self._begin(spec, log), log=log, log_start=log_start)
         self._trials.append(process)
         return process
 
-    def _several(self, spec: TrialSpec, log: Path) -> TrialGroup:
+    def _trial(self, spec: TrialSpec, log: Path) -> LocalTrial:
         """A process for each rank; the first one's log is the trial's, the others' stand next to it."""
+        if spec.processes == 1:
+            return LocalTrial([self._process(spec, log)])
         folder = tempfile.mkdtemp(prefix="autoopt-group-", dir=scratch_folder())
         started: list[TrialProcess] = []
         port = free_port()
@@ -107,19 +107,19 @@ class Launcher(Closing):
             for number in range(spec.processes):
                 rank = Rank(rank=number, size=spec.processes, folder=folder, port=port)
                 beside = log if not number else log.with_suffix(f".rank{number}{log.suffix}")
-                started.append(self._one(spec.model_copy(update={"rank": rank}), beside))
+                started.append(self._process(spec.model_copy(update={"rank": rank}), beside))
         except BaseException:
-            TrialGroup(started, folder).close()
+            LocalTrial(started, folder).close()
             raise
-        return TrialGroup(started, folder)
+        return LocalTrial(started, folder)
 
-    def _introduce(self, process: Trial, deadline: float, timeout: float) -> None:
+    def _introduce(self, trial: LocalTrial, deadline: float, timeout: float) -> None:
         """Sends a trial its description; the first one reports what it has imported.
 
         A fresh interpreter imports libraries before it builds as well, where the server has them: what building
         takes is compared.
         """
-        spec = process.spec
+        spec = trial.spec
         how: JsonDict = {"live": self._live}
         forked = self._forks(spec)
         server = self._server_of(spec)
@@ -127,7 +127,7 @@ class Launcher(Closing):
             how["tell_imports"] = True
         elif server is not None and server.preloaded and spec.script is None and not forked:
             how["libraries"] = server.seen.model_dump() if server.seen else None
-        answer = process.introduce(how, deadline, timeout)
+        answer = trial.introduce(how, deadline, timeout)
         if server is not None and "tell_imports" in how:
             server.seen = Imports.model_validate(answer)
 

@@ -43,11 +43,7 @@ class Workers(Protocol):
 
 
 class ThreadWorkers:
-    """Workers that wait for their trials, each in a thread of its own.
-
-    Args:
-        places: how many there are.
-    """
+    """Workers that wait for their trials, each in a thread of its own."""
 
     def __init__(self, places: int) -> None:
         self._pool = ThreadPoolExecutor(places, thread_name_prefix="autoopt-place")
@@ -75,11 +71,8 @@ def places_of(
     """Places for so many pairs of trials at the same time; none where pairs are measured one after the other.
 
     Args:
-        launcher: of the run.
         count: as many as were asked for.
         processes: that train together, each on a device of its own.
-        device: as it was asked for.
-        cores: of this machine.
 
     Raises:
         UsageError: one device was named.

@@ -63,7 +63,7 @@ class Answering(Closing):
     def call(
         self, task: Task, *, timeout: float | None = None, on_progress: OnProgress | None = None, **arguments: Any
     ) -> JsonDict:
-        """Runs a task and waits for its answer; see ``TrialProcess.call``."""
+        """Runs a task and waits for its answer; see ``LocalTrial.call``."""
 
     @cached_property
     def ready(self) -> Ready:
@@ -72,11 +72,38 @@ class Answering(Closing):
 
 
 class LocalTrial(Answering):
-    """A trial on this machine, whose ``ranks`` are asked, frozen and ended as one."""
+    """A live trial on this machine, whose processes are asked, frozen and ended as one. The first answers for all.
+
+    Args:
+        ranks: its processes in their order; one, as a rule.
+        folder: where several meet; removed with them.
+    """
+
+    can_freeze = tree.CAN_FREEZE
+
+    def __init__(self, ranks: list[TrialProcess], folder: str = "") -> None:
+        self.ranks, self._folder = ranks, folder
 
     @property
-    @abstractmethod
-    def ranks(self) -> list[TrialProcess]: ...
+    def spec(self) -> TrialSpec:
+        return self.ranks[0].spec
+
+    @property
+    def log(self) -> Path:
+        return self.ranks[0].log
+
+    @property
+    def pid(self) -> int:
+        """The pid of the first rank's main process."""
+        return self.ranks[0].pid
+
+    @property
+    def closed(self) -> bool:
+        return any(rank.closed for rank in self.ranks)
+
+    @property
+    def alive(self) -> bool:
+        return all(rank.alive for rank in self.ranks)
 
     def call(
         self, task: Task, *, timeout: float | None = None, on_progress: OnProgress | None = None, **arguments: Any
@@ -96,8 +123,7 @@ class LocalTrial(Answering):
         """
         name = name_of(task)
         where = name.rpartition(":")[2]
-        for rank in self.ranks:
-            rank.thaw()
+        self.thaw()
         for rank in self.ranks:
             rank.ask(name, arguments)
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -109,11 +135,34 @@ class LocalTrial(Answering):
             rank.tell(how)
         return Gathering(self, "build", deadline, timeout, None).answer()
 
+    def freeze(self) -> None:
+        """Stops the process trees of all ranks where they stand."""
+        for rank in self.ranks:
+            rank.freeze()
 
-class TrialProcess(LocalTrial):
-    """A live trial. Every method but ``close`` may raise ``TrialFailed``; after that the trial may be gone."""
+    def thaw(self) -> None:
+        """Lets frozen trees go on."""
+        for rank in self.ranks:
+            rank.thaw()
 
-    can_freeze = tree.CAN_FREEZE
+    def standing(self) -> tree.Standing:
+        """How the system schedules its processes."""
+        return {thread: how for rank in self.ranks for thread, how in rank.standing().items()}
+
+    def close(self) -> None:
+        """Ends all ranks and removes what they left; never raises, may be called twice."""
+        for rank in self.ranks:
+            rank.close()
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def tail(self) -> str:
+        """The last lines of the first rank's log."""
+        return self.ranks[0].tail()
+
+
+class TrialProcess:
+    """A process of a live trial. Every method but ``close`` may raise ``TrialFailed``; after that it may be gone."""
 
     def __init__(self, spec: TrialSpec, started: Started, *, log: Path, log_start: int = 0) -> None:
         self.spec = spec
@@ -124,19 +173,10 @@ class TrialProcess(LocalTrial):
         self._started = started
         self._scratch: str | None = None
         self._log_start = log_start
-        self._pid = 0
+        self.pid = 0  # of its main process, which leads its session and process group
         self._keeper_pid = 0
         self._end: JsonDict | None = None
         self._frozen = False
-
-    @property
-    def ranks(self) -> list[TrialProcess]:
-        return [self]
-
-    @property
-    def pid(self) -> int:
-        """The pid of the trial's main process, which leads its session and process group."""
-        return self._pid
 
     @property
     def pending(self) -> bool:
@@ -159,15 +199,15 @@ class TrialProcess(LocalTrial):
 
     def freeze(self) -> None:
         """Stops the whole process tree where it stands, so that it takes no CPU and fills no queue."""
-        if self.alive and not self._frozen and self._pid:
-            tree.freeze(self._keeper_pid, self._pid)
+        if self.alive and not self._frozen and self.pid:
+            tree.freeze(self._keeper_pid, self.pid)
             self._frozen = True
 
     def thaw(self) -> None:
         """Lets a frozen tree go on."""
         if self._frozen:
             self._frozen = False
-            tree.thaw(self._keeper_pid, self._pid)
+            tree.thaw(self._keeper_pid, self.pid)
 
     def standing(self) -> tree.Standing:
         """How the system schedules its processes."""
@@ -220,7 +260,7 @@ class TrialProcess(LocalTrial):
             return
         assert document is not None
         if "pid" in document:
-            self._pid, self._keeper_pid, self._scratch = document["pid"], document["supervisor"], document["scratch"]
+            self.pid, self._keeper_pid, self._scratch = document["pid"], document["supervisor"], document["scratch"]
         else:
             self._end = document
             if document.get("left"):
@@ -234,7 +274,7 @@ class TrialProcess(LocalTrial):
         while self._end is None and (left := deadline - time.monotonic()) > 0:
             if readable([self._supervisor], left):
                 self._hear_supervisor()
-        if self._end is None and self._pid:
+        if self._end is None and self.pid:
             tree.send([*descendants(self._keeper_pid), self._keeper_pid], tree.KILL)
 
     def _gone(self, where: str) -> TrialFailed:
@@ -251,9 +291,9 @@ class TrialProcess(LocalTrial):
 
     def hung(self, where: str, timeout: float | None, note: str) -> TrialFailed:
         """No answer in time: has every thread's call stack written to the log, then ends the trial."""
-        if self._pid and self.alive:
-            tree.send([self._pid], DUMP_SIGNAL)
-            tree.send([self._pid], tree.CONTINUE)
+        if self.pid and self.alive:
+            tree.send([self.pid], DUMP_SIGNAL)
+            tree.send([self.pid], tree.CONTINUE)
             readable([self._supervisor], 0.3)
         self.close()
         doing = f"{where}, {note}" if note else where
@@ -289,66 +329,6 @@ class TrialProcess(LocalTrial):
 def name_of(task: Task) -> str:
     """``module:function`` of a task."""
     return task if isinstance(task, str) else f"{task.__module__}:{task.__qualname__}"
-
-
-class TrialGroup(LocalTrial):
-    """Several live trials, one for each rank, as one :class:`TrialProcess`. What the first rank answers is the answer.
-
-    Args:
-        ranks: in their order; started, not yet given their ranks.
-        folder: where they meet; removed with them.
-    """
-
-    can_freeze = TrialProcess.can_freeze
-
-    def __init__(self, ranks: list[TrialProcess], folder: str) -> None:
-        self._ranks = ranks
-        self._folder = folder
-
-    @property
-    def ranks(self) -> list[TrialProcess]:
-        return self._ranks
-
-    @property
-    def spec(self) -> TrialSpec:
-        return self.ranks[0].spec
-
-    @property
-    def log(self) -> Path:
-        return self.ranks[0].log
-
-    @property
-    def pid(self) -> int:
-        """The pid of the first rank's main process."""
-        return self.ranks[0].pid
-
-    @property
-    def closed(self) -> bool:
-        return any(rank.closed for rank in self.ranks)
-
-    @property
-    def alive(self) -> bool:
-        return all(rank.alive for rank in self.ranks)
-
-    def freeze(self) -> None:
-        """Stops the process trees of all ranks where they stand."""
-        for rank in self.ranks:
-            rank.freeze()
-
-    def thaw(self) -> None:
-        """Lets frozen trees go on."""
-        for rank in self.ranks:
-            rank.thaw()
-
-    def close(self) -> None:
-        """Ends all ranks and removes what they left; never raises, may be called twice."""
-        for rank in self.ranks:
-            rank.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-    def tail(self) -> str:
-        """The last lines of the first rank's log."""
-        return self.ranks[0].tail()
 
 
 class Gathering:

@@ -103,13 +103,7 @@ class ForkServer:
         return "" if said == READY else said.decode("utf-8", "replace").strip()
 
     def fork(self, log: int, environment: dict[str, str], scratch: str) -> Started:
-        """Starts a trial.
-
-        Args:
-            log: descriptor of its log.
-            environment: of the trial.
-            scratch: its temporary folder.
-        """
+        """Starts a trial."""
         for _ in range(2):
             self.start()
             assert self._end is not None

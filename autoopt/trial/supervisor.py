@@ -37,7 +37,6 @@ def supervise(trial: int, supervisor: int, log: int, main: Callable[[Channel], N
         supervisor: descriptor of the supervisor's channel; its first message says what the trial needs:
             ``environment``, ``scratch`` (the folder in which its temporary folder is made) and ``parent`` (a pid).
         log: descriptor of the trial's log, opened for appending.
-        main: what the trial's process runs.
     """
     code = 1
     try:

@@ -97,7 +97,6 @@ def kill_below(pid: int, *, on_end: Callable[[Ended], None] = lambda _: None) ->
     """Kills everything below this process (``pid``, which must have adopted orphans) until nothing is left.
 
     Args:
-        pid: this process.
         on_end: is notified of each process that was reaped.
 
     Returns:

@@ -127,7 +127,7 @@ def _speedups(setup: Record, rows: list[Record], between: BetweenProcess) -> dic
     rest = (setup["steps"], setup["evaluation_seconds"], setup["evaluate_every"])
     before = Parts(median(row["baseline_fixed_seconds"] for row in good), step, *rest)
     after = Parts(median(row["fixed_seconds"] for row in good), step / throughput.value, *rest)
-    ratio = time_ratio([before], [after], throughput, seed_noise=False)
+    ratio = time_ratio(before, after, throughput)
     return {
         "throughput": throughput.model_dump(),
         "time_to_target": ratio.model_dump(),

@@ -20,7 +20,7 @@ from autoopt.records.messages import Block, Startup
 from autoopt.simplify.analyse import run_parts, with_watched
 from autoopt.simplify.stage_timings import StageTimings
 from autoopt.trial.parent import Launcher
-from autoopt.trial.process import TrialProcess
+from autoopt.trial.process import LocalTrial
 from autoopt.trial.protocol import ScriptSpec, TrialSpec
 
 HERE = Path(__file__).parent
@@ -78,7 +78,7 @@ def _once(script: Path) -> tuple[float, float, RunParts]:
 def _parts(script: str, folder: Path) -> RunParts:
     with Launcher(fork_server=False) as launcher:
 
-        def started(label: str, sites: Sites | None) -> TrialProcess:
+        def started(label: str, sites: Sites | None) -> LocalTrial:
             spec = TrialSpec(
                 workload=script,
                 plan=Plan(),

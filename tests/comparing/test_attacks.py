@@ -20,7 +20,7 @@ from autoopt.records import Estimate, JsonDict, Plan
 from autoopt.records.comparing import Compared, ComparedSide, Learning, Requirement
 from autoopt.records.messages import Block
 from autoopt.trial.parent import Launcher
-from autoopt.trial.process import TrialProcess
+from autoopt.trial.process import LocalTrial
 from autoopt.trial.protocol import TrialSpec
 
 HONEST = """
@@ -207,7 +207,7 @@ def measured(
                     pair=pair, pairs=seen,
                 )  # fmt: skip
                 arms[label].warm_up(0.1)
-                assert isinstance(process, TrialProcess)
+                assert isinstance(process, LocalTrial)
                 (folder / f"{label}.pid").write_text(str(process.pid))
                 arms[label].freeze()
             for _ in range(blocks):

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from autoopt.records import Change, Plan
-from autoopt.trial.parent import Launcher, Trial
-from autoopt.trial.process import TrialGroup
+from autoopt.trial.parent import Launcher
+from autoopt.trial.process import LocalTrial
 from autoopt.trial.protocol import TrialSpec
 
 HERE = Path(__file__).parent
 
-Start = Callable[..., Trial]
+Start = Callable[..., LocalTrial]
 
 TWO = Plan(changes=(Change(strategy="ddp", setting={"processes": 2}),))
 
@@ -24,9 +24,9 @@ TWO = Plan(changes=(Change(strategy="ddp", setting={"processes": 2}),))
 def start(launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """``start(plan, name="build", **spec)`` starts the points workload; ``POINTS_...`` are environment variables."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    started: list[Trial] = []
+    started: list[LocalTrial] = []
 
-    def begin(plan: Plan = TWO, name: str = "build", timeout: float = 90.0, **options: Any) -> Trial:
+    def begin(plan: Plan = TWO, name: str = "build", timeout: float = 90.0, **options: Any) -> LocalTrial:
         for variable in [key for key in options if key.startswith("POINTS_")]:
             monkeypatch.setenv(variable, str(options.pop(variable)))
         spec = TrialSpec(
@@ -45,7 +45,7 @@ def start(launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.fixture
-def two(start: Start) -> TrialGroup:
+def two(start: Start) -> LocalTrial:
     group = start()
-    assert isinstance(group, TrialGroup)
+    assert isinstance(group, LocalTrial)
     return group

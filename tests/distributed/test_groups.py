@@ -15,7 +15,7 @@ from autoopt.errors import TrialFailed
 from autoopt.records import Plan
 from autoopt.records.distributed import Communication
 from autoopt.records.messages import Block, TrainingRun
-from autoopt.trial.process import TrialGroup
+from autoopt.trial.process import LocalTrial
 from tests.distributed.conftest import TWO, Start
 
 TASKS = "autoopt.benchmark.tasks"
@@ -42,7 +42,7 @@ def test_a_loader_that_shares_out_by_itself_is_left_alone(start: Start) -> None:
     assert block.samples == 4 * 2 * 16
 
 
-def test_a_block_is_that_of_all(two: TrialGroup) -> None:
+def test_a_block_is_that_of_all(two: LocalTrial) -> None:
     block = Block.model_validate(two.call(f"{TASKS}:run_block", timeout=60, seconds=0.2, min_steps=20))
     assert block.steps >= 20
     assert block.samples == pytest.approx(block.steps * 250 / 16, rel=0.05)
@@ -50,7 +50,7 @@ def test_a_block_is_that_of_all(two: TrialGroup) -> None:
     assert sum(block.step_seconds) >= block.seconds * 0.9
 
 
-def test_frozen_processes_stand_still_together(two: TrialGroup) -> None:
+def test_frozen_processes_stand_still_together(two: LocalTrial) -> None:
     two.freeze()
     pids = [rank.pid for rank in two.ranks]
     end = time.monotonic() + 10
@@ -76,14 +76,14 @@ def test_a_training_goes_to_its_end_and_evaluates_all_samples(start: Start) -> N
     assert two.losses == pytest.approx(one.losses, rel=2e-3)
 
 
-def test_legs_and_warm_up_end_at_the_same_step_in_both(two: TrialGroup) -> None:
+def test_legs_and_warm_up_end_at_the_same_step_in_both(two: LocalTrial) -> None:
     assert two.call(f"{TASKS}:warm_up", timeout=90, max_seconds=2.0)["steady"] in (True, False)
     over = False
     while not over:
         over = two.call(f"{TASKS}:train_leg", timeout=90, seconds=0.02, max_seconds=60.0)["over"]
 
 
-def test_what_is_looked_at_in_one_process_leaves_the_group_as_it_was(two: TrialGroup) -> None:
+def test_what_is_looked_at_in_one_process_leaves_the_group_as_it_was(two: LocalTrial) -> None:
     timings = two.call("autoopt.simplify.tasks:measure_stages", timeout=90, seconds=1.0)
     assert timings["backward"]["seconds"] > 0
     assert two.call(f"{TASKS}:flops", timeout=60)["flops_per_step"] > 0
@@ -93,7 +93,7 @@ def test_what_is_looked_at_in_one_process_leaves_the_group_as_it_was(two: TrialG
 
 
 @contextmanager
-def leaves_nothing(group: TrialGroup) -> Iterator[None]:
+def leaves_nothing(group: LocalTrial) -> Iterator[None]:
     """The processes of all ranks are gone afterwards, with those above and below them, and so is its folder."""
     above = [psutil.Process(rank.pid).parent() for rank in group.ranks]
     processes = [each for one in above if one is not None for each in (one, *one.children(recursive=True))]
@@ -114,7 +114,7 @@ def leaves_nothing(group: TrialGroup) -> Iterator[None]:
 )
 def test_a_dead_rank_is_a_verdict_that_names_it(start: Start, fault: str, kind: str, said: str) -> None:
     group = start(POINTS_FAULT=fault)
-    assert isinstance(group, TrialGroup)
+    assert isinstance(group, LocalTrial)
     with leaves_nothing(group), pytest.raises(TrialFailed, match=said) as caught:
         group.call(f"{TASKS}:probe_losses", timeout=60, steps=20)
     assert caught.value.kind == kind
@@ -122,7 +122,7 @@ def test_a_dead_rank_is_a_verdict_that_names_it(start: Start, fault: str, kind: 
 
 def test_a_hung_rank_is_named_with_the_line_it_hangs_at(start: Start) -> None:
     group = start(POINTS_FAULT="hang:1")
-    assert isinstance(group, TrialGroup)
+    assert isinstance(group, LocalTrial)
     said = r"rank 1 of 2 hangs at .*: no answer within 3 s"
     with leaves_nothing(group), pytest.raises(TrialFailed, match=said) as caught:
         group.call(f"{TASKS}:probe_losses", timeout=3, steps=20)
@@ -165,7 +165,7 @@ def test_what_batchnorm_over_all_processes_adds_is_measured(start: Start) -> Non
     assert found.synchronized_seconds == pytest.approx(found.together.median - found.own_statistics.median)
 
 
-def test_without_such_layers_nothing_is_told_of_them(two: TrialGroup) -> None:
+def test_without_such_layers_nothing_is_told_of_them(two: LocalTrial) -> None:
     task = "autoopt.simplify.tasks:measure_messages"
     plain = Communication.model_validate(two.call(task, timeout=90, seconds=0.1))
     assert (plain.synchronized_layers, plain.synchronized_seconds, plain.own_statistics) == (0, None, None)

@@ -126,7 +126,7 @@ def test_nothing_listens_on_the_network_and_temporary_files_are_private(
         assert len(new) >= 5, "server, supervisor, trial and two workers"
         for process in (*new, psutil.Process()):
             assert [c for c in process.net_connections(kind="inet") if c.status == psutil.CONN_LISTEN] == []
-        scratch = trial._scratch
+        scratch = trial.ranks[0]._scratch
         assert os.stat(scratch).st_mode & 0o077 == 0
         assert log.stat().st_mode & 0o077 == 0
     assert not os.path.exists(scratch)
@@ -140,7 +140,7 @@ def test_a_trial_takes_documents_alone_from_its_pipe(launcher: Launcher, tmp_pat
             return (os.mkdir, (str(tmp_path / "owned"),))
 
     trial = launcher.start(TrialSpec(workload=f"{TINY}:build"), log=tmp_path / "a.log", timeout=60)
-    trial._channel._end.sendall(pickle.dumps(Evil()) + b"\n")
+    trial.ranks[0]._channel._end.sendall(pickle.dumps(Evil()) + b"\n")
     with pytest.raises(TrialFailed):
         trial.call("autoopt.benchmark.tasks:facts", timeout=10)
     assert not (tmp_path / "owned").exists()

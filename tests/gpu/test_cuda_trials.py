@@ -18,7 +18,7 @@ from autoopt.search.compare.arm import Arm, TrialArm
 from autoopt.search.compare.comparison import Decision, Rule
 from autoopt.search.compare.contest import compare
 from autoopt.trial.parent import Launcher
-from autoopt.trial.process import TrialProcess
+from autoopt.trial.process import LocalTrial
 from autoopt.trial.protocol import TrialSpec
 
 pytestmark = [pytest.mark.gpu, pytest.mark.cuda_only]
@@ -28,14 +28,14 @@ TASKS = "autoopt.benchmark.tasks"
 NEARLY = 64 << 20
 """Bytes that a driver may still keep of a process that has just gone."""
 
-Start = Callable[..., TrialProcess]
+Start = Callable[..., LocalTrial]
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     with Launcher() as launcher:
 
-        def begin(name: str = "build", plan: Plan | None = None, flags: dict[str, Any] | None = None) -> TrialProcess:
+        def begin(name: str = "build", plan: Plan | None = None, flags: dict[str, Any] | None = None) -> LocalTrial:
             spec = TrialSpec(
                 workload=f"{WORKLOADS}:{name}",
                 device="cuda:0",

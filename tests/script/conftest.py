@@ -15,12 +15,12 @@ import pytest
 
 from autoopt.records import Plan, Sites
 from autoopt.trial.parent import Launcher
-from autoopt.trial.process import TrialProcess
+from autoopt.trial.process import LocalTrial
 from autoopt.trial.protocol import ScriptSpec, TrialSpec
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
-StartScript = Callable[..., TrialProcess]
+StartScript = Callable[..., LocalTrial]
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def start_script(
             memory_limit: int | None = None,
             lean: bool = False,
             **script: Any,
-        ) -> TrialProcess:
+        ) -> LocalTrial:
             command = (python, name, *words)
             path = None if fresh or python != sys.executable else search_path
             spec = TrialSpec(
@@ -80,12 +80,12 @@ def start_script(
                 lean=lean,
             )
             process = launcher.start(spec, log=tmp_path / "script.log", timeout=120.0)
-            assert isinstance(process, TrialProcess)
+            assert isinstance(process, LocalTrial)
             return started.enter_context(process)
 
         yield start
 
 
-def sites_of(process: TrialProcess, steps: int = 8, seconds: float = 1.0) -> Sites:
+def sites_of(process: LocalTrial, steps: int = 8, seconds: float = 1.0) -> Sites:
     """The sites of a watched script after some steps; one that does not evaluate in them is watched for ``seconds``."""
     return Sites.model_validate(process.call("autoopt.script.tasks:sites", timeout=120.0, steps=steps, seconds=seconds))

@@ -20,7 +20,8 @@ from autoopt.search.budget_allocation import TimeLimits
 from autoopt.search.first_process import FirstProcess
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.simplify.stage_profile import describe
-from autoopt.trial.parent import Launcher, TrialProcess
+from autoopt.trial.parent import Launcher
+from autoopt.trial.process import LocalTrial
 from autoopt.trial.protocol import ScriptSpec, TrialSpec
 from tests.script.conftest import StartScript, sites_of
 
@@ -65,13 +66,13 @@ def runner_of(launcher: Launcher, folder: Path, tmp_path: Path, *words: str) -> 
     return TrialRunner(launcher, base, load_strategies([]), tmp_path / "logs")
 
 
-def told(process: TrialProcess) -> dict[str, object]:
+def told(process: LocalTrial) -> dict[str, object]:
     line = next(line for line in process.log.read_text().splitlines() if line.startswith("TOLD "))
     found: dict[str, object] = json.loads(line.removeprefix("TOLD "))
     return found
 
 
-def losses(process: TrialProcess) -> list[float]:
+def losses(process: LocalTrial) -> list[float]:
     found: list[float] = process.call("autoopt.benchmark.tasks:probe_losses", timeout=60.0, steps=8)["losses"]
     return found
 

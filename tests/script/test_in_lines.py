@@ -15,7 +15,7 @@ from autoopt.registry import load_strategies
 from autoopt.script.sites import moved
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.trial.parent import Launcher
-from autoopt.trial.process import TrialProcess
+from autoopt.trial.process import LocalTrial
 from autoopt.trial.protocol import ScriptSpec, TrialSpec
 from tests.script.conftest import StartScript, sites_of
 
@@ -41,7 +41,7 @@ def runner(folder: Path, tmp_path: Path, launcher: Launcher, start_script: Start
     return made
 
 
-def losses(process: TrialProcess, steps: int = 4) -> list[float]:
+def losses(process: LocalTrial, steps: int = 4) -> list[float]:
     found: list[float] = process.call(f"{TASKS}:probe_losses", timeout=60.0, steps=steps)["losses"]
     return found
 

@@ -23,7 +23,7 @@ from autoopt.registry import load_strategies
 from autoopt.script.command import asked, launcher_of, parse
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.trial.parent import Launcher, before_torch
-from autoopt.trial.process import TrialGroup
+from autoopt.trial.process import LocalTrial
 from autoopt.trial.protocol import Launch, ScriptSpec, TrialSpec
 from tests.distributed.test_groups import leaves_nothing
 from tests.script.conftest import sites_of
@@ -135,7 +135,7 @@ def test_a_server_of_its_own_has_what_the_launcher_sets_before_torch() -> None:
 
 # real processes
 
-Start = Callable[..., TrialGroup]
+Start = Callable[..., LocalTrial]
 
 
 def in_two(folder: Path, **more: object) -> ScriptSpec:
@@ -154,7 +154,7 @@ def start(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     """``start(fault=, evaluates=, plan=, **script)`` starts it, and waits for its first step."""
     with Launcher(fork_server=False) as launcher:
 
-        def begin(fault: str = "", evaluates: str = "", plan: Plan | None = None, **script: object) -> TrialGroup:
+        def begin(fault: str = "", evaluates: str = "", plan: Plan | None = None, **script: object) -> LocalTrial:
             monkeypatch.setenv("FAULT", fault)
             monkeypatch.setenv("EVALUATES", evaluates)
             spec = TrialSpec(
@@ -165,7 +165,7 @@ def start(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
                 script=in_two(folder, **script),
             )
             group = launcher.start(spec, log=tmp_path / "logs" / "two.log", timeout=120.0)
-            assert isinstance(group, TrialGroup)
+            assert isinstance(group, LocalTrial)
             return group
 
         yield begin

@@ -12,7 +12,7 @@ from autoopt.records import Change, Plan, Sites
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import Block
 from autoopt.registry import load_strategies
-from autoopt.script.refusals import of_training
+from autoopt.script.refusals import explained
 from autoopt.script.session import Session
 from tests.script.conftest import StartScript, sites_of
 from tests.script.test_sites import line_of
@@ -112,8 +112,8 @@ def test_a_script_that_fails_after_its_training_says_at_what(start_script: Start
 
 def test_who_leaves_before_the_first_step_has_not_trained() -> None:
     left = SystemExit("wrong words")
-    assert of_training(left, 0) is left
-    assert "after 3 training steps" in str(of_training(left, 3))
+    assert "before its first training step: wrong words" in str(explained(left, 0))
+    assert "after 3 training steps" in str(explained(left, 3))
 
 
 def test_a_step_that_reads_nothing_new_trains_on_as_many_samples_again() -> None:

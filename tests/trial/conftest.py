@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from autoopt.trial.parent import Launcher
-from autoopt.trial.process import TrialProcess
+from autoopt.trial.process import LocalTrial
 from autoopt.trial.protocol import TrialSpec
 
 HERE = Path(__file__).parent
 WORKLOADS = HERE.parent / "workloads"
 
-Start = Callable[..., TrialProcess]
+Start = Callable[..., LocalTrial]
 
 
 @pytest.fixture(scope="session")
@@ -28,9 +28,9 @@ def launcher() -> Iterator[Launcher]:
 def start(launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """``start(timeout=30, TINY_FAULT=..., **spec)`` starts a trial of the tiny workload."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    started: list[TrialProcess] = []
+    started: list[LocalTrial] = []
 
-    def begin(timeout: float = 60.0, **options: Any) -> TrialProcess:
+    def begin(timeout: float = 60.0, **options: Any) -> LocalTrial:
         for name in [name for name in options if name.startswith("TINY_")]:
             monkeypatch.setenv(name, str(options.pop(name)))
         spec = {

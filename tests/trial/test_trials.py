@@ -17,12 +17,12 @@ from autoopt.benchmark.cputime import stat
 from autoopt.errors import TrialFailed
 from autoopt.trial import shared
 from autoopt.trial.parent import Launcher
-from autoopt.trial.process import TrialProcess
+from autoopt.trial.process import LocalTrial
 from autoopt.trial.protocol import TrialSpec
 from autoopt.trial.start import begin_server, new_server
 
 
-def tree_of(trial: TrialProcess) -> list[psutil.Process]:
+def tree_of(trial: LocalTrial) -> list[psutil.Process]:
     supervisor = psutil.Process(trial.pid).parent()
     assert supervisor is not None
     return [supervisor, *supervisor.children(recursive=True)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import struct
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,8 +21,7 @@ from autoopt.errors import WorkloadError
 from autoopt.records.messages import Block
 from autoopt.setup import Setup
 
-_NUMBER = struct.Struct("=q")
-_END, _AT = 0, _NUMBER.size
+_END, _AT = 0, 1
 """Places in the shared memory: of the step at which a block ends, and of that where the first rank is."""
 _SHIFT = 40
 """A lap ends before step 2**40."""
@@ -49,14 +47,14 @@ class Board:
     def __init__(self, path: str) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            os.ftruncate(descriptor, 2 * _NUMBER.size)
-            self._memory = mmap.mmap(descriptor, 2 * _NUMBER.size)
+            os.ftruncate(descriptor, 16)
+            self._numbers = memoryview(mmap.mmap(descriptor, 16)).cast("q")
         finally:
             os.close(descriptor)
 
     def ends(self, lap: int, steps: int) -> None:
         """That lap ends after so many steps."""
-        self._write(_END, lap, steps)
+        self._numbers[_END] = lap << _SHIFT | steps
 
     def end_of(self, lap: int) -> int | None:
         """Steps of that lap; None while that is open."""
@@ -64,17 +62,14 @@ class Board:
 
     def comes_to(self, lap: int, step: int) -> None:
         """The first process has come to the end of a step."""
-        self._write(_AT, lap, step)
+        self._numbers[_AT] = lap << _SHIFT | step
 
     def first_at(self, lap: int) -> int:
         """The step of that lap whose end the first process has come to; 0 before the first."""
         return self._read(_AT, lap) or 0
 
-    def _write(self, place: int, lap: int, steps: int) -> None:
-        _NUMBER.pack_into(self._memory, place, lap << _SHIFT | steps)
-
     def _read(self, place: int, lap: int) -> int | None:
-        value: int = _NUMBER.unpack_from(self._memory, place)[0]
+        value = self._numbers[place]
         return value & ((1 << _SHIFT) - 1) if value >> _SHIFT == lap else None
 
 
@@ -141,13 +136,7 @@ class Group:
 
 
 class Ranks(Group):
-    """One of several processes that train together, over torch's default process group.
-
-    Args:
-        rank, size: of this process.
-        device: what it trains on.
-        board: shared by them.
-    """
+    """One of several processes that train together, over torch's default process group."""
 
     def __init__(self, rank: int, size: int, device: torch.device, board: Board) -> None:
         self.rank, self.size, self._board = rank, size, board

@@ -34,7 +34,6 @@ class SharedBatches:
 
     Args:
         batches: the batch sampler of one process; it gives the same in every process.
-        group: of the processes.
 
     Attributes:
         weights: of the gradient of each batch of the epoch that was read so far, so that their mean over the processes

@@ -39,7 +39,6 @@ class SharedStep(TrainingStep):
 
     Args:
         replicated: the model as ``replicate`` made it; its gradients are averaged over the processes.
-        group: of the processes.
         quiet: of a step's micro-batches only the last one's gradients are sent.
         more: those of ``TrainingStep``.
     """

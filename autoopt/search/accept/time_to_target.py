@@ -170,7 +170,7 @@ def same_steps(
         checkpoint_seconds=one.checkpoint_seconds * (evidence.checkpoint_ratio or 1.0),
         epoch_seconds=_epoch(comparison.candidate, one.steps_per_epoch),
     )
-    return SameSteps(one, other, time_ratio([one], [other], comparison.estimate, seed_noise=False), over)
+    return SameSteps(one, other, time_ratio(one, other, comparison.estimate), over)
 
 
 def _between(one: Parts, evidence: Evidence, side: Side) -> Parts:
@@ -227,7 +227,7 @@ def by_whole_run(comparison: Comparison, evidence: Evidence, objective: Objectiv
     if found is None or comparison.estimate is None:
         return comparison
     before, after = found.before, _without_chance(found, evidence)
-    ratio = time_ratio([before], [after], comparison.estimate, seed_noise=False)
+    ratio = time_ratio(before, after, comparison.estimate)
     if ratio.low < 1 + objective.min_gain:
         return comparison
     of_steps = before.steps * before.step_seconds - after.steps * after.step_seconds

@@ -72,7 +72,7 @@ Start = Callable[[Plan, str], Arm]
 
 
 class TrialProcess(Protocol):
-    """The part that an arm uses of ``autoopt.trial.parent.TrialProcess``."""
+    """The part that an arm uses of ``autoopt.trial.process.LocalTrial``."""
 
     def call(self, task: str, *, timeout: float | None = None, **arguments: Any) -> JsonDict: ...
     def freeze(self) -> None: ...
@@ -84,7 +84,7 @@ class TrialArm:
     """An arm in a trial's process; the tasks run there (``autoopt.benchmark.tasks``).
 
     Args:
-        process: a started ``TrialProcess``.
+        process: a started trial.
         plan: what it trains with.
         patience: how many times the asked-for seconds a call may take before it counts as hung.
         ready_seconds, warm_up_seconds: how long building and warming up may take before they count as hung; by

@@ -11,8 +11,7 @@ from typing import Any
 from autoopt import errors
 from autoopt.errors import AutooptError, EnvironmentLacks, NodeLost, TrialFailed
 from autoopt.records import JsonDict
-from autoopt.trial.parent import Trial
-from autoopt.trial.process import Answering, Closing, OnProgress, Task, name_of
+from autoopt.trial.process import Answering, Closing, LocalTrial, OnProgress, Task, name_of
 from autoopt.trial.protocol import TrialSpec
 from autoopt.trial.remote.ray_cluster import RayCluster, RayHost
 
@@ -140,7 +139,7 @@ def wants_cuda(device: str) -> bool | None:
 
 
 class RemoteTrial(Answering):
-    """A live trial on a host, as ``TrialProcess`` is one here; every method may raise ``NodeLost``."""
+    """A live trial on a host, as ``LocalTrial`` is one here; every method may raise ``NodeLost``."""
 
     can_freeze = True
 
@@ -164,7 +163,7 @@ class RemoteTrial(Answering):
     def call(
         self, task: Task, *, timeout: float | None = None, on_progress: OnProgress | None = None, **arguments: Any
     ) -> JsonDict:
-        """Runs a task in the trial and waits for its answer; see ``TrialProcess.call``."""
+        """Runs a task in the trial and waits for its answer; see ``LocalTrial.call``."""
         name = name_of(task)
         if self.closed:
             raise TrialFailed("crashed", "the trial has ended already", where=name.rpartition(":")[2])
@@ -216,5 +215,5 @@ def _raised(document: JsonDict) -> None:
     raise kind(document["message"], **more)
 
 
-AnyTrial = Trial | RemoteTrial
+AnyTrial = LocalTrial | RemoteTrial
 """A live trial, wherever it is and however many processes train in it."""

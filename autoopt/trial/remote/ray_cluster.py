@@ -15,8 +15,9 @@ from typing import Any
 from autoopt.errors import AutooptError, EnvironmentLacks, NodeLost
 from autoopt.records import JsonDict
 from autoopt.trial.child import LIVE
-from autoopt.trial.parent import Launcher, Trial
+from autoopt.trial.parent import Launcher
 from autoopt.trial.preloading import set_variable
+from autoopt.trial.process import LocalTrial
 from autoopt.trial.protocol import TrialSpec
 
 PLACE_SECONDS = 600.0
@@ -32,7 +33,6 @@ class Host:
 
     Args:
         environment: variables that are as on the user's machine: None where they are not set there.
-        live: what a trial makes of its spec; see ``Launcher``.
     """
 
     def __init__(self, environment: Mapping[str, str | None], live: str = LIVE) -> None:
@@ -41,7 +41,7 @@ class Host:
         self._folder = Path(tempfile.mkdtemp(prefix="autoopt-host-"))
         self._launcher = Launcher(compiler_cache=self._folder / "compiled", live=live)
         self._launcher.__enter__()
-        self._trials: dict[int, Trial] = {}
+        self._trials: dict[int, LocalTrial] = {}
 
     def kind(self) -> JsonDict:
         """Facts that must be alike for two measurements to be compared: device, driver, torch, processor."""
@@ -166,7 +166,6 @@ class RayCluster:
 
     Args:
         address: ``ray://host:port``, ``host:port`` or ``auto``; None: ``RAY_ADDRESS``, else one is started here.
-        live: what a trial makes of its spec; see ``Launcher``.
 
     Raises:
         EnvironmentLacks: Ray is not installed, or the cluster cannot be reached.
