@@ -25,7 +25,7 @@ from autoopt.simplify.stage_profile import (
     doubt_of,
     least_doubtful,
     profile_stages,
-    slower_than_seen,
+    reason_to_doubt,
 )
 
 NOTHING = Plan()
@@ -73,7 +73,7 @@ def profile(
         lambda seen: doubt_of(seen, None, model_error(description, seen)),
     )
     round_, pipeline = build_round(description, seen)
-    disturbed = slower_than_seen(seen, watched.step_seconds if watched is not None else None)
+    disturbed = reason_to_doubt(seen, watched_step=watched.step_seconds if watched is not None else None)
     text = f"{disturbed}: read its figures as a busy machine's, and profile again on a quiet one"
     predictions = _predictions(runner, options, choice, description, seen, pipeline, plan)
     return Profile(

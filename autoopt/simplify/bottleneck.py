@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autoopt.records import Deeper, Operator, Peaks, Simulation, Stage
 from autoopt.simplify.pipeline import INTERRUPTIONS, LINK, Pipeline
-from autoopt.simplify.stage_timings import StageTimings
+from autoopt.simplify.stage_timings import StageTimings, scaled
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 USEFUL_CONCURRENCY = 32
@@ -222,20 +222,16 @@ def _below(pipeline: Pipeline, stage: Stage, timings: StageTimings) -> tuple[Dee
     samples = timings.batch_size * timings.accumulation / stage.parallel
     inputs = timings.inputs
     if stage.name in ("storage", "preparation"):
-        return _scaled(inputs.waiting if stage.name == "storage" else inputs.deeper, samples)
+        return scaled(inputs.waiting if stage.name == "storage" else inputs.deeper, samples)
     if stage.name == "collate":
-        return _scaled(inputs.collating, timings.accumulation / stage.parallel)
+        return scaled(inputs.collating, timings.accumulation / stage.parallel)
     if stage.name in ("forward", "backward"):
-        chain = _scaled(timings.deeper.get(stage.name, ()), timings.accumulation)
+        chain = scaled(timings.deeper.get(stage.name, ()), timings.accumulation)
         modules, lines = ([item for item in chain if item.kind == kind] for kind in ("module", "line"))
         return (*modules, *_operator(pipeline, stage), *lines)
     if stage.name == "evaluate":
-        return _scaled(timings.deeper.get("evaluate", ()), 1 / (timings.evaluate_every or 1))
+        return scaled(timings.deeper.get("evaluate", ()), 1 / (timings.evaluate_every or 1))
     return timings.deeper.get(stage.name, ())
-
-
-def _scaled(chain: tuple[Deeper, ...], times: float) -> tuple[Deeper, ...]:
-    return tuple(item.model_copy(update={"seconds": item.seconds * times}) for item in chain)
 
 
 def _operator(pipeline: Pipeline, stage: Stage) -> tuple[Deeper, ...]:

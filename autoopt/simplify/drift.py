@@ -18,9 +18,8 @@ from typing import Any
 
 from autoopt.benchmark.live import LiveTraining
 from autoopt.benchmark.warmup import run_block
-from autoopt.records import Deeper
 from autoopt.records.messages import Block
-from autoopt.simplify.stage_timings import InputTimings, StageTimings, Timing
+from autoopt.simplify.stage_timings import InputTimings, StageTimings, Timing, scaled
 
 FRESH = 0.05
 """Seconds for which a reading stands; levels hold for several times as long."""
@@ -121,25 +120,25 @@ def normalized(seconds: Sequence[float], readings: Sequence[float], degree: floa
 
 
 def normalized_to_running(timings: StageTimings) -> StageTimings:
-    """Every stage as it would have been at the speed of the running steps; as it was where none is known."""
-    return timings if timings.reference is None else normalized_to(timings, timings.reference)
+    """Every stage as it would have been at the speed of the running steps, which is ``timings.reference``.
 
-
-def normalized_to(timings: StageTimings, reference: float) -> StageTimings:
-    """Every stage as it would have been at another speed; what was timed without a reading (a device) stays."""
+    All stays as it was where that is not known, and what was timed without a reading (a device) in any case.
+    """
+    reference = timings.reference
+    if reference is None:
+        return timings
     found = _brought(timings, reference)
     deeper = {
-        stage: _scaled(chain, ratio(getattr(timings, stage, None), reference))
-        for stage, chain in timings.deeper.items()
+        stage: scaled(chain, ratio(getattr(timings, stage, None), reference)) for stage, chain in timings.deeper.items()
     }
     inputs = timings.inputs
     below = {
-        "deeper": _scaled(inputs.deeper, ratio(inputs.sample, reference)),
-        "collating": _scaled(inputs.collating, ratio(inputs.collate, reference)),
+        "deeper": scaled(inputs.deeper, ratio(inputs.sample, reference)),
+        "collating": scaled(inputs.collating, ratio(inputs.collate, reference)),
     }
     changed = inputs.model_copy(update={**_brought(inputs, reference), **below})
     overlaps = tuple(one.model_copy(update={"timing": _at(one.timing, reference)}) for one in timings.overlaps)
-    found |= {"inputs": changed, "deeper": deeper, "overlaps": overlaps, "reference": reference}
+    found |= {"inputs": changed, "deeper": deeper, "overlaps": overlaps}
     return timings.model_copy(update=found)
 
 
@@ -170,10 +169,6 @@ def _at(timing: Timing, reference: float) -> Timing:
             "reference": reference,
         }
     )
-
-
-def _scaled(chain: tuple[Deeper, ...], times: float) -> tuple[Deeper, ...]:
-    return chain if times == 1.0 else tuple(d.model_copy(update={"seconds": d.seconds * times}) for d in chain)
 
 
 def running_block(

@@ -282,28 +282,20 @@ def doubt_of(seen: StageProfile, usual_step: float | None, error: float | None) 
     return max(drift / (DRIFT - 1), (seen.foreign_cores or 0.0) / FOREIGN_CORES, abs(error or 0.0) / MODEL_ERROR)
 
 
-def slower_than_seen(seen: StageProfile, look: float | None) -> str:
-    """The reason to doubt a profile without comparisons, as a user reads it; "" where there is none.
+def reason_to_doubt(seen: StageProfile, usual_step: float | None = None, *, watched_step: float | None = None) -> str:
+    """The reason to doubt a profile, as a user reads it; "" where there is none.
 
     Args:
-        screening: seconds of a script's first steps, which are slower than any later ones for being watched.
+        usual_step: seconds of its step in a paired comparison.
+        watched_step: seconds of a script's first steps, which are slower than any later ones for being watched.
     """
     step = seen.step_seconds
-    if look and step and step > DRIFT * look:
-        return (
-            f"a step took {time_text(step)} while its stages were measured, "
-            f"and {time_text(look)} in the first steps, which are slower"
-        )
-    return reason_to_doubt(seen, None)
-
-
-def reason_to_doubt(seen: StageProfile, usual_step: float | None) -> str:
-    """The reason to doubt a profile, as a user reads it; "" where there is none."""
-    step = seen.step_seconds
-    if usual_step and step and not 1 / DRIFT <= step / usual_step <= DRIFT:
-        return (
-            f"a step took {time_text(step)} while its stages were measured, and {time_text(usual_step)} in comparisons"
-        )
-    if seen.foreign_cores is not None and seen.foreign_cores > FOREIGN_CORES:
+    if watched_step and step and step > DRIFT * watched_step:
+        other = f"{time_text(watched_step)} in the first steps, which are slower"
+    elif usual_step and step and not 1 / DRIFT <= step / usual_step <= DRIFT:
+        other = f"{time_text(usual_step)} in comparisons"
+    elif seen.foreign_cores is not None and seen.foreign_cores > FOREIGN_CORES:
         return f"other programs used {seen.foreign_cores:.1f} cores while its stages were measured"
-    return ""
+    else:
+        return ""
+    return f"a step took {time_text(step)} while its stages were measured, and {other}"

@@ -126,3 +126,8 @@ class StageTimings(Record):
     reference: float | None = None
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
+
+
+def scaled(chain: tuple[Deeper, ...], times: float) -> tuple[Deeper, ...]:
+    """What lies below a stage, with so many times the seconds."""
+    return tuple(item.model_copy(update={"seconds": item.seconds * times}) for item in chain)

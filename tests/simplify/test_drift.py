@@ -21,7 +21,6 @@ from autoopt.simplify.drift import (
     ReferenceSpeed,
     joined,
     normalized,
-    normalized_to,
     normalized_to_running,
     reference_seconds,
     running_block,
@@ -59,7 +58,7 @@ def test_repeats_that_saw_several_speeds_tell_how_far_they_follow_it(degree: flo
     timing = summary(repeats(0.01, degree, readings), readings=readings)
     assert timing.reference == SHARED
     for reference in (QUIET, SHARED, SLOW):
-        brought = normalized_to(timings_of(forward=timing), reference).forward
+        brought = normalized_to_running(timings_of(forward=timing, reference=reference)).forward
         assert brought is not None
         assert brought.seconds == pytest.approx(seconds_at(reference, 0.01, degree), rel=0.06)
 
@@ -137,7 +136,7 @@ def test_what_lies_below_a_stage_goes_with_it() -> None:
 
 def test_waiting_follows_no_speed() -> None:
     sample = timing(0.010, SLOW, 0.1, wait=0.009)
-    brought = normalized_to(timings_of(inputs=InputTimings(sample=sample)), QUIET).inputs.sample
+    brought = normalized_to_running(timings_of(inputs=InputTimings(sample=sample), reference=QUIET)).inputs.sample
     assert brought is not None
     assert brought.wait_seconds == 0.009
     assert brought.cpu_seconds == pytest.approx(0.001 * QUIET / SLOW)
@@ -145,7 +144,8 @@ def test_waiting_follows_no_speed() -> None:
 
 def test_what_has_no_reference_stays() -> None:
     plain = timings_of(forward=timing(0.002), optimizer=timing(0.001))
-    assert normalized_to(plain, SLOW) == plain.model_copy(update={"reference": SLOW})
+    slower = plain.model_copy(update={"reference": SLOW})
+    assert normalized_to_running(slower) == slower
     assert normalized_to_running(plain) is plain
 
 

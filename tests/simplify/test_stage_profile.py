@@ -17,7 +17,6 @@ from autoopt.simplify.stage_profile import (
     least_doubtful,
     profile_stages,
     reason_to_doubt,
-    slower_than_seen,
 )
 
 BLOCK = {"steps": 10, "samples": 80, "seconds": 1.0, "step_seconds": [0.1] * 10}
@@ -121,8 +120,8 @@ def test_what_speaks_against_a_profile(profile: StageProfile, usual: float | Non
 def test_a_profile_is_doubted_where_its_steps_are_slower_than_watched_ones(
     profile: StageProfile, look: float | None, word: str
 ) -> None:
-    assert word in slower_than_seen(profile, look)
-    assert bool(slower_than_seen(profile, look)) == bool(word)
+    assert word in reason_to_doubt(profile, watched_step=look)
+    assert bool(reason_to_doubt(profile, watched_step=look)) == bool(word)
 
 
 @pytest.mark.parametrize(

@@ -48,11 +48,11 @@ def span(values: Iterable[float], *, log: bool = False, pad: float = 0.04) -> tu
     return low - room, high + room
 
 
-def linear_ticks(low: float, high: float, wanted: int = 4) -> list[float]:
-    """Round numbers (1, 2 or 5 times a power of ten) inside the range."""
+def linear_ticks(low: float, high: float) -> list[float]:
+    """About four round numbers (1, 2 or 5 times a power of ten) inside the range."""
     if not high > low:
         return [low]
-    raw = (high - low) / max(1, wanted)
+    raw = (high - low) / 4
     magnitude = 10.0 ** math.floor(math.log10(raw))
     step = min((m * magnitude for m in (1, 2, 5, 10)), key=lambda s: abs(math.log(s / raw)))
     first = math.ceil(low / step - 1e-9)
