@@ -109,8 +109,7 @@ class Comparing:
 
     def run(self) -> Comparison | None:
         """The throughput of both; None where the candidate failed before it could be measured."""
-        self._describe()
-        noise = self.known.noise if self.known else self._control()
+        noise = self._measure_baseline()
         self.say("training both sides for their weights")
         self.judge = self._judge()
         try:
@@ -136,8 +135,7 @@ class Comparing:
         Raises:
             TrialFailed: the candidate cannot be run.
         """
-        self._describe()
-        noise = self.known.noise if self.known else self._control()
+        noise = self._measure_baseline()
         self._run_candidate()
         return self._speed(noise)
 
@@ -169,8 +167,11 @@ class Comparing:
             self.known = None if self.known.drifted(times[0]) else self.known.model_copy(update=more)
         return found
 
-    def _control(self) -> Noise:
+    def _measure_baseline(self) -> Noise:
         """The baseline against itself: the noise of the machine, and whether it repeats its own steps."""
+        self._describe()
+        if self.known is not None:
+            return self.known.noise
         self.say("comparing the baseline with itself")
         noise, controlled = control(
             self._start("baseline"), self.plans["baseline"], self._rule(_CONTROL * self.budget), clock=self.clock,
