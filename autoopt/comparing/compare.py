@@ -327,10 +327,6 @@ def _spec(each: Side, options: Options, registry: Registry, seed: int) -> TrialS
     return baseline_spec(each.workload, options, registry, script=script).model_copy(update=own)
 
 
-DEFAULT_SECONDS = 300.0
-"""Of a comparison whose user names no budget."""
-
-
 def compare_sides(
     baseline: str,
     candidate: str,

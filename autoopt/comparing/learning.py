@@ -236,7 +236,7 @@ class Judge:
         evaluates: bool = True,
         again: float | None = None,
     ) -> None:
-        self._trials, self._seconds, self._rounding, self.again = trials, seconds, rounding, again
+        self.trials, self._seconds, self._rounding, self.again = trials, seconds, rounding, again
         self.evaluating = Evaluating(
             trials, metric=facts.metric, seconds=seconds / 3, evaluates=facts.has_evaluate, wanted=evaluates
         )
@@ -269,7 +269,7 @@ class Judge:
         for name in ("candidate", *(("baseline",) if self.again is None else ())):
             self._trained_once(name)
         one, two = self.trained["baseline"], self.trained["candidate"]
-        with self._trials.begin("baseline", "judge") as judge:
+        with self.trials.begin("baseline", "judge") as judge:
             learning = self._apart(judge)
             self.again = learning.again
             self.evaluating.candidate(judge, str(one.weights[0]), str(two.weights[0]))
@@ -286,7 +286,7 @@ class Judge:
         self.fix_baseline()
         self._trained_once("candidate")
         one, two = (str(self.trained[name].weights[0]) for name in ("baseline", "candidate"))
-        with self._trials.begin("baseline", "judge") as judge:
+        with self.trials.begin("baseline", "judge") as judge:
             self.evaluating.candidate(judge, one, two)
         return self.evaluating.loss("baseline"), self.evaluating.loss("candidate")
 
@@ -302,14 +302,14 @@ class Judge:
 
     def _drawn_alike(self, before: Learning) -> Learning:
         """The level where both sides draw the same random samples; they go on so where it is shown by that."""
-        for runner in self._trials.runners.values():
+        for runner in self.trials.runners.values():
             runner.draw_alike(True)
         for name in ("baseline", "candidate"):
             self._trained_once(name)
-        with self._trials.begin("baseline", "judge") as judge:
+        with self.trials.begin("baseline", "judge") as judge:
             found = self._level(self._apart(judge).model_copy(update={"evaluation": before.evaluation}))
         if found.level == "undecided":
-            for runner in self._trials.runners.values():
+            for runner in self.trials.runners.values():
                 runner.draw_alike(False)
             return before
         detail = f"{found.detail}; what is drawn at random for a sample is another draw, and was made the same for this"
@@ -351,16 +351,16 @@ class Judge:
         return learning.model_copy(update={**reported, "level": level, "detail": detail})
 
     def _train(self, name: str) -> None:
-        trained, folder, clock = self.trained[name], self._trials.folder, self._trials.clock
+        trained, folder, clock = self.trained[name], self.trials.folder, self.trials.clock
         number = len(trained.weights)
         out = folder / f"{name}-{number}.pt"
         losses: list[float | None] = []
         samples: int | None = 0
-        with self._trials.begin(name, f"train-{name}") as process:
+        with self.trials.begin(name, f"train-{name}") as process:
 
             def step(steps: int) -> None:
                 nonlocal samples
-                found = process.call(STEPS, timeout=self._trials.patience, steps=steps)
+                found = process.call(STEPS, timeout=self.trials.patience, steps=steps)
                 losses.extend(found["losses"])
                 samples = added(samples, found.get("samples"))
 

@@ -153,7 +153,7 @@ class Servers:
             with self.runner.trial(Plan(), f"make-{variant.artefact}") as process:
                 made = process.call(
                     f"{TASKS}make", timeout=timeout, variant=variant.document(), weights=self.weights_of(variant),
-                    folder=str(self.artefact(variant)), seed=self.runner.base.seed,
+                    folder=str(self.artefact(variant)),
                 )  # fmt: skip
             self._prepared[variant.artefact] = made["seconds"]
         return self._prepared.get(variant.artefact)

@@ -234,7 +234,7 @@ def build():
 def test_a_candidate_that_hangs_or_shows_no_loss_failed(tmp_path: Path) -> None:
     for kind, told in (("timeout", "no answer in 120 s"), ("error", "no loss was captured")):
         judge = judged(tmp_path, kind)
-        judge._runners["candidate"] = Ending(kind, told)  # type: ignore[assignment]
+        judge.trials.runners["candidate"] = Ending(kind, told)  # type: ignore[assignment]
         with pytest.raises(TrialFailed, match=told) as failed:
             judge.learning()
         assert (failed.value.kind, failed.value.where) == (kind, "candidate")
@@ -264,7 +264,7 @@ def test_files_of_both_sides_are_pinned(name: str) -> None:
 
 def test_the_baseline_is_pinned_before_the_candidate_runs(tmp_path: Path) -> None:
     judge = judged(tmp_path, "order")
-    judge._runners["candidate"] = Ending("error", "")  # type: ignore[assignment]
+    judge.trials.runners["candidate"] = Ending("error", "")  # type: ignore[assignment]
     judge.fix_baseline()
     assert judge.evaluating.pinned is not None
     assert judge.trained["baseline"].weights
