@@ -322,33 +322,33 @@ class Judge:
             raise _of(name, failure) from None
 
     def _level(self, learning: Learning) -> Learning:
+        return learning.model_copy(update=self._shown(learning))
+
+    def _shown(self, learning: Learning) -> JsonDict:
+        """The level that distances of weights show, and gradients where these leave it open, with its reason."""
         steps, again, apart = learning.steps, learning.again, learning.apart
         if again is None or apart is None:
-            detail = "its weights do not fit the baseline's model: only trainings to the target could tell"
-            return learning.model_copy(update={"detail": detail})
+            return {"detail": "its weights do not fit the baseline's model: only trainings to the target could tell"}
         if again > SAME:
-            detail = f"the baseline does not repeat itself: {again:.2g} of its way apart after {steps} steps"
-            return learning.model_copy(update={"detail": detail})
+            return {"detail": f"the baseline does not repeat itself: {again:.2g} of its way apart after {steps} steps"}
         if apart <= max(IDENTICAL, 2 * again):
             close = "bit for bit" if apart == 0 else f"{apart:.1g} of the way that training moved them apart"
             detail = f"same weights after {steps} steps from a seed drawn for this comparison ({close})"
-            return learning.model_copy(update={"level": "identical", "detail": detail})
-        text = f"other weights after {steps} steps: {apart:.2g} of the way that training moved them"
+            return {"level": "identical", "detail": detail}
+        detail = f"other weights after {steps} steps: {apart:.2g} of the way that training moved them"
         start = learning.start_apart
-        if start is None or start > SAME or apart > DRIFTED:
-            other = "; it starts from other weights" if start is None or start > SAME else ""
-            return learning.model_copy(update={"detail": text + other})
-        return self._but_for_rounding(learning.model_copy(update={"detail": text}))
-
-    def _but_for_rounding(self, learning: Learning) -> Learning:
-        if self._rounding is None:
-            return learning
+        if start is None or start > SAME:
+            return {"detail": f"{detail}; it starts from other weights"}
+        if apart > DRIFTED or self._rounding is None:
+            return {"detail": detail}
         one = self.trained["baseline"]
         quality = self._rounding.judged([str(path) for path in (one.first, one.middle, one.weights[0])])
-        reported = {"gradient_error": quality.gradient_error, "gradient_bias": quality.gradient_bias}
-        detail = f"{learning.detail}; {quality.detail}"
-        level = "equivalent" if quality.passed else "undecided"
-        return learning.model_copy(update={**reported, "level": level, "detail": detail})
+        return {
+            "level": "equivalent" if quality.passed else "undecided",
+            "detail": f"{detail}; {quality.detail}",
+            "gradient_error": quality.gradient_error,
+            "gradient_bias": quality.gradient_bias,
+        }
 
     def _train(self, name: str) -> None:
         trained, folder, clock = self.trained[name], self.trials.folder, self.trials.clock

@@ -125,29 +125,20 @@ def chosen(found: Latency) -> Latency:
     Of those whose P95 and quality hold, the cheapest; without a limit the one with the lowest P95 whose quality holds.
     """
     measured = [variant for variant in found.variants if variant.p95 is not None]
-    if not measured:
+    fitting = [variant for variant in measured if variant.keeps == "yes" and variant.fits in ("yes", None)]
+    if not fitting:
         return found.model_copy(
-            update={
-                "reason": "nothing was measured in three fresh processes: a larger --budget",
-                "holds": _unheld(found),
-            }
+            update={"chosen": None, "holds": _unheld(found, measured), "reason": _why_not(found, measured)}
         )
-    keeps = [variant for variant in measured if variant.keeps == "yes"]
-    fitting = [variant for variant in keeps if variant.fits in ("yes", None)]
-    if fitting:
-        best = min(fitting, key=lambda v: (v.cost_seconds or 0.0) if found.limit_seconds else v.p95.value)  # type: ignore[union-attr]
-        holds: Holds | None = None if found.limit_seconds is None else "yes"
-        return found.model_copy(update={"chosen": best.name, "holds": holds, "reason": _why(found, best, len(fitting))})
-    order = {"yes": 0, None: 0, "undecided": 1, "no": 2}
-    near = min(measured, key=lambda v: (order[v.fits] + order[v.keeps], v.p95.value if v.p95 else 0.0))
-    return found.model_copy(update={"chosen": None, "holds": _unheld(found), "reason": _why_not(found, near)})
+    best = min(fitting, key=lambda v: (v.cost_seconds or 0.0) if found.limit_seconds else v.p95.value)  # type: ignore[union-attr]
+    holds: Holds | None = None if found.limit_seconds is None else "yes"
+    return found.model_copy(update={"chosen": best.name, "holds": holds, "reason": _why(found, best, len(fitting))})
 
 
-def _unheld(found: Latency) -> Holds | None:
+def _unheld(found: Latency, measured: Sequence[Served]) -> Holds | None:
     if found.limit_seconds is None:
         return None
-    tried = [v for v in found.variants if v.p95 is not None]
-    return "no" if tried and all("no" in (v.fits, v.keeps) for v in tried) else "undecided"
+    return "no" if measured and all("no" in (v.fits, v.keeps) for v in measured) else "undecided"
 
 
 def _why(found: Latency, best: Served, count: int) -> str:
@@ -162,8 +153,12 @@ def _why(found: Latency, best: Served, count: int) -> str:
     return text
 
 
-def _why_not(found: Latency, near: Served) -> str:
+def _why_not(found: Latency, measured: Sequence[Served]) -> str:
+    if not measured:
+        return "nothing was measured in three fresh processes: a larger --budget"
+    order = {"yes": 0, None: 0, "undecided": 1, "no": 2}
     parts = []
+    near = min(measured, key=lambda v: (order[v.fits] + order[v.keeps], v.p95.value if v.p95 else 0.0))
     if near.fits in ("no", "undecided"):
         parts.append(f"its P95 is {shown(near.p95)}")
     if near.keeps in ("no", "undecided"):
