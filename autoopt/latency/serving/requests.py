@@ -168,8 +168,8 @@ class Batcher:
         most: requests that are answered together at most.
     """
 
-    def __init__(self, ask: Ask, most: int) -> None:
-        self._ask, self._most = ask, most
+    def __init__(self, ask: Ask, most: int, wait: float = WAIT_SECONDS) -> None:
+        self._ask, self._most, self._wait = ask, most, wait
         self._waiting: queue.Queue[tuple[Request, Future[Any]] | None] = queue.Queue()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -188,7 +188,7 @@ class Batcher:
 
     def _run(self) -> None:
         while (first := self._waiting.get()) is not None:
-            group, until, over = [first], time.perf_counter() + WAIT_SECONDS, False
+            group, until, over = [first], time.perf_counter() + self._wait, False
             while len(group) < self._most:
                 try:
                     more = self._waiting.get(timeout=max(until - time.perf_counter(), 0.0))
