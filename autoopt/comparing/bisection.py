@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import secrets
 import site
 import statistics
 import subprocess
@@ -279,19 +278,18 @@ class Bisecting:
 
     def _told(self, place: int, margin: float, sides: dict[str, Side], launcher: Launcher, folder: str) -> Told | None:
         self._asked += 1
-        comparings = [
-            Comparing(
-                sides, self._share, self._registry, launcher, Path(folder, f"{self._asked}-{number}"),
-                secrets.randbelow(2**31), None, Requirement(kind="not-slower", margin=margin), time.monotonic,
-                lambda text: None, self._known,
-            )
-            for number in range(_SEEDS if self._quality else 1)
-        ]  # fmt: skip
         deadline = time.monotonic() + self._share.budget_seconds
+
+        def comparing_of(number: int) -> Comparing:
+            return Comparing(
+                sides, self._share, self._registry, launcher, Path(folder, f"{self._asked}-{number}"), deadline,
+                requirement=Requirement(kind="not-slower", margin=margin), known=self._known,
+            )  # fmt: skip
+
         if self._quality:
-            return self._worse(place, [each.losses(deadline) for each in comparings])
-        (comparing,) = comparings
-        found = comparing.speed(deadline)
+            return self._worse(place, [comparing_of(number).losses() for number in range(_SEEDS)])
+        comparing = comparing_of(0)
+        found = comparing.speed()
         if comparing.failure is not None or not found.pairs:
             return self._skipped(place, comparing.failure or "no time for a pair of processes")
         latest = comparing.known or self._known

@@ -16,7 +16,7 @@ from typing import Any
 import autoopt
 from autoopt.comparing import session as sessions
 from autoopt.comparing.answer import answer_of, changed_sources
-from autoopt.comparing.learning import PATIENCE, Evaluating, Judge, Rounding
+from autoopt.comparing.learning import Judge, Rounding, Trials
 from autoopt.comparing.ledger import answered, enter
 from autoopt.comparing.session import KnownBaseline, fingerprint_of
 from autoopt.comparing.sides import Side, check_alike, check_files, side, workload_of
@@ -24,7 +24,7 @@ from autoopt.comparing.watched import Pairs, WatchedArm, WatchedScriptArm, apart
 from autoopt.errors import AutooptError, TrialFailed, UsageError, WorkloadError
 from autoopt.options import Options
 from autoopt.records import Environment, Estimate, Noise, Objective, Plan, Sites
-from autoopt.records.comparing import Compared, ComparedSide, Learning, LedgerEntry, Requirement
+from autoopt.records.comparing import Compared, ComparedSide, Learning, Requirement
 from autoopt.records.facts import WorkloadFacts
 from autoopt.registry import Registry
 from autoopt.running.baseline_spec import baseline_spec, registry_of
@@ -57,16 +57,22 @@ class Comparing:
 
     Args:
         sides: ``baseline`` and ``candidate``.
-        entry: of the ledger; its alpha is the comparison's.
+        deadline: by the monotonic clock.
+        alpha: error rate of the answer.
         requirement: what must hold.
         known: the baseline as earlier asks have measured it; None: it is measured now.
         evaluates: both sides' weights are evaluated as well.
         say: progress, a line at a time.
 
     Attributes:
+        seed: of all trainings but the pairs', which neither side can have known.
         failure: why the candidate failed, where it did.
         pairs: of both sides, as they were watched.
     """
+
+    facts: WorkloadFacts
+    environment: Environment
+    judge: Judge
 
     def __init__(
         self,
@@ -75,44 +81,38 @@ class Comparing:
         registry: Registry,
         launcher: Launcher,
         folder: Path,
-        seed: int,
-        entry: LedgerEntry | None,
-        requirement: Requirement | None,
-        clock: Callable[[], float],
-        say: Say,
+        deadline: float,
+        *,
+        alpha: float = 0.05,
+        requirement: Requirement | None = None,
         known: KnownBaseline | None = None,
         evaluates: bool = True,
+        say: Say = lambda text: None,
     ) -> None:
-        self.known, self.evaluates = known, evaluates
-        self.sides, self.clock, self.say, self.folder = sides, clock, say, folder
-        self.options, self.registry = options, registry
-        self.plans: dict[str, Plan] = {name: each.plan for name, each in sides.items()}
-        self.alpha = entry.alpha if entry else 0.05
-        self.requirement, self.budget = requirement, options.budget_seconds
-        self.runners = {
-            name: TrialRunner(launcher, _spec(each, options, registry, seed), registry, folder / name)
+        self.sides, self.options, self.registry, self.budget = sides, options, registry, options.budget_seconds
+        self.alpha, self.requirement, self.known, self.evaluates, self.say = alpha, requirement, known, evaluates, say
+        self.seed = secrets.randbelow(2**31)
+        runners = {
+            name: TrialRunner(launcher, _spec(each, options, registry, self.seed), registry, folder / name)
             for name, each in sides.items()
         }
-        self.deadline = clock() + self.budget
+        self.runners, self.plans = runners, {name: each.plan for name, each in sides.items()}
+        self.clock = time.monotonic
+        script = sides["baseline"].command is not None
+        self.trials = Trials(runners, self.plans, folder, self.clock, deadline, script)
         self.pairs = Pairs(known.step_seconds if known else None)
-        self.facts: WorkloadFacts | None = None
-        self.environment: Environment | None = None
         self.learning = Learning()
         self.control: Estimate | None = None
         self.failure: str | None = None
         self.warnings: list[str] = []
-        self.judge: Judge | None = None
         self.again: float | None = None
 
-    def run(self, deadline: float) -> Comparison | None:
+    def run(self) -> Comparison | None:
         """The throughput of both; None where the candidate failed before it could be measured."""
-        self.deadline = deadline
-        facts = self._describe()
-        noise = self.known.noise if self.known else self._control()
+        noise = self._measure_baseline()
         self.say("training both sides for their weights")
+        self.judge = self._judge()
         try:
-            self.judge = self._judge(facts)
-            self.judge.again = self.again
             self.judge.fix_baseline()
             self._run_candidate()
             self.learning = self.judge.learning()
@@ -129,32 +129,30 @@ class Comparing:
         self.pairs.samples_per_step = self.judge.samples_per_step or 0.0
         return self._speed(noise)
 
-    def speed(self, deadline: float) -> Comparison:
+    def speed(self) -> Comparison:
         """The throughput of both alone: whether they train the same is not asked.
 
         Raises:
             TrialFailed: the candidate cannot be run.
         """
-        self.deadline = deadline
-        self._describe()
-        noise = self.known.noise if self.known else self._control()
+        noise = self._measure_baseline()
         self._run_candidate()
         return self._speed(noise)
 
-    def losses(self, deadline: float) -> tuple[float | None, float | None]:
+    def losses(self) -> tuple[float | None, float | None]:
         """The losses of both sides' weights after a short training of each, by the baseline, on the same batches.
 
         Raises:
             TrialFailed: the candidate cannot be run.
         """
-        self.deadline = deadline
-        facts = self._describe().model_copy(update={"has_evaluate": False})
+        self._describe()
+        self.facts = self.facts.model_copy(update={"has_evaluate": False})
         self._run_candidate()
-        return self._judge(facts).losses()
+        return self._judge().losses()
 
     def _speed(self, noise: Noise) -> Comparison:
         self.say("comparing in pairs of processes")
-        deadline = self.deadline
+        deadline = self.trials.deadline
         found = compare(
             self._start(), self.plans["baseline"], self.plans["candidate"], self._rule(deadline - self.clock()),
             clock=self.clock, deadline=deadline, noise=noise, on_progress=lambda note, estimate: self.say(note),
@@ -162,22 +160,18 @@ class Comparing:
         if found.failure is not None and found.failure.side == "incumbent":
             raise WorkloadError(f"the baseline fails: {found.failure.reason}", detail=found.failure.detail)
         self.failure = found.failure.reason if found.failure else None
-        measured = apart(self.pairs.all)
-        self.learning = self.learning.model_copy(update={"measured_apart": measured})
-        self._remember(noise, found)
+        self.learning = self.learning.model_copy(update={"measured_apart": apart(self.pairs.all)})
+        times = step_times(found)
+        if times is not None and self.known is not None:  # what later asks may use again, with what this one adds
+            more = {"noise": learned(noise, found), "step_seconds": times[0]}
+            self.known = None if self.known.drifted(times[0]) else self.known.model_copy(update=more)
         return found
 
-    def _remember(self, noise: Noise, found: Comparison) -> None:
-        """What later asks may use again of the baseline, with what this one adds; nothing where it has drifted."""
-        times = step_times(found)
-        if times is None or self.known is None:
-            return
-        now = times[0]
-        more = {"noise": learned(noise, found), "step_seconds": now}
-        self.known = None if self.known.drifted(now) else self.known.model_copy(update=more)
-
-    def _control(self) -> Noise:
+    def _measure_baseline(self) -> Noise:
         """The baseline against itself: the noise of the machine, and whether it repeats its own steps."""
+        self._describe()
+        if self.known is not None:
+            return self.known.noise
         self.say("comparing the baseline with itself")
         noise, controlled = control(
             self._start("baseline"), self.plans["baseline"], self._rule(_CONTROL * self.budget), clock=self.clock,
@@ -192,7 +186,7 @@ class Comparing:
         script, rate = self.runners["baseline"].base.script, controlled.incumbent.steps_per_second
         # one that leaves out 1, or had no time for a pair, is measured anew by the next ask
         fair = self.control is not None and self.control.low <= 1.0 <= self.control.high
-        if self.facts is not None and self.environment is not None and rate and fair:
+        if rate and fair:
             self.known = KnownBaseline(
                 fingerprint=fingerprint_of(self.sides["baseline"], self.options.device),
                 facts=self.facts,
@@ -204,12 +198,13 @@ class Comparing:
             )
         return noise
 
-    def _describe(self) -> WorkloadFacts:
+    def _describe(self) -> None:
+        """The baseline's facts and environment, from its first process or from an earlier ask."""
         if self.known is not None:
             self.environment, self.facts, self.again = self.known.environment, self.known.facts, self.known.again
             self.control = self.known.noise.aa_ratio
             self.runners["baseline"].knows(self.known.sites)
-            return self.facts
+            return
         try:
             with self._first_run("baseline") as process:
                 found = process.call("autoopt.benchmark.tasks:environment", timeout=120.0)
@@ -218,7 +213,6 @@ class Comparing:
         except TrialFailed as failure:
             raise WorkloadError(f"the baseline fails: {failure.reason}", detail=failure.detail) from None
         self.facts = WorkloadFacts.model_validate(facts)
-        return self.facts
 
     @contextlib.contextmanager
     def _first_run(self, name: str) -> Iterator[AnyTrial]:
@@ -228,15 +222,15 @@ class Comparing:
             UsageError: the side's plan cannot be put on it.
         """
         each, runner = self.sides[name], self.runners[name]
-        runner.limits = TimeLimits(start=self._patience(), ready=self._patience())
+        patience = self.trials.patience
+        runner.limits = TimeLimits(start=patience, ready=patience)
         if each.command is None:
             with runner.trial(self.plans[name], "describe") as process:
                 yield process
             return
         self.say(f"watching the {name}'s first steps")
         with runner.trial(Plan(), "watch") as process:
-            timeout = min(WATCH_SECONDS, self._patience())
-            sites = Sites.model_validate(process.call(SITES, timeout=timeout))
+            sites = Sites.model_validate(process.call(SITES, timeout=min(WATCH_SECONDS, patience)))
             runner.knows(sites)
             reason = inapplicable(self.registry.fold(each.plan), sites)
             if reason:
@@ -260,34 +254,24 @@ class Comparing:
         except WorkloadError as error:
             raise TrialFailed("error", error.message, detail=error.detail, where="candidate") from None
 
-    def _judge(self, facts: WorkloadFacts) -> Judge:
+    def _judge(self) -> Judge:
+        facts = self.facts
+        objective = Objective(
+            metric=facts.metric, mode=facts.mode, target=facts.target, target_source="baseline",
+            tolerance=self.options.tolerance, min_gain=0.0,
+        )  # fmt: skip
         rounding = Rounding(
-            dict(self.runners),
-            self.plans,
-            self.folder,
-            facts,
-            Objective(
-                metric=facts.metric, mode=facts.mode, target=facts.target, target_source="baseline",
-                tolerance=self.options.tolerance, min_gain=0.0,
-            ),
+            self.trials, facts, objective,
             epsilon=ROUNDING.get(self.registry.fold(self.plans["baseline"]).precision.dtype, ROUNDING[None]),
             seconds=min(SECONDS, _PROBED * self.budget),
         )  # fmt: skip
         seconds = _LEARNING * self.budget
-        script = self.sides["baseline"].command is not None
-        return Judge(
-            self.runners, self.plans, self.folder, self.clock, seconds,
-            facts=facts, rounding=rounding, script=script, deadline=self.deadline, evaluates=self.evaluates,
-        )  # fmt: skip
-
-    def _patience(self) -> float:
-        """Seconds after which who does not answer has hung: to the end of the budget, and a little in any case."""
-        return max(self.deadline - self.clock(), PATIENCE)
+        return Judge(self.trials, seconds, facts, rounding=rounding, evaluates=self.evaluates, again=self.again)
 
     def _start(self, only: str | None = None) -> Callable[[Plan, str], WatchedArm]:
         def start(plan: Plan, label: str) -> WatchedArm:
             name = only or NAMES[label]
-            runner, patience = self.runners[name], self._patience()
+            runner, patience = self.runners[name], self.trials.patience
             runner.limits = TimeLimits(start=patience, ready=patience)
             pair = self.pairs.joined(label)
             given: Any = {
@@ -310,11 +294,6 @@ class Comparing:
             return rule.model_copy(update={"min_gain": 0.0, "until_error": 0.02})
         return rule.model_copy(update={"min_gain": -self.requirement.margin, "alpha_reject": 0.05})
 
-    @property
-    def evaluating(self) -> Evaluating | None:
-        """The evaluation of both sides' weights; None before there is any."""
-        return self.judge.evaluating if self.judge else None
-
     def start_seconds(self, name: str) -> float | None:
         """Median over its processes, by the clock of this one."""
         starts = self.pairs.starts[name]
@@ -322,7 +301,7 @@ class Comparing:
 
     def planned_run(self, found: Comparison | None) -> Estimate | None:
         """The ratio over the planned steps, with what each side pays once, by this process's clock."""
-        steps = self.facts.max_steps if self.facts else None
+        steps = self.facts.max_steps
         one, two = self.start_seconds("baseline"), self.start_seconds("candidate")
         times = step_times(found) if found is not None else None
         if found is None or found.estimate is None or times is None or not steps or one is None or two is None:
@@ -346,10 +325,6 @@ def _spec(each: Side, options: Options, registry: Registry, seed: int) -> TrialS
     own["script"] = script.model_copy(update={"metric": options.metric})
     own["processes"] = script.launch.size if script.launch is not None else 1
     return baseline_spec(each.workload, options, registry, script=script).model_copy(update=own)
-
-
-DEFAULT_SECONDS = 300.0
-"""Of a comparison whose user names no budget."""
 
 
 def compare_sides(
@@ -394,7 +369,6 @@ def compare_sides(
         check_alike(sides["baseline"], sides["candidate"])
         stack.enter_context(sides["baseline"].workload.alone())
         sources = {name: each.sources for name, each in sides.items()}
-        seed = secrets.randbelow(2**31)  # neither side can have known it
         names = [f"{each.given} ({each.commit[:12]})" if each.commit else each.given for each in sides.values()]
         before = sessions.read(session) if session else sessions.Session()
         entry = enter(ledger, baseline=names[0], candidate=names[1], after=head or before.head) if ledger else None
@@ -404,12 +378,14 @@ def compare_sides(
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="autoopt-compare-")))
         launcher = stack.enter_context(Launcher())
         comparing = Comparing(
-            sides, options, registry, launcher, folder, seed, entry, requirement, clock, say, known, session is None
-        )
-        found = comparing.run(began + options.budget_seconds)
+            sides, options, registry, launcher, folder, began + options.budget_seconds,
+            alpha=entry.alpha if entry else 0.05, requirement=requirement, known=known, evaluates=session is None,
+            say=say,
+        )  # fmt: skip
+        found = comparing.run()
         tampered = [changed_sources(name, sources[name], sides[name].sources) for name in sides]
-    evaluating = comparing.evaluating
-    one, two = (evaluating.value(name) if evaluating else None for name in sides)
+    evaluating, facts = comparing.judge.evaluating, comparing.facts
+    one, two = (evaluating.value(name) for name in sides)
     document = Compared(
         autoopt_version=autoopt.__version__,
         created=created,
@@ -417,27 +393,27 @@ def compare_sides(
         baseline=_measured(comparing, "baseline", found, sources["baseline"]),
         candidate=_measured(comparing, "candidate", found, sources["candidate"]),
         environment=comparing.environment,
-        seed=seed,
+        seed=comparing.seed,
         answer="undecided",
         reason="",
         throughput=found.estimate if found else None,
         whole=comparing.pairs.whole,
         control=comparing.control,
         planned_run=comparing.planned_run(found),
-        planned_steps=comparing.facts.max_steps if comparing.facts else None,
+        planned_steps=facts.max_steps,
         pairs=found.ratios if found else (),
         decision=found.decision if found else None,
         reused=known is not None,
-        metric=evaluating.metric if evaluating else comparing.facts.metric if comparing.facts else None,
+        metric=evaluating.metric,
         metric_difference=two - one if one is not None and two is not None else None,
-        metric_note=evaluating.note if evaluating else "",
-        loss_batches=evaluating.loss_batches or None if evaluating else None,
+        metric_note=evaluating.note,
+        loss_batches=evaluating.loss_batches or None,
         learning=comparing.learning,
         requirement=requirement,
         ledger=entry.model_copy(update={"e_value": found.e_value if found else None}) if entry else None,
         warnings=tuple(comparing.warnings),
     )
-    tampered += [comparing.pairs.tampered, evaluating.tampered if evaluating else ""]
+    tampered += [comparing.pairs.tampered, evaluating.tampered]
     found_out = answer_of(document, found, comparing.failure, next(filter(None, tampered), ""))
     if ledger is not None and found_out.ledger is not None:
         entry = answered(ledger, found_out.ledger, found_out.answer)
@@ -453,7 +429,7 @@ def _stopped(number: int, frame: object) -> None:
 
 
 def _measured(comparing: Comparing, name: str, found: Comparison | None, sources: dict[str, str]) -> ComparedSide:
-    each, evaluating = comparing.sides[name], comparing.evaluating
+    each, evaluating = comparing.sides[name], comparing.judge.evaluating
     stats = None if found is None else found.incumbent if name == "baseline" else found.candidate
     times = step_times(found) if found is not None else None
     rate = None
@@ -471,6 +447,6 @@ def _measured(comparing: Comparing, name: str, found: Comparison | None, sources
         samples_per_step=stats.samples_per_step if stats else None,
         step_seconds=times[name == "candidate"] if times else None,
         start_seconds=comparing.start_seconds(name),
-        metric=evaluating.value(name) if evaluating else None,
-        loss=evaluating.loss(name) if evaluating else None,
+        metric=evaluating.value(name),
+        loss=evaluating.loss(name),
     )

@@ -11,11 +11,11 @@ of the baseline train on with the weights held until it has evaluated them (``au
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from autoopt.benchmark.contents import added
@@ -24,8 +24,9 @@ from autoopt.errors import TrialFailed
 from autoopt.records import JsonDict, Objective, Plan, Quality
 from autoopt.records.comparing import Learning
 from autoopt.records.facts import WorkloadFacts
-from autoopt.search.accept.gathering import Asks, Probes
+from autoopt.search.accept.gathering import Probes
 from autoopt.search.accept.trainings import R
+from autoopt.search.compare.arena import Clock
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.strategy import Risk
 from autoopt.trial.remote.launcher import AnyTrial
@@ -38,14 +39,42 @@ _TIMEOUT = 600.0
 """Seconds of one evaluation at the most."""
 
 
+PATIENCE = 60.0
+"""Seconds that an answer is waited for at least, however little of the budget is left."""
+
+
+@dataclass
+class Trials:
+    """The trials of both sides; runners and plans by ``baseline`` and ``candidate``.
+
+    ``folder``: for weights and arrays. ``deadline``: on ``clock``; who does not answer until then has hung, but for
+    :data:`PATIENCE` seconds. ``script``: both sides are scripts.
+    """
+
+    runners: dict[str, TrialRunner]
+    plans: dict[str, Plan]
+    folder: Path
+    clock: Clock
+    deadline: float
+    script: bool = False
+
+    def begin(self, name: str, label: str) -> AbstractContextManager[AnyTrial]:
+        """A process of one side."""
+        return self.runners[name].trial(self.plans[name], label)
+
+    @property
+    def patience(self) -> float:
+        """Seconds that an answer is waited for."""
+        return max(self.deadline - self.clock(), PATIENCE)
+
+
 class Evaluating:
-    """Evaluates weights of both sides.
+    """Evaluates weights of both sides in processes of the baseline.
 
     Args:
-        runners, plans: of both sides; the baseline's are used.
+        trials: of both sides.
         metric: its name, where it is known.
         seconds: that are waited for a script's evaluation.
-        script: the baseline is one.
         evaluates: a function has an evaluation.
         wanted: somebody asks; else nothing is done.
 
@@ -59,18 +88,15 @@ class Evaluating:
 
     def __init__(
         self,
-        runners: dict[str, TrialRunner],
-        plans: dict[str, Plan],
+        trials: Trials,
         *,
         metric: str | None = None,
         seconds: float = 0.0,
-        script: bool = False,
         evaluates: bool = True,
         wanted: bool = True,
     ) -> None:
-        self._wanted = wanted
-        self._runners, self._plans, self._seconds = runners, plans, seconds
-        self._script, self._evaluates = script, evaluates
+        self._trials, self._script, self._seconds = trials, trials.script, seconds
+        self._evaluates, self._wanted = evaluates, wanted
         self._pattern: str | None = None
         self.metric = metric
         self.metrics: dict[str, JsonDict | None] = {}
@@ -78,16 +104,13 @@ class Evaluating:
         self.pinned: str | None = None
         self.tampered = self.note = ""
 
-    def _process(self, label: str) -> AbstractContextManager[AnyTrial]:
-        return self._runners["baseline"].trial(self._plans["baseline"], label)
-
     def pin(self) -> None:
         """A function's evaluation, before the candidate runs; twice, since not every one reads the same again."""
         if self._script or not self._evaluates or not self._wanted:
             return
         digests: set[str | None] = set()
         for _ in range(2):
-            with self._process("pin") as process:
+            with self._trials.begin("baseline", "pin") as process:
                 digests.add(process.call(f"{_TASKS}:pin", timeout=_TIMEOUT)["digest"])
         self.pinned = digests.pop() if len(digests) == 1 else None
 
@@ -134,7 +157,7 @@ class Evaluating:
         """One side's weights in a process of the baseline; what goes wrong there is noted and fails nobody."""
         arguments: JsonDict = {"weights": weights, "seconds": self._seconds, "pattern": self._pattern}
         try:
-            with self._process(f"evaluate-{name}") as process:
+            with self._trials.begin("baseline", f"evaluate-{name}") as process:
                 found = process.call(_HELD, timeout=3 * self._seconds + 60.0, **arguments)
         except TrialFailed as failure:
             found = {"fits": True, "value": None, "losses": [], "why": failure.reason}
@@ -160,9 +183,6 @@ class Evaluating:
         """How many that are."""
         return min((len(self.losses.get(name, [])) for name in ("baseline", "candidate")), default=0)
 
-
-PATIENCE = 60.0
-"""Seconds that an answer is waited for at least, however little of the budget is left."""
 
 LEAST_STEPS, MOST_STEPS = 5, 64
 """Of each of the two stretches: in more, rounding alone may part two trainings."""
@@ -195,47 +215,35 @@ class Judge:
     """Trains both sides and compares what came out.
 
     Args:
-        runners: of baseline and candidate.
-        plans: theirs.
-        folder: for weights.
-        clock: seconds.
+        trials: of both sides.
         seconds: for all trainings, about.
         facts: of the baseline.
         rounding: distinguishes rounding from another training; None leaves what is not identical undecided.
-        script: both are scripts.
         evaluates: their weights are evaluated as well.
-        deadline: on the clock; who does not answer until then has hung, but for :data:`PATIENCE` seconds.
+        again: how far the baseline is known to lie from itself; None: it trains twice for it.
 
     Attributes:
         evaluating: the baseline's evaluation of both sides' weights.
-        again: how far the baseline is known to lie from itself; None: it trains twice for it.
     """
 
     def __init__(
         self,
-        runners: dict[str, TrialRunner],
-        plans: dict[str, Plan],
-        folder: Path,
-        clock: Callable[[], float],
+        trials: Trials,
         seconds: float,
+        facts: WorkloadFacts,
         *,
-        facts: WorkloadFacts | None = None,
         rounding: Rounding | None = None,
-        script: bool = False,
         evaluates: bool = True,
-        deadline: float | None = None,
+        again: float | None = None,
     ) -> None:
-        self._runners, self._plans, self._folder, self._clock = runners, plans, folder, clock
-        self._seconds, self._rounding, self._deadline = seconds, rounding, deadline
-        planned = facts.max_steps if facts is not None else None
+        self.trials, self._seconds, self._rounding, self.again = trials, seconds, rounding, again
         self.evaluating = Evaluating(
-            runners, plans, metric=facts.metric if facts else None, seconds=seconds / 3,
-            script=script, evaluates=facts is None or facts.has_evaluate, wanted=evaluates,
-        )  # fmt: skip
+            trials, metric=facts.metric, seconds=seconds / 3, evaluates=facts.has_evaluate, wanted=evaluates
+        )
+        planned = facts.max_steps
         self._most = max(min(MOST_STEPS, planned // 2 - 1), 1) if planned else MOST_STEPS
         self.steps = min(LEAST_STEPS, self._most)
         self.trained = {"baseline": Trained(), "candidate": Trained()}
-        self.again: float | None = None
 
     def fix_baseline(self) -> None:
         """Pins the baseline before any line of the candidate has run: its evaluation, and its first training.
@@ -261,7 +269,7 @@ class Judge:
         for name in ("candidate", *(("baseline",) if self.again is None else ())):
             self._trained_once(name)
         one, two = self.trained["baseline"], self.trained["candidate"]
-        with self._runners["baseline"].trial(self._plans["baseline"], "judge") as judge:
+        with self.trials.begin("baseline", "judge") as judge:
             learning = self._apart(judge)
             self.again = learning.again
             self.evaluating.candidate(judge, str(one.weights[0]), str(two.weights[0]))
@@ -278,7 +286,7 @@ class Judge:
         self.fix_baseline()
         self._trained_once("candidate")
         one, two = (str(self.trained[name].weights[0]) for name in ("baseline", "candidate"))
-        with self._runners["baseline"].trial(self._plans["baseline"], "judge") as judge:
+        with self.trials.begin("baseline", "judge") as judge:
             self.evaluating.candidate(judge, one, two)
         return self.evaluating.loss("baseline"), self.evaluating.loss("candidate")
 
@@ -294,14 +302,14 @@ class Judge:
 
     def _drawn_alike(self, before: Learning) -> Learning:
         """The level where both sides draw the same random samples; they go on so where it is shown by that."""
-        for runner in self._runners.values():
+        for runner in self.trials.runners.values():
             runner.draw_alike(True)
         for name in ("baseline", "candidate"):
             self._trained_once(name)
-        with self._runners["baseline"].trial(self._plans["baseline"], "judge") as judge:
+        with self.trials.begin("baseline", "judge") as judge:
             found = self._level(self._apart(judge).model_copy(update={"evaluation": before.evaluation}))
         if found.level == "undecided":
-            for runner in self._runners.values():
+            for runner in self.trials.runners.values():
                 runner.draw_alike(False)
             return before
         detail = f"{found.detail}; what is drawn at random for a sample is another draw, and was made the same for this"
@@ -314,45 +322,45 @@ class Judge:
             raise _of(name, failure) from None
 
     def _level(self, learning: Learning) -> Learning:
+        return learning.model_copy(update=self._shown(learning))
+
+    def _shown(self, learning: Learning) -> JsonDict:
+        """The level that distances of weights show, and gradients where these leave it open, with its reason."""
         steps, again, apart = learning.steps, learning.again, learning.apart
         if again is None or apart is None:
-            detail = "its weights do not fit the baseline's model: only trainings to the target could tell"
-            return learning.model_copy(update={"detail": detail})
+            return {"detail": "its weights do not fit the baseline's model: only trainings to the target could tell"}
         if again > SAME:
-            detail = f"the baseline does not repeat itself: {again:.2g} of its way apart after {steps} steps"
-            return learning.model_copy(update={"detail": detail})
+            return {"detail": f"the baseline does not repeat itself: {again:.2g} of its way apart after {steps} steps"}
         if apart <= max(IDENTICAL, 2 * again):
             close = "bit for bit" if apart == 0 else f"{apart:.1g} of the way that training moved them apart"
             detail = f"same weights after {steps} steps from a seed drawn for this comparison ({close})"
-            return learning.model_copy(update={"level": "identical", "detail": detail})
-        text = f"other weights after {steps} steps: {apart:.2g} of the way that training moved them"
+            return {"level": "identical", "detail": detail}
+        detail = f"other weights after {steps} steps: {apart:.2g} of the way that training moved them"
         start = learning.start_apart
-        if start is None or start > SAME or apart > DRIFTED:
-            other = "; it starts from other weights" if start is None or start > SAME else ""
-            return learning.model_copy(update={"detail": text + other})
-        return self._but_for_rounding(learning.model_copy(update={"detail": text}))
-
-    def _but_for_rounding(self, learning: Learning) -> Learning:
-        if self._rounding is None:
-            return learning
+        if start is None or start > SAME:
+            return {"detail": f"{detail}; it starts from other weights"}
+        if apart > DRIFTED or self._rounding is None:
+            return {"detail": detail}
         one = self.trained["baseline"]
         quality = self._rounding.judged([str(path) for path in (one.first, one.middle, one.weights[0])])
-        reported = {"gradient_error": quality.gradient_error, "gradient_bias": quality.gradient_bias}
-        detail = f"{learning.detail}; {quality.detail}"
-        level = "equivalent" if quality.passed else "undecided"
-        return learning.model_copy(update={**reported, "level": level, "detail": detail})
+        return {
+            "level": "equivalent" if quality.passed else "undecided",
+            "detail": f"{detail}; {quality.detail}",
+            "gradient_error": quality.gradient_error,
+            "gradient_bias": quality.gradient_bias,
+        }
 
     def _train(self, name: str) -> None:
-        trained, runner = self.trained[name], self._runners[name]
+        trained, folder, clock = self.trained[name], self.trials.folder, self.trials.clock
         number = len(trained.weights)
-        out = self._folder / f"{name}-{number}.pt"
+        out = folder / f"{name}-{number}.pt"
         losses: list[float | None] = []
         samples: int | None = 0
-        with runner.trial(self._plans[name], f"train-{name}") as process:
+        with self.trials.begin(name, f"train-{name}") as process:
 
             def step(steps: int) -> None:
                 nonlocal samples
-                found = process.call(STEPS, timeout=self._patience(), steps=steps)
+                found = process.call(STEPS, timeout=self.trials.patience, steps=steps)
                 losses.extend(found["losses"])
                 samples = added(samples, found.get("samples"))
 
@@ -362,17 +370,17 @@ class Judge:
 
             ahead = 0
             if not number:
-                trained.first = keep(self._folder / f"{name}-first.pt")
+                trained.first = keep(folder / f"{name}-first.pt")
             if not number and name == "baseline":
                 ahead = min(4, self.steps)
-                began = self._clock()
+                began = clock()
                 step(ahead)
-                each = (self._clock() - began) / ahead
+                each = (clock() - began) / ahead
                 self.steps = int(min(max(self._seconds / 16 / each, self.steps), self._most))
             if self.steps > ahead:
                 step(self.steps - ahead)
             if not number:
-                trained.middle = keep(self._folder / f"{name}-middle.pt")
+                trained.middle = keep(folder / f"{name}-middle.pt")
             step(self.steps)
             keep(out)
         if not losses:
@@ -381,10 +389,6 @@ class Judge:
             raise TrialFailed("not_finite", "a loss is not finite")
         trained.weights.append(out)
         trained.samples.append(samples)
-
-    def _patience(self) -> float:
-        left = math.inf if self._deadline is None else self._deadline - self._clock()
-        return max(min(left, 20 * self._seconds), PATIENCE)
 
     @property
     def samples_per_step(self) -> float | None:
@@ -401,9 +405,7 @@ class Rounding:
     """Probes both sides at the baseline's weights.
 
     Args:
-        runners: of baseline and candidate.
-        plans: theirs.
-        folder: for the probes' arrays.
+        trials: of both sides.
         facts: of the baseline.
         objective: how far a metric may lie off.
         epsilon: rounding of the baseline's arithmetic.
@@ -411,18 +413,15 @@ class Rounding:
     """
 
     def __init__(
-        self,
-        runners: dict[str, Asks],
-        plans: dict[str, Plan],
-        folder: Path,
-        facts: WorkloadFacts,
-        objective: Objective,
-        *,
-        epsilon: float,
-        seconds: float,
+        self, trials: Trials, facts: WorkloadFacts, objective: Objective, *, epsilon: float, seconds: float
     ) -> None:
-        self._probes = {name: Probes(runner, self, folder, seconds) for name, runner in runners.items()}
-        self._plans, self._facts, self._objective, self._epsilon = plans, facts, objective, epsilon
+        one, two = (Probes(trials.runners[name], self, trials.folder, seconds) for name in ("baseline", "candidate"))
+        self._baseline, plans = one, trials.plans
+        # the class is of a strategy's change; what two sides differ by is not known, and gradients tell
+        self._quality = partial(
+            one.quality, Risk.NUMERIC, plans["baseline"], plans["candidate"], facts, objective,
+            epsilon=epsilon, other_side=two,
+        )  # fmt: skip
 
     def step(self, kind: str, key: JsonDict, measure: Callable[[], R], model: type[R]) -> R:
         """Nothing is remembered from one comparison to the next."""
@@ -430,9 +429,5 @@ class Rounding:
 
     def judged(self, weights: list[str]) -> Quality:
         """The quality that the probes of both sides tell, at these files of weights, start to end of a training."""
-        self._probes["baseline"].weights = tuple(weights)
-        # the class is of a strategy's change; what two sides differ by is not known, and gradients tell
-        return self._probes["baseline"].quality(
-            Risk.NUMERIC, self._plans["baseline"], self._plans["candidate"], self._facts, self._objective,
-            epsilon=self._epsilon, other_side=self._probes["candidate"],
-        )  # fmt: skip
+        self._baseline.weights = tuple(weights)
+        return self._quality()

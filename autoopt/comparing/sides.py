@@ -145,30 +145,37 @@ def _interpreter(python: str) -> str:
 
 
 def _found(given: str, workload: Build | Script | None, stack: contextlib.ExitStack) -> Side:
-    here = Path.cwd()
     if given == TODAY:
-        return _today(given, _wanted(workload, given), here)
+        return _today(given, workload)
     if _is_run(given):
-        return _of_run(given, _today(given, _wanted(workload, given), here))
+        return _of_run(given, _today(given, workload))
     if given.endswith(".json"):
-        return replace(_today(given, _wanted(workload, given), here), kind="plan", plan=read_plan(Path(given)))
+        return replace(_today(given, workload), kind="plan", plan=read_plan(Path(given)))
     if given.endswith((".diff", ".patch")):
-        return _patched(_today(given, _wanted(workload, given), here), text_of(Path(given)))
-    if isinstance(read_workload(given), Script):
-        return _today(given, read_workload(given), here)
+        return _patched(_today(given, workload), text_of(Path(given)))
+    own = read_workload(given)
+    if isinstance(own, Script):
+        return _today(given, own)
     commit = commit_of(given)
     if commit is not None:
+        today = _today(given, workload)
         root, folder = stack.enter_context(worktree(commit))
-        return _revision(given, commit, _wanted(workload, given), root, folder)
+        return _revision(given, commit, today.workload, root, folder)
     if ":" in given:
-        return _today(given, Build(given), here)
+        return _today(given, Build(given))
     raise UsageError(f"{given!r} is no side of a comparison", hint=f"name {FORMS}")
 
 
-def _today(given: str, workload: Build | Script, here: Path) -> Side:
+def _today(given: str, workload: Build | Script | None) -> Side:
+    """The files of a workload as they are."""
+    if workload is None:
+        raise UsageError(
+            f"{given} needs the workload that it is of",
+            hint=f"such as autoopt compare my_module:build --baseline {given} ..., or ... -- python train.py",
+        )
     if isinstance(workload, Script):
-        return Side(given, "script", workload, here)
-    return Side(given, "build", workload, here, search_path())
+        return Side(given, "script", workload, Path.cwd())
+    return Side(given, "build", workload, Path.cwd(), search_path())
 
 
 def _is_run(given: str) -> bool:
@@ -202,15 +209,6 @@ def text_of(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read {path}: {error}") from None
-
-
-def _wanted(workload: Build | Script | None, given: str) -> Build | Script:
-    if workload is None:
-        raise UsageError(
-            f"{given} needs the workload that it is of",
-            hint=f"such as autoopt compare my_module:build --baseline {given} ..., or ... -- python train.py",
-        )
-    return workload
 
 
 def _revision(given: str, commit: str, workload: Build | Script, root: Path, folder: Path) -> Side:

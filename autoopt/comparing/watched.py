@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from autoopt.benchmark.cputime import cpu_times, foreign_seconds
-from autoopt.errors import TrialFailed
 from autoopt.records import Plan
 from autoopt.records.messages import Block, Startup
 from autoopt.search.compare.arena import Clock
@@ -263,11 +262,7 @@ class WatchedScriptArm(ScriptArm, WatchedArm):
         super()._again()
 
     def block(self, seconds: float, min_steps: int, ramp_seconds: float, cycle: int = 1) -> Block:
-        while True:
-            try:
-                return WatchedArm.block(self, seconds, min_steps, ramp_seconds, cycle)
-            except TrialFailed as failure:
-                if not self._may_run_again(failure):
-                    raise
-            self._again()
-            self.run, self.aligned = self.run + 1, False
+        return self._unended(lambda: WatchedArm.block(self, seconds, min_steps, ramp_seconds, cycle))
+
+    def _go_on(self) -> None:
+        self.run, self.aligned = self.run + 1, False

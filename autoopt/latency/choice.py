@@ -6,6 +6,9 @@ import importlib.util
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from autoopt.latency.options import Serve
 from autoopt.latency.serving.variants import Variant
 from autoopt.records import Estimate, JsonDict
@@ -92,36 +95,28 @@ def within(estimate: Estimate | None, limit: float | None) -> Holds | None:
 
 def marked(variants: Sequence[Served]) -> tuple[Served, ...]:
     """Marks the front (no other is as good on all three axes and better on one) and its knee, of what is verified."""
-    points = [
-        (v.p95.value, v.cost_seconds, max(v.drop.value, 0.0))
-        if v.p95 and v.cost_seconds is not None and v.drop
-        else None
-        for v in variants
-    ]
-    front = [
-        i for i, p in enumerate(points)
-        if p is not None
-        and not any(q is not None and q != p and all(a <= b for a, b in zip(q, p, strict=True)) for q in points)
-    ]  # fmt: skip
-    bend = knee([points[i] for i in front])  # type: ignore[misc]
-    place = front[bend] if bend is not None else None
-    return tuple(
-        variant.model_copy(update={"front": i in front, "knee": i == place}) for i, variant in enumerate(variants)
-    )
+    points = {
+        variant.name: np.array([variant.p95.value, variant.cost_seconds, max(variant.drop.value, 0.0)])
+        for variant in variants
+        if variant.p95 and variant.cost_seconds is not None and variant.drop
+    }
+    front = {
+        name: point
+        for name, point in points.items()
+        if not any((other <= point).all() and (other < point).any() for other in points.values())
+    }
+    bend = knee(front)
+    return tuple(v.model_copy(update={"front": v.name in front, "knee": v.name == bend}) for v in variants)
 
 
-def knee(points: Sequence[tuple[float, float, float]]) -> int | None:
+def knee(front: dict[str, NDArray[np.float64]]) -> str | None:
     """The point nearest to the best of every axis, each scaled from 0 to 1; None for fewer than three points."""
-    if len(points) < 3:
+    if len(front) < 3:
         return None
-    lows = [min(axis) for axis in zip(*points, strict=True)]
-    spans = [max(axis) - min(axis) for axis in zip(*points, strict=True)]
-
-    def distance(point: tuple[float, float, float]) -> float:
-        scaled: list[float] = [(v - low) / span for v, low, span in zip(point, lows, spans, strict=True) if span > 0]
-        return sum((each * each for each in scaled), 0.0)
-
-    return min(range(len(points)), key=lambda i: distance(points[i]))
+    points = np.array([*front.values()])
+    spans = np.ptp(points, axis=0)
+    scaled = (points - points.min(axis=0)) / np.where(spans > 0, spans, 1.0)
+    return [*front][int(np.square(scaled).sum(axis=1).argmin())]
 
 
 def chosen(found: Latency) -> Latency:
@@ -130,29 +125,20 @@ def chosen(found: Latency) -> Latency:
     Of those whose P95 and quality hold, the cheapest; without a limit the one with the lowest P95 whose quality holds.
     """
     measured = [variant for variant in found.variants if variant.p95 is not None]
-    if not measured:
+    fitting = [variant for variant in measured if variant.keeps == "yes" and variant.fits in ("yes", None)]
+    if not fitting:
         return found.model_copy(
-            update={
-                "reason": "nothing was measured in three fresh processes: a larger --budget",
-                "holds": _unheld(found),
-            }
+            update={"chosen": None, "holds": _unheld(found, measured), "reason": _why_not(found, measured)}
         )
-    keeps = [variant for variant in measured if variant.keeps == "yes"]
-    fitting = [variant for variant in keeps if variant.fits in ("yes", None)]
-    if fitting:
-        best = min(fitting, key=lambda v: (v.cost_seconds or 0.0) if found.limit_seconds else v.p95.value)  # type: ignore[union-attr]
-        holds: Holds | None = None if found.limit_seconds is None else "yes"
-        return found.model_copy(update={"chosen": best.name, "holds": holds, "reason": _why(found, best, len(fitting))})
-    order = {"yes": 0, None: 0, "undecided": 1, "no": 2}
-    near = min(measured, key=lambda v: (order[v.fits] + order[v.keeps], v.p95.value if v.p95 else 0.0))
-    return found.model_copy(update={"chosen": None, "holds": _unheld(found), "reason": _why_not(found, near)})
+    best = min(fitting, key=lambda v: (v.cost_seconds or 0.0) if found.limit_seconds else v.p95.value)  # type: ignore[union-attr]
+    holds: Holds | None = None if found.limit_seconds is None else "yes"
+    return found.model_copy(update={"chosen": best.name, "holds": holds, "reason": _why(found, best, len(fitting))})
 
 
-def _unheld(found: Latency) -> Holds | None:
+def _unheld(found: Latency, measured: Sequence[Served]) -> Holds | None:
     if found.limit_seconds is None:
         return None
-    tried = [v for v in found.variants if v.p95 is not None]
-    return "no" if tried and all("no" in (v.fits, v.keeps) for v in tried) else "undecided"
+    return "no" if measured and all("no" in (v.fits, v.keeps) for v in measured) else "undecided"
 
 
 def _why(found: Latency, best: Served, count: int) -> str:
@@ -167,8 +153,12 @@ def _why(found: Latency, best: Served, count: int) -> str:
     return text
 
 
-def _why_not(found: Latency, near: Served) -> str:
+def _why_not(found: Latency, measured: Sequence[Served]) -> str:
+    if not measured:
+        return "nothing was measured in three fresh processes: a larger --budget"
+    order = {"yes": 0, None: 0, "undecided": 1, "no": 2}
     parts = []
+    near = min(measured, key=lambda v: (order[v.fits] + order[v.keeps], v.p95.value if v.p95 else 0.0))
     if near.fits in ("no", "undecided"):
         parts.append(f"its P95 is {shown(near.p95)}")
     if near.keeps in ("no", "undecided"):

@@ -22,6 +22,7 @@ from autoopt.records import Change, Estimate, JsonDict, Plan
 from autoopt.records.latency import ColdStart, Judged, Load
 from autoopt.records.messages import Block, Startup
 from autoopt.search.compare.arm import TrialArm
+from autoopt.search.compare.comparison import most
 from autoopt.search.compare.sequential_test import as_estimate
 from autoopt.search.compare.statistics import MIN_BLOCKS, BetweenProcess, Level, TwoLevel
 from autoopt.search.trial_runner import TrialRunner
@@ -93,8 +94,7 @@ class ServingArm(TrialArm):
 
     @property
     def peak_memory_bytes(self) -> int | None:
-        peaks = (block.peak_host_memory_bytes for block in chain.from_iterable(self.blocks.values()))
-        return max(filter(None, peaks), default=None)
+        return most(block.peak_host_memory_bytes for block in chain.from_iterable(self.blocks.values()))
 
     @property
     def complete(self) -> bool:
@@ -153,7 +153,7 @@ class Servers:
             with self.runner.trial(Plan(), f"make-{variant.artefact}") as process:
                 made = process.call(
                     f"{TASKS}make", timeout=timeout, variant=variant.document(), weights=self.weights_of(variant),
-                    folder=str(self.artefact(variant)), seed=self.runner.base.seed,
+                    folder=str(self.artefact(variant)),
                 )  # fmt: skip
             self._prepared[variant.artefact] = made["seconds"]
         return self._prepared.get(variant.artefact)

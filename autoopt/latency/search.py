@@ -27,7 +27,7 @@ from autoopt.running.baseline_spec import baseline_spec, registry_of
 from autoopt.running.document import now
 from autoopt.script.command import Build
 from autoopt.search.compare.arena import LiveArm, Source
-from autoopt.search.compare.comparison import Comparison, Rule
+from autoopt.search.compare.comparison import Comparison, Rule, most
 from autoopt.search.compare.contest import Contest
 from autoopt.search.compare.statistics import MIN_BLOCKS
 from autoopt.search.trial_runner import TrialRunner
@@ -372,14 +372,13 @@ class Search:
             one.note(f"{len(arms)} fresh processes, {FEWEST} are needed: a larger --budget")
         loads = self._loads(arms)
         price, cost = self.options.price, 1000.0 / max(load.throughput for load in loads)
-        peaks = (one.served.peak_memory_bytes, *(arm.peak_memory_bytes for arm in arms))
         return one.served.model_copy(
             update={
                 "status": "measured" if p95 is not None else "screened",
                 "p95": p95,
                 "ratio": over_processes([against(one.tail, arm.tail) for one, arm in pairs]),
                 "loads": loads,
-                "peak_memory_bytes": max(filter(None, peaks), default=None),
+                "peak_memory_bytes": most([one.served.peak_memory_bytes, *(arm.peak_memory_bytes for arm in arms)]),
                 "cost_seconds": cost,
                 "cost": price * cost / 3600 if price is not None else None,
                 "fits": within(p95, self.serve.limit_seconds),

@@ -119,7 +119,7 @@ def requests_of(
         ) from None
 
 
-def make(live: TrialContext, variant: JsonDict, weights: str, folder: str, seed: int) -> JsonDict:
+def make(live: TrialContext, variant: JsonDict, weights: str, folder: str) -> JsonDict:
     """Makes a variant's artefact: ``seconds``."""
     wanted = Variant(**variant)
     model = users_model(live, wanted.model, weights)
@@ -276,7 +276,7 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
         found: Any = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # whatever a damaged file makes torch raise
         raise DocumentError(
-            f"cannot read the checkpoint {path}: {_reason(error, path)}",
+            f"cannot read the checkpoint {path}: {_reason(error)}",
             hint="save it with torch.save(model.state_dict(), path)",
         ) from None
     for place in PLACES:
@@ -288,7 +288,7 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
     raise DocumentError(f"{path} holds no weights", hint="save it with torch.save(model.state_dict(), path)")
 
 
-def _reason(error: Exception, path: Path) -> str:
+def _reason(error: Exception) -> str:
     """Why torch does not read a file, in words; its own speak of its options, or are a byte."""
     if isinstance(error, OSError):
         return error.strerror or type(error).__name__

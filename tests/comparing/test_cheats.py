@@ -15,7 +15,7 @@ from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.comparing.answer import changed_sources, unbelieved
-from autoopt.comparing.learning import DRIFTED, IDENTICAL, SAME, Judge, Rounding
+from autoopt.comparing.learning import DRIFTED, IDENTICAL, SAME, Judge, Rounding, Trials
 from autoopt.comparing.watched import Pairs
 from autoopt.errors import TrialFailed
 from autoopt.records import Estimate, JsonDict, Objective, Plan
@@ -142,8 +142,9 @@ def judged(tmp_path: Path, name: str, extra: str = "", both: str = "") -> Judge:
         metric="accuracy", mode="max", target=0.9, target_source="user", tolerance=0.005, min_gain=0.0
     )
     facts = fake_facts(Behaviour())
-    rounding = Rounding(dict(runners), plans, tmp_path, facts, objective, epsilon=2.0**-23, seconds=1.0)
-    return Judge(runners, plans, tmp_path, lambda: float(next(clock)), 80.0, rounding=rounding)  # type: ignore[arg-type]
+    trials = Trials(runners, plans, tmp_path, lambda: float(next(clock)), 100.0)  # type: ignore[arg-type]
+    rounding = Rounding(trials, facts, objective, epsilon=2.0**-23, seconds=1.0)
+    return Judge(trials, 80.0, facts.model_copy(update={"has_evaluate": True}), rounding=rounding)
 
 
 def test_the_same_training_has_the_same_weights(tmp_path: Path) -> None:
@@ -233,7 +234,7 @@ def build():
 def test_a_candidate_that_hangs_or_shows_no_loss_failed(tmp_path: Path) -> None:
     for kind, told in (("timeout", "no answer in 120 s"), ("error", "no loss was captured")):
         judge = judged(tmp_path, kind)
-        judge._runners["candidate"] = Ending(kind, told)  # type: ignore[assignment]
+        judge.trials.runners["candidate"] = Ending(kind, told)  # type: ignore[assignment]
         with pytest.raises(TrialFailed, match=told) as failed:
             judge.learning()
         assert (failed.value.kind, failed.value.where) == (kind, "candidate")
@@ -263,7 +264,7 @@ def test_files_of_both_sides_are_pinned(name: str) -> None:
 
 def test_the_baseline_is_pinned_before_the_candidate_runs(tmp_path: Path) -> None:
     judge = judged(tmp_path, "order")
-    judge._runners["candidate"] = Ending("error", "")  # type: ignore[assignment]
+    judge.trials.runners["candidate"] = Ending("error", "")  # type: ignore[assignment]
     judge.fix_baseline()
     assert judge.evaluating.pinned is not None
     assert judge.trained["baseline"].weights

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from autoopt.comparing.compare import Comparing, _spec, compare_sides
-from autoopt.comparing.learning import IDENTICAL, Evaluating, Judge
+from autoopt.comparing.learning import IDENTICAL, Evaluating, Judge, Trials
 from autoopt.comparing.sides import Side, side
 from autoopt.comparing.watched import Pairs, WatchedScriptArm
 from autoopt.errors import TrialFailed
@@ -23,6 +23,7 @@ from autoopt.records.comparing import Compared, Learning, Requirement
 from autoopt.registry import Registry, load_strategies
 from autoopt.script.command import parse
 from autoopt.search.trial_runner import TrialRunner
+from autoopt.testing.fakes import Behaviour, fake_facts
 from autoopt.trial.parent import Launcher
 from tests.script.conftest import SCRIPTS
 
@@ -86,8 +87,12 @@ def runner(each: Side, launcher: Launcher, logs: Path, seed: int = 4711) -> Tria
 
 
 def judge_of(runners: dict[str, TrialRunner], tmp_path: Path) -> Judge:
-    plans = {"baseline": Plan(), "candidate": Plan()}
-    return Judge(runners, plans, tmp_path, time.monotonic, 4.0, script=True)
+    return Judge(trials_of(runners, tmp_path), 4.0, fake_facts(Behaviour()))
+
+
+def trials_of(runners: dict[str, TrialRunner], tmp_path: Path) -> Trials:
+    plans = dict.fromkeys(("baseline", "candidate"), Plan())
+    return Trials(runners, plans, tmp_path, time.monotonic, time.monotonic() + 80.0, script=True)
 
 
 def learning(old: str, new: str, launcher: Launcher, tmp_path: Path) -> Learning:
@@ -158,7 +163,7 @@ def test_what_a_scripts_evaluation_reads_is_pinned(
     with side(".", SCRIPT) as today:
         runners = {"baseline": runner(today, launcher, tmp_path / "logs")}
         runners["baseline"].watched()
-        evaluating = Evaluating(runners, {"baseline": Plan()}, seconds=60.0, script=True)
+        evaluating = Evaluating(trials_of(runners, tmp_path), seconds=60.0)
         evaluating.baseline(str(weights))
         assert evaluating.pinned is not None
         assert evaluating.metric == "val acc"
@@ -261,7 +266,10 @@ def test_a_script_before_and_after_a_patch(scripts: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_a_plan_that_rounds_is_equivalent(scripts: Path, launcher: Launcher, tmp_path: Path) -> None:
+def test_a_plan_that_rounds_is_equivalent(
+    scripts: Path, launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("autoopt.comparing.compare.secrets.randbelow", lambda most: 4711)
     Path("plan.json").write_text(
         '{"schema_version": 1, "changes": [{"strategy": "amp", "setting": {"dtype": "bfloat16"}}]}'
     )
@@ -269,12 +277,12 @@ def test_a_plan_that_rounds_is_equivalent(scripts: Path, launcher: Launcher, tmp
     with side(".", SCRIPT) as today, side("plan.json", SCRIPT) as planned:
         sides = {"baseline": today, "candidate": planned}
         comparing = Comparing(
-            sides, options, load_strategies([]), launcher, tmp_path, 4711, None, None, time.monotonic, print
+            sides, options, load_strategies([]), launcher, tmp_path, time.monotonic() + 20.0, say=print
         )
-        facts = comparing._describe()
+        comparing._describe()
         with comparing._first_run("candidate"):
             pass
-        found = comparing._judge(facts).learning()
+        found = comparing._judge().learning()
     assert found.apart is not None
     assert found.apart > IDENTICAL
     assert found.level == "equivalent", found.detail

@@ -168,7 +168,7 @@ def test_a_comparison_that_is_ended_takes_its_checkouts_out_again(
         found.append(git("worktree", "list").count("\n"))
         return 7
 
-    def cancelled(self: Comparing, deadline: float) -> None:
+    def cancelled(self: Comparing) -> None:
         assert {runner.base.seed for runner in self.runners.values()} == {7}
         os.kill(os.getpid(), signal.SIGTERM)
 

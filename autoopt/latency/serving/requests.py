@@ -9,6 +9,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from typing import Any
 
 import torch
@@ -169,7 +170,7 @@ class Batcher:
 
     def __init__(self, ask: Ask, most: int, wait: float = WAIT_SECONDS) -> None:
         self._ask, self._most, self._wait = ask, most, wait
-        self._waiting: queue.Queue[tuple[Request, list[Any], threading.Event] | None] = queue.Queue()
+        self._waiting: queue.Queue[tuple[Request, Future[Any]] | None] = queue.Queue()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Batcher:
@@ -181,13 +182,9 @@ class Batcher:
         self._thread.join()
 
     def ask(self, request: Request) -> Any:
-        answered: list[Any] = []
-        event = threading.Event()
-        self._waiting.put((request, answered, event))
-        event.wait()
-        if isinstance(answered[0], BaseException):
-            raise answered[0]
-        return answered[0]
+        answer: Future[Any] = Future()
+        self._waiting.put((request, answer))
+        return answer.result()
 
     def _run(self) -> None:
         while (first := self._waiting.get()) is not None:
@@ -205,14 +202,15 @@ class Batcher:
             if over:
                 return
 
-    def _answer(self, group: list[tuple[Request, list[Any], threading.Event]]) -> None:
+    def _answer(self, group: list[tuple[Request, Future[Any]]]) -> None:
         try:
-            answers = together(self._ask, [request for request, _, _ in group])
+            answers = together(self._ask, [request for request, _ in group])
         except BaseException as error:
-            answers = [error] * len(group)
-        for answer, (_, answered, event) in zip(answers, group, strict=True):
-            answered.append(answer)
-            event.set()
+            for _, waiting in group:
+                waiting.set_exception(error)
+            return
+        for (_, waiting), answer in zip(group, answers, strict=True):
+            waiting.set_result(answer)
 
 
 def together(ask: Ask, requests: list[Request]) -> list[Any]:

@@ -19,7 +19,6 @@ from torch import nn
 
 from .requests import mapped, tensors_of
 
-PRECISIONS = ("as_is", "bfloat16", "float16", "int8_dynamic", "int8_weight_only", "int8_static")
 HALVES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 ONNX, PACKAGE, ANSWER = "model.onnx", "model.pt2", "answer.json"
 
@@ -30,7 +29,8 @@ class Variant:
 
     Args:
         engine: what runs it.
-        precision: of its weights, and of its products.
+        precision: of its weights, and of its products: ``as_is``, ``bfloat16``, ``float16``, ``int8_dynamic``,
+            ``int8_weight_only`` or ``int8_static``.
         channels_last: layout of convolutions.
         threads: within an operator; None: as torch has it.
         batching: requests that are answered together at most, where several wait; 1: each alone.

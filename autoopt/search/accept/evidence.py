@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from autoopt.records import Environment, Estimate, Quality, Record, RunParts, Verdict
 from autoopt.records.messages import TrainingRun
-from autoopt.search.compare.comparison import LossPath, Side, SideFailure
+from autoopt.search.compare.comparison import LossPath, Side, SideFailure, most
 from autoopt.setup import Setup
 from autoopt.strategy import Risk
 
@@ -189,13 +189,9 @@ def lost_margin(before: Side, after: Side, limit: int | None, trained: tuple[Tra
         trained: trainings of the candidate.
     """
     retries = after.allocation_retries if not before.allocation_retries else 0
-    peak = _most([after.peak_memory_bytes, *(run.peak_memory_bytes for run in trained)])
-    held = _most([after.allocated_memory_bytes, *(run.allocated_memory_bytes for run in trained)])
+    peak = most([after.peak_memory_bytes, *(run.peak_memory_bytes for run in trained)])
+    held = most([after.allocated_memory_bytes, *(run.allocated_memory_bytes for run in trained)])
     one, other = (peak, before.peak_memory_bytes) if held is None else (held, before.allocated_memory_bytes)
     if one is not None and other is not None and one <= other:
         peak = held = None  # no worse than it was
     return near_limit(peak, limit, retries, held)
-
-
-def _most(values: Iterable[int | None]) -> int | None:
-    return max((value for value in values if value is not None), default=None)

@@ -113,16 +113,13 @@ class Probes:
         """
 
         def asked(gradients: int) -> Quality:
+            both = self.pair(
+                incumbent, candidate, facts, until=until, gradients=gradients, at_any_weights=at_any_weights,
+                other_side=other_side,
+            )  # fmt: skip
             return level_of(
-                risk,
-                *self.pair(
-                    incumbent, candidate, facts, until=until, gradients=gradients, at_any_weights=at_any_weights,
-                    other_side=other_side,
-                ),
-                objective,
-                deterministic=facts.dataset.deterministic,
-                epsilon=epsilon,
-                planned_steps=facts.max_steps,
+                risk, *both, objective,
+                deterministic=facts.dataset.deterministic, epsilon=epsilon, planned_steps=facts.max_steps,
             )  # fmt: skip
 
         try:

@@ -119,6 +119,8 @@ class Arena:
         self._round = 0
         self.pressed = False
         self.startup_seconds = 0.0
+        for seat in self.seats:  # what an earlier arena left of its process
+            seat.arm, seat.startup, seat.blocks = None, None, 0
 
     @property
     def freezing(self) -> bool:

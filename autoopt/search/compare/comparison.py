@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
@@ -140,8 +140,9 @@ def percentiles(seconds: list[float]) -> Percentiles | None:
     return Percentiles(p50=p50, p95=p95, p99=p99)
 
 
-def _most(old: int | None, new: int | None) -> int | None:
-    return max((value for value in (old, new) if value is not None), default=None)
+def most(values: Iterable[int | None]) -> int | None:
+    """The largest that is known; None where none is."""
+    return max((value for value in values if value is not None), default=None)
 
 
 def _per(counts: Sequence[float | None], unit: float) -> float | None:
@@ -196,10 +197,6 @@ class SideStatistics:
         counts = [block.samples for block in blocks]
         samples = sum(count for count in counts if count) if all(counts) else 0
         stages = {name for block in blocks for name in block.stage_seconds}
-        device, held, host = None, None, None
-        for block in blocks:
-            device, host = _most(device, block.peak_memory_bytes), _most(host, block.peak_host_memory_bytes)
-            held = _most(held, block.allocated_memory_bytes)
         return Side(
             plan=self.plan,
             samples_per_second=samples / seconds if samples else None,
@@ -207,16 +204,14 @@ class SideStatistics:
             steps_per_second=steps / seconds if steps else None,
             step_seconds=percentiles([s for block in blocks for s in block.step_seconds]),
             block_step_seconds=tuple(block.seconds / max(block.steps, 1) for block in blocks),
-            stage_seconds={n: sum(b.stage_seconds.get(n, 0.0) for b in blocks) / steps for n in sorted(stages)}
-            if steps
-            else {},
+            stage_seconds={n: sum(b.stage_seconds.get(n, 0.0) for b in blocks) / (steps or 1) for n in sorted(stages)},
             startup=self.startups[0] if self.startups else None,
             fixed_seconds=tuple(self.fixed_seconds),
             losses=self._path(0),
             losses_again=self._path(1),
-            peak_memory_bytes=device,
-            allocated_memory_bytes=held,
-            peak_host_memory_bytes=host,
+            peak_memory_bytes=most(block.peak_memory_bytes for block in blocks),
+            allocated_memory_bytes=most(block.allocated_memory_bytes for block in blocks),
+            peak_host_memory_bytes=most(block.peak_host_memory_bytes for block in blocks),
             allocation_retries=sum(block.allocation_retries for block in blocks),
             recompilations=sum(block.recompilations for block in blocks),
             page_faults=_per([block.page_faults for block in blocks], steps),

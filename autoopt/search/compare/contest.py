@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, repeat
 from math import inf
 from typing import TypeVar
@@ -19,15 +20,7 @@ import numpy as np
 from autoopt.errors import TrialFailed
 from autoopt.records import Estimate, Noise, Plan, Record
 from autoopt.records.account import Row
-from autoopt.search.compare.arena import (
-    SIDES,
-    Arena,
-    Clock,
-    LiveArm,
-    Seat,
-    SeatFailedError,
-    Source,
-)
+from autoopt.search.compare.arena import SIDES, Arena, Clock, LiveArm, Seat, SeatFailedError, Source
 from autoopt.search.compare.arm import Start
 from autoopt.search.compare.comparison import (
     Comparison,
@@ -76,14 +69,12 @@ def within(noise: Noise) -> Noise:
     return noise.model_copy(update={"process_sd": SWITCHED_SD, "process_dof": 2.0})
 
 
-@dataclass(eq=False)
-class _Rival:
+@dataclass(eq=False, kw_only=True)
+class _Rival(Seat):
     """One of the plans that the shared plan is compared with, over all generations."""
 
-    side: SideStatistics
     test: SequentialTest
     rounds: Rounds = field(init=False)
-    seat: Seat = field(init=False)
     decided: tuple[Decision, str] | None = None
     failure: SideFailure | None = None
     lost: bool = False
@@ -96,9 +87,10 @@ class _Rival:
     def waits(self) -> bool:
         return self.decided is None and not self.lost
 
-    def fails(self, side: SideName, error: TrialFailed, more: str = "") -> None:
+    def fails(self, side: SideName, error: TrialFailed) -> None:
         self.failure = SideFailure.of(side, error)
-        self.decided = Decision.FAILED, self.failure.reason + more
+        whose = " (the incumbent, not the candidate)" if side == "incumbent" else ""
+        self.decided = Decision.FAILED, self.failure.reason + whose
 
 
 class Contest:
@@ -150,12 +142,12 @@ class Contest:
         self._deadline, self._began, self._most_rounds = deadline, clock(), most_rounds
         self._on_progress, self._on_generation, self._keep_live = on_progress, on_generation, keep_live
         self._role: SideName = role
-        self._opposite: SideName = SIDES[1 - SIDES.index(role)]
+        opposite: SideName = SIDES[1 - SIDES.index(role)]
         self._shared = Seat(role, SideStatistics(shared))
         if source.switched is not None:
             noise = within(noise or Noise())
         self.rivals = [
-            _Rival(SideStatistics(plan), SequentialTest(rule, noise, pairs))
+            _Rival(opposite, SideStatistics(plan), test=SequentialTest(rule, noise, pairs))
             for plan, pairs in zip(others, chain(earlier, repeat(())), strict=False)
         ]
         self._mode: Mode = "interleaved" if source.switched is None else SWITCHED
@@ -205,10 +197,8 @@ class Contest:
         began = self._clock()
         for rival in waiting:
             rival.rounds = Rounds(self._rule.foreign_share)
-            rival.seat = Seat(self._opposite, rival.side)
-        self._shared = Seat(self._role, self._shared.side)
         source, self._source = self._source, Source(self._source.start, None, self._source.switched)
-        arena = Arena(source, [self._shared, *(rival.seat for rival in waiting)], self._rule, self._clock, self._rng)
+        arena = Arena(source, [self._shared, *waiting], self._rule, self._clock, self._rng)
         try:
             if self._mode == "alternating":
                 self._alternate(arena, waiting[0])
@@ -224,27 +214,24 @@ class Contest:
     def _open(self, arena: Arena, waiting: Sequence[_Rival]) -> None:
         left = min(self._left(rival) for rival in waiting)
         most = max(min(self._rule.warm_up_seconds, left / (2 * (len(waiting) + 1))), _LEAST_WARM_UP)
-        seats = {id(rival.seat): rival for rival in waiting}
         for seat in arena.drawn():
-            rival = seats.get(id(seat))
-            if any(each.waits for each in waiting) and (rival is None or rival.waits):
-                self._guarded(arena, rival, lambda seat=seat: arena.open(seat, most))  # type: ignore[misc]
+            if any(each.waits for each in waiting) and (not isinstance(seat, _Rival) or seat.waits):
+                self._guarded(arena, seat, partial(arena.open, seat, most))
         if len(self.rivals) > 1 and not arena.freezing:
             raise _NoRoomError
         if not arena.freezing and self._mode == "interleaved":
             self._mode = "unfrozen"
         for rival in waiting:
-            if rival.waits and self._shared.startup is not None and rival.seat.startup is not None:
-                incumbent, candidate = self._in_order(self._shared.startup, rival.seat.startup)
+            if rival.waits and self._shared.startup is not None and rival.startup is not None:
+                incumbent, candidate = self._in_order(self._shared.startup, rival.startup)
                 usual, bad = (LossPath.of(each.losses, each.first_step).not_finite for each in (incumbent, candidate))
                 if bad is not None and (usual is None or usual > bad):
                     rival.fails("candidate", TrialFailed("not_finite", f"the loss of step {bad}", where="training"))
 
-    def _guarded(self, arena: Arena, rival: _Rival | None, action: Callable[[], object]) -> bool:
-        """Does something to a process. Returns whether it went well; what failed is put down to its plan.
+    def _guarded(self, arena: Arena, seat: Seat, action: Callable[[], object]) -> bool:
+        """Does something to a seat's process. Returns whether it went well; what failed is put down to its plan.
 
-        Args:
-            rival: whose process it is; None: the shared plan's, whose failure is that of all that wait.
+        A failure of the shared plan is that of all that wait.
 
         Raises:
             _NoRoomError: it may have failed since they are too many for the memory.
@@ -256,15 +243,11 @@ class Contest:
             if failed.for_want_of_room:  # alone it may fit: then it is seen whose fault it is
                 self.for_want_of_room = True
                 raise _NoRoomError from failed
-            if self._mode == SWITCHED:  # a process of its own shows what it is
-                for each in self.rivals if rival is None else [rival]:
-                    each.lost = each.lost or each.waits
-            else:
-                label = self._role if rival is None else self._opposite
-                whose = " (the incumbent, not the candidate)" if label == "incumbent" else ""
-                for each in self.rivals if rival is None else [rival]:
-                    if each.waits:
-                        each.fails(label, failed.error, whose)
+            for each in [seat] if isinstance(seat, _Rival) else self.rivals:
+                if each.waits and self._mode == SWITCHED:  # a process of its own shows what it is
+                    each.lost = True
+                elif each.waits:
+                    each.fails(seat.label, failed.error)
             arena.end(failed.seat)  # what hangs would train next to the others
             return False
 
@@ -279,10 +262,8 @@ class Contest:
     def _round(self, arena: Arena, running: Sequence[_Rival]) -> bool:
         """A block of each. False where the shared plan's process is lost, and with it this generation."""
         found: dict[int, list[Row]] = {}
-        rivals = {id(rival.seat): rival for rival in running}
         lost = False
-        for seat in arena.order([rival.seat for rival in running]):
-            rival = rivals.get(id(seat))
+        for seat in arena.order(running):
 
             def measure(seat: Seat = seat) -> None:
                 found.setdefault(id(seat), []).append(arena.block(seat))
@@ -293,8 +274,8 @@ class Contest:
                 except SeatFailedError:
                     return False
                 lost = False
-            elif not self._guarded(arena, rival, measure):
-                if rival is None:
+            elif not self._guarded(arena, seat, measure):
+                if seat is self._shared:
                     return False
                 lost = self._mode == SWITCHED
             if arena.pressed and self._mode != SWITCHED:  # the allocator had to free its cache and try again
@@ -306,7 +287,7 @@ class Contest:
     def _add(self, found: dict[int, list[Row]], running: Sequence[_Rival]) -> None:
         shared = found.get(id(self._shared))
         for rival in running:
-            own = found.get(id(rival.seat))
+            own = found.get(id(rival))
             if shared is None or own is None or not rival.waits:
                 continue
             incumbent, candidate = self._in_order(shared, own)
@@ -367,15 +348,14 @@ class Contest:
         began, seconds = self._clock(), self._left(rival)
         most = max(min(self._rule.warm_up_seconds, seconds / 4), _LEAST_WARM_UP)
         for seat in arena.drawn():
-            whose = None if seat is self._shared else rival
-            if not self._guarded(arena, whose, lambda seat=seat: arena.open(seat, most)):  # type: ignore[misc]
+            if not self._guarded(arena, seat, partial(arena.open, seat, most)):
                 return
             since, rows = self._clock(), found.setdefault(id(seat), [])
 
             def measure(seat: Seat = seat, rows: list[Row] = rows) -> None:
                 rows.append(arena.block(seat))
 
-            if not self._guarded(arena, whose, measure):
+            if not self._guarded(arena, seat, measure):
                 return
             if len(found) == 1:
                 each = self._clock() - since
@@ -385,10 +365,10 @@ class Contest:
                     rival.decided = Decision.INCONCLUSIVE, "no time for both sides one after the other"
                     return
             for _ in range(count - 1):
-                if not self._guarded(arena, whose, measure):
+                if not self._guarded(arena, seat, measure):
                     return
             arena.end(seat)
-        for shared, other in zip(found[id(self._shared)], found[id(rival.seat)], strict=True):
+        for shared, other in zip(found[id(self._shared)], found[id(rival)], strict=True):
             rival.rounds.add(*self._in_order(shared, other))
             rival.rows += self._in_order(shared, other)
 
