@@ -130,7 +130,7 @@ def page(results: Path) -> str:
         rows.append([str(number), load_, f"{row['seconds']:.0f}", *cells])
     head = ["run", "cores", "seconds", "headline", "changes", "eight pairs afterwards", "interval holds it"]
     return (
-        "`make demo` in a row. Each headline stands beside eight interleaved pairs of whole runs of its patch, made "
+        "`make demo` in a row. Each headline stands next to eight interleaved pairs of whole runs of its patch, made "
         "afterwards under the same load. Every run is listed, in order.\n\n"
         "Reproduce: `python -m benchmarks.truth.demos run 5`, `run 5 --busy 1`, then `judge`.\n\n"
         f"{table(head, rows)}\n\n{machine(*(row['environment'] for row in known['demos']))}"
