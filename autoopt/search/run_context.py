@@ -10,7 +10,6 @@ import numpy as np
 
 from autoopt.events import Announcer, Noted, Phase, PhaseStarted, TrialProgress, Warned
 from autoopt.records import Estimate, JsonDict, Plan, Record
-from autoopt.search.accept.evidence import FEWEST_SEEDS
 from autoopt.search.accept.gathering import Gate
 from autoopt.search.budget_allocation import STEADY_SECONDS, BudgetAllocation
 from autoopt.search.compare.arm import Start
@@ -92,15 +91,13 @@ class RunContext:
         return self.allocation.pair + state.dearer_start(one) + state.dearer_start(other)
 
     def testable(self, state: SearchState, plan: Plan) -> bool:
-        """Whether there is time to compare a plan that was never confirmed with the baseline, and to probe it.
+        """Whether there is time to compare a plan that was never confirmed with the baseline, and to probe it."""
+        return not self.stopping() and self.now() <= self.tested_by(state, plan)
 
-        It has to leave the trainings that verify a plan, where there is time for these now.
-        """
-        left = self.allocation.budget - self.now()
-        trainings = FEWEST_SEEDS * (self.allocation.in_turns(state.speedup_so_far) + state.dearer_start(plan))
+    def tested_by(self, state: SearchState, plan: Plan) -> float:
+        """When that has to begin at the latest, on the run's clock."""
         probe = self.allocation.start_seconds + state.dearer_start(plan) + self.allocation.probe
-        needed = 2 * self.pair_seconds(state, state.baseline, plan) + probe
-        return not self.stopping() and needed + (trainings if trainings <= left else 0.0) <= left
+        return self.allocation.budget - 2 * self.pair_seconds(state, state.baseline, plan) - probe
 
     def compare(
         self,
