@@ -40,13 +40,13 @@ def test_seconds_until_a_gain_are_those_of_its_proof(tmp_path: Path) -> None:
 
 
 def test_the_table_tells_shares_errors_and_where_the_seconds_went() -> None:
-    row = {"case": "one", "budget": 90.0, "share": 0.5, "useless": 1, "tried": 3, "seconds": 80.0}
+    row = {"case": "one", "budget": 90.0, "share": 0.5, "useless": 1, "verified": True, "tried": 3, "seconds": 80.0}
     rows = [
         {**row, "spent": {"inspect": 9.0, "trainings": 4.0, "probe": 6.0}},
-        {**row, "case": "nothing", "share": None, "useless": 0, "spent": {"inspect": 7.0}},
+        {**row, "case": "nothing", "share": None, "useless": 0, "verified": None, "spent": {"inspect": 7.0}},
         {**row, "budget": 7200.0, "spent": {}},
     ]
     lines = minutes.table(rows)
-    assert lines[2] == "| 1.5 min | 50 % | 1 of 2 | 3.0 | 8 s | 0 s | 0 s | 0 s | 0 s | 5 s | 0 s | 80 s |"
+    assert lines[2] == "| 1.5 min | 50 % | 1 of 2 | 1 of 1 | 3.0 | 8 s | 0 s | 0 s | 0 s | 0 s | 5 s | 0 s | 80 s |"
     assert lines[3].startswith("| 2 h | 50 % | 1 of 1 |")
     assert lines[5:] == ["| case | 1.5 min | 2 h |", "| --- | --- | --- |", "| one | 50 % | 50 % |"]
