@@ -124,11 +124,11 @@ def page(results: Path) -> str:
     for number, row in enumerate(known["demos"], 1):
         one = judged(known, row)
         seen = None if one is None else shown(one)
-        load_ = f"{row['busy']} busy" if row["busy"] else "idle"
+        load_ = row.get("note") or f"{row['busy']} busy"
         claimed = speedup(row["claim"]) if row["changes"] else "none"
         cells = [claimed, names(row["changes"]), speedup(seen) if seen else "", holds(row, seen)]
         rows.append([str(number), load_, f"{row['seconds']:.0f}", *cells])
-    head = ["run", "cores", "seconds", "headline", "changes", "eight pairs afterwards", "interval holds it"]
+    head = ["run", "load", "seconds", "headline", "changes", "eight pairs afterwards", "interval holds it"]
     return (
         "`make demo` in a row. Each headline stands next to eight interleaved pairs of whole runs of its patch, made "
         "afterwards under the same load. Every run is listed, in order.\n\n"
