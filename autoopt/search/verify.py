@@ -103,7 +103,8 @@ def _check(context: RunContext, state: SearchState, end: float, doubted: bool) -
         doubted: probes have passed a plan of which this one is a part, and its training was another one.
     """
     plan, gate = state.incumbent, context.gate
-    late = context.now() + probes_due(context, state) > end
+    # a second pair of trainings shows more than probes at the weights of the first
+    late = context.now() + probes_due(context, state) + _trainings_due(context, state) > end
     level = gate.quality(plan, state.baseline, state.facts, state.objective, hurried=late)
     if level is not None and level.passed is False:
         return Verification(speedup=Speedup(), quality=level), level.detail
