@@ -242,7 +242,7 @@ def _decision(state: SearchState, row: Ablation) -> Decision | None:
     return seen.decision if seen is not None else None
 
 
-LIKELY = 0.43
+TWICE_AS_LIKELY = 0.43
 """Standard errors by which a gain is twice as likely as none."""
 STANDS_OUT = 0.5
 """Of the half-width of its interval (log), which holds at all times and is some three standard errors."""
@@ -334,10 +334,10 @@ class _Taking:
         """
         measured = compared(self.state, self._without([name]), self.left, fresh=True) is not None
         gain, error = self.state.beliefs.of([self.state.together[name]])
-        return name not in self.idle and gain > (PLAIN if measured else LIKELY) * error
+        return name not in self.idle and gain > (PLAIN if measured else TWICE_AS_LIKELY) * error
 
     def _gain(self, name: str) -> float:
-        """The log gain that is believed of a part."""
+        """The expected log gain of a part."""
         return self.state.beliefs.of([self.state.together[name]])[0]
 
     def _first_settled(self, name: str) -> tuple[bool, float]:

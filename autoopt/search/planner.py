@@ -44,8 +44,19 @@ class Choice:
         return strategy not in self.skip and (not self.only or strategy in self.only)
 
 
+class _Considered:
+    """A strategy with its first setting."""
+
+    strategy: Strategy
+    setting: JsonDict
+
+    @property
+    def change(self) -> Change:
+        return Change(strategy=self.strategy.name, setting=self.setting)
+
+
 @dataclass(frozen=True)
-class Proposal:
+class Proposal(_Considered):
     """A strategy worth trying, with the prediction of its first setting."""
 
     strategy: Strategy
@@ -54,7 +65,7 @@ class Proposal:
 
 
 @dataclass(frozen=True)
-class Skipped:
+class Skipped(_Considered):
     """A strategy that is not tried, and why. ``unnamed``: the user has asked for others, or not for this one."""
 
     strategy: Strategy

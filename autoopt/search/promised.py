@@ -50,9 +50,8 @@ def together(
             break
         each, promise, said, after = max(found, key=lambda one: one[1].value)
         left = [one for one in left if one is not each]
-        change = Change(strategy=each.strategy.name, setting=each.setting)
         try:
-            added = (change, *companions(context, state, each.strategy, now, each.setting))
+            added = (each.change, *companions(context, state, each.strategy, now, each.setting))
             once = each.strategy.once_seconds(case, each.setting)
         except PLUGIN_ERRORS:
             continue
@@ -104,9 +103,8 @@ def _worth_its_rounding(
     could see is no reason to train in other numbers."""
     if promise.value >= 1.0 + max(context.min_gain, state.noise.floor or 0.0):
         return True
-    change = Change(strategy=proposal.strategy.name, setting=proposal.setting)
     try:
-        plan = candidate_plan(context.runner.registry, state.incumbent, (change,))
+        plan = candidate_plan(context.runner.registry, state.incumbent, (proposal.change,))
         return context.gate.rounding(plan) <= context.gate.rounding(state.incumbent)
     except PLUGIN_ERRORS:
         return False
@@ -212,7 +210,7 @@ def besides(
             small.append((candidate.change, candidate.predicted))
     for each in skipped:
         if _promised(each.strategy, each.predicted) is not None:
-            small.append((Change(strategy=each.strategy.name, setting=each.setting), each.predicted))
+            small.append((each.change, each.predicted))
     return small
 
 

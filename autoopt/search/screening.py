@@ -12,7 +12,7 @@ from math import inf, log, log1p
 from statistics import fmean
 
 from autoopt.events import TrialEnded, TrialProgress
-from autoopt.records import Change, Estimate, JsonDict, Plan, Verdict
+from autoopt.records import Estimate, JsonDict, Plan, Verdict
 from autoopt.search.accept.evidence import Judgement
 from autoopt.search.accept.gate import NOT_TESTED
 from autoopt.search.accept.time_to_target import same_steps_ratio
@@ -59,7 +59,7 @@ class Screening:
         self._began = context.now()
         self.found: list[Screened] = []
         self._spent: list[float] = []
-        self._usual_error = 0.0
+        self._latest_error = 0.0
         self._fresh()
 
     def _fresh(self, screenings: int = 1) -> None:
@@ -143,20 +143,19 @@ class Screening:
         if best is None or not best.plain or self.trains(best):
             return None
         rate = best.gain / (self.context.now() - self._began + self._confirming(best))
-        others = (each for each in waiting if self._in_source(each))
-        return best if all(self._worth(each, best) / self._seconds(each) < rate for each in others) else None
+        better = (each for each in waiting if self._worth(each, best) / self._seconds(each) >= rate)
+        return None if any(map(self._in_source, better)) else best
 
     def _in_source(self, proposal: Proposal) -> bool:
         """Whether a script's patch could say it: the headline holds nothing else."""
-        change = Change(strategy=proposal.strategy.name, setting=proposal.setting)
-        return self.context.runner.in_source(Plan(changes=(change,)))
+        return self.context.runner.in_source(Plan(changes=(proposal.change,)))
 
     def _worth(self, proposal: Proposal, best: Screened) -> float:
         """The log gain to be expected of a screening, next to the best; of a rival, beyond what it would replace."""
         beliefs, registry = self.state.beliefs, self.context.runner.registry
         rivals = [m for m in best.candidate.members if rival_strategies(registry[m[0]], proposal.strategy)]
         over = max((beliefs.of([member])[0] for member in rivals), default=0.0)
-        return beliefs.worth_of_seeing((proposal.strategy.name, proposal.predicted), self._usual_error, over)
+        return beliefs.worth_of_seeing((proposal.strategy.name, proposal.predicted), self._latest_error, over)
 
     def _seconds(self, proposal: Proposal) -> float:
         once = self.context.runner.once.get(proposal.strategy.name, 0.0)
@@ -204,8 +203,8 @@ class Screening:
         context.announce(TrialEnded(at=context.now(), trial=trial))
         if gain is None:
             return None
-        self._usual_error = self._error(seen)
-        state.beliefs.saw(candidate.members, gain, self._usual_error)
+        self._latest_error = self._error(seen)
+        state.beliefs.saw(candidate.members, gain, self._latest_error)
         mean, error = state.beliefs.of(candidate.members)
         screened = Screened(candidate, trial, mean, error)
         if trial.verdict is Verdict.INCONCLUSIVE:

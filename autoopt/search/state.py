@@ -276,7 +276,7 @@ class SearchState:
                 return
 
     def learn(self, members: Sequence[Member], seen: Comparison) -> None:
-        """Has a comparison with and without these changes move what is believed of each."""
+        """Updates the beliefs about these changes by a comparison with and without them."""
         if seen.pairs:
             between = (seen.between_process_sd or 0.0) ** 2
             variance = (between + fmean(pair.standard_error**2 for pair in seen.pairs)) / len(seen.pairs)

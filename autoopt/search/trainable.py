@@ -48,11 +48,10 @@ def screenable(context: RunContext, state: SearchState, proposals: Sequence[Prop
     told_before = {name for name, trial in state.skipped.items() if trial.reason.startswith(OTHER_SAMPLES)}
     found = []
     for proposal in proposals:
-        change = Change(strategy=proposal.strategy.name, setting=proposal.setting)
         speedup = max(proposal.predicted.value if proposal.predicted else 1.0, 1.0)
         if (
             context.gate.accept_undecided
-            or not takes_trainings(context, state, (change,))
+            or not takes_trainings(context, state, (proposal.change,))
             or context.now() + _with_trainings(state, context.allocation, speedup) <= context.allocation.budget
         ):
             found.append(proposal)

@@ -61,8 +61,8 @@ def busy(cores: int) -> Iterator[None]:
             process.kill()
 
 
-def document() -> dict[str, Any]:
-    return {"schema_version": 1, "demos": [], "judged": [], **load(FILE)}
+def document(results: Path = RESULTS) -> dict[str, Any]:
+    return {"demos": [], "judged": [], **load(results / FILE.name)}
 
 
 def demo(cores: int) -> None:
@@ -119,7 +119,7 @@ def holds(row: dict[str, Any], seen: dict[str, Any] | None) -> str:
 
 def page(results: Path) -> str:
     """The page of all demos."""
-    known = {"demos": [], "judged": [], **load(results / FILE.name)}
+    known = document(results)
     rows = []
     for number, row in enumerate(known["demos"], 1):
         one = judged(known, row)
