@@ -6,6 +6,7 @@ import functools
 import math
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -224,6 +225,20 @@ def candidates(told: Sequence[Printed], least: int = LEAST_EVALUATIONS) -> tuple
     held = [pattern for pattern, own in found.items() if own]
     enough = evaluations >= least
     return tuple(held or (found if enough else ()))
+
+
+def in_output(lines: Sequence[str]) -> tuple[str, ...]:
+    """The same of the whole output of a run that nothing listened to.
+
+    Its evaluations are not known: each line that is like an earlier one is of a further one, and only words that name
+    held-out data show a metric.
+    """
+    alike, told = Counter[str](), list[Printed]()
+    for text in lines:
+        form = _FIGURE.sub("#", text)
+        alike[form] += 1
+        told.append(Printed(step=0, seconds=0.0, evaluation=alike[form], text=text))
+    return candidates(told, least=len(told) + 1)
 
 
 def chosen(patterns: Sequence[str]) -> str | None:

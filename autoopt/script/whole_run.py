@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 
@@ -53,23 +53,35 @@ class WholeRun:
         seconds: from the start of the script's process to its end.
         foreign_cpu_seconds: CPU seconds of other programs in the meantime; None where the kernel does not count them.
         metrics: all values that it printed; empty where none were asked for.
+        output: what it printed.
     """
 
     seconds: float
     foreign_cpu_seconds: float | None
     metrics: tuple[float, ...] = ()
+    output: str = ""
 
     @property
     def metric(self) -> float | None:
         """The last value that it printed."""
         return self.metrics[-1] if self.metrics else None
 
-    def as_training(self, steps: int, seed: int) -> TrainingRun:
+    def reading(self, metric: str | None) -> WholeRun:
+        """The same run with the values of a metric in its output (:class:`~autoopt.script.metric.MetricReader`)."""
+        reported = list[float]()
+        if metric:
+            reader = MetricReader(metric, reported.append)
+            for line in self.output.splitlines():
+                reader.line(line)
+        return replace(self, metrics=tuple(reported))
+
+    def as_training(self, steps: int, seed: int, told: tuple[str, ...] = ()) -> TrainingRun:
         """The run as a training that is known by its end and by what it printed, evenly spaced as far as is known.
 
         Args:
             steps: that it took.
             seed: by which trainings of two plans are paired.
+            told: patterns of what may be its metric, where none is known.
         """
         n = len(self.metrics)
         points = (
@@ -88,6 +100,7 @@ class WholeRun:
             fixed_seconds=0.0,
             reached=None,
             stopped=WHOLE_RUN,
+            told=told,
         )
 
 
@@ -108,7 +121,7 @@ def whole_runs(
             begins.
         directory: where they run.
         timeout: seconds of its own after which one is ended.
-        metric: what to read in their output (:class:`~autoopt.script.metric.MetricReader`).
+        metric: what to read in their output (:meth:`WholeRun.reading`).
         shares, turn: see :func:`run_in_turns`; infinite where two do not fit next to each other.
 
     Raises:
@@ -127,15 +140,7 @@ def whole_runs(
         found = run_in_turns(commands, timeout=timeout, shares=shares, turn=turn)
     for side in sorted(range(len(found)), key=lambda side: found[side].code is None):  # those were ended with others
         _check(side, found[side], timeout)
-    runs = []
-    for each in found:
-        reported: list[float] = []
-        if metric:
-            reader = MetricReader(metric, reported.append)
-            for line in each.output.splitlines():
-                reader.line(line)
-        runs.append(WholeRun(each.seconds, each.foreign_cpu_seconds, tuple(reported)))
-    return runs
+    return [WholeRun(each.seconds, each.foreign_cpu_seconds, output=each.output).reading(metric) for each in found]
 
 
 def _check(side: int, found: Ended, timeout: float) -> None:

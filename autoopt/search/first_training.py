@@ -206,7 +206,7 @@ def _adopt(context: RunContext, state: SearchState, run: TrainingRun) -> None:
     trainings = context.gate.trainings
     if context.gate.probes is not None:
         context.gate.probes.weights = run.kept
-    unseen = run.seconds if run.evaluations == 0 else None
+    unseen = run.seconds if run.evaluations == 0 and run.stopped != WHOLE_RUN else None
     adopt_metric(context, state, run.told, unseen)
     _new_target(context, state, run)
     trainings.target = state.objective.target

@@ -16,6 +16,7 @@ from autoopt.records.messages import TrainingRun
 from autoopt.registry import Registry
 from autoopt.script.applicable import in_lines, own_setup
 from autoopt.script.execute import runs_here
+from autoopt.script.metric import chosen, in_output
 from autoopt.script.sites import moved
 from autoopt.script.whole_run import turn_of, whole_runs
 from autoopt.search.accept.evidence import TrainedPair
@@ -372,7 +373,8 @@ class TrialRunner:
     def whole_runs(self, plan: Plan, *, steps: int, seed: int, max_seconds: float, speedup: float) -> TrainedPair:
         """A whole run of the untouched script and one with the plan's patch on it; nothing listens to either.
 
-        They take turns on the CPU. What a device has been asked for goes on while its process stands still.
+        They take turns on the CPU. What a device has been asked for goes on while its process stands still. A metric
+        that is not known yet is looked for in what the untouched script printed.
 
         Args:
             steps: of a run.
@@ -388,7 +390,6 @@ class TrialRunner:
         assert script.sites is not None, "it was watched"
         assert self.patched_files is not None, "it can be patched"
         sides = (script, script.model_copy(update={"patched": self.patched_files(plan)}))
-        metric = script.metric if script.sites.seeded else None  # of another seed it says nothing of the patch
         order = (seed % 2, 1 - seed % 2)
         turn = turn_of(self.memory.limit_bytes)
         try:
@@ -396,14 +397,17 @@ class TrialRunner:
                 [sides[side] for side in order],
                 self.base.directory,
                 timeout=max_seconds,
-                metric=metric,
                 shares=[(speedup, 1.0)[side] for side in order],
                 turn=turn,
             )
         except TrialFailed as failure:
             failure.side = order[failure.side]  # type: ignore[attr-defined]
             raise
-        before, after = (found[order.index(side)].as_training(steps, seed) for side in (0, 1))
+        runs, told = [found[order.index(side)] for side in (0, 1)], tuple[str, ...]()
+        if script.sites.seeded:  # of another seed a metric says nothing of the patch
+            told = () if script.metric else in_output(runs[0].output.splitlines())
+            runs = [run.reading(script.metric or chosen(told)) for run in runs]
+        before, after = (run.as_training(steps, seed, told) for run in runs)
         return TrainedPair(baseline=before, best=after, whole=True, in_turns=isfinite(turn))
 
     @contextmanager

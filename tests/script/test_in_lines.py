@@ -12,6 +12,7 @@ from autoopt.errors import TrialFailed
 from autoopt.export.script_patch import placed
 from autoopt.records import Change, JsonDict, Plan
 from autoopt.registry import load_strategies
+from autoopt.script.metric import name_of
 from autoopt.script.sites import moved
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.trial.parent import Launcher
@@ -70,6 +71,20 @@ def test_larger_batches_train_the_same(runner: Callable[..., TrialRunner]) -> No
         seen = losses(process)
     with found.trial(Plan(), "as-it-is") as process:
         assert seen == pytest.approx(losses(process), rel=1e-4)
+
+
+def test_whole_runs_find_a_metric_that_nobody_has_named(runner: Callable[..., TrialRunner]) -> None:
+    found, plan = runner("plain.py", "64"), plan_of("workers", num_workers=1)
+    pair = found.whole_runs(plan, steps=64, seed=1, max_seconds=120.0, speedup=1.0)
+    (pattern,) = pair.baseline.told
+    assert name_of(pattern) == "val acc"
+    before, after = (run.curve.points for run in (pair.baseline, pair.best))
+    assert [point.step for point in before] == [16, 32, 48, 64]
+    assert [point.metric for point in before] == [point.metric for point in after]
+    found.reads(pattern)
+    again = found.whole_runs(plan, steps=64, seed=2, max_seconds=120.0, speedup=1.0)
+    assert again.baseline.told == (), "it is known by now"
+    assert again.baseline.curve.points[-1].metric == before[-1].metric
 
 
 def test_float16_is_scaled(runner: Callable[..., TrialRunner]) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from autoopt.benchmark.live import Printed
 from autoopt.script import metric
-from autoopt.script.metric import MetricReader, candidates, chosen, direction_of, name_of, overhear, values
+from autoopt.script.metric import MetricReader, candidates, chosen, direction_of, in_output, name_of, overhear, values
 
 
 class _Writer:
@@ -182,6 +182,22 @@ def test_of_several_measures_the_first_that_is_no_loss_is_taken(lines: list[str]
     said = [Printed(n, 1.0 * n, n, text) for n, each in enumerate(lines) for text in each.split("\n")]
     found = candidates(said)
     assert name_of(chosen(found) or "") == taken
+
+
+@pytest.mark.parametrize(
+    ("lines", "names"),
+    [
+        (["Train Epoch: 1 Loss: 2.3", "Test set: Average loss: 0.5", "Train Epoch: 2 Loss: 0.9"], ["Average loss"]),
+        (["loss 0.9", "val acc 0.70 best 0.70", "loss 0.8", "val acc 0.75 best 0.75"], ["val acc"]),
+        (["val acc 0.7"], ["val acc"]),
+        (["val acc 10%|# | 1/9 [00:01, 5.0it/s]", "epoch 1 accuracy 0.5", "epoch 2 accuracy 0.6"], []),
+        ([], []),
+    ],
+)
+def test_only_words_of_held_out_data_show_a_metric_in_the_output_of_a_whole_run(
+    lines: list[str], names: list[str]
+) -> None:
+    assert [name_of(pattern) for pattern in in_output(lines)] == names
 
 
 def test_what_is_printed_and_logged_is_one_metric_and_one_evaluation() -> None:
