@@ -25,8 +25,9 @@ WARM_UP_SECONDS = 120.0
 """Until steps are steady, at most: a model that is compiled takes one or two minutes."""
 RAMP_SECONDS = 0.2
 """Trained unmeasured after the microbenchmarks, until the loader's queues are as they were."""
-STAGES_STEPS, INSPECT_STEPS = 36.0, 35.0
-"""Slow steps: microbenchmarks and what strategies ask take as long as so many of them, about."""
+STAGES_STEPS, INSPECT_STEPS, THREADS_STEPS = 36.0, 35.0, 16.0
+"""Slow steps: microbenchmarks, what strategies ask and other numbers of threads take as long as so many of them, about;
+the last in cycles, with one thread slower than the others."""
 SLOW_STEP = 0.3
 """Seconds of a step from which on a half of the block holds two: such steps differ by some per cent."""
 THROTTLED = 0.1
@@ -173,7 +174,8 @@ def profile_stages(
         running = tasks.must(f"{SIMPLIFY}:running", timeout=seconds * 10 + 60.0, **each)
         tasks.step = running["block"]["seconds"] / max(running["block"]["steps"], 1)
         cycle = max(int(startup.get("cycle") or 1), 1)
-        other = {"steps": 4.0 * cycle, "seconds": seconds / 4, "cycle": cycle}
+        both = THREADS_STEPS * cycle + STAGES_STEPS  # without the stages nothing is predicted, with threads or without
+        other = {"steps": both, "seconds": seconds / 4, "cycle": cycle}
         tried = tasks.may("steps with other numbers of threads", f"{SIMPLIFY}:try_threads", **other)
         flops = tasks.may("floating-point operations", f"{BENCHMARK}:flops")
         timings = tasks.may("stage ceilings", f"{SIMPLIFY}:measure_stages", steps=STAGES_STEPS, seconds=seconds)

@@ -165,11 +165,19 @@ def test_what_others_used_meanwhile(after: dict[str, float | None], cores: float
     assert profile(FakeTrials(cpu_clock=[{"own": 0.0, "busy": 100.0, "at": 0.0}, after])).foreign_cores == cores
 
 
-def test_slow_steps_leave_out_what_a_short_budget_has_no_time_for() -> None:
+@pytest.mark.parametrize(
+    ("limit", "missing"),
+    [
+        (27.0, ["steps with other numbers of threads", "stage ceilings", "what strategies ask"]),
+        (60.0, ["steps with other numbers of threads"]),
+        (90.0, []),
+    ],
+)
+def test_slow_steps_leave_out_what_a_short_budget_has_no_time_for(limit: float, missing: list[str]) -> None:
     slow = Block.model_validate(BLOCK).model_copy(update={"seconds": 6.0, "steps": 4, "step_seconds": (1.5,) * 4})
     trials = FakeTrials(running={"block": slow.model_dump(), "reference": None})
-    found = profile(trials, limit=27.0)
-    assert "measure_stages" not in trials.asked
-    assert "inspect" not in trials.asked
-    assert [text.partition(":")[0] for text in found.missing] == ["stage ceilings", "what strategies ask"]
+    found = profile(trials, limit=limit)
+    assert [text.partition(":")[0] for text in found.missing] == missing
+    left_out = {"try_threads", "measure_stages", "inspect"} - set(trials.asked)
+    assert len(left_out) == len(missing)
     assert found.step_seconds == 1.5
