@@ -19,7 +19,7 @@ from autoopt.search.whole_runs import shown_by_whole_runs
 from autoopt.strategy import Risk
 
 ONCE_AT_MOST = 0.05
-"""Of the expected first training: more seconds at a start than that are weighed against the steps to the target."""
+"""Of the planned steps: more seconds at a start than that are weighed against the steps to the target."""
 
 
 class Confirmation:
@@ -99,7 +99,10 @@ class Confirmation:
         """Whether its start costs so much more that only the steps to the target decide."""
         before, after = comparison.incumbent.fixed_seconds, comparison.candidate.fixed_seconds
         more = median(after) - median(before) if before and after else 0.0
-        return more > ONCE_AT_MOST * expected(self.context, self.state)
+        state, step = self.state, self.state.aa.side.step_seconds
+        if step is None or not state.planned_steps:
+            return more > ONCE_AT_MOST * expected(self.context, state)
+        return more > ONCE_AT_MOST * state.planned_steps * step.p50
 
     def _rule(self, candidate: Candidate, comparison: Comparison, number: int) -> Judgement:
         """The verdict; trained are those whose quality nothing else reports: the final plan is trained anyway."""
