@@ -279,8 +279,8 @@ def test_what_is_only_claimed_does_not_count(times: float, seconds: float, launc
     assert found.block.samples == 16 * found.block.steps
     assert (found.block.late_seconds, found.block.stage_seconds) == (0.0, {})
     assert (found.block.foreign_cpu_seconds or 0.0) < 10.0
-    (honest,), (start,) = found.starts.values()
-    assert start > honest + 0.5
+    _, (start,) = found.starts.values()
+    assert start >= 1.0, "it slept for so long, whatever it claims"
 
 
 @pytest.mark.slow
