@@ -302,7 +302,8 @@ def verify_script(run: Path, result: Result, *, seconds: float) -> Checked:
     turn = turn_of(memory_limit(result.environment))
 
     def both(order: Sequence[str], timeout: float) -> list[WholeRun]:
-        return whole_runs([sides[side] for side in order], directory, timeout=timeout, metric=metric, turn=turn)
+        runs = whole_runs([sides[side] for side in order], directory, timeout=timeout, turn=turn)
+        return [run.reading(metric) for run in runs]
 
     return measured(both, result, seconds=seconds, clock=time.monotonic, rng=np.random.default_rng())
 

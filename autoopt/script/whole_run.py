@@ -52,7 +52,7 @@ class WholeRun:
     Attributes:
         seconds: from the start of the script's process to its end.
         foreign_cpu_seconds: CPU seconds of other programs in the meantime; None where the kernel does not count them.
-        metrics: all values that it printed; empty where none were asked for.
+        metrics: all values that it printed, where :meth:`reading` looked for them.
         output: what it printed.
     """
 
@@ -109,7 +109,6 @@ def whole_runs(
     directory: str,
     *,
     timeout: float,
-    metric: str | None = None,
     shares: Sequence[float] | None = None,
     turn: float = TURN_SECONDS,
 ) -> list[WholeRun]:
@@ -121,7 +120,6 @@ def whole_runs(
             begins.
         directory: where they run.
         timeout: seconds of its own after which one is ended.
-        metric: what to read in their output (:meth:`WholeRun.reading`).
         shares, turn: see :func:`run_in_turns`; infinite where two do not fit next to each other.
 
     Raises:
@@ -140,7 +138,7 @@ def whole_runs(
         found = run_in_turns(commands, timeout=timeout, shares=shares, turn=turn)
     for side in sorted(range(len(found)), key=lambda side: found[side].code is None):  # those were ended with others
         _check(side, found[side], timeout)
-    return [WholeRun(each.seconds, each.foreign_cpu_seconds, output=each.output).reading(metric) for each in found]
+    return [WholeRun(each.seconds, each.foreign_cpu_seconds, output=each.output) for each in found]
 
 
 def _check(side: int, found: Ended, timeout: float) -> None:
