@@ -274,13 +274,13 @@ def test_what_was_trained_ahead_at_the_start_is_of_no_use(launcher: Launcher, tm
 @pytest.mark.parametrize("times", [1.4, 5.0])
 @pytest.mark.parametrize("seconds", [0.001, pytest.param(0.03, marks=pytest.mark.slow)])
 def test_what_is_only_claimed_does_not_count(times: float, seconds: float, launcher: Launcher, tmp_path: Path) -> None:
-    found = measured(launcher, tmp_path, CLAIMED.format(times=times), seconds=seconds)
+    found = measured(launcher, tmp_path, CLAIMED.format(times=times), seconds=seconds, pairs=2)
     assert found.answer.answer != "faster", found
     assert found.block.samples == 16 * found.block.steps
     assert (found.block.late_seconds, found.block.stage_seconds) == (0.0, {})
     assert (found.block.foreign_cpu_seconds or 0.0) < 10.0
-    _, (start,) = found.starts.values()
-    assert start >= 1.0, "it slept for so long, whatever it claims"
+    (_, honest), (_, start) = found.starts.values()  # the first of all may have started the server, too
+    assert start > honest + 0.5
 
 
 @pytest.mark.slow
