@@ -99,10 +99,7 @@ class Confirmation:
         """Whether its start costs so much more that only the steps to the target decide."""
         before, after = comparison.incumbent.fixed_seconds, comparison.candidate.fixed_seconds
         more = median(after) - median(before) if before and after else 0.0
-        state, step = self.state, self.state.aa.side.step_seconds
-        if step is None or not state.planned_steps:
-            return more > ONCE_AT_MOST * expected(self.context, state)
-        return more > ONCE_AT_MOST * state.planned_steps * step.p50
+        return more > ONCE_AT_MOST * (self.state.planned_seconds or expected(self.context, self.state))
 
     def _rule(self, candidate: Candidate, comparison: Comparison, number: int) -> Judgement:
         """The verdict; trained are those whose quality nothing else reports: the final plan is trained anyway."""

@@ -127,10 +127,8 @@ def _name_metric(context: RunContext, state: SearchState) -> None:
 
 def expected(context: RunContext, state: SearchState) -> float:
     """Seconds of the first training as thought beforehand: the planned steps, or its share of the budget."""
-    share, side = context.allocation.baseline(state.objective.target is not None), state.aa.side
-    if side.step_seconds is None or not state.planned_steps:
-        return share
-    return min(state.planned_steps * side.step_seconds.p50, share)
+    share = context.allocation.baseline(state.objective.target is not None)
+    return min(state.planned_seconds or share, share)
 
 
 def train_first(

@@ -244,6 +244,12 @@ class SearchState:
         assert self.control is not None, "the A/A control comes first"
         return self.control
 
+    @property
+    def planned_seconds(self) -> float | None:
+        """Seconds of the planned steps as the baseline takes them in the A/A control; None where either is unknown."""
+        step = self.aa.side.step_seconds
+        return self.planned_steps * step.p50 if self.planned_steps and step is not None else None
+
     def most_saved(self, predicted: Estimate | None) -> float | None:
         """Seconds that a planned run saves at the high end of a prediction; None where either is not known."""
         step = self.control.side.step_seconds if self.control else None

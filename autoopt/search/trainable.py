@@ -74,9 +74,8 @@ def _enough(context: RunContext, state: SearchState, speedup: float) -> str:
     """The budget that would do for them, in words: a larger one trains longer, up to the planned run."""
     if state.objective.metric is None:
         return ", and no metric is known"
-    allocation, step = context.allocation, state.aa.side.step_seconds
+    allocation, planned = context.allocation, state.planned_seconds or inf
     before, given = context.now() / allocation.budget, state.objective.target_source == "user"
-    planned = state.planned_steps * step.p50 if state.planned_steps and step is not None else inf
     for minutes in range(ceil(allocation.budget / 60), MOST_MINUTES):
         larger = replace(allocation, budget=60.0 * minutes)
         longer = max(min(planned, larger.baseline(given)), allocation.baseline_seconds)

@@ -78,6 +78,7 @@ class Begun:
             ),
             facts=facts,
             planned_steps=None,
+            planned_seconds=None,
             baseline=Plan(),
         )
         self.context: Any = SimpleNamespace(
