@@ -293,6 +293,12 @@ class Strategy(ABC):
         """Yes, or no with the reason that a user reads."""
         return Applies.yes()
 
+    @property
+    def between_steps(self) -> bool:
+        """Whether it can shorten evaluations, or checkpoints, and nothing else, and trains as before."""
+        own = set(self.stages)
+        return len(own) == 1 and own <= {"evaluate", "checkpoint"} and not self.risk.trains_otherwise
+
     def predict(self, case: Case, setting: JsonDict) -> Estimate | None:
         """The expected speedup of the step; None asks for the what-if of its stages at their ceiling."""
         return None

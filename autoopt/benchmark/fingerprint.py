@@ -34,7 +34,7 @@ _APART = object()
 
 
 def digest(batch: Any, *, whole_numbers: bool = False) -> str:
-    """A digest of what a batch holds: small tensors (labels) whole, of large ones evenly spaced elements.
+    """A digest of what a batch holds, but for padding: small tensors (labels) whole, of others evenly spaced elements.
 
     Args:
         whole_numbers: of whole numbers and texts alone.
@@ -127,10 +127,22 @@ def _bytes_of(leaf: Any) -> bytes | None:
 def _bytes_of_tensor(tensor: torch.Tensor) -> bytes:
     if not _dense(tensor):
         return b"".join(map(_bytes_of_tensor, _dense_parts(tensor)))
+    tensor = _without_padding(tensor)
     flat: torch.Tensor = tensor.resolve_conj().resolve_neg().reshape(-1)
     flat = _thinned(flat, flat.numel()).contiguous().cpu()
     content: bytes = flat.view(torch.uint8).numpy().tobytes()
     return f"{tuple(tensor.shape)}{tensor.dtype}".encode() + content
+
+
+def _without_padding(tensor: torch.Tensor) -> torch.Tensor:
+    """Rows of whole numbers without the columns at their end that are the same in all rows: their padding.
+
+    Batches that are padded to another length hold the same; what a model makes of its padding, gradients show.
+    """
+    if tensor.dim() != 2 or tensor.shape[0] < 2 or tensor.is_floating_point() or tensor.is_complex():
+        return tensor
+    columns = (tensor != tensor[:1]).any(0).nonzero()
+    return tensor[:, : int(columns[-1]) + 1] if len(columns) else tensor[:, :1]
 
 
 def _thinned(flat: Any, size: int) -> Any:

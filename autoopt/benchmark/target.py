@@ -18,7 +18,7 @@ from scipy.stats import t as student_t
 
 from autoopt.records import Curve, Estimate, RunPart, RunParts, WholeRun
 from autoopt.records.base import Z
-from autoopt.records.messages import TrainingRun
+from autoopt.records.messages import WHOLE_RUN, TrainingRun
 
 Mode = Literal["max", "min"]
 Array = NDArray[np.float64]
@@ -172,6 +172,8 @@ def parts(run: TrainingRun, target: float | None, mode: Mode, step_seconds: floa
     steps = run.steps if target is None else crossing(run.curve, target, mode)
     if steps is None or run.steps < 1:
         return None
+    if run.stopped == WHOLE_RUN:  # its user waits for its end
+        steps = run.steps
     every = [b.step - a.step for a, b in zip(run.curve.points, run.curve.points[1:], strict=False)]
     return Parts(
         fixed_seconds=run.fixed_seconds,

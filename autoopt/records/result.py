@@ -51,6 +51,11 @@ class Objective(Record):
         """Whether a value of the metric is to be reached; else what counts is the time for the same steps."""
         return self.metric is not None and self.target is not None
 
+    @property
+    def users_target(self) -> float | None:
+        """The value that the user gave; None where there is none, or the baseline's stands for it."""
+        return self.target if self.target_source == "user" else None
+
 
 class BreakEven(Record):
     """How many planned runs pay for the search."""

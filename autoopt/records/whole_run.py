@@ -35,6 +35,7 @@ class RunParts(Record):
     ``epoch_seconds``: with which each later epoch begins (workers started, its first batch), beyond a usual wait.
     ``evaluation_seconds``, ``checkpoint_seconds``: of one; ``evaluate_every``, ``checkpoint_every``: steps between two.
     ``end_seconds``: from the last step or evaluation to the end of the process. ``steps``: of the planned run.
+    ``ends_by_result``: a comparison, such as of a metric with a target, may end it before them.
     """
 
     imports_seconds: float | None = None
@@ -51,6 +52,7 @@ class RunParts(Record):
     checkpoint_every: float | None = None
     end_seconds: float | None = None
     evaluations: tuple[Evaluated, ...] = ()
+    ends_by_result: bool = False
 
 
 class RunPart(Record):

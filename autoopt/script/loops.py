@@ -95,6 +95,19 @@ def _ends(loop: _Loop, outermost: _Loop, frame: FrameType, batches_per_step: int
                 yield runs * (batches_per_step if both else 1)
 
 
+def ends_by_result() -> bool:
+    """Whether a loop around the step may end before its length, by a comparison of something that is no counter, such
+    as a metric with its target; called as :func:`planned_steps` is.
+    """
+    for frame in users_frames(sys._getframe(1)):
+        for test, _ in (found for loop in _loops(frame)[:1] for found in _conditions(loop)):
+            compared = (part for part in ast.walk(test) if isinstance(part, ast.Compare))
+            ordered = (part for part in compared if isinstance(part.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE))
+            if any(not isinstance(_value(part.left, frame), int) for part in ordered):
+                return True
+    return False
+
+
 def _nested(loop: _Loop) -> list[_Loop]:
     return [node for node in ast.walk(loop) if isinstance(node, ast.For | ast.While) and node is not loop]
 

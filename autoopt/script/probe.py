@@ -251,8 +251,13 @@ class ScriptRecorder(Recorder, Watcher):
         if training and self._aside is not None:
             self._put(self._aside)
             self._aside = None
-        if not training and self._left and self._held is not None and self._aside is None:
-            self._aside = self.training.device.copied(self.training.model.state_dict())  # an evaluation within a window
+        between = self._plain is not None and not model.training  # at trained weights it may reach the script's target
+        if training or self._aside is not None or not (between or (self._left and self._held is not None)):
+            return
+        self._aside = self.training.device.copied(self.training.model.state_dict())  # of the steps around an evaluation
+        if between:
+            self._put(self._present[0])
+        elif self._held is not None:
             self._held.put()
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
@@ -297,7 +302,7 @@ class ScriptRecorder(Recorder, Watcher):
             self._present = (present, optimizers)
             states.extend([kept_state(self.training, path) for path in paths] or [present])
             self._origin = states[0] or present
-            self._kept = states[-1] if paths else None
+            self._kept = states[len(states) // 2] if paths else None
             self._rates = [  # of each parameter group, all but its parameters
                 [{k: copy.deepcopy(v) for k, v in group.items() if k != "params"} for group in each.param_groups]
                 for each in self.training.optimizers
@@ -374,8 +379,9 @@ class ScriptRecorder(Recorder, Watcher):
     def _read_on(self, seconds: float, usual: float, samples: int, step_seconds: float) -> None:
         """Trains on for the sake of its batches and rates, into the third epoch where there is time.
 
-        The last of the kept weights are held in the meantime, so that an evaluation on the way is one of them. To the
-        end of a short training it goes on where that fits.
+        The middle one of the kept weights are held in the meantime, so that an evaluation on the way is one of them:
+        at the last ones a script may be at the target at which it ends. To the end of a short training it goes on where
+        that fits.
         """
         held = self._held = HeldWeights(self.training, self._kept) if self._kept is not None else None
         if held is not None:

@@ -168,6 +168,7 @@ class ScriptTraining:
         )
         accumulation = max(len(self.batches), 1)
         total = script.planned_steps()
+        self.ends_by_result = script.ends_by_result()
         per_epoch = length_of(loaders[0]) if loaders else None
         per_epoch = None if per_epoch is None else steps_per_epoch(per_epoch, script.batches_per_step)
         every = per_epoch or max((total or 100) // 10, 1)

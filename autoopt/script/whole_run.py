@@ -75,15 +75,18 @@ class WholeRun:
                 reader.line(line)
         return replace(self, metrics=tuple(reported))
 
-    def as_training(self, steps: int, seed: int, told: tuple[str, ...] = ()) -> TrainingRun:
+    def as_training(self, steps: int, seed: int, told: tuple[str, ...] = (), every: float | None = None) -> TrainingRun:
         """The run as a training that is known by its end and by what it printed, evenly spaced as far as is known.
 
         Args:
-            steps: that it took.
+            steps: that it took; at most, where it may end by what it has reached.
             seed: by which trainings of two plans are paired.
             told: patterns of what may be its metric, where none is known.
+            every: steps between two evaluations of a run that may end so; None of one that does not.
         """
         n = len(self.metrics)
+        if every and n:
+            steps = min(steps, round(n * every)) if steps else round(n * every)
         points = (
             CurvePoint(step=round(steps * at / n), seconds=self.seconds * at / n, metric=value)
             for at, value in enumerate(self.metrics, 1)

@@ -13,11 +13,10 @@ from autoopt.search.compare.arena import SIDES
 from autoopt.search.compare.comparison import Comparison, Decision, SideName
 from autoopt.search.compare.statistics import wider
 from autoopt.search.decided import in_larger_plan
-from autoopt.search.evaluations import of_evaluation_alone
 from autoopt.search.run_context import RunContext
 from autoopt.search.screened import FEWEST_PAIRS, PLAIN, pairs_to_confirm
 from autoopt.search.state import SearchState
-from autoopt.search.verify import seconds_due
+from autoopt.search.verify import confirmation_of, seconds_due
 
 
 def ablate(context: RunContext, state: SearchState, deadline: float) -> tuple[list[Ablation], list[str]]:
@@ -33,7 +32,7 @@ def ablate(context: RunContext, state: SearchState, deadline: float) -> tuple[li
     dropped: list[str] = []
     while state.found:
         if len(state.found) > 1:
-            stepping = [c for c in state.incumbent.changes if not _of_evaluations(context, c.strategy)]
+            stepping = [c for c in state.incumbent.changes if not context.runner.registry[c.strategy].between_steps]
             less = [state.without(change.strategy) for change in stepping]
             _each(context, state, [(base, state.incumbent) for base in less], "candidate", deadline)
         rows = [_without(context, state, change, deadline) for change in state.incumbent.changes]
@@ -79,11 +78,12 @@ def alone(context: RunContext, state: SearchState, rows: list[Ablation], deadlin
     """
     done = []
     plans = {row.strategy: _only(context, state, row) for row in rows}
-    others = [p for name, p in plans.items() if p != state.incumbent and not _of_evaluations(context, name)]
+    registry = context.runner.registry
+    others = [p for name, p in plans.items() if p != state.incumbent and not registry[name].between_steps]
     _each(context, state, [(state.baseline, plan) for plan in others], "incumbent", deadline)
     for row in rows:
         plan = plans[row.strategy]
-        if _of_evaluations(context, row.strategy):
+        if registry[row.strategy].between_steps:
             done.append(row.model_copy(update={"alone": row.without}))
             continue
         only = plan == state.incumbent  # then leaving it out and trying it alone are the same comparison
@@ -128,7 +128,9 @@ def _without(context: RunContext, state: SearchState, change: Change, deadline: 
     A single change is measured again by the verification, which compares the same two plans.
     """
     plan, base = state.incumbent, state.without(change.strategy)
-    if _of_evaluations(context, change.strategy):  # no block of steps shows it: what its evaluations did stands
+    if context.runner.registry[
+        change.strategy
+    ].between_steps:  # no block of steps shows it: what its evaluations did stands
         kept = [t for t in state.trials if t.strategy == change.strategy and t.verdict is Verdict.KEPT]
         seen = next((trial.time_to_target for trial in reversed(kept) if not trial.companions), None)
         return Ablation(strategy=change.strategy, setting=change.setting, without=seen)
@@ -212,7 +214,7 @@ def _loser(context: RunContext, state: SearchState, rows: list[Ablation]) -> Abl
         row
         for row in rows
         if row.without is not None
-        and not _of_evaluations(context, row.strategy)
+        and not context.runner.registry[row.strategy].between_steps
         # never confirmed by itself: the simpler plan stands; of what whole runs have shown, blocks decide less
         and (
             _decision(state, row) in (Decision.REJECT, Decision.HARMFUL)
@@ -229,11 +231,6 @@ def _verifiable(context: RunContext, state: SearchState, strategy: str) -> bool:
         return True
     less = replace(state, incumbent=state.without(strategy))
     return not context.stopping() and context.now() + seconds_due(context, less) <= context.allocation.budget
-
-
-def _of_evaluations(context: RunContext, name: str) -> bool:
-    """Whether a strategy shortens evaluations alone, which no block of steps shows."""
-    return of_evaluation_alone(context.runner.registry[name])
 
 
 def _decision(state: SearchState, row: Ablation) -> Decision | None:
@@ -297,7 +294,7 @@ class _Taking:
     def __init__(self, context: RunContext, state: SearchState, deadline: float) -> None:
         self.context, self.state, self.deadline = context, state, deadline
         self.left = state.incumbent
-        self.doubtful = {name for name in state.together if _of_evaluations(context, name)}
+        self.doubtful = {name for name in state.together if context.runner.registry[name].between_steps}
         self.idle: set[str] = set()
         self.refused: set[str] = set()
         self.seen: dict[str, float] = {}
@@ -321,10 +318,14 @@ class _Taking:
             self.left = self._without(set(steps) - {best}, whole)
             self.doubtful.add(best)
             self.refused.discard(best)
-        if self.left != whole and not self.context.testable(self.state, self.left):
+        if self.left != whole and not self._supported(self.left):
             undecided = {name for name in parts if self.left.setting(name) != whole.setting(name)} - self.refused
             self.left = self._without(self.refused, whole)  # what was confirmed as a whole stands
             self.doubtful |= undecided
+
+    def _supported(self, plan: Plan) -> bool:
+        """Whether a plan is confirmed by what was measured, or there is time to confirm it."""
+        return confirmation_of(self.context, self.state, plan) is not None or self.context.testable(self.state, plan)
 
     def _likely(self, name: str) -> bool:
         """Whether a part that there was no time to decide stays.

@@ -108,7 +108,11 @@ class Costs:
         state, allocation = self.state, self.context.allocation
         speedup = state.speedup_so_far * max(gain, 1.0)
         usual = allocation.search_deadline(len(state.found), speedup)
-        if state.found and confirmation_of(state) is not None and self.context.gate.in_turns(state.incumbent):
+        if (
+            state.found
+            and confirmation_of(self.context, state) is not None
+            and self.context.gate.in_turns(state.incumbent)
+        ):
             # only another plan needs more than its own trainings
             return max(usual, allocation.last_deadline(speedup))
         return usual

@@ -40,15 +40,10 @@ STAGES = {"evaluate": "evaluation", "checkpoint": "checkpoint"}
 """What comes between steps, in words."""
 
 
-def of_evaluation_alone(strategy: Strategy) -> bool:
-    """Whether a strategy can shorten evaluations, or checkpoints, and nothing else, and trains as before."""
-    return len(strategy.stages) == 1 and set(strategy.stages) <= set(STAGES) and not strategy.risk.trains_otherwise
-
-
 def other_evaluation(candidate: Candidate, strategy: Strategy) -> bool:
     """Whether a candidate has this change of evaluation, and its other batches may give another metric."""
     known = [change.setting for change in candidate.changes if change.strategy == strategy.name]
-    return of_evaluation_alone(strategy) and any("batch_size" in setting for setting in known)
+    return strategy.between_steps and any("batch_size" in setting for setting in known)
 
 
 def try_evaluations(
@@ -59,6 +54,7 @@ def try_evaluations(
     round_: Round,
     deadline: float,
     most: int = MOST_PAIRS,
+    other: float = 1.0,
 ) -> None:
     """Tries their settings one after the other; what is kept becomes a part of the incumbent, and the round goes on.
 
@@ -66,6 +62,7 @@ def try_evaluations(
         proposals: of strategies of evaluation alone.
         deadline: of the search, on the run's clock.
         most: pairs of processes of a setting; of fewer than keep it, only the likeliest is tried.
+        other: the speedup that something else promises: it comes first where no evaluation at all would bring less.
     """
     fewest = min(FEWEST_PAIRS, most)
     for proposal in proposals:
@@ -75,6 +72,10 @@ def try_evaluations(
                 skip(context, state, proposal.strategy, Verdict.FAILED, plugin_error(setting))
                 break
             share = share_of_run(state, round_, stage)
+            if share is not None and (1.0 - share) * max(other, 1.0 + context.min_gain) > 1.0:
+                text = f"{STAGES[stage]}s take {share:.1%} of the run: too little to be worth a trial now"
+                skip(context, state, proposal.strategy, Verdict.NOT_TRIED, text)
+                break
             seconds = _pair_seconds(context, state, stage)
             left = deadline - context.now()
             if context.stopping() or share is None or fewest * seconds > TRIAL * left:

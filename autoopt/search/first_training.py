@@ -58,6 +58,8 @@ def begin(context: RunContext, state: SearchState) -> None:
     Raises:
         BaselineFailed: the baseline does not train.
     """
+    if _ends_at_target(context, state):
+        return
     budget, peak = context.allocation.budget, state.aa.side.peak_memory_bytes
     limit = context.gate.memory_limit_bytes
     near_limit = limit is not None and peak is not None and peak > ROOM * limit
@@ -78,6 +80,34 @@ def begin(context: RunContext, state: SearchState) -> None:
         train_first(context, state)
     else:
         context.allocation = planned
+
+
+def _ends_at_target(context: RunContext, state: SearchState) -> bool:
+    """Runs a script whole that may end by itself at the user's target. True where it did: such runs are the time to the
+    target then, and short for the budget.
+
+    Raises:
+        BaselineFailed: the script fails.
+    """
+    run, objective = state.facts.run, state.objective
+    asked = objective.metric is not None and objective.users_target is not None
+    if not asked or state.baseline.changes or run is None or not run.ends_by_result or not context.runner.runs_here:
+        return False
+    trainings, seconds = context.gate.trainings, context.allocation.baseline(target_given=True)
+    steps, every = state.planned_steps or 0, run.evaluate_every
+    try:
+        found = trainings.whole_run(state.baseline, context.seed, steps=steps, every=every, max_seconds=seconds)
+    except TrialFailed as failure:
+        if failure.kind == "timeout":
+            return False
+        raise _untrained(failure) from failure
+    if parts_to(found, objective) is None:
+        trainings.forget(state.baseline)
+        return False
+    trainings.evaluate_every = every or found.steps
+    state.planned_steps = found.steps
+    _adopt(context, state, found)
+    return True
 
 
 def _unnamed(context: RunContext, state: SearchState) -> bool:

@@ -27,7 +27,7 @@ from autoopt.search.budget_allocation import TRIAL
 from autoopt.search.candidate import Candidate
 from autoopt.search.combined import screen_combined
 from autoopt.search.confirmations import Confirmations, Costs, first_to_go, most_doubtful
-from autoopt.search.evaluations import MOST_PAIRS, of_evaluation_alone, other_evaluation, try_evaluations
+from autoopt.search.evaluations import MOST_PAIRS, other_evaluation, try_evaluations
 from autoopt.search.first_training import train_beside, train_first
 from autoopt.search.outcome import configuration, named, out_of_time, unscreened
 from autoopt.search.planner import Proposal, Queue, Skipped, at_the_ceiling, build_queue, nothing_left, predicted_gain
@@ -88,15 +88,15 @@ class Rounds:
     def _by_blocks(self, queue: Queue, round_: Round, pipeline: Pipeline | None) -> bool:
         """Screens proposals by blocks of steps and confirms what did well; then tries what trains otherwise."""
         proposals = self._coming_back(queue, round_)
-        evaluating = [proposal for proposal in proposals if of_evaluation_alone(proposal.strategy)]
+        evaluating = [proposal for proposal in proposals if proposal.strategy.between_steps]
         proposals = [proposal for proposal in proposals if proposal not in evaluating]
         most = max((predicted_gain(each.predicted) or 1.0 for each in proposals), default=1.0)
         at_once = [each for each in evaluating if (predicted_gain(each.predicted) or 1.0) >= most]
-        self._evaluate(at_once, round_, pipeline)
+        self._evaluate(at_once, round_, pipeline, other=most)
         quick = [proposal for proposal in proposals if not proposal.strategy.risk.trains_otherwise]
         kept = self._screen_and_confirm(quick, queue, round_, pipeline)
         if not kept:
-            self._evaluate([each for each in evaluating if each not in at_once], round_, pipeline)
+            self._evaluate(evaluating, round_, pipeline)
         return kept or self._train(proposals, round_, pipeline)
 
     def settle(self) -> None:
@@ -219,11 +219,12 @@ class Rounds:
         pipeline: Pipeline | None,
         most: int = MOST_PAIRS,
         by: float = inf,
+        other: float = 1.0,
     ) -> None:
         """Tries changes of evaluation alone; what is kept of them moves no bottleneck of the step."""
         context, state = self.context, self.state
         case = state.case(context.runner.registry, pipeline, self._left())
-        try_evaluations(context, state, proposals, case, round_, min(self._costs.deadline(), by), most)
+        try_evaluations(context, state, proposals, case, round_, min(self._costs.deadline(), by), most, other)
         for proposal in proposals:
             self._seen_bottleneck[proposal.strategy.name] = round_.bottleneck
 

@@ -364,13 +364,30 @@ class TrialRunner:
 
     def runs_whole(self, plan: Plan) -> bool:
         """Whether whole runs can show what a plan brings: its patch changes a script that one process here runs."""
-        script = self.base.script
-        local = isinstance(self._launcher, Launcher) and script is not None and script.launch is None
-        if not local or script is None or script.sites is None or self.patched_files is None:
-            return False
-        return bool(self.patched_files(plan))
+        return self.runs_here and self.patched_files is not None and bool(self.patched_files(plan))
 
-    def whole_runs(self, plan: Plan, *, steps: int, seed: int, max_seconds: float, speedup: float) -> TrainedPair:
+    @property
+    def runs_here(self) -> bool:
+        """Whether it is a script that one process runs, on this machine."""
+        script = self.base.script
+        if script is None or script.sites is None or script.launch is not None:
+            return False
+        return isinstance(self._launcher, Launcher)
+
+    def whole_run(self, *, steps: int, every: float | None, seed: int, max_seconds: float) -> TrainingRun:
+        """A whole run of the untouched script, with the metric that was named; see :meth:`whole_runs`.
+
+        Args:
+            every: steps between two evaluations; it may end at one of them.
+        """
+        script = self.base.script
+        assert script is not None, "whole runs are of a script"
+        (run,) = whole_runs([script], self.base.directory, timeout=max_seconds, turn=turn_of(self.memory.limit_bytes))
+        return run.reading(script.metric).as_training(steps, seed, every=every)
+
+    def whole_runs(
+        self, plan: Plan, *, steps: int, seed: int, max_seconds: float, speedup: float, every: float | None = None
+    ) -> TrainedPair:
         """A whole run of the untouched script and one with the plan's patch on it; nothing listens to either.
 
         They take turns on the CPU. What a device has been asked for goes on while its process stands still. A metric
@@ -381,6 +398,7 @@ class TrialRunner:
             seed: names the pair; it decides which goes first.
             max_seconds: of each.
             speedup: of the patched one, about.
+            every: steps between two evaluations, where runs end at one of them by what they have reached.
 
         Raises:
             TrialFailed: one ended badly, or was not at its end in time; ``side`` is 1 where it was the patched one.
@@ -404,10 +422,10 @@ class TrialRunner:
             failure.side = order[failure.side]  # type: ignore[attr-defined]
             raise
         runs, told = [found[order.index(side)] for side in (0, 1)], tuple[str, ...]()
-        if script.sites.seeded:  # of another seed a metric says nothing of the patch
+        if script.sites.seeded or every:  # of another seed a metric says nothing of the patch, but for its target
             told = () if script.metric else in_output(runs[0].output.splitlines())
             runs = [run.reading(script.metric or chosen(told)) for run in runs]
-        before, after = (run.as_training(steps, seed, told) for run in runs)
+        before, after = (run.as_training(steps, seed, told, every) for run in runs)
         return TrainedPair(baseline=before, best=after, whole=True, in_turns=isfinite(turn))
 
     @contextmanager

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import field
+from itertools import pairwise
 from typing import Literal
+
+import networkx as nx
 
 from autoopt.benchmark.target import mean_seconds
 from autoopt.errors import TrialFailed
@@ -181,12 +184,11 @@ def evidence_of(
 def _compared(context: RunContext, state: SearchState, end: float) -> Comparison:
     """The final plan against the baseline: fresh pairs of processes where there is time for two, else its confirmation.
 
-    The bounds of the confirmation hold at whatever time it ended. A plan that whole runs have confirmed needs no blocks
-    of steps.
+    The bounds of the confirmation hold at whatever time it ended. A plan that whole runs have confirmed, or whose steps
+    are the baseline's, needs no blocks of steps.
     """
-    confirmation = confirmation_of(state)
-    whole = any(pair.whole for pair in context.gate.in_turns(state.incumbent))
-    if confirmation is not None and ((whole and not confirmation.pairs) or not may_be_compared(context, state, end)):
+    confirmation = confirmation_of(context, state)
+    if confirmation is not None and (not confirmation.pairs or not may_be_compared(context, state, end)):
         return confirmation
     by = compared_by(context, state, end)
     return context.compare(
@@ -369,14 +371,38 @@ OVER = 0.05
 
 def seconds_due(context: RunContext, state: SearchState) -> float:
     """Seconds that the verification of the incumbent still needs: pairs of processes, probes, trainings alternately."""
-    tested = 0.0 if confirmation_of(state) else _short(context, state) + probes_due(context, state)
+    tested = 0.0 if confirmation_of(context, state) else _short(context, state) + probes_due(context, state)
     return _trainings_due(context, state) + tested
 
 
-def confirmation_of(state: SearchState) -> Comparison | None:
-    """The confirmation of the incumbent, where it was compared with the baseline itself."""
+def confirmation_of(context: RunContext, state: SearchState, plan: Plan | None = None) -> Comparison | None:
+    """The confirmation of the incumbent, or of another plan: its steps were compared with the baseline's.
+
+    What was left of a confirmed plan is confirmed by it, where comparisons have shown what the rest brought: one for
+    each plan on the way to what is left. A plan that changes evaluations alone takes the baseline's own steps.
+    """
+    plan = plan or state.incumbent
+
+    def steps(one: Plan) -> str:
+        left = (c for c in one.changes if not context.runner.registry[c.strategy].between_steps)
+        return Plan(changes=tuple(left)).key
+
+    ends = steps(state.baseline), steps(plan)
+    if ends[0] == ends[1]:
+        return state.aa.comparison.of_same_steps(plan)
     found = state.comparisons.get(int(state.base)) if state.base.isdigit() else None
-    return found if found is not None and of_plans(found, state.baseline, state.incumbent) else None
+    if found is not None and of_plans(found, state.baseline, plan):
+        return found
+    sides = [(steps(seen.incumbent.plan), steps(seen.candidate.plan), seen) for seen in state.comparisons.values()]
+    way = nx.DiGraph((*side[:2], {"seen": side[2]}) for side in sides if side[0] == ends[0] and side[2].estimate)
+    less = ((steps(seen.candidate.plan), steps(seen.incumbent.plan), seen) for seen in state.ablations)
+    way.add_edges_from((whole, part, {"seen": seen}) for whole, part, seen in less if seen.estimate)
+    if not all(end in way for end in ends) or not nx.has_path(way, *ends):
+        return None
+    first, *rest = (way.edges[step]["seen"] for step in pairwise(nx.shortest_path(way, *ends)))
+    for seen in rest:
+        first = first.without(seen)
+    return first.model_copy(update={"candidate": first.candidate.model_copy(update={"plan": plan})})
 
 
 def may_be_compared(context: RunContext, state: SearchState, end: float) -> bool:
@@ -390,7 +416,7 @@ def may_be_checked(context: RunContext, state: SearchState, end: float, *, train
     Args:
         trained: no probe is believed on what is left, unless it is exact.
     """
-    needed = 0.0 if confirmation_of(state) is not None else _short(context, state) + probes_due(context, state)
+    needed = 0.0 if confirmation_of(context, state) is not None else _short(context, state) + probes_due(context, state)
     if trained and not exact(context, state):
         needed += context.allocation.in_turns(state.speedup_so_far)
     if not needed:

@@ -17,7 +17,6 @@ from autoopt.search.accept.gate import NOT_TESTED, judge_runs
 from autoopt.search.accept.trainings import ratio_of_pairs
 from autoopt.search.candidate import Candidate
 from autoopt.search.confirmation import announce_start, ruled_without_blocks
-from autoopt.search.evaluations import of_evaluation_alone
 from autoopt.search.first_training import train_first
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
@@ -78,7 +77,7 @@ class WholeRunConfirmation:
     @property
     def _between(self) -> tuple[bool, ...]:
         registry = self.context.runner.registry
-        return tuple(of_evaluation_alone(registry[name]) for name, _ in self.candidate.members)
+        return tuple(registry[name].between_steps for name, _ in self.candidate.members)
 
     def _learn(self, shown: Estimate | None) -> None:
         """Has the whole run's figure correct the predictions of its changes, each by its share in it."""

@@ -24,19 +24,19 @@ _FASTEST = 20.0
 def run_seconds(context: RunContext, state: SearchState) -> float | None:
     """Seconds of a whole run of the untouched script, about.
 
-    None where whole runs show nothing: of a build(), of a script with a target of its own or that must be changed to
-    fit into memory, of one whose length is not known or is too long for the budget.
+    None where whole runs show nothing: of a build(), of a script that must be changed to fit into memory, of one that
+    does not end by itself at the user's target, or whose length is not known or is too long for the budget.
     """
     if state.sites is None or state.baseline.changes or state.planned_steps is None:
         return None
     step = state.aa.side.step_seconds
     if step is None:
         return None
-    if state.objective.target is not None and state.objective.target_source == "user":
-        return None
     seen = state.trained
     if seen is not None and seen.stopped == WHOLE_RUN:
         return seen.seconds  # they are the measure by now, and what a further one takes is asked where it would be made
+    if state.objective.users_target is not None:
+        return None
     parts = _parts(state, state.planned_steps, step.p50)
     seconds = state.aa.start_seconds + state.planned_steps * step.p50 if parts is None else parts.seconds
     if seen is not None and seen.steps >= state.planned_steps:

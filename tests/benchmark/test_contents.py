@@ -187,3 +187,17 @@ def test_what_is_said_to_be_moved_is(kind: str) -> None:
         tensor for path, tensor in tensors(move(KINDS[kind][0]([1.0, 2.0, 3.0]))) if kind != "packed" or path == "[0]"
     ]
     assert all(tensor.device.type == "meta" for tensor in found)
+
+
+@pytest.mark.parametrize("more", [1, 3, 8])
+@pytest.mark.parametrize("last", [0, 2], ids=["rows of several lengths", "all rows end alike"])
+def test_padding_of_another_length_is_no_other_batch(last: int, more: int) -> None:
+    """A plan that cut off padding was refused for other batches in every script."""
+    ids = torch.tensor([[5, 6, 7, 2], [8, 9, 2, last], [3, 2, last, last]])
+    ids[:, 3] = 2 if last else ids[:, 3]
+    batch, longer = ({"ids": each, "mask": each != 0} for each in (ids, nn.functional.pad(ids, (0, more))))
+    assert digest(batch) == digest(longer)
+    other = longer["ids"].clone()
+    other[1, 1] += 1
+    assert digest(batch) != digest({**longer, "ids": other})
+    assert digest(ids.float()) != digest(longer["ids"].float()), "fractions are no padded rows"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,9 +12,12 @@ from autoopt.records.evaluating import EvaluationPair, HeldEvaluations
 from autoopt.search.accept.evidence import EvaluationRatios
 from autoopt.search.accept.time_to_target import by_whole_run, same_steps
 from autoopt.search.compare.comparison import Comparison, Decision
-from autoopt.search.evaluations import rule_on_evaluations
+from autoopt.search.evaluations import rule_on_evaluations, try_evaluations
+from autoopt.search.planner import Proposal
 from autoopt.setup import Setup
+from autoopt.testing.strategies import sample_case
 from made_up import OBJECTIVE, comparison, evidence
+from simulated import strategy
 
 SLOW = HeldEvaluations(seconds=(2.0, 1.0, 1.0), samples=300, metric="acc", value=0.8125, digits=4)
 
@@ -145,3 +149,34 @@ def test_evaluations_that_were_timed_alone_count_in_the_planned_run() -> None:
     assert found is not None
     assert found.before.seconds == pytest.approx(1 + 10 + 20)
     assert found.after.seconds == pytest.approx(1 + 10 + 2)
+
+
+@pytest.mark.parametrize(
+    ("evaluating", "other", "why"),
+    [(9.0, 3.0, "no time for it"), (1.0, 3.0, "too little to be worth a trial now"), (0.001, 1.0, "too little")],
+)
+def test_evaluations_wait_for_what_promises_more_than_they_could_bring(
+    monkeypatch: pytest.MonkeyPatch, evaluating: float, other: float, why: str
+) -> None:
+    """Three settings of an evaluation took half of a budget, the last of 1.01x; what promised 2x had no time."""
+    found: list[str] = []
+    state: Any = SimpleNamespace(
+        run=RunParts(steps=100, step_seconds=0.1, evaluate_every=10.0, evaluation_seconds=evaluating),
+        aa=SimpleNamespace(side=SimpleNamespace(step_seconds=None)),
+        sites=None,
+        trials=[],
+        skip=lambda strategy, verdict, reason: found.append(reason),
+    )
+    context: Any = SimpleNamespace(
+        now=lambda: 0.0,
+        stopping=lambda: False,
+        min_gain=0.01,
+        allocation=SimpleNamespace(start_seconds=2.0),
+        announce=lambda event: None,
+    )
+    proposal = Proposal(strategy("evaluates", stages=frozenset({"evaluate"})), None, {})
+    round_: Any = SimpleNamespace(step_seconds=0.1)
+    monkeypatch.setattr("autoopt.search.candidate.TrialEnded", lambda **_: None)
+    try_evaluations(context, state, [proposal], sample_case(), round_, deadline=5.0, other=other)
+    assert len(found) == 1
+    assert why in found[0]

@@ -190,7 +190,9 @@ class ScriptWorld(World):
         runner.watched, runner.knows = lambda then=None: sites, lambda sites: None
         runner.facts = runner.facts.model_copy(update={"target": None, "max_steps": STEPS})
 
-    def run_whole(self, plan: Plan, *, steps: int, seed: int, max_seconds: float, speedup: float) -> TrainedPair:
+    def run_whole(
+        self, plan: Plan, *, steps: int, seed: int, max_seconds: float, speedup: float, every: float | None = None
+    ) -> TrainedPair:
         self.pairs.append(plan.names())
         before, after = self.seconds, self.seconds
         for name in plan.names():
@@ -203,7 +205,7 @@ class ScriptWorld(World):
                 failure.side = side  # type: ignore[attr-defined]
                 raise failure
             metrics = (0.3, 0.3) if side and set(plan.names()) & set(self.lose) else (0.6, 0.9)
-            runs.append(WholeRun(seconds, 0.0, metrics).as_training(steps, seed))
+            runs.append(WholeRun(seconds, 0.0, metrics).as_training(steps, seed, every=every))
         return TrainedPair(baseline=runs[0], best=runs[1], whole=True, in_turns=True)
 
 
@@ -219,6 +221,68 @@ def test_the_figure_of_a_script_is_that_of_whole_runs_of_its_patch(tmp_path: Pat
     assert "in whole runs" in headline.text
     assert outcome.speedup.end_to_end_verified
     assert set(world.pairs) == {("rows",)}
+
+
+class TargetWorld(ScriptWorld):
+    """A script that evaluates every 50 of its 600 steps, and is at 0.9 in the second evaluation of a run of 20 s.
+
+    Args:
+        ends: whether a comparison in its loop may end it there.
+    """
+
+    def __init__(self, directory: Path, ends: bool, **more: Any) -> None:
+        parts = RunParts(steps=STEPS, step_seconds=0.05, evaluate_every=50.0, ends_by_result=ends)
+        made = strategy("rows", predict=lambda self, case, setting: FASTER)
+        known = {"seconds": 20.0, "speed": product({"rows": 2.0}), "whole": {"rows": 1.6}, **more}
+        super().__init__(directory, made, sites=SITES.model_copy(update={"run": parts}), **known)
+        self.alone: list[float] = []
+        runner: Any = self.runner
+        runner.runs_here, runner.whole_run = True, self.run_alone
+        runner.facts = runner.facts.model_copy(update={"target": 0.85, "run": parts})
+
+    def run_alone(self, *, steps: int, every: float | None, seed: int, max_seconds: float) -> TrainingRun:
+        self.alone.append(max_seconds)
+        self.clock.advance(min(self.seconds, max_seconds))
+        if self.seconds > max_seconds:
+            raise TrialFailed("timeout", "not at its end")
+        return WholeRun(self.seconds, 0.0, (0.6, 0.9)).as_training(steps, seed, every=every)
+
+
+FASTER = Estimate(value=2.0, low=1.9, high=2.1, n=3, kind=EstimateKind.TRIED)
+
+
+def test_a_script_that_ends_at_its_target_is_judged_by_whole_runs_to_it(tmp_path: Path) -> None:
+    """Planned are 600 steps, and after 100 it is there: blocks of steps hardly begin, and whole runs are short."""
+    world = TargetWorld(tmp_path, ends=True, budget=240.0)
+    outcome = world.go()
+    assert len(world.alone) == 1
+    assert outcome.state.planned_steps == 100
+    headline = outcome.speedup.headline
+    assert headline is not None
+    assert (headline.kind, headline.whole, headline.value) == ("to_target", True, pytest.approx(1.6))
+    assert (headline.baseline_steps, headline.best_steps) == pytest.approx((100, 100))
+    assert outcome.speedup.end_to_end_verified
+    assert {trial.throughput for trial in outcome.state.trials} == {None}, "no blocks were compared"
+
+
+@pytest.mark.parametrize(("ends", "seconds", "asked"), [(False, 20.0, 0), (True, 90.0, 1)])
+def test_one_that_does_not_end_there_in_time_is_trained_to_its_target(
+    tmp_path: Path, ends: bool, seconds: float, asked: int
+) -> None:
+    world = TargetWorld(tmp_path, ends=ends, seconds=seconds, budget=240.0)
+    outcome = world.go()
+    assert len(world.alone) == asked
+    assert not world.pairs
+    assert outcome.state.planned_steps == STEPS
+    assert outcome.best.plan.names() == ("rows",)
+
+
+@pytest.mark.parametrize(("lose", "kept"), [((), True), (("rows",), False)])
+def test_a_patched_script_that_ends_without_the_target_is_as_good_as_none(
+    tmp_path: Path, lose: tuple[str, ...], kept: bool
+) -> None:
+    outcome = TargetWorld(tmp_path, ends=True, lose=lose, budget=240.0).go()
+    assert (outcome.best.plan.names() == ("rows",)) is kept
 
 
 def promised(name: str, value: float, stage: str) -> Any:

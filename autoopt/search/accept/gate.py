@@ -396,7 +396,8 @@ def judge_runs(evidence: Evidence, objective: Objective, noise: Noise) -> Qualit
     by_target = len(pairs) >= FEWEST_SEEDS and objective.target is not None
     if evidence.risk.trains_otherwise and by_target:
         return arrived(pairs, evidence.baseline_runs, objective)
-    difference = metric_difference(pairs, objective, noise)
+    ended = objective.users_target is not None and any(run.stopped == WHOLE_RUN for run in evidence.candidate_runs)
+    difference = None if ended else metric_difference(pairs, objective, noise)  # at the target is where they end
     if difference is None and level is None:
         what = objective.metric or "no metric"
         detail = f"quality undecided: {what} was not measured on both sides"

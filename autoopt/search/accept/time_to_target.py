@@ -292,13 +292,14 @@ class Trained:
             quality: of the plan's training. Of ``identical`` ones the steps are set equal: they are the same, and met
                 the target at another evaluation by chance alone. Over equal steps those that rounding costs are added.
         """
-        if objective.target is None or (pairs and all(pair.whole for pair in pairs)):
+        in_turns = bool(pairs) and all(pair.in_turns for pair in pairs)
+        whole_runs = bool(pairs) and all(pair.whole for pair in pairs)
+        if objective.target is None or (whole_runs and objective.users_target is None):
             otherwise = evidence.risk.trains_otherwise
             alike = [pair for pair in pairs if not otherwise or pair.baseline.steps == pair.best.steps]
             whole = tuple(
                 (old, new.planned(price_of(quality) * new.steps)) for old, new in _over_equal_steps(alike, objective)
             )
-            in_turns = bool(pairs) and all(pair.in_turns for pair in pairs)
             return Trained("same_steps", whole, in_turns=in_turns) if whole else None
         reached = [(parts_to(pair.baseline, objective), parts_to(pair.best, objective)) for pair in pairs]
         both = [(old, new) for old, new in reached if old is not None and new is not None]
@@ -306,7 +307,7 @@ class Trained:
             if quality is not None and quality.level == "identical":
                 mean = [(old.steps + new.steps) / 2 for old, new in both]
                 both = [(old.planned(steps), new.planned(steps)) for (old, new), steps in zip(both, mean, strict=True)]
-            return Trained("to_target", tuple(both))
+            return Trained("to_target", tuple(both), in_turns=in_turns)
         short = _over_equal_steps(pairs, objective)
         missed = all(old is None and new is None for old, new in reached)
         return Trained("per_step", short, target_missed=missed) if short else None

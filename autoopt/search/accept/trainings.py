@@ -175,6 +175,8 @@ class Trains(Protocol):
     @property
     def train_in_turns(self) -> Callable[..., TrainedPair]: ...
     @property
+    def whole_run(self) -> Callable[..., TrainingRun]: ...
+    @property
     def whole_runs(self) -> Callable[..., TrainedPair]: ...
 
 
@@ -190,6 +192,7 @@ class Trainings:
         max_steps: where there is no target, the steps that each training has; None: as many as its seconds allow.
         limit_seconds: cuts a training off.
         expected_seconds: what one training costs, its start included; to plan by.
+        evaluate_every: steps between evaluations of a script that ends by itself at the target; None of any other.
     """
 
     def __init__(self, runner: Trains, steps: Steps) -> None:
@@ -198,6 +201,7 @@ class Trainings:
         self.max_steps: int | None = None
         self.limit_seconds = 60.0
         self.expected_seconds = 60.0
+        self.evaluate_every: float | None = None
         self._runs: dict[tuple[str, int], TrainingRun] = {}
         self._pairs: dict[tuple[str, str, int], TrainedPair] = {}
         self._failures: dict[str, TrialFailed] = {}
@@ -292,6 +296,24 @@ class Trainings:
             remember,
         )
 
+    def whole_run(
+        self, baseline: Plan, seed: int, *, steps: int, every: float | None, max_seconds: float
+    ) -> TrainingRun:
+        """A whole run of the untouched script, which may end before its steps; it answers for the baseline.
+
+        Raises:
+            TrialFailed: it ended badly, or was not at its end in time.
+        """
+        key = {"purpose": "baseline whole run", "plan": baseline.model_dump(), "seed": seed}
+        run = self._steps.step(
+            "training",
+            key,
+            lambda: self._runner.whole_run(steps=steps, every=every, seed=seed, max_seconds=max_seconds),
+            TrainingRun,
+        )
+        self._runs[baseline.key, seed] = run
+        return run
+
     def whole_runs(
         self,
         baseline: Plan,
@@ -321,7 +343,12 @@ class Trainings:
             seed,
             {"purpose": purpose, "whole": True},
             lambda: self._runner.whole_runs(
-                plan, steps=steps, seed=seed, max_seconds=allowed, speedup=max(speedup, 1.0)
+                plan,
+                steps=steps,
+                seed=seed,
+                max_seconds=allowed,
+                speedup=max(speedup, 1.0),
+                **({"every": self.evaluate_every} if self.evaluate_every else {}),
             ),
             remember,
             short_of_time=allowed < self.limit_seconds,
