@@ -383,7 +383,7 @@ class Contest:
             pair = rival.rounds.document(expected, **each)
             if not rival.waits:
                 continue
-            if pair is None and self._mode == SWITCHED and self._left(rival) <= 0:
+            if pair is None and self._mode == SWITCHED:  # such as a script that ends before: the next one would, too
                 rival.lost = not rival.test.pairs
                 rival.decided = None if rival.lost else rival.test.decide(0.0)
             if pair is not None:
