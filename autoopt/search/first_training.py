@@ -22,7 +22,7 @@ from autoopt.search.compare.comparison import Comparison
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import AAControl, SearchState
 from autoopt.search.trial_runner import BaselineFailed
-from autoopt.search.whole_runs import run_seconds, shown_by_whole_runs
+from autoopt.search.whole_runs import longest, run_seconds, shown_by_whole_runs
 
 LATER_UP_TO = 900.0
 LATER_SHARE = 0.04
@@ -93,7 +93,7 @@ def _ends_at_target(context: RunContext, state: SearchState) -> bool:
     asked = objective.metric is not None and objective.users_target is not None
     if not asked or state.baseline.changes or run is None or not run.ends_by_result or not context.runner.runs_here:
         return False
-    trainings, seconds = context.gate.trainings, context.allocation.baseline(target_given=True)
+    trainings, seconds = context.gate.trainings, longest(context.allocation.budget)
     steps, every = state.planned_steps or 0, run.evaluate_every
     try:
         found = trainings.whole_run(state.baseline, context.seed, steps=steps, every=every, max_seconds=seconds)

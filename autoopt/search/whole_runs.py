@@ -21,6 +21,11 @@ _FASTEST = 20.0
 """A whole run is predicted to be no more than so many times faster."""
 
 
+def longest(budget: float) -> float:
+    """Seconds of the longest whole run of which a budget holds pairs."""
+    return KEPT_BACK_AT_MOST * budget / 2
+
+
 def run_seconds(context: RunContext, state: SearchState) -> float | None:
     """Seconds of a whole run of the untouched script, about.
 
@@ -41,7 +46,7 @@ def run_seconds(context: RunContext, state: SearchState) -> float | None:
     seconds = state.aa.start_seconds + state.planned_steps * step.p50 if parts is None else parts.seconds
     if seen is not None and seen.steps >= state.planned_steps:
         seconds = max(seconds, seen.seconds)
-    return seconds if 2 * seconds <= KEPT_BACK_AT_MOST * context.allocation.budget else None
+    return seconds if seconds <= longest(context.allocation.budget) else None
 
 
 def _parts(state: SearchState, steps: int, step_seconds: float) -> WholeRun | None:

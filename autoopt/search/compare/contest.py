@@ -375,6 +375,7 @@ class Contest:
     def _finish(self, arena: Arena, waiting: Sequence[_Rival], began: float) -> None:
         """Adds what a generation showed of each; its seconds are a share of the generation's."""
         spent, startup = self._clock() - began, arena.startup_seconds
+        all_wait = all(rival.waits for rival in waiting)
         for rival in waiting:
             rival.seconds += spent / len(waiting)
             rival.counted += len(rival.rounds.paired)
@@ -383,7 +384,8 @@ class Contest:
             pair = rival.rounds.document(expected, **each)
             if not rival.waits:
                 continue
-            if pair is None and self._mode == SWITCHED:  # such as a script that ends before: the next one would, too
+            # where no rival is to blame, such as of a script that ends before, the next process would show as little
+            if pair is None and self._mode == SWITCHED and (all_wait or self._left(rival) <= 0):
                 rival.lost = not rival.test.pairs
                 rival.decided = None if rival.lost else rival.test.decide(0.0)
             if pair is not None:
