@@ -61,13 +61,16 @@ def _from_larger_plan(state: SearchState, row: Ablation) -> Ablation:
 
 
 def _unconfirmed(state: SearchState, rows: list[Ablation]) -> list[str]:
-    """A sentence for each part of a combined candidate that stays although it is undecided whether it helps."""
-    found = []
+    """A sentence for each part of a combined candidate that stays although it is undecided whether it helps.
+
+    What is believed of it is a figure of steps, which says nothing where whole runs have confirmed the plan.
+    """
+    found, whole = [], state.base.isdigit() and not state.comparisons[int(state.base)].pairs
     for row in rows:
         member = state.together.get(row.strategy)
         if member is not None and _decision(state, row) is not Decision.ACCEPT:
-            gain, _ = state.beliefs.of([member])
-            found.append(f"{row.strategy} was confirmed together with others, not alone: about {exp(gain):.2f}x")
+            about = "" if whole else f": about {exp(state.beliefs.of([member])[0]):.2f}x"
+            found.append(f"{row.strategy} was confirmed together with others, not alone{about}")
     return found
 
 
@@ -128,9 +131,7 @@ def _without(context: RunContext, state: SearchState, change: Change, deadline: 
     A single change is measured again by the verification, which compares the same two plans.
     """
     plan, base = state.incumbent, state.without(change.strategy)
-    if context.runner.registry[
-        change.strategy
-    ].between_steps:  # no block of steps shows it: what its evaluations did stands
+    if context.runner.registry[change.strategy].between_steps:  # no block of steps shows it: its own trial does
         kept = [t for t in state.trials if t.strategy == change.strategy and t.verdict is Verdict.KEPT]
         seen = next((trial.time_to_target for trial in reversed(kept) if not trial.companions), None)
         return Ablation(strategy=change.strategy, setting=change.setting, without=seen)

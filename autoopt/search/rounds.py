@@ -23,7 +23,6 @@ from autoopt.records import (
 from autoopt.search.ablate import take_apart
 from autoopt.search.accept.evidence import FEWEST_SEEDS
 from autoopt.search.accept.gathering import UNPROBED
-from autoopt.search.budget_allocation import TRIAL
 from autoopt.search.candidate import Candidate
 from autoopt.search.combined import screen_combined
 from autoopt.search.confirmations import Confirmations, Costs, first_to_go, most_doubtful
@@ -265,8 +264,8 @@ class Rounds:
                 if other_evaluation(candidate, each.strategy) and self._comes_back(each.strategy, round_)
             ]
             if unconfirmed:
-                worth = context.now() + (confirmation.seconds or 0.0) / TRIAL  # else whole runs are the better use
-                self._evaluate(unconfirmed, round_, pipeline, most=1, by=worth)
+                by = context.allocation.budget - confirmation.needed - confirmation.pair_seconds  # which verify it
+                self._evaluate(unconfirmed, round_, pipeline, most=1, by=by)
                 gains = {each.strategy.name: self._evaluates_faster(each) for each in unconfirmed}
                 refused |= {name for name, gain in gains.items() if gain is None}
                 every = [replace(each, predicted=gains.get(each.strategy.name) or each.predicted) for each in every]

@@ -53,7 +53,7 @@ class WholeRunConfirmation:
         pairs = self._pairs_for(self._hoped)
         if pairs is None or self.seconds is None:
             return None
-        return pairs * self._pair_seconds + probes_due(self.context, self.state)
+        return pairs * self.pair_seconds + probes_due(self.context, self.state)
 
     def run(self) -> Trial:
         """The trial; the pairs of whole runs of a plan that was kept are the verification's."""
@@ -116,12 +116,12 @@ class WholeRunConfirmation:
         """Whether it is open, there may be a gain, and the time holds as many more pairs as would confirm that."""
         left = self.context.allocation.budget - self.context.now()
         if not self._found:
-            return self._pair_seconds <= left
+            return self.pair_seconds <= left
         seen = self._ratio()
         if self._faster(seen) or seen.value <= 1.0 or self._quality(level).passed is False:
             return False
         pairs = self._pairs_for(log(seen.value))
-        return pairs is not None and max(pairs - len(self._found), 1) * self._pair_seconds <= left
+        return pairs is not None and max(pairs - len(self._found), 1) * self.pair_seconds <= left
 
     def _ruled(self, ratio: Estimate, quality: Quality) -> Judgement:
         if quality.passed is not True and not (quality.passed is None and self.context.gate.accept_undecided):
@@ -150,7 +150,8 @@ class WholeRunConfirmation:
         return next((n for n in range(1, MOST_PAIRS + 1) if self._of([gain] * n).low > 1.0), None)
 
     @property
-    def _pair_seconds(self) -> float:
+    def pair_seconds(self) -> float:
+        """Of a whole run of each, if the patched one is as fast as promised."""
         return (self.seconds or 0.0) * (1 + exp(-self.gain))
 
     def _pair(self, number: int, index: int) -> TrainedPair:
@@ -171,5 +172,5 @@ class WholeRunConfirmation:
     def _of(self, logs: list[float]) -> Estimate:
         """The ratio, by the scatter of whole runs that take turns, or of ones that run one after the other."""
         possible = isfinite(turn_of(self.context.gate.memory_limit_bytes))
-        in_turns = possible and all(pair.in_turns for pair in self._found)
+        in_turns = possible and all(pair.same_steps_in_turns for pair in self._found)
         return ratio_of_pairs(logs, self.state.noise.process_sd, in_turns=in_turns)

@@ -131,6 +131,17 @@ def test_levels_of_a_script_are_decided_by_its_probes(prober: Prober, folder: Pa
         assert told in other.detail
 
 
+def test_weights_at_the_target_do_not_end_a_script_there(prober: Prober, folder: Path) -> None:
+    """At the end of an epoch a script evaluated trained weights that were put in, and its probe was over."""
+    with (folder / "plain.py").open("a") as file:
+        file.write("    if correct / len(data) >= 0.93:\n        break\n")
+    sites = prober.sites("plain.py")
+    prober.weights = prober.kept_weights("plain.py", sites)
+    probe = prober("plain.py", sites, reading=0.0).probe
+    assert probe.points == 3
+    assert probe.steps >= 12
+
+
 SECOND = "    for x, y in loader:\n"
 BREAKS = {
     "momentum is forgotten": SECOND.replace("    for", "    optimizer.state.clear()\n    for"),

@@ -277,6 +277,16 @@ def test_one_that_does_not_end_there_in_time_is_trained_to_its_target(
     assert outcome.best.plan.names() == ("rows",)
 
 
+def test_runs_over_other_steps_do_not_scatter_as_runs_over_equal_ones() -> None:
+    """One evaluation more or less to the target is chance, which the scatter of runs over equal steps does not know."""
+    pairs = []
+    for metrics in ((0.6, 0.9), (0.6, 0.7, 0.9)):
+        runs = [WholeRun(20.0, 0.0, seen).as_training(STEPS, 0, every=50.0) for seen in ((0.6, 0.9), metrics)]
+        pairs.append(TrainedPair(baseline=runs[0], best=runs[1], whole=True, in_turns=True))
+    assert [pair.best.steps for pair in pairs] == [100, 150]
+    assert [pair.same_steps_in_turns for pair in pairs] == [True, False]
+
+
 @pytest.mark.parametrize(("lose", "kept"), [((), True), (("rows",), False)])
 def test_a_patched_script_that_ends_without_the_target_is_as_good_as_none(
     tmp_path: Path, lose: tuple[str, ...], kept: bool
@@ -598,6 +608,21 @@ def test_a_process_that_switches_is_run_again_where_its_script_ends_and_settles_
     blocks = [arm.switched_block(Plan(), 0.1, 4, 0.0) for _ in range(4)]
     assert [block.steps for block in blocks] == [4, 4, 4, 4]
     assert [process.blocks for process in launched] == [[SETTLING_STEPS, 4, 4], [SETTLING_STEPS, 4, 4]]
+
+
+def test_a_script_whose_run_holds_no_block_is_not_run_again_and_again() -> None:
+    """Fifty runs of it took two minutes of four, beyond the budget's end."""
+    launched = list[Counted]()
+
+    def launch() -> Any:
+        launched.append(Counted(12))
+        return launched[-1]
+
+    arm = ScriptArm(launch, Plan())
+    arm.warm_up(10.0)
+    with pytest.raises(TrialFailed, match="give it more to train"):
+        arm.switched_block(Plan(), 0.1, 4, 0.0)
+    assert len(launched) == 2
 
 
 # What strategies are predicted to bring a script is told before anything of it is compared.

@@ -36,6 +36,11 @@ class TrainedPair(Record):
     whole: bool = False
     in_turns: bool = False
 
+    @property
+    def same_steps_in_turns(self) -> bool:
+        """Whether they took turns over as many steps: their ratio then scatters as that of one program with itself."""
+        return self.in_turns and self.baseline.steps == self.best.steps
+
 
 class Evidence(Record):
     """Trainings and facts for the quality gate. Runs are paired by their ``seed``.

@@ -292,7 +292,7 @@ class Trained:
             quality: of the plan's training. Of ``identical`` ones the steps are set equal: they are the same, and met
                 the target at another evaluation by chance alone. Over equal steps those that rounding costs are added.
         """
-        in_turns = bool(pairs) and all(pair.in_turns for pair in pairs)
+        in_turns = bool(pairs) and all(pair.same_steps_in_turns for pair in pairs)
         whole_runs = bool(pairs) and all(pair.whole for pair in pairs)
         if objective.target is None or (whole_runs and objective.users_target is None):
             otherwise = evidence.risk.trains_otherwise

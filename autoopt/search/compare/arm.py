@@ -204,15 +204,15 @@ class ScriptArm(TrialArm):
         )
 
     def _unended(self, block: Callable[[], Block]) -> Block:
-        """A block of one run of the script: where the script ends within it, of the next."""
-        while True:
-            try:
-                return block()
-            except TrialFailed as failure:
-                if not self._may_run_again(failure):
-                    raise
-            self._again()
-            self._go_on()
+        """A block of one run of the script: where that ends within it, of the next, which holds one or none does."""
+        try:
+            return block()
+        except TrialFailed as failure:
+            if not self._may_run_again(failure):
+                raise
+        self._again()
+        self._go_on()
+        return block()
 
     def _go_on(self) -> None:
         """Makes a further run ready to be measured."""

@@ -139,13 +139,14 @@ class Side(Record):
             slower: the factor on a step's seconds that leaving them out costs.
         """
         step = self.step_seconds
+        if step is not None:
+            step = Percentiles(p50=step.p50 * slower, p95=step.p95 * slower, p99=step.p99 * slower)
         return self.model_copy(
             update={
                 "plan": parts.plan,
                 "samples_per_second": self.samples_per_second and self.samples_per_second / slower,
                 "steps_per_second": self.steps_per_second and self.steps_per_second / slower,
-                "step_seconds": step
-                and Percentiles(p50=step.p50 * slower, p95=step.p95 * slower, p99=step.p99 * slower),
+                "step_seconds": step,
                 "block_step_seconds": tuple(seconds * slower for seconds in self.block_step_seconds),
                 "peak_memory_bytes": most((self.peak_memory_bytes, parts.peak_memory_bytes)),
                 "allocated_memory_bytes": most((self.allocated_memory_bytes, parts.allocated_memory_bytes)),
