@@ -24,7 +24,7 @@ from autoopt.script.applying import Applying, Lean
 from autoopt.script.draws import draw_anew
 from autoopt.script.frames import ImportClock, folder, import_sites
 from autoopt.script.loaders import Watcher
-from autoopt.script.loops import ends_by_result, planned_steps
+from autoopt.script.loops import planned_steps
 from autoopt.script.metric import MetricReader, overhear
 from autoopt.script.observer import Observer
 from autoopt.script.refusals import refuse_processes
@@ -253,10 +253,6 @@ class Script:
     def planned_steps(self) -> int | None:
         """Training steps of the whole run, where its loops tell; None where they do not."""
         return planned_steps(self.batches_per_step if self.hooks.roles.known else 1)
-
-    def ends_by_result(self) -> bool:
-        """Whether its loops may end before that, by what the training has reached."""
-        return ends_by_result()
 
     @property
     def batches_per_step(self) -> int:

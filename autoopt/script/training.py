@@ -35,7 +35,7 @@ from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import Block
 from autoopt.script.applicable import own_setup
 from autoopt.script.applying import Applying
-from autoopt.script.loops import steps_per_epoch
+from autoopt.script.loops import ends_by_result, steps_per_epoch
 from autoopt.script.metric import candidates, chosen, target_of, values
 from autoopt.script.probe import ScriptRecorder
 from autoopt.script.process import MicroBatch, Script
@@ -168,7 +168,7 @@ class ScriptTraining:
         )
         accumulation = max(len(self.batches), 1)
         total = script.planned_steps()
-        self.ends_by_result = script.ends_by_result()
+        self.ends_by_result = ends_by_result()
         per_epoch = length_of(loaders[0]) if loaders else None
         per_epoch = None if per_epoch is None else steps_per_epoch(per_epoch, script.batches_per_step)
         every = per_epoch or max((total or 100) // 10, 1)

@@ -32,7 +32,7 @@ def ablate(context: RunContext, state: SearchState, deadline: float) -> tuple[li
     dropped: list[str] = []
     while state.found:
         if len(state.found) > 1:
-            stepping = [c for c in state.incumbent.changes if not context.runner.registry[c.strategy].between_steps]
+            stepping = [c for c in state.incumbent.changes if not context.between_steps(c.strategy)]
             less = [state.without(change.strategy) for change in stepping]
             _each(context, state, [(base, state.incumbent) for base in less], "candidate", deadline)
         rows = [_without(context, state, change, deadline) for change in state.incumbent.changes]
@@ -63,7 +63,7 @@ def _from_larger_plan(state: SearchState, row: Ablation) -> Ablation:
 def _unconfirmed(state: SearchState, rows: list[Ablation]) -> list[str]:
     """A sentence for each part of a combined candidate that stays although it is undecided whether it helps.
 
-    What is believed of it is a figure of steps, which says nothing where whole runs have confirmed the plan.
+    Beliefs are about steps: they say nothing of a plan that whole runs have confirmed.
     """
     found, whole = [], state.base.isdigit() and not state.comparisons[int(state.base)].pairs
     for row in rows:
@@ -81,12 +81,11 @@ def alone(context: RunContext, state: SearchState, rows: list[Ablation], deadlin
     """
     done = []
     plans = {row.strategy: _only(context, state, row) for row in rows}
-    registry = context.runner.registry
-    others = [p for name, p in plans.items() if p != state.incumbent and not registry[name].between_steps]
+    others = [p for name, p in plans.items() if p != state.incumbent and not context.between_steps(name)]
     _each(context, state, [(state.baseline, plan) for plan in others], "incumbent", deadline)
     for row in rows:
         plan = plans[row.strategy]
-        if registry[row.strategy].between_steps:
+        if context.between_steps(row.strategy):
             done.append(row.model_copy(update={"alone": row.without}))
             continue
         only = plan == state.incumbent  # then leaving it out and trying it alone are the same comparison
@@ -131,7 +130,7 @@ def _without(context: RunContext, state: SearchState, change: Change, deadline: 
     A single change is measured again by the verification, which compares the same two plans.
     """
     plan, base = state.incumbent, state.without(change.strategy)
-    if context.runner.registry[change.strategy].between_steps:  # no block of steps shows it: its own trial does
+    if context.between_steps(change.strategy):  # no block of steps shows it: its own trial does
         kept = [t for t in state.trials if t.strategy == change.strategy and t.verdict is Verdict.KEPT]
         seen = next((trial.time_to_target for trial in reversed(kept) if not trial.companions), None)
         return Ablation(strategy=change.strategy, setting=change.setting, without=seen)
@@ -215,7 +214,7 @@ def _loser(context: RunContext, state: SearchState, rows: list[Ablation]) -> Abl
         row
         for row in rows
         if row.without is not None
-        and not context.runner.registry[row.strategy].between_steps
+        and not context.between_steps(row.strategy)
         # never confirmed by itself: the simpler plan stands; of what whole runs have shown, blocks decide less
         and (
             _decision(state, row) in (Decision.REJECT, Decision.HARMFUL)
@@ -295,7 +294,7 @@ class _Taking:
     def __init__(self, context: RunContext, state: SearchState, deadline: float) -> None:
         self.context, self.state, self.deadline = context, state, deadline
         self.left = state.incumbent
-        self.doubtful = {name for name in state.together if context.runner.registry[name].between_steps}
+        self.doubtful = {name for name in state.together if context.between_steps(name)}
         self.idle: set[str] = set()
         self.refused: set[str] = set()
         self.seen: dict[str, float] = {}

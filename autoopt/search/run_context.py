@@ -60,6 +60,10 @@ class RunContext:
                 state.notes.append(text)
                 self.announce(Noted(at=self.now(), text=text))
 
+    def between_steps(self, strategy: str) -> bool:
+        """Whether a strategy shortens evaluations or checkpoints alone, which no block of steps shows."""
+        return self.runner.registry[strategy].between_steps
+
     def begin(self, phase: Phase, round_: int = 0, detail: str = "") -> None:
         """Announces a phase of the loop, or what is done within it."""
         self.announce(PhaseStarted(at=self.now(), phase=phase, round=round_, detail=detail))

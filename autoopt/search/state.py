@@ -256,7 +256,7 @@ class SearchState:
         if predicted is None or step is None or self.planned_steps is None:
             return None
         steps = self.planned_steps
-        if self.objective.target_source == "user" and self.trained is not None:
+        if self.objective.users_target is not None and self.trained is not None:
             steps = min(steps, self.trained.steps)
         return steps * step.p50 * (1 - 1 / max(predicted.high, 1.0))
 

@@ -75,7 +75,7 @@ def _enough(context: RunContext, state: SearchState, speedup: float) -> str:
     if state.objective.metric is None:
         return ", and no metric is known"
     allocation, planned = context.allocation, state.planned_seconds or inf
-    before, given = context.now() / allocation.budget, state.objective.target_source == "user"
+    before, given = context.now() / allocation.budget, state.objective.users_target is not None
     for minutes in range(ceil(allocation.budget / 60), MOST_MINUTES):
         larger = replace(allocation, budget=60.0 * minutes)
         longer = max(min(planned, larger.baseline(given)), allocation.baseline_seconds)

@@ -384,7 +384,7 @@ def confirmation_of(context: RunContext, state: SearchState, plan: Plan | None =
     plan = plan or state.incumbent
 
     def steps(one: Plan) -> str:
-        left = (c for c in one.changes if not context.runner.registry[c.strategy].between_steps)
+        left = (change for change in one.changes if not context.between_steps(change.strategy))
         return Plan(changes=tuple(left)).key
 
     ends = steps(state.baseline), steps(plan)

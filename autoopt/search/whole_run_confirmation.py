@@ -76,8 +76,7 @@ class WholeRunConfirmation:
 
     @property
     def _between(self) -> tuple[bool, ...]:
-        registry = self.context.runner.registry
-        return tuple(registry[name].between_steps for name, _ in self.candidate.members)
+        return tuple(self.context.between_steps(name) for name, _ in self.candidate.members)
 
     def _learn(self, shown: Estimate | None) -> None:
         """Has the whole run's figure correct the predictions of its changes, each by its share in it."""

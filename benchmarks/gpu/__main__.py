@@ -183,7 +183,7 @@ def race_of(
     start = partial(_start, name, device=device, toy=toy, plan=result.best.plan)
     began = time.perf_counter()
     steps, warm, rounds = (3, 1, 2) if toy else (*steps_of(result), 6)
-    target = result.objective.target if result.objective.target_source == "user" else None
+    target = result.objective.users_target
     document: dict[str, Any] = {"steps_per_block": steps}
 
     def more(part: str, found: dict[str, Any]) -> None:

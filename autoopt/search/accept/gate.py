@@ -256,7 +256,7 @@ def judge_trained(comparison: Comparison, evidence: Evidence, objective: Objecti
         quality = Quality.model_validate(
             {"method": "metric", "passed": passed, "detail": reason, "level": level, **known}
         )
-        over = evidence.planned_steps if ratio is not None and objective.target_source != "user" else None
+        over = evidence.planned_steps if ratio is not None and objective.users_target is None else None
         return Judgement(verdict=verdict, reason=reason, quality=quality, time_to_target=ratio, planned_steps=over)
 
     lost = fewer_evaluated(pairs) or missed_target(pairs, objective)

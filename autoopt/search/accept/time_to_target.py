@@ -258,7 +258,7 @@ def _without_chance(found: SameSteps, evidence: Evidence) -> Parts:
 
 
 def _stretch(reached: Parts, evidence: Evidence, objective: Objective) -> float:
-    if objective.target_source == "user" or not evidence.planned_steps:
+    if objective.users_target is not None or not evidence.planned_steps:
         return 1.0
     return max(evidence.planned_steps / max(reached.steps, 1.0), 1.0)
 
@@ -403,7 +403,7 @@ def headline_of(
         return _modelled(comparison, evidence, objective, quality)
     found = trained.headline(pairs, comparison, process_sd)
     steps, otherwise = evidence.planned_steps, evidence.risk.trains_otherwise
-    stands_for_more = objective.target_source != "user" and not otherwise and steps is not None
+    stands_for_more = objective.users_target is None and not otherwise and steps is not None
     if found.value <= 1.0 and stands_for_more and steps is not None and steps > (found.baseline_steps or 0.0):
         planned = trained.over(steps, quality).headline(pairs, comparison, process_sd, "modelled")
         if planned.value > 1.0:

@@ -348,7 +348,7 @@ class Trainings:
                 seed=seed,
                 max_seconds=allowed,
                 speedup=max(speedup, 1.0),
-                **({"every": self.evaluate_every} if self.evaluate_every else {}),
+                every=self.evaluate_every,
             ),
             remember,
             short_of_time=allowed < self.limit_seconds,

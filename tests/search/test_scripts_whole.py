@@ -1,0 +1,407 @@
+"""Whole runs of a script in simulated time: the figure is what its user pays, and the patch is what is timed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoopt.errors import TrialFailed
+from autoopt.records import (
+    Change,
+    Estimate,
+    EstimateKind,
+    JsonDict,
+    Plan,
+    RunParts,
+    Site,
+    Sites,
+    Verdict,
+)
+from autoopt.records.messages import TrainingRun
+from autoopt.script.whole_run import WholeRun
+from autoopt.search.accept.evidence import TrainedPair
+from autoopt.setup import Setup
+from autoopt.simplify.stage_timings import InputTimings, StageTimings, Timing
+from autoopt.strategy import Applies, Case, Risk
+from autoopt.testing import Behaviour
+from autoopt.trial.protocol import ScriptSpec, TrialSpec
+from simulated import World, product, strategy, verdicts
+
+STEPS = 600
+SITES = Sites(command=("python", "train.py"), cwd=".", run=RunParts(steps=STEPS, end_seconds=10.0))
+LOADER = Site(file="train.py", line=1, end_line=1, function="main", kind="loader_training", call="DataLoader")
+
+
+class ScriptWorld(World):
+    """A loop over a script whose patched run takes so many times the seconds of its untouched one.
+
+    Args:
+        whole: by the strategies of a plan; what no patch says takes as long as before.
+        lose: strategies that end with another metric, which no probe sees.
+        seconds: of the untouched script's run.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *strategies: Any,
+        whole: dict[str, float],
+        lose: tuple[str, ...] = (),
+        sites: Sites = SITES,
+        seconds: float = 40.0,
+        **more: Any,
+    ) -> None:
+        super().__init__(directory, *strategies, **more)
+        self.whole, self.lose, self.seconds = whole, lose, seconds
+        self.pairs: list[tuple[str, ...]] = []
+        runner: Any = self.runner
+        runner.base = TrialSpec(workload="train.py", script=ScriptSpec(command=("python", "train.py"), sites=sites))
+        runner.runs_whole = lambda plan: any(name in self.whole for name in plan.names())
+        runner.whole_runs = self.run_whole
+        runner.watched, runner.knows = lambda then=None: sites, lambda sites: None
+        runner.facts = runner.facts.model_copy(update={"target": None, "max_steps": STEPS})
+
+    def run_whole(
+        self, plan: Plan, *, steps: int, seed: int, max_seconds: float, speedup: float, every: float | None = None
+    ) -> TrainedPair:
+        self.pairs.append(plan.names())
+        before, after = self.seconds, self.seconds
+        for name in plan.names():
+            after /= self.whole.get(name, 1.0)
+        runs: list[TrainingRun] = []
+        for side, seconds in enumerate((before, after)):
+            self.clock.advance(min(seconds, max_seconds))
+            if seconds > max_seconds:
+                failure = TrialFailed("timeout", "not at its end")
+                failure.side = side  # type: ignore[attr-defined]
+                raise failure
+            metrics = (0.3, 0.3) if side and set(plan.names()) & set(self.lose) else (0.6, 0.9)
+            runs.append(WholeRun(seconds, 0.0, metrics).as_training(steps, seed, every=every))
+        return TrainedPair(baseline=runs[0], best=runs[1], whole=True, in_turns=True)
+
+
+def test_the_figure_of_a_script_is_that_of_whole_runs_of_its_patch(tmp_path: Path) -> None:
+    """Its steps are twice as fast, and its run, with start and evaluations, is 1.4 times as fast."""
+    world = ScriptWorld(tmp_path, strategy("rows"), speed=product({"rows": 2.0}), whole={"rows": 1.4}, budget=600.0)
+    outcome = world.go()
+    headline = outcome.speedup.headline
+    assert headline is not None
+    assert (headline.whole, headline.kind, headline.value) == (True, "same_steps", pytest.approx(1.4))
+    assert headline.baseline_seconds == pytest.approx(40.0)
+    assert headline.n >= 2
+    assert "in whole runs" in headline.text
+    assert outcome.speedup.end_to_end_verified
+    assert set(world.pairs) == {("rows",)}
+
+
+class TargetWorld(ScriptWorld):
+    """A script that evaluates every 50 of its 600 steps, and is at 0.9 in the second evaluation of a run of 20 s.
+
+    Args:
+        ends: whether a comparison in its loop may end it there.
+    """
+
+    def __init__(self, directory: Path, ends: bool, **more: Any) -> None:
+        parts = RunParts(steps=STEPS, step_seconds=0.05, evaluate_every=50.0, ends_by_result=ends)
+        made = strategy("rows", predict=lambda self, case, setting: FASTER)
+        known = {"seconds": 20.0, "speed": product({"rows": 2.0}), "whole": {"rows": 1.6}, **more}
+        super().__init__(directory, made, sites=SITES.model_copy(update={"run": parts}), **known)
+        self.alone: list[float] = []
+        runner: Any = self.runner
+        runner.runs_here, runner.whole_run = True, self.run_alone
+        runner.facts = runner.facts.model_copy(update={"target": 0.85, "run": parts})
+
+    def run_alone(self, *, steps: int, every: float | None, seed: int, max_seconds: float) -> TrainingRun:
+        self.alone.append(max_seconds)
+        self.clock.advance(min(self.seconds, max_seconds))
+        if self.seconds > max_seconds:
+            raise TrialFailed("timeout", "not at its end")
+        return WholeRun(self.seconds, 0.0, (0.6, 0.9)).as_training(steps, seed, every=every)
+
+
+FASTER = Estimate(value=2.0, low=1.9, high=2.1, n=3, kind=EstimateKind.TRIED)
+
+
+def test_a_script_that_ends_at_its_target_is_judged_by_whole_runs_to_it(tmp_path: Path) -> None:
+    """Planned are 600 steps, and after 100 it is there: blocks of steps hardly begin, and whole runs are short."""
+    world = TargetWorld(tmp_path, ends=True, budget=240.0)
+    outcome = world.go()
+    assert len(world.alone) == 1
+    assert outcome.state.planned_steps == 100
+    headline = outcome.speedup.headline
+    assert headline is not None
+    assert (headline.kind, headline.whole, headline.value) == ("to_target", True, pytest.approx(1.6))
+    assert (headline.baseline_steps, headline.best_steps) == pytest.approx((100, 100))
+    assert outcome.speedup.end_to_end_verified
+    assert {trial.throughput for trial in outcome.state.trials} == {None}, "no blocks were compared"
+
+
+@pytest.mark.parametrize(("ends", "seconds", "asked"), [(False, 20.0, 0), (True, 90.0, 1)])
+def test_one_that_does_not_end_there_in_time_is_trained_to_its_target(
+    tmp_path: Path, ends: bool, seconds: float, asked: int
+) -> None:
+    world = TargetWorld(tmp_path, ends=ends, seconds=seconds, budget=240.0)
+    outcome = world.go()
+    assert len(world.alone) == asked
+    assert not world.pairs
+    assert outcome.state.planned_steps == STEPS
+    assert outcome.best.plan.names() == ("rows",)
+
+
+def test_runs_over_other_steps_do_not_scatter_as_runs_over_equal_ones() -> None:
+    """One evaluation more or less to the target is chance, which the scatter of runs over equal steps does not know."""
+    pairs = []
+    for metrics in ((0.6, 0.9), (0.6, 0.7, 0.9)):
+        runs = [WholeRun(20.0, 0.0, seen).as_training(STEPS, 0, every=50.0) for seen in ((0.6, 0.9), metrics)]
+        pairs.append(TrainedPair(baseline=runs[0], best=runs[1], whole=True, in_turns=True))
+    assert [pair.best.steps for pair in pairs] == [100, 150]
+    assert [pair.same_steps_in_turns for pair in pairs] == [True, False]
+
+
+@pytest.mark.parametrize(("lose", "kept"), [((), True), (("rows",), False)])
+def test_a_patched_script_that_ends_without_the_target_is_as_good_as_none(
+    tmp_path: Path, lose: tuple[str, ...], kept: bool
+) -> None:
+    outcome = TargetWorld(tmp_path, ends=True, lose=lose, budget=240.0).go()
+    assert (outcome.best.plan.names() == ("rows",)) is kept
+
+
+def promised(name: str, value: float, stage: str) -> Any:
+    """A strategy of one stage with a prediction whose whole interval is a gain."""
+    told = Estimate(value=value, low=0.98 * value, high=1.02 * value, n=3, kind=EstimateKind.TRIED)
+    return strategy(name, stages=frozenset({stage}), predict=lambda self, case, setting: told)
+
+
+VAGUE = Estimate(value=1.05, low=0.9, high=1.22, n=3, kind=EstimateKind.TRIED)
+ROWS: dict[str, tuple[Any, float, dict[str, float], float, bool, int | None]] = {
+    "the patch makes the run no faster": (strategy("rows"), 2.0, {"rows": 0.9}, 600.0, False, None),
+    "no patch says it": (strategy("allocator"), 2.0, {}, 600.0, True, 0),
+    "two runs take more than the end of the budget": (strategy("rows"), 2.0, {"rows": 1.4}, 120.0, True, 0),
+    "one pair shows no gain": (promised("evaluation", 1.5, "evaluate"), 1.0, {"evaluation": 0.99}, 900.0, False, 1),
+    "a screening has shown it": (
+        strategy("threads", predict=lambda self, case, setting: VAGUE), 1.2, {"threads": 1.2}, 300.0, True, None,
+    ),
+}  # fmt: skip
+"""A strategy, its speed of a step and of whole runs, the budget, whether it is kept, pairs of whole runs."""
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_whole_runs_decide_where_the_budget_has_room_for_them(tmp_path: Path, name: str) -> None:
+    made, speed, whole, budget, kept, pairs = ROWS[name]
+    world = ScriptWorld(tmp_path, made, speed=product({made.name: speed}), whole=whole, budget=budget)
+    outcome = world.go()
+    assert (outcome.best.plan.names() == (made.name,)) is kept
+    assert (Verdict.KEPT in verdicts(outcome)[made.name]) is kept
+    assert len(world.pairs) == pairs if pairs is not None else world.pairs
+    if kept:
+        assert outcome.speedup.headline is not None
+        assert outcome.speedup.headline.whole is bool(world.pairs)
+
+
+def test_what_no_block_of_steps_shows_is_proved_by_whole_runs(tmp_path: Path) -> None:
+    """An evaluation that could not be timed by itself; of the small gain that came with it the ablation decides."""
+    world = ScriptWorld(
+        tmp_path,
+        promised("evaluation", 1.5, "evaluate"),
+        promised("fused", 1.03, "forward"),
+        speed=product({"evaluation": 1.0, "fused": 1.03}),
+        whole={"evaluation": 1.5, "fused": 1.03},
+        budget=900.0,
+    )
+    outcome = world.go()
+    assert world.pairs[0] == ("evaluation", "fused")
+    plan, headline = outcome.best.plan.names(), outcome.speedup.headline
+    assert "evaluation" in plan
+    assert headline is not None
+    assert headline.value == pytest.approx(1.5 * (1.03 if "fused" in plan else 1.0))
+    assert headline.whole
+    assert outcome.speedup.end_to_end_verified
+
+
+def test_a_short_run_confirms_what_is_promised_before_any_block_is_compared(tmp_path: Path) -> None:
+    """Gains that blocks of a few seconds could not tell from noise, in a pair of whole runs each."""
+    world = ScriptWorld(
+        tmp_path,
+        promised("layout", 1.12, "forward"),
+        promised("fused", 1.08, "optimizer"),
+        speed=product({"layout": 1.12, "fused": 1.08}),
+        whole={"layout": 1.12, "fused": 1.08},
+        budget=300.0,
+    )
+    outcome = world.go()
+    assert set(outcome.best.plan.names()) == {"layout", "fused"}
+    first = outcome.state.trials[0]
+    assert first.throughput is None, "no blocks were compared"
+    assert first.time_to_target is not None
+    assert first.time_to_target.n == 1
+    assert outcome.speedup.headline is not None
+    assert outcome.speedup.headline.whole
+
+
+def test_a_pair_that_took_longer_than_predicted_stays_the_measure(tmp_path: Path) -> None:
+    """Nothing is taken from the plan that it has shown, and nothing else is trained in its place."""
+    world = ScriptWorld(
+        tmp_path,
+        promised("layout", 1.3, "forward"),
+        promised("fused", 1.02, "optimizer"),
+        speed=product({"layout": 1.3, "fused": 1.02}),
+        whole={"layout": 1.3, "fused": 1.02},
+        sites=SITES.model_copy(update={"run": RunParts(steps=STEPS, end_seconds=20.0)}),
+        budget=300.0,
+        seconds=80.0,
+    )
+    outcome = world.go()
+    headline = outcome.speedup.headline
+    assert set(outcome.best.plan.names()) == {"layout", "fused"}
+    assert headline is not None
+    assert (headline.whole, headline.n, headline.value) == (True, 1, pytest.approx(1.3 * 1.02))
+
+
+def measured_stages(behaviour: Behaviour) -> JsonDict:
+    """A third of the step is forward, the rest backward."""
+    step = behaviour.step_seconds
+    times = {
+        name: Timing(seconds=each, low=each, high=each, n=9, cpu_seconds=each, wait_seconds=0.0)
+        for name, each in {"forward": step / 3, "backward": 2 * step / 3, "whole": step, "little": 1e-9}.items()
+    }
+    return StageTimings(
+        device="cpu", cores=2, threads=2, workers=0, batch_size=32, batch_bytes=1000,
+        inputs=InputTimings(sample=times["little"], collate=times["little"]), forward=times["forward"],
+        backward=times["backward"], forward_backward=times["whole"], optimizer=times["little"],
+        compute=times["whole"], operators_forward_share=1 / 3,
+    ).model_dump()  # fmt: skip
+
+
+def test_what_another_change_saves_already_is_not_promised_once_more(tmp_path: Path) -> None:
+    """Two ways to make the same stage as short: next to the first one the second brings nothing."""
+
+    def shorter(self: object, case: Case, setting: JsonDict) -> Estimate | None:
+        stage = case.pipeline.stage("forward") if case.pipeline is not None else None
+        if case.pipeline is None or stage is None:
+            return None
+        least = 0.5 * next(each.seconds for each in case.pipeline.round.stages if each.name == "forward")
+        found = case.pipeline.gain({"forward": min(stage.seconds, least)})
+        return found.model_copy(update={"low": found.value, "high": found.value})
+
+    world = ScriptWorld(
+        tmp_path,
+        strategy("layout", stages=frozenset({"forward"}), predict=shorter),
+        strategy("threads", stages=frozenset({"forward"}), predict=shorter),
+        promised("fused", 1.1, "optimizer"),
+        speed=product({"layout": 1.3, "threads": 1.0, "fused": 1.1}),
+        whole={"layout": 1.3, "threads": 1.0, "fused": 1.1},
+        budget=600.0,
+    )
+    world.runner.survey = measured_stages
+    world.go()
+    assert set(world.pairs[0]) in ({"layout", "fused"}, {"threads", "fused"})
+
+
+def test_what_makes_it_train_otherwise_is_left_out_of_the_whole_runs(tmp_path: Path) -> None:
+    def behave(plan: Plan, known: Behaviour) -> Behaviour:
+        return replace(known, quality="another" if "low" in plan.names() else "equivalent")
+
+    world = ScriptWorld(
+        tmp_path,
+        promised("low", 1.5, "forward"),
+        promised("fused", 1.2, "optimizer"),
+        speed=product({"low": 1.5, "fused": 1.2}),
+        behave=behave,
+        whole={"low": 1.5, "fused": 1.2},
+        budget=600.0,
+    )
+    outcome = world.go()
+    assert outcome.best.plan.names() == ("fused",)
+    assert set(world.pairs) == {("fused",)}
+    assert Verdict.QUALITY_LOST in verdicts(outcome)["low"]
+
+
+def test_what_does_not_run_is_found_by_halves_and_left_out(tmp_path: Path) -> None:
+    def behave(plan: Plan, known: Behaviour) -> Behaviour:
+        asked.append(plan.names())
+        hangs = TrialFailed("timeout", "no answer within 20 s (build)") if "stuck" in plan.names() else None
+        return replace(known, fails=hangs)
+
+    asked: list[tuple[str, ...]] = []
+    gains = {"stuck": 1.5, "one": 1.2, "two": 1.2, "three": 1.15}
+    stages = ("forward", "backward", "optimizer", "evaluate")
+    world = ScriptWorld(
+        tmp_path,
+        *(promised(name, gain, stage) for (name, gain), stage in zip(gains.items(), stages, strict=True)),
+        speed=product(gains),
+        behave=behave,
+        whole=gains,
+        budget=600.0,
+    )
+    outcome = world.go()
+    assert set(outcome.best.plan.names()) == {"one", "two", "three"}
+    stuck = [names for names in dict.fromkeys(asked) if "stuck" in names]
+    assert [len(names) for names in stuck[-3:]] == [4, 2, 1], "its half each time"
+
+
+def test_companions_are_no_half_of_a_plan_that_does_not_run(tmp_path: Path) -> None:
+    """Of two changes, one came with more companions than there were changes: the halves never left it out."""
+
+    def behave(plan: Plan, known: Behaviour) -> Behaviour:
+        return replace(known, fails=TrialFailed("timeout", "no answer") if "stuck" in plan.names() else None)
+
+    told = Estimate(value=1.2, low=1.19, high=1.21, n=3, kind=EstimateKind.TRIED)
+    alone = Applies.no("it comes with others")
+    beside = [Change(strategy=name) for name in ("first", "second", "third")]
+    world = ScriptWorld(
+        tmp_path,
+        promised("sure", 1.5, "forward"),
+        strategy("stuck", predict=lambda self, case, setting: told, companions=lambda self, case, setting: beside),
+        *(strategy(change.strategy, applies=lambda self, case: alone) for change in beside),
+        speed=product({"sure": 1.5, "stuck": 1.2, "first": 1.0, "second": 1.0, "third": 1.0}),
+        behave=behave,
+        whole={"sure": 1.5},
+        budget=600.0,
+    )
+    assert world.go().best.plan.names() == ("sure",)
+
+
+@pytest.mark.parametrize(("promise", "there"), [(1.01, False), (1.3, True)])
+def test_coarser_arithmetic_must_promise_what_can_be_told_from_noise(
+    tmp_path: Path, promise: float, there: bool
+) -> None:
+    def low(self: object, setup: Setup, setting: JsonDict) -> Setup:
+        return setup.with_precision(dtype="bfloat16")
+
+    told = Estimate(value=promise, low=promise, high=promise, n=3, kind=EstimateKind.TRIED)
+    world = ScriptWorld(
+        tmp_path,
+        promised("layout", 1.3, "forward"),
+        strategy("exact", predict=lambda self, case, setting: told),
+        strategy("low", apply=low, predict=lambda self, case, setting: told),
+        speed=product({"layout": 1.3, "exact": 1.0, "low": 1.0}),
+        whole={"layout": 1.3, "low": 1.0, "exact": 1.0},
+        budget=600.0,
+    )
+    world.go()
+    assert set(world.pairs[0]) == {"layout", "exact", *(["low"] if there else [])}
+
+
+def test_what_ends_with_another_metric_is_left_out_and_the_rest_confirmed(tmp_path: Path) -> None:
+    def other_workers(self: object, setup: Setup, setting: JsonDict) -> Setup:
+        return setup.with_loader(num_workers=0)
+
+    told = Estimate(value=1.1, low=1.08, high=1.12, n=3, kind=EstimateKind.TRIED)
+    world = ScriptWorld(
+        tmp_path,
+        promised("layout", 1.3, "forward"),
+        strategy("draws", apply=other_workers, predict=lambda self, case, setting: told, risk=Risk.EXACT),
+        speed=product({"layout": 1.3, "draws": 1.1}),
+        whole={"layout": 1.3, "draws": 1.1},
+        lose=("draws",),
+        budget=600.0,
+        sites=SITES.model_copy(update={"sites": (LOADER,)}),
+    )
+    outcome = world.go()
+    assert outcome.best.plan.names() == ("layout",)
+    assert set(world.pairs[0]) == {"layout", "draws"}
+    assert set(world.pairs[1:]) == {("layout",)}
+    assert Verdict.KEPT not in verdicts(outcome).get("draws", [])
