@@ -30,6 +30,8 @@ MOST_COORDINATES, LEAST_PER_TENSOR = 16384, 16
 
 _WHOLE, _STRIDED, _PER_SAMPLE = 1 << 16, 1 << 14, 64
 """Elements up to which a tensor is read whole, of a larger one, and of a sample: no step waits for a digest."""
+_LONGEST_ROW = 1024
+"""Elements of a sample's row that are hashed of an evaluation: evenly spaced ones of a longer row."""
 _APART = object()
 
 
@@ -51,6 +53,65 @@ def digests(batch: Any) -> tuple[str, str, str]:
     Taken as it is given: what a script does to its batch, such as keeping an answer in it, comes after.
     """
     return digest(batch), digest(batch, whole_numbers=True), unhashed(batch)
+
+
+class SampleDigest:
+    """A digest of samples in their order, the same however many of them a batch holds, and but for padding.
+
+    Of tensors and arrays with a row for each sample it holds the rows, of a list of texts the texts; of what else a
+    batch holds each content once.
+
+    Args:
+        most: samples that are held.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._held: dict[str, tuple[Any, list[int]]] = {}
+        self._once = dict[str, None]()
+
+    def update(self, batch: Any, name: str = "") -> None:
+        """Adds a batch; ``name`` keeps batches apart that are given for other reasons."""
+        count = samples_of(batch)
+        for path, leaf in leaves(batch):
+            rows = _rows_of(leaf, count)
+            if rows is None:
+                content = _bytes_of(leaf) or b""
+                self._once[hashlib.blake2b(f"{name}{path}".encode() + content, digest_size=8).hexdigest()] = None
+                continue
+            place = name + (path.rpartition("[")[0] if isinstance(leaf, str) else path)
+            hashed, held = self._held.setdefault(place, (hashlib.blake2b(digest_size=8), []))
+            for row in rows[: self._most - len(held)]:
+                held.append(len(row))
+                hashed.update(row)
+
+    def hexdigest(self) -> str:
+        whole = hashlib.blake2b(digest_size=8)
+        for place, (hashed, _) in sorted(self._held.items()):
+            whole.update(place.encode() + hashed.digest())
+        whole.update("".join(sorted(self._once)).encode())
+        return whole.hexdigest()
+
+
+def _rows_of(leaf: Any, count: int | None) -> list[bytes] | None:
+    """What is hashed of each sample's row in a leaf; None where it has no row for each."""
+    if isinstance(leaf, str):
+        return [leaf.encode(errors="surrogatepass")]
+    if not isinstance(leaf, torch.Tensor):
+        array = array_of(leaf)
+        if array is None or array.dtype.kind not in "biufc":
+            return None
+        leaf = torch.from_numpy(np.ascontiguousarray(array))
+    if not count or not _dense(leaf) or not leaf.dim() or len(leaf) != count or leaf.is_meta:
+        return None
+    rows = leaf.detach().resolve_conj().resolve_neg().reshape(count, -1)
+    rows = rows[:, :: -(-rows.shape[1] // _LONGEST_ROW)] if rows.shape[1] else rows
+    rows = rows.contiguous().cpu()
+    ended = leaf.dim() == 2 and not leaf.is_floating_point() and not leaf.is_complex() and leaf.shape[1] > 1
+    ends = 1 + torch.where(rows != rows[:, -1:], torch.arange(rows.shape[1]) + 1, 0).amax(1) if ended else None
+    content = rows.view(torch.uint8).numpy() if rows.numel() else np.zeros((count, 0), np.uint8)
+    size = rows.element_size()
+    return [row.tobytes() if ends is None else row[: int(ends[n]) * size].tobytes() for n, row in enumerate(content)]
 
 
 def unhashed(batch: Any) -> str:

@@ -6,7 +6,6 @@ weights, and of the script's own code and data."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 from contextlib import suppress
 from pickle import UnpicklingError
@@ -17,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from autoopt.benchmark.fingerprint import digest
+from autoopt.benchmark.fingerprint import SampleDigest, digest
 from autoopt.benchmark.live import drives
 from autoopt.benchmark.probe import kept_state
 from autoopt.benchmark.saving import wait_until_saved
@@ -36,8 +35,8 @@ LOSSES = 32
 SAVED = "a file that reads as what was saved"
 """The metric of checkpoints."""
 
-_HASHED = 512
-"""Batches of the first evaluation that are hashed: data that differ do so before."""
+_HASHED = 4096
+"""Samples of the first evaluation that are hashed: data that differ do so before."""
 
 
 @drives
@@ -118,9 +117,9 @@ class HeldWeights(Watcher):
     def __init__(self, training: Any, state: dict[str, Any]) -> None:
         self.session, self.metric = training.session, training.script.command.metric
         self.model, self.state = training.model, state
-        self.hashed = hashlib.blake2b(digest_size=8)
+        self.hashed = SampleDigest(_HASHED)
         self.others = False
-        self._before, self._looked, self._batches = self.session.evaluations, 0, 0
+        self._before, self._looked = self.session.evaluations, 0
 
     @property
     def evaluations(self) -> int:
@@ -135,14 +134,14 @@ class HeldWeights(Watcher):
         self.model.load_state_dict(self.state)
 
     def batch_given(self, loader: Any, batch: Any, training: bool) -> None:
-        if not training and self.evaluations <= 1 and self._batches < _HASHED:
-            self._batches += 1
-            self.hashed.update(digest(batch).encode())
+        if not training and self.evaluations <= 1:
+            self.hashed.update(batch, "given")
 
     def forward(self, model: nn.Module, args: Any, kwargs: Any, training: bool) -> None:
         if training:
             return
-        self.batch_given(None, (args, kwargs), training)
+        if self.evaluations <= 1:
+            self.hashed.update((args, kwargs), "called")
         if self._looked < max(self.evaluations, 1):
             self._looked = max(self.evaluations, 1)
             own = self.model.state_dict()

@@ -16,6 +16,7 @@ from autoopt.events import Kept, TrialEnded
 from autoopt.records import Estimate, JsonDict, Plan, Quality, Round, Speedup, Trial, Verdict
 from autoopt.records.evaluating import EvaluationPair, HeldEvaluations
 from autoopt.search.accept.evidence import Judgement
+from autoopt.search.accept.levels import METRIC_ROUNDING
 from autoopt.search.accept.time_to_target import TrainedRatio
 from autoopt.search.budget_allocation import TRIAL
 from autoopt.search.candidate import Candidate, candidate_of, conversation, skip
@@ -32,9 +33,6 @@ EVALUATIONS = 3
 FEWEST_PAIRS, MOST_PAIRS = 2, 6
 """Of processes, to keep anything, and at most. What does not look worth having in the first of them has no other, nor
 what whole runs confirm: one pair shows whether the metric is the same."""
-_ROUNDING = 1e-5
-"""Relative difference of a metric that sums in float32 give it, added up in another order."""
-
 
 STAGES = {"evaluate": "evaluation", "checkpoint": "checkpoint"}
 """What comes between steps, in words."""
@@ -299,4 +297,4 @@ def _tolerance(before: HeldEvaluations, after: HeldEvaluations) -> float:
     """How far two values may be apart by rounding: of sums, and of the decimals with which both are reported."""
     size = max(abs(before.value or 0.0), abs(after.value or 0.0))
     digits = [side.digits for side in (before, after) if side.digits is not None]
-    return max(_ROUNDING * size, 1.01 * 10.0 ** -max(digits) if digits else 0.0)
+    return max(METRIC_ROUNDING * size, 1.01 * 10.0 ** -max(digits) if digits else 0.0)

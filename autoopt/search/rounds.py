@@ -258,20 +258,16 @@ class Rounds:
             confirmation = WholeRunConfirmation(context, state, candidate, hope)
             if confirmation.needed is None or context.now() + confirmation.needed > context.allocation.budget:
                 return False
-            unconfirmed = [
-                Proposal(each.strategy, each.predicted, each.setting)
-                for each in every
-                if other_evaluation(candidate, each.strategy) and self._comes_back(each.strategy, round_)
-            ]
-            if unconfirmed:
-                by = context.allocation.budget - confirmation.needed - confirmation.pair_seconds  # which verify it
-                self._evaluate(unconfirmed, round_, pipeline, most=1, by=by)
-                gains = {each.strategy.name: self._evaluates_faster(each) for each in unconfirmed}
-                refused |= {name for name, gain in gains.items() if gain is None}
-                every = [replace(each, predicted=gains.get(each.strategy.name) or each.predicted) for each in every]
-                continue
             doubtful = most_doubtful(context, state, candidate)
             if doubtful is None:
+                unconfirmed = self._unconfirmed(candidate, every, round_)
+                if unconfirmed:
+                    by = context.allocation.budget - confirmation.needed - confirmation.pair_seconds  # which verify it
+                    self._evaluate(unconfirmed, round_, pipeline, most=1, by=by)
+                    gains = {each.strategy.name: self._evaluates_faster(each) for each in unconfirmed}
+                    refused |= {name for name, gain in gains.items() if gain is None}
+                    every = [replace(each, predicted=gains.get(each.strategy.name) or each.predicted) for each in every]
+                    continue
                 if candidate.plan.key in self._run_whole:
                     return False
                 self._run_whole.add(candidate.plan.key)
@@ -297,6 +293,16 @@ class Rounds:
         text = f"{quality.detail} (tried with {named(whole.plan.names())})"
         self.state.skip(self.context.runner.registry[change.strategy], lost, text, setting=change.setting)
         return change.strategy
+
+    def _unconfirmed(self, candidate: Candidate, every: Sequence[Proposal | Skipped], round_: Round) -> list[Proposal]:
+        """A candidate's changes of evaluation whose metric no probe has seen to be the same, and no trial yet."""
+        if self.context.gate.same_metric(candidate.plan, self.state.incumbent):
+            return []
+        return [
+            Proposal(each.strategy, each.predicted, each.setting)
+            for each in every
+            if other_evaluation(candidate, each.strategy) and self._comes_back(each.strategy, round_)
+        ]
 
     def _evaluates_faster(self, proposal: Proposal) -> Estimate | None:
         """The gain of the whole run that evaluations timed once promise; None where the metric is not the same.

@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pack_sequence
 
 from autoopt.benchmark.contents import samples_of, shape_of, tensors, unmoved, unpinned
 from autoopt.benchmark.facts import size_of
-from autoopt.benchmark.fingerprint import digest, equal, sample_keys, step_digest, unhashed
+from autoopt.benchmark.fingerprint import SampleDigest, digest, equal, sample_keys, step_digest, unhashed
 from autoopt.benchmark.transfer import mover
 
 Pair = namedtuple("Pair", "image label")
@@ -201,3 +201,38 @@ def test_padding_of_another_length_is_no_other_batch(last: int, more: int) -> No
     other[1, 1] += 1
     assert digest(batch) != digest({**longer, "ids": other})
     assert digest(ids.float()) != digest(longer["ids"].float()), "fractions are no padded rows"
+
+
+@pytest.mark.parametrize("size", [1, 4, 5, 64])
+@pytest.mark.parametrize(
+    "change", ["none", "another row", "another label", "another text", "another order", "another constant"]
+)
+def test_a_digest_of_samples_is_the_same_in_batches_of_any_size(size: int, change: str) -> None:
+    """An evaluation in larger batches was one of other data, so that nothing was said of its metric."""
+
+    def of(size: int, change: str = "none") -> str:
+        generator = torch.Generator().manual_seed(0)
+        rows, labels = torch.randn(12, 2000, generator=generator), torch.arange(12)
+        texts, constant = [f"text {n}" for n in range(12)], {"temperature": 0.5}
+        if change == "another row":
+            rows[7] += 1
+        elif change == "another label":
+            labels[7] = 3
+        elif change == "another text":
+            texts[7] = "other"
+        elif change == "another order":
+            order = [0, 2, 1, *range(3, 12)]
+            rows, labels, texts = rows[order], labels[order], [texts[n] for n in order]
+        elif change == "another constant":
+            constant = {"temperature": 0.6}
+        ids = [torch.tensor([5, 6 + n, *[9] * (n % 3), 2]) for n in range(12)]
+        digest = SampleDigest(10)
+        for first in range(0, 12, size):
+            part = slice(first, first + size)
+            padded = nn.utils.rnn.pad_sequence(ids[part], batch_first=True, padding_value=2)
+            batch = (rows[part], labels[part], texts[part], padded, np.asarray(labels[part]), constant)
+            digest.update(batch, "given")
+            digest.update(((rows[part],), {}), "called")
+        return digest.hexdigest()
+
+    assert (of(size) == of(3, change)) is (change == "none")

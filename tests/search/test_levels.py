@@ -394,6 +394,11 @@ def test_metrics_of_the_same_weights_on_other_data_say_nothing() -> None:
     for digest, lost in (("a", True), ("b", False)):
         other = usual.model_copy(update={"metrics": (0.7,), "evaluation_digest": digest})
         assert bool(levels.other_evaluation(usual, other, OBJECTIVE, 0)) is lost
+        assert not levels.same_metric(usual, other)
+    same = usual.model_copy(update={"metrics": (None, 0.8 + 1e-7)})
+    assert levels.same_metric(usual.model_copy(update={"metrics": (None, 0.8)}), same)
+    assert not levels.same_metric(usual, same), "none of the same place"
+    assert not levels.same_metric(usual, usual.model_copy(update={"evaluation_digest": "b"}))
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from autoopt.records import (
 from autoopt.records.messages import TrainingRun
 from autoopt.script.whole_run import WholeRun
 from autoopt.search.accept.evidence import TrainedPair
+from autoopt.search.accept.gathering import Gate
 from autoopt.setup import Setup
 from autoopt.simplify.stage_timings import InputTimings, StageTimings, Timing
 from autoopt.strategy import Applies, Case, Risk
@@ -219,6 +220,27 @@ def test_what_no_block_of_steps_shows_is_proved_by_whole_runs(tmp_path: Path) ->
     assert headline.value == pytest.approx(1.5 * (1.03 if "fused" in plan else 1.0))
     assert headline.whole
     assert outcome.speedup.end_to_end_verified
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_metric_that_probes_have_seen_is_not_evaluated_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: bool
+) -> None:
+    """Timing the evaluations of a short script took as long as a pair of its whole runs, or was not to be had."""
+    monkeypatch.setattr(Gate, "same_metric", lambda self, plan, incumbent: seen)
+    larger = promised("evaluation", 1.5, "evaluate")
+    larger.settings = lambda case: iter([{"batch_size": 256}])
+    world = ScriptWorld(
+        tmp_path,
+        larger,
+        promised("fused", 1.2, "optimizer"),
+        speed=product({"evaluation": 1.0, "fused": 1.2}),
+        whole={"evaluation": 1.5, "fused": 1.2},
+        budget=900.0,
+    )
+    outcome = world.go()
+    assert set(outcome.best.plan.names()) == ({"evaluation", "fused"} if seen else {"fused"})
+    assert all(("evaluation" in names) is seen for names in world.pairs)
 
 
 def test_a_short_run_confirms_what_is_promised_before_any_block_is_compared(tmp_path: Path) -> None:

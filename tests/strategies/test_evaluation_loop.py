@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from autoopt.records import Change, Plan, Sites
+from autoopt.records import Change, Evaluated, Plan, RunParts, Site, Sites
 from autoopt.registry import load_strategies
+from autoopt.simplify.pipeline import Pipeline
 from autoopt.testing.strategies import sample_case
 from autoopt_strategies.compute.rewriting.source import Refused, edited
 from autoopt_strategies.training.evaluation_loop import LargerBatches, in_batches_of, loop_around, statements
@@ -157,3 +158,36 @@ def test_what_was_kept_of_the_loader_stays_beside_what_is_tried_next() -> None:
     tried = list(strategy.settings(later))
     assert tried
     assert all(setting["batch_size"] == first["batch_size"] and len(setting) > 1 for setting in tried)
+
+
+@pytest.mark.parametrize(("wait", "first"), [(0.02, "batch_size"), (20.0, "num_workers")])
+def test_what_a_sample_waits_for_decides_whether_workers_or_large_batches_come_first(wait: float, first: str) -> None:
+    """A reader that waits for each sample was offered large batches, which wait as long."""
+    strategy = load_strategies()["validation_loader"]
+    loader = Site(
+        file="train.py", line=9, end_line=9, function="main", kind="loader_validation", call="DataLoader",
+        options={"batch_size": 64, "num_workers": 0},
+    )  # fmt: skip
+    seen = Evaluated(step=10, seconds=15.0, samples=640, batches=10)
+    run = RunParts(steps=1000, step_seconds=0.2, evaluation_seconds=15.0, evaluate_every=10.0, evaluations=(seen,))
+    case = sample_case(run=run)
+    assert case.pipeline is not None
+    known = {"storage": wait, "evaluate": 1.5}
+    stages = [
+        stage.model_copy(update={"seconds": known.get(stage.name, stage.seconds), "parallel": 1})
+        for stage in case.pipeline.round.stages
+    ]
+    sites = Sites(command=("python", "train.py"), cwd=".", sites=(loader,))
+    case = replace(
+        case, pipeline=Pipeline(case.pipeline.round.model_copy(update={"stages": tuple(stages)})), sites=sites
+    )
+    (setting, *_) = strategy.settings(case)
+    assert first in setting
+    estimate = strategy.predict(case, setting)
+    assert estimate is not None
+    assert estimate.value > 1.0
+    plan = Plan(changes=(Change(strategy="validation_loader", setting=setting),))
+    later = list(strategy.settings(replace(case, plan=plan, setup=strategy.apply(case.setup, setting))))
+    assert all(each.keys() >= setting.keys() for each in later), "what was kept stays"
+    large = [each for each in later if first == "num_workers" and "batch_size" in each]
+    assert not large, "one batch leaves workers nothing to share out"

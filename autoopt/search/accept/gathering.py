@@ -17,7 +17,7 @@ from autoopt.search.accept.data import ProbeResult
 from autoopt.search.accept.evidence import EvaluationRatios, Evidence, Judgement, RequiredRuns, TrainedPair
 from autoopt.search.accept.fidelity import Arrays
 from autoopt.search.accept.gate import before_quality, judge, may_be_rounding, required_runs
-from autoopt.search.accept.levels import level_of
+from autoopt.search.accept.levels import level_of, same_metric
 from autoopt.search.accept.losses import ROUNDING
 from autoopt.search.accept.metric import PAST
 from autoopt.search.accept.time_to_target import by_whole_run, price_of
@@ -388,6 +388,11 @@ class Gate:
         )  # fmt: skip
         self._prices[plan.key, incumbent.key] = price_of(quality)
         return quality
+
+    def same_metric(self, plan: Plan, incumbent: Plan) -> bool:
+        """Whether probes have seen the metric of both to be the same, of the same weights on the same samples."""
+        both = self.probes.earlier(incumbent, plan) if self.probes is not None else None
+        return both is not None and same_metric(both[0].probe, both[1].probe)
 
     def price(self, plan: Plan, incumbent: Plan) -> float:
         """The factor on the steps that the rounding of a plan costs, as far as probes were made.

@@ -7,7 +7,7 @@ sentence. Then whether gradients, updates, weights and buffers are the same, or 
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import inf, isfinite, isinf, sqrt
+from math import inf, isclose, isfinite, isinf, sqrt
 
 from autoopt.records import Objective, Quality
 from autoopt.records.messages import Probe
@@ -50,6 +50,9 @@ than a tolerance of half a per cent."""
 MIDDLE = 2.0
 """Tolerances by which rounding may move a metric at weights before the last. Its size is that of the largest: few of an
 untrained model's answers are right, and hardly any of them are sure. What counts is the end."""
+
+METRIC_ROUNDING = 1e-5
+"""Relative difference of a metric that sums in float32 give it, added up in another order."""
 
 _ROUNDING_ERROR = 1e-3
 """Error of a gradient, over its spread between batches, that rounding alone explains in float32."""
@@ -169,7 +172,7 @@ class _Found:
             seen.append(f"the last steps of a training of {probe.until}")
         if self._points:
             seen.append(f"gradients of {self._points[0].batches} batches at {_told(len(self._points), probe)}")
-        if probe.metrics and probe.metrics[-1] is not None:
+        if evaluated_alike(self._before.probe, probe):
             seen.append("evaluations of the same weights")
         return "; ".join(seen)
 
@@ -375,6 +378,22 @@ def _other_buffers(before: ProbeResult, after: ProbeResult) -> str:
     windows = (*before.same_windows(after), *(["end"] if before.probe.trained == after.probe.trained else []))
     found = buffers_apart(before.arrays, after.arrays, windows)
     return f"{found[1]} stays as it is: statistics that no longer move" if found and isinf(found[0]) else ""
+
+
+def evaluated_alike(one: Probe, other: Probe) -> bool:
+    """Whether both report a metric of the same weights on the same samples."""
+    return one.evaluation_digest == other.evaluation_digest and bool(_both_metrics(one, other))
+
+
+def same_metric(one: Probe, other: Probe) -> bool:
+    """Whether the metrics that both report of the same weights on the same samples are equal but for rounding."""
+    both = _both_metrics(one, other) if evaluated_alike(one, other) else []
+    return bool(both) and all(isclose(left, right, rel_tol=METRIC_ROUNDING) for left, right in both)
+
+
+def _both_metrics(one: Probe, other: Probe) -> list[tuple[float, float]]:
+    sides = zip(one.metrics, other.metrics, strict=False)
+    return [(left, right) for left, right in sides if left is not None and right is not None]
 
 
 def other_evaluation(one: Probe, other: Probe, objective: Objective, flipped: int) -> str:

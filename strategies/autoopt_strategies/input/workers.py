@@ -57,7 +57,7 @@ class Workers(Strategy):
 
     def settings(self, case: Case) -> Settings:
         now = case.loader_option("num_workers") or 0
-        most = _most(case, now)
+        most = most_workers(case, now)
         numbers = [number for number in (0, *doubling(1, most)) if number != now]
         first = frugal(numbers, lambda number: self.predict(case, {"num_workers": number}))
         if first is None and now and case.device == "cpu" and now >= (case.environment.cores or 2):
@@ -116,12 +116,15 @@ def _setting(number: int) -> Setting:
     return {"num_workers": number, "prefetch_factor": 2, "persistent_workers": True}
 
 
-def _most(case: Case, now: int) -> int:
+def most_workers(case: Case, now: int) -> int:
     """As many workers as cores; more where samples wait for storage and leave the core to others."""
     cores = case.environment.cores or 2
-    waits = seconds_of(case, "storage") > seconds_of(case, "preparation")
-    most = min(4 * cores, 64) if waits else cores
-    return max(most, now, 1)
+    return max(min(4 * cores, 64) if waits(case) else cores, now, 1)
+
+
+def waits(case: Case) -> bool:
+    """Whether a sample waits for storage longer than it is worked at."""
+    return seconds_of(case, "storage") > seconds_of(case, "preparation")
 
 
 def _threads_beside(case: Case, workers: int) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from autoopt_strategies.common import (
 )
 from autoopt_strategies.compute.rewriting.source import edits_of
 from autoopt_strategies.input.probes import spread, timed
+from autoopt_strategies.input.workers import most_workers, waits
 from autoopt_strategies.training.evaluation_loop import BATCHES, LargerBatches, Loop, loop_around, statements
 
 LEAST_READING = 0.05
@@ -73,17 +75,8 @@ class ValidationLoader(Strategy):
         loader, evaluating = _loader(self, case), _own_seconds(case)
         if isinstance(loader, str) or not evaluating:
             return None
-        samples, reading = loader.samples, 0.0
-        every = _every(case)
-        if loader.sample_seconds is not None and samples:
-            reading = min(loader.sample_seconds * samples / every, evaluating)
-        left = evaluating
-        if "batch_size" in setting and loader.batch_size:
-            least = _computing(case, samples, every)
-            left = least + (left - least) * loader.batch_size / setting["batch_size"] if least < left else left
-        if setting.get("num_workers") and not loader.num_workers and reading:
-            left -= reading * (1.0 - 1.0 / (min(setting["num_workers"], case.environment.cores or 1) + 1))
         others = seconds_of(case, "evaluate") - evaluating
+        left = _left(case, loader, setting, evaluating)
         if left < evaluating:
             return declared(gain(case, {"evaluate": max(left, 0.0) + others}))
         return at_most(gain(case, {"evaluate": others}))
@@ -95,9 +88,14 @@ class ValidationLoader(Strategy):
             return  # every loader that the loop goes over has them
         if "loop" in best:
             return
-        for option in [] if isinstance(loader, str) else _options(case, loader):
-            if kept((yield {**best, **option})):
-                best |= option
+        if isinstance(loader, str):
+            return
+        evaluating = _own_seconds(case)
+        for option in _options(case, loader):
+            more = {**best, **option}
+            slower = _left(case, loader, more, evaluating) > _left(case, loader, best, evaluating)
+            if not slower and kept((yield more)):  # one large batch leaves its workers nothing to share out
+                best = more
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
         if "loop" in setting:
@@ -128,7 +126,11 @@ class ValidationLoader(Strategy):
 
 @dataclass(frozen=True)
 class _Loader:
-    """The validation's loader as it is now. ``samples``: that an evaluation reads."""
+    """The validation's loader as it is now.
+
+    ``samples``: that an evaluation reads. ``sample_seconds``: of preparing one in one process; of a script, as the
+    training's samples take.
+    """
 
     batch_size: int | None
     num_workers: int
@@ -151,6 +153,7 @@ def _loader(strategy: ValidationLoader, case: Case) -> _Loader | str:
         options = dict(found[0].options)
         steps = len({each.step for each in run.evaluations}) or 1
         samples = sum(each.samples or 0 for each in run.evaluations) // steps or None
+        seconds = _training_sample_seconds(case)
     else:
         options = dict(case.inspected(strategy.name))
         seconds = options.get("sample_seconds")
@@ -230,10 +233,47 @@ def _options(case: Case, loader: _Loader) -> list[Setting]:
             found.append({"num_workers": loader.num_workers, "persistent_workers": True})
     elif loader.sample_seconds is None or loader.sample_seconds * (loader.samples or 0) > LEAST_READING:
         most = max(1, min(4, case.environment.cores or 1))
-        found += [{"num_workers": n, "persistent_workers": True} for n in dict.fromkeys((most, max(most // 2, 1)))]
+        if waits(case):
+            most = most_workers(case, most)
+        found += [{"num_workers": n, "persistent_workers": True} for n in sorted({most, max(most // 2, 1)})]
     if loader.pin_memory != (case.device == "cuda"):
         found.append({"pin_memory": case.device == "cuda"})
-    return found
+    evaluating = _own_seconds(case)
+    return sorted(found, key=lambda option: _left(case, loader, option, evaluating))
+
+
+def _left(case: Case, loader: _Loader, setting: Setting, evaluating: float) -> float:
+    """Seconds of evaluations for each step under a setting, where they take ``evaluating`` as they are.
+
+    Reading is shared out between workers, and what else a batch costs once between its samples.
+    """
+    every = _every(case)
+    size, workers = setting.get("batch_size", loader.batch_size), setting.get("num_workers", loader.num_workers)
+    computing = min(_computing(case, loader.samples, every), evaluating)
+    alone = (loader.sample_seconds or 0.0) * (loader.samples or 0) / every
+    before = _share(case, loader, loader.batch_size, loader.num_workers)
+    reading = min(alone * before, evaluating - computing)
+    each_batch = evaluating - computing - reading
+    if loader.batch_size and size:
+        each_batch *= loader.batch_size / size
+    return computing + reading * _share(case, loader, size, workers) / before + each_batch
+
+
+def _share(case: Case, loader: _Loader, size: int | None, workers: int) -> float:
+    """Share of the seconds of reading alone that is left with workers, each of which prepares whole batches."""
+    if not workers:
+        return 1.0
+    batches = ceil((loader.samples or 1) / (size or 1))
+    least = 0.0 if waits(case) else 1.0 / (min(workers, case.environment.cores or 1) + 1)
+    return max(ceil(batches / workers) / batches, least)
+
+
+def _training_sample_seconds(case: Case) -> float | None:
+    """Seconds that one process takes to prepare a sample of the training; None before that was measured."""
+    names = ("storage", "preparation", "collate")
+    found = [stage for name in names if case.pipeline is not None and (stage := case.pipeline.stage(name)) is not None]
+    batch = case.workload.batch_size
+    return sum(stage.seconds * stage.parallel for stage in found) / batch if found and batch else None
 
 
 def _every(case: Case) -> float:
