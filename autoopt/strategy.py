@@ -76,28 +76,28 @@ class Applies:
 class Edit:
     """The edit that a change makes at one place of a training script, for its patch.
 
-    ``at``: ``loader`` (the training's), ``evaluation`` (the validation's), ``optimizer``, ``trainer`` (a library's)
-    and ``wrapper`` (``DistributedDataParallel``) get ``arguments`` where they are made, ``moves`` where a batch is
-    moved to the device; ``dataset`` and ``collate`` get one line, an expression in which ``{dataset}`` and
-    ``{collate}`` stand for what the loader is given (``training_dataset``: that of the training alone, evaluation
-    reads as before; without a line its class is edited elsewhere, and evaluations that read it get the ``arguments``
-    alone); ``model`` gets ``lines`` below the statement that makes it, in which ``{model}`` stands for
-    its name there; ``step`` gets them below the optimizer's step; ``start`` gets ``lines`` below the imports;
-    ``left_out`` removes the statements that its ``lines`` name, as ``train.py:9 gc.collect``. ``function``:
-    statements of a function are edited; its ``lines`` are a file and the function's qualified name, and its first
-    part, called with the file's text, that name and the ``arguments``, gives the first line, the last line and the
-    new text of each, empty where it goes. ``call``: its ``lines`` are a file, a line, the name that is called
-    there, and the expression in the call's place, in which ``{call}``, ``{called}`` and ``{arguments}`` stand for
-    what is there.
-    ``environment``: its ``arguments`` are variables that the command is started with, which are no lines of the
-    script. ``imports``: modules that the lines name; ``{torch}`` stands for what the file calls torch. ``parts``:
-    ``module:name`` of classes and functions that the lines name, printed into a file next to the script. ``batch``:
-    its ``arguments`` are the ``size`` of a micro-batch and the ``accumulation`` that keeps the batch of a step what
-    it is, its one part cuts a batch into pieces.
+    ``at``: ``loader`` (the training's), ``evaluation`` (the validation's), ``optimizer``, ``trainer`` (a library's) and
+    ``wrapper`` (``DistributedDataParallel``) get ``arguments`` where they are made, ``moves`` where a batch is moved to
+    the device; ``dataset`` and ``collate`` get one line, an expression in which ``{dataset}`` and ``{collate}`` stand
+    for what the loader is given (``training_dataset``: that of the training alone, evaluation reads as before; without
+    a line its class is edited elsewhere, and evaluations that read it get the ``arguments`` alone); ``model`` and
+    ``loader_made`` (the training's) get ``lines`` below the statement that makes it, in which ``{model}`` and
+    ``{loader}`` stand for its name there; ``step`` gets them below the optimizer's step; ``start`` gets ``lines`` below
+    the imports; ``left_out`` removes the statements that its ``lines`` name, as ``train.py:9 gc.collect``.
+    ``function``: statements of a function are edited; its ``lines`` are a file and the function's qualified name, and
+    its first part, called with the file's text, that name and the ``arguments``, gives the first line, the last line
+    and the new text of each, empty where it goes. ``call``: its ``lines`` are a file, a line, the name that is called
+    there, and the expression in the call's place, in which ``{call}``, ``{called}`` and ``{arguments}`` stand for what
+    is there. ``environment``: its ``arguments`` are variables that the command is started with, which are no lines of
+    the script. ``imports``: modules that the lines name; ``{torch}`` stands for what the file calls torch. ``parts``:
+    ``module:name`` of classes and functions that the lines name, printed into a file next to the script. ``batch``: its
+    ``arguments`` are the ``size`` of a micro-batch and the ``accumulation`` that keeps the batch of a step what it is,
+    its one part cuts a batch into pieces.
     """
 
     at: Literal[
         "loader",
+        "loader_made",
         "evaluation",
         "dataset",
         "training_dataset",

@@ -117,6 +117,4 @@ def _inapplicable_batch(batch: Batch, sites: Sites) -> str | None:
         return "no single DataLoader of the script makes its batches: it needs build()"
     if sites.of("scheduler"):
         return "the script's schedule counts steps of the batch that it has: it needs build()"
-    if sites.seeded:
-        return "the script sets its own seed: a change of training needs trainings from fresh ones"
     return None

@@ -20,7 +20,6 @@ from autoopt.script.metric import chosen, in_output
 from autoopt.script.sites import moved
 from autoopt.script.whole_run import turn_of, whole_runs
 from autoopt.search.accept.evidence import TrainedPair
-from autoopt.search.accept.losses import ROUNDING
 from autoopt.search.accept.trainings import Turns
 from autoopt.search.budget_allocation import START_SECONDS, TimeLimits
 from autoopt.search.compare.arm import Arm, ScriptArm, TrialArm
@@ -434,20 +433,19 @@ class TrialRunner:
 
         A script's is its patch: the patched files are trained as they are, and the files as they were are trained
         so, too; nothing is put on them but the step clock. What the patch cannot say is not trained: it is part of no
-        figure. Of a script that sets its own seed every other training begins a rounding away, since it would be the
-        same one.
+        figure. The seeds that a script sets are its own in the first training; in every other one, which would be the
+        same again, they are mixed with that training's.
         """
         files = self.patched_files(plan) if self.patched_files is not None else None
         script, before, trained = self.base.script, self.base, plan
         if script is not None and script.sites is not None:
             bare = script.sites.model_copy(update={"sites": ()})
-            alike = bool(script.sites.seeded and script.own_seeds)
-            disturbed = ROUNDING["bfloat16"] if alike and seed != self.base.seed else 0.0
+            own_seeds = script.own_seeds and seed == self.base.seed
             if files is not None:
                 path = None if self.spec(plan).flags else script.path  # the patch sets its variables before torch comes
                 script = script.model_copy(update={"sites": bare, "patched": files, "path": path})
                 trained = Plan()
-            self.base = before.model_copy(update={"script": script, "disturbed": disturbed})
+            self.base = before.model_copy(update={"script": script.model_copy(update={"own_seeds": own_seeds})})
         try:
             process = self.launch(trained, label, seed)
         finally:

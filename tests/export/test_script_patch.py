@@ -59,6 +59,20 @@ def test_a_batch_and_its_learning_rate_are_changed_where_both_are_made(tmp_path:
     assert "warm-up" in patched(tmp_path, PLAIN, warm, sites=sites)[1].changes[0].reason
 
 
+def test_a_line_below_the_loader_groups_its_samples(tmp_path: Path) -> None:
+    grouping = Change(strategy="length_grouping", setting={"pool": 50})
+    after, patch = patched(tmp_path, PLAIN, grouping)
+    assert [(each.how, each.line) for each in patch.changes] == [("patched", 11)]
+    below = "    loader = DataLoader(Pictures(), batch_size=32, shuffle=True)\n    group_by_length(loader, pool=50)\n"
+    assert below in after
+    assert "from prepared import group_by_length" in after
+    assert "def group_by_length(" in patch.diff
+    unnamed = PLAIN.replace("    loader = DataLoader(Pictures(), batch_size=32, shuffle=True)\n", "").replace(
+        "in loader:", "in DataLoader(Pictures(), batch_size=32, shuffle=True):"
+    )
+    assert "without giving it a name" in patched(tmp_path, unnamed, grouping)[1].changes[0].reason
+
+
 def test_each_line_that_makes_a_training_loader_gets_the_arguments(tmp_path: Path) -> None:
     text = PLAIN.replace(
         "    model = nn",

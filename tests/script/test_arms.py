@@ -217,12 +217,10 @@ def test_what_cannot_be_put_on_from_outside_says_so(start_script: StartScript, s
     assert inapplicable(Setup().with_loader(num_workers=2), sites) is None
     assert "build()" in str(inapplicable(Setup().with_step(abs), sites))
     larger = Setup().with_batch(size=32)
-    assert "sets its own seed" in str(inapplicable(larger, sites))
-    unseeded = sites.model_copy(update={"seeded": False})
-    assert inapplicable(larger, unseeded) is None
-    assert "lines of its own" in str(inapplicable(Setup().with_batch(size=32, warmup_steps=3), unseeded))
+    assert inapplicable(larger, sites) is None
+    assert "lines of its own" in str(inapplicable(Setup().with_batch(size=32, warmup_steps=3), sites))
     schedule = Site(kind="scheduler", file="a.py", line=1, end_line=1)
-    scheduled = unseeded.model_copy(update={"sites": (*unseeded.sites, schedule)})
+    scheduled = sites.model_copy(update={"sites": (*sites.sites, schedule)})
     assert "schedule" in str(inapplicable(larger, scheduled))
     assert "evaluate" in str(inapplicable(Setup().with_evaluation(num_workers=1), Sites(command=("x",), cwd="/")))
     assert "no DataLoader" in str(inapplicable(Setup().with_loader(num_workers=2), Sites(command=("x",), cwd="/")))

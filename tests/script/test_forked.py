@@ -189,3 +189,36 @@ def test_what_the_server_has_frozen_is_looked_at_by_the_scripts_collections(monk
     finally:
         gc.unfreeze()
     assert frozen == [0]
+
+
+OWN_SEED = """
+import torch
+torch.manual_seed(3)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = torch.utils.data.DataLoader(torch.randn(40, 4), batch_size=8, shuffle=True)
+for epoch in range(20):
+    for batch in loader:
+        optimizer.zero_grad()
+        model(batch).square().mean().backward()
+        optimizer.step()
+"""
+
+
+def test_a_script_that_sets_its_seed_trains_from_fresh_ones(launcher: Launcher, folder: Path, tmp_path: Path) -> None:
+    """Its first training is its own; every further one would be the same again."""
+    (folder / "own.py").write_text(OWN_SEED)
+    runner = runner_of(launcher, folder, tmp_path, "own.py")
+    assert runner.watched() is not None
+
+    def losses(seed: int) -> tuple[float | None, ...]:
+        run = runner.train(Plan(), seed=seed, max_seconds=60.0, max_steps=12, label=f"seed {seed}")
+        return run.losses
+
+    first, fresh = losses(runner.base.seed), losses(runner.base.seed + 1)
+    assert len(first) == len(fresh) > 0
+    assert fresh == losses(runner.base.seed + 1)
+    assert all(one != other for one, other in zip(first, fresh, strict=True))
+    with runner.launch(Plan(), "own") as process:
+        found: list[float] = process.call("autoopt.benchmark.tasks:probe_losses", timeout=60.0, steps=4)["losses"]
+    assert first[: len(found)] == pytest.approx(found)

@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from autoopt.benchmark.contents import padding_share
+from autoopt.benchmark.loader import reorder
 from autoopt.benchmark.training import Training
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.registry import load_strategies
@@ -21,7 +22,7 @@ from autoopt.testing.strategies import sample_case
 from autoopt.trial.protocol import TrialSpec
 from autoopt.workload import Workload
 from autoopt_strategies.input.packing import PackSequences, packable, packed, placed
-from autoopt_strategies.input.sequences import Grouped, cut, needed, size_of
+from autoopt_strategies.input.sequences import Grouped, cut, group_by_length, needed, size_of
 from autoopt_strategies.training.length_grouping import GroupByLength, padding_shares
 from tests.strategies.stand_ins import promised
 
@@ -223,6 +224,36 @@ def test_what_makes_its_own_batches_is_not_reordered() -> None:
 def test_a_sample_is_as_long_as_what_it_holds() -> None:
     assert size_of((torch.zeros(5), 1)) == 6
     assert size_of({"input_ids": [1, 2, 3], "attention_mask": [1, 1, 0]}) == 2
+    assert size_of(torch.tensor([5, 6, 7, 0, 0, 0, 0, 0])) == 4, "what it ends with may be padding"
+    assert size_of(torch.zeros(8, dtype=torch.long)) == 1
+    assert size_of(torch.zeros(8)) == 8
+
+
+def test_samples_that_a_dataset_pads_are_grouped_by_what_they_hold() -> None:
+    """Without a mask all of them counted as equally long, and nothing was offered."""
+    draw = torch.Generator().manual_seed(0)
+    lengths = torch.randint(1, 30, (96,), generator=draw).tolist()
+    rows = torch.stack([torch.tensor([7] * length + [0] * (240 - length)) for length in lengths])
+    strategy = REGISTRY["length_grouping"]
+    found = strategy.inspect(live(dataclasses.replace(workload(), train_data=TensorDataset(rows))))
+    assert found["follows"] is False
+    assert found["grouped"]["50"] < found["now"]
+    assert found["now"] < 0.9, "padding that all batches have is what trimming saves"
+
+
+def test_a_patch_groups_as_the_plan_does() -> None:
+    rows = torch.stack([torch.tensor([7] * length + [0] * (40 - length)) for length in range(1, 33)])
+
+    def order(group: bool) -> list[int]:
+        made = DataLoader(TensorDataset(rows), 4, shuffle=True, generator=torch.Generator().manual_seed(1))
+        if group:
+            group_by_length(made, pool=4)
+        else:
+            reorder(made, GroupByLength(4))
+        return [int((row != 0).sum()) for (batch,) in made for row in batch]
+
+    assert order(True) == order(False)
+    assert sorted(order(True)) == list(range(1, 33))
     assert size_of({"text": "abcd", "label": 0}) == 5
 
 

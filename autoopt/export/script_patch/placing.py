@@ -134,6 +134,7 @@ class Placing:
             "dataset": self._dataset,
             "training_dataset": self._dataset,
             "collate": self._collate,
+            "loader_made": self._loader_made,
             "moves": self._moves,
             "model": self._model,
             "step": self._step,
@@ -440,6 +441,20 @@ class Placing:
             for part in edit.parts:
                 self.import_part(source, part)
             self.edits(source.name).insert(spot, lines, below=below)
+
+    def _loader_made(self, edit: Edit) -> None:
+        """Lines below the statement that gives the training's loader its name."""
+        site = self.site("loader_training")
+        source = self.edits(site.file).source
+        named = named_there(source, site)
+        if named is None:
+            raise NoHonestEditError(f"{site.file}:{site.line} makes the loader without giving it a name")
+        if any(same_call(site, other) for other in self.sites.of("loader_validation")):
+            raise NoHonestEditError(f"{site.file}:{site.line} makes the loaders of training and validation")
+        for part in edit.parts:
+            self.import_part(source, part)
+        spot, name = named
+        self.edits(source.name).insert(spot, [line.replace("{loader}", name) for line in edit.lines], below=True)
 
     def _name_of(self, site: Site) -> tuple[Source, Spot, str, bool]:
         """The statement at which a model has its name, that name, and whether it has it below the statement only.

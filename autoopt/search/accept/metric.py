@@ -49,7 +49,7 @@ class MetricDifference:
 
     ``error``: standard error of ``estimate``; ``margin``: tolerance times the target metric; ``highest``: its upper
     bound at the confidence that a loss is claimed with; ``known_spread``: seeds, or seed noise measured before,
-    carry the interval. One seed alone has none, nor have trainings of a script that sets its own seed, which are alike.
+    carry the interval. One seed alone has none, nor have whole runs of a script that sets its own.
     """
 
     estimate: Estimate

@@ -125,13 +125,12 @@ def metric_phrase(result: Result) -> Phrase | None:
         return say("{} {} against {}; their difference has no interval.", metric, after, before)
     text = say("{} {} against {}: a difference of {}", metric, after, before, _interval(quality, "/quality"))
     if quality.seeds is not None:
-        own = result.sites is not None and result.sites.seeded  # every training of such a script has the same seed
-        each = "training" if own else "seed"
+        headline = result.speedup.headline
+        whole = headline is not None and headline.whole
+        own = whole and result.sites is not None and result.sites.seeded  # every run of such a script has the same seed
+        each = "run" if own else "seed"
         words = f" over {{}} {each}" if quality.seeds == 1 else f" over {{}} {each}s"
-        if own:
-            headline = result.speedup.headline
-            apart = "" if headline is not None and headline.whole else ", weights a rounding apart"
-            words += f" from the script's own seed{apart}"
+        words += " from the script's own seed" if own else ""
         text = text + say(words, number(quality.seeds, count, "/quality/seeds"))
     return text + _too_wide(result, quality) + "."
 

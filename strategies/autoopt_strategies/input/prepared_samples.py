@@ -19,7 +19,7 @@ from autoopt_strategies.common import (
 )
 from autoopt_strategies.input import unaugmented
 from autoopt_strategies.input.batches import collate_whole, dataset_of, kept_by_index
-from autoopt_strategies.input.workers import without_workers
+from autoopt_strategies.input.workers import most_workers, waits, without_workers
 
 PREPARED = "autoopt_strategies.input.prepared"
 """The module that a patch takes its code from; it imports torch."""
@@ -278,7 +278,9 @@ def _with_room(case: Case, found: Setting, places: tuple[str, ...], workers: int
         fitting.remove("memory")
     if not fitting:
         return f"they would take {size / 1e9:.1f} GB of {free['memory'] / 1e9:.1f} GB free memory, and of the disk"
-    possible = (0, min(case.environment.cores or 1, 8)) if workers is None else (workers,)
+    cores = case.environment.cores or 1
+    many = {most_workers(case, cores)} if waits(case) else set[int]()
+    possible = {0, min(cores, 8), *many} if workers is None else {workers}
     filling, workers = min((_reading(found, facts.train_samples or 0, number), number) for number in possible)
     if case.seconds_left is not None and filling > PATIENCE * case.seconds_left:
         return f"reading them takes {filling:.0f} s of {case.seconds_left:.0f} s left for the search"

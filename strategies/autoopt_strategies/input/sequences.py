@@ -12,7 +12,10 @@ LEAST_WIDTH = 8
 
 
 def size_of(sample: Any) -> int:
-    """How long a sample is: what its attention mask counts, else all numbers and characters that it holds."""
+    """How long a sample is: what its attention mask counts, else all numbers and characters that it holds.
+
+    Of a row of ids without a mask, the run of one number with which it ends counts as one: it may be padding.
+    """
     import numpy as np
     import torch
 
@@ -21,7 +24,11 @@ def size_of(sample: Any) -> int:
             return int(torch.as_tensor(sample[MASK]).sum())
         return sum(size_of(value) for value in sample.values())
     if isinstance(sample, torch.Tensor):
-        return sample.numel()
+        ids = sample.ndim == 1 and len(sample) >= LEAST_WIDTH and not sample.is_floating_point()
+        if not ids:
+            return sample.numel()
+        others = (sample != sample[-1]).nonzero()
+        return int(others[-1]) + 2 if len(others) else 1
     if isinstance(sample, np.ndarray):
         return int(sample.size)
     if isinstance(sample, (str, bytes)):
@@ -155,6 +162,13 @@ class Grouped:
         batches = [order[start : start + self.size] for start in range(0, len(order), self.size)]
         batches.sort(key=lambda batch: (len(batch) < self.size, min(batch)))  # a short one stays the last
         return [indices[place] for batch in batches for place in batch]
+
+
+def group_by_length(loader: Any, pool: int = 50) -> None:
+    """Puts samples of about the same length into a batch; each is read once before, to learn its length."""
+    dataset, batches = loader.dataset, loader.batch_sampler
+    lengths = tuple(size_of(dataset[index]) for index in range(len(dataset)))
+    batches.sampler = Grouped(batches.sampler, lengths, batches.batch_size, pool)
 
 
 def padded(lengths: list[int], size: int) -> int:

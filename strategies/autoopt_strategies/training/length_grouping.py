@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from autoopt import Applies, Case, Change, Estimate, Example, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Change, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import (
     LEAST_SAVING,
     Setting,
@@ -22,6 +22,8 @@ from autoopt_strategies.input.sequences import Grouped, needed, padded, size_of,
 
 SAMPLES, SECONDS = 2048, 2.0
 POOLS = (50, 200)
+GROUPING = "autoopt_strategies.input.sequences:group_by_length"
+"""What a script's patch puts its loader through."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,7 @@ class LengthGrouping(Strategy):
         note = {"_note": f"a sampler that sorts every {setting['pool']} batches by length"}
         return Recipe(
             pytorch=code + "  # transformers.trainer_pt_utils",
+            edits=(Edit("loader_made", (f"group_by_length({{loader}}, pool={setting['pool']})",), parts=(GROUPING,)),),
             lightning=note,
             transformers={"group_by_length": True},
             accelerate=note,
