@@ -195,7 +195,7 @@ class FakeRunner:
             raise behaviour.fails
         return FakeTrial(self, plan).call(task, **arguments)
 
-    def train_in_turns(self, baseline: Plan, plan: Plan, **arguments: Any) -> TrainedPair:
+    def train_interleaved(self, baseline: Plan, plan: Plan, **arguments: Any) -> TrainedPair:
         """Both trained; in simulated time turns change nothing."""
         one = self.train(baseline, **arguments)
         if not one.reached and self.obeys_limits:

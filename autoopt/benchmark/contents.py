@@ -137,7 +137,7 @@ def samples_of(batch: Any) -> int | None:
         return None
     if isinstance(batch, np.ndarray):
         return len(batch) if batch.ndim else None
-    reported = _told(batch)
+    reported = _reported_samples(batch)
     if reported is not None:
         return reported
     if not isinstance(batch, Mapping) and hasattr(type(batch), "__len__") and not hasattr(type(batch), "keys"):
@@ -150,7 +150,7 @@ def added(samples: int | None, more: int | None) -> int | None:
     return None if samples is None or more is None else samples + more
 
 
-def _told(batch: Any) -> int | None:
+def _reported_samples(batch: Any) -> int | None:
     """An object's own count: ``num_graphs`` (PyTorch Geometric), ``batch_size`` (DGL, samplers of neighbours)."""
     for name in ("num_graphs", "batch_size"):
         try:

@@ -26,7 +26,7 @@ _KNOWN = {
     "keep_freed_memory",
     "env",
     "leave_out",
-    "save_beside",
+    "save_in_background",
 }
 _FP32 = {"highest": "ieee", "high": "tf32", "medium": "tf32"}
 """The same precisions in torch's newer words (``torch.backends.cuda.matmul.fp32_precision``)."""
@@ -48,7 +48,7 @@ def keep_freed_memory() -> None:
 
 def apply_flags(setup: Setup) -> None:
     """Sets what ``Setup.with_flags`` and ``with_precision(matmul=)`` name. ``env`` is set by who starts the process,
-    ``leave_out`` and ``save_beside`` where a script runs: its lines are meant.
+    ``leave_out`` and ``save_in_background`` where a script runs: its lines are meant.
 
     Raises:
         ValueError: a flag that does not exist.

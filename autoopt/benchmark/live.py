@@ -165,7 +165,7 @@ class LiveTraining(Protocol):
         """Does something in the thread that trains, between two steps; what it returns."""
         ...
 
-    def beside(self, work: Callable[[], None]) -> None:
+    def uncounted(self, work: Callable[[], None]) -> None:
         """Does something at the end of a step, called from ``each`` or between stretches; off the clock."""
         ...
 
@@ -238,12 +238,12 @@ class LiveTraining(Protocol):
         """The user's metrics of the model as it is now; where it has an ``evaluation``."""
         ...
 
-    def metric_told(self, lines: list[Printed], told: Values) -> tuple[tuple[str, ...], Target | None, Values]:
+    def metric_of(self, lines: list[Printed], known: Values) -> tuple[tuple[str, ...], Target | None, Values]:
         """Patterns of what may be the metric where nobody named one, the one that is taken, and its values.
 
         Args:
             lines: that were printed at evaluations.
-            told: values of the metric, where one was named.
+            known: values of the metric, where one was named.
 
         Raises:
             UsageError: it was named, and nothing reported it.

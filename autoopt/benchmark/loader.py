@@ -426,8 +426,8 @@ def _sources(kind: type) -> Iterator[str]:
         module = sys.modules.get(cls.__module__)
         methods = [value for value in vars(cls).values() if inspect.isfunction(value)]
         helpers = {name for method in methods for name in method.__code__.co_names}
-        beside = [value for name in helpers if inspect.isfunction(value := getattr(module, name, None))]
-        for source in (cls, *beside):
+        called = [value for name in helpers if inspect.isfunction(value := getattr(module, name, None))]
+        for source in (cls, *called):
             with contextlib.suppress(OSError, TypeError):
                 yield inspect.getsource(source)  # type: ignore[arg-type]
 

@@ -18,16 +18,16 @@ from autoopt.setup import Distributed
 Factory = Callable[[Any], torch.optim.Optimizer]
 
 
-def users_factory(given: Any, model: nn.Module, names: dict[int, str], beside: Iterable[torch.Tensor] = ()) -> Factory:
+def users_factory(given: Any, model: nn.Module, names: dict[int, str], others: Iterable[torch.Tensor] = ()) -> Factory:
     """The workload's optimizer as ``factory(params)``, an instance rebuilt over the model as it is now.
 
     Args:
         given: ``optimizer(params)`` or an instance.
         model: as it is trained, on its device, transformed.
         names: id of each parameter of the model as the user gave it, to its name.
-        beside: parameters of other models that an instance updates as well.
+        others: parameters of other models that an instance updates as well.
     """
-    return RebuiltOptimizer(given, model, names, beside) if isinstance(given, torch.optim.Optimizer) else given
+    return RebuiltOptimizer(given, model, names, others) if isinstance(given, torch.optim.Optimizer) else given
 
 
 def make_optimizer(
@@ -85,7 +85,7 @@ class RebuiltOptimizer:
         given: the instance.
         model: as it is trained.
         names: id of each parameter of the model as the user gave it, to its name.
-        beside: parameters of other models, which stay in their groups as they are.
+        others: parameters of other models, which stay in their groups as they are.
     """
 
     def __init__(
@@ -93,12 +93,12 @@ class RebuiltOptimizer:
         given: torch.optim.Optimizer,
         model: nn.Module,
         names: dict[int, str],
-        beside: Iterable[torch.Tensor] = (),
+        others: Iterable[torch.Tensor] = (),
     ) -> None:
         self._given = given
         self._model = model
         self._names = names
-        self._beside = {id(parameter) for parameter in beside}
+        self._others = {id(parameter) for parameter in others}
 
     def __call__(self, params: Any) -> torch.optim.Optimizer:
         groups = self._groups({id(p) for p in _flat(params)})
@@ -124,7 +124,7 @@ class RebuiltOptimizer:
             members = []
             for p in group["params"]:
                 name = by_id.get(id(p)) or self._names.get(id(p), "")
-                if id(p) in self._beside:
+                if id(p) in self._others:
                     members.append(p)
                 elif name in now and name not in placed:
                     placed[name] = index

@@ -64,7 +64,7 @@ class RunUnderWay:
         self.losses: list[float | None] = []
         self.metrics: dict[str, float] = {}
         self.finite = True
-        self.told: list[tuple[int, float, float]] = []
+        self.reported: list[tuple[int, float, float]] = []
         self.lines: list[Printed] = []
         self._confirmed: int | None = None
         self._emitted, self._seen = 0.0, 0
@@ -100,7 +100,7 @@ class RunUnderWay:
 
     def _one_leg(self, until: float, steps: float = math.inf) -> None:
         """Trains to the end of the time, or to where something is to be done: an evaluation, a measurement, the end."""
-        training, before, first, known = self.training, self.seconds, self.steps, len(self.told)
+        training, before, first, known = self.training, self.seconds, self.steps, len(self.reported)
         stop, confirmed = self.group.agree(min(self._next_stop(), max(steps, first + 1))), self._confirmed
 
         def each(done: int, elapsed: float) -> None:
@@ -112,7 +112,7 @@ class RunUnderWay:
                 self.live.emit({"step": first + done, "seconds": self.seconds})
             if training.evaluations > self._seen:
                 self._seen = training.evaluations
-                training.beside(lambda: self._look(self._seen))
+                training.uncounted(lambda: self._look(self._seen))
 
         def enough(done: int, elapsed: float) -> bool:
             new = confirmed is None and self._confirmed is not None  # where it ends is known now
@@ -129,7 +129,7 @@ class RunUnderWay:
                 return  # the other one's turn
             if training.evaluation is not None and not hopeless:
                 self._evaluate()
-            self._look(len(self.told))
+            self._look(len(self.reported))
         self.stopped = "not_finite" if hopeless else self._why_over(self.steps) or ("steps" if training.over else "")
         self.stopped = self.group.agree(self.stopped)
 
@@ -167,7 +167,7 @@ class RunUnderWay:
         Args:
             before, known: seconds, and values that were reported, before the stretch.
         """
-        for step, seconds, value in stretch.metrics[len(self.told) - known :]:
+        for step, seconds, value in stretch.metrics[len(self.reported) - known :]:
             self._tell(step, before + seconds, value)
 
     def _tell(self, step: int, seconds: float, value: float) -> None:
@@ -176,14 +176,14 @@ class RunUnderWay:
 
         A single noisy evaluation that has the target is no crossing: those after it must have it as well.
         """
-        self.told.append((step, seconds, value))
-        latest = self.told[-1 - self.confirm :]
+        self.reported.append((step, seconds, value))
+        latest = self.reported[-1 - self.confirm :]
         if self._confirmed is None and len(latest) > self.confirm and all(map(self._meets, latest)):
-            self._confirmed = len(self.told)
+            self._confirmed = len(self.reported)
             self.last_step = min(step + math.ceil(self.beyond * step), self.limit)
 
-    def _meets(self, told: tuple[int, float, float], target: Target | None = None) -> bool:
-        target, value = target or self.live.workload.target, told[2]
+    def _meets(self, reading: tuple[int, float, float], target: Target | None = None) -> bool:
+        target, value = target or self.live.workload.target, reading[2]
         if target is None or self.wanted is None or not math.isfinite(value):
             return False
         return value <= self.wanted if target.direction == "min" else value >= self.wanted
@@ -197,7 +197,7 @@ class RunUnderWay:
         self.metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
         value = metrics[target.metric] if target is not None else next(iter(metrics.values()), math.nan)
         self._tell(self.steps, self.seconds, value)
-        self.live.emit(self._point(self.told[-1]).model_dump())
+        self.live.emit(self._point(self.reported[-1]).model_dump())
 
     def _look(self, evaluations: int) -> None:
         """Between two steps: at what has moved, and at weights that are to be kept."""
@@ -205,8 +205,8 @@ class RunUnderWay:
         if self.kept is not None:
             self.kept.evaluated(evaluations)
 
-    def _point(self, told: tuple[int, float, float]) -> CurvePoint:
-        step, seconds, value = told
+    def _point(self, reading: tuple[int, float, float]) -> CurvePoint:
+        step, seconds, value = reading
         recent = [loss for loss in self.losses[max(step - self.every, 0) : step] if loss is not None]
         loss = statistics.fmean(recent) if recent else None
         metric = value if math.isfinite(value) else None
@@ -221,13 +221,15 @@ class RunUnderWay:
         live, training, target = self.live, self.training, self.live.workload.target
         found: tuple[str, ...] = ()
         if self.group.first:  # what it found is the answer
-            found, target, self.told = training.metric_told(self.lines, self.told)
+            found, target, self.reported = training.metric_of(self.lines, self.reported)
         own = (training.samples, live.build_seconds + live.setup_seconds, training.device.peak_bytes())
         more = (training.device.allocated_bytes(), host_peak_bytes())
         samples, fixed, peak, allocated, host = zip(*self.group.gather((*own, *more)), strict=True)
-        evaluated = training.evaluation.samples if training.evaluation is not None and self.told else None
-        points = [self._point(reported) for reported in self.told]
-        first = next((p for p, reported in zip(points, self.told, strict=True) if self._meets(reported, target)), None)
+        evaluated = training.evaluation.samples if training.evaluation is not None and self.reported else None
+        points = [self._point(reported) for reported in self.reported]
+        first = next(
+            (p for p, reported in zip(points, self.reported, strict=True) if self._meets(reported, target)), None
+        )
         once = self.late_seconds + excess(self.times)
         last = points[-1].metric if points else None
         return TrainingRun(
@@ -242,7 +244,7 @@ class RunUnderWay:
             seconds=self.seconds,
             training_seconds=self.training_seconds,
             evaluation_seconds=self.seconds - self.training_seconds,
-            evaluations=len(self.told) or training.evaluations,
+            evaluations=len(self.reported) or training.evaluations,
             evaluated_samples=self.group.agree(evaluated),
             steps=self.steps,
             samples=total(samples),
@@ -256,7 +258,7 @@ class RunUnderWay:
             allocated_memory_bytes=most(allocated),
             peak_host_memory_bytes=total(host),
             stopped=self.stopped,
-            told=found,
+            metric_patterns=found,
             kept=() if self.kept is None else training.do(self.kept.files),
             past=tuple(points[self._confirmed :]) if self._confirmed is not None else (),
             moves=tuple(self.movement.moves),

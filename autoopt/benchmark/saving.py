@@ -13,7 +13,7 @@ _writing: list[threading.Thread] = []
 _failed: list[BaseException] = []
 
 
-def save_beside(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
+def save_in_background(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
     """``torch.save`` of a copy that is written while training goes on, and takes the file's place once it is whole.
 
     What cannot be copied, or is written to no path, is saved at once.

@@ -323,7 +323,7 @@ class Training:
     def do(self, work: Callable[[], T]) -> T:
         return work()
 
-    beside = do
+    uncounted = do
 
     def wrap_stages(self, wrap: Wrap, known: Collection[str] = ()) -> None:
         for owner, method, stage in (
@@ -443,8 +443,8 @@ class Training:
     def recorder(self, gradients: int) -> BatchRecorder:
         return BatchRecorder(self, gradients)
 
-    def metric_told(self, lines: list[Printed], told: Values) -> tuple[tuple[str, ...], Target | None, Values]:
-        return (), self.workload.target, told
+    def metric_of(self, lines: list[Printed], known: Values) -> tuple[tuple[str, ...], Target | None, Values]:
+        return (), self.workload.target, known
 
     def held_evaluations(self, count: int, seconds: float, stage: str) -> HeldEvaluations:
         """Evaluations of the model as it is, one after the other."""

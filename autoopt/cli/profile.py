@@ -60,7 +60,7 @@ def profile_command(
             options,
             tools=named,
             watch=watch,
-            on_profiled=lambda found: say("\n".join(found.told())),
+            on_profiled=lambda found: say("\n".join(found.summary())),
             announce=view,
         )
     return finish_profile(profile, options)

@@ -40,13 +40,13 @@ def train_command(workload: str, plan: Path, **given: Any) -> int:
     options = read_options(given)
     from autoopt.loading.importing import check_spec
     from autoopt.plan import read_plan
-    from autoopt.storage.run_directory import compiled_beside
+    from autoopt.storage.run_directory import compiler_cache_of
     from autoopt.trackers import check_installed
 
     check_spec(workload)
     check_installed(options.log)
     document = read_plan(plan)
-    set_environment(document, options, compiled_beside(plan))
+    set_environment(document, options, compiler_cache_of(plan))
     start_processes(document, options)
     from autoopt.trackers import following
     from autoopt.train import train_run

@@ -47,7 +47,7 @@ _MOST, _MOST_ENDS = 64, 4
 
 
 @dataclass(frozen=True)
-class Told:
+class Observation:
     """What one comparison with the good end showed: log of the speedup, and its standard error."""
 
     place: int
@@ -55,7 +55,7 @@ class Told:
     error: float
 
 
-Measure = Callable[[int, float], Told | None]
+Measure = Callable[[int, float], Observation | None]
 """Compares a place of the history (1 is the first after the good end) with its good end, until it is plain whether it
 is slower by a share of the good end's speed; None where that place cannot be run."""
 
@@ -70,7 +70,7 @@ class Blame:
     place: int | None
     probabilities: tuple[float, ...]
     loss: float
-    asked: tuple[Told, ...]
+    asked: tuple[Observation, ...]
 
     @property
     def sure(self) -> bool:
@@ -92,12 +92,12 @@ class Posterior:
         prior = -0.5 * ((self._losses - loss) / max(error, 1e-6)) ** 2
         self._log = np.tile(prior, (count, 1))
 
-    def told(self, told: Told) -> None:
+    def observe(self, seen: Observation) -> None:
         """Takes a comparison into account."""
-        slow = student.logpdf(told.value, _DOF, loc=self._losses, scale=told.error)
-        same = float(student.logpdf(told.value, _DOF, loc=0.0, scale=told.error))
-        self._log[: told.place] += slow
-        self._log[told.place :] += same
+        slow = student.logpdf(seen.value, _DOF, loc=self._losses, scale=seen.error)
+        same = float(student.logpdf(seen.value, _DOF, loc=0.0, scale=seen.error))
+        self._log[: seen.place] += slow
+        self._log[seen.place :] += same
 
     @property
     def probabilities(self) -> NDArray[np.float64]:
@@ -119,7 +119,7 @@ def bisect(count: int, measure: Measure, more: Callable[[], bool]) -> Blame:
         measure: asks about one.
         more: whether there is time for another comparison.
     """
-    ends: list[Told] = []
+    ends: list[Observation] = []
     least = 0.01  # a loss below this is none
     loss = error = 0.0
     while not ends or (abs(loss + least / 2) < 2 * error and len(ends) < _MOST_ENDS and more()):
@@ -142,7 +142,7 @@ def bisect(count: int, measure: Measure, more: Callable[[], bool]) -> Blame:
             skipped.add(place)
             continue
         asked.append(reported)
-        posterior.told(reported)
+        posterior.observe(reported)
     found_at = posterior.probabilities
     return Blame(int(found_at.argmax()) + 1, tuple(float(each) for each in found_at), loss, tuple(asked))
 
@@ -264,10 +264,12 @@ class Bisecting:
             baseline.workload.alone(),
         ):
 
-            def measure(place: int, margin: float) -> Told | None:
+            def measure(place: int, margin: float) -> Observation | None:
                 with side(self._places[place].given, self._workload, self._places[place].python) as other:
                     try:
-                        return self._told(place, margin, {"baseline": baseline, "candidate": other}, launcher, folder)
+                        return self._measured(
+                            place, margin, {"baseline": baseline, "candidate": other}, launcher, folder
+                        )
                     except TrialFailed as failure:
                         if failure.where == "baseline":
                             raise WorkloadError(f"{good.name} fails: {failure.reason}") from None
@@ -276,7 +278,9 @@ class Bisecting:
             end = self._began + self._options.budget_seconds
             return bisect(len(self._places) - 1, measure, lambda: time.monotonic() < end)
 
-    def _told(self, place: int, margin: float, sides: dict[str, Side], launcher: Launcher, folder: str) -> Told | None:
+    def _measured(
+        self, place: int, margin: float, sides: dict[str, Side], launcher: Launcher, folder: str
+    ) -> Observation | None:
         self._asked += 1
         deadline = time.monotonic() + self._share.budget_seconds
 
@@ -297,18 +301,18 @@ class Bisecting:
         values, errors = ([getattr(pair, name) for pair in found.pairs] for name in ("log_ratio", "standard_error"))
         level = TwoLevel(values, errors, between_process_of(noise))
         self._say(f"{self._places[place].name}: {exp(level.value):.3f}x in {level.n} pairs of processes")
-        return Told(place, level.value, level.error)
+        return Observation(place, level.value, level.error)
 
-    def _worse(self, place: int, losses: list[tuple[float | None, float | None]]) -> Told | None:
+    def _worse(self, place: int, losses: list[tuple[float | None, float | None]]) -> Observation | None:
         """By the losses of short trainings from some seeds, on the same batches."""
         logs = [log(one / two) for one, two in losses if one and two and one > 0 and two > 0]
         if len(logs) < _SEEDS:
             return self._skipped(place, "its weights do not fit the good end's model, or show no loss above 0")
         value, scatter = statistics.fmean(logs), statistics.stdev(logs)
         self._say(f"{self._places[place].name}: {exp(-value):.4f} times the loss")
-        return Told(place, value, max(scatter / sqrt(_SEEDS), _LEAST_ERROR))
+        return Observation(place, value, max(scatter / sqrt(_SEEDS), _LEAST_ERROR))
 
-    def _skipped(self, place: int, why: str) -> Told | None:
+    def _skipped(self, place: int, why: str) -> Observation | None:
         name = self._places[place].name
         if place == len(self._places) - 1:
             raise WorkloadError(f"{name} cannot be compared: {why}", hint="--bad names a step that runs")

@@ -101,8 +101,8 @@ def _locked(path: Path) -> Iterator[TextIO]:
         raise EnvironmentLacks(f"cannot write the ledger {path}: {error.strerror or error}") from None
 
 
-def _append(file: TextIO, told: JsonDict, head: str) -> str:
-    line = {**told, "at": datetime.now(UTC).isoformat(timespec="seconds")}
+def _append(file: TextIO, entry: JsonDict, head: str) -> str:
+    line = {**entry, "at": datetime.now(UTC).isoformat(timespec="seconds")}
     digest = _digest(line, head)
     file.write(json.dumps({**line, "head": digest}) + "\n")
     file.flush()

@@ -186,7 +186,7 @@ def prediction(sessions: Sequence[Session], process_sd: float | None) -> Estimat
     return next_session([math.log(session.value) for session in alike], process_sd)
 
 
-def told(sessions: Sequence[Session], process_sd: float | None) -> str:
+def sessions_text(sessions: Sequence[Session], process_sd: float | None) -> str:
     """A sentence on the sessions so far, and on the next one from two on."""
     if not sessions:
         return ""

@@ -97,10 +97,10 @@ class ExportedTraining:
     def do(self, work: Callable[[], Any]) -> Any:
         return work()
 
-    beside = do
+    uncounted = do
 
-    def metric_told(self, lines: list[Printed], told: Values) -> tuple[tuple[str, ...], Target | None, Values]:
-        return (), self.target, told
+    def metric_of(self, lines: list[Printed], known: Values) -> tuple[tuple[str, ...], Target | None, Values]:
+        return (), self.target, known
 
     def close(self) -> None:
         """Drops the script's loop, and with it the loader's workers."""

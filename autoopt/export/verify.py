@@ -26,8 +26,8 @@ from autoopt.export.checked import (
     judged,
     measured_session,
     prediction,
+    sessions_text,
     throughput_of,
-    told,
 )
 from autoopt.options import Options
 from autoopt.records import Estimate, Plan, Record, Result
@@ -113,7 +113,7 @@ def with_sessions(run: Path, result: Result, found: Checked, *, began: str, ende
     sessions, sd = added(run, result, new), result.noise.process_sd
     if new is None or not sessions:
         return found.model_copy(update={"sessions": sessions})
-    detail = f"{found.detail}; {told(sessions, sd)}"
+    detail = f"{found.detail}; {sessions_text(sessions, sd)}"
     return found.model_copy(update={"sessions": sessions, "next_session": prediction(sessions, sd), "detail": detail})
 
 
@@ -337,8 +337,8 @@ def measured(
             return Checked(holds=False, kind="whole_runs", detail=f"the {side} script failed: {failure.reason}")
         pairs.append(pair)
     logs = [log(pair[UNTOUCHED].seconds / pair[PATCHED].seconds) for pair in pairs]
-    in_turns = isfinite(turn_of(memory_limit(result.environment)))
-    ratio = ratio_of_pairs(logs, result.noise.process_sd, in_turns=in_turns)
+    time_sliced = isfinite(turn_of(memory_limit(result.environment)))
+    ratio = ratio_of_pairs(logs, result.noise.process_sd, time_sliced=time_sliced)
     each = ", ".join(f"{pair[UNTOUCHED].seconds:.1f} s to {pair[PATCHED].seconds:.1f} s" for pair in pairs)
     headline = result.speedup.headline
     # the speedup of as many steps: what whole runs, which all take the same steps, can show

@@ -191,9 +191,9 @@ def _existing_file(where: str) -> Path:
             return path
     except (OSError, ValueError):
         pass
-    beside = path.parent if path.parent.is_dir() else Path.cwd()
-    near = difflib.get_close_matches(path.name, [item.name for item in beside.glob("*.py")], n=1)
-    hint = f"did you mean {beside / near[0]}?" if near else "paths are taken from the working directory"
+    folder = path.parent if path.parent.is_dir() else Path.cwd()
+    near = difflib.get_close_matches(path.name, [item.name for item in folder.glob("*.py")], n=1)
+    hint = f"did you mean {folder / near[0]}?" if near else "paths are taken from the working directory"
     raise WorkloadError(f"there is no file {where}, searched from {Path.cwd()}", hint=hint)
 
 

@@ -58,7 +58,7 @@ class Drift(Record):
     counters: tuple[Growth, ...] = ()
     causes: tuple[str, ...] = ()
 
-    def told(self) -> tuple[str, ...]:
+    def summary(self) -> tuple[str, ...]:
         """The finding in sentences: the verdict first, then each counter that grows."""
         if self.step is None or self.own is None:
             return (

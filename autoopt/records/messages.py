@@ -98,9 +98,9 @@ class TrainingRun(Record):
     paid once (warming up, compiling, searches); part of ``fixed_seconds`` and of ``training_seconds``.
     ``stopped``: what ended it; :data:`WHOLE_RUN` of a script that ran by itself from the start of its process to its
     end, of which only the seconds and the metric at the end are known.
-    ``kept``: files of the weights at its start, middle and end, where they were to be kept. ``told``: patterns of what
-    may be the metric in the lines that a script printed at its evaluations, where no metric was named; the curve is
-    that of one that stands alone.
+    ``kept``: files of the weights at its start, middle and end, where they were to be kept. ``metric_patterns``:
+    patterns of what may be the metric in the lines that a script printed at its evaluations, where no metric was named;
+    the curve is that of one that stands alone.
     ``past``: evaluations after the target was confirmed, where it was to be trained on; ``curve`` ends before them.
     ``moves``: which parameters moved, from evaluation to evaluation.
     ``trained_parameters``: how many have a gradient.
@@ -126,7 +126,7 @@ class TrainingRun(Record):
     peak_host_memory_bytes: int | None = None
     stopped: str = "target"
     kept: tuple[str, ...] = ()
-    told: tuple[str, ...] = ()
+    metric_patterns: tuple[str, ...] = ()
     past: tuple[CurvePoint, ...] = ()
     moves: tuple[Moved, ...] = ()
     trained_parameters: int | None = None

@@ -201,7 +201,7 @@ class Profiled(Record):
     file: str | None = None
     lines: tuple[str, ...] = ()
 
-    def told(self) -> tuple[str, ...]:
+    def summary(self) -> tuple[str, ...]:
         """The summary under its title."""
         return (f"{self.tool}: {self.file or 'no file'}", *(f"  {line}" for line in self.lines))
 

@@ -34,7 +34,7 @@ from autoopt.storage.account import entries, summary, table
 from autoopt.storage.history import History
 from autoopt.storage.interrupts import Interrupts
 from autoopt.storage.run import Run
-from autoopt.storage.run_directory import RunDirectory, compiled_beside
+from autoopt.storage.run_directory import RunDirectory, compiler_cache_of
 from autoopt.trial.parent import Launcher
 from autoopt.trial.places import places_of
 from autoopt.trial.remote.launcher import RemoteLauncher
@@ -206,7 +206,7 @@ def _write(
     if result.sites is not None:
         patch = patch_of(result.sites, plan, registry, result.environment.device.partition(":")[0])
         if compiles:
-            patch = patch.model_copy(update={"environment": {**patch.environment, **compiled_beside(files.plan)}})
+            patch = patch.model_copy(update={"environment": {**patch.environment, **compiler_cache_of(files.plan)}})
         result = result.model_copy(update={"patch": patch})
         files.write(files.patch, patch.diff)
     files.write(files.plan, PlanDocument(changes=plan.changes).model_dump_json(indent=2) + "\n")

@@ -16,7 +16,7 @@ from autoopt.script.applicable import inapplicable
 from autoopt.script.command import Build, Script
 from autoopt.script.execute import run_with_plan
 from autoopt.search.trial_runner import TrialRunner
-from autoopt.storage.run_directory import compiled_beside
+from autoopt.storage.run_directory import compiler_cache_of
 from autoopt.trial.parent import Launcher
 
 
@@ -51,7 +51,7 @@ def script_run(workload: Build | Script, plan: Plan, plan_file: Path, options: O
     reason = inapplicable(setup, sites)
     if reason:
         raise UsageError(f"the plan cannot be put on this script from outside: {reason}")
-    env = {**(compiled_beside(plan_file) if setup.compile is not None else {}), **setup.flags.get("env", {})}
+    env = {**(compiler_cache_of(plan_file) if setup.compile is not None else {}), **setup.flags.get("env", {})}
     return run_with_plan(base.script, plan, sites, strategies=registry.specs, env=env)
 
 

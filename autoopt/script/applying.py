@@ -27,7 +27,7 @@ from autoopt.benchmark.distributed.replicate import compress
 from autoopt.benchmark.flags import apply_flags
 from autoopt.benchmark.loader import check_workers, consistent, recollate, reorder
 from autoopt.benchmark.optimizer import become, make_optimizer, users_factory
-from autoopt.benchmark.saving import save_beside, wait_until_saved
+from autoopt.benchmark.saving import save_in_background, wait_until_saved
 from autoopt.benchmark.seeding import disturb, kept_random_state, mix
 from autoopt.errors import WorkloadError
 from autoopt.records import Sites
@@ -214,8 +214,8 @@ class Applying:
             raise WorkloadError(reason)
         apply_flags(self.setup)
         leave_out(self.setup.flags.get("leave_out", ()))
-        if self.setup.flags.get("save_beside"):
-            self._save_beside(frozenset(self.setup.flags["save_beside"]))
+        if self.setup.flags.get("save_in_background"):
+            self._save_in_background(frozenset(self.setup.flags["save_in_background"]))
         if self.sites is not None and self._compared:
             own_draws(self.seed)
         self.hooks.loaders.merged = self._merged
@@ -307,14 +307,14 @@ class Applying:
 
     # checkpoints
 
-    def _save_beside(self, lines: frozenset[str]) -> None:
+    def _save_in_background(self, lines: frozenset[str]) -> None:
         """What these lines save is written while training goes on; what is loaded waits for it."""
         load = torch.load
 
         def save(plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             found = user_place()
-            beside = found is not None and f"{found.place.file}:{found.place.line}" in lines
-            return (save_beside if beside else plain)(*args, **kwargs)
+            listed = found is not None and f"{found.place.file}:{found.place.line}" in lines
+            return (save_in_background if listed else plain)(*args, **kwargs)
 
         @functools.wraps(load)
         def loaded(*args: Any, **kwargs: Any) -> Any:
@@ -374,8 +374,8 @@ class Applying:
         It updates the models that are called later, too.
         """
         own = {id(parameter) for parameter in model.parameters()} | set(names)
-        beside = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in own]
-        made = make_optimizer(users_factory(optimizer, model, names, beside), model, self.setup.optimizer)
+        others = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in own]
+        made = make_optimizer(users_factory(optimizer, model, names, others), model, self.setup.optimizer)
         if type(made) is not type(optimizer):
             raise WorkloadError(
                 f"it replaces {type(optimizer).__name__} by {type(made).__name__}, which a script holds on to: "

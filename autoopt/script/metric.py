@@ -114,12 +114,12 @@ def overhear(line: Callable[[str], None], tracked: Callable[[str, Any], None] | 
     sys.stdout = _Overheard(sys.stdout, line)
     sys.stderr = _Overheard(sys.stderr, line)
 
-    def told(key: str, value: Any) -> None:
+    def as_line(key: str, value: Any) -> None:
         number = _finite(value)
         if number is not None:
             line(f"{key}: {number}")
 
-    tell = tracked or told
+    tell = tracked or as_line
     for module in dict.fromkeys((*(module for module, _, _ in _TRACKERS), *_LIGHTNING)):
         listen = _listen_to_lightning if module in _LIGHTNING else _listen_to_tracker
         when_imported(module, functools.partial(listen, module, tell))
@@ -144,7 +144,7 @@ def _listen_to_tracker(module: str, tell: Callable[[str, Any], None]) -> None:
 
 def _listening(plain: Callable[..., Any], tell: Callable[[str, Any], None]) -> Callable[..., Any]:
     @functools.wraps(plain)
-    def told(*args: Any, **kwargs: Any) -> Any:
+    def listening(*args: Any, **kwargs: Any) -> Any:
         values = [*args, *kwargs.values()]
         for value, following in zip(values, [*values[1:], None], strict=True):
             if isinstance(value, Mapping):
@@ -154,7 +154,7 @@ def _listening(plain: Callable[..., Any], tell: Callable[[str, Any], None]) -> C
                 tell(value, following)
         return plain(*args, **kwargs)
 
-    return told
+    return listening
 
 
 def _listen_to_lightning(module: str, tell: Callable[[str, Any], None]) -> None:
@@ -203,7 +203,7 @@ class _Overheard:
         return iter(self._stream)
 
 
-def candidates(told: Sequence[Printed], least: int = LEAST_EVALUATIONS) -> tuple[str, ...]:
+def candidates(printed: Sequence[Printed], least: int = LEAST_EVALUATIONS) -> tuple[str, ...]:
     """Patterns of what may be the metric, as ``--metric`` takes them, in the order of the script; see :func:`chosen`.
 
     A candidate stands in a line that no evaluation printed twice, its words name a measure of quality, and it is
@@ -211,13 +211,13 @@ def candidates(told: Sequence[Printed], least: int = LEAST_EVALUATIONS) -> tuple
     before all others, which each evaluation must have printed: a script may also sample from its model now and then.
 
     Args:
-        told: what was printed.
+        printed: what was printed.
         least: evaluations that must have printed it, unless its words name held-out data; below two, whoever asks shows
             the name that was found.
     """
-    evaluations = len({line.evaluation for line in told})
+    evaluations = len({line.evaluation for line in printed})
     found: dict[str, bool] = {}
-    for line in _lines_of_each(told):
+    for line in _lines_of_each(printed):
         for words, pattern in _numbers(line[0].text):
             own = bool(_HELD_OUT.search(words) or _HELD_OUT.match(line[0].text.strip()))
             if (own or len(line) == evaluations) and all(_value(pattern, other.text) is not None for other in line):
@@ -233,12 +233,12 @@ def in_output(lines: Sequence[str]) -> tuple[str, ...]:
     Its evaluations are not known: each line that is like an earlier one is of a further one, and only words that name
     held-out data show a metric.
     """
-    alike, told = Counter[str](), list[Printed]()
+    alike, printed = Counter[str](), list[Printed]()
     for text in lines:
         form = _FIGURE.sub("#", text)
         alike[form] += 1
-        told.append(Printed(step=0, seconds=0.0, evaluation=alike[form], text=text))
-    return candidates(told, least=len(told) + 1)
+        printed.append(Printed(step=0, seconds=0.0, evaluation=alike[form], text=text))
+    return candidates(printed, least=len(printed) + 1)
 
 
 def chosen(patterns: Sequence[str]) -> str | None:
@@ -266,17 +266,17 @@ def _rank(pattern: str) -> tuple[bool, bool]:
     return bool(_BEST_SO_FAR.search(pattern)), bool(_LOSS.search(pattern))
 
 
-def values(pattern: str, told: Sequence[Printed]) -> list[tuple[int, float, float]]:
+def values(pattern: str, printed: Sequence[Printed]) -> list[tuple[int, float, float]]:
     """Step, seconds and value of each line that a pattern finds a number in."""
     found: list[tuple[int, float, float]] = []
-    for line in told:
+    for line in printed:
         value = _value(pattern, line.text)
-        if value is not None and not told_again(line.step, value, found):
+        if value is not None and not repeated(line.step, value, found):
             found.append((line.step, line.seconds, value))
     return found
 
 
-def told_again(step: int, value: float, earlier: Sequence[tuple[int, float, float]]) -> bool:
+def repeated(step: int, value: float, earlier: Sequence[tuple[int, float, float]]) -> bool:
     """Whether a value was reported at its step before, but for rounding: printed and logged, or given to two trackers.
 
     It is no second evaluation, and confirms none.
@@ -284,10 +284,10 @@ def told_again(step: int, value: float, earlier: Sequence[tuple[int, float, floa
     return bool(earlier) and earlier[-1][0] == step and math.isclose(earlier[-1][2], value, rel_tol=ROUNDED)
 
 
-def _lines_of_each(told: Sequence[Printed]) -> list[list[Printed]]:
+def _lines_of_each(printed: Sequence[Printed]) -> list[list[Printed]]:
     """The lines that are alike but for their numbers, at most one of each evaluation."""
     alike: dict[str, list[Printed]] = {}
-    for line in told:
+    for line in printed:
         if _PROGRESS.search(line.text):
             continue
         same = alike.setdefault(_FIGURE.sub("#", line.text), [])

@@ -18,7 +18,7 @@ from autoopt.benchmark.distributed.group import Enough
 from autoopt.benchmark.live import Printed, Stretch
 from autoopt.benchmark.losses import LossRecorder, number
 from autoopt.records import Evaluated
-from autoopt.script.metric import told_again
+from autoopt.script.metric import repeated
 from autoopt.script.refusals import explained
 
 _INLINE = 3
@@ -310,7 +310,7 @@ class Session:
 
     def metric(self, value: float) -> None:
         """The script has reported its metric."""
-        if self._goal is not None and not told_again(self.steps, value, self._goal.metrics):
+        if self._goal is not None and not repeated(self.steps, value, self._goal.metrics):
             self._goal.metrics.append((self.steps, self._seconds(self._goal), value))
 
     def line(self, text: str) -> None:
@@ -375,7 +375,7 @@ class Session:
         self._aside.saving_seconds += seconds
         self.between.over.append(Interruption("checkpoint", self.steps, self._aside.began, seconds))
 
-    def beside(self, work: Callable[[], None]) -> None:
+    def uncounted(self, work: Callable[[], None]) -> None:
         """Does something at a step's end that is no part of the script's time."""
         assert self._goal is not None
         self._goal.put(self.clock.stop())

@@ -92,10 +92,10 @@ def evaluate(live: Any, weights: str, seconds: float, pattern: str | None = None
     def enough(done: int, elapsed: float) -> bool:
         goal: Goal = session.goal
         late = perf_counter() - began > seconds
-        return late or held.told(goal, pattern) is not None or held.evaluations >= LEAST_EVALUATIONS
+        return late or held.metric_found(goal, pattern) is not None or held.evaluations >= LEAST_EVALUATIONS
 
     goal = training.follow(enough, lambda *_: held.put())
-    found = held.told(goal, pattern)
+    found = held.metric_found(goal, pattern)
     return {
         "fits": True,
         "metric": name_of(found[0]) if found else None,
@@ -151,21 +151,21 @@ class HeldWeights(Watcher):
 
     def metric_at(self, goal: Goal) -> float | None:
         """The metric that the first evaluation reported, where it was of these weights."""
-        found = self.told(goal, None) if self.metric is not None else None
+        found = self.metric_found(goal, None) if self.metric is not None else None
         return found[1] if found is not None and self.seen and not self.others else None
 
-    def told(self, goal: Goal, pattern: str | None) -> tuple[str, float] | None:
+    def metric_found(self, goal: Goal, pattern: str | None) -> tuple[str, float] | None:
         """The metric's pattern and the first value of it."""
         if self.metric is not None:
             return (self.metric, goal.metrics[0][2]) if goal.metrics else None
         if pattern is None:
             pattern = chosen(candidates(goal.lines, least=1))
-        told = values(pattern, goal.lines) if pattern is not None else []
-        return (pattern, told[0][2]) if pattern is not None and told else None
+        printed = values(pattern, goal.lines) if pattern is not None else []
+        return (pattern, printed[0][2]) if pattern is not None and printed else None
 
-    def why(self, told: bool, seconds: float, over: bool) -> str:
+    def why(self, found: bool, seconds: float, over: bool) -> str:
         """Why no value is reported; empty where one is."""
-        if told:
+        if found:
             if not self.seen:
                 return "the evaluation was not seen to call the model that trains"
             return "the evaluation puts other weights into the model" if self.others else ""
@@ -229,7 +229,7 @@ def held_evaluations(training: Any, count: int, seconds: float, stage: str) -> H
     if other:
         read, times = saves.read(), tuple(sum(part.seconds for part in parts) for parts in each)
         return HeldEvaluations(seconds=times, metric=SAVED if read is not None else None, value=read, why=why)
-    reported = held.told(goal, None)
+    reported = held.metric_found(goal, None)
     return HeldEvaluations(
         seconds=tuple(sum(part.seconds for part in parts) for parts in each),
         samples=sum(part.samples for part in each[0]) or None if each else None,

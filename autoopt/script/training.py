@@ -250,8 +250,8 @@ class ScriptTraining:
         found: T = self.session.in_main(work)
         return found
 
-    def beside(self, work: Callable[[], None]) -> None:
-        self.session.beside(work)
+    def uncounted(self, work: Callable[[], None]) -> None:
+        self.session.uncounted(work)
 
     @contextmanager
     def stepping_as(self, setup: Setup) -> Iterator[None]:
@@ -372,16 +372,16 @@ class ScriptTraining:
     def evaluate(self) -> dict[str, float]:
         raise WorkloadError("a script evaluates by itself, and only where its own loop does so")
 
-    def metric_told(self, lines: list[Printed], told: Values) -> tuple[tuple[str, ...], Target | None, Values]:
+    def metric_of(self, lines: list[Printed], known: Values) -> tuple[tuple[str, ...], Target | None, Values]:
         session, metric = self.session, self.script.command.metric
         if metric is None:
             found = candidates(lines)
             taken = chosen(found)
             return (found, None, []) if taken is None else (found, target_of(taken, None), values(taken, lines))
-        if not told and (session.evaluations or session.over):
+        if not known and (session.evaluations or session.over):
             raise UsageError(
                 f"--metric {metric!r} is in nothing that the script printed or logged in {session.steps} steps "
                 f"and {session.evaluations} evaluations",
                 hint="a pattern with one group for the number, as the script prints it: 'val loss ([0-9.]+)'",
             )
-        return (), self.workload.target, told
+        return (), self.workload.target, known

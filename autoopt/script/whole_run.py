@@ -75,13 +75,15 @@ class WholeRun:
                 reader.line(line)
         return replace(self, metrics=tuple(reported))
 
-    def as_training(self, steps: int, seed: int, told: tuple[str, ...] = (), every: float | None = None) -> TrainingRun:
+    def as_training(
+        self, steps: int, seed: int, patterns: tuple[str, ...] = (), every: float | None = None
+    ) -> TrainingRun:
         """The run as a training that is known by its end and by what it printed, evenly spaced as far as is known.
 
         Args:
             steps: that it took; at most, where it may end by what it has reached.
             seed: by which trainings of two plans are paired.
-            told: patterns of what may be its metric, where none is known.
+            patterns: patterns of what may be its metric, where none is known.
             every: steps between two evaluations of a run that may end so; None of one that does not.
         """
         n = len(self.metrics)
@@ -103,7 +105,7 @@ class WholeRun:
             fixed_seconds=0.0,
             reached=None,
             stopped=WHOLE_RUN,
-            told=told,
+            metric_patterns=patterns,
         )
 
 
@@ -123,7 +125,7 @@ def whole_runs(
             begins.
         directory: where they run.
         timeout: seconds of its own after which one is ended.
-        shares, turn: see :func:`run_in_turns`; infinite where two do not fit next to each other.
+        shares, turn: see :func:`run_time_sliced`; infinite where two do not fit next to each other.
 
     Raises:
         TrialFailed: one ended badly, or not in time; ``side`` is its index.
@@ -138,7 +140,7 @@ def whole_runs(
             document = {"script": script.model_dump(), "directory": directory, "scratch": scratch}
             words = (sys.executable, "-P", "-c", _START, json.dumps(sys.path))
             commands.append(Command(words, text=json.dumps(document)))
-        found = run_in_turns(commands, timeout=timeout, shares=shares, turn=turn)
+        found = run_time_sliced(commands, timeout=timeout, shares=shares, turn=turn)
     for side in sorted(range(len(found)), key=lambda side: found[side].code is None):  # those were ended with others
         _check(side, found[side], timeout)
     return [WholeRun(each.seconds, each.foreign_cpu_seconds, output=each.output) for each in found]
@@ -204,7 +206,7 @@ class Ended:
         return (self.output.strip() or "no output").splitlines()[-1]
 
 
-def run_in_turns(
+def run_time_sliced(
     commands: Sequence[Command],
     *,
     timeout: float,

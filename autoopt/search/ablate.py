@@ -209,7 +209,7 @@ def _loser(context: RunContext, state: SearchState, rows: list[Ablation]) -> Abl
     """The change that least pays its place, of those that their comparison refuses. A single one is verified anyway."""
     if len(rows) < 2:
         return None
-    whole = any(pair.whole for pair in context.gate.in_turns(state.incumbent))
+    whole = any(pair.whole for pair in context.gate.trained_pairs(state.incumbent))
     losers = [
         row
         for row in rows
@@ -227,7 +227,7 @@ def _loser(context: RunContext, state: SearchState, rows: list[Ablation]) -> Abl
 
 def _verifiable(context: RunContext, state: SearchState, strategy: str) -> bool:
     """Whether there is time to verify the plan without a change, where the plan with it was trained alternately."""
-    if not context.gate.in_turns(state.incumbent):
+    if not context.gate.trained_pairs(state.incumbent):
         return True
     less = replace(state, incumbent=state.without(strategy))
     return not context.stopping() and context.now() + seconds_due(context, less) <= context.allocation.budget

@@ -86,7 +86,7 @@ class BudgetAllocation:
         training = self.baseline_seconds * (1 + PAST if seeds > 1 else 1) + self.start_seconds
         return (seeds - self.trained) * training + seeds * training / speedup
 
-    def in_turns(self, speedup: float = 1.0) -> float:
+    def trained_pair(self, speedup: float = 1.0) -> float:
         """Seconds to train baseline and final plan to the target alternately, from one fresh seed."""
         return (self.baseline_seconds + self.start_seconds) * (1 + 1 / max(speedup, 1.0))
 
@@ -140,7 +140,7 @@ class BudgetAllocation:
 
         Two pairs of trainings are an interval and one is a point, so they come before a finer plan.
         """
-        needed = FEWEST_SEEDS * self.in_turns(speedup) + self.comparison
+        needed = FEWEST_SEEDS * self.trained_pair(speedup) + self.comparison
         return self.budget - min(needed, KEPT_BACK_AT_MOST * self.budget)
 
     def search_deadline(self, changes: int, speedup: float = 1.0) -> float:

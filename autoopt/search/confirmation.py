@@ -11,7 +11,7 @@ from autoopt.search.candidate import Candidate
 from autoopt.search.compare.comparison import Comparison, Decision, Side
 from autoopt.search.compare.noise import compiled_again, learned
 from autoopt.search.compare.sequential_test import alpha_of
-from autoopt.search.first_training import expected, train_beside
+from autoopt.search.first_training import expected, train_with
 from autoopt.search.planner import predicted_gain
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
@@ -65,11 +65,11 @@ class Confirmation:
             progress_id=number,
         )
         comparison = state.with_fixed_costs(comparison)
-        reported = self._told_by_probes(candidate) and not self._pays_once(comparison)
+        reported = self._shown_by_probes(candidate) and not self._pays_once(comparison)
         # whole runs are of the patch, which is known once what was confirmed together was ablated
         whole = shown_by_whole_runs(context, state, candidate.plan)
         if not reported and comparison.decision is Decision.ACCEPT and whole is None:
-            train_beside(context, state, candidate.plan, comparison)
+            train_with(context, state, candidate.plan, comparison)
         state.comparisons[number] = comparison
         state.learn(candidate.members, comparison)
         ruling = self._rule(candidate, comparison, number)
@@ -86,7 +86,7 @@ class Confirmation:
         context.announce(TrialEnded(at=context.now(), trial=trial, has_target=state.objective.has_target))
         return trial
 
-    def _told_by_probes(self, candidate: Candidate) -> bool:
+    def _shown_by_probes(self, candidate: Candidate) -> bool:
         """Whether no training is needed to tell its quality: it is exact, or was probed and passed."""
         gate, state = self.context.gate, self.state
         risk = gate.risk_over(candidate.plan, state.incumbent)

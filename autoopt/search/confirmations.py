@@ -18,7 +18,7 @@ from autoopt.search.candidate import Candidate
 from autoopt.search.confirmation import Confirmation
 from autoopt.search.first_training import train_first
 from autoopt.search.planner import PLUGIN_ERRORS, Skipped, candidate_plan
-from autoopt.search.promised import besides, with_small
+from autoopt.search.promised import small_gains, with_small
 from autoopt.search.run_context import RunContext
 from autoopt.search.screened import FEWEST_PAIRS, HOPE, Screened, alone_or_together, pairs_to_confirm
 from autoopt.search.screening import Screening
@@ -71,8 +71,8 @@ class Costs:
         """
         if self.state.objective.metric is None:
             return inf
-        missing = max(FEWEST_SEEDS - len(self.context.gate.in_turns(plan)), 0)
-        return missing * self.context.allocation.in_turns(speedup)
+        missing = max(FEWEST_SEEDS - len(self.context.gate.trained_pairs(plan)), 0)
+        return missing * self.context.allocation.trained_pair(speedup)
 
     def way_back(self, screened: Screened, others: Iterable[Screened]) -> float:
         """Seconds that are kept for the best of the others, should its trainings not show that it is as good.
@@ -81,11 +81,11 @@ class Costs:
         """
         allocation, best = self.context.allocation, max(others, key=lambda other: other.gain, default=None)
         if best is None:
-            rest = allocation.screening + allocation.comparison + allocation.in_turns()
+            rest = allocation.screening + allocation.comparison + allocation.trained_pair()
             return rest if screened.candidate.combined else 0.0
         if best.gain < TRAINS_AS_WELL * screened.gain:
             return 0.0
-        return self.pairs(best) + allocation.in_turns(exp(best.gain))
+        return self.pairs(best) + allocation.trained_pair(exp(best.gain))
 
     def worth(self, screened: Screened) -> float:
         """Log speedup to be expected for a second of deciding it; what ends the run, its training, is a part of that.
@@ -111,7 +111,7 @@ class Costs:
         if (
             state.found
             and confirmation_of(self.context, state) is not None
-            and self.context.gate.in_turns(state.incumbent)
+            and self.context.gate.trained_pairs(state.incumbent)
         ):
             # only another plan needs more than its own trainings
             return max(usual, allocation.last_deadline(speedup))
@@ -143,7 +143,7 @@ class Costs:
         needed = self.pairs(screened) + self.probes() + self.trainings(screened.candidate.plan, exp(screened.gain))
         return self.context.now() + needed + self.way_back(screened, others) <= self.context.allocation.budget
 
-    def told_trainings(self, screened: Screened) -> str:
+    def trainings_text(self, screened: Screened) -> str:
         """The trainings for which there is no time, in words."""
         seconds = self.trainings(screened.candidate.plan, exp(screened.gain))
         if not isfinite(seconds):
@@ -257,10 +257,10 @@ def _suspicion(context: RunContext, state: SearchState, change: Change) -> tuple
     return risk, context.gate.rounding(plan), other
 
 
-def refused(state: SearchState, screened: Screened, quality: Quality, told: str = "") -> None:
+def refused(state: SearchState, screened: Screened, quality: Quality, more: str = "") -> None:
     """Writes the quality into the trial of a screening; another training, or too high a price, ends it."""
     verdict = {True: Verdict.NO_GAIN, False: Verdict.QUALITY_LOST, None: Verdict.INCONCLUSIVE}[quality.passed]
-    reason = "; ".join(text for text in (screened.trial.reason, quality.detail, told) if text)
+    reason = "; ".join(text for text in (screened.trial.reason, quality.detail, more) if text)
     for index, known in enumerate(state.trials):
         if known.id == screened.trial.id:
             changed = {"verdict": verdict, "reason": reason, "quality": quality}
@@ -294,7 +294,7 @@ class Confirmations:
         self._found = [*waiting, *screening.found]
         while waiting and not self.context.stopping():
             screened = waiting.pop(0)  # with what brings too little to be confirmed alone
-            small = besides(screened, self._found, self.skipped)
+            small = small_gains(screened, self._found, self.skipped)
             screened = replace(screened, candidate=with_small(self.context, self.state, screened.candidate, small))
             if self._costs.pairs(screened) > self._left_for(screened):
                 later.append(screened)
@@ -351,7 +351,7 @@ class Confirmations:
         if quality.passed is None and not in_vain and costs.decidable(screened, others):
             self._trained_by[screened.trial.id] = context.allocation.budget - costs.way_back(screened, others)
             return True
-        late = "" if quality.passed is False else IN_VAIN if in_vain else costs.told_trainings(screened)
+        late = "" if quality.passed is False else IN_VAIN if in_vain else costs.trainings_text(screened)
         refused(state, screened, quality, late)
         self._less_doubtful(screened, screening, waiting)
         return False

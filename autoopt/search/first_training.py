@@ -71,7 +71,7 @@ def begin(context: RunContext, state: SearchState) -> None:
     if _unnamed(context, state):
         search = PROFILE_SECONDS + LEAST_SCREENINGS * planned.screening + planned.comparison
         probes = 2 * (planned.start_seconds + planned.probe)
-        if context.now() + search + probes + planned.in_turns() > planned.budget:
+        if context.now() + search + probes + planned.trained_pair() > planned.budget:
             context.note(state, NOT_LOOKED_FOR)
             context.allocation = planned
             return
@@ -151,8 +151,8 @@ def _name_metric(context: RunContext, state: SearchState) -> None:
         run = context.run.step("training", key, train, TrainingRun)
     except TrialFailed as failure:
         raise _untrained(failure) from failure
-    if run.told:
-        adopt_metric(context, state, run.told)
+    if run.metric_patterns:
+        adopt_metric(context, state, run.metric_patterns)
 
 
 def expected(context: RunContext, state: SearchState) -> float:
@@ -164,14 +164,14 @@ def expected(context: RunContext, state: SearchState) -> float:
 def train_first(
     context: RunContext,
     state: SearchState,
-    beside: Plan | None = None,
+    other: Plan | None = None,
     speedup: float = 1.0,
     reserve: float = 0.0,
 ) -> None:
     """Trains the baseline to its target in its share of the budget, unless it was; sets the target where it is missed.
 
     Args:
-        beside: a plan that is trained alternately with it, from the same seed; what fails in it is the plan's failure.
+        other: a plan that is trained alternately with it, from the same seed; what fails in it is the plan's failure.
         speedup: of that plan, about.
         reserve: seconds that its confirmation has yet to take: a training that leaves none to confirm anything is no
         use.
@@ -182,20 +182,20 @@ def train_first(
         BaselineFailed: the baseline does not train.
     """
     share = context.allocation.baseline(state.objective.target is not None)
-    whole = shown_by_whole_runs(context, state, beside) if beside is not None else None
-    if beside is not None and whole is not None and _whole_runs(context, state, beside, whole, speedup):
+    whole = shown_by_whole_runs(context, state, other) if other is not None else None
+    if other is not None and whole is not None and _whole_runs(context, state, other, whole, speedup):
         return
-    room, start = _room(context, state, beside) - reserve, context.allocation.start_seconds
-    limit = min(share, room if beside is None else (room - start) / (1 + 1 / max(speedup, 1.0)))
-    if state.trained is not None or (beside is not None and limit < LEAST_SECONDS):
+    room, start = _room(context, state, other) - reserve, context.allocation.start_seconds
+    limit = min(share, room if other is None else (room - start) / (1 + 1 / max(speedup, 1.0)))
+    if state.trained is not None or (other is not None and limit < LEAST_SECONDS):
         return
     trainings, objective = context.gate.trainings, state.objective
     trainings.target = objective.target
     trainings.limit_seconds = max(limit, LEAST_SECONDS)
     trainings.expected_seconds = min(expected(context, state), trainings.limit_seconds)
     both = trainings.expected_seconds * (1 + 1 / max(speedup, 1.0)) + start
-    if beside is not None and both <= room:
-        _in_turns(context, state, beside, speedup, beyond=PAST if 2 * (1 + PAST) * both <= room else 0.0)
+    if other is not None and both <= room:
+        _train_pair(context, state, other, speedup, beyond=PAST if 2 * (1 + PAST) * both <= room else 0.0)
     seed = context.seed
     try:
         run = trainings.get(state.baseline, seed, purpose=f"baseline seed {seed}", keep=_folder(context))
@@ -235,7 +235,7 @@ def _adopt(context: RunContext, state: SearchState, run: TrainingRun) -> None:
     if context.gate.probes is not None:
         context.gate.probes.weights = run.kept
     unseen = run.seconds if run.evaluations == 0 and run.stopped != WHOLE_RUN else None
-    adopt_metric(context, state, run.told, unseen)
+    adopt_metric(context, state, run.metric_patterns, unseen)
     _new_target(context, state, run)
     trainings.target = state.objective.target
     trainings.max_steps = run.steps if trainings.target is None else None  # then equal steps are what is timed
@@ -245,7 +245,7 @@ def _adopt(context: RunContext, state: SearchState, run: TrainingRun) -> None:
     context.allocation = _allocation(context, state.aa, usual, trained=True)
 
 
-def train_beside(context: RunContext, state: SearchState, plan: Plan, comparison: Comparison) -> None:
+def train_with(context: RunContext, state: SearchState, plan: Plan, comparison: Comparison) -> None:
     """The baseline's first training, where it waited for a plan that is faster: alternately with it.
 
     Args:
@@ -259,18 +259,18 @@ def train_beside(context: RunContext, state: SearchState, plan: Plan, comparison
     train_first(context, state, plan, comparison.estimate.low, reserve)
 
 
-def _room(context: RunContext, state: SearchState, beside: Plan | None) -> float:
+def _room(context: RunContext, state: SearchState, other: Plan | None) -> float:
     """Seconds that are left for training, its start and the probes that are due after it apart."""
     allocation = context.allocation
-    due = 2 if beside is None else context.gate.probes_due(beside, state.baseline)
+    due = 2 if other is None else context.gate.probes_due(other, state.baseline)
     probes = due * (allocation.start_seconds + allocation.probe)
     return allocation.budget - context.now() - allocation.start_seconds - probes
 
 
-def _in_turns(context: RunContext, state: SearchState, plan: Plan, speedup: float, beyond: float) -> None:
+def _train_pair(context: RunContext, state: SearchState, plan: Plan, speedup: float, beyond: float) -> None:
     """Trains both; a plan that fails has been reported so, and the baseline is then trained alone."""
     try:
-        context.gate.trainings.in_turns(
+        context.gate.trainings.interleaved(
             state.baseline,
             plan,
             context.seed,
@@ -294,16 +294,18 @@ def _folder(context: RunContext) -> str:
     return str(context.run.directory.path / "probes" / "weights")
 
 
-def adopt_metric(context: RunContext, state: SearchState, told: tuple[str, ...], unseen: float | None = None) -> None:
+def adopt_metric(
+    context: RunContext, state: SearchState, patterns: tuple[str, ...], unseen: float | None = None
+) -> None:
     """Takes a number that a script prints at each evaluation for its metric, where none was named, and says so.
 
     Args:
-        told: patterns of what may be it.
+        patterns: patterns of what may be it.
         unseen: seconds that it trained, where it was not seen to evaluate.
     """
     if state.sites is None or state.objective.metric is not None:
         return
-    taken = chosen(told)
+    taken = chosen(patterns)
     if taken is None:
         late = "" if unseen is None else f"the script did not evaluate in the {unseen:.0f} s that it trained: "
         context.warn(state, f"{late}{NO_METRIC}{', or a larger --budget' if late else ''}")
@@ -314,11 +316,11 @@ def adopt_metric(context: RunContext, state: SearchState, told: tuple[str, ...],
     state.objective = state.objective.model_copy(update=known)
     state.facts = state.facts.model_copy(update={**known, "has_evaluate": True})
     better = "less" if mode == "min" else "more"
-    others = " or ".join(f"--metric {quote(pattern)}" for pattern in told if pattern != taken)
+    others = " or ".join(f"--metric {quote(pattern)}" for pattern in patterns if pattern != taken)
     context.note(
         state,
-        f"the metric is {metric!r}, of which {better} is better: {why_chosen(told)}; --metric {quote(taken)} names it, "
-        + (f"{others} would take another" if others else "or another"),
+        f"the metric is {metric!r}, of which {better} is better: {why_chosen(patterns)}; "
+        f"--metric {quote(taken)} names it, " + (f"{others} would take another" if others else "or another"),
     )
 
 

@@ -125,7 +125,7 @@ class Fitting:
             raise self._nothing() from failure
         self.state.adopt(found)
         self.context.gate.baseline = found
-        return self._told(found)
+        return self._fitted_text(found)
 
     def _find(self) -> Plan | None:
         """The least costly plan that fits with room to spare."""
@@ -284,7 +284,7 @@ class Fitting:
         context.announce(TrialEnded(at=context.now(), trial=trial))
         return reason
 
-    def _told(self, plan: Plan) -> str:
+    def _fitted_text(self, plan: Plan) -> str:
         tight = f" (only just: {self._tight[plan.key]})" if plan.key in self._tight else ""
         return (
             f"the workload as it is does not fit in memory ({self._outcomes[Plan().key]}); the reference, here "

@@ -63,7 +63,9 @@ def diagnose(context: RunContext, state: SearchState) -> None:
         context.announce(Predicted(at=context.now(), predictions=queue.predictions))
 
     def measure() -> StageProfile:
-        return _profiled(context, state, min(_seconds(context), EARLY_SECONDS), advise=short, trace=trace, told=predict)
+        return _profiled(
+            context, state, min(_seconds(context), EARLY_SECONDS), advise=short, trace=trace, on_profile=predict
+        )
 
     with suppress(TrialFailed):
         seen = context.run.step("diagnose", key, measure, StageProfile)
@@ -140,7 +142,7 @@ def _profiled(
     *,
     advise: bool,
     trace: str | None,
-    told: Callable[[StageProfile], None] = lambda seen: None,
+    on_profile: Callable[[StageProfile], None] = lambda seen: None,
 ) -> StageProfile:
     registry = context.runner.registry
     wanted = [name for name, each in registry.items() if not unwanted(each, context.choice)]
@@ -153,7 +155,7 @@ def _profiled(
         strategies=sorted(wanted, key=lambda name: registry[name].switchable),  # those are screened within seconds
         limit=max(AT_MOST * context.allocation.budget, AT_LEAST_SECONDS),
         trying=TRYING * context.allocation.budget,
-        told=told,
+        on_profile=on_profile,
     )
 
 

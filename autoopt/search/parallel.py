@@ -85,11 +85,11 @@ class Neighbours:
     def freezing(self) -> bool:
         return all(arm.can_freeze for arm in self.arms)
 
-    def turn(self, beside_first: bool) -> None:
+    def turn(self, shared_first: bool) -> None:
         """A block of each alone, and one of all at the same time."""
-        beside = self._beside() if beside_first else []
+        shared = self._shared() if shared_first else []
         alone = [self._block(number) for number in range(len(self.arms))]
-        for number, blocks in enumerate(zip(alone, beside or self._beside(), strict=True)):
+        for number, blocks in enumerate(zip(alone, shared or self._shared(), strict=True)):
             turns, process = self._turns[number], self.arms[number].process
             one, other = (row_of(block, self._plan, process, len(turns), 0.0) for block in blocks)
             turns.append((one, other))
@@ -102,7 +102,7 @@ class Neighbours:
         side.ran(block)
         return block
 
-    def _beside(self) -> list[Block]:
+    def _shared(self) -> list[Block]:
         def block(number: int) -> Callable[[int], Block]:
             length = block_length(self._rule, self._sides[number].step_seconds)
             return lambda _: self.arms[number].block(*length)

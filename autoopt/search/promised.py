@@ -86,10 +86,10 @@ def _promised_next_to(
     likely: float,
 ) -> tuple[Estimate, Estimate | None, PipelineView | None] | None:
     """The promise of a proposal next to others, with its prediction there and the pipeline after it; None without."""
-    beside = _next_to(proposal, case, now)
-    if beside is None:
+    next_to = _next_to(proposal, case, now)
+    if next_to is None:
         return None
-    said, after = beside
+    said, after = next_to
     promise = _promised(proposal.strategy, state.beliefs.believed(proposal.strategy.name, said), likely)
     if promise is None or not _worth_its_rounding(context, state, proposal, promise):
         return None
@@ -126,17 +126,17 @@ def _next_to(proposal: Proposal | Skipped, case: Case, now: Case) -> tuple[Estim
         if predicted is None or case.pipeline is None or now.pipeline is None:
             return predicted, now.pipeline
         asked = _Asked(now.pipeline)
-        beside = strategy.predict(replace(now, pipeline=asked), setting)
-        alone = beside if now is case else strategy.predict(case, setting)
+        next_to = strategy.predict(replace(now, pipeline=asked), setting)
+        alone = next_to if now is case else strategy.predict(case, setting)
     except PLUGIN_ERRORS:
         return None
-    if alone is None or beside is None:
+    if alone is None or next_to is None:
         return predicted, now.pipeline
-    after = asked.after_what_if(beside)
+    after = asked.after_what_if(next_to)
     if now is case:
         return predicted, after
     corrected = predicted.value / alone.value
-    ends = {end: getattr(beside, end) * corrected for end in ("value", "low", "high")}
+    ends = {end: getattr(next_to, end) * corrected for end in ("value", "low", "high")}
     return predicted.model_copy(update=ends), after
 
 
@@ -195,7 +195,7 @@ def _joined(context: RunContext, state: SearchState, changes: Sequence[Change], 
     return plan if context.runner.in_source(Plan(changes=tuple(added))) else None
 
 
-def besides(
+def small_gains(
     screened: Screened, found: Iterable[Screened], skipped: Iterable[Skipped]
 ) -> list[tuple[Change, Estimate | None]]:
     """What may be confirmed together with a candidate, though not alone.

@@ -27,7 +27,7 @@ from autoopt.search.candidate import Candidate
 from autoopt.search.combined import screen_combined
 from autoopt.search.confirmations import Confirmations, Costs, first_to_go, most_doubtful
 from autoopt.search.evaluations import MOST_PAIRS, other_evaluation, try_evaluations
-from autoopt.search.first_training import train_beside, train_first
+from autoopt.search.first_training import train_first, train_with
 from autoopt.search.outcome import configuration, named, out_of_time, unscreened
 from autoopt.search.planner import Proposal, Queue, Skipped, at_the_ceiling, build_queue, nothing_left, predicted_gain
 from autoopt.search.promised import together
@@ -121,7 +121,7 @@ class Rounds:
     def _train_kept(self) -> None:
         context, state = self.context, self.state
         if not context.stopping():
-            train_beside(context, state, state.incumbent, state.comparisons[int(state.base)])
+            train_with(context, state, state.incumbent, state.comparisons[int(state.base)])
 
     def queue(self, pipeline: Pipeline | None) -> Queue:
         """Candidates worth trying on the incumbent; notes and announces the rest."""

@@ -45,7 +45,7 @@ def screenable(context: RunContext, state: SearchState, proposals: Sequence[Prop
 
     That is what no probe reports the quality of, where there is no time for the trainings that do.
     """
-    told_before = {name for name, trial in state.skipped.items() if trial.reason.startswith(OTHER_SAMPLES)}
+    reported_before = {name for name, trial in state.skipped.items() if trial.reason.startswith(OTHER_SAMPLES)}
     found = []
     for proposal in proposals:
         speedup = max(proposal.predicted.value if proposal.predicted else 1.0, 1.0)
@@ -55,7 +55,7 @@ def screenable(context: RunContext, state: SearchState, proposals: Sequence[Prop
             or context.now() + _with_trainings(state, context.allocation, speedup) <= context.allocation.budget
         ):
             found.append(proposal)
-        elif proposal.strategy.name not in told_before | {trial.strategy for trial in state.trials}:
+        elif proposal.strategy.name not in reported_before | {trial.strategy for trial in state.trials}:
             text = f"{OTHER_SAMPLES}{_enough(context, state, speedup)}"
             trial = state.skip(proposal.strategy, Verdict.NOT_TRIED, text, predicted=proposal.predicted)
             context.announce(TrialEnded(at=context.now(), trial=trial))
@@ -66,7 +66,7 @@ def _with_trainings(state: SearchState, allocation: BudgetAllocation, speedup: f
     """Seconds to look at a change, to confirm and to train it, and then the rest alone; infinite without a metric."""
     if state.objective.metric is None:
         return inf
-    trainings = FEWEST_SEEDS * allocation.in_turns(speedup) + allocation.in_turns()
+    trainings = FEWEST_SEEDS * allocation.trained_pair(speedup) + allocation.trained_pair()
     return allocation.screening + 2 * allocation.comparison + trainings
 
 

@@ -308,7 +308,7 @@ class TrialRunner:
             )
         return TrainingRun.model_validate(document)
 
-    def train_in_turns(
+    def train_interleaved(
         self,
         baseline: Plan,
         plan: Plan,
@@ -420,12 +420,12 @@ class TrialRunner:
         except TrialFailed as failure:
             failure.side = order[failure.side]  # type: ignore[attr-defined]
             raise
-        runs, told = [found[order.index(side)] for side in (0, 1)], tuple[str, ...]()
+        runs, patterns = [found[order.index(side)] for side in (0, 1)], tuple[str, ...]()
         if script.sites.seeded or every:  # of another seed a metric says nothing of the patch, but for its target
-            told = () if script.metric else in_output(runs[0].output.splitlines())
-            runs = [run.reading(script.metric or chosen(told)) for run in runs]
-        before, after = (run.as_training(steps, seed, told, every) for run in runs)
-        return TrainedPair(baseline=before, best=after, whole=True, in_turns=isfinite(turn))
+            patterns = () if script.metric else in_output(runs[0].output.splitlines())
+            runs = [run.reading(script.metric or chosen(patterns)) for run in runs]
+        before, after = (run.as_training(steps, seed, patterns, every) for run in runs)
+        return TrainedPair(baseline=before, best=after, whole=True, time_sliced=isfinite(turn))
 
     @contextmanager
     def _adopted(self, plan: Plan, label: str, seed: int) -> Iterator[AnyTrial]:

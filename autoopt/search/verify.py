@@ -25,7 +25,7 @@ from autoopt.search.accept.time_to_target import (
 )
 from autoopt.search.at_once import of_plans
 from autoopt.search.compare.comparison import Comparison, Decision, Side
-from autoopt.search.first_training import train_beside, train_first
+from autoopt.search.first_training import train_first, train_with
 from autoopt.search.fit_memory import Attempt
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import AAControl, SearchState
@@ -125,9 +125,9 @@ def _check(context: RunContext, state: SearchState, end: float, doubted: bool) -
         return Verification(speedup=Speedup(throughput=comparison.estimate)), f"{AGAIN}: {comparison.reason}"
     pairs: list[TrainedPair] = []
     quality = level
-    train_beside(context, state, plan, comparison)  # where it was not, and there is time for it now
+    train_with(context, state, plan, comparison)  # where it was not, and there is time for it now
     whole = shown_by_whole_runs(context, state, plan)
-    known = [pair for pair in context.gate.in_turns(plan) if pair.whole or whole is None]
+    known = [pair for pair in context.gate.trained_pairs(plan) if pair.whole or whole is None]
     for number in range(MOST_SEEDS):
         settled = quality is None or quality.passed is not None
         if number >= FEWEST_SEEDS and settled and not _unsure(context, state, comparison, quality, pairs):
@@ -239,7 +239,7 @@ def _train(
         if beyond is not None:
             purpose = f"verification seed {seed}"
             most = room * speedup / (1 + speedup)
-            return trainings.in_turns(
+            return trainings.interleaved(
                 baseline, plan, seed, purpose=purpose, speedup=speedup, beyond=beyond, max_seconds=most
             )
         if number or context.now() + trainings.expected_seconds / speedup > end + context.allocation.start_seconds:
@@ -418,7 +418,7 @@ def may_be_checked(context: RunContext, state: SearchState, end: float, *, train
     """
     needed = 0.0 if confirmation_of(context, state) is not None else _short(context, state) + probes_due(context, state)
     if trained and not exact(context, state):
-        needed += context.allocation.in_turns(state.speedup_so_far)
+        needed += context.allocation.trained_pair(state.speedup_so_far)
     if not needed:
         return True
     return not context.stopping() and context.now() + needed <= end + OVER * context.allocation.budget
@@ -438,13 +438,13 @@ def compared_by(context: RunContext, state: SearchState, end: float) -> float:
     allocation, speedup = context.allocation, state.speedup_so_far
     now, short, dearer = context.now(), _short(context, state), state.dearer_start(state.incumbent)
     end -= short / 4  # half a pair of processes: the last one may take longer than those before it
-    first = len(context.gate.in_turns(state.incumbent))
-    by = end - max(FEWEST_SEEDS - first, 0) * (allocation.in_turns(speedup) + dearer)
+    first = len(context.gate.trained_pairs(state.incumbent))
+    by = end - max(FEWEST_SEEDS - first, 0) * (allocation.trained_pair(speedup) + dearer)
     if by - now >= short:  # two seeds, each trained alternately, make the headline
         return by
     if first:
         return max(end, now + short)
-    by = end - allocation.in_turns(speedup) - dearer
+    by = end - allocation.trained_pair(speedup) - dearer
     return by if by - now >= short else max(end - allocation.verification(1, speedup) - dearer, now + short)
 
 
@@ -464,8 +464,8 @@ def _trainings_due(context: RunContext, state: SearchState) -> float:
 
     Two pairs are an interval, and one is a point. So the second comes before a finer ablation or another comparison.
     """
-    allocation, have = context.allocation, len(context.gate.in_turns(state.incumbent))
-    each = allocation.in_turns(state.speedup_so_far) + state.dearer_start(state.incumbent)
+    allocation, have = context.allocation, len(context.gate.trained_pairs(state.incumbent))
+    each = allocation.trained_pair(state.speedup_so_far) + state.dearer_start(state.incumbent)
     missing = max(FEWEST_SEEDS - have, 0)
     while missing > (0 if have else 1) and context.now() + missing * each > allocation.budget:
         missing -= 1

@@ -95,7 +95,7 @@ class WholeRunConfirmation:
             return Judgement(verdict=Verdict.QUALITY_LOST, reason=level.detail, quality=level)
         if state.trained is None:
             train_first(context, state, plan, exp(self.gain))
-        self._found = [pair for pair in context.gate.in_turns(plan) if pair.whole]
+        self._found = [pair for pair in context.gate.trained_pairs(plan) if pair.whole]
         while not context.stopping() and self._another_helps(level):
             try:
                 self._found.append(self._pair(number, len(self._found)))
@@ -171,5 +171,5 @@ class WholeRunConfirmation:
     def _of(self, logs: list[float]) -> Estimate:
         """The ratio, by the scatter of whole runs that take turns, or of ones that run one after the other."""
         possible = isfinite(turn_of(self.context.gate.memory_limit_bytes))
-        in_turns = possible and all(pair.same_steps_in_turns for pair in self._found)
-        return ratio_of_pairs(logs, self.state.noise.process_sd, in_turns=in_turns)
+        time_sliced = possible and all(pair.time_sliced_same_steps for pair in self._found)
+        return ratio_of_pairs(logs, self.state.noise.process_sd, time_sliced=time_sliced)

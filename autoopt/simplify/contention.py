@@ -184,7 +184,7 @@ def measure_contention(
 
     start = time.perf_counter()
     try:
-        rate_beside(workers, idle)  # first samples are colder than those that follow
+        rate_during(workers, idle)  # first samples are colder than those that follow
         for number in range(_ROUNDS):
             if number and time.perf_counter() - start > time_limit:
                 break
@@ -192,17 +192,17 @@ def measure_contention(
                 if len(prepared) >= _DECISIVE and time.perf_counter() - start > 2 * time_limit:
                     break
                 # alone and together alternately: a core's speed shifts within tenths of a second, and their ratio not
-                alone, _ = rate_beside(workers[:1], idle)
+                alone, _ = rate_during(workers[:1], idle)
                 if alone <= 0:
                     continue
                 if count:
                     torch.set_num_threads(count)
                     training.whole_step(batches)
                     before = steps()
-                    together, beside = rate_beside(workers[:other], steps)
-                    stepped[count, other].append(beside / before)
+                    together, slowed = rate_during(workers[:other], steps)
+                    stepped[count, other].append(slowed / before)
                 else:
-                    together, _ = rate_beside(workers[:other], idle)
+                    together, _ = rate_during(workers[:other], idle)
                 prepared[count, other].append(together / alone)
     finally:
         torch.set_num_threads(threads)
@@ -269,7 +269,7 @@ class ForkedWorker:
             self.process.start()
 
 
-def rate_beside(workers: list[ForkedWorker], meanwhile: Callable[[], Any]) -> tuple[float, Any]:
+def rate_during(workers: list[ForkedWorker], meanwhile: Callable[[], Any]) -> tuple[float, Any]:
     """Work of one worker per second while something else ran, and what that returned; none works before or after."""
 
     def done() -> int:

@@ -359,7 +359,7 @@ def time_sample(fetch: Fetch, time_limit: float) -> tuple[Timing, float | None]:
         clock = Clock()
         got = fetch.samples(chunk, size)
         wall, cpu, wait = clock.read()
-        beside = (before + reference.now()) / 2
+        level = (before + reference.now()) / 2
         count = max(1, len(got) if fetch.iterable else len(chunk))
         if cold is None:
             cold = wall / count
@@ -368,7 +368,7 @@ def time_sample(fetch: Fetch, time_limit: float) -> tuple[Timing, float | None]:
         walls.append(wall / count)
         cpus.append(cpu / count)
         waits.append(wait / count)
-        readings.append(beside)
+        readings.append(level)
     spread = statistics.stdev(walls) / statistics.fmean(walls) if len(walls) > 3 and size == 1 else None
     working = sensitivity(cpus, readings, SAMPLES)
     # a mean keeps rare slow samples, which a median forgets; trimmed, since bursts of the machine are not the dataset's

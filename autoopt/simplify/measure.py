@@ -105,7 +105,7 @@ class _Compute:
                 self._attempt(
                     "compute by threads", lambda: by_threads(training, batches, values["compute"], limit * 0.1)
                 )
-            self._beside_the_input()
+            self._during_the_input()
         self._attempt("evaluation", lambda: microbenchmarks.evaluation(training, limit * 0.1))
         if "compute" in values and training.setup.compile is None:
             opened = partial(open_compute, training, batches[0], values, limit * 0.15)
@@ -127,7 +127,7 @@ class _Compute:
         except Exception as error:
             self.notes.append(f"{what} was not measured: {type(error).__name__}: {error}".split("\n")[0])
 
-    def _beside_the_input(self) -> None:
+    def _during_the_input(self) -> None:
         """Cache effects, contention and twice the batch: what the forked children of the input side are needed for."""
         if not can_fork():
             return

@@ -146,7 +146,7 @@ def profile_stages(
     strategies: Sequence[str] | None = None,
     limit: float = inf,
     trying: float | None = None,
-    told: Callable[[StageProfile], None] = lambda seen: None,
+    on_profile: Callable[[StageProfile], None] = lambda seen: None,
 ) -> StageProfile:
     """Runs a plan, then measures its stages one by one.
 
@@ -158,7 +158,7 @@ def profile_stages(
         strategies: that may look into the workload; all where None.
         limit: seconds of all of it, about: what steps are too slow for is left out, and reported.
         trying: seconds after which strategies try nothing more on copies of the model; without limit where None.
-        told: called with what predictions need, as soon as that is there: before advice and trace.
+        on_profile: called with what predictions need, as soon as that is there: before advice and trace.
 
     Raises:
         TrialFailed: the plan does not train.
@@ -207,7 +207,7 @@ def profile_stages(
             other_users=tuple(monitored.get("other_users", ())),
             foreign_cores=_foreign_cores(before, after),
         )
-        told(seen)
+        on_profile(seen)
         advice: JsonDict = {}
         if advise and timings:
             advice = tasks.may("advice", f"{SIMPLIFY}:advise", timings=timings, step_seconds=seen.step_seconds)

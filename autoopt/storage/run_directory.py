@@ -177,7 +177,7 @@ def _name(module: str, now: datetime) -> str:
     return f"{safe}-{now:%Y%m%d-%H%M%S}"
 
 
-def compiled_beside(plan: Path) -> dict[str, str]:
+def compiler_cache_of(plan: Path) -> dict[str, str]:
     """The variable by which torch finds what the trials of a plan's run have compiled; empty where nothing is there.
 
     Args:

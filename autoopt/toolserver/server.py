@@ -59,17 +59,17 @@ def make_server(workspace: Workspace, commands: Commands | None = None) -> MCPSe
     return server
 
 
-def _told(tool: Callable[P, Awaitable[JsonDict]]) -> Callable[P, Awaitable[JsonDict]]:
+def _with_errors(tool: Callable[P, Awaitable[JsonDict]]) -> Callable[P, Awaitable[JsonDict]]:
     """The tool; an error of autoopt's is reported as it is, with what to do."""
 
     @functools.wraps(tool)
-    async def told(*args: P.args, **kwargs: P.kwargs) -> JsonDict:
+    async def wrapped(*args: P.args, **kwargs: P.kwargs) -> JsonDict:
         try:
             return await tool(*args, **kwargs)
         except AutooptError as error:
             raise ToolError("\n".join(filter(None, (error.message, error.hint)))) from None
 
-    return told
+    return wrapped
 
 
 class _Tools:
@@ -78,7 +78,7 @@ class _Tools:
     def __init__(self, workspace: Workspace, commands: Commands) -> None:
         self._workspace, self._commands = workspace, commands
 
-    @_told
+    @_with_errors
     async def profile(
         self, target: str, ctx: Context, words: list[str] | None = None, budget: str = "2m", metric: str | None = None
     ) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class _Tools:
         document = await self._commands.json(["profile", *options, *named], self._report(ctx, budget))
         return answers.profiled(Profile.model_validate(document))
 
-    @_told
+    @_with_errors
     async def opportunities(self, run: str) -> dict[str, Any]:
         """Rank what could make a profiled training faster: predicted gain, file and line, and what a user must do.
 
@@ -101,7 +101,7 @@ class _Tools:
         """
         return answers.opportunities(self._profile(run))
 
-    @_told
+    @_with_errors
     async def compare(
         self,
         target: str,
@@ -134,7 +134,7 @@ class _Tools:
         document = await self._commands.json(["compare", *options, *named], self._report(ctx, budget))
         return answers.compared(Compared.model_validate(document))
 
-    @_told
+    @_with_errors
     async def judge(
         self,
         target: str,
@@ -156,7 +156,7 @@ class _Tools:
         verdict: JsonDict = await self._commands.json(["judge", *options, *named], self._report(ctx, f"{seconds}s"))
         return verdict
 
-    @_told
+    @_with_errors
     async def apply(
         self, run: str, ctx: Context, changes: list[Change] | None = None, revert: bool = False
     ) -> dict[str, Any]:
@@ -171,7 +171,7 @@ class _Tools:
         files = await self._commands.text(words, self._report(ctx))
         return {"files": files.split("\n")[:-1], "reverted": revert}
 
-    @_told
+    @_with_errors
     async def report(self, run: str, ctx: Context) -> dict[str, Any]:
         """Tell the verdict of a finished run (or the profile of a profiled one), and where its page lies."""
         folder = self._workspace.existing(run)

@@ -125,7 +125,7 @@ class _Run:
             while training.steps < training.total_steps:
                 place = training.batch_iterator.state_dict()
                 try:
-                    batches = None if self._told(stopped) else training.next()
+                    batches = None if self._agreed_to_end(stopped) else training.next()
                 except Exception:
                     if not stopped():  # else the same Ctrl-C ended the loader's workers
                         raise
@@ -139,7 +139,7 @@ class _Run:
             self.save()
         return "end"
 
-    def _told(self, stopped: Callable[[], bool]) -> bool:
+    def _agreed_to_end(self, stopped: Callable[[], bool]) -> bool:
         """Whether it is to end; of several processes all ask the first, now and then."""
         group = self.training.group
         if group.size == 1:
@@ -359,7 +359,7 @@ class Progress(Record):
     metrics: dict[str, float]
 
 
-def told(progress: Progress) -> str:
+def progress_text(progress: Progress) -> str:
     """One line."""
     parts = [f"step {progress.step}/{progress.total}", f"{progress.seconds:.1f} s"]
     if progress.samples is not None and progress.seconds > 0:
@@ -376,7 +376,7 @@ def shown(name: str, *, quiet: bool = False) -> Iterator[Callable[[Progress], No
         return
     console = Console(file=sys.stderr)
     if not console.is_terminal:
-        yield lambda progress: print(told(progress), file=sys.stderr) if progress.metrics else None  # noqa: T201
+        yield lambda progress: print(progress_text(progress), file=sys.stderr) if progress.metrics else None  # noqa: T201
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Bar(*columns, TimeRemainingColumn(), TextColumn("{task.fields[now]}"), console=console) as bar:
@@ -386,7 +386,7 @@ def shown(name: str, *, quiet: bool = False) -> Iterator[Callable[[Progress], No
             now = f"loss {progress.loss:.4f}" if progress.loss is not None else ""
             bar.update(task, completed=progress.step, total=progress.total, now=now)
             if progress.metrics:
-                bar.console.print(told(progress), highlight=False)
+                bar.console.print(progress_text(progress), highlight=False)
 
         yield update
 

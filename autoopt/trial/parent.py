@@ -106,8 +106,8 @@ class Launcher(Closing):
         try:
             for number in range(spec.processes):
                 rank = Rank(rank=number, size=spec.processes, folder=folder, port=port)
-                beside = log if not number else log.with_suffix(f".rank{number}{log.suffix}")
-                started.append(self._process(spec.model_copy(update={"rank": rank}), beside))
+                rank_log = log if not number else log.with_suffix(f".rank{number}{log.suffix}")
+                started.append(self._process(spec.model_copy(update={"rank": rank}), rank_log))
         except BaseException:
             LocalTrial(started, folder).close()
             raise

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from autoopt.comparing.bisection import Blame, Told, bisect
+from autoopt.comparing.bisection import Blame, Observation, bisect
 from autoopt.records import Change, Plan
 from autoopt.search.compare.comparison import Rule
 from autoopt.search.compare.contest import compare
@@ -52,7 +52,7 @@ def planted(kind: str, places: int, seed: int) -> dict[str, Any]:
     noise = control(first.start, Plan(), rule, clock=first.clock, pairs=2, rng=rng)[0]
     spent = first.clock.now
 
-    def measure(place: int, margin: float) -> Told | None:
+    def measure(place: int, margin: float) -> Observation | None:
         nonlocal noise, spent
         here = machine()
         asked = rule.model_copy(update={"min_gain": -margin, "alpha_reject": 0.05})
@@ -64,7 +64,7 @@ def planted(kind: str, places: int, seed: int) -> dict[str, Any]:
         noise = learned(noise, found)
         values, errors = ([getattr(pair, name) for pair in found.pairs] for name in ("log_ratio", "standard_error"))
         level = TwoLevel(values, errors, between_process_of(noise))
-        return Told(place, level.value, level.error)
+        return Observation(place, level.value, level.error)
 
     found: Blame = bisect(places, measure, lambda: spent < BUDGET)
     return {

@@ -22,6 +22,11 @@ def _loss(name: str, target: float, reason: str, length: tuple[str, int]) -> Cas
     return Case(name, "final loss", "val loss", False, 0.0, reason, length, target, **_SHARED)
 
 
+def _ending_at(case: Case) -> Case:
+    """The case with its target as a word of every side's command, since the scripts stay as they are frozen."""
+    return replace(case, words=(*case.words, "--target", f"{case.target:g}"))
+
+
 _SHARED = {"home": HERE, "first": "^first step", "samples": r"samples seen: (\d+)", "loadtune": HERE / "loadtune.py"}
 _EPOCHS, _STEPS = ("--epochs", 1), ("--steps", 50)
 _CASES = (
@@ -30,7 +35,8 @@ _CASES = (
     _accuracy("misconfigured", 0.9, "eight workers on two cores, no cache, evaluation one by one"),
     _accuracy("airbench", 0.93, "a small ResNet; the expert follows airbench's plain recipe"),
     _loss("tiny_gpt", 1.6, "a tiny GPT; the expert follows the first records of modded-nanogpt", _STEPS),
-    _accuracy("varied_texts", 0.85, "texts of 4 to 240 words, padded to 240"),
+    # its own target of 0.85 was reached by one of its first ten runs: a case without a score
+    _ending_at(_accuracy("varied_texts", 0.75, "texts of 4 to 240 words, padded to 240")),
     _loss("wide_softmax", 6.0, "8,000 classes, scored where none is asked for", _EPOCHS),
     _accuracy("composer", 0.9, "a ResNet; the expert follows Composer's mild recipe"),
 )

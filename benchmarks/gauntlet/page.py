@@ -14,8 +14,8 @@ HEAD = """Each case is a script as people write it, and the same training as an 
 same target are timed from process start to process end, interleaved, with fresh seeds. Ratios are untouched seconds
 over the side's seconds, above 1 is faster; brackets are 95 % intervals over the rounds. Score: log(patched) /
 log(expert). *Algorithmic* is the part of a speedup that comes from fewer samples until the target, *exact* the part
-that comes from fewer seconds a sample. The placebo twin offers no gain, so a tool must keep nothing there. "-" is not
-measured.
+that comes from fewer seconds a sample. *Search* is the budget. The placebo
+twin offers no gain, so a tool must keep nothing there. "-" is not measured.
 
 Rules: `benchmarks/gauntlet/RULES.md`. Reproduce: `make gauntlet CASE=jpegs`, under 15 minutes. The result of your
 machine joins the table of machines; commit `benchmarks/results/gauntlet.json` to share it.
@@ -26,7 +26,8 @@ def render(document: dict[str, Any]) -> str:
     """The page: scores, rivals, machines, the experts' edits."""
     every = {name: Judged(case, document) for name, case in GAUNTLET.cases.items()}
     cases = [one for name, one in every.items() if not name.endswith(PLACEBO)]
-    head = ["case", "revision", "autoopt", "score", "expert", "expert, exact", "expert, algorithmic", "placebo"]
+    parts = ["expert, exact", "expert, algorithmic"]
+    head = ["case", "revision", "search", "autoopt", "score", "expert", *parts, "placebo"]
     targets = [[one.case.name, f"{one.case.metric} {one.case.target:g}", one.case.reason] for one in cases]
     started = [
         [one.case.name, *(figure(one.side(side)["without_start"]) for side in (PATCHED, EXPERT))] for one in cases
@@ -57,6 +58,7 @@ def _row(one: Judged, twin: Judged) -> list[str]:
     return [
         one.case.name,
         f"`{one.revision}`",
+        "-" if one.search is None else str(one.search.get("budget", "-")),
         score[1],
         score[0],
         score[2],

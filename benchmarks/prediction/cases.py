@@ -112,10 +112,10 @@ def names(steps: int) -> Iterator[str]:
     yield from (f"step:{workload}:0" for workload in WORKLOADS)
     for number in range(1, steps):
         yield from (f"step:{workload}:{number}" for workload in WORKLOADS)
-    yield from in_turns()
+    yield from time_sliced()
 
 
-def in_turns() -> list[str]:
+def time_sliced() -> list[str]:
     """The first change of each workload, then the second of each, and so on."""
     queues = [[change.name for change in CHANGES if change.workload == workload] for workload in WORKLOADS]
     return [name for row in itertools.zip_longest(*queues) for name in row if name is not None]

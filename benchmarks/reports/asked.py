@@ -76,7 +76,7 @@ def answer(ask: Ask, budget: float = BUDGET) -> dict[str, Any]:
         if "optimize" in ask.command:
             return {**reported, **of_result(ask, Result.model_validate_json((out / "result.json").read_text()))}
         profile = Profile.model_validate_json((out / "profile.json").read_text())
-        drift = profile.drift.told() if profile.drift is not None else ()
+        drift = profile.drift.summary() if profile.drift is not None else ()
         return {**reported, "said": list(drift), "found": any(word in " ".join(drift) for word in ask.wanted)}
 
 

@@ -49,8 +49,8 @@ RULES: dict[str, dict[str, Any]] = {
     "a stack is taken apart": {"rounds.take_apart": _gives([])},
     "parts switched in one process": {"ablate.compare_switched": _gives(None)},
     "the baseline trains beside a plan": {
-        "rounds.train_beside": _gives(None),
-        "confirmation.train_beside": _gives(None),
+        "rounds.train_with": _gives(None),
+        "confirmation.train_with": _gives(None),
     },
     "one proof has a share of what is left": {"confirmations.TRIAL": 1.0},
     "time kept back before anything was kept": {"budget_allocation.UNCONFIRMED_AT_MOST": 0.0},

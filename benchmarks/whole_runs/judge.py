@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from autoopt.script.whole_run import Command, Ended, run_in_turns
+from autoopt.script.whole_run import Command, Ended, run_time_sliced
 from benchmarks.whole_runs.cases import Case
 from benchmarks.whole_runs.figures import EXPERT, UNTOUCHED
 
@@ -108,7 +108,7 @@ def whole_runs(case: Case, commands: Sequence[Command], limit: float = LIMIT) ->
         Of each its seconds and those until its first step, its metric and samples, its own CPU seconds and those of
         other programs.
     """
-    return [_record(case, found, limit) for found in run_in_turns(commands, timeout=limit, all_of_them=True)]
+    return [_record(case, found, limit) for found in run_time_sliced(commands, timeout=limit, all_of_them=True)]
 
 
 def _record(case: Case, found: Ended, limit: float) -> Run:

@@ -185,7 +185,7 @@ def profile_summary(profile: Profile, console: Console, report: Path | None = No
     for warning in view.warnings:
         console.print(Text.assemble((" ! ", "bold yellow"), str(warning)))
     _advice(console, view.advice)
-    for reported in profile.drift.told() if profile.drift is not None else ():
+    for reported in profile.drift.summary() if profile.drift is not None else ():
         _say(console, reported)
     console.print()
     _command(console, "Search and measure", view.next_command)

@@ -245,9 +245,9 @@ def describe(event: Event) -> str:
             word = "verified end to end" if event.speedup.end_to_end_verified else "not verified"
             return f"final plan {word}: {_speedup(event.speedup, event.has_target)}"
         case events.AblationMeasured(ablation=found):
-            beside = f" (with {listed(found.beside)} still in it)" if found.beside else ""
+            others = f" (with {listed(found.beside)} still in it)" if found.beside else ""
             change = change_name(found.strategy, found.setting, (), 40)
-            gain = f"{_measured(found.without)}{beside}, alone {_measured(found.alone)}"
+            gain = f"{_measured(found.without)}{others}, alone {_measured(found.alone)}"
             return f"ablation {change}: gain in the plan {gain}"
         case events.Warned():
             return f"warning: {name(event.text, 400)}"

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from autoopt.cli import main
-from autoopt.comparing.bisection import SURE, Posterior, Told, bisect, commits, packages
+from autoopt.comparing.bisection import SURE, Observation, Posterior, bisect, commits, packages
 from autoopt.errors import UsageError
 from benchmarks.bisection.__main__ import planted
 from tests.comparing.conftest import Git
@@ -27,12 +27,12 @@ class Noisy:
         self._rng = np.random.default_rng(seed)
         self.asked: list[int] = []
 
-    def __call__(self, place: int, margin: float) -> Told | None:
+    def __call__(self, place: int, margin: float) -> Observation | None:
         self.asked.append(place)
         if place in self._broken:
             return None
         noise = self._rng.normal(0.0, 0.02) + (0.1 if self._rng.random() < 0.03 else 0.0)
-        return Told(place, (self._loss if place >= self._first else 0.0) + noise, 0.02)
+        return Observation(place, (self._loss if place >= self._first else 0.0) + noise, 0.02)
 
 
 def test_planted_steps_are_found_and_rarely_another_is_blamed() -> None:
@@ -84,7 +84,7 @@ def test_one_step_is_the_one() -> None:
 def test_the_posterior_asks_where_half_of_the_probability_lies() -> None:
     posterior = Posterior(8, log(0.8), 0.02)
     assert posterior.next(set()) == 4
-    posterior.told(Told(4, log(0.8), 0.02))
+    posterior.observe(Observation(4, log(0.8), 0.02))
     assert posterior.next(set()) == 2
     assert posterior.next({2}) in (1, 3)
 

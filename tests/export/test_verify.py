@@ -146,7 +146,7 @@ def a_script(folder: Path, **more: dict[str, object]) -> tuple[Result, Path]:
 
 
 @pytest.mark.slow
-def test_script_is_trained_to_the_target_in_turns(tmp_path: Path) -> None:
+def test_script_is_trained_to_the_target_interleaved(tmp_path: Path) -> None:
     some = {"time_to_target_seconds": estimate(1.0, 0.9, 1.1)}
     document, path = a_script(
         tmp_path,

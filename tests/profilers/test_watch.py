@@ -51,7 +51,7 @@ def found(change: Change) -> Drift:
 
 
 def test_without_drift_it_says_so() -> None:
-    (told,) = found(lambda at, window: None).told()
+    (told,) = found(lambda at, window: None).summary()
     assert told == "no drift: 6.965 ms a step early, 6.965 ms late, within noise"
 
 
@@ -59,8 +59,8 @@ def test_what_grows_beside_steady_steps_is_no_cause() -> None:
     drift = found(leaks)
     assert drift.slowed is None
     assert not drift.causes
-    assert drift.told()[0].startswith("no drift")
-    assert "host memory grows by 1 MiB a step" in drift.told()[1]
+    assert drift.summary()[0].startswith("no drift")
+    assert "host memory grows by 1 MiB a step" in drift.summary()[1]
 
 
 def test_the_stage_and_the_collector_are_named() -> None:
@@ -71,7 +71,9 @@ def test_the_stage_and_the_collector_are_named() -> None:
     drift = found(collects)
     assert drift.slowed == "backward"
     assert drift.causes == ("garbage collection",)
-    assert "most of it in backward; the likeliest cause: garbage collection grows by 0.03 ms a step" in drift.told()[0]
+    assert (
+        "most of it in backward; the likeliest cause: garbage collection grows by 0.03 ms a step" in drift.summary()[0]
+    )
 
 
 def test_a_machine_that_slows_every_stage_is_no_drift_of_the_script() -> None:
@@ -83,7 +85,7 @@ def test_a_machine_that_slows_every_stage_is_no_drift_of_the_script() -> None:
     assert drift.slowed is None
     assert drift.step is not None
     assert drift.step.grows
-    assert "the machine grew slower" in drift.told()[0]
+    assert "the machine grew slower" in drift.summary()[0]
 
 
 def test_storage_slows_the_wait_for_data_alone() -> None:
@@ -101,7 +103,7 @@ def test_storage_slows_the_wait_for_data_alone() -> None:
 
     assert found(reads).causes == ("storage read",)
     assert not found(computes).causes
-    assert "no counter grows with it" in found(computes).told()[0]
+    assert "no counter grows with it" in found(computes).summary()[0]
 
 
 def test_a_container_that_nothing_reads_comes_after_one_that_is_read(tmp_path: Path) -> None:
@@ -120,7 +122,7 @@ def test_a_container_that_nothing_reads_comes_after_one_that_is_read(tmp_path: P
     assert drift.causes[0] == "job.seen['all']"
     lines = {each.name: each.line for each in drift.counters if each.file}
     assert lines == {"job.seen['all']": 5, "job.kept": 4}
-    assert "all of it is read again at" in drift.told()[0]
+    assert "all of it is read again at" in drift.summary()[0]
 
 
 def in_a_script(kind: str, steps: int, folder: Path, seconds: float = 8.0) -> Drift:
@@ -149,7 +151,7 @@ def test_a_script_that_grows_slower_names_its_line(
     monkeypatch.chdir(tmp_path)
     drift = in_a_script(kind, 1_000_000, tmp_path)
     assert drift.slowed == "other"
-    told = drift.told()[0]
+    told = drift.summary()[0]
     assert f"the length of {name} (list) grows by" in told
     assert f"at drifting.py:{line}" in told
     assert says in told
@@ -166,7 +168,7 @@ def test_a_script_without_drift_is_not_blamed(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.slow
 def test_a_run_that_ends_before_two_windows_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (told,) = in_a_script("none", 40, tmp_path).told()
+    (told,) = in_a_script("none", 40, tmp_path).summary()
     assert told.startswith("drift: only 39 steps were watched, and two windows to compare need at least 56")
 
 

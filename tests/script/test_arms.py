@@ -119,7 +119,7 @@ def test_evaluations_and_checkpoints_are_timed_apart_and_the_metric_is_read(
 def test_a_metric_that_nobody_named_is_found_in_what_is_printed(start_script: StartScript, sites: Sites) -> None:
     with start_script("plain.py", "64", sites=sites) as process:
         run = TrainingRun.model_validate(process.call("autoopt.benchmark.tasks:train", timeout=60.0, max_seconds=50.0))
-    (pattern,) = run.told
+    (pattern,) = run.metric_patterns
     assert name_of(pattern) == "val acc"
     assert [point.step for point in run.curve.points] == [16, 32, 48, 64]
     assert run.metrics == {"val acc": run.curve.points[-1].metric}

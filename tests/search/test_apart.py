@@ -182,8 +182,8 @@ def test_a_trained_plan_is_left_for_a_simpler_one_where_that_can_be_trained_as_w
     """Live, a part that was not decided was dropped after the trainings: the rest of the plan ended unverified."""
     one = world(tmp_path, {"strong": 1.4, "idle": 1.0})
     state = stack(one, {"strong": (0.34, VAGUE), "idle": (0.15, SURE)})
-    one.context.gate.trainings.in_turns(state.baseline, state.incumbent, 1000, purpose="trained")
-    assert one.context.gate.in_turns(state.incumbent)
+    one.context.gate.trainings.interleaved(state.baseline, state.incumbent, 1000, purpose="trained")
+    assert one.context.gate.trained_pairs(state.incumbent)
     left = one.context.allocation.budget - one.context.now()
     ablating = 8 * one.context.allocation.pair
     due = seconds_due(one.context, replace(state, incumbent=state.without("idle")))

@@ -81,7 +81,7 @@ def test_ratios_of_evaluations_are_known_by_the_options_of_their_loader() -> Non
     assert known.ratio("evaluate", larger, own) == pytest.approx(0.25)
     assert known.ratio("evaluate", larger, large) == pytest.approx(0.5)
     assert known.ratio("evaluate", large.with_loader(num_workers=2), large) == 1.0, "the training's loader is another"
-    beside = own.with_flags(save_beside=("train.py:9",))
+    beside = own.with_flags(save_in_background=("train.py:9",))
     assert known.ratio("checkpoint", larger, own) == 1.0, "it saves as before"
     assert known.ratio("checkpoint", beside, own) is None
     known.measured("checkpoint", beside, own, 0.1)

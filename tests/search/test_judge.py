@@ -55,13 +55,13 @@ def scattered(*to: float) -> Evidence:
     return evidence(baseline=tuple(run(seed, to=steps) for seed, steps in enumerate(to)), level=DOUBT)
 
 
-def halved(in_turns: bool) -> Evidence:
+def halved(interleaved: bool) -> Evidence:
     """Half the steps at half the seconds of a step, trained alternately with the baseline or after it."""
     before = tuple(run(seed, fixed_seconds=0.0) for seed in range(4))
     after = tuple(run(seed, to=50.0, fixed_seconds=0.0) for seed in range(4))
     after = tuple(one.model_copy(update={"training_seconds": one.training_seconds / 2}) for one in after)
     pairs = tuple(TrainedPair(baseline=old, best=new) for old, new in zip(before, after, strict=True))
-    return evidence(after, before, in_turns=pairs if in_turns else ())
+    return evidence(after, before, interleaved_pairs=pairs if interleaved else ())
 
 
 def parted(by: float, *seeds: int) -> Evidence:
@@ -197,8 +197,8 @@ ROWS = {
         samples=9.7), evidence(), OPEN, seeds=2),
     "another batch, no faster": Row(TRAINING, comparison(decision=Decision.REJECT, speed=1.0, samples=40.0), evidence(),
         NO_GAIN, seeds=0),
-    "slow blocks, trained apart": Row(TRAINING, SLOW, halved(in_turns=False), OPEN),
-    "slow blocks, trained alternately": Row(TRAINING, SLOW, halved(in_turns=True), KEPT),
+    "slow blocks, trained apart": Row(TRAINING, SLOW, halved(interleaved=False), OPEN),
+    "slow blocks, trained alternately": Row(TRAINING, SLOW, halved(interleaved=True), KEPT),
 }  # fmt: skip
 
 
@@ -254,12 +254,12 @@ def test_times_to_the_target_hold_what_they_are_about() -> None:
 
 
 @pytest.mark.parametrize("beside", [True, False])
-def test_evaluations_of_a_plan_trained_in_turns_have_their_own_seconds(beside: bool) -> None:
+def test_evaluations_of_a_plan_trained_interleaved_have_their_own_seconds(beside: bool) -> None:
     """Under autocast an evaluation takes as much less as a step: at the baseline's seconds the plan was told slower."""
     before, after = run(0, evaluation_seconds=4.0, evaluations=5), run(0, evaluation_seconds=2.0, evaluations=5)
     pair = TrainedPair(baseline=before, best=after, interleaved=beside)
-    for in_turns, seconds in (((pair,), 3.5 if beside else 5.5), ((), 5.5)):
-        known = evidence(baseline=(before,), in_turns=in_turns)
+    for interleaved, seconds in (((pair,), 3.5 if beside else 5.5), ((), 5.5)):
+        known = evidence(baseline=(before,), interleaved_pairs=interleaved)
         found = same_steps_ratio(comparison(speed=2.0), known, OBJECTIVE)
         assert found is not None
         # of 1 s paid once, 100 steps of 10 ms and 5 evaluations of 0.8 s

@@ -171,8 +171,8 @@ def trainings_of(*pairs: tuple[Plan, TrainingRun, Plan, TrainingRun]) -> Trainin
     made = Trainings(SimpleNamespace(), steps)  # type: ignore[arg-type]
     for one, before, other, after in pairs:
         both = TrainedPair(baseline=before, best=after)
-        made._runner = SimpleNamespace(train_in_turns=lambda *_, pair=both, **__: pair)  # type: ignore[assignment]
-        made.in_turns(one, other, before.seed, purpose="trial", remember=True)
+        made._runner = SimpleNamespace(train_interleaved=lambda *_, pair=both, **__: pair)  # type: ignore[assignment]
+        made.interleaved(one, other, before.seed, purpose="trial", remember=True)
     return made
 
 

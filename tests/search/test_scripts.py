@@ -85,7 +85,7 @@ class Begun:
             raise self.told
         self.short.append(max_steps)
         run = training_run(Behaviour(), 0, (), max_steps, reached=False)
-        return run.model_copy(update={"told": self.told})
+        return run.model_copy(update={"metric_patterns": self.told})
 
     def _train_first(self, context: Any, state: Any) -> None:
         self.whole += 1

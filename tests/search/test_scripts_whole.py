@@ -81,7 +81,7 @@ class ScriptWorld(World):
                 raise failure
             metrics = (0.3, 0.3) if side and set(plan.names()) & set(self.lose) else (0.6, 0.9)
             runs.append(WholeRun(seconds, 0.0, metrics).as_training(steps, seed, every=every))
-        return TrainedPair(baseline=runs[0], best=runs[1], whole=True, in_turns=True)
+        return TrainedPair(baseline=runs[0], best=runs[1], whole=True, time_sliced=True)
 
 
 def test_the_figure_of_a_script_is_that_of_whole_runs_of_its_patch(tmp_path: Path) -> None:
@@ -157,9 +157,9 @@ def test_runs_over_other_steps_do_not_scatter_as_runs_over_equal_ones() -> None:
     pairs = []
     for metrics in ((0.6, 0.9), (0.6, 0.7, 0.9)):
         runs = [WholeRun(20.0, 0.0, seen).as_training(STEPS, 0, every=50.0) for seen in ((0.6, 0.9), metrics)]
-        pairs.append(TrainedPair(baseline=runs[0], best=runs[1], whole=True, in_turns=True))
+        pairs.append(TrainedPair(baseline=runs[0], best=runs[1], whole=True, time_sliced=True))
     assert [pair.best.steps for pair in pairs] == [100, 150]
-    assert [pair.same_steps_in_turns for pair in pairs] == [True, False]
+    assert [pair.time_sliced_same_steps for pair in pairs] == [True, False]
 
 
 @pytest.mark.parametrize(("lose", "kept"), [((), True), (("rows",), False)])

@@ -12,7 +12,7 @@ import pytest
 from autoopt.errors import EnvironmentLacks, UsageError
 from autoopt.storage import run_directory
 from autoopt.storage.run import Run
-from autoopt.storage.run_directory import RunDirectory, compiled_beside
+from autoopt.storage.run_directory import RunDirectory, compiler_cache_of
 
 NOW = datetime(2026, 1, 31, 23, 59, 58)
 
@@ -109,13 +109,13 @@ def test_a_result_survives_its_directory_and_is_readable_as_the_umask_says(tmp_p
 def test_what_a_plan_s_run_has_compiled_is_found_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
     directory = RunDirectory.create("a:b", tmp_path / "run")
-    assert compiled_beside(directory.plan) == {}, "nothing was compiled"
+    assert compiler_cache_of(directory.plan) == {}, "nothing was compiled"
     directory.forget_compiled()  # nothing was
     (directory.compiler_cache / "fxgraph").mkdir(parents=True)
-    assert compiled_beside(directory.plan) == {"TORCHINDUCTOR_CACHE_DIR": str(directory.compiler_cache)}
+    assert compiler_cache_of(directory.plan) == {"TORCHINDUCTOR_CACHE_DIR": str(directory.compiler_cache)}
     monkeypatch.chdir(directory.path)
-    assert compiled_beside(Path("plan.json")) == {"TORCHINDUCTOR_CACHE_DIR": str(directory.compiler_cache)}
+    assert compiler_cache_of(Path("plan.json")) == {"TORCHINDUCTOR_CACHE_DIR": str(directory.compiler_cache)}
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/elsewhere")
-    assert compiled_beside(directory.plan) == {}, "what the user has named stays"
+    assert compiler_cache_of(directory.plan) == {}, "what the user has named stays"
     directory.forget_compiled()
     assert not directory.compiler_cache.exists()

@@ -28,7 +28,7 @@ def test_what_is_written_is_what_was_there_at_the_call(tmp_path: Path, monkeypat
     weight, go_on, save = torch.ones(3, requires_grad=True), threading.Event(), torch.save
     monkeypatch.setattr(torch, "save", lambda *args: (go_on.wait(30), save(*args)))
     shared = {"a": weight, "b": weight, "step": 1}
-    saving.save_beside(shared, tmp_path / "a.pt")
+    saving.save_in_background(shared, tmp_path / "a.pt")
     with torch.no_grad():
         weight.zero_()
     assert not (tmp_path / "a.pt").exists(), "a reader finds the whole file or none"
@@ -41,19 +41,19 @@ def test_what_is_written_is_what_was_there_at_the_call(tmp_path: Path, monkeypat
 
 def test_what_cannot_be_copied_is_saved_at_once(tmp_path: Path) -> None:
     within_graph = torch.ones(2, requires_grad=True) * 2
-    saving.save_beside(within_graph, tmp_path / "a.pt")
+    saving.save_in_background(within_graph, tmp_path / "a.pt")
     assert torch.load(tmp_path / "a.pt").tolist() == [2.0, 2.0]
     with (tmp_path / "b.pt").open("wb") as file:
-        saving.save_beside(torch.ones(1), file)
+        saving.save_in_background(torch.ones(1), file)
         assert file.tell() > 0
 
 
 def test_a_write_that_fails_is_told_at_the_next_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
-    saving.save_beside(torch.ones(1), tmp_path / "nowhere" / "a.pt")
+    saving.save_in_background(torch.ones(1), tmp_path / "nowhere" / "a.pt")
     with pytest.raises((OSError, RuntimeError), match="nowhere"):
-        saving.save_beside(torch.ones(1), tmp_path / "a.pt")
-    saving.save_beside(torch.ones(1), tmp_path / "a.pt")
+        saving.save_in_background(torch.ones(1), tmp_path / "a.pt")
+    saving.save_in_background(torch.ones(1), tmp_path / "a.pt")
     assert saving.load_saved(tmp_path / "a.pt").tolist() == [1.0]
 
 
@@ -106,7 +106,7 @@ def test_the_patch_saves_beside_and_waits_where_it_loads(tmp_path: Path) -> None
     after, patch = patched(tmp_path, RESUMING, Change(strategy="checkpoints", setting=setting), sites=sites)
     assert [change.how for change in patch.changes] == ["patched"], patch.changes[0].reason
     lines = changed_lines(patch.diff)
-    assert "+        save_beside(model.state_dict(), 'a.pt')" in lines
+    assert "+        save_in_background(model.state_dict(), 'a.pt')" in lines
     assert "+    load_saved('a.pt')" in lines
     assert "+def wait_until_saved():" in lines
     assert "autoopt" not in "".join(line for line in lines if line.startswith("+"))

@@ -199,7 +199,7 @@ def measure_communication(training: Any, batches: list[Any], seconds: float) -> 
     ways: dict[str, Way] = {"together": contextlib.nullcontext, "apart": training.apart}
     if layers:
         ways["own statistics"] = lambda: own_statistics(training.model)
-    found = _in_turns(training, batches, ways, seconds * (1 - _MESSAGES))
+    found = _interleaved(training, batches, ways, seconds * (1 - _MESSAGES))
     ranks = tuple(spread(values) for values in group.gather(found["apart"]))
     slowest = max(rank.median for rank in ranks)
     slowest_of = {  # seconds of each step as the slowest process has it
@@ -262,7 +262,7 @@ def _timed(training: Any, call: Callable[[], None], seconds: float) -> list[floa
     return found
 
 
-def _in_turns(training: Any, batches: list[Any], ways: Mapping[str, Way], seconds: float) -> dict[str, list[float]]:
+def _interleaved(training: Any, batches: list[Any], ways: Mapping[str, Way], seconds: float) -> dict[str, list[float]]:
     """Seconds of forward and backward in each of several ways, a few at a time, alternately."""
     group, began = training.group, time.perf_counter()
     found: dict[str, list[float]] = {name: [] for name in ways}

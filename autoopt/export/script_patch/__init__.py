@@ -53,7 +53,7 @@ class Placed:
     @property
     def _added(self) -> dict[str, str]:
         """The file that is added next to the script."""
-        added = self.placing.beside
+        added = self.placing.added
         return {} if added is None else {added.file: added.text}
 
 

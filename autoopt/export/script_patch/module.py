@@ -16,7 +16,7 @@ _DEFINES = ("class ", "def ", "@", "#")
 
 
 @dataclass(frozen=True)
-class Beside:
+class AddedFile:
     """The file that is added. ``file``: as the sites name files; ``module``: as the script's files import it.
 
     ``parts``: ``module:name`` of the classes and functions that it holds.
@@ -26,7 +26,7 @@ class Beside:
     module: str
     parts: tuple[str, ...] = ()
 
-    def with_part(self, part: str) -> Beside:
+    def with_part(self, part: str) -> AddedFile:
         """The same file with one more class or function.
 
         Raises:
@@ -51,7 +51,7 @@ class Beside:
         return "\n\n\n".join(["\n\n".join(head), *(text for text in blocks if text.startswith(_DEFINES))]) + "\n"
 
 
-def beside(sites: Sites) -> Beside:
+def added_file(sites: Sites) -> AddedFile:
     """The file that is added next to a script, empty; one that is there is never overwritten.
 
     Raises:
@@ -66,5 +66,5 @@ def beside(sites: Sites) -> Beside:
     for name in _NAMES:
         path = folder / name
         if not any((Path(sites.cwd) / other).exists() for other in (path, path.with_suffix(".py"))):
-            return Beside(path.with_suffix(".py").as_posix(), package + name)
+            return AddedFile(path.with_suffix(".py").as_posix(), package + name)
     raise NoHonestEditError(f"{folder} holds {len(_NAMES)} files named prepared")

@@ -15,7 +15,7 @@ from pathlib import Path
 import libcst as cst
 
 from autoopt.export.script_patch.editing import DATALOADER_POSITIONS, Edits, given
-from autoopt.export.script_patch.module import Beside, beside
+from autoopt.export.script_patch.module import AddedFile, added_file
 from autoopt.export.script_patch.naming import (
     alike,
     data_of,
@@ -97,7 +97,7 @@ class Placing:
 
     Attributes:
         files: edits by file as the sites name them; read when first asked for.
-        beside: the file that is added next to the script; None where nothing needs it so far.
+        added: the file that is added next to the script; None where nothing needs it so far.
         environment: variables that the command is started with.
         configured: texts of files that configure the script, as they are and as they become.
         touched: the place that a user is shown.
@@ -107,7 +107,7 @@ class Placing:
     def __init__(self, sites: Sites, sources: dict[str, Source] | None = None) -> None:
         self.sites = sites
         self.files: dict[str, Edits] = {}
-        self.beside: Beside | None = None
+        self.added: AddedFile | None = None
         self.environment: JsonDict = {}
         self.configured: dict[str, tuple[str, str]] = {}
         self.touched: Place | None = None
@@ -253,7 +253,7 @@ class Placing:
             elif there is not None and callable(arguments[name]):
                 edits.argument(call, name, cst.parse_expression(text), positions)
             elif there is not None:
-                with _told_whole({other: text for other, text in texts.items() if other != name}):
+                with _reported_whole({other: text for other, text in texts.items() if other != name}):
                     self.set_where_made(edits, call, there, name, text, site, positions)
             elif rest is not None:
                 edits.merge(rest, name, cst.parse_expression(text))
@@ -350,7 +350,7 @@ class Placing:
                 trial = self.on_trial()  # others do without, where a user would not write it
                 with suppress(NoHonestEditError):
                     trial._evaluated(edit, other)
-                    self.files, self.beside, self.notes = trial.files, trial.beside, [*self.notes, *trial.notes]
+                    self.files, self.added, self.notes = trial.files, trial.added, [*self.notes, *trial.notes]
 
     def _evaluated(self, edit: Edit, site: Site) -> None:
         """Wraps the dataset of a loader of the validation, which gets the arguments that this takes."""
@@ -391,8 +391,8 @@ class Placing:
 
     def import_part(self, source: Source, part: str) -> str:
         """Makes sure that a class or function stands in the file next to the script, and that a file imports it."""
-        self.beside = (self.beside or beside(self.sites)).with_part(part)
-        return self._import_name(source, self.beside.module, part.rpartition(":")[2])
+        self.added = (self.added or added_file(self.sites)).with_part(part)
+        return self._import_name(source, self.added.module, part.rpartition(":")[2])
 
     def _import_name(self, source: Source, module: str, name: str) -> str:
         """Makes sure that a file imports a name from a module.
@@ -571,15 +571,15 @@ class Placing:
 
 
 @contextmanager
-def _told_whole(others: dict[str, str]) -> Iterator[None]:
+def _reported_whole(others: dict[str, str]) -> Iterator[None]:
     """Where an argument is to be changed manually, the change's other arguments are reported as well."""
     try:
         yield
     except NoHonestEditError as reason:
         if not reason.by_hand or not others:
             raise
-        beside = ", ".join(f"{name}={text}" for name, text in others.items())
-        raise NoHonestEditError(f"{reason}; next to it {beside}", by_hand=True) from None
+        listed = ", ".join(f"{name}={text}" for name, text in others.items())
+        raise NoHonestEditError(f"{reason}; next to it {listed}", by_hand=True) from None
 
 
 def _keys_of(source: Source, mapping: cst.BaseExpression) -> set[str] | None:

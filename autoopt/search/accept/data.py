@@ -86,7 +86,7 @@ class DataCompared:
     alike: bool = False
 
     @property
-    def told(self) -> str:
+    def note(self) -> str:
         """What is said where data depend on weights."""
         if self.until is None:
             return ""

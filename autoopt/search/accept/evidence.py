@@ -26,20 +26,20 @@ class TrainedPair(Record):
     """Both trainings from one seed.
 
     ``interleaved``: alternately; False where they did not fit into memory together. ``whole``: a whole run of the
-    untouched script and one of the patched script, nothing listening, in an order drawn at random. ``in_turns``: these
-    took turns of a second.
+    untouched script and one of the patched script, nothing listening, in an order drawn at random. ``time_sliced``:
+    these took turns of a second.
     """
 
     baseline: TrainingRun
     best: TrainingRun
     interleaved: bool = True
     whole: bool = False
-    in_turns: bool = False
+    time_sliced: bool = False
 
     @property
-    def same_steps_in_turns(self) -> bool:
+    def time_sliced_same_steps(self) -> bool:
         """Whether they took turns over as many steps: their ratio then scatters as that of one program with itself."""
-        return self.in_turns and self.baseline.steps == self.best.steps
+        return self.time_sliced and self.baseline.steps == self.best.steps
 
 
 class Evidence(Record):
@@ -48,7 +48,8 @@ class Evidence(Record):
     ``risk``: the class of the candidate's riskiest change.
     ``incumbent_runs``: of what the candidate was compared with, where it takes other steps than the
     baseline (a kept change of class ``training``); empty: the baseline's runs stand for it.
-    ``in_turns``: trainings of the incumbent and the candidate next to each other, whose own seconds distinguish them.
+    ``interleaved_pairs``: trainings of the incumbent and the candidate next to each other, whose own seconds
+    distinguish them.
     ``deterministic``: the dataset gives the same sample twice (None: not known).
     ``epsilon``: rounding of the arithmetic that both sides train in (float32 by default).
     ``planned_steps``: optimizer steps of the run that the user plans, as the incumbent takes them.
@@ -68,7 +69,7 @@ class Evidence(Record):
     baseline_runs: tuple[TrainingRun, ...] = ()
     incumbent_runs: tuple[TrainingRun, ...] = ()
     candidate_runs: tuple[TrainingRun, ...] = ()
-    in_turns: tuple[TrainedPair, ...] = ()
+    interleaved_pairs: tuple[TrainedPair, ...] = ()
     deterministic: bool | None = None
     epsilon: float = 2.0**-23
     planned_steps: int | None = None
@@ -153,7 +154,7 @@ class EvaluationRatios:
 
 
 def _key(stage: str, setup: Setup) -> str:
-    options: Mapping[str, Any] = {"beside": setup.flags.get("save_beside")}
+    options: Mapping[str, Any] = {"beside": setup.flags.get("save_in_background")}
     if stage == "evaluate":  # what changes a script's loop of evaluations is among what changes its model
         options = {**setup.evaluation, "model": [repr(each) for each in setup.model]}
     return f"{stage} {json.dumps(dict(options), sort_keys=True, default=str)}"

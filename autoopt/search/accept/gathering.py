@@ -432,7 +432,7 @@ class Gate:
         """Relative error of one operation in the precision that a plan computes in."""
         return ROUNDING.get(self.registry.fold(plan).precision.dtype, ROUNDING[None])
 
-    def in_turns(self, plan: Plan) -> tuple[TrainedPair, ...]:
+    def trained_pairs(self, plan: Plan) -> tuple[TrainedPair, ...]:
         """The trainings of a plan alternately with the baseline's: nothing was selected by their seconds.
 
         Empty for a plan that trains otherwise, which was selected by its trainings.
@@ -444,16 +444,16 @@ class Gate:
     def evidence(self, plan: Plan, incumbent: Plan, facts: WorkloadFacts) -> Evidence:
         """Trainings and facts of these plans so far."""
         failure, differ = self.trainings.failure(plan), self.risk_over(incumbent, Plan()).trains_otherwise
-        beside, registry = self.trainings.pairs(incumbent, plan), self.registry
+        pairs, registry = self.trainings.pairs(incumbent, plan), self.registry
         # an incumbent that takes the baseline's steps was shown to train as it does, and stands for it
-        reference = incumbent if beside and not differ else self.baseline
+        reference = incumbent if pairs and not differ else self.baseline
         before = registry.fold(incumbent)
         return Evidence(
             risk=self.risk_over(plan, incumbent),
             baseline_runs=self.trainings.of(reference),
             incumbent_runs=self.trainings.of(incumbent) if differ else (),
             candidate_runs=self.trainings.of(plan),
-            in_turns=beside,
+            interleaved_pairs=pairs,
             deterministic=facts.dataset.deterministic,
             epsilon=self.rounding(incumbent),
             accept_undecided=self.accept_undecided,
@@ -485,10 +485,10 @@ class Gate:
             self.risk_over(incumbent, Plan()).trains_otherwise,
             self.risk_over(plan, incumbent).trains_otherwise,
         )
-        beside = incumbent if differ or otherwise else self.baseline
-        have = len(trainings.pairs(beside, plan))
+        reference = incumbent if differ or otherwise else self.baseline
+        have = len(trainings.pairs(reference, plan))
         seeds = [self.seed + n for n in range(1, wanted.seeds + 1)]
-        missing = [seed for seed in seeds if trainings.pair(beside, plan, seed) is None][: wanted.seeds - have]
+        missing = [seed for seed in seeds if trainings.pair(reference, plan, seed) is None][: wanted.seeds - have]
         # the metric of another training is held against the baseline's own
         alone = [seed for seed in missing if differ and otherwise and not trainings.has(self.baseline, seed)]
         pairs = max(len(missing), wanted.planned - have)
@@ -501,7 +501,9 @@ class Gate:
                 trainings.get(self.baseline, seed, purpose=f"baseline seed {seed}")
             for seed in missing:
                 purpose = f"trial {number} seed {seed}"
-                trainings.in_turns(beside, plan, seed, purpose=purpose, speedup=speedup, beyond=beyond, remember=True)
+                trainings.interleaved(
+                    reference, plan, seed, purpose=purpose, speedup=speedup, beyond=beyond, remember=True
+                )
         except TrialFailed as failure:
             return f"its trainings failed: {failure.reason}"  # the judge is reported through the evidence
         return ""

@@ -100,12 +100,12 @@ def level_of(
         return found.quality("equivalent" if drawn else "identical", identical, passed=True)
     doubt = _doubt(before, after, points, update)
     if doubt:
-        return found.quality("undecided", doubt + _unseen(before.probe, after.probe) + data.told, passed=None)
+        return found.quality("undecided", doubt + _unseen(before.probe, after.probe) + data.note, passed=None)
     worst = max(points, key=lambda point: point.bias_bound)
     detail = (
-        f"the same training but for rounding: {worst.text} at worst of {_told(len(points), before.probe)} of "
+        f"the same training but for rounding: {worst.text} at worst of {_points_text(len(points), before.probe)} of "
         f"{worst.batches} batches, equal updates{found.price}{_unseen(before.probe, after.probe)}"
-        f"{data.told}"
+        f"{data.note}"
     )
     return found.quality("equivalent", detail, passed=True)
 
@@ -116,7 +116,7 @@ def _unseen(one: Probe, other: Probe) -> str:
     return f"; the samples' order could not be checked ({part} not seen)" if part else ""
 
 
-def _told(points: int, before: Probe) -> str:
+def _points_text(points: int, before: Probe) -> str:
     """The sets of weights at which gradients were compared, in words."""
     text = f"{points} points" if points > 1 else "one point"
     return f"{text} in its first {before.own_steps} steps" if before.own_steps else text
@@ -171,7 +171,7 @@ class _Found:
         if "end" in self._both():
             seen.append(f"the last steps of a training of {probe.until}")
         if self._points:
-            seen.append(f"gradients of {self._points[0].batches} batches at {_told(len(self._points), probe)}")
+            seen.append(f"gradients of {self._points[0].batches} batches at {_points_text(len(self._points), probe)}")
         if evaluated_alike(self._before.probe, probe):
             seen.append("evaluations of the same weights")
         return "; ".join(seen)

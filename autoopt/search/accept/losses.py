@@ -117,7 +117,7 @@ def same_to_rounding(paths: Common, epsilon: float, own: Common | None = None) -
     else:
         at = int(paths.steps[int(np.argmax(wrong))]) if wrong.any() else int(paths.steps[-1])
         detail = f"losses differ from step {at} on, by up to {difference.max():.3g} where rounding explains {early:.1g}"
-    return _told("losses", paths, early, detail, passed=passed)
+    return _compared("losses", paths, early, detail, passed=passed)
 
 
 def same_within_tolerance(paths: Common, own: Common | None = None) -> Quality:
@@ -129,7 +129,7 @@ def same_within_tolerance(paths: Common, own: Common | None = None) -> Quality:
     first, margin = float(np.abs(paths.difference[:2]).max()), PATH_TOLERANCE * paths.scale
     if first > max(margin, PATH_TOLERANCE * float(np.abs(paths.before[:2]).max())):
         detail = f"on the same weights and the same batch the loss differs by {first:.3g}: another loss is computed"
-        return _told("loss_path", paths, margin, detail, passed=False)
+        return _compared("loss_path", paths, margin, detail, passed=False)
     return same_on_average(paths, own)
 
 
@@ -157,10 +157,10 @@ def same_on_average(paths: Common, own: Common | None = None) -> Quality:
             f"loss {abs(means[worst]):.3g} {'higher' if means[worst] > 0 else 'lower'} than before from step {where} "
             f"on (tolerance {margin:.2g}, chance {CHANCE * errors[worst]:.2g})"
         )
-    return _told("loss_path", paths, margin, detail, passed=bool(excess[worst] <= 0))
+    return _compared("loss_path", paths, margin, detail, passed=bool(excess[worst] <= 0))
 
 
-def _told(method: str, paths: Common, margin: float, detail: str, *, passed: bool) -> Quality:
+def _compared(method: str, paths: Common, margin: float, detail: str, *, passed: bool) -> Quality:
     known = {"method": method, "passed": passed, "steps": len(paths.steps), "margin": margin, "detail": detail}
     return Quality.model_validate({**known, "largest_loss_difference": float(np.abs(paths.difference).max())})
 
@@ -240,26 +240,26 @@ def judge_whole_runs(quality: Quality, evidence: Evidence) -> Quality:
         return quality
     seed, share, whole = max(differing, key=lambda one: one[1])
     text = f"in training from seed {seed}: {whole.detail}"
-    beside = _Beside.of(evidence) if len(pairs) >= FEWEST_SEEDS else None
-    if beside is None:
+    own = _OwnSpread.of(evidence) if len(pairs) >= FEWEST_SEEDS else None
+    if own is None:
         if share > GROSS and len(pairs) < FEWEST_SEEDS and quality.level == "equivalent":
             why = f"quality undecided: {text}, where probes saw the same but for rounding: a further seed has to tell"
             return quality.model_copy(update={"level": "undecided", "passed": None, "detail": why})
         if len(differing) == len(pairs) >= FEWEST_SEEDS or share > GROSS:
             return whole.model_copy(update={"detail": text})
         return quality.model_copy(update={"detail": f"{quality.detail}; {text}, which one seed does not decide"})
-    by = _BY_SPREAD.get(len(beside.means), _BY_SPREAD_OF_MORE)
-    if beside.alone() > 0 or beside.excess(by).max() > 0:
-        return Quality(method="loss_path", passed=False, margin=whole.margin, detail=beside.words(by))
-    if beside.excess(_BY_SPREAD_OF_MORE).max() > 0:
-        detail = f"quality undecided: {beside.words(_BY_SPREAD_OF_MORE)}: a further seed has to tell"
+    by = _BY_SPREAD.get(len(own.means), _BY_SPREAD_OF_MORE)
+    if own.alone() > 0 or own.excess(by).max() > 0:
+        return Quality(method="loss_path", passed=False, margin=whole.margin, detail=own.words(by))
+    if own.excess(_BY_SPREAD_OF_MORE).max() > 0:
+        detail = f"quality undecided: {own.words(_BY_SPREAD_OF_MORE)}: a further seed has to tell"
         return quality.model_copy(update={"level": "undecided", "passed": None, "detail": detail})
-    spread = f"trainings of the baseline lie up to {float(beside.spread.max()):.2g} from each other"
+    spread = f"trainings of the baseline lie up to {float(own.spread.max()):.2g} from each other"
     return quality.model_copy(update={"detail": f"{quality.detail}; {text}; {spread}"})
 
 
 @dataclass(frozen=True)
-class _Beside:
+class _OwnSpread:
     """Losses of candidate and baseline next to each other, by window.
 
     Args:
@@ -278,7 +278,7 @@ class _Beside:
     level: Array
 
     @staticmethod
-    def of(evidence: Evidence) -> _Beside | None:
+    def of(evidence: Evidence) -> _OwnSpread | None:
         """None where a pair has too few losses in common, or the baseline's trainings have."""
         pairs = [_common(old, new) for old, new in evidence.paired_with_incumbent()]
         runs = evidence.incumbent_runs or evidence.baseline_runs
@@ -295,7 +295,7 @@ class _Beside:
         # trainings that have parted stay so: the largest distance up to a window and the next one, none at the start
         parted = np.sqrt(np.mean(np.square(others), axis=0))
         late = np.where(first >= SEEN_BY_PROBES, np.maximum(parted, np.append(parted[1:], parted[-1:])), 0.0)
-        return _Beside(
+        return _OwnSpread(
             first=first,
             means=np.array([_means(one) for one in seeds]),
             errors=np.array([[error_of_mean(window) for window in one] for one in seeds]),

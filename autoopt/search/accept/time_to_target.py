@@ -90,8 +90,8 @@ def trained_ratio(comparison: Comparison, evidence: Evidence, objective: Objecti
     the seconds of a step in the comparison, whose interval all seeds then share. A target that was set to what a short
     baseline reached stands for a longer plan: steps are then scaled to the planned run, whose fixed cost is paid once.
     """
-    beside = [(pair.baseline, pair.best) for pair in evidence.in_turns if pair.interleaved]
-    measured = _log_ratios(beside, (None, None), evidence, objective)
+    interleaved = [(pair.baseline, pair.best) for pair in evidence.interleaved_pairs if pair.interleaved]
+    measured = _log_ratios(interleaved, (None, None), evidence, objective)
     if len(measured) >= 2:
         return TrainedRatio(measured, 0.0)
     times = step_times(comparison)
@@ -204,7 +204,7 @@ def _evaluating(evidence: Evidence) -> float:
     """Seconds of an evaluation of the candidate over one of the incumbent, as measured by itself or in trainings."""
     if evidence.evaluation_ratio not in (None, 1.0):
         return evidence.evaluation_ratio
-    pairs = [(pair.baseline, pair.best) for pair in evidence.in_turns if pair.interleaved]
+    pairs = [(pair.baseline, pair.best) for pair in evidence.interleaved_pairs if pair.interleaved]
     seconds = [[run.evaluation_seconds / run.evaluations if run.evaluations else 0.0 for run in pair] for pair in pairs]
     logs = [math.log(after / before) for before, after in seconds if before > 0 and after > 0]
     return math.exp(sum(logs) / len(logs)) if logs else 1.0
@@ -272,14 +272,14 @@ def _fixed(side: Side) -> float:
 class Trained:
     """Trainings of baseline and plan that came to one end, as parts: each side's own seconds and steps.
 
-    ``kind``: what that end is; ``target_missed``: no training of either side reached the target; ``in_turns``: they are
-    whole runs that took turns.
+    ``kind``: what that end is; ``target_missed``: no training of either side reached the target; ``time_sliced``:
+    they are whole runs that took turns.
     """
 
     kind: HeadlineKind
     timed: tuple[Timed, ...]
     target_missed: bool = False
-    in_turns: bool = False
+    time_sliced: bool = False
 
     @staticmethod
     def of(
@@ -292,7 +292,7 @@ class Trained:
             quality: of the plan's training. Of ``identical`` ones the steps are set equal: they are the same, and met
                 the target at another evaluation by chance alone. Over equal steps those that rounding costs are added.
         """
-        in_turns = bool(pairs) and all(pair.same_steps_in_turns for pair in pairs)
+        time_sliced = bool(pairs) and all(pair.time_sliced_same_steps for pair in pairs)
         whole_runs = bool(pairs) and all(pair.whole for pair in pairs)
         if objective.target is None or (whole_runs and objective.users_target is None):
             otherwise = evidence.risk.trains_otherwise
@@ -300,14 +300,14 @@ class Trained:
             whole = tuple(
                 (old, new.planned(price_of(quality) * new.steps)) for old, new in _over_equal_steps(alike, objective)
             )
-            return Trained("same_steps", whole, in_turns=in_turns) if whole else None
+            return Trained("same_steps", whole, time_sliced=time_sliced) if whole else None
         reached = [(parts_to(pair.baseline, objective), parts_to(pair.best, objective)) for pair in pairs]
         both = [(old, new) for old, new in reached if old is not None and new is not None]
         if both:
             if quality is not None and quality.level == "identical":
                 mean = [(old.steps + new.steps) / 2 for old, new in both]
                 both = [(old.planned(steps), new.planned(steps)) for (old, new), steps in zip(both, mean, strict=True)]
-            return Trained("to_target", tuple(both), in_turns=in_turns)
+            return Trained("to_target", tuple(both), time_sliced=time_sliced)
         short = _over_equal_steps(pairs, objective)
         missed = all(old is None and new is None for old, new in reached)
         return Trained("per_step", short, target_missed=missed) if short else None
@@ -320,7 +320,7 @@ class Trained:
     def ratio(self, process_sd: float | None) -> Estimate:
         """Of whole trainings; with one pair the interval is the guess of their scatter alone."""
         logs = [log(old.seconds / new.seconds) for old, new in self.timed]
-        return ratio_of_pairs(logs, process_sd, in_turns=self.in_turns)
+        return ratio_of_pairs(logs, process_sd, time_sliced=self.time_sliced)
 
     def blocks(self, comparison: Comparison) -> Estimate | None:
         """The same ratio with the seconds of a step from interleaved blocks, all else as it was trained."""
@@ -361,8 +361,8 @@ class Trained:
             low=ratio.low if n > 1 else None,
             high=ratio.high if n > 1 else None,
             n=n,
-            step_ratio=_point_or(ratio_of_pairs(per_step, process_sd, in_turns=self.in_turns)),
-            steps_ratio=None if equal else _point_or(ratio_of_pairs(counts, process_sd, in_turns=self.in_turns)),
+            step_ratio=_point_or(ratio_of_pairs(per_step, process_sd, time_sliced=self.time_sliced)),
+            steps_ratio=None if equal else _point_or(ratio_of_pairs(counts, process_sd, time_sliced=self.time_sliced)),
             baseline_seconds=seconds[0],
             best_seconds=seconds[1],
             source=source,

@@ -122,7 +122,7 @@ def _freeze(process: TrialProcess) -> None:
             process.freeze()
 
 
-def ratio_of_pairs(logs: Sequence[float], process_sd: float | None = None, *, in_turns: bool = False) -> Estimate:
+def ratio_of_pairs(logs: Sequence[float], process_sd: float | None = None, *, time_sliced: bool = False) -> Estimate:
     """A ratio over pairs of trainings, with Student's t interval.
 
     The spread is that of the pairs with :data:`SCATTER` as a guess beforehand: two pairs alone would give an interval
@@ -132,9 +132,9 @@ def ratio_of_pairs(logs: Sequence[float], process_sd: float | None = None, *, in
         logs: log ratio of each pair, one at least.
         process_sd: how much two processes of one program differ (standard deviation of the log ratio), where that is
             known to be more than the guess.
-        in_turns: they are whole runs that took turns on the CPU, so that both saw the same machine.
+        time_sliced: they are whole runs that took turns on the CPU, so that both saw the same machine.
     """
-    return _estimate(logs, TURNS_SCATTER if in_turns else max(process_sd or 0.0, SCATTER), 1 / len(logs))
+    return _estimate(logs, TURNS_SCATTER if time_sliced else max(process_sd or 0.0, SCATTER), 1 / len(logs))
 
 
 def next_session(logs: Sequence[float], process_sd: float | None = None) -> Estimate:
@@ -173,7 +173,7 @@ class Trains(Protocol):
     @property
     def train(self) -> Callable[..., TrainingRun]: ...
     @property
-    def train_in_turns(self) -> Callable[..., TrainedPair]: ...
+    def train_interleaved(self) -> Callable[..., TrainedPair]: ...
     @property
     def whole_run(self) -> Callable[..., TrainingRun]: ...
     @property
@@ -250,7 +250,7 @@ class Trainings:
         self._runs[plan.key, seed] = run
         return run
 
-    def in_turns(
+    def interleaved(
         self,
         baseline: Plan,
         plan: Plan,
@@ -280,7 +280,7 @@ class Trainings:
             plan,
             seed,
             {"purpose": purpose, "target": self.target, "beyond": beyond},
-            lambda: self._runner.train_in_turns(
+            lambda: self._runner.train_interleaved(
                 baseline,
                 plan,
                 seed=seed,
@@ -331,7 +331,7 @@ class Trainings:
         Args:
             seed: names the pair, and says which goes first: the script has seeds of its own.
             steps: of a run.
-            speedup, remember, max_seconds: see :meth:`in_turns`.
+            speedup, remember, max_seconds: see :meth:`interleaved`.
 
         Raises:
             TrialFailed: one of them ended badly, or was not at its end in time.

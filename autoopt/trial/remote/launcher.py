@@ -32,7 +32,7 @@ class RemoteLauncher(Closing):
         self._cluster, self._folder = cluster, folder
         self._host: RayHost | None = None
         self._kind: JsonDict = {} if kind is None else kind
-        self._beside: list[RemoteLauncher] = []
+        self._helpers: list[RemoteLauncher] = []
         self._held = 0
         self._numbers = itertools.count()
         self._trials: list[RemoteTrial] = []
@@ -71,8 +71,8 @@ class RemoteLauncher(Closing):
             raise EnvironmentLacks(
                 f"--parallel {count}: the cluster has room for {room} pairs of trials", hint="ray status shows it"
             )
-        self._beside = [RemoteLauncher(self._cluster, self._folder, self._kind) for _ in range(count - 1)]
-        return (self, *self._beside)
+        self._helpers = [RemoteLauncher(self._cluster, self._folder, self._kind) for _ in range(count - 1)]
+        return (self, *self._helpers)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -121,8 +121,8 @@ class RemoteLauncher(Closing):
 
     def close(self) -> None:
         """Ends everything that was started. May be called twice."""
-        for beside in self._beside:
-            beside.end()
+        for helper in self._helpers:
+            helper.end()
         self.end()
         self._cluster.close()
 

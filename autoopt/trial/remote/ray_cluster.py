@@ -70,7 +70,7 @@ class Host:
             log = self._folder / f"{number}.log"
             self._trials[number] = self._launcher.start(_here(TrialSpec.model_validate(spec)), log=log, timeout=timeout)
         except AutooptError as error:
-            return _told(error)
+            return _error_document(error)
         return {}
 
     def call(self, number: int, task: str, timeout: float | None, arguments: JsonDict) -> JsonDict:
@@ -81,7 +81,7 @@ class Host:
                 "answer": self._trials[number].call(task, timeout=timeout, on_progress=progress.append, **arguments)
             }
         except AutooptError as error:
-            found = _told(error)
+            found = _error_document(error)
         return {**found, "progress": progress[-1:]}
 
     def freeze(self, number: int) -> None:
@@ -142,7 +142,7 @@ def _check_script(folder: str, interpreter: str) -> None:
             )
 
 
-def _told(error: AutooptError) -> JsonDict:
+def _error_document(error: AutooptError) -> JsonDict:
     kind = getattr(error, "kind", None)
     return {
         "error": type(error).__name__,

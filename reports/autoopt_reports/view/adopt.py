@@ -74,8 +74,8 @@ def _gain(result: Result, strategy: str, found: tuple[int, Trial] | None) -> tup
     for index, ablation in enumerate(result.ablation):
         if ablation.strategy == strategy and ablation.without is not None:
             without = interval(ablation.without, f"/ablation/{index}/without")
-            beside = f", while {', '.join(ablation.beside)} was in it as well" if ablation.beside else ""
-            return without, f"the plan with it against the plan without it{beside}", ""
+            others = f", while {', '.join(ablation.beside)} was in it as well" if ablation.beside else ""
+            return without, f"the plan with it against the plan without it{others}", ""
     if found is None:
         return None, "not measured on its own", ""
     index, trial = found

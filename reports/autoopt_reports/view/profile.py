@@ -47,7 +47,7 @@ class ProfileView(Page):
         super().__init__(profile, [("/round", profile.round)], [("before", "/baseline", profile.baseline)])
         spec, device = profile.workload.spec, profile.environment.device_name or profile.environment.device
         first, _ = commands(profile.reproduce, spec)
-        watched = [] if profile.drift is None else [Profiled(tool="watch", lines=profile.drift.told())]
+        watched = [] if profile.drift is None else [Profiled(tool="watch", lines=profile.drift.summary())]
         self.subtitle = say("{} · {}", name(spec, 80), name(device, 60))
         self.headline = _headline(profile)
         self.support = _support(profile)
@@ -61,11 +61,11 @@ class ProfileView(Page):
 
 def _tool(found: Profiled) -> Tool:
     file = found.file
-    beside = file is not None and not file.startswith("/") and ".." not in file.split("/")
+    inside = file is not None and not file.startswith("/") and ".." not in file.split("/")
     return (
         name(found.tool, 40),
         name(file) if file else None,
-        quote(f"./{file}", errors="surrogatepass") if beside else None,
+        quote(f"./{file}", errors="surrogatepass") if inside else None,
         clean("\n".join(found.lines))[:6_000],
     )
 

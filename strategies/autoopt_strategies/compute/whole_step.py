@@ -44,11 +44,11 @@ class CudaRecorder:
 
     def warm(self, run: Run) -> torch.Tensor:
         """Runs on a stream of its own, as what is going to be recorded must have been."""
-        here, beside = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        beside.wait_stream(here)
-        with torch.cuda.stream(beside):
+        here, side = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(here)
+        with torch.cuda.stream(side):
             loss = run()
-        here.wait_stream(beside)
+        here.wait_stream(side)
         return loss
 
     def record(self, run: Run) -> Run:

@@ -87,12 +87,12 @@ class PreparedSamples(Strategy):
         left = _left(case, setting)
         if left is None:
             return None
-        beside = {change.strategy: change.setting for change in self.companions(case, setting)}
+        with_it = {change.strategy: change.setting for change in self.companions(case, setting)}
         step = gain(
             case,
             left,
-            workers=0 if setting["form"] == "rows" else beside.get("workers", {}).get("num_workers"),
-            threads=beside.get("threads", {}).get("threads"),
+            workers=0 if setting["form"] == "rows" else with_it.get("workers", {}).get("num_workers"),
+            threads=with_it.get("threads", {}).get("threads"),
         )
         if step is not None and setting["form"] in ("batches", "tensors"):
             step = step.as_kind("tried")

@@ -50,7 +50,7 @@ class Workers(Strategy):
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
         if case.pipeline is None:
             return None
-        threads = _threads_beside(case, setting["num_workers"])
+        threads = _threads_with(case, setting["num_workers"])
         return case.pipeline.gain(
             workers=setting["num_workers"], threads=threads, prefetch=setting.get("prefetch_factor")
         )
@@ -76,7 +76,7 @@ class Workers(Strategy):
 
     def companions(self, case: Case, setting: Setting) -> list[Change]:
         """Compute threads that leave the workers their cores; samples prepared by one thread in each worker."""
-        threads = _threads_beside(case, setting["num_workers"])
+        threads = _threads_with(case, setting["num_workers"])
         found = [] if threads is None else [Change(strategy="threads", setting={"threads": threads})]
         if case.inspected("worker_threads").get("parallelism", 1.0) > MANY_THREADS:
             found.append(Change(strategy="worker_threads", setting={"threads": 1}))
@@ -127,7 +127,7 @@ def waits(case: Case) -> bool:
     return seconds_of(case, "storage") > seconds_of(case, "preparation")
 
 
-def _threads_beside(case: Case, workers: int) -> int | None:
+def _threads_with(case: Case, workers: int) -> int | None:
     """Compute threads that leave the workers their cores; None where that changes nothing."""
     cores = case.environment.cores
     if case.device != "cpu" or not cores or cores < 2:

@@ -79,11 +79,11 @@ class Checkpoints(Strategy):
     def apply(self, setup: Setup, setting: Setting) -> Setup:
         if "checkpoint_every" in setting:
             return setup.with_cadence(checkpoint_every=setting["checkpoint_every"])
-        return setup.with_flags(save_beside=tuple(setting["lines"]))
+        return setup.with_flags(save_in_background=tuple(setting["lines"]))
 
     def recipe(self, setting: Setting) -> Recipe:
         if "lines" in setting:
-            calls = [("save", line, "save_beside") for line in setting["lines"]]
+            calls = [("save", line, "save_in_background") for line in setting["lines"]]
             calls += [("load", line, "load_saved") for line in setting["loads"]]
             edits = tuple(
                 Edit("call", (*line.rsplit(":", 1), name, f"{by}({{arguments}})"), parts=(f"{PART}:{by}",))
