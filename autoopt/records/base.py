@@ -57,13 +57,6 @@ class Estimate(Record):
         """Standard deviation of its logarithm, by an interval of 95 %; infinite where that begins at zero."""
         return math.log(self.high / self.low) / (2 * Z) if self.low > 0 else math.inf
 
-    def over(self, other: Estimate) -> Estimate:
-        """The ratio of two ratios that were measured apart; its half-widths (log) are the root of their squares."""
-        value = self.value / other.value
-        low = math.hypot(math.log(self.value / self.low), math.log(other.high / other.value))
-        high = math.hypot(math.log(self.high / self.value), math.log(other.value / other.low))
-        return self.model_copy(update={"value": value, "low": value * math.exp(-low), "high": value * math.exp(high)})
-
     def as_kind(self, kind: EstimateKind | str) -> Estimate:
         """The same numbers as another kind of estimate."""
         return Estimate(**{**self.model_dump(), "kind": EstimateKind(kind)})

@@ -6,17 +6,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import exp, log, log1p
 
+from autoopt.errors import TrialFailed
 from autoopt.events import AblationMeasured
 from autoopt.records import Ablation, Change, Estimate, Plan, Verdict
+from autoopt.search.accept.trainings import ratio_of_pairs
 from autoopt.search.at_once import MORE, compare_switched, compared, differ, of_plans, undecided
 from autoopt.search.compare.arena import SIDES
-from autoopt.search.compare.comparison import Comparison, Decision, SideName
+from autoopt.search.compare.comparison import Comparison, Decision, Side, SideName
 from autoopt.search.compare.statistics import wider
 from autoopt.search.decided import in_larger_plan
 from autoopt.search.run_context import RunContext
 from autoopt.search.screened import FEWEST_PAIRS, PLAIN, pairs_to_confirm
 from autoopt.search.state import SearchState
-from autoopt.search.verify import confirmation_of, seconds_due
+from autoopt.search.verify import FRESH_SEEDS, seconds_due
 
 
 def ablate(context: RunContext, state: SearchState, deadline: float) -> tuple[list[Ablation], list[str]]:
@@ -30,16 +32,18 @@ def ablate(context: RunContext, state: SearchState, deadline: float) -> tuple[li
         stays as a part of what was confirmed together.
     """
     dropped: list[str] = []
+    whole = by_whole_runs(context, state)
     while state.found:
-        if len(state.found) > 1:
+        if len(state.found) > 1 and not whole:
             stepping = [c for c in state.incumbent.changes if not context.between_steps(c.strategy)]
             less = [state.without(change.strategy) for change in stepping]
             _each(context, state, [(base, state.incumbent) for base in less], "candidate", deadline)
-        rows = [_without(context, state, change, deadline) for change in state.incumbent.changes]
-        loser = _loser(context, state, rows)
+        measure = _without_by_whole_runs if whole and len(state.found) > 1 else _without
+        rows = [measure(context, state, change, deadline) for change in state.incumbent.changes]
+        loser = _slower(context, state, rows) if whole else _loser(context, state, rows)
         if loser is None:
             rows = [row for row in rows if Change(strategy=row.strategy, setting=row.setting) in state.found]
-            return [_from_larger_plan(state, row) for row in rows], [*dropped, *_unconfirmed(state, rows)]
+            return [_from_larger_plan(state, row) for row in rows], [*dropped, *_unconfirmed(state, rows, whole)]
         estimate = loser.without
         assert estimate is not None
         dropped.append(
@@ -47,8 +51,48 @@ def ablate(context: RunContext, state: SearchState, deadline: float) -> tuple[li
             f"[{estimate.low:.3f}, {estimate.high:.3f}] as fast as without"
         )
         state.incumbent = state.without(loser.strategy)
+        if whole:  # what is left is confirmed as the whole was: by whole runs, those of the verification
+            number, side = int(state.base), Side(plan=state.incumbent)
+            state.comparisons[number] = state.comparisons[number].model_copy(update={"candidate": side})
+            left = [row for row in rows if row is not loser]
+            rows = [row.model_copy(update={"beside": (loser.strategy,)}) if row.without else row for row in left]
+            return rows, [*dropped, *_unconfirmed(state, rows, whole)]
         deadline = min(deadline, context.allocation.budget - seconds_due(context, state))
     return [], dropped
+
+
+def by_whole_runs(context: RunContext, state: SearchState) -> bool:
+    """Whether whole runs of a script have shown what the incumbent brings, and no blocks of steps."""
+    if not state.base.isdigit() or state.comparisons[int(state.base)].pairs:
+        return False
+    return any(pair.whole for pair in context.gate.trained_pairs(state.incumbent))
+
+
+def _without_by_whole_runs(context: RunContext, state: SearchState, change: Change, deadline: float) -> Ablation:
+    """With a change against without it, by a whole run of each patch; without a figure where the time holds no pair."""
+    plan, base, now = state.incumbent, state.without(change.strategy), context.now()
+    known = [pair for pair in context.gate.trained_pairs(plan) if pair.whole]
+    longest = max(pair.baseline.seconds for pair in known)
+    row = Ablation(strategy=change.strategy, setting=change.setting)
+    if context.stopping() or now + longest + max(pair.best.seconds for pair in known) > deadline:
+        return row
+    try:
+        pair = context.gate.trainings.whole_runs(
+            base,
+            plan,
+            context.seed + FRESH_SEEDS,
+            purpose=f"ablation: without {change.strategy}",
+            steps=state.planned_steps or 0,
+            max_seconds=deadline - now,
+        )
+    except TrialFailed:  # without it the rest does not run, or takes longer than there is time
+        return row
+    ratio = ratio_of_pairs(
+        [log(pair.baseline.seconds / pair.best.seconds)],
+        state.noise.process_sd,
+        time_sliced=pair.time_sliced_same_steps,
+    )
+    return row.model_copy(update={"without": ratio})
 
 
 def _from_larger_plan(state: SearchState, row: Ablation) -> Ablation:
@@ -60,15 +104,17 @@ def _from_larger_plan(state: SearchState, row: Ablation) -> Ablation:
     return row.model_copy(update={"without": seen.estimate, "beside": others})
 
 
-def _unconfirmed(state: SearchState, rows: list[Ablation]) -> list[str]:
+def _unconfirmed(state: SearchState, rows: list[Ablation], whole: bool) -> list[str]:
     """A sentence for each part of a combined candidate that stays although it is undecided whether it helps.
 
-    Beliefs are about steps: they say nothing of a plan that whole runs have confirmed.
+    Args:
+        whole: whole runs have confirmed the plan, of which beliefs, about steps, say nothing.
     """
-    found, whole = [], state.base.isdigit() and not state.comparisons[int(state.base)].pairs
+    found = []
     for row in rows:
         member = state.together.get(row.strategy)
-        if member is not None and _decision(state, row) is not Decision.ACCEPT:
+        shown = _decision(state, row) is Decision.ACCEPT or (whole and row.without is not None and row.without.low > 1)
+        if member is not None and not shown:
             about = "" if whole else f": about {exp(state.beliefs.of([member])[0]):.2f}x"
             found.append(f"{row.strategy} was confirmed together with others, not alone{about}")
     return found
@@ -81,10 +127,15 @@ def alone(context: RunContext, state: SearchState, rows: list[Ablation], deadlin
     """
     done = []
     plans = {row.strategy: _only(context, state, row) for row in rows}
-    others = [p for name, p in plans.items() if p != state.incumbent and not context.between_steps(name)]
+    whole = by_whole_runs(context, state)  # of which blocks of steps would show little
+    stepping = [] if whole else [name for name in plans if not context.between_steps(name)]
+    others = [plans[name] for name in stepping if plans[name] != state.incumbent]
     _each(context, state, [(state.baseline, plan) for plan in others], "incumbent", deadline)
     for row in rows:
         plan = plans[row.strategy]
+        if whole:
+            done.append(row)
+            continue
         if context.between_steps(row.strategy):
             done.append(row.model_copy(update={"alone": row.without}))
             continue
@@ -225,6 +276,13 @@ def _loser(context: RunContext, state: SearchState, rows: list[Ablation]) -> Abl
     return min(losers, key=lambda row: row.without.value if row.without else 1.0, default=None)
 
 
+def _slower(context: RunContext, state: SearchState, rows: list[Ablation]) -> Ablation | None:
+    """The change without which whole runs are the most faster, where there is time to verify what is left."""
+    slower = [row for row in rows if row.without is not None and row.without.high < 1.0]
+    losers = [row for row in slower if len(rows) > 1 and _verifiable(context, state, row.strategy)]
+    return min(losers, key=lambda row: row.without.value if row.without else 1.0, default=None)
+
+
 def _verifiable(context: RunContext, state: SearchState, strategy: str) -> bool:
     """Whether there is time to verify the plan without a change, where the plan with it was trained alternately."""
     if not context.gate.trained_pairs(state.incumbent):
@@ -318,14 +376,10 @@ class _Taking:
             self.left = self._without(set(steps) - {best}, whole)
             self.doubtful.add(best)
             self.refused.discard(best)
-        if self.left != whole and not self._supported(self.left):
+        if self.left != whole and not self.context.testable(self.state, self.left):
             undecided = {name for name in parts if self.left.setting(name) != whole.setting(name)} - self.refused
             self.left = self._without(self.refused, whole)  # what was confirmed as a whole stands
             self.doubtful |= undecided
-
-    def _supported(self, plan: Plan) -> bool:
-        """Whether a plan is confirmed by what was measured, or there is time to confirm it."""
-        return confirmation_of(self.context, self.state, plan) is not None or self.context.testable(self.state, plan)
 
     def _likely(self, name: str) -> bool:
         """Whether a part that there was no time to decide stays.

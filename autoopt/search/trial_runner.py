@@ -385,28 +385,38 @@ class TrialRunner:
         return run.reading(script.metric).as_training(steps, seed, every=every)
 
     def whole_runs(
-        self, plan: Plan, *, steps: int, seed: int, max_seconds: float, speedup: float, every: float | None = None
+        self,
+        before: Plan,
+        plan: Plan,
+        *,
+        steps: int,
+        seed: int,
+        max_seconds: float,
+        speedup: float,
+        every: float | None = None,
     ) -> TrainedPair:
-        """A whole run of the untouched script and one with the plan's patch on it; nothing listens to either.
+        """A whole run of the script with the patch of one plan and one with that of another; nothing listens to either.
 
         They take turns on the CPU. What a device has been asked for goes on while its process stands still. A metric
-        that is not known yet is looked for in what the untouched script printed.
+        that is not known yet is looked for in what the first one printed.
 
         Args:
+            before: without changes: the untouched script.
             steps: of a run.
             seed: names the pair; it decides which goes first.
             max_seconds: of each.
-            speedup: of the patched one, about.
+            speedup: of the second one, about.
             every: steps between two evaluations, where runs end at one of them by what they have reached.
 
         Raises:
-            TrialFailed: one ended badly, or was not at its end in time; ``side`` is 1 where it was the patched one.
+            TrialFailed: one ended badly, or was not at its end in time; ``side`` is 1 where it was the second one.
         """
         script = self.base.script
         assert script is not None, "whole runs are of a script"
         assert script.sites is not None, "it was watched"
         assert self.patched_files is not None, "it can be patched"
-        sides = (script, script.model_copy(update={"patched": self.patched_files(plan)}))
+        patched = (self.patched_files(each) if each.changes else script.patched for each in (before, plan))
+        sides = tuple(script.model_copy(update={"patched": files}) for files in patched)
         order = (seed % 2, 1 - seed % 2)
         turn = turn_of(self.memory.limit_bytes)
         try:

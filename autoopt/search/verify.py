@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field
-from itertools import pairwise
 from typing import Literal
-
-import networkx as nx
 
 from autoopt.benchmark.target import mean_seconds
 from autoopt.errors import TrialFailed
@@ -375,34 +372,17 @@ def seconds_due(context: RunContext, state: SearchState) -> float:
     return _trainings_due(context, state) + tested
 
 
-def confirmation_of(context: RunContext, state: SearchState, plan: Plan | None = None) -> Comparison | None:
-    """The confirmation of the incumbent, or of another plan: its steps were compared with the baseline's.
+def confirmation_of(context: RunContext, state: SearchState) -> Comparison | None:
+    """The confirmation of the incumbent, where its steps were compared with the baseline's.
 
-    What was left of a confirmed plan is confirmed by it, where comparisons have shown what the rest brought: one for
-    each plan on the way to what is left. A plan that changes evaluations alone takes the baseline's own steps.
+    A plan that changes evaluations alone takes the baseline's own steps.
     """
-    plan = plan or state.incumbent
-
-    def steps(one: Plan) -> str:
-        left = (change for change in one.changes if not context.between_steps(change.strategy))
-        return Plan(changes=tuple(left)).key
-
-    ends = steps(state.baseline), steps(plan)
-    if ends[0] == ends[1]:
+    baseline, plan = state.baseline, state.incumbent
+    steps = [[c for c in one.changes if not context.between_steps(c.strategy)] for one in (baseline, plan)]
+    if steps[0] == steps[1]:
         return state.aa.comparison.of_same_steps(plan)
     found = state.comparisons.get(int(state.base)) if state.base.isdigit() else None
-    if found is not None and of_plans(found, state.baseline, plan):
-        return found
-    sides = [(steps(seen.incumbent.plan), steps(seen.candidate.plan), seen) for seen in state.comparisons.values()]
-    way = nx.DiGraph((*side[:2], {"seen": side[2]}) for side in sides if side[0] == ends[0] and side[2].estimate)
-    less = ((steps(seen.candidate.plan), steps(seen.incumbent.plan), seen) for seen in state.ablations)
-    way.add_edges_from((whole, part, {"seen": seen}) for whole, part, seen in less if seen.estimate)
-    if not all(end in way for end in ends) or not nx.has_path(way, *ends):
-        return None
-    first, *rest = (way.edges[step]["seen"] for step in pairwise(nx.shortest_path(way, *ends)))
-    for seen in rest:
-        first = first.without(seen)
-    return first.model_copy(update={"candidate": first.candidate.model_copy(update={"plan": plan})})
+    return found if found is not None and of_plans(found, baseline, plan) else None
 
 
 def may_be_compared(context: RunContext, state: SearchState, end: float) -> bool:

@@ -16,7 +16,7 @@ from autoopt.search.baseline import benchmark, described
 from autoopt.search.compare.comparison import Decision
 from autoopt.search.decided import decided
 from autoopt.search.state import SearchState
-from autoopt.search.verify import confirmation_of, seconds_due
+from autoopt.search.verify import seconds_due
 from autoopt.setup import Setup
 from autoopt.strategy import Applies, Risk, Strategy
 from autoopt.testing.fakes import Behaviour, NoiseModel
@@ -150,29 +150,6 @@ def test_what_could_no_longer_be_tested_is_not_made(tmp_path: Path) -> None:
     told = ablate(one.context, state, one.clock())[1]
     assert [text.split()[0] for text in told] == ["strong", "doubtful"], "both are reported as confirmed together"
     assert set(state.incumbent.names()) == {"strong", "doubtful"}
-
-
-@pytest.mark.parametrize("idle", [("idle",), ("idle", "vain")])
-def test_what_is_left_of_a_confirmed_plan_is_confirmed_by_it(tmp_path: Path, idle: tuple[str, ...]) -> None:
-    """The rest was compared with the baseline once more, in the time of the second pair of trainings."""
-    one = world(tmp_path, {"strong": 1.4, **dict.fromkeys(idle, 1.0)})
-    state = stack(one, {"strong": (0.34, SURE), **dict.fromkeys(idle, (0.15, VAGUE))})
-    plans, end = (state.baseline, state.incumbent), one.context.allocation.budget
-    whole = one.context.compare("trial", *plans, state, seconds=60.0, deadline=end, purpose="trial 1")
-    state.comparisons[1], state.base = whole, "1"
-    take_apart(one.context, state, one.clock() + 400.0)
-    assert state.incumbent.names() == ("strong",)
-    found = confirmation_of(one.context, state)
-    assert found is not None
-    assert found.estimate is not None
-    assert whole.estimate is not None
-    assert found.estimate.low < 1.4 < found.estimate.high
-    assert found.estimate.high / found.estimate.low > whole.estimate.high / whole.estimate.low, "both errors count"
-    assert found.candidate.plan == state.incumbent
-    assert found.candidate.rate == pytest.approx(found.incumbent.rate * found.estimate.value, rel=0.05)
-    assert confirmation_of(one.context, state, Plan(changes=(Change(strategy="idle", setting={"x": 1}),))) is None, (
-        "nothing leads there"
-    )
 
 
 @pytest.mark.parametrize(("room", "kept"), [(0.2, {"strong", "idle"}), (1.5, {"strong"})])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -66,14 +67,20 @@ class ScriptWorld(World):
         runner.facts = runner.facts.model_copy(update={"target": None, "max_steps": STEPS})
 
     def run_whole(
-        self, plan: Plan, *, steps: int, seed: int, max_seconds: float, speedup: float, every: float | None = None
+        self,
+        before: Plan,
+        plan: Plan,
+        *,
+        steps: int,
+        seed: int,
+        max_seconds: float,
+        speedup: float,
+        every: float | None = None,
     ) -> TrainedPair:
         self.pairs.append(plan.names())
-        before, after = self.seconds, self.seconds
-        for name in plan.names():
-            after /= self.whole.get(name, 1.0)
         runs: list[TrainingRun] = []
-        for side, seconds in enumerate((before, after)):
+        for side, each in enumerate((before, plan)):
+            seconds = self.seconds / prod(self.whole.get(name, 1.0) for name in each.names())
             self.clock.advance(min(seconds, max_seconds))
             if seconds > max_seconds:
                 failure = TrialFailed("timeout", "not at its end")
@@ -220,6 +227,33 @@ def test_what_no_block_of_steps_shows_is_proved_by_whole_runs(tmp_path: Path) ->
     assert headline.value == pytest.approx(1.5 * (1.03 if "fused" in plan else 1.0))
     assert headline.whole
     assert outcome.speedup.end_to_end_verified
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_whole_runs_show_what_each_part_brings_and_drop_what_slows_the_run(tmp_path: Path, room: bool) -> None:
+    """Blocks of steps took a third of the budget, and said nothing of runs that end before steps can be compared."""
+    gains = {"evaluation": 1.6, "fused": 1.2, "slow": 0.8}
+    world = ScriptWorld(
+        tmp_path,
+        promised("evaluation", 1.6, "evaluate"),
+        promised("fused", 1.2, "optimizer"),
+        promised("slow", 1.1, "forward"),
+        speed=product({"evaluation": 1.0, "fused": 1.2, "slow": 1.1}),
+        whole=gains,
+        budget=600.0 if room else 260.0,
+    )
+    outcome = world.go()
+    assert set(world.pairs[0]) == set(gains)
+    assert set(outcome.best.plan.names()) == ({"evaluation", "fused"} if room else set(gains))
+    headline = outcome.speedup.headline
+    assert headline is not None
+    assert headline.value == pytest.approx(1.6 * 1.2 * (1.0 if room else 0.8))
+    if room:
+        assert outcome.speedup.end_to_end_verified
+        shown = {row.strategy: row.without.value for row in outcome.ablation if row.without is not None}
+        assert shown == pytest.approx({"evaluation": 1.6, "fused": 1.2})
+        assert all(row.beside == ("slow",) for row in outcome.ablation)
+        assert any(note.startswith("slow was dropped") for note in outcome.state.notes)
 
 
 @pytest.mark.parametrize("seen", [True, False])

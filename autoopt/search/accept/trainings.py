@@ -326,9 +326,10 @@ class Trainings:
         remember: bool = False,
         max_seconds: float = math.inf,
     ) -> TrainedPair:
-        """A whole run of the untouched script and one of the script with the plan's patch.
+        """A whole run of the script with the patch of one plan, and of one with that of another.
 
         Args:
+            baseline: without changes: the untouched script.
             seed: names the pair, and says which goes first: the script has seeds of its own.
             steps: of a run.
             speedup, remember, max_seconds: see :meth:`interleaved`.
@@ -343,6 +344,7 @@ class Trainings:
             seed,
             {"purpose": purpose, "whole": True},
             lambda: self._runner.whole_runs(
+                baseline,
                 plan,
                 steps=steps,
                 seed=seed,

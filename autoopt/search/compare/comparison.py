@@ -131,28 +131,6 @@ class Side(Record):
             return 1.0
         return self.samples_per_step
 
-    def without(self, parts: Side, slower: float) -> Side:
-        """What is left of this plan without some parts, at its place next to the other side.
-
-        Args:
-            parts: the same without these parts, from other processes.
-            slower: the factor on a step's seconds that leaving them out costs.
-        """
-        step = self.step_seconds
-        if step is not None:
-            step = Percentiles(p50=step.p50 * slower, p95=step.p95 * slower, p99=step.p99 * slower)
-        return self.model_copy(
-            update={
-                "plan": parts.plan,
-                "samples_per_second": self.samples_per_second and self.samples_per_second / slower,
-                "steps_per_second": self.steps_per_second and self.steps_per_second / slower,
-                "step_seconds": step,
-                "block_step_seconds": tuple(seconds * slower for seconds in self.block_step_seconds),
-                "peak_memory_bytes": most((self.peak_memory_bytes, parts.peak_memory_bytes)),
-                "allocated_memory_bytes": most((self.allocated_memory_bytes, parts.allocated_memory_bytes)),
-            }
-        )
-
 
 def percentiles(seconds: list[float]) -> Percentiles | None:
     """p50, p95 and p99 of step times in seconds, or None without any."""
@@ -332,30 +310,5 @@ class Comparison(Record):
                 "e_value": None,
                 "pairs": (),
                 "candidate": self.incumbent.model_copy(update={"plan": plan}),
-            }
-        )
-
-    def without(self, parts: Comparison) -> Comparison:
-        """This comparison of a plan as one of what is left of it without some parts.
-
-        Args:
-            parts: the plan (candidate) against what is left of it (incumbent), from other processes; both have figures.
-        """
-        whole, more = self.estimate, parts.estimate
-        assert whole is not None, "a comparison without a figure shows nothing of another plan"
-        assert more is not None, "nor does one of its parts"
-        estimate = whole.over(more)
-        decision = Decision.ACCEPT if estimate.low > 1.0 else Decision.INCONCLUSIVE
-        return self.model_copy(
-            update={
-                "decision": decision,
-                "reason": f"by the comparison of the plan with more changes, which are {more.value:.3f}x next to it",
-                "estimate": estimate,
-                "e_value": None,
-                "pairs": tuple(
-                    p.model_copy(update={"log_ratio": p.log_ratio - math.log(more.value)}) for p in self.pairs
-                ),
-                "rows": (*self.rows, *parts.rows),
-                "candidate": self.candidate.without(parts.incumbent, more.value),
             }
         )
