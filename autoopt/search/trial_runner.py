@@ -434,8 +434,8 @@ class TrialRunner:
         if script.sites.seeded or every:  # of another seed a metric says nothing of the patch, but for its target
             patterns = () if script.metric else in_output(runs[0].output.splitlines())
             runs = [run.reading(script.metric or chosen(patterns)) for run in runs]
-        before, after = (run.as_training(steps, seed, patterns, every) for run in runs)
-        return TrainedPair(baseline=before, best=after, whole=True, time_sliced=isfinite(turn))
+        first, second = (run.as_training(steps, seed, patterns, every) for run in runs)
+        return TrainedPair(baseline=first, best=second, whole=True, time_sliced=isfinite(turn))
 
     @contextmanager
     def _adopted(self, plan: Plan, label: str, seed: int) -> Iterator[AnyTrial]:

@@ -125,6 +125,14 @@ TABLE = {
     "samples kept": Row(
         (KEPT,), (f"{ADDED}KeptSamples", *loader(LOADER.replace("train_set", "KeptSamples(train_set)")))
     ),
+    "samples kept, read by threads": Row(
+        (prepared("samples", threads=4),),
+        (
+            f"{ADDED}KeptSamples, ThreadedSamples",
+            *loader("KeptSamples(ThreadedSamples(train_set, threads=4)), batch_size=7, shuffle=True"),
+        ),
+        length=90,
+    ),
     "samples kept, no workers": Row(
         (KEPT, NONE),
         (

@@ -6,7 +6,9 @@ import dataclasses
 import gc
 import os
 import pickle
+import threading
 from collections import OrderedDict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from autoopt.registry import load_strategies
 from autoopt.setup import Setup
+from autoopt.simplify.pipeline import Pipeline
 from autoopt.strategy import Case
 from autoopt.testing.strategies import sample_case, sample_facts, tiny_workload, train_few_steps
 from autoopt.trial.shared import remove_copies
@@ -80,6 +83,7 @@ def test_samples_of_other_kinds_than_the_first_are_refused(tmp_path: Path) -> No
 FORMS = (
     {"form": "samples", "where": "memory"},
     {"form": "samples", "where": "disk", "workers": 1},
+    {"form": "samples", "where": "memory", "workers": 0, "threads": 2},
     {"form": "rows", "where": "memory"},
     {"form": "rows", "where": "device", "device": "cpu"},
     {"form": "batches", "where": "dataset", "index": "tensor"},
@@ -94,7 +98,7 @@ def test_training_is_the_same_in_every_form(setting: dict[str, Any]) -> None:
     assert STRATEGY.recipe(setting).pytorch
 
 
-KEPT = {"deterministic": True, "sample_seconds": 0.01}  # 500 s in one process, 62 s in eight
+KEPT = {"deterministic": True, "sample_seconds": 0.01}  # 500 s in one process, 63 s in eight, which have to start
 
 
 def found(**forms: Any) -> dict[str, Any]:
@@ -103,6 +107,41 @@ def found(**forms: Any) -> dict[str, Any]:
 
 def forms_of(case: Any) -> list[str]:
     return [setting["form"] for setting in STRATEGY.settings(case)]
+
+
+class OnePosition(Dataset[Any]):
+    """Rows in a file that is read from where it stands, which each reading moves."""
+
+    def __init__(self) -> None:
+        self.position, self.barrier = 0, threading.Event()
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> Any:
+        self.position = index
+        self.barrier.wait(0.002)  # another thread reads meanwhile
+        return torch.full((4,), self.position)
+
+
+@pytest.mark.parametrize("one_position", [False, True])
+def test_samples_that_wait_are_read_by_threads_where_these_get_the_same(one_position: bool) -> None:
+    """Eight processes were started for what threads only have to wait for."""
+    dataset = OnePosition() if one_position else TensorDataset(torch.arange(64.0).reshape(16, 4))
+    seen = probes.kept(dataset)
+    assert seen["deterministic"]
+    assert seen["threads"] is not one_position
+    kept = {**seen, "sample_seconds": 0.02, "hit": 0.1}
+    case = sample_case(**found(kept=kept), train_samples=800)
+    assert case.pipeline is not None
+    waiting = [
+        stage.model_copy(update={"seconds": 2.0 if stage.name == "storage" else stage.seconds})
+        for stage in case.pipeline.round.stages
+    ]
+    slow = replace(case, pipeline=Pipeline(case.pipeline.round.model_copy(update={"stages": tuple(waiting)})))
+    (setting,) = (each for each in STRATEGY.settings(slow) if each["form"] == "samples")
+    assert ("threads" in setting) is not one_position
+    assert "threads" not in next(each for each in STRATEGY.settings(case) if each["form"] == "samples")
 
 
 def test_the_form_that_promises_most_is_tried_first() -> None:
@@ -130,7 +169,7 @@ def test_reading_that_takes_the_search_s_time_is_not_tried() -> None:
     random = sample_case(**found(kept={**KEPT, "deterministic": False, "prefix": 1}))
     assert forms_of(random) == ["heads"]
     short = dataclasses.replace(random, seconds_left=200.0)
-    assert "samples: reading them takes 62 s of 200 s left for the search" in STRATEGY.applies(short).reason
+    assert "samples: reading them takes 63 s of 200 s left for the search" in STRATEGY.applies(short).reason
 
 
 def test_every_form_says_why_it_is_none() -> None:

@@ -43,7 +43,8 @@ class KeptSamples(Wrapper):
 def every_sample(dataset: Any, workers: int = 0) -> Iterator[Any]:
     """The samples in their order; those that workers read come as bytes: a shared file for each tensor is slow."""
     if not workers:
-        return (own(dataset[index]) for index in range(len(dataset)))
+        many = getattr(dataset, "__getitems__", lambda indices: map(dataset.__getitem__, indices))
+        return map(own, many(list(range(len(dataset)))))
     loader = DataLoader(dataset, 16, num_workers=workers, collate_fn=as_bytes, generator=torch.Generator())
     return (sample for chunk in loader for sample in from_bytes(chunk))
 
@@ -91,8 +92,7 @@ class MappedSamples(Wrapper):
                     self.sample, self.kinds = like(sample, [0] * len(parts)), kinds
                 if kinds != self.kinds:
                     raise ValueError(f"sample {number} holds {kinds}, and those before it {self.kinds}")
-                for part in parts:
-                    value = np.asarray(part)
+                for value in map(np.asarray, parts):
                     file.write(value.tobytes())
                     self.starts.append(file.tell())
                     self.shapes.extend(value.shape)
@@ -289,9 +289,7 @@ class ThreadedSamples(Wrapper):
     def __init__(self, dataset: Any, threads: int) -> None:
         super().__init__(dataset)
         self.threads = threads
-        self.pool: Any = None
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
-        if self.pool is None:  # not before a worker has started
-            self.pool = ThreadPoolExecutor(self.threads)
-        return list(self.pool.map(self.dataset.__getitem__, indices))
+        with ThreadPoolExecutor(self.threads) as pool:  # threads that last would be missing in a forked worker
+            return list(pool.map(self.dataset.__getitem__, indices))

@@ -19,7 +19,7 @@ from autoopt_strategies.common import (
 )
 from autoopt_strategies.input import unaugmented
 from autoopt_strategies.input.batches import collate_whole, dataset_of, kept_by_index
-from autoopt_strategies.input.workers import most_workers, waits, without_workers
+from autoopt_strategies.input.workers import WORKER_START, most_workers, waits, without_workers
 
 PREPARED = "autoopt_strategies.input.prepared"
 """The module that a patch takes its code from; it imports torch."""
@@ -103,7 +103,7 @@ class PreparedSamples(Strategy):
         """All samples read once, by so many processes; unknown before that was measured."""
         form, count = setting["form"], case.workload.train_samples or 0
         if form in KEPT:
-            return _reading(_found(case, KEPT[form]), count, int(setting.get("workers", 0)))
+            return _reading(case, _found(case, KEPT[form]), count, setting)
         stages = {"rows": ("storage", "preparation", "collate"), "files": ("storage",)}.get(form, ())
         if case.pipeline is None:
             return None
@@ -143,6 +143,9 @@ class PreparedSamples(Strategy):
         if form == "unaugmented":
             return setup.with_dataset(unaugmented.KeepUnaugmented(setting["split"]["line"]))
         options = {name: value for name, value in setting.items() if name not in ("form", "where") and value}
+        if form == "samples" and "threads" in options:
+            threads = (("threads", options.pop("threads")),)
+            setup = setup.with_dataset(Wrap(f"{PREPARED}:{WRAPPERS['threads', 'dataset']}", threads))
         made = setup.with_dataset(Wrap(f"{PREPARED}:{WRAPPERS[form, where]}", tuple(options.items())))
         if form == "rows":  # tensors must not be handed from process to process, nor pinned
             return made.with_loader(collate_fn=collate_whole, num_workers=0, pin_memory=False)
@@ -243,16 +246,22 @@ def _samples(case: Case) -> Setting | str:
     found = _found(case, "kept")
     if not found.get("prefix") and not _the_same(case):
         return found.get("reason") or "samples are not known to be the same every time"
-    setting = _with_room(case, found, ("memory", "disk"))
+    setting = _with_room(case, found, ("memory", "disk"), threads=bool(found.get("threads")) and waits(case))
     if isinstance(setting, str) or not found.get("prefix"):
         return setting if isinstance(setting, str) else {"form": "samples", **setting}
     return {"form": "heads", **setting, "first": found["prefix"]}
 
 
-def _reading(found: Setting, count: int, workers: int) -> float:
-    """Seconds in which so many processes read all samples once, and hand them over."""
+def _reading(case: Case, found: Setting, count: int, setting: Setting) -> float:
+    """Seconds in which so many processes read all samples once and hand them over, or so many threads wait for them."""
     seconds, handing = found.get("sample_seconds") or 0.0, found.get("handing_seconds") or 0.0
-    return float(count * (seconds / workers + handing if workers else seconds))
+    if workers := setting.get("workers"):
+        return float(count * (seconds / workers + handing) + workers * WORKER_START)
+    if threads := setting.get("threads"):
+        storage, preparation = seconds_of(case, "storage"), seconds_of(case, "preparation")
+        waiting = storage / (storage + preparation) if storage else 0.0
+        return float(count * seconds * (waiting / threads + 1.0 - waiting))
+    return float(count * seconds)
 
 
 def _unaugmented(case: Case) -> Setting | str:
@@ -261,12 +270,19 @@ def _unaugmented(case: Case) -> Setting | str:
         return found.get("reason") or "where samples draw their first random numbers is not known"
     if _the_same(case) or kept.get("prefix"):
         return "samples are kept as they are, or as their transforms make them"
-    setting = _with_room(case, found, ("memory",), workers=0)
+    setting = _with_room(case, found, ("memory",), alone=True)
     return setting if isinstance(setting, str) else {"form": "unaugmented", "where": "memory", "split": found["where"]}
 
 
-def _with_room(case: Case, found: Setting, places: tuple[str, ...], workers: int | None = None) -> Setting | str:
-    """Where samples fit, and the processes that read them once; or why they cannot be kept."""
+def _with_room(
+    case: Case, found: Setting, places: tuple[str, ...], *, alone: bool = False, threads: bool = False
+) -> Setting | str:
+    """Where samples fit, and the processes or threads that read them once; or why they cannot be kept.
+
+    Args:
+        alone: the training's process reads them, one by one.
+        threads: may read them.
+    """
     facts = case.workload
     size = (found.get("sample_bytes") or facts.dataset.sample_bytes or 0) * (facts.train_samples or 0)
     free = {"memory": facts.available_ram_bytes, "disk": case.inspected("prepared_samples").get("free_disk_bytes")}
@@ -280,11 +296,13 @@ def _with_room(case: Case, found: Setting, places: tuple[str, ...], workers: int
         return f"they would take {size / 1e9:.1f} GB of {free['memory'] / 1e9:.1f} GB free memory, and of the disk"
     cores = case.environment.cores or 1
     many = {most_workers(case, cores)} if waits(case) else set[int]()
-    possible = {0, min(cores, 8), *many} if workers is None else {workers}
-    filling, workers = min((_reading(found, facts.train_samples or 0, number), number) for number in possible)
+    possible: list[Setting] = [{"workers": number} for number in ((0,) if alone else {0, min(cores, 8), *many})]
+    possible += [{"workers": 0, "threads": min(32, facts.batch_size or 4)}] if threads else []
+    taken = [_reading(case, found, facts.train_samples or 0, how) for how in possible]
+    filling = min(taken)
     if case.seconds_left is not None and filling > PATIENCE * case.seconds_left:
         return f"reading them takes {filling:.0f} s of {case.seconds_left:.0f} s left for the search"
-    return {"where": fitting[0], "workers": workers}
+    return {"where": fitting[0], **possible[taken.index(filling)]}
 
 
 def _rows(case: Case) -> Setting | str:

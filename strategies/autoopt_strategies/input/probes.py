@@ -46,7 +46,7 @@ def kept(dataset: Any) -> Setting:
         made, seconds = timed(dataset, indices)
         hit = hit_ratio(dataset, dict(zip(indices, made, strict=True)), ())
         found = {"deterministic": True, "share": 1.0, "sample_seconds": seconds, "hit": hit}
-        return {**found, "handing_seconds": handing_seconds(made)}
+        return {**found, "handing_seconds": handing_seconds(made), "threads": bears_threads(dataset, indices, made)}
     chain = chain_of(dataset)
     if not chain:
         return {"reason": "samples are random, and there is no chain of transforms whose first part could be cached"}
@@ -84,6 +84,17 @@ def handing_seconds(samples: list[Any]) -> float:
     began = perf_counter()
     from_bytes(handed)
     return (perf_counter() - began) / max(1, len(samples))
+
+
+def bears_threads(dataset: Any, indices: list[int], made: list[Any]) -> bool:
+    """Whether threads that read at the same time get the same samples: a file that they share has one position."""
+    from autoopt_strategies.input.prepared import ThreadedSamples
+
+    try:
+        found = ThreadedSamples(dataset, max(len(indices), 1)).__getitems__(indices)
+    except Exception:  # a handle that belongs to the thread that has made it
+        return False
+    return all(equal(one, other) for one, other in zip(made, found, strict=True))
 
 
 def hit_ratio(dataset: Any, samples: dict[int, Any], tail: tuple[Any, ...]) -> float:

@@ -9,6 +9,8 @@ from autoopt_strategies.common import Setting, Settings, climb, compute_threads,
 
 MANY_THREADS = 1.2
 """Threads that work at a sample, on average, from which on its libraries are taken to start threads of their own."""
+WORKER_START = 0.05
+"""Seconds, about, in which a worker starts."""
 NONE: Setting = {"num_workers": 0}
 """Batches are prepared in the training's own process."""
 UNEVEN = 0.5

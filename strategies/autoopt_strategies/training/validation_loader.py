@@ -21,11 +21,9 @@ from autoopt_strategies.common import (
 )
 from autoopt_strategies.compute.rewriting.source import edits_of
 from autoopt_strategies.input.probes import spread, timed
-from autoopt_strategies.input.workers import most_workers, waits
+from autoopt_strategies.input.workers import WORKER_START, most_workers, waits
 from autoopt_strategies.training.evaluation_loop import BATCHES, LargerBatches, Loop, loop_around, statements
 
-LEAST_READING = 0.05
-"""Seconds of preparing all samples of an evaluation: starting a worker takes about as long."""
 LARGE_BATCH = 256
 """Samples that nearly fill what a step of evaluation costs once; four training batches where that is more."""
 
@@ -231,7 +229,7 @@ def _options(case: Case, loader: _Loader) -> list[Setting]:
         found.append({"num_workers": 0})
         if not loader.persistent_workers:
             found.append({"num_workers": loader.num_workers, "persistent_workers": True})
-    elif loader.sample_seconds is None or loader.sample_seconds * (loader.samples or 0) > LEAST_READING:
+    elif loader.sample_seconds is None or loader.sample_seconds * (loader.samples or 0) > WORKER_START:
         most = max(1, min(4, case.environment.cores or 1))
         if waits(case):
             most = most_workers(case, most)
