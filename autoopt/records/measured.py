@@ -37,6 +37,11 @@ class Curve(Record):
     seconds_to_target: float | None = None
     steps_to_target: int | None = None
 
+    @property
+    def spacing(self) -> float:
+        """Steps from one evaluation to the next, on average; 0 without any."""
+        return self.points[-1].step / len(self.points) if self.points else 0.0
+
 
 class Configuration(Record):
     """A plan and what was measured of it."""

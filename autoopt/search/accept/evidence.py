@@ -37,6 +37,15 @@ class TrainedPair(Record):
     time_sliced: bool = False
 
     @property
+    def curves(self) -> tuple[float | None, ...]:
+        """What both reported: whole runs of a script that sets its own seed are the same again.
+
+        Others train from the seed that names them, which comes first.
+        """
+        reported = [point.metric for run in (self.baseline, self.best) for point in run.curve.points]
+        return tuple(reported if self.whole else [self.baseline.seed, *reported])
+
+    @property
     def time_sliced_same_steps(self) -> bool:
         """Whether they took turns over as many steps: their ratio then scatters as that of one program with itself."""
         return self.time_sliced and self.baseline.steps == self.best.steps

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import exp, log
+from math import exp, hypot, log, log1p
 from statistics import fmean
 from typing import Any
 
@@ -273,13 +273,16 @@ class Trained:
     """Trainings of baseline and plan that came to one end, as parts: each side's own seconds and steps.
 
     ``kind``: what that end is; ``target_missed``: no training of either side reached the target; ``time_sliced``:
-    they are whole runs that took turns.
+    they are whole runs that took turns. ``fresh``: of each, whether no other was from the same seed. ``evaluation``: of
+    the steps to the target (log), those to one evaluation more: by chance a side is there so much earlier or later.
     """
 
     kind: HeadlineKind
     timed: tuple[Timed, ...]
     target_missed: bool = False
     time_sliced: bool = False
+    fresh: tuple[bool, ...] = ()
+    evaluation: float = 0.0
 
     @staticmethod
     def of(
@@ -292,7 +295,7 @@ class Trained:
             quality: of the plan's training. Of ``identical`` ones the steps are set equal: they are the same, and met
                 the target at another evaluation by chance alone. Over equal steps those that rounding costs are added.
         """
-        time_sliced = bool(pairs) and all(pair.time_sliced_same_steps for pair in pairs)
+        time_sliced = bool(pairs) and all(pair.time_sliced for pair in pairs)
         whole_runs = bool(pairs) and all(pair.whole for pair in pairs)
         if objective.target is None or (whole_runs and objective.users_target is None):
             otherwise = evidence.risk.trains_otherwise
@@ -302,12 +305,16 @@ class Trained:
             )
             return Trained("same_steps", whole, time_sliced=time_sliced) if whole else None
         reached = [(parts_to(pair.baseline, objective), parts_to(pair.best, objective)) for pair in pairs]
-        both = [(old, new) for old, new in reached if old is not None and new is not None]
+        there = [(pair, old, new) for pair, (old, new) in zip(pairs, reached, strict=True) if old and new]
+        both = [(old, new) for _, old, new in there]
         if both:
+            curves = [pair.curves for pair, _, _ in there]
+            fresh = tuple(curve not in curves[:place] for place, curve in enumerate(curves))
+            evaluation = max(log1p(pair.baseline.curve.spacing / old.steps) for pair, old, _ in there)
             if quality is not None and quality.level == "identical":
                 mean = [(old.steps + new.steps) / 2 for old, new in both]
                 both = [(old.planned(steps), new.planned(steps)) for (old, new), steps in zip(both, mean, strict=True)]
-            return Trained("to_target", tuple(both), time_sliced=time_sliced)
+            return Trained("to_target", tuple(both), time_sliced=time_sliced, fresh=fresh, evaluation=evaluation)
         short = _over_equal_steps(pairs, objective)
         missed = all(old is None and new is None for old, new in reached)
         return Trained("per_step", short, target_missed=missed) if short else None
@@ -318,9 +325,30 @@ class Trained:
         return Trained("same_steps", tuple((old.planned(steps), new.planned(more)) for old, new in self.timed))
 
     def ratio(self, process_sd: float | None) -> Estimate:
-        """Of whole trainings; with one pair the interval is the guess of their scatter alone."""
+        """Of whole trainings; with one pair the interval is the guess of their scatter alone.
+
+        Where the sides took other steps, these were a matter of chance as well, which further runs from the same seed
+        do not lessen.
+        """
         logs = [log(old.seconds / new.seconds) for old, new in self.timed]
+        if self.kind != "to_target" or all(old.steps == new.steps for old, new in self.timed):
+            return ratio_of_pairs(logs, process_sd, time_sliced=self.time_sliced)
+        value, speed, steps = exp(fmean(logs)), self.step_ratio(process_sd), self.steps_ratio(process_sd)
+        low = hypot(log(speed.value / speed.low), log(steps.value / steps.low))
+        high = hypot(log(speed.high / speed.value), log(steps.high / steps.value))
+        return Estimate(value=value, low=value * exp(-low), high=value * exp(high), n=len(logs))
+
+    def step_ratio(self, process_sd: float | None) -> Estimate:
+        """Of the seconds of a step."""
+        logs = [log(old.seconds / old.steps * new.steps / new.seconds) for old, new in self.timed]
         return ratio_of_pairs(logs, process_sd, time_sliced=self.time_sliced)
+
+    def steps_ratio(self, process_sd: float | None) -> Estimate:
+        """Of the steps that each side took."""
+        logs = [log(old.steps / new.steps) for old, new in self.timed]
+        if self.kind != "to_target":
+            return ratio_of_pairs(logs, process_sd, time_sliced=self.time_sliced)
+        return ratio_of_pairs([each for each, fresh in zip(logs, self.fresh, strict=True) if fresh], self.evaluation)
 
     def blocks(self, comparison: Comparison) -> Estimate | None:
         """The same ratio with the seconds of a step from interleaved blocks, all else as it was trained."""
@@ -351,8 +379,6 @@ class Trained:
         steps = [_mean([parts[side].steps for parts in self.timed]) for side in (0, 1)]
         if self.kind == "per_step":
             seconds, steps = [took / count for took, count in zip(seconds, steps, strict=True)], [1.0, 1.0]
-        per_step = [log(old.seconds / old.steps * new.steps / new.seconds) for old, new in self.timed]
-        counts = [log(old.steps / new.steps) for old, new in self.timed]
         whole = all(pair.whole for pair in pairs)  # of which the steps' seconds are not known apart from the rest
         ratio, blocks = self.ratio(process_sd), None if whole else self.blocks(comparison)
         return Headline(
@@ -361,8 +387,8 @@ class Trained:
             low=ratio.low if n > 1 else None,
             high=ratio.high if n > 1 else None,
             n=n,
-            step_ratio=_point_or(ratio_of_pairs(per_step, process_sd, time_sliced=self.time_sliced)),
-            steps_ratio=None if equal else _point_or(ratio_of_pairs(counts, process_sd, time_sliced=self.time_sliced)),
+            step_ratio=_point_or(self.step_ratio(process_sd)),
+            steps_ratio=None if equal else _point_or(self.steps_ratio(process_sd)),
             baseline_seconds=seconds[0],
             best_seconds=seconds[1],
             source=source,
