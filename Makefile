@@ -47,7 +47,7 @@ browser: | $(BIN)/python ## Chromium for the tests of the report (Debian, as roo
 	  echo "no chromium: the browser tests of the report will be skipped" >&2
 
 demo: install ## optimize examples/train_photos.py as it is; its patch and the report at the end (BUDGET=5m)
-	$(BIN)/autoopt optimize examples/train_photos.py --budget $(BUDGET) --out "$(OUT)" -- --epochs 25
+	$(BIN)/autoopt optimize examples/train_photos.py --budget $(BUDGET) --out "$(OUT)" -- --epochs 12
 	@cat "$(OUT)/patch.diff"
 	@echo "report: $(abspath $(OUT))/report.html"
 

@@ -39,7 +39,7 @@ DEMO = Case(
     place="examples",
     script="train_photos.py",
     expert=None,
-    words=("--epochs", "25"),
+    words=("--epochs", "12"),
 )
 
 
