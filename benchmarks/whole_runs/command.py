@@ -15,7 +15,7 @@ from autoopt.errors import UsageError
 from autoopt.options.duration import parse_duration
 from benchmarks.documents import environment, load, save
 from benchmarks.whole_runs.cases import Case, CaseError, Suite, hashes
-from benchmarks.whole_runs.data import prepared
+from benchmarks.whole_runs.data import cache, prepared
 from benchmarks.whole_runs.figures import PATCHED, UNTOUCHED, logarithms, summary
 from benchmarks.whole_runs.judge import Run, Side, fixed_sides, rounds
 from benchmarks.whole_runs.tools import PUT_ON, TOOLS, revision, searched, side_of
@@ -73,7 +73,7 @@ def search(suite: Suite, name: str, tool: str, budget: str, again: bool) -> dict
     number = only_once(known["searches"], again, case=name, tool=tool, revision=revision())
     row = {"case": name, "tool": tool, "revision": revision(), "again": number > 0, "environment": environment()}
     watched = first_searches(known, case).get(AUTOOPT)
-    run = Path(watched["folder"]) / "run" if watched else None
+    run = cache() / watched["folder"] / "run" if watched else None
     seed, data = secrets.randbelow(2**31), data_of(suite, case)
     row |= searched(tool, case, data, parse_duration(budget), seed, number, run)
     save(suite.results, {**known, "searches": [*known["searches"], row]})

@@ -149,7 +149,9 @@ def searched(tool: str, case: Case, data: Path, budget: float, seed: int, number
         record["refused"] = put_on(record["patch"], work.patched / case.below)
     elif record["status"] == "result" and not record["variables"]:
         record["status"] = "nothing"
-    return record | {"seconds": time.monotonic() - began, "folder": str(folder), "budget": f"{budget:.0f}s"}
+    said = str(record.get("said", "")).replace(f"{cache()}/", "")  # results do not name a machine's folders
+    place = folder.relative_to(cache()).as_posix()
+    return record | {"said": said, "seconds": time.monotonic() - began, "folder": place, "budget": f"{budget:.0f}s"}
 
 
 def by_autoopt(work: Work) -> Record:
@@ -399,7 +401,7 @@ def side_of(case: Case, record: Mapping[str, Any]) -> Side:
     Raises:
         CaseError: the tree is gone from the cache.
     """
-    tree = Path(record["folder"]) / "patched"
+    tree = cache() / record["folder"] / "patched"
     if not tree.exists():
         raise CaseError(f"{tree} is gone; the patch is in the results document, and `search --again` makes the tree")
     return Side(tree, case.script if case.below else "train.py", variables=record.get("variables") or {})
