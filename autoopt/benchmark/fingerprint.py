@@ -67,23 +67,24 @@ class SampleDigest:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._held: dict[str, tuple[Any, list[int]]] = {}
-        self._once = dict[str, None]()
+        self._held: dict[str, tuple[Any, int]] = {}
+        self._once = set[str]()
 
     def update(self, batch: Any, name: str = "") -> None:
         """Adds a batch; ``name`` keeps batches apart that are given for other reasons."""
         count = samples_of(batch)
         for path, leaf in leaves(batch):
-            rows = _rows_of(leaf, count)
+            place = name + (path.rpartition("[")[0] if isinstance(leaf, str) else path)
+            hashed, held = self._held.get(place) or (hashlib.blake2b(digest_size=8), 0)
+            if held >= self._most:
+                continue
+            rows = _rows_of(leaf, count, self._most - held)
             if rows is None:
                 content = _bytes_of(leaf) or b""
-                self._once[hashlib.blake2b(f"{name}{path}".encode() + content, digest_size=8).hexdigest()] = None
+                self._once.add(hashlib.blake2b(place.encode() + content, digest_size=8).hexdigest())
                 continue
-            place = name + (path.rpartition("[")[0] if isinstance(leaf, str) else path)
-            hashed, held = self._held.setdefault(place, (hashlib.blake2b(digest_size=8), []))
-            for row in rows[: self._most - len(held)]:
-                held.append(len(row))
-                hashed.update(row)
+            hashed.update(b"".join(rows))
+            self._held[place] = hashed, held + len(rows)
 
     def hexdigest(self) -> str:
         whole = hashlib.blake2b(digest_size=8)
@@ -93,8 +94,8 @@ class SampleDigest:
         return whole.hexdigest()
 
 
-def _rows_of(leaf: Any, count: int | None) -> list[bytes] | None:
-    """What is hashed of each sample's row in a leaf; None where it has no row for each."""
+def _rows_of(leaf: Any, count: int | None, most: int) -> list[bytes] | None:
+    """What is hashed of each of the first samples' rows in a leaf; None where it has no row for each."""
     if isinstance(leaf, str):
         return [leaf.encode(errors="surrogatepass")]
     if not isinstance(leaf, torch.Tensor):
@@ -104,14 +105,18 @@ def _rows_of(leaf: Any, count: int | None) -> list[bytes] | None:
         leaf = torch.from_numpy(np.ascontiguousarray(array))
     if not count or not _dense(leaf) or not leaf.dim() or len(leaf) != count or leaf.is_meta:
         return None
-    rows = leaf.detach().resolve_conj().resolve_neg().reshape(count, -1)
-    rows = rows[:, :: -(-rows.shape[1] // _LONGEST_ROW)] if rows.shape[1] else rows
-    rows = rows.contiguous().cpu()
+    rows = _flat_rows(leaf[:most], _LONGEST_ROW)
     ended = leaf.dim() == 2 and not leaf.is_floating_point() and not leaf.is_complex() and leaf.shape[1] > 1
     ends = 1 + torch.where(rows != rows[:, -1:], torch.arange(rows.shape[1]) + 1, 0).amax(1) if ended else None
-    content = rows.view(torch.uint8).numpy() if rows.numel() else np.zeros((count, 0), np.uint8)
+    content = rows.view(torch.uint8).numpy() if rows.numel() else np.zeros((len(rows), 0), np.uint8)
     size = rows.element_size()
     return [row.tobytes() if ends is None else row[: int(ends[n]) * size].tobytes() for n, row in enumerate(content)]
+
+
+def _flat_rows(tensor: torch.Tensor, most: int) -> torch.Tensor:
+    """The rows of a tensor on the host, of a longer one evenly spaced elements, fewer than twice so many."""
+    rows = tensor.detach().resolve_conj().resolve_neg().reshape(len(tensor), -1)
+    return rows[:, :: max(rows.shape[1] // most, 1)].contiguous().cpu()
 
 
 def unhashed(batch: Any) -> str:
@@ -237,8 +242,7 @@ def sample_keys(batch: Any) -> list[int]:
     found = [tensor for _, tensor in tensors(batch) if _dense(tensor) and tensor.dim() and tensor.numel()]
     largest = max(found, key=lambda tensor: tensor.numel(), default=None)
     if largest is not None and largest.shape[0] == count:
-        rows = largest.detach().resolve_conj().resolve_neg().reshape(largest.shape[0], -1)
-        rows = rows[:, :: max(rows.shape[1] // _PER_SAMPLE, 1)].contiguous().cpu()
+        rows = _flat_rows(largest, _PER_SAMPLE)
         return [hash(row.tobytes()) for row in rows.view(torch.uint8).numpy()]
     if isinstance(batch, (list, tuple)) and all(isinstance(item, str) for item in batch):
         return [hash(item) for item in batch]

@@ -31,34 +31,49 @@ def ablate(context: RunContext, state: SearchState, deadline: float) -> tuple[li
         The ablation of the plan that is left, leave-one-out alone, and a sentence for each change that was dropped or
         stays as a part of what was confirmed together.
     """
-    dropped: list[str] = []
-    whole = by_whole_runs(context, state)
+    whole, dropped = by_whole_runs(context, state), list[str]()
+    if whole and len(state.found) > 1:
+        return _ablate_by_whole_runs(context, state, deadline)
     while state.found:
-        if len(state.found) > 1 and not whole:
+        if len(state.found) > 1:
             stepping = [c for c in state.incumbent.changes if not context.between_steps(c.strategy)]
             less = [state.without(change.strategy) for change in stepping]
             _each(context, state, [(base, state.incumbent) for base in less], "candidate", deadline)
-        measure = _without_by_whole_runs if whole and len(state.found) > 1 else _without
-        rows = [measure(context, state, change, deadline) for change in state.incumbent.changes]
-        loser = _slower(context, state, rows) if whole else _loser(context, state, rows)
+        rows = [_without(context, state, change, deadline) for change in state.incumbent.changes]
+        loser = _loser(context, state, rows)
         if loser is None:
             rows = [row for row in rows if Change(strategy=row.strategy, setting=row.setting) in state.found]
             return [_from_larger_plan(state, row) for row in rows], [*dropped, *_unconfirmed(state, rows, whole)]
-        estimate = loser.without
-        assert estimate is not None
-        dropped.append(
-            f"{loser.strategy} was dropped in the ablation: with it the plan is {estimate.value:.3f}x "
-            f"[{estimate.low:.3f}, {estimate.high:.3f}] as fast as without"
-        )
-        state.incumbent = state.without(loser.strategy)
-        if whole:  # what is left is confirmed as the whole was: by whole runs, those of the verification
-            number, side = int(state.base), Side(plan=state.incumbent)
-            state.comparisons[number] = state.comparisons[number].model_copy(update={"candidate": side})
-            left = [row for row in rows if row is not loser]
-            rows = [row.model_copy(update={"beside": (loser.strategy,)}) if row.without else row for row in left]
-            return rows, [*dropped, *_unconfirmed(state, rows, whole)]
+        dropped.append(_dropped(state, loser))
         deadline = min(deadline, context.allocation.budget - seconds_due(context, state))
     return [], dropped
+
+
+def _dropped(state: SearchState, loser: Ablation) -> str:
+    """Takes a change out of the incumbent; a sentence on it."""
+    estimate = loser.without
+    assert estimate is not None
+    state.incumbent = state.without(loser.strategy)
+    return (
+        f"{loser.strategy} was dropped in the ablation: with it the plan is {estimate.value:.3f}x "
+        f"[{estimate.low:.3f}, {estimate.high:.3f}] as fast as without"
+    )
+
+
+def _ablate_by_whole_runs(context: RunContext, state: SearchState, deadline: float) -> tuple[list[Ablation], list[str]]:
+    """The same of a plan that whole runs have confirmed, once; see :func:`ablate`."""
+    rows = [_without_by_whole_runs(context, state, change, deadline) for change in state.incumbent.changes]
+    loser = _slower(context, state, rows)
+    if loser is None:
+        rows = [row for row in rows if Change(strategy=row.strategy, setting=row.setting) in state.found]
+        return [_from_larger_plan(state, row) for row in rows], _unconfirmed(state, rows, whole=True)
+    dropped = _dropped(state, loser)
+    # what is left is confirmed as the whole was: by whole runs, those of the verification
+    number, side = int(state.base), Side(plan=state.incumbent)
+    state.comparisons[number] = state.comparisons[number].model_copy(update={"candidate": side})
+    left = [row for row in rows if row is not loser]
+    rows = [row.model_copy(update={"beside": (loser.strategy,)}) if row.without else row for row in left]
+    return rows, [dropped, *_unconfirmed(state, rows, whole=True)]
 
 
 def by_whole_runs(context: RunContext, state: SearchState) -> bool:
@@ -87,11 +102,7 @@ def _without_by_whole_runs(context: RunContext, state: SearchState, change: Chan
         )
     except TrialFailed:  # without it the rest does not run, or takes longer than there is time
         return row
-    ratio = ratio_of_pairs(
-        [log(pair.baseline.seconds / pair.best.seconds)],
-        state.noise.process_sd,
-        time_sliced=pair.time_sliced_same_steps,
-    )
+    ratio = ratio_of_pairs([pair.log_ratio], state.noise.process_sd, time_sliced=pair.time_sliced_same_steps)
     return row.model_copy(update={"without": ratio})
 
 
@@ -125,17 +136,22 @@ def alone(context: RunContext, state: SearchState, rows: list[Ablation], deadlin
 
     All intervals of the ablation hold together.
     """
+    # of what whole runs have confirmed, blocks of steps would show little
+    done = rows if by_whole_runs(context, state) else _each_alone(context, state, rows, deadline)
+    done = held_together(done)
+    for row in done:
+        context.announce(AblationMeasured(at=context.now(), ablation=row))
+    return done
+
+
+def _each_alone(context: RunContext, state: SearchState, rows: list[Ablation], deadline: float) -> list[Ablation]:
+    """The same rows with each change tried alone, by blocks of steps."""
     done = []
     plans = {row.strategy: _only(context, state, row) for row in rows}
-    whole = by_whole_runs(context, state)  # of which blocks of steps would show little
-    stepping = [] if whole else [name for name in plans if not context.between_steps(name)]
-    others = [plans[name] for name in stepping if plans[name] != state.incumbent]
+    others = [p for name, p in plans.items() if p != state.incumbent and not context.between_steps(name)]
     _each(context, state, [(state.baseline, plan) for plan in others], "incumbent", deadline)
     for row in rows:
         plan = plans[row.strategy]
-        if whole:
-            done.append(row)
-            continue
         if context.between_steps(row.strategy):
             done.append(row.model_copy(update={"alone": row.without}))
             continue
@@ -144,9 +160,6 @@ def alone(context: RunContext, state: SearchState, rows: list[Ablation], deadlin
             row = row.model_copy(update={"without": _again(state, row.strategy) or row.without})
         ratio = row.without if only else _ratio(context, state, state.baseline, plan, deadline, "ablation: alone")
         done.append(row.model_copy(update={"alone": ratio}))
-    done = held_together(done)
-    for row in done:
-        context.announce(AblationMeasured(at=context.now(), ablation=row))
     return done
 
 

@@ -166,7 +166,7 @@ class WholeRunConfirmation:
         )
 
     def _ratio(self) -> Estimate:
-        return self._of([log(pair.baseline.seconds / pair.best.seconds) for pair in self._found])
+        return self._of([pair.log_ratio for pair in self._found])
 
     def _of(self, logs: list[float]) -> Estimate:
         """The ratio, by the scatter of whole runs that take turns, or of ones that run one after the other."""

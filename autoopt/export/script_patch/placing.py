@@ -28,7 +28,7 @@ from autoopt.export.script_patch.naming import (
 )
 from autoopt.export.script_patch.options import ConfiguredLine, ScriptOptions, UserFiles
 from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot, entry_of, from_imports, last_import
-from autoopt.export.script_patch.values import UNSEEN, Made, made_at, read_alone
+from autoopt.export.script_patch.values import UNSEEN, Made, keys_of, made_at, read_alone
 from autoopt.export.text import literal
 from autoopt.records import JsonDict, Place, Site, SiteKind, Sites
 from autoopt.strategy import Edit, Recipe
@@ -211,12 +211,16 @@ class Placing:
         every = edit.at in ("loader", "optimizer") and "lr" not in edit.arguments
         for site in self.sites_of(kind) if every else (self.site(kind),):
             source = self.edits(site.file).source
-            others = self.sites.of("loader_training") if edit.at == "evaluation" else ()
-            if any(same_call(site, other) for other in others):
-                raise NoHonestEditError(f"{site.file}:{site.line} makes the loaders of training and validation")
+            if edit.at == "evaluation":
+                self._makes_no(site, "loader_training")
             if edit.at == "trainer" and not source.names(site, site.call):
                 raise made_otherwise(source, site, edit.arguments, self.sites.command)
             self._arguments(edit, site, positions)
+
+    def _makes_no(self, site: Site, other: SiteKind) -> None:
+        """Refuses a line of a loader that makes one of the other kind as well."""
+        if any(same_call(site, each) for each in self.sites.of(other)):
+            raise NoHonestEditError(f"{site.file}:{site.line} makes the loaders of training and validation")
 
     def _arguments(self, edit: Edit, site: Site, positions: tuple[str, ...]) -> None:
         edits = self.edits(site.file)
@@ -234,7 +238,7 @@ class Placing:
             # arguments that torch refuses next to no workers, each as it is where nothing sets it
             unset = {"prefetch_factor": None, "persistent_workers": False, "timeout": 0}
             unset = {name: value for name, value in unset.items() if site.options.get(name, not value) != value}
-        passed = set[str]() if rest is None else _keys_of(edits.source, rest.value)
+        passed = set[str]() if rest is None else keys_of(edits.source, rest.value)
         if passed is not None:
             unset = {name: value for name, value in unset.items() if name in (*named, *passed)}
         arguments = {**unset, **edit.arguments}
@@ -335,8 +339,7 @@ class Placing:
         site = self.site("loader_training")
         source = self.edits(site.file).source
         if edit.at == "training_dataset":
-            if any(same_call(site, other) for other in self.sites.of("loader_validation")):
-                raise NoHonestEditError(f"{site.file}:{site.line} makes the loaders of training and validation")
+            self._makes_no(site, "loader_validation")
             call = self._call(source, site)
             self._wrap(replace(edit, at="dataset"), source, call, "dataset", DATALOADER_POSITIONS, "")
             return
@@ -437,10 +440,7 @@ class Placing:
         for site in self.sites_of("model"):
             source, spot, name, below = self._name_of(site)
             torch_name = self._imported(source, edit.imports).get("torch", "torch")
-            lines = [line.replace("{model}", name).replace("{torch}", torch_name) for line in edit.lines]
-            for part in edit.parts:
-                self.import_part(source, part)
-            self.edits(source.name).insert(spot, lines, below=below)
+            self._lines(edit, source, spot, {"model": name, "torch": torch_name}, below=below)
 
     def _loader_made(self, edit: Edit) -> None:
         """Lines below the statement that gives the training's loader its name."""
@@ -449,12 +449,17 @@ class Placing:
         named = named_there(source, site)
         if named is None:
             raise NoHonestEditError(f"{site.file}:{site.line} makes the loader without giving it a name")
-        if any(same_call(site, other) for other in self.sites.of("loader_validation")):
-            raise NoHonestEditError(f"{site.file}:{site.line} makes the loaders of training and validation")
+        self._makes_no(site, "loader_validation")
+        self._lines(edit, source, named[0], {"loader": named[1]})
+
+    def _lines(self, edit: Edit, source: Source, spot: Spot, names: dict[str, str], *, below: bool = True) -> None:
+        """The lines of an edit at a statement, with what stands for the names there."""
         for part in edit.parts:
             self.import_part(source, part)
-        spot, name = named
-        self.edits(source.name).insert(spot, [line.replace("{loader}", name) for line in edit.lines], below=True)
+        lines = edit.lines
+        for name, text in names.items():
+            lines = tuple(line.replace(f"{{{name}}}", text) for line in lines)
+        self.edits(source.name).insert(spot, lines, below=below)
 
     def _name_of(self, site: Site) -> tuple[Source, Spot, str, bool]:
         """The statement at which a model has its name, that name, and whether it has it below the statement only.
@@ -485,9 +490,8 @@ class Placing:
         """Lines below the optimizer's step."""
         site = self.site("step")
         source = self.edits(site.file).source
-        torch_name = self._imported(source, ("torch",))["torch"]
-        lines = [line.replace("{torch}", torch_name) for line in edit.lines]
-        self.edits(site.file).insert(source.spot(source.call(site, "step")), lines, below=True)
+        names = self._imported(source, ("torch",))
+        self._lines(edit, source, source.spot(source.call(site, "step")), names)
 
     def _start(self, edit: Edit) -> None:
         step = self.sites.of("step") or self.sites.of("optimizer", "model")
@@ -580,23 +584,6 @@ def _reported_whole(others: dict[str, str]) -> Iterator[None]:
             raise
         listed = ", ".join(f"{name}={text}" for name, text in others.items())
         raise NoHonestEditError(f"{reason}; next to it {listed}", by_hand=True) from None
-
-
-def _keys_of(source: Source, mapping: cst.BaseExpression) -> set[str] | None:
-    """The keys of a mapping that is one literal, and that nothing else reads or changes; None where that is not so."""
-    if isinstance(mapping, cst.Name):
-        scope = source.scope(mapping)
-        made = source.assignments(mapping.value, scope)
-        uses = [node for node in source.all_of(cst.Name, scope) if node.value == mapping.value]
-        passed_on = [use for use in uses if isinstance(source.parent(use), cst.Arg)]
-        if len(made) != 1 or len(passed_on) != len(uses) - 1 or made[0].value is None:
-            return None
-        mapping = made[0].value
-    if not isinstance(mapping, cst.Dict):
-        return None
-    keys = [each.key for each in mapping.elements if isinstance(each, cst.DictElement)]
-    texts = {str(key.evaluated_value) for key in keys if isinstance(key, cst.SimpleString)}
-    return texts if len(texts) == len(mapping.elements) else None
 
 
 def _is_so(site: Site, name: str, value: object) -> bool:

@@ -409,3 +409,20 @@ def _value(option: Option, default: cst.BaseExpression, asked: str) -> object:
                 except ValueError:
                     return value
     return value
+
+
+def keys_of(source: Source, mapping: cst.BaseExpression) -> set[str] | None:
+    """The keys of a mapping that is one literal, and that nothing else reads or changes; None where that is not so."""
+    if isinstance(mapping, cst.Name):
+        scope = source.scope(mapping)
+        made = source.assignments(mapping.value, scope)
+        uses = [node for node in source.all_of(cst.Name, scope) if node.value == mapping.value]
+        passed_on = [use for use in uses if isinstance(source.parent(use), cst.Arg)]
+        if len(made) != 1 or len(passed_on) != len(uses) - 1 or made[0].value is None:
+            return None
+        mapping = made[0].value
+    if not isinstance(mapping, cst.Dict):
+        return None
+    keys = [each.key for each in mapping.elements if isinstance(each, cst.DictElement)]
+    texts = {str(key.evaluated_value) for key in keys if isinstance(key, cst.SimpleString)}
+    return texts if len(texts) == len(mapping.elements) else None

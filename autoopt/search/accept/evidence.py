@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import log
 from typing import Any
 
 from autoopt.records import Environment, Estimate, Quality, Record, RunParts, Verdict
@@ -35,6 +36,11 @@ class TrainedPair(Record):
     interleaved: bool = True
     whole: bool = False
     time_sliced: bool = False
+
+    @property
+    def log_ratio(self) -> float:
+        """Of the seconds of both."""
+        return log(self.baseline.seconds / self.best.seconds)
 
     @property
     def curves(self) -> tuple[float | None, ...]:

@@ -141,6 +141,11 @@ class Grouped:
     size: int
     pool: int
 
+    @classmethod
+    def of(cls, sampler: Any, dataset: Any, size: int, pool: int) -> Grouped:
+        """The order of a dataset's samples, each of which is read once, to learn its length."""
+        return cls(sampler, tuple(size_of(dataset[index]) for index in range(len(dataset))), size, pool)
+
     @property
     def generator(self) -> Any:
         return getattr(self.sampler, "generator", None)
@@ -166,9 +171,8 @@ class Grouped:
 
 def group_by_length(loader: Any, pool: int = 50) -> None:
     """Puts samples of about the same length into a batch; each is read once before, to learn its length."""
-    dataset, batches = loader.dataset, loader.batch_sampler
-    lengths = tuple(size_of(dataset[index]) for index in range(len(dataset)))
-    batches.sampler = Grouped(batches.sampler, lengths, batches.batch_size, pool)
+    batches = loader.batch_sampler
+    batches.sampler = Grouped.of(batches.sampler, loader.dataset, batches.batch_size, pool)
 
 
 def padded(lengths: list[int], size: int) -> int:

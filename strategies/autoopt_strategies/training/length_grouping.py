@@ -37,8 +37,7 @@ class GroupByLength:
     pool: int = 50
 
     def __call__(self, sampler: Any, dataset: Any, batch_size: int) -> Any:
-        lengths = tuple(size_of(dataset[index]) for index in range(len(dataset)))
-        return Grouped(sampler, lengths, batch_size, self.pool)
+        return Grouped.of(sampler, dataset, batch_size, self.pool)
 
 
 class LengthGrouping(Strategy):
