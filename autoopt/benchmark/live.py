@@ -14,7 +14,7 @@ from autoopt.benchmark.clock import DeferredCost, Lap, StageClock
 from autoopt.benchmark.device import Device
 from autoopt.benchmark.distributed.group import Each, Enough, Group
 from autoopt.benchmark.loader import Lengths
-from autoopt.benchmark.losses import LossRecorder
+from autoopt.benchmark.losses import LossHead, LossRecorder
 from autoopt.records.evaluating import HeldEvaluations
 from autoopt.records.facts import WorkloadFacts
 from autoopt.setup import Setup
@@ -96,6 +96,7 @@ class LiveTraining(Protocol):
         switches: parts of a setup that it can take on while it runs (``autoopt.benchmark.switching``).
         replicated: the processes send each other gradients in each step.
         takes_probabilities: its loss is ``binary_cross_entropy`` of probabilities.
+        loss_head: the layer that makes the logits of its loss; None where it is not known or there is none.
     """
 
     takes_batches: bool
@@ -141,6 +142,8 @@ class LiveTraining(Protocol):
     def replicated(self) -> bool: ...
     @property
     def takes_probabilities(self) -> bool: ...
+    @property
+    def loss_head(self) -> LossHead | None: ...
 
     # training on
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,6 +21,15 @@ _OUTPUT_NAMES = {
     *("input", "inputs", "output", "outputs", "out", "logit", "logits", "scores"),
     *("pred", "preds", "prediction", "predictions", "y_pred", "y_hat", "yhat"),
 }
+_PRODUCTS = ("AddmmBackward", "MmBackward", "LinearBackward")
+_LAYOUT = {
+    f"{name}Backward"
+    for name in (
+        *("NllLoss", "NllLoss2D", "LogSoftmax", "View", "UnsafeView", "Reshape", "ReshapeAlias", "Clone", "ToCopy"),
+        *("Transpose", "Permute", "Slice", "Select", "Squeeze", "Unsqueeze"),
+    )
+}
+"""Between a head and its loss: what leaves each row of logits whole, and the loss itself."""
 Recorded = torch.Tensor | float
 
 
@@ -52,21 +62,57 @@ def _annotated(parameter: inspect.Parameter, name: str) -> bool:
     return text.rpartition(".")[2] == name
 
 
+def _history(loss: torch.Tensor) -> Iterator[Any]:
+    """The nodes of a loss's graph, each once, those of the loss first."""
+    waiting, seen = [loss.grad_fn], set()
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            yield node
+            waiting += [before for before, _ in node.next_functions]
+
+
 def takes_probabilities(loss: torch.Tensor) -> bool:
     """Whether a loss was made by ``binary_cross_entropy`` of probabilities, as its history reports.
 
     A low precision rounds a probability near 1 to 1 itself, from where no gradient leads back.
     """
-    waiting, seen = [loss.grad_fn], set()
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        if node.name().startswith("BinaryCrossEntropyBackward"):
-            return True
-        seen.add(node)
-        waiting += [before for before, _ in node.next_functions]
-    return False
+    return any(node.name().startswith("BinaryCrossEntropyBackward") for node in _history(loss))
+
+
+@dataclass(frozen=True)
+class LossHead:
+    """A product whose outputs are the logits of a loss's one ``cross_entropy``, as its history reports.
+
+    ``weight``: the parameter, a row for each class. ``rows``: of logits, ``labelled`` of them with a label that counts.
+    """
+
+    weight: torch.Tensor
+    rows: int
+    labelled: int
+
+
+def loss_head(loss: torch.Tensor) -> LossHead | None:
+    """The head of a loss before its backward pass; None where logits go another way, or classes are weighted."""
+    losses = [node for node in _history(loss) if node.name().startswith("NllLoss")]
+    if len(losses) != 1 or losses[0]._saved_weight is not None:
+        return None
+    labels = losses[0]._saved_target
+    node, classes = losses[0], 0
+    while node is not None and node.name().rstrip("0123456789") in _LAYOUT:
+        if node.name().startswith("LogSoftmax"):
+            classes = node._saved_result.shape[node._saved_dim if node._saved_dim < 2**63 else node._saved_dim - 2**64]
+        node = node.next_functions[0][0]
+    for factor, _ in node.next_functions if node is not None and node.name().startswith(_PRODUCTS) else ():
+        while factor is not None and factor.name().startswith(("TBackward", "ToCopyBackward")):
+            factor = factor.next_functions[0][0]
+        weight = getattr(factor, "variable", None)
+        if weight is not None and weight.ndim == 2 and weight.shape[0] == classes:
+            ignored = losses[0]._saved_ignore_index
+            kept = labels != (ignored if ignored < 2**63 else ignored - 2**64)  # read back as an unsigned number
+            return LossHead(weight, labels.numel(), int(kept.sum()))
+    return None
 
 
 class Criterion:

@@ -27,7 +27,7 @@ from autoopt.benchmark.facts import workload_facts
 from autoopt.benchmark.flags import apply_flags
 from autoopt.benchmark.live import Printed, Stretch, Values, Wrap
 from autoopt.benchmark.loader import lengths, training_loader, validation_loader
-from autoopt.benchmark.losses import LossRecorder, takes_probabilities, transformed_loss
+from autoopt.benchmark.losses import LossHead, LossRecorder, loss_head, takes_probabilities, transformed_loss
 from autoopt.benchmark.optimizer import make_optimizer, users_factory
 from autoopt.benchmark.probe import BatchRecorder
 from autoopt.benchmark.schedule import Schedule
@@ -426,9 +426,16 @@ class Training:
 
     @property
     def takes_probabilities(self) -> bool:
-        """One batch is taken from the loader to find it out."""
+        return takes_probabilities(self._one_loss())
+
+    @property
+    def loss_head(self) -> LossHead | None:
+        return loss_head(self._one_loss())
+
+    def _one_loss(self) -> torch.Tensor:
+        """The loss of a batch that is taken from the loader."""
         with self.autocast or nullcontext():
-            return takes_probabilities(self.loss(self.model, self.next()[0]))
+            return self.loss(self.model, self.next()[0])
 
     def unused_parameters(self) -> list[str]:
         """Names of trainable parameters that forward and backward of the next batch leave without a gradient."""

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from autoopt.benchmark.clock import Lap
 from autoopt.benchmark.contents import samples_of
 from autoopt.benchmark.fingerprint import digests, same_draws
-from autoopt.benchmark.losses import takes_probabilities
+from autoopt.benchmark.losses import LossHead, loss_head, takes_probabilities
 from autoopt.benchmark.seeding import mix, seed_everything
 from autoopt.benchmark.steady import epoch_start, excess
 from autoopt.records import RunParts, Sites
@@ -60,7 +60,7 @@ class Recording(Watcher):
     losses are.
 
     Attributes:
-        takes_probabilities: a loss is made of probabilities (``benchmark.losses``).
+        takes_probabilities, loss_head: of its losses (``benchmark.losses``), the head of the latest.
 
     Args:
         pieces: backward passes that the script makes of each batch of a loader.
@@ -71,6 +71,7 @@ class Recording(Watcher):
         self.batches: list[MicroBatch] = []
         self.host_digests: tuple[str, str, str] | None = None
         self.takes_probabilities = False
+        self.loss_head: LossHead | None = None
         self._over = False
         self._next = True
         self._loads = False
@@ -94,6 +95,7 @@ class Recording(Watcher):
     def backward(self, loss: Any) -> None:
         if not self._over and isinstance(loss, torch.Tensor):
             self.takes_probabilities = self.takes_probabilities or takes_probabilities(loss)
+            self.loss_head = loss_head(loss)
         if not self._loads or self._pieces > 1:
             self._next = True
 

@@ -25,7 +25,7 @@ from autoopt.benchmark.distributed.step import own_statistics
 from autoopt.benchmark.facts import workload_facts
 from autoopt.benchmark.live import Printed, Values, Wrap
 from autoopt.benchmark.loader import Lengths
-from autoopt.benchmark.losses import LossRecorder
+from autoopt.benchmark.losses import LossHead, LossRecorder
 from autoopt.benchmark.optimizer import make_optimizer, users_factory
 from autoopt.benchmark.switching import SCRIPT_PARTS
 from autoopt.errors import UsageError, WorkloadError
@@ -351,6 +351,10 @@ class ScriptTraining:
     @property
     def takes_probabilities(self) -> bool:
         return self.script.recording.takes_probabilities
+
+    @property
+    def loss_head(self) -> LossHead | None:
+        return self.script.recording.loss_head
 
     def unused_parameters(self) -> list[str]:
         """None: a script that trains in several processes wraps its models itself, and says so there."""

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
+from autoopt.benchmark.losses import loss_head
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.registry import load_strategies
 from autoopt.setup import Setup
@@ -131,6 +132,41 @@ def test_loss_and_gradients_are_the_same(loss: Any, tied: bool, multiple: int, c
         torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("loss", IN_CHUNKS, ids=lambda loss: loss.__name__)
+def test_rows_without_a_label_get_no_logits(loss: Any, chunks: list[int]) -> None:
+    def masked(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
+        with pytest.MonkeyPatch.context() as patch:
+            plain = F.cross_entropy
+            patch.setattr(F, "cross_entropy", lambda logits, labels, **more: plain(logits, few(labels, more), **more))
+            return loss(model, ids)  # type: ignore[no-any-return]
+
+    def few(labels: torch.Tensor, more: Any) -> torch.Tensor:
+        return labels.masked_fill(labels > WORDS // 2, more.get("ignore_index", -100))
+
+    model = Speaker()
+    want, wanted = gradients(copy.deepcopy(model), masked)
+    got, found = gradients(DeferHead("head", 5, labelled=True)(copy.deepcopy(model)), masked)
+    assert 0 < sum(chunks) < 0.7 * batch().numel()
+    assert got == pytest.approx(want, rel=1e-5)
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-5)
+
+
+def test_the_history_of_a_loss_tells_its_head_and_its_labels() -> None:
+    model, ids = Speaker(tied=True), batch()
+    for loss in IN_CHUNKS:
+        head = loss_head(loss(model, ids))
+        assert head is not None
+        assert head.weight is model.head.weight
+    head = loss_head(F.cross_entropy(model(ids).flatten(0, 1), ids.flatten().masked_fill(ids.flatten() > 99, -100)))
+    assert (head.rows, head.labelled) == (44, int((ids <= 99).sum())) if head is not None else False
+    twice = loss_head(viewed(model, ids) + moved(model, ids))
+    assert twice is None, "logits of two losses are made once"
+    assert loss_head(weighted(model, ids)) is None
+    assert loss_head(some_words(model, ids)) is None
+    assert loss_head(torch.ones(())) is None
+
+
 def test_under_autocast_the_loss_is_float32_as_before(chunks: list[int]) -> None:
     model = Speaker()
     want, wanted = gradients(copy.deepcopy(model), shifted, torch.bfloat16)
@@ -171,8 +207,9 @@ def test_the_head_is_found_by_what_goes_into_the_loss(loss: Any) -> None:
 
 
 def test_a_head_that_is_used_otherwise_is_left_alone() -> None:
-    assert "all of them at once" in head_of_loss(live(weighted))["reason"]
+    assert "all of them at once" in head_of_loss(live(penalized))["reason"]
     assert "no linear layer" in head_of_loss(live(some_words))["reason"]
+    assert "no linear layer" in head_of_loss(live(weighted))["reason"]
 
 
 def test_a_loss_without_a_head_is_left_alone() -> None:
@@ -186,7 +223,8 @@ def test_it_is_tried_where_the_logits_are_large() -> None:
     strategy = REGISTRY["chunked_loss"]
     small = sample_case(inspected={"chunked_loss": strategy.inspect(live(shifted))})
     assert "the logits are small" in strategy.applies(small).reason
-    found = {"path": "head", "rows": 4096, "words": 50257, "ratios": {"256": 0.9, "1024": 0.7}}
+    seconds = {"whole": 0.01, "256": 0.009, "1024": 0.007}
+    found = {"path": "head", "rows": 4096, "words": 50257, "labelled": 4096, "seconds": seconds, "micro_batches": 1}
     case = sample_case(inspected={"chunked_loss": found})
     assert strategy.applies(case)
     first = next(iter(strategy.settings(case)))

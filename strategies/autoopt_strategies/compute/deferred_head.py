@@ -25,16 +25,18 @@ class DeferHead:
         path: of the head, an ``nn.Linear``.
         rows: of hidden states in a chunk.
         multiple: to which the vocabulary is padded inside; words that are not there have no share in the loss.
+        labelled: no logits are made of rows whose label is ignored; a CUDA device is waited for to count the others.
     """
 
     path: str
     rows: int
     multiple: int = 1
+    labelled: bool = False
 
     def __call__(self, model: nn.Module) -> nn.Module:
         head: Any = model.get_submodule(self.path)
         head.__class__ = DeferredLinear
-        head.rows, head.multiple = self.rows, self.multiple
+        head.rows, head.multiple, head.labelled = self.rows, self.multiple, self.labelled
         return model
 
 
@@ -43,6 +45,7 @@ class DeferredLinear(nn.Linear):
 
     rows: int
     multiple: int
+    labelled: bool
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if not self.training or not torch.is_grad_enabled() or torch.compiler.is_compiling():
@@ -209,6 +212,9 @@ def _cross_entropy(
     multiple = 1 if label_smoothing else head.multiple  # smoothing would give a share to words that are not there
     how = Chunks(head.rows, multiple, given._cast, full, ignore_index, float(label_smoothing))
     labels = target.reshape(-1)
+    if head.labelled:
+        counts = labels != ignore_index
+        hidden, labels = hidden[counts], labels[counts]
     total: torch.Tensor = ChunkedLoss.apply(hidden, head.weight, head.bias, labels, how)  # type: ignore[no-untyped-call]
     return total / (labels != ignore_index).sum() if reduction == "mean" else total
 
