@@ -524,8 +524,8 @@ class Placing:
         """Puts edited statements of a function in the place of its own, with expressions that others have edited."""
         file, name = edit.lines
         source, edits = self.edits(file).source, self.edits(file)
-        expressions = {node: new for node, new in edits.replaced.items() if isinstance(new, cst.BaseExpression)}
-        code = Edits(source, replaced=expressions).code()
+        inside = {node: new for node, new in edits.replaced.items() if isinstance(new, cst.BaseExpression)}
+        code = Edits(source, replaced={**inside}).code()
         module, _, edited = edit.parts[0].partition(":")
         try:
             found = getattr(import_module(module), edited)(code, name, **edit.arguments)
