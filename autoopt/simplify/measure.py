@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from autoopt.simplify.batches import ChildFailed, cached_batches, can_fork, doub
 from autoopt.simplify.contention import cache_effects_of, measure_contention, measure_overlap
 from autoopt.simplify.drilldown import measure_inputs, open_compute, open_evaluation
 from autoopt.simplify.microbenchmarks import by_threads, count_operators, operators
-from autoopt.simplify.stage_timings import InputTimings, StageTimings
+from autoopt.simplify.stage_timings import InputTimings, StageTimings, Timing
 
 _NEGLIGIBLE = 0.02
 """Of a step: samples that take less gain nothing from workers, however cores are shared."""
@@ -39,6 +40,9 @@ def measure_training(training: LiveTraining, seconds: float) -> StageTimings:
         batches = cached_batches(training, notes)
         with restored(training):
             values = _Compute(training, batches, inputs, seconds * 0.6, notes).measure()
+    own = training.evaluation_seconds[1:]  # the first one starts what stays, such as workers and samples that are kept
+    if own:
+        values["evaluate"] = Timing(seconds=fmean(own), low=min(own), high=max(own), n=len(own))
     loader = training.loader.loader
     return StageTimings(
         device=training.device.kind,

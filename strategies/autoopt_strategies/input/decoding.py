@@ -121,7 +121,8 @@ class Decoding(Strategy):
         if (case.plan.setting("prepared_samples") or {}).get("form") not in ("samples", "rows", "unaugmented"):
             return tried_gain(case, ratio, ("preparation",))
         prepared = case.inspected("prepared_samples")
-        sample = next((seen["sample_seconds"] for seen in prepared.values() if "sample_seconds" in (seen or {})), None)
+        seen = [prepared.get(form) or {} for form in ("unaugmented", "kept")]
+        sample = next((each["sample_seconds"] for each in seen if "sample_seconds" in each), None)
         if ratio is None or sample is None or case.pipeline is None or not case.planned_steps:
             return None
         once, run = sample * (case.workload.train_samples or 0), case.planned_steps * case.pipeline.step_seconds
