@@ -229,6 +229,14 @@ class Photographs(Dataset[Any]):
         return torch.from_numpy(small).permute(2, 0, 1), label
 
 
+def test_the_line_is_the_user_s_once_other_ways_were_tried() -> None:
+    dataset = Photographs()
+    before = decoders.calls(dataset)
+    assert "ratio" in decoders.reduced(dataset)
+    assert decoders.calls(dataset) == before
+    assert before[0]["file"].endswith("test_decoding.py")
+
+
 def test_the_size_that_images_are_shrunk_to_is_seen() -> None:
     found = decoders.reduced(Photographs(side=48))
     assert found["shorter"] == 48
