@@ -15,7 +15,7 @@ from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.comparing.answer import changed_sources, unbelieved
-from autoopt.comparing.learning import DRIFTED, IDENTICAL, SAME, Judge, Rounding, Trials
+from autoopt.comparing.learning import DRIFTED, IDENTICAL, SAME, Judge, Trials
 from autoopt.comparing.watched import Pairs
 from autoopt.errors import TrialFailed
 from autoopt.records import Estimate, JsonDict, Objective, Plan
@@ -143,8 +143,7 @@ def judged(tmp_path: Path, name: str, extra: str = "", both: str = "") -> Judge:
     )
     facts = fake_facts(Behaviour())
     trials = Trials(runners, plans, tmp_path, lambda: float(next(clock)), 100.0)  # type: ignore[arg-type]
-    rounding = Rounding(trials, facts, objective, epsilon=2.0**-23, seconds=1.0)
-    return Judge(trials, 80.0, facts.model_copy(update={"has_evaluate": True}), rounding=rounding)
+    return Judge(trials, 80.0, facts.model_copy(update={"has_evaluate": True}), objective=objective)
 
 
 def test_the_same_training_has_the_same_weights(tmp_path: Path) -> None:

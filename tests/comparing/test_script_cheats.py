@@ -163,7 +163,7 @@ def test_what_a_scripts_evaluation_reads_is_pinned(
     with side(".", SCRIPT) as today:
         runners = {"baseline": runner(today, launcher, tmp_path / "logs")}
         runners["baseline"].watched()
-        evaluating = Evaluating(trials_of(runners, tmp_path), seconds=60.0)
+        evaluating = Evaluating(trials_of(runners, tmp_path), fake_facts(Behaviour()), 60.0)
         evaluating.baseline(str(weights))
         assert evaluating.pinned is not None
         assert evaluating.metric == "val acc"
