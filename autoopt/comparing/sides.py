@@ -174,10 +174,9 @@ def _is_run(given: str) -> bool:
 def _of_run(given: str, today: Side) -> Side:
     """The end of a run put on today's files: its patch where it has one, else its plan."""
     result = read_result(Path(given))
-    if result.patch is not None and result.patch.diff and today.command is not None:
-        whole = all(change.how == "patched" for change in result.patch.changes)
-        if whole:
-            return replace(_patched(today, result.patch.diff), kind="run")
+    patch = result.patch if today.command is not None else None
+    if patch is not None and patch.diff and all(change.how == "patched" for change in patch.changes):
+        return replace(_patched(today, patch.diff), kind="run")
     return replace(today, kind="run", plan=result.best.plan)
 
 
