@@ -148,9 +148,9 @@ class Comparing:
 
     def _speed(self, noise: Noise) -> Comparison:
         self.say("comparing in pairs of processes")
-        deadline = self.trials.deadline
+        deadline, plans = self.trials.deadline, self.trials.plans
         found = compare(
-            self._start(), *self.trials.plans.values(), self._rule(deadline - self.clock()),
+            self._start(), plans["baseline"], plans["candidate"], self._rule(deadline - self.clock()),
             clock=self.clock, deadline=deadline, noise=noise, on_progress=lambda note, estimate: self.say(note),
         )  # fmt: skip
         if found.failure is not None and found.failure.side == "incumbent":

@@ -47,8 +47,10 @@ def profile_with(runner: TrialRunner, tool: str, folder: Path) -> Profiled:
     """
     check_tools([tool])
     folder.mkdir(parents=True, exist_ok=True)
-    task, given = f"autoopt.profilers.tasks:{_TASKS.get(tool, tool)}", {"folder": str(folder), "steps": _STEPS}
-    found = runner.ask(Plan(), task, timeout=_SECONDS, label=f"profile-{tool}", **given)
+    task = f"autoopt.profilers.tasks:{_TASKS.get(tool, tool)}"
+    found = runner.ask(
+        Plan(), task, timeout=_SECONDS, label=f"profile-{tool}", folder=str(folder), steps=_STEPS
+    )  # fmt: skip
     return Profiled(tool=tool, **found)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from autoopt.records import Estimate
-from autoopt.records.latency import Latency, Served
+from autoopt.records.latency import Acceptance, Latency, Served
 from autoopt_reports.charts.plane import BESIDE, Frame, GuideLine, Mark, Plane, frame, span
 from autoopt_reports.html import Figure, Table, tables_page
 from autoopt_reports.view import units
@@ -55,18 +55,19 @@ def summary(found: Latency) -> Iterator[str]:
     if found.exported:
         yield f"exported: {found.exported}"
     if found.acceptance is not None:
-        yield f"acceptance test without autoopt: {_passed(found)}; {found.acceptance.command}"
+        yield f"acceptance test without autoopt: {_passed(found.acceptance, '; ')}"
 
 
-def _passed(found: Latency) -> str:
-    assert found.acceptance is not None
-    return "passed" if found.acceptance.exit_code == 0 else f"failed (exit code {found.acceptance.exit_code})"
+def _passed(tested: Acceptance, between: str) -> str:
+    passed = "passed" if tested.exit_code == 0 else f"failed (exit code {tested.exit_code})"
+    return f"{passed}{between}{tested.command}"
 
 
 def facts(found: Latency) -> list[tuple[str, str]]:
     """Title and text of what is said of the whole."""
     size = ", ".join(f"{n} ({100 * share:g} %)" for n, share in found.batch.items())
     lengths = ", ".join(f"{n} ({100 * share:g} %)" for n, share in found.lengths.items())
+    at = found.environment
     reported = [
         ("Why", found.reason),
         ("Limit", f"P95 {milliseconds(found.limit_seconds)}" if found.limit_seconds else "none was given"),
@@ -77,16 +78,12 @@ def facts(found: Latency) -> list[tuple[str, str]]:
         ),
         ("Weights", found.weights),
         ("The model as it is against itself", ratio_text(found.control)),
+        ("Machine", at and f"{at.device_name or at.device}, torch {at.torch}, seed {found.seed}"),
+        ("Measured in", f"{units.duration(found.seconds)} of {units.duration(found.budget_seconds)}"),
+        ("Acceptance test, without autoopt", found.acceptance and _passed(found.acceptance, ": ")),
+        *(("Warning", warning) for warning in found.warnings),
     ]
-    machine = found.environment
-    if machine is not None:
-        reported.append(
-            ("Machine", f"{machine.device_name or machine.device}, torch {machine.torch}, seed {found.seed}")
-        )
-    reported.append(("Measured in", f"{units.duration(found.seconds)} of {units.duration(found.budget_seconds)}"))
-    if found.acceptance is not None:
-        reported.append(("Acceptance test, without autoopt", f"{_passed(found)}: {found.acceptance.command}"))
-    return reported + [("Warning", warning) for warning in found.warnings]
+    return [(title, text) for title, text in reported if text]
 
 
 Row = tuple[str, tuple[str, ...]]
