@@ -369,7 +369,7 @@ def compare_sides(
         found = comparing.run()
         tampered = [changed_sources(name, sources[name], sides[name].sources) for name in sides]
     evaluating, facts = comparing.judge.evaluating, comparing.facts
-    one, two = (evaluating.value(name) for name in sides)
+    one, two = (evaluating.values.get(name) for name in sides)
     document = Compared(
         autoopt_version=autoopt.__version__,
         created=created,
@@ -431,6 +431,6 @@ def _measured(comparing: Comparing, name: str, found: Comparison | None, sources
         samples_per_step=stats.samples_per_step if stats else None,
         step_seconds=times[name == "candidate"] if times else None,
         start_seconds=comparing.start_seconds(name),
-        metric=evaluating.value(name),
+        metric=evaluating.values.get(name),
         loss=evaluating.loss(name),
     )

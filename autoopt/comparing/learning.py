@@ -78,7 +78,8 @@ class Evaluating:
         wanted: somebody asks; else nothing is done.
 
     Attributes:
-        metrics: of each side, by name; None where its weights do not fit the baseline's model.
+        metric: its name.
+        values: the metric of each side's weights; None where they do not fit the baseline's model.
         losses: of each side, on the same batches.
         pinned: digest of what the evaluation reads; None without one, or where it does not read the same twice.
         tampered: why the evaluation is not what it was before the candidate ran; empty where it is.
@@ -90,28 +91,22 @@ class Evaluating:
         self._evaluates, self._wanted = facts.has_evaluate, wanted
         self._pattern: str | None = None
         self.metric = facts.metric
-        self.metrics: dict[str, JsonDict | None] = {}
+        self.values: dict[str, float | None] = {}
         self.losses: dict[str, list[float | None]] = {}
         self.pinned: str | None = None
         self.tampered = self.note = ""
 
-    def pin(self) -> None:
-        """A function's evaluation, before the candidate runs; twice, since not every one reads the same again."""
-        if self._script or not self._evaluates or not self._wanted:
-            return
-        digests: set[str | None] = set()
-        for _ in range(2):
-            with self._trials.begin("baseline", "pin") as process:
-                digests.add(process.call(f"{_TASKS}:pin", timeout=_TIMEOUT)["digest"])
-        self.pinned = digests.pop() if len(digests) == 1 else None
-
     def baseline(self, weights: str) -> None:
-        """A script's evaluation of its own weights, before the candidate runs."""
-        if not self._script or not self._wanted:
-            return
-        found = self._held(weights, "baseline")
-        self.metric = found.get("metric") or self.metric
-        self._pattern, self.pinned = found.get("pattern"), found.get("digest")
+        """The evaluation before the candidate runs: a script's of its own weights, of a function the data alone."""
+        if self._script and self._wanted:
+            found = self._held(weights, "baseline")
+            self._pattern, self.pinned = found.get("pattern"), found.get("digest")
+        elif self._evaluates and self._wanted:
+            digests: set[str | None] = set()
+            for _ in range(2):  # not every one reads the same again
+                with self._trials.begin("baseline", "pin") as process:
+                    digests.add(process.call(f"{_TASKS}:pin", timeout=_TIMEOUT)["digest"])
+            self.pinned = digests.pop() if len(digests) == 1 else None
 
     def candidate(self, judge: AnyTrial, baseline: str, candidate: str) -> None:
         """Both sides of a function, or a script's candidate, once all have trained.
@@ -130,8 +125,8 @@ class Evaluating:
         weights = [baseline, candidate]
         answer = judge.call(f"{_TASKS}:evaluate", timeout=_TIMEOUT, weights=weights, losses=not self._evaluates)
         for name, found in zip(("baseline", "candidate"), answer["found"], strict=True):
-            self.metrics[name] = found["metrics"] if found["fits"] else None
-            self.losses[name] = found["losses"] if found["fits"] else []
+            self.values[name] = found["metrics"].get(self.metric)
+            self.losses[name] = found["losses"]
         if not self._evaluates:
             self.note = "the workload has no evaluation"
 
@@ -151,17 +146,13 @@ class Evaluating:
             with self._trials.begin("baseline", f"evaluate-{name}") as process:
                 found = process.call(_HELD, timeout=3 * self._seconds + 60.0, **arguments)
         except TrialFailed as failure:
-            found = {"fits": True, "value": None, "losses": [], "why": failure.reason}
-        value = found.get("value")
-        self.metrics[name] = {found["metric"]: value} if value is not None else {} if found["fits"] else None
+            found = {"why": failure.reason}
+        if name == "baseline":
+            self.metric = found.get("metric") or self.metric
+        self.values[name] = found.get("value") if found.get("metric") == self.metric else None
         self.losses[name] = found.get("losses", [])
         self.note = self.note or found.get("why", "")
         return found
-
-    def value(self, name: str) -> float | None:
-        """The metric of one side's weights."""
-        metrics = self.metrics.get(name)
-        return metrics.get(self.metric) if metrics and self.metric else None
 
     def loss(self, name: str) -> float | None:
         """The mean loss at one side's weights, on batches that both were asked about."""
@@ -249,10 +240,9 @@ class Judge:
         Raises:
             TrialFailed: it failed; ``where`` names it.
         """
-        with _blaming("baseline"):
-            self.evaluating.pin()
         self._train("baseline")
-        self.evaluating.baseline(str(self.trained["baseline"].weights[0]))
+        with _blaming("baseline"):
+            self.evaluating.baseline(str(self.trained["baseline"].weights[0]))
 
     def learning(self) -> Learning:
         """The level of quality.

@@ -173,8 +173,8 @@ def test_what_a_scripts_evaluation_reads_is_pinned(
             evaluating.candidate(process, str(weights), str(weights))
     assert bool(evaluating.tampered) == tampered
     if not tampered:
-        assert evaluating.value("baseline") is not None
-        assert evaluating.value("candidate") == evaluating.value("baseline")
+        assert evaluating.values["baseline"] is not None
+        assert evaluating.values["candidate"] == evaluating.values["baseline"]
         assert evaluating.loss("candidate") == evaluating.loss("baseline")
 
 
