@@ -67,3 +67,10 @@ def git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Git:
 
     run("init", "-q")
     return run
+
+
+def committed(git: Git, text: str, message: str) -> None:
+    """A commit in which ``job.py`` has this text."""
+    Path("job.py").write_text(text)
+    git("add", ".")
+    git("commit", "-qm", message)
