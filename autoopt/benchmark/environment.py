@@ -115,23 +115,23 @@ def usable_ram(cgroup: Path = _CGROUP) -> int:
 
 def git_commit(folder: str | None = None) -> str | None:
     """The commit of the folder's repository, with ``-dirty`` where files differ from it; None outside one."""
-    git = shutil.which("git")
-    if git is None:
-        return None
-
-    def ask(*arguments: str) -> str | None:
-        try:
-            done = subprocess.run(
-                [git, *arguments], cwd=folder, capture_output=True, text=True, timeout=5, stdin=subprocess.DEVNULL
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        return done.stdout.strip() if done.returncode == 0 else None
-
-    commit = ask("rev-parse", "HEAD")
+    commit = git("rev-parse", "HEAD", folder=folder, timeout=5)
     if commit is None:
         return None
-    return commit + ("-dirty" if ask("status", "--porcelain", "--untracked-files=no") else "")
+    dirty = git("status", "--porcelain", "--untracked-files=no", folder=folder, timeout=5)
+    return commit + ("-dirty" if dirty else "")
+
+
+def git(*words: str, folder: Path | str | None = None, timeout: float = 120) -> str | None:
+    """The output of a git command; None where it fails, or there is no git."""
+    try:
+        done = subprocess.run(
+            ["git", *words], cwd=folder, capture_output=True, text=True, timeout=timeout, check=False,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.rstrip("\n") if done.returncode == 0 else None
 
 
 def compiler() -> str | None:

@@ -36,7 +36,7 @@ def _answer(
     answer, reason = _speed(document, speed)
     control = document.control
     if control is not None and not control.low <= 1.0 <= control.high:
-        again = f"the baseline against itself reads {shown(control)}: this machine cannot tell just now"
+        again = f"the baseline against itself reads {control.text()}: this machine cannot tell just now"
         return "undecided", f"{reason}; but {again}"
     if answer not in ("faster", "not_slower", "no_difference"):
         return answer, reason
@@ -62,7 +62,7 @@ def _speed(document: Compared, speed: Estimate) -> tuple[Answer, str]:
     """By both ratios where there are two: a step that is faster may not pay for a start that is longer."""
     ratios = {"a step": speed, **({"the planned run": document.planned_run} if document.planned_run else {})}
     low, high = min(each.low for each in ratios.values()), min(each.high for each in ratios.values())
-    text = ", ".join(f"{name} {shown(each)}" for name, each in ratios.items())
+    text = ", ".join(f"{name} {each.text()}" for name, each in ratios.items())
     if low > 1.0:
         return "faster", text
     if high < 1.0 and not (document.requirement and low >= 1.0 - document.requirement.margin):
@@ -73,11 +73,6 @@ def _speed(document: Compared, speed: Estimate) -> tuple[Answer, str]:
     if low >= 1.0 - _LITTLE and max(each.high for each in ratios.values()) <= 1.0 + _LITTLE:
         return "no_difference", text
     return "undecided", f"{text}: the interval leaves both open"
-
-
-def shown(estimate: Estimate) -> str:
-    """``1.23x [1.20, 1.26]``"""
-    return f"{estimate.value:.2f}x [{estimate.low:.2f}, {estimate.high:.2f}]"
 
 
 def unbelieved(speed: Estimate, learning: Learning, least: float) -> tuple[bool, str] | None:

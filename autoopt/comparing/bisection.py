@@ -26,9 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import t as student
 
+from autoopt.benchmark.environment import git
 from autoopt.comparing.compare import Comparing, Say
 from autoopt.comparing.session import KnownBaseline
-from autoopt.comparing.sides import Side, commit_of, git, side, text_of
+from autoopt.comparing.sides import Side, commit_of, side, text_of
 from autoopt.errors import EnvironmentLacks, TrialFailed, UsageError, WorkloadError
 from autoopt.options import Options
 from autoopt.records.comparing import Requirement

@@ -16,7 +16,7 @@ from typing import Any
 import autoopt
 from autoopt.comparing import session as sessions
 from autoopt.comparing.answer import answer_of, changed_sources
-from autoopt.comparing.learning import Judge, Rounding, Trials
+from autoopt.comparing.learning import Judge, Trials
 from autoopt.comparing.ledger import answered, enter
 from autoopt.comparing.session import KnownBaseline, fingerprint_of
 from autoopt.comparing.sides import Side, check_alike, check_files, side, workload_of
@@ -31,7 +31,6 @@ from autoopt.running.baseline_spec import baseline_spec, registry_of
 from autoopt.running.document import now
 from autoopt.script.applicable import inapplicable
 from autoopt.script.command import Build, Script
-from autoopt.search.accept.gathering import SECONDS
 from autoopt.search.accept.losses import ROUNDING
 from autoopt.search.accept.time_to_target import step_times
 from autoopt.search.budget_allocation import TimeLimits
@@ -46,8 +45,6 @@ from autoopt.trial.remote.launcher import AnyTrial
 
 NAMES = {"incumbent": "baseline", "candidate": "candidate"}
 _LEARNING, _CONTROL, _PAIRS = 0.3, 0.2, 24
-_PROBED = 1 / 60
-"""Of the budget, for each part of a probe at most."""
 
 Say = Callable[[str], None]
 
@@ -96,10 +93,9 @@ class Comparing:
             name: TrialRunner(launcher, _spec(each, options, registry, self.seed), registry, folder / name)
             for name, each in sides.items()
         }
-        self.runners, self.plans = runners, {name: each.plan for name, each in sides.items()}
-        self.clock = time.monotonic
-        script = sides["baseline"].command is not None
-        self.trials = Trials(runners, self.plans, folder, self.clock, deadline, script)
+        self.runners, self.clock = runners, time.monotonic
+        plans, script = {name: each.plan for name, each in sides.items()}, sides["baseline"].command is not None
+        self.trials = Trials(runners, plans, folder, self.clock, deadline, script)
         self.pairs = Pairs(known.step_seconds if known else None)
         self.learning = Learning()
         self.control: Estimate | None = None
@@ -152,9 +148,9 @@ class Comparing:
 
     def _speed(self, noise: Noise) -> Comparison:
         self.say("comparing in pairs of processes")
-        deadline = self.trials.deadline
+        deadline, plans = self.trials.deadline, self.trials.plans
         found = compare(
-            self._start(), self.plans["baseline"], self.plans["candidate"], self._rule(deadline - self.clock()),
+            self._start(), plans["baseline"], plans["candidate"], self._rule(deadline - self.clock()),
             clock=self.clock, deadline=deadline, noise=noise, on_progress=lambda note, estimate: self.say(note),
         )  # fmt: skip
         if found.failure is not None and found.failure.side == "incumbent":
@@ -174,7 +170,7 @@ class Comparing:
             return self.known.noise
         self.say("comparing the baseline with itself")
         noise, controlled = control(
-            self._start("baseline"), self.plans["baseline"], self._rule(_CONTROL * self.budget), clock=self.clock,
+            self._start("baseline"), self.sides["baseline"].plan, self._rule(_CONTROL * self.budget), clock=self.clock,
             pairs=2, deadline=self.clock() + _CONTROL * self.budget,
         )  # fmt: skip
         if controlled.failure is not None:
@@ -225,7 +221,7 @@ class Comparing:
         patience = self.trials.patience
         runner.limits = TimeLimits(start=patience, ready=patience)
         if each.command is None:
-            with runner.trial(self.plans[name], "describe") as process:
+            with runner.trial(each.plan, "describe") as process:
                 yield process
             return
         self.say(f"watching the {name}'s first steps")
@@ -260,13 +256,11 @@ class Comparing:
             metric=facts.metric, mode=facts.mode, target=facts.target, target_source="baseline",
             tolerance=self.options.tolerance, min_gain=0.0,
         )  # fmt: skip
-        rounding = Rounding(
-            self.trials, facts, objective,
-            epsilon=ROUNDING.get(self.registry.fold(self.plans["baseline"]).precision.dtype, ROUNDING[None]),
-            seconds=min(SECONDS, _PROBED * self.budget),
+        precision = self.registry.fold(self.sides["baseline"].plan).precision.dtype
+        return Judge(
+            self.trials, _LEARNING * self.budget, facts, objective=objective,
+            epsilon=ROUNDING.get(precision, ROUNDING[None]), evaluates=self.evaluates, again=self.again,
         )  # fmt: skip
-        seconds = _LEARNING * self.budget
-        return Judge(self.trials, seconds, facts, rounding=rounding, evaluates=self.evaluates, again=self.again)
 
     def _start(self, only: str | None = None) -> Callable[[Plan, str], WatchedArm]:
         def start(plan: Plan, label: str) -> WatchedArm:
@@ -306,24 +300,14 @@ class Comparing:
         times = step_times(found) if found is not None else None
         if found is None or found.estimate is None or times is None or not steps or one is None or two is None:
             return None
-        step = times[0]
-        before = one + steps * step
-
-        def at(ratio: float) -> float:
-            return before / (two + steps * step / ratio)
-
-        throughput = found.estimate
-        values = {name: at(getattr(throughput, name)) for name in ("value", "low", "high")}
-        return throughput.model_copy(update=values)
+        stepping, ratios = steps * times[0], vars(found.estimate)
+        values = {name: (one + stepping) / (two + stepping / ratios[name]) for name in ("value", "low", "high")}
+        return found.estimate.model_copy(update=values)
 
 
 def _spec(each: Side, options: Options, registry: Registry, seed: int) -> TrialSpec:
-    script = each.script
+    script = each.script.model_copy(update={"metric": options.metric}) if each.script is not None else None
     own = {"seed": seed, "directory": os.fspath(each.folder), "search_path": each.search_path}
-    if script is None:
-        return baseline_spec(each.workload, options, registry).model_copy(update=own)
-    own["script"] = script.model_copy(update={"metric": options.metric})
-    own["processes"] = script.launch.size if script.launch is not None else 1
     return baseline_spec(each.workload, options, registry, script=script).model_copy(update=own)
 
 
@@ -385,7 +369,7 @@ def compare_sides(
         found = comparing.run()
         tampered = [changed_sources(name, sources[name], sides[name].sources) for name in sides]
     evaluating, facts = comparing.judge.evaluating, comparing.facts
-    one, two = (evaluating.value(name) for name in sides)
+    one, two = (evaluating.values.get(name) for name in sides)
     document = Compared(
         autoopt_version=autoopt.__version__,
         created=created,
@@ -447,6 +431,6 @@ def _measured(comparing: Comparing, name: str, found: Comparison | None, sources
         samples_per_step=stats.samples_per_step if stats else None,
         step_seconds=times[name == "candidate"] if times else None,
         start_seconds=comparing.start_seconds(name),
-        metric=evaluating.value(name),
+        metric=evaluating.values.get(name),
         loss=evaluating.loss(name),
     )

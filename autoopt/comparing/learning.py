@@ -12,19 +12,19 @@ of the baseline train on with the weights held until it has evaluated them (``au
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from autoopt.benchmark.contents import added
 from autoopt.comparing.watched import STEPS
 from autoopt.errors import TrialFailed
-from autoopt.records import JsonDict, Objective, Plan, Quality
+from autoopt.records import JsonDict, Objective, Plan
 from autoopt.records.comparing import Learning
 from autoopt.records.facts import WorkloadFacts
-from autoopt.search.accept.gathering import Probes
+from autoopt.search.accept.gathering import SECONDS, Probes
+from autoopt.search.accept.losses import ROUNDING
 from autoopt.search.accept.trainings import R
 from autoopt.search.compare.arena import Clock
 from autoopt.search.trial_runner import TrialRunner
@@ -73,54 +73,40 @@ class Evaluating:
 
     Args:
         trials: of both sides.
-        metric: its name, where it is known.
+        facts: of the baseline.
         seconds: that are waited for a script's evaluation.
-        evaluates: a function has an evaluation.
         wanted: somebody asks; else nothing is done.
 
     Attributes:
-        metrics: of each side, by name; None where its weights do not fit the baseline's model.
+        metric: its name.
+        values: the metric of each side's weights; None where they do not fit the baseline's model.
         losses: of each side, on the same batches.
         pinned: digest of what the evaluation reads; None without one, or where it does not read the same twice.
         tampered: why the evaluation is not what it was before the candidate ran; empty where it is.
         note: why there is no metric; empty where there is one.
     """
 
-    def __init__(
-        self,
-        trials: Trials,
-        *,
-        metric: str | None = None,
-        seconds: float = 0.0,
-        evaluates: bool = True,
-        wanted: bool = True,
-    ) -> None:
+    def __init__(self, trials: Trials, facts: WorkloadFacts, seconds: float, wanted: bool = True) -> None:
         self._trials, self._script, self._seconds = trials, trials.script, seconds
-        self._evaluates, self._wanted = evaluates, wanted
+        self._evaluates, self._wanted = facts.has_evaluate, wanted
         self._pattern: str | None = None
-        self.metric = metric
-        self.metrics: dict[str, JsonDict | None] = {}
+        self.metric = facts.metric
+        self.values: dict[str, float | None] = {}
         self.losses: dict[str, list[float | None]] = {}
         self.pinned: str | None = None
         self.tampered = self.note = ""
 
-    def pin(self) -> None:
-        """A function's evaluation, before the candidate runs; twice, since not every one reads the same again."""
-        if self._script or not self._evaluates or not self._wanted:
-            return
-        digests: set[str | None] = set()
-        for _ in range(2):
-            with self._trials.begin("baseline", "pin") as process:
-                digests.add(process.call(f"{_TASKS}:pin", timeout=_TIMEOUT)["digest"])
-        self.pinned = digests.pop() if len(digests) == 1 else None
-
     def baseline(self, weights: str) -> None:
-        """A script's evaluation of its own weights, before the candidate runs."""
-        if not self._script or not self._wanted:
-            return
-        found = self._held(weights, "baseline")
-        self.metric = found.get("metric") or self.metric
-        self._pattern, self.pinned = found.get("pattern"), found.get("digest")
+        """The evaluation before the candidate runs: a script's of its own weights, of a function the data alone."""
+        if self._script and self._wanted:
+            found = self._held(weights, "baseline")
+            self._pattern, self.pinned = found.get("pattern"), found.get("digest")
+        elif self._evaluates and self._wanted:
+            digests: set[str | None] = set()
+            for _ in range(2):  # not every one reads the same again
+                with self._trials.begin("baseline", "pin") as process:
+                    digests.add(process.call(f"{_TASKS}:pin", timeout=_TIMEOUT)["digest"])
+            self.pinned = digests.pop() if len(digests) == 1 else None
 
     def candidate(self, judge: AnyTrial, baseline: str, candidate: str) -> None:
         """Both sides of a function, or a script's candidate, once all have trained.
@@ -139,8 +125,8 @@ class Evaluating:
         weights = [baseline, candidate]
         answer = judge.call(f"{_TASKS}:evaluate", timeout=_TIMEOUT, weights=weights, losses=not self._evaluates)
         for name, found in zip(("baseline", "candidate"), answer["found"], strict=True):
-            self.metrics[name] = found["metrics"] if found["fits"] else None
-            self.losses[name] = found["losses"] if found["fits"] else []
+            self.values[name] = found["metrics"].get(self.metric)
+            self.losses[name] = found["losses"]
         if not self._evaluates:
             self.note = "the workload has no evaluation"
 
@@ -160,17 +146,13 @@ class Evaluating:
             with self._trials.begin("baseline", f"evaluate-{name}") as process:
                 found = process.call(_HELD, timeout=3 * self._seconds + 60.0, **arguments)
         except TrialFailed as failure:
-            found = {"fits": True, "value": None, "losses": [], "why": failure.reason}
-        value = found.get("value")
-        self.metrics[name] = {found["metric"]: value} if value is not None else {} if found["fits"] else None
+            found = {"why": failure.reason}
+        if name == "baseline":
+            self.metric = found.get("metric") or self.metric
+        self.values[name] = found.get("value") if found.get("metric") == self.metric else None
         self.losses[name] = found.get("losses", [])
         self.note = self.note or found.get("why", "")
         return found
-
-    def value(self, name: str) -> float | None:
-        """The metric of one side's weights."""
-        metrics = self.metrics.get(name)
-        return metrics.get(self.metric) if metrics and self.metric else None
 
     def loss(self, name: str) -> float | None:
         """The mean loss at one side's weights, on batches that both were asked about."""
@@ -197,16 +179,19 @@ SAME = 1e-3
 DRIFTED = 0.3
 """Weights further apart than this are not called those of one training, whatever the gradients are."""
 
+_PARTS = 18
+"""Parts of the time for trainings, of which each part of a probe may take one."""
+
 
 @dataclass
 class Trained:
-    """A side's trainings. ``samples``: that it counted in each; ``weights``: of each at its end.
+    """A side's trainings. ``weights``: of each at its end.
 
-    ``first``, ``middle``: weights of the first training before it and in its middle.
+    Of the first training ``first``, ``middle``: weights before it and in its middle; ``samples``: that it counted.
     """
 
     weights: list[Path] = field(default_factory=list)
-    samples: list[int | None] = field(default_factory=list)
+    samples: int | None = None
     first: Path | None = None
     middle: Path | None = None
 
@@ -218,7 +203,8 @@ class Judge:
         trials: of both sides.
         seconds: for all trainings, about.
         facts: of the baseline.
-        rounding: distinguishes rounding from another training; None leaves what is not identical undecided.
+        objective: how far a metric may lie off; None leaves what is not identical undecided.
+        epsilon: rounding of the baseline's arithmetic.
         evaluates: their weights are evaluated as well.
         again: how far the baseline is known to lie from itself; None: it trains twice for it.
 
@@ -232,14 +218,17 @@ class Judge:
         seconds: float,
         facts: WorkloadFacts,
         *,
-        rounding: Rounding | None = None,
+        objective: Objective | None = None,
+        epsilon: float = ROUNDING[None],
         evaluates: bool = True,
         again: float | None = None,
     ) -> None:
-        self.trials, self._seconds, self._rounding, self.again = trials, seconds, rounding, again
-        self.evaluating = Evaluating(
-            trials, metric=facts.metric, seconds=seconds / 3, evaluates=facts.has_evaluate, wanted=evaluates
-        )
+        self.trials, self._seconds, self.again = trials, seconds, again
+        self._facts, self._objective, self._epsilon = facts, objective, epsilon
+        self.evaluating = Evaluating(trials, facts, seconds / 3, wanted=evaluates)
+        part = min(SECONDS, seconds / _PARTS)
+        one, two = (Probes(trials.runners[name], self, trials.folder, part) for name in ("baseline", "candidate"))
+        self._probes = one, two
         planned = facts.max_steps
         self._most = max(min(MOST_STEPS, planned // 2 - 1), 1) if planned else MOST_STEPS
         self.steps = min(LEAST_STEPS, self._most)
@@ -251,12 +240,9 @@ class Judge:
         Raises:
             TrialFailed: it failed; ``where`` names it.
         """
-        try:
-            self.evaluating.pin()
-        except TrialFailed as failure:
-            raise _of("baseline", failure) from None
-        self._trained_once("baseline")
-        self.evaluating.baseline(str(self.trained["baseline"].weights[0]))
+        self._train("baseline")
+        with _blaming("baseline"):
+            self.evaluating.baseline(str(self.trained["baseline"].weights[0]))
 
     def learning(self) -> Learning:
         """The level of quality.
@@ -267,7 +253,7 @@ class Judge:
         if not self.trained["baseline"].weights:
             self.fix_baseline()
         for name in ("candidate", *(("baseline",) if self.again is None else ())):
-            self._trained_once(name)
+            self._train(name)
         one, two = self.trained["baseline"], self.trained["candidate"]
         with self.trials.begin("baseline", "judge") as judge:
             learning = self._apart(judge)
@@ -284,7 +270,7 @@ class Judge:
             TrialFailed: a side failed; ``where`` names it.
         """
         self.fix_baseline()
-        self._trained_once("candidate")
+        self._train("candidate")
         one, two = (str(self.trained[name].weights[0]) for name in ("baseline", "candidate"))
         with self.trials.begin("baseline", "judge") as judge:
             self.evaluating.candidate(judge, one, two)
@@ -305,7 +291,7 @@ class Judge:
         for runner in self.trials.runners.values():
             runner.draw_alike(True)
         for name in ("baseline", "candidate"):
-            self._trained_once(name)
+            self._train(name)
         with self.trials.begin("baseline", "judge") as judge:
             found = self._level(self._apart(judge).model_copy(update={"evaluation": before.evaluation}))
         if found.level == "undecided":
@@ -314,12 +300,6 @@ class Judge:
             return before
         detail = f"{found.detail}; what is drawn at random for a sample is another draw, and was made the same for this"
         return found.model_copy(update={"level": "equivalent", "detail": detail})
-
-    def _trained_once(self, name: str) -> None:
-        try:
-            self._train(name)
-        except TrialFailed as failure:
-            raise _of(name, failure) from None
 
     def _level(self, learning: Learning) -> Learning:
         return learning.model_copy(update=self._shown(learning))
@@ -339,10 +319,14 @@ class Judge:
         start = learning.start_apart
         if start is None or start > SAME:
             return {"detail": f"{detail}; it starts from other weights"}
-        if apart > DRIFTED or self._rounding is None:
+        if apart > DRIFTED or self._objective is None:
             return {"detail": detail}
-        one = self.trained["baseline"]
-        quality = self._rounding.judged([str(path) for path in (one.first, one.middle, one.weights[0])])
+        one, (probes, other) = self.trained["baseline"], self._probes
+        probes.weights = tuple(str(path) for path in (one.first, one.middle, one.weights[0]))
+        quality = probes.quality(  # the class is of a strategy's change; what two sides differ by is not known
+            Risk.NUMERIC, self.trials.plans["baseline"], self.trials.plans["candidate"], self._facts, self._objective,
+            epsilon=self._epsilon, other_side=other,
+        )  # fmt: skip
         return {
             "level": "equivalent" if quality.passed else "undecided",
             "detail": f"{detail}; {quality.detail}",
@@ -350,13 +334,17 @@ class Judge:
             "gradient_bias": quality.gradient_bias,
         }
 
+    def step(self, kind: str, key: JsonDict, measure: Callable[[], R], model: type[R]) -> R:
+        """A probe: nothing is remembered from one comparison to the next."""
+        return measure()
+
     def _train(self, name: str) -> None:
         trained, folder, clock = self.trained[name], self.trials.folder, self.trials.clock
         number = len(trained.weights)
         out = folder / f"{name}-{number}.pt"
         losses: list[float | None] = []
         samples: int | None = 0
-        with self.trials.begin(name, f"train-{name}") as process:
+        with _blaming(name), self.trials.begin(name, f"train-{name}") as process:
 
             def step(steps: int) -> None:
                 nonlocal samples
@@ -383,51 +371,25 @@ class Judge:
                 trained.middle = keep(folder / f"{name}-middle.pt")
             step(self.steps)
             keep(out)
-        if not losses:
-            raise TrialFailed("error", "no loss was captured")
-        if any(loss is None for loss in losses):
-            raise TrialFailed("not_finite", "a loss is not finite")
+            if not losses:
+                raise TrialFailed("error", "no loss was captured")
+            if any(loss is None for loss in losses):
+                raise TrialFailed("not_finite", "a loss is not finite")
+        if not number:
+            trained.samples = samples
         trained.weights.append(out)
-        trained.samples.append(samples)
 
     @property
     def samples_per_step(self) -> float | None:
         """Of the baseline, by its own count; None where its samples cannot be counted."""
         samples = self.trained["baseline"].samples
-        return samples[0] / (2 * self.steps) if samples and samples[0] else None
+        return samples / (2 * self.steps) if samples else None
 
 
-def _of(name: str, failure: TrialFailed) -> TrialFailed:
-    return TrialFailed(failure.kind, failure.message, detail=failure.detail, where=name)
-
-
-class Rounding:
-    """Probes both sides at the baseline's weights.
-
-    Args:
-        trials: of both sides.
-        facts: of the baseline.
-        objective: how far a metric may lie off.
-        epsilon: rounding of the baseline's arithmetic.
-        seconds: of each part of a probe at most.
-    """
-
-    def __init__(
-        self, trials: Trials, facts: WorkloadFacts, objective: Objective, *, epsilon: float, seconds: float
-    ) -> None:
-        one, two = (Probes(trials.runners[name], self, trials.folder, seconds) for name in ("baseline", "candidate"))
-        self._baseline, plans = one, trials.plans
-        # the class is of a strategy's change; what two sides differ by is not known, and gradients tell
-        self._quality = partial(
-            one.quality, Risk.NUMERIC, plans["baseline"], plans["candidate"], facts, objective,
-            epsilon=epsilon, other_side=two,
-        )  # fmt: skip
-
-    def step(self, kind: str, key: JsonDict, measure: Callable[[], R], model: type[R]) -> R:
-        """Nothing is remembered from one comparison to the next."""
-        return measure()
-
-    def judged(self, weights: list[str]) -> Quality:
-        """The quality that the probes of both sides tell, at these files of weights, start to end of a training."""
-        self._baseline.weights = tuple(weights)
-        return self._quality()
+@contextmanager
+def _blaming(name: str) -> Iterator[None]:
+    """Puts a side's name on what fails inside."""
+    try:
+        yield
+    except TrialFailed as failure:
+        raise TrialFailed(failure.kind, failure.message, detail=failure.detail, where=name) from None

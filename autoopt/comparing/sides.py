@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 
 import autoopt
+from autoopt.benchmark.environment import git
 from autoopt.errors import AutooptError, EnvironmentLacks, UsageError, WorkloadError
 from autoopt.export.applying import patched_texts
 from autoopt.loading.importing import is_path, parse
@@ -64,19 +65,15 @@ class Side:
     @property
     def sources(self) -> dict[str, str]:
         """Hashes of the files that it is made of, by name."""
-        file = self._file()
-        found = {} if file is None else source_hashes(file)
+        if isinstance(self.workload, Script):
+            file, root, _ = self.workload.files(self.folder)
+        else:
+            (where, _), root = parse(self.workload.spec), None
+            file = self.folder / where if is_path(where) else _module_file(where, self.search_path)
+        found = {} if file is None else source_hashes(file, root)
         for path, text in self.patched.items():
             found[os.path.relpath(path, self.folder)] = hashlib.sha256(text.encode()).hexdigest()[:16]
         return found
-
-    def _file(self) -> Path | None:
-        if self.command is not None:
-            named = _script_of(self.command)
-            return self.folder / named if named else None
-        where, _ = parse(self.workload.spec)
-        file = Path(where) if is_path(where) else _module_file(where, self.search_path)
-        return None if file is None else file if file.is_absolute() else self.folder / file
 
     @cached_property
     def script(self) -> ScriptSpec | None:
@@ -127,21 +124,13 @@ def side(given: str, workload: Build | Script | None, python: str | None = None)
                     f"{own.words[0]} chooses the interpreter of the processes that it starts",
                     hint=f"name that environment's own launcher, such as other-env/bin/torchrun, rather than {python}",
                 )
-            found = replace(found, workload=Script(own.spec, (_interpreter(python), *own.words[1:])))
+            interpreter = shutil.which(python)
+            if interpreter is None:
+                raise EnvironmentLacks(f"there is no interpreter {python}", hint="such as other-env/bin/python")
+            # absolute, since sides run in folders of their own; links are not followed: an environment's is one
+            found = replace(found, workload=Script(own.spec, (os.path.abspath(interpreter), *own.words[1:])))
         found.workload.check(found.folder)
         yield found
-
-
-def _interpreter(python: str) -> str:
-    """Absolute: sides run in folders of their own. Links are not followed, since an environment is known by its own.
-
-    Raises:
-        EnvironmentLacks: there is none.
-    """
-    found = shutil.which(python)
-    if found is None:
-        raise EnvironmentLacks(f"there is no interpreter {python}", hint="such as other-env/bin/python")
-    return os.path.abspath(found)
 
 
 def _found(given: str, workload: Build | Script | None, stack: contextlib.ExitStack) -> Side:
@@ -185,10 +174,9 @@ def _is_run(given: str) -> bool:
 def _of_run(given: str, today: Side) -> Side:
     """The end of a run put on today's files: its patch where it has one, else its plan."""
     result = read_result(Path(given))
-    if result.patch is not None and result.patch.diff and today.command is not None:
-        whole = all(change.how == "patched" for change in result.patch.changes)
-        if whole:
-            return replace(_patched(today, result.patch.diff), kind="run")
+    patch = result.patch if today.command is not None else None
+    if patch is not None and patch.diff and all(change.how == "patched" for change in patch.changes):
+        return replace(_patched(today, patch.diff), kind="run")
     return replace(today, kind="run", plan=result.best.plan)
 
 
@@ -225,9 +213,8 @@ def _revision(given: str, commit: str, workload: Build | Script, root: Path, fol
         raise WorkloadError(
             f"revision {given} has no folder {below.relative_to(folder)}", hint="run it where both have"
         )
-    words = workload.words
-    script = _script_of(words)
-    if "-m" not in words and script is not None and (here / script).is_file() and not (below / script).exists():
+    words, script = workload.words, workload.files()[0]
+    if "-m" not in words and script is not None and not (below / script).exists():
         raise WorkloadError(f"revision {given} has no {script}", hint="name a script that both have")
     words = (words[0], *(_word(word, root, folder) for word in words[1:]))
     return Side(given, "revision", Script(workload.spec, words), below, commit=commit, root=root)
@@ -256,13 +243,6 @@ def _within(workload: str, root: Path, folder: Path) -> str:
     if not there.is_file():
         raise WorkloadError(f"this revision has no {file.relative_to(root)}", hint="name a workload that both have")
     return f"{there}:{attribute}"
-
-
-def _script_of(command: tuple[str, ...]) -> str | None:
-    """The file that a command runs, as far as that is known from its words."""
-    if "-m" in command[:-1]:
-        return command[command.index("-m") + 1].replace(".", os.sep) + ".py"
-    return next((word for word in command[1:] if word.endswith(".py")), None)
 
 
 def _module_file(name: str, folders: tuple[str, ...]) -> Path | None:
@@ -307,18 +287,6 @@ def check_files(files: list[str], each: Side) -> None:
                 f"{each.given} imports {path.relative_to(root)} from today's files, not from the revision",
                 hint="give it an environment of its own: --baseline-python, --candidate-python",
             )
-
-
-def git(*words: str, folder: Path | None = None) -> str | None:
-    """The output of a git command; None where it fails."""
-    try:
-        done = subprocess.run(
-            ["git", *words], cwd=folder, capture_output=True, text=True, timeout=120, check=False,
-            stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.rstrip("\n") if done.returncode == 0 else None
 
 
 def commit_of(given: str) -> str | None:

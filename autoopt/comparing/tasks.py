@@ -85,10 +85,10 @@ def _distance(left: Any, right: Any) -> float | None:
 
 
 def evaluate(live: TrialContext, weights: list[str], losses: bool = False) -> JsonDict:
-    """Metrics or losses of others' weights, by this workload: ``{"found": [{"fits", "metrics", "losses"}, ...]}``.
+    """Metrics or losses of others' weights, by this workload: ``{"found": [{"metrics", "losses"}, ...]}``.
 
     ``metrics``: by its own evaluation. Empty where it has none, or ``losses`` are asked for: of the same training
-    batches.
+    batches. Both are empty of weights that do not fit this model.
     """
     training, model = live.training, _model(live)
     batches = [] if training.evaluation is not None and not losses else [training.next() for _ in range(LOSSES)]
@@ -97,10 +97,10 @@ def evaluate(live: TrialContext, weights: list[str], losses: bool = False) -> Js
         try:
             model.load_state_dict(torch.load(Path(path), weights_only=True))
         except RuntimeError:
-            found.append({"fits": False})
+            found.append({"metrics": {}, "losses": []})
             continue
         metrics = {} if batches else {name: float(value) for name, value in training.evaluate().items()}
-        found.append({"fits": True, "metrics": metrics, "losses": [_loss(live, group) for group in batches]})
+        found.append({"metrics": metrics, "losses": [_loss(live, group) for group in batches]})
     return {"found": found}
 
 

@@ -142,10 +142,9 @@ def _unheld(found: Latency, measured: Sequence[Served]) -> Holds | None:
 
 
 def _why(found: Latency, best: Served, count: int) -> str:
-    assert best.p95 is not None
     among = f"of {count} variants that hold" if count > 1 else "the only variant that holds"
     word = ("the cheapest " if found.limit_seconds else "the lowest P95 ") + among if count > 1 else among
-    text = f"{best.name}: {word}; P95 {shown(best.p95)}, drop of {found.metric} {percent(best.drop)}"
+    text = f"{best.name}: {word}; P95 {best.p95_text}, drop of {found.metric} {best.drop_text}"
     cheapest = best.cost_seconds
     base = next((v for v in found.variants if v.name == "as it is"), None)
     if cheapest and base is not None and base.cost_seconds and base is not best:
@@ -160,9 +159,9 @@ def _why_not(found: Latency, measured: Sequence[Served]) -> str:
     parts = []
     near = min(measured, key=lambda v: (order[v.fits] + order[v.keeps], v.p95.value if v.p95 else 0.0))
     if near.fits in ("no", "undecided"):
-        parts.append(f"its P95 is {shown(near.p95)}")
+        parts.append(f"its P95 is {near.p95_text}")
     if near.keeps in ("no", "undecided"):
-        parts.append(f"its drop of {found.metric} is {percent(near.drop)} where {100 * found.max_drop:g} % is allowed")
+        parts.append(f"its drop of {found.metric} is {near.drop_text} where {100 * found.max_drop:g} % is allowed")
         drop = near.drop
         if near.keeps == "undecided" and drop is not None and drop.value < found.max_drop:
             # an interval shrinks with the root of the samples, until it ends at what is allowed
@@ -170,18 +169,3 @@ def _why_not(found: Latency, measured: Sequence[Served]) -> str:
             more = int(found.validation_samples * times) + 1
             parts.append(f"about {more} validation samples would decide it, {found.validation_samples} are there")
     return f"no variant is confirmed to hold the limit; the nearest is {near.name}: " + "; ".join(parts)
-
-
-def shown(estimate: Estimate | None) -> str:
-    """A latency in milliseconds with its interval."""
-    if estimate is None:
-        return "not measured"
-    value, low, high = (1e3 * each for each in (estimate.value, estimate.low, estimate.high))
-    return f"{value:.3g} ms [{low:.3g}, {high:.3g}]"
-
-
-def percent(estimate: Estimate | None) -> str:
-    """A drop in per cent with its interval."""
-    if estimate is None:
-        return "not measured"
-    return f"{100 * estimate.value:.2f} % [{100 * estimate.low:.2f}, {100 * estimate.high:.2f}]"

@@ -15,7 +15,7 @@ import torch
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.latency import serving
 from autoopt.latency.measuring import Servers
-from autoopt.latency.serving.requests import asker, mapped, tensors_of
+from autoopt.latency.serving.requests import asker, tensors_of
 from autoopt.latency.serving.variants import Variant, load
 from autoopt.latency.tasks import requests_of, users_model, validation_batches
 from autoopt.records import JsonDict, Plan
@@ -118,10 +118,8 @@ def _plain(tree: Any) -> Any:
     if isinstance(tree, Mapping):
         return {key: _plain(value) for key, value in tree.items()}
     if isinstance(tree, tuple):
-        return tuple(_plain(value) for value in tree)
-    if isinstance(tree, list):
-        return [_plain(value) for value in tree]
-    return mapped(tree, lambda tensor: tensor)
+        return tuple(map(_plain, tree))
+    return list(map(_plain, tree)) if isinstance(tree, list) else tree
 
 
 def accept(folder: Path) -> Acceptance:

@@ -99,14 +99,12 @@ def drop(baseline: Judged, variant: Judged, mode: Literal["max", "min"]) -> Esti
         one, two = np.array(baseline.each), np.array(variant.each)
         differences = sign * (one - two)
         lost, n = float(differences.mean()), len(differences)
-        deviation = float(differences.std(ddof=1)) if n > 1 else math.inf
         if set(np.unique(one)) | set(np.unique(two)) <= {0.0, 1.0}:
             low, high = paired_proportions(int((differences > 0).sum()), int((differences < 0).sum()), n)
-        elif deviation == 0.0:
-            room = math.log(2 / (1 - CONFIDENCE)) / n * float(np.ptp(one))
-            low, high = lost - room, lost + room
         else:
-            room = float(t.ppf((1 + CONFIDENCE) / 2, n - 1)) * deviation / math.sqrt(n) if n > 1 else math.inf
+            deviation = float(differences.std(ddof=1)) if n > 1 else math.inf
+            room = float(t.ppf((1 + CONFIDENCE) / 2, max(n - 1, 1))) * deviation / math.sqrt(n)
+            room = room or math.log(2 / (1 - CONFIDENCE)) / n * float(np.ptp(one))  # where nothing differs
             low, high = lost - room, lost + room
     else:
         count = min(len(baseline.resampled), len(variant.resampled))

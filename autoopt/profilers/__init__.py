@@ -19,6 +19,7 @@ _SECONDS = 300.0
 _STEPS = 20
 """Optimizer steps that are profiled."""
 _TASKS = {"torch": "torch_profiler"}
+_PACKAGES = {"lines": "line_profiler", "torch": "torch-tb-profiler"}
 
 
 def check_tools(tools: Iterable[str]) -> None:
@@ -28,41 +29,29 @@ def check_tools(tools: Iterable[str]) -> None:
         EnvironmentLacks: its package or program is missing.
     """
     for tool in tools:
-        missing = {
-            "lines": not find_spec("line_profiler") and "line_profiler",
-            "torch": not find_spec("torch_tb_profiler") and "torch-tb-profiler",
-        }.get(tool)
-        if missing:
-            raise EnvironmentLacks(
-                f"--with {tool}: {missing} is not installed", hint="pip install 'torch-autoopt[profilers]'"
-            )
+        package = _PACKAGES.get(tool)
+        if package is not None and find_spec(package.replace("-", "_")) is None:
+            hint = "pip install 'torch-autoopt[profilers]'"
+            raise EnvironmentLacks(f"--with {tool}: {package} is not installed", hint=hint)
 
 
-def profile_with(runner: TrialRunner, tools: Iterable[str], folder: Path) -> tuple[Profiled, ...]:
-    """Runs profilers over the baseline, each in a process of its own.
+def profile_with(runner: TrialRunner, tool: str, folder: Path) -> Profiled:
+    """Runs a profiler over the baseline, in a process of its own.
 
     Args:
-        folder: where their files go.
+        folder: where its files go.
 
     Raises:
         EnvironmentLacks: see :func:`check_tools`.
         TrialFailed: the training or the profiler ended badly.
     """
-    tools = tuple(tools)
-    check_tools(tools)
+    check_tools([tool])
     folder.mkdir(parents=True, exist_ok=True)
-    found = []
-    for tool in tools:
-        answer = runner.ask(
-            Plan(),
-            f"autoopt.profilers.tasks:{_TASKS.get(tool, tool)}",
-            timeout=_SECONDS,
-            label=f"profile-{tool}",
-            folder=str(folder),
-            steps=_STEPS,
-        )
-        found.append(Profiled(tool=tool, **answer))
-    return tuple(found)
+    task = f"autoopt.profilers.tasks:{_TASKS.get(tool, tool)}"
+    found = runner.ask(
+        Plan(), task, timeout=_SECONDS, label=f"profile-{tool}", folder=str(folder), steps=_STEPS
+    )  # fmt: skip
+    return Profiled(tool=tool, **found)
 
 
 def watched(runner: TrialRunner, seconds: float) -> Drift:

@@ -57,6 +57,11 @@ class Estimate(Record):
         """Standard deviation of its logarithm, by an interval of 95 %; infinite where that begins at zero."""
         return math.log(self.high / self.low) / (2 * Z) if self.low > 0 else math.inf
 
+    def text(self, digits: str = ".2f", unit: str = "x", scale: float = 1.0) -> str:
+        """``1.23x [1.20, 1.26]``: the value with its interval, in a unit that is so many times smaller."""
+        value, low, high = (format(scale * each, digits) for each in (self.value, self.low, self.high))
+        return f"{value}{unit} [{low}, {high}]"
+
     def as_kind(self, kind: EstimateKind | str) -> Estimate:
         """The same numbers as another kind of estimate."""
         return Estimate(**{**self.model_dump(), "kind": EstimateKind(kind)})

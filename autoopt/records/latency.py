@@ -76,6 +76,14 @@ class Served(Record):
     front: bool = False
     knee: bool = False
 
+    @property
+    def p95_text(self) -> str:
+        return self.p95.text(".3g", " ms", 1e3) if self.p95 is not None else "not measured"
+
+    @property
+    def drop_text(self) -> str:
+        return self.drop.text(".2f", " %", 100.0) if self.drop is not None else "not measured"
+
 
 class Acceptance(Record):
     """The acceptance test of what was exported, run in a process of its own in which autoopt cannot be imported."""

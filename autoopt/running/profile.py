@@ -59,7 +59,7 @@ def profile_run(
             profilers = []
             for tool in tools:
                 try:
-                    seen = profile_with(runner, (tool,), directory.path / "profilers")[0]
+                    seen = profile_with(runner, tool, directory.path / "profilers")
                 except (TrialFailed, EnvironmentLacks) as failure:  # the profile itself stands
                     said = tuple(filter(None, (f"failed: {failure.message}", failure.hint)))
                     seen = Profiled(tool=tool, lines=said)

@@ -264,24 +264,28 @@ class Script:
         Script(self.spec, words).check(folder)
         return ScriptSpec(command=words, launch=launch, **more)
 
-    def files(self) -> tuple[Path | None, Path | None, list[Path]]:
+    def files(self, folder: Path | None = None) -> tuple[Path | None, Path | None, list[Path]]:
         """The file that is run, the folder that its imports are looked for in, other files that are named.
 
         The first two are None where they are not known. Of a launcher's command they are of the script that it starts.
         Nothing is imported to find a module.
+
+        Args:
+            folder: where it runs; the present one where None.
         """
+        here = folder or Path()
         file: Path | None = None
         root: Path | None = None
         for word, after in pairwise((*self.words[1:], "")):
-            if _is_script(word) and Path(word).is_file():
-                file = Path(word)
+            if _is_script(word) and (here / word).is_file():
+                file = here / word
                 break
             if word in ("-m", "--module") and not is_launcher(("python", word, after)):
-                stem, root = Path(*after.split(".")), Path()
+                stem, root = here.joinpath(*after.split(".")), here
                 found = (path for path in (stem.with_suffix(".py"), stem / "__main__.py") if path.is_file())
                 file = next(found, None)
                 break
-        named = (Path(word.rpartition("=")[2]) for word in self.words[1:])
+        named = (here / word.rpartition("=")[2] for word in self.words[1:])
         return file, root, [path for path in dict.fromkeys(named) if path.is_file() and path != file]
 
 

@@ -75,15 +75,15 @@ def evaluate(live: Any, weights: str, seconds: float, pattern: str | None = None
         pattern: of the metric, where an evaluation before has shown it.
 
     Returns:
-        ``fits``: the weights are those of a model like this one, else nothing else is reported. ``metric``, ``value``:
-        its name and what the first evaluation reported, None where ``why`` says why not. ``pattern``: for the next
-        call. ``losses``: of the next training steps at these weights, None where not finite. ``digest``: of what the
-        first evaluation read; None where there was none.
+        ``metric``, ``value``: its name and what the first evaluation reported, None where ``why`` says why not.
+        ``pattern``: for the next call. ``losses``: of the next training steps at these weights, None where not finite.
+        ``digest``: of what the first evaluation read; None where there was none. Nothing of weights that are not those
+        of a model like this one.
     """
     training, session = live.training, live.training.session
     state = session.in_main(lambda: kept_state(training, weights))
     if state is None:
-        return {"fits": False}
+        return {}
     held = HeldWeights(training, state)
     session.in_main(held.put)
     training.script.hooks.watchers.append(held)
@@ -97,7 +97,6 @@ def evaluate(live: Any, weights: str, seconds: float, pattern: str | None = None
     goal = training.follow(enough, lambda *_: held.put())
     found = held.metric_found(goal, pattern)
     return {
-        "fits": True,
         "metric": name_of(found[0]) if found else None,
         "pattern": found[0] if found else None,
         "value": found[1] if found and not held.others and held.seen else None,

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from subprocess import DEVNULL
 from typing import Any
@@ -95,26 +96,20 @@ class Commands:
 
 
 async def _ended(process: Process) -> None:
-    """Ends a command that nobody waits for: asked once, asked twice, then without asking."""
-    for number, patience in ((signal.SIGINT, _PATIENCE), (signal.SIGINT, _PATIENCE), (signal.SIGKILL, _PATIENCE)):
+    """Ends a command that nobody waits for: asked once, asked twice, then with all that it started."""
+    for number in (signal.SIGINT, signal.SIGINT, signal.SIGKILL):
         if process.returncode is not None:
             break
-        _signal(process, number)
-        with anyio.move_on_after(patience):
+        with suppress(ProcessLookupError):
+            if number == signal.SIGKILL:
+                os.killpg(process.pid, number)
+            else:
+                process.send_signal(number)
+        with anyio.move_on_after(_PATIENCE):
             await process.wait()
     for stream in (process.stdout, process.stderr):
         if stream is not None:
             await stream.aclose()
-
-
-def _signal(process: Process, number: signal.Signals) -> None:
-    try:
-        if number == signal.SIGKILL:
-            os.killpg(process.pid, number)
-        else:
-            process.send_signal(number)
-    except ProcessLookupError:
-        return
 
 
 def environment(root: Path) -> dict[str, str]:

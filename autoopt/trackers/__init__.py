@@ -78,7 +78,7 @@ def tracker(kind: str) -> Tracker:
         EnvironmentLacks: its package is not installed.
     """
     check_installed([kind])
-    made: Tracker = importlib.import_module(f"autoopt.trackers.to_{kind}").make()
+    made: Tracker = importlib.import_module(f"autoopt.trackers.to_{kind}").Follower()
     return made
 
 

@@ -15,7 +15,7 @@ from autoopt.trackers.values import of_trial
 FOLDER = "tensorboard"
 
 
-class _TensorBoard(Tracker):
+class Follower(Tracker):
     def __init__(self) -> None:
         super().__init__()
         self._writer: Any = None
@@ -51,7 +51,3 @@ class _TensorBoard(Tracker):
             writer.add_text("trial", "\n".join(f"* {name}: {value}" for name, value in words.items()))
             for name, value in numbers.items():
                 writer.add_scalar(f"trial/{name}", value, trial.id)
-
-
-def make() -> Tracker:
-    return _TensorBoard()

@@ -15,7 +15,7 @@ from autoopt.trackers.values import Memory, name_of, of_trial
 PROJECT = "autoopt"
 
 
-class _Wandb(Tracker):
+class Follower(Tracker):
     def __init__(self) -> None:
         super().__init__()
         self._run: Any = None
@@ -73,7 +73,3 @@ class _Wandb(Tracker):
     def _file(self, path: Path) -> None:
         if path.is_file():
             self._run.save(str(path), base_path=str(path.parent), policy="now")
-
-
-def make() -> Tracker:
-    return _Wandb()

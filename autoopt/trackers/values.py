@@ -70,21 +70,15 @@ def of_trial(trial: Trial) -> tuple[dict[str, str], dict[str, float]]:
 def of_result(result: Result) -> dict[str, float]:
     """The numbers of a finished run."""
     values = of_configuration("baseline", result.baseline) | of_configuration("best", result.best)
-    values |= _of_headline(result)
+    headline = result.speedup.headline
+    if headline is not None:
+        values["speedup/headline"] = headline.value
+        known = {name: getattr(headline, name) for name in ("low", "high", "n", "baseline_seconds", "best_seconds")}
+        # a point has no bounds
+        values |= {f"speedup/headline_{name}": float(value) for name, value in known.items() if value is not None}
     values |= of_estimate("speedup/throughput", result.speedup.throughput)
     values |= of_estimate("speedup/time_to_target", result.speedup.time_to_target)
     return values | {"seconds": result.seconds}
-
-
-def _of_headline(result: Result) -> dict[str, float]:
-    """The record of the first screen; a point has no bounds."""
-    headline = result.speedup.headline
-    if headline is None:
-        return {}
-    names = ("low", "high", "n", "baseline_seconds", "best_seconds")
-    known = {f"speedup/headline_{name}": getattr(headline, name) for name in names}
-    values = {"speedup/headline": headline.value, **known}
-    return {name: float(value) for name, value in values.items() if value is not None}
 
 
 FILE = "trackers.json"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from autoopt.records import Estimate
-from autoopt.records.comparing import Compared, ComparedSide, LedgerEntry
+from autoopt.records.comparing import Compared, ComparedSide, LedgerEntry, Requirement
 from autoopt_reports.html import Table, tables_page
 
 ANSWERS = {
@@ -28,9 +28,9 @@ def summary(found: Compared) -> Iterator[str]:
     for title, before, after, difference in rows(found):
         yield f"  {title}: {before} -> {after}" + (f" ({difference})" if difference != "-" else "")
     if found.requirement is not None:
-        yield f"required {found.requirement.text}: {'holds' if found.requirement.holds else 'does not hold'}"
+        yield f"required {_required(found.requirement)}"
     if found.ledger is not None:
-        yield f"ledger, comparison {found.ledger.ask}: {_ledger(found.ledger)}"
+        yield f"ledger, {_ledger(found.ledger)}"
     if found.answer == "undecided" and found.learning.level != "undecided":
         yield "more --budget, or a quieter machine, may decide it"
     if found.metric_note:
@@ -39,11 +39,15 @@ def summary(found: Compared) -> Iterator[str]:
         yield f"warning: {warning}"
 
 
+def _required(wanted: Requirement) -> str:
+    return f"{wanted.text}: {'holds' if wanted.holds else 'does not hold'}"
+
+
 def _ledger(ledger: LedgerEntry) -> str:
     reached = "none" if ledger.e_value is None else f"{ledger.e_value:.3g}"
     needs = f"error rate {ledger.alpha:.2g}; e-value needed {ledger.needed:.3g}, reached {reached}"
     head = f"; head {ledger.head}" if ledger.head else ""
-    return f"{needs}; error rate left {ledger.left:.2g} of {ledger.total:g}{head}"
+    return f"comparison {ledger.ask}: {needs}; error rate left {ledger.left:.2g} of {ledger.total:g}{head}"
 
 
 def rows(found: Compared) -> list[tuple[str, str, str, str]]:
@@ -92,27 +96,20 @@ def _side(side: ComparedSide) -> str:
 
 def facts(found: Compared) -> list[tuple[str, str]]:
     """Title and text of what is said of the comparison as a whole."""
+    at = found.environment
     reported = [
         ("Answer", f"{ANSWERS[found.answer]}: {found.reason}"),
         ("Speedup of a step", _ratio(found.throughput)),
         (f"Speedup of the planned run ({found.planned_steps} steps)", _ratio(found.planned_run)),
         ("Quality", f"{found.learning.level}: {found.learning.detail or 'not tested'}"),
+        ("Metric", found.metric_note and f"not measured: {found.metric_note}"),
+        ("Required", found.requirement and _required(found.requirement)),
+        ("Ledger", found.ledger and _ledger(found.ledger)),
+        ("Machine", at and f"{at.device_name or at.device}, torch {at.torch}, seed {found.seed}"),
+        ("Command", found.command),
+        *(("Warning", warning) for warning in found.warnings),
     ]
-    if found.metric_note:
-        reported.append(("Metric", f"not measured: {found.metric_note}"))
-    if found.requirement is not None:
-        verdict = "holds" if found.requirement.holds else "does not hold"
-        reported.append(("Required", f"{found.requirement.text}: {verdict}"))
-    if found.ledger is not None:
-        reported.append(("Ledger", f"comparison {found.ledger.ask}: {_ledger(found.ledger)}"))
-    machine = found.environment
-    if machine is not None:
-        reported.append(
-            ("Machine", f"{machine.device_name or machine.device}, torch {machine.torch}, seed {found.seed}")
-        )
-    if found.command:
-        reported.append(("Command", found.command))
-    return reported + [("Warning", warning) for warning in found.warnings]
+    return [(title, text) for title, text in reported if text]
 
 
 def markdown(found: Compared) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from autoopt.records import Estimate
-from autoopt.records.latency import Latency, Served
+from autoopt.records.latency import Acceptance, Latency, Served
 from autoopt_reports.charts.plane import BESIDE, Frame, GuideLine, Mark, Plane, frame, span
 from autoopt_reports.html import Figure, Table, tables_page
 from autoopt_reports.view import units
@@ -19,25 +19,15 @@ def milliseconds(seconds: float | None) -> str:
     return NOT_MEASURED if seconds is None else f"{1e3 * seconds:.3g} ms"
 
 
-def latency_text(estimate: Estimate | None) -> str:
-    """A latency with the interval that its ends are passed with a chance of 5 % each."""
-    if estimate is None:
-        return NOT_MEASURED
-    low, high = 1e3 * estimate.low, 1e3 * estimate.high
-    return f"{1e3 * estimate.value:.3g} ms [{low:.3g}, {high:.3g}], {estimate.n} processes"
-
-
-def drop_text(served: Served) -> str:
-    if served.drop is None:
-        return NOT_MEASURED
-    drop = served.drop
-    return f"{100 * drop.value:.2f} % [{100 * drop.low:.2f}, {100 * drop.high:.2f}]"
+def latency_text(served: Served) -> str:
+    """A P95 over fresh processes, or that of the only one that was measured."""
+    if served.p95 is None:
+        return f"{milliseconds(served.screened_p95)} screened"
+    return f"{served.p95_text}, {served.p95.n} processes"
 
 
 def ratio_text(estimate: Estimate | None) -> str:
-    if estimate is None:
-        return NOT_MEASURED
-    return f"{estimate.value:.2f}x [{estimate.low:.2f}, {estimate.high:.2f}]"
+    return NOT_MEASURED if estimate is None else estimate.text()
 
 
 def headline(found: Latency) -> str:
@@ -48,7 +38,7 @@ def headline(found: Latency) -> str:
     best = found.variant(found.chosen)
     assert best is not None
     speed = f", {ratio_text(best.ratio)} of the model as it is" if best.name != "as it is" else ""
-    return f"{limit + ' holds: ' if limit else ''}{best.name}, P95 {latency_text(best.p95)}{speed}"
+    return f"{limit + ' holds: ' if limit else ''}{best.name}, P95 {latency_text(best)}{speed}"
 
 
 def summary(found: Latency) -> Iterator[str]:
@@ -57,8 +47,7 @@ def summary(found: Latency) -> Iterator[str]:
     yield found.reason
     for served in found.variants:
         if served.status in ("measured", "screened"):
-            p95 = latency_text(served.p95) if served.p95 else f"{milliseconds(served.screened_p95)} screened"
-            yield f"  {served.name}: P95 {p95}; drop of {found.metric} {drop_text(served)}"
+            yield f"  {served.name}: P95 {latency_text(served)}; drop of {found.metric} {served.drop_text}"
         else:
             yield f"  {served.name}: {served.status.replace('_', ' ')}: {served.reason}"
     for warning in found.warnings:
@@ -66,18 +55,19 @@ def summary(found: Latency) -> Iterator[str]:
     if found.exported:
         yield f"exported: {found.exported}"
     if found.acceptance is not None:
-        yield f"acceptance test without autoopt: {_passed(found)}; {found.acceptance.command}"
+        yield f"acceptance test without autoopt: {_passed(found.acceptance, '; ')}"
 
 
-def _passed(found: Latency) -> str:
-    assert found.acceptance is not None
-    return "passed" if found.acceptance.exit_code == 0 else f"failed (exit code {found.acceptance.exit_code})"
+def _passed(tested: Acceptance, between: str) -> str:
+    passed = "passed" if tested.exit_code == 0 else f"failed (exit code {tested.exit_code})"
+    return f"{passed}{between}{tested.command}"
 
 
 def facts(found: Latency) -> list[tuple[str, str]]:
     """Title and text of what is said of the whole."""
     size = ", ".join(f"{n} ({100 * share:g} %)" for n, share in found.batch.items())
     lengths = ", ".join(f"{n} ({100 * share:g} %)" for n, share in found.lengths.items())
+    at = found.environment
     reported = [
         ("Why", found.reason),
         ("Limit", f"P95 {milliseconds(found.limit_seconds)}" if found.limit_seconds else "none was given"),
@@ -88,16 +78,12 @@ def facts(found: Latency) -> list[tuple[str, str]]:
         ),
         ("Weights", found.weights),
         ("The model as it is against itself", ratio_text(found.control)),
+        ("Machine", at and f"{at.device_name or at.device}, torch {at.torch}, seed {found.seed}"),
+        ("Measured in", f"{units.duration(found.seconds)} of {units.duration(found.budget_seconds)}"),
+        ("Acceptance test, without autoopt", found.acceptance and _passed(found.acceptance, ": ")),
+        *(("Warning", warning) for warning in found.warnings),
     ]
-    machine = found.environment
-    if machine is not None:
-        reported.append(
-            ("Machine", f"{machine.device_name or machine.device}, torch {machine.torch}, seed {found.seed}")
-        )
-    reported.append(("Measured in", f"{units.duration(found.seconds)} of {units.duration(found.budget_seconds)}"))
-    if found.acceptance is not None:
-        reported.append(("Acceptance test, without autoopt", f"{_passed(found)}: {found.acceptance.command}"))
-    return reported + [("Warning", warning) for warning in found.warnings]
+    return [(title, text) for title, text in reported if text]
 
 
 Row = tuple[str, tuple[str, ...]]
@@ -120,7 +106,6 @@ def _row(found: Latency, served: Served) -> Row:
     name += " · knee" if served.knee else " · front" if served.front else ""
     if served.status not in ("measured", "screened"):
         return "mute", (name, f"{served.status.replace('_', ' ')}: {served.reason}", *[""] * (len(HEADS) - 2))
-    p95 = latency_text(served.p95) if served.p95 else f"{milliseconds(served.screened_p95)} screened: {served.reason}"
     cold = served.cold_start
     start = (
         f"{units.duration(cold.prepare_seconds) if cold.prepare_seconds is not None else 'nothing'}, "
@@ -136,11 +121,11 @@ def _row(found: Latency, served: Served) -> Row:
         "win" if served.name == found.chosen else "",
         (
             name,
-            p95,
+            latency_text(served) + ("" if served.p95 else f": {served.reason}"),
             ratio_text(served.ratio),
             "; ".join(f"{load.clients}: {quantiles}" for load, quantiles in zip(served.loads, times, strict=True)),
             "; ".join(f"{load.clients}: {load.throughput:.4g} ({load.requests} requests)" for load in served.loads),
-            drop_text(served),
+            served.drop_text,
             f"{ANSWERS[served.fits]}, {ANSWERS[served.keeps]}",
             cost,
             *(str(number(size, units.bytes_, "")) for size in (served.model_bytes, served.peak_memory_bytes)),

@@ -10,6 +10,48 @@ import pytest
 
 Git = Callable[..., str]
 
+HONEST = """
+import os, select, time, torch, autoopt
+from torch.nn import functional as F
+from torch.utils.data import TensorDataset
+
+SECONDS, ALIKE, HERE = 0.0, False, os.path.dirname(__file__)
+
+def sleep(seconds):
+    select.select([], [], [], seconds)  # so long by the kernel's clock, whatever the process's own shows
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(8, 64), torch.nn.Linear(64, 2)
+    def forward(self, x):
+        return self.second(torch.relu(self.first(x)))
+
+def data(n=256):
+    x = torch.randn(n, 8, generator=torch.Generator().manual_seed(0))
+    if ALIKE:
+        x = x[:1].expand(n, 8)
+    return TensorDataset(x, (x.sum(1) > 0).long())
+
+def work(model, batch):
+    sleep(SECONDS)
+    return F.cross_entropy(model(batch[0]), batch[1])
+
+def evaluate(model, batches):
+    hits = [(model(x).argmax(1) == y).float() for x, y in batches]
+    return {"accuracy": float(torch.cat(hits).mean())}
+
+loss, optimizer = work, lambda p: torch.optim.SGD(p, lr=0.1)
+
+def fields():
+    return dict(model=Model(), train_data=data(), batch_size=16, loss=loss, optimizer=optimizer, valid_data=data(64),
+        evaluate=evaluate, target=autoopt.Target("accuracy", at_least=0.9), max_steps=10000)
+
+def build():
+    return autoopt.Workload(**fields())
+"""
+"""A build whose steps take so many seconds, for candidates that look faster."""
+
 
 @pytest.fixture
 def git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Git:
@@ -25,3 +67,10 @@ def git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Git:
 
     run("init", "-q")
     return run
+
+
+def committed(git: Git, text: str, message: str) -> None:
+    """A commit in which ``job.py`` has this text."""
+    Path("job.py").write_text(text)
+    git("add", ".")
+    git("commit", "-qm", message)

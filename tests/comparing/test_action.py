@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.comparing.conftest import Git
+from tests.comparing.conftest import Git, committed
 
 yaml = pytest.importorskip("yaml")
 ROOT = Path(__file__).parents[2]
@@ -85,9 +85,7 @@ def test_the_ledger_is_handed_over_and_only_known_inputs_are_read() -> None:
 @pytest.mark.slow
 def test_it_compares_two_revisions(git: Git, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    Path("job.py").write_text(JOB)
-    git("add", "job.py")
-    git("commit", "-qm", "slow")
+    committed(git, JOB, "slow")
     Path("job.py").write_text(JOB.replace("0.02", "0.005"))
     git("commit", "-qam", "fast")
     found = run(

@@ -24,40 +24,7 @@ from autoopt.records.messages import Block
 from autoopt.trial.parent import Launcher
 from autoopt.trial.process import LocalTrial
 from autoopt.trial.protocol import TrialSpec
-
-HONEST = """
-import os, select, time, torch, autoopt
-from torch.nn import functional as F
-from torch.utils.data import TensorDataset
-
-SECONDS, HERE = {seconds}, os.path.dirname(__file__)
-
-def sleep(seconds):
-    select.select([], [], [], seconds)  # so long by the kernel's clock, whatever the process's own shows
-
-class Model(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = torch.nn.Linear(8, 64), torch.nn.Linear(64, 2)
-    def forward(self, x):
-        return self.second(torch.relu(self.first(x)))
-
-def data(n=256):
-    x = torch.randn(n, 8, generator=torch.Generator().manual_seed(0))
-    if {alike}:
-        x = x[:1].expand(n, 8)
-    return TensorDataset(x, (x.sum(1) > 0).long())
-
-def work(model, batch):
-    sleep(SECONDS)
-    return F.cross_entropy(model(batch[0]), batch[1])
-
-loss, optimizer = work, lambda p: torch.optim.SGD(p, lr=0.1)
-
-def build():
-    return autoopt.Workload(model=Model(), train_data=data(), batch_size=16, loss=loss, optimizer=optimizer,
-        max_steps=10000)
-"""
+from tests.comparing.conftest import HONEST
 
 LAZY = """
 steps = 0
@@ -188,7 +155,7 @@ def measured(
     flags: JsonDict | None = None,
 ) -> Measured:
     """Pairs of the honest build and the same with a cheat appended, block by block in turn, as the arena runs them."""
-    honest = HONEST.format(seconds=seconds, alike="alike = True" in cheat)
+    honest = HONEST + f"SECONDS, ALIKE = {seconds}, {'ALIKE = True' in cheat}\n"
     sources = {"incumbent": honest, "candidate": honest + textwrap.dedent(cheat) + "\n"}
     seen = Pairs(samples_per_step=16.0)
     sides: dict[str, str] = {"incumbent": "baseline", "candidate": "candidate"}
@@ -246,7 +213,7 @@ def test_what_was_trained_ahead_at_the_start_is_of_no_use(launcher: Launcher, tm
     found = measured(
         launcher, tmp_path,
         """
-        alike = True
+        ALIKE = True
         class Ahead(torch.optim.SGD):
             later = []
             def step(self, closure=None):
@@ -342,7 +309,7 @@ def test_a_fork_that_survives_stands_still_with_its_parent(launcher: Launcher, t
     """A daemon that would train on while its parent is frozen."""
     file = tmp_path / "job.py"
     file.write_text(
-        HONEST.format(seconds=0.0, alike=False)
+        HONEST
         + textwrap.dedent("""
         if os.fork() == 0:
             os.setsid()

@@ -15,7 +15,7 @@ from autoopt.cli import main
 from autoopt.comparing.bisection import SURE, Observation, Posterior, bisect, commits, packages
 from autoopt.errors import UsageError
 from benchmarks.bisection.__main__ import planted
-from tests.comparing.conftest import Git
+from tests.comparing.conftest import Git, committed
 from tests.comparing.test_action import JOB
 
 
@@ -98,9 +98,7 @@ def test_a_planted_regression_on_a_simulated_machine(kind: str) -> None:
 
 def test_commits_are_those_from_the_good_to_the_bad_one(git: Git) -> None:
     for number in range(4):
-        Path("job.py").write_text(f"number = {number}\n")
-        git("add", "job.py")
-        git("commit", "-qm", f"step {number}")
+        committed(git, f"number = {number}\n", f"step {number}")
     found = commits("HEAD~3", "HEAD")
     assert [place.name.split(" ", 1)[-1] for place in found] == ["HEAD~3", "step 1", "step 2", "step 3"]
     with pytest.raises(UsageError, match="--good nowhere: no such revision"):
@@ -152,10 +150,8 @@ def test_packages_change_one_after_another(tmp_path: Path, monkeypatch: pytest.M
     ],
 )
 def test_bad_input_is_one_error(words: list[str], told: str, git: Git, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("job.py").write_text(JOB)
     Path("same.txt").write_text("numpy==1.0\n")
-    git("add", ".")
-    git("commit", "-qm", "all")
+    committed(git, JOB, "all")
     assert main(["bisect", *words, "--", "job.py:build"]) == 2
     error = capsys.readouterr().err
     assert told in error
@@ -166,9 +162,7 @@ def test_bad_input_is_one_error(words: list[str], told: str, git: Git, capsys: p
 def test_a_commit_is_found_live(git: Git, capsys: pytest.CaptureFixture[str]) -> None:
     """Six commits, of which the fourth doubles the step."""
     for number in range(7):
-        Path("job.py").write_text(JOB.replace("0.02", "0.02" if number < 4 else "0.05") + f"number = {number}\n")
-        git("add", "job.py")
-        git("commit", "-qm", f"step {number}")
+        committed(git, JOB.replace("0.02", "0.02" if number < 4 else "0.05") + f"number = {number}\n", f"step {number}")
     assert main(["bisect", "--good", "HEAD~6", "--budget", "4m", "--json", "--quiet", "--", "job.py:build"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["step"].endswith("step 4"), document
@@ -181,9 +175,7 @@ def test_a_commit_that_made_it_worse_is_found_live(git: Git, capsys: pytest.Capt
     """Four commits, of which the second trains a hundredth as fast."""
     for number in range(5):
         rate = "lr=0.1" if number < 2 else "lr=0.001"
-        Path("job.py").write_text(JOB.replace("0.02", "0.0").replace("lr=0.1", rate) + f"number = {number}\n")
-        git("add", "job.py")
-        git("commit", "-qm", f"step {number}")
+        committed(git, JOB.replace("0.02", "0.0").replace("lr=0.1", rate) + f"number = {number}\n", f"step {number}")
     words = ["--good", "HEAD~4", "--budget", "4m", "--json", "--quiet", "--quality", "--", "job.py:build"]
     assert main(["bisect", *words]) == 0
     document = json.loads(capsys.readouterr().out)

@@ -15,7 +15,7 @@ from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.comparing.answer import changed_sources, unbelieved
-from autoopt.comparing.learning import DRIFTED, IDENTICAL, SAME, Judge, Rounding, Trials
+from autoopt.comparing.learning import DRIFTED, IDENTICAL, SAME, Judge, Trials
 from autoopt.comparing.watched import Pairs
 from autoopt.errors import TrialFailed
 from autoopt.records import Estimate, JsonDict, Objective, Plan
@@ -24,38 +24,7 @@ from autoopt.registry import Registry
 from autoopt.script.tasks import LOSSES
 from autoopt.testing.fakes import Behaviour, fake_facts
 from autoopt.trial.protocol import TrialSpec
-
-HONEST = """
-import torch, autoopt
-from torch.nn import functional as F
-from torch.utils.data import TensorDataset
-
-class Model(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.net = torch.nn.Linear(8, 2)
-    def forward(self, x):
-        return self.net(x)
-
-def data(n=256):
-    x = torch.randn(n, 8, generator=torch.Generator().manual_seed(0))
-    return TensorDataset(x, (x.sum(1) > 0).long())
-
-def evaluate(model, batches):
-    hits = total = 0
-    for x, y in batches:
-        hits += int((model(x).argmax(1) == y).sum())
-        total += len(y)
-    return {"accuracy": hits / total}
-
-def fields():
-    return dict(model=Model(), train_data=data(), batch_size=16, loss=lambda m, b: F.cross_entropy(m(b[0]), b[1]),
-        optimizer=lambda p: torch.optim.SGD(p, lr=0.1), valid_data=data(64), evaluate=evaluate,
-        target=autoopt.Target("accuracy", at_least=0.9), max_steps=500)
-
-def build():
-    return autoopt.Workload(**fields())
-"""
+from tests.comparing.conftest import HONEST
 
 CHEATS = {
     "fewer_samples": "def data(n=256, whole=data):\n    return whole(n // 2)",
@@ -76,19 +45,16 @@ CHEATS = {
                 self.count += 1
                 if self.count % 2:
                     return super().step(closure)
-        def build():
-            return autoopt.Workload(**{**fields(), "optimizer": lambda p: Lazy(p, lr=0.1)})""",
+        optimizer = lambda p: Lazy(p, lr=0.1)""",
     "its_own_seed": """
         def build():
             torch.manual_seed(1)
             return autoopt.Workload(**fields())""",
-    "easier_loss": """
-        def build():
-            return autoopt.Workload(**{**fields(), "loss": lambda m, b: F.cross_entropy(m(b[0][:4]), b[1][:4])})""",
+    "easier_loss": "loss = lambda m, b: F.cross_entropy(m(b[0][:4]), b[1][:4])",
     "evaluation_data": "from torch.utils.data import ConcatDataset\n"
     "def data(n=256, whole=data):\n    return ConcatDataset([whole(192), whole(64)])",
     "smaller_model": "class Model(Model):\n    def __init__(self):\n        super().__init__()\n"
-    "        self.net = torch.nn.Linear(8, 2, bias=False)",
+    "        self.first = torch.nn.Linear(8, 64, bias=False)",
 }
 
 
@@ -141,10 +107,9 @@ def judged(tmp_path: Path, name: str, extra: str = "", both: str = "") -> Judge:
     objective = Objective(
         metric="accuracy", mode="max", target=0.9, target_source="user", tolerance=0.005, min_gain=0.0
     )
-    facts = fake_facts(Behaviour())
+    facts = fake_facts(Behaviour()).model_copy(update={"has_evaluate": True, "metric": "accuracy"})
     trials = Trials(runners, plans, tmp_path, lambda: float(next(clock)), 100.0)  # type: ignore[arg-type]
-    rounding = Rounding(trials, facts, objective, epsilon=2.0**-23, seconds=1.0)
-    return Judge(trials, 80.0, facts.model_copy(update={"has_evaluate": True}), rounding=rounding)
+    return Judge(trials, 80.0, facts, objective=objective)
 
 
 def test_the_same_training_has_the_same_weights(tmp_path: Path) -> None:
@@ -153,7 +118,9 @@ def test_the_same_training_has_the_same_weights(tmp_path: Path) -> None:
     assert (found.level, found.again) == ("identical", 0.0)
     assert found.apart is not None
     assert found.apart <= IDENTICAL
-    assert judge.evaluating.metrics["baseline"] == judge.evaluating.metrics["candidate"]
+    one, two = (judge.evaluating.values[name] for name in ("baseline", "candidate"))
+    assert one is not None
+    assert one == two
 
 
 @pytest.mark.parametrize("cheat", CHEATS)
@@ -186,22 +153,17 @@ def fields(whole=fields):
 
 
 def test_the_evaluator_is_the_baselines(tmp_path: Path) -> None:
-    extra = """
-        def build():
-            return autoopt.Workload(**{**fields(), "evaluate": lambda m, b: {"accuracy": 1.0}})"""
-    judge = judged(tmp_path, "evaluator", extra)
+    judge = judged(tmp_path, "evaluator", "evaluate = lambda m, b: {'accuracy': 1.0}")
     assert judge.learning().level == "identical", "it trains the same; what it says of itself is not asked"
-    assert judge.evaluating.metrics["candidate"] == judge.evaluating.metrics["baseline"]
+    assert judge.evaluating.values["candidate"] == judge.evaluating.values["baseline"]
 
 
 def test_rounding_is_told_from_another_training(tmp_path: Path) -> None:
     """Logits that are rounded coarsely: weights part a little on their way, gradients hardly differ."""
     extra = """
-        def build():
-            def loss(m, b):
-                logits = m(b[0])
-                return F.cross_entropy(logits + ((16 * logits).round() / 16 - logits).detach(), b[1])
-            return autoopt.Workload(**{**fields(), "loss": loss})"""
+        def loss(m, b):
+            logits = m(b[0])
+            return F.cross_entropy(logits + ((16 * logits).round() / 16 - logits).detach(), b[1])"""
     found = judged(tmp_path, "rounding", extra).learning()
     assert found.apart is not None
     assert IDENTICAL < found.apart < DRIFTED
@@ -277,7 +239,7 @@ def test_without_an_evaluation_the_loss_of_the_same_batches_is_told(tmp_path: Pa
     judge = judged(tmp_path, "bare", "unused = 1", both + "    return kept\n")
     judge.evaluating._evaluates = False
     assert judge.learning().level == "identical"
-    assert judge.evaluating.value("baseline") is None
+    assert judge.evaluating.values["baseline"] is None
     assert judge.evaluating.note == "the workload has no evaluation"
     assert judge.evaluating.loss_batches == LOSSES
     loss = judge.evaluating.loss("baseline")
@@ -295,11 +257,8 @@ def test_rare_and_long_work_counts() -> None:
 
 
 def test_a_loss_that_is_not_finite_is_a_failure(tmp_path: Path) -> None:
-    extra = """
-        def build():
-            return autoopt.Workload(**{**fields(), "loss": lambda m, b: m(b[0]).sum() * float("nan")})"""
     with pytest.raises(TrialFailed) as failed:
-        judged(tmp_path, "nan", extra).learning()
+        judged(tmp_path, "nan", "loss = lambda m, b: m(b[0]).sum() * float('nan')").learning()
     assert (failed.value.kind, failed.value.where) == ("not_finite", "candidate")
 
 

@@ -19,10 +19,17 @@ from autoopt.records import Environment, Estimate, Noise
 from autoopt.records.comparing import Compared, ComparedSide, LedgerEntry
 from autoopt.script.command import Build
 from autoopt.testing.fakes import Behaviour, fake_facts
-from tests.comparing.conftest import Git
+from tests.comparing.conftest import Git, committed
 from tests.comparing.test_action import JOB
 
 SPEED = Estimate(value=1.2, low=1.1, high=1.3, n=3)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's cache, in which sessions are."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
 
 
 def known(step_seconds: float = 0.01, **more: Any) -> KnownBaseline:
@@ -95,10 +102,9 @@ def test_a_baseline_is_another_one_where_its_step_or_its_code_is(git: Git) -> No
         assert fingerprint_of(one, "cpu") != before
 
 
-def test_each_command_and_folder_has_a_session_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def test_each_command_and_folder_has_a_session_of_its_own(cache: Path) -> None:
     found = default_path("train.py --epochs 3")
-    assert found.is_relative_to(tmp_path / "autoopt")
+    assert found.is_relative_to(cache / "autoopt")
     assert found != default_path("train.py")
 
 
@@ -114,13 +120,9 @@ def test_each_command_and_folder_has_a_session_of_its_own(monkeypatch: pytest.Mo
     ],
 )
 def test_bad_input_is_one_error(
-    words: list[str], code: int, told: str, git: Git, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    Path("job.py").write_text(JOB)
-    git("add", "job.py")
-    git("commit", "-qm", "slow")
+    words: list[str], code: int, told: str, git: Git, capsys: pytest.CaptureFixture[str]
+) -> None:
+    committed(git, JOB, "slow")
     Path("bad.json").write_text("x")
     assert main(["judge", *words]) == code
     error = capsys.readouterr().err
@@ -128,12 +130,8 @@ def test_bad_input_is_one_error(
     assert "Traceback" not in error
 
 
-def test_a_ledger_that_was_deleted_is_refused(
-    git: Git, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Path("job.py").write_text(JOB)
-    git("add", "job.py")
-    git("commit", "-qm", "slow")
+def test_a_ledger_that_was_deleted_is_refused(git: Git, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    committed(git, JOB, "slow")
     session, ledger = tmp_path / "session.json", tmp_path / "asks.jsonl"
     entry = answered(ledger, enter(ledger, baseline="a", candidate="b"), "faster")
     write(session, Session(head=entry.head))
@@ -146,14 +144,9 @@ def test_a_ledger_that_was_deleted_is_refused(
 
 
 @pytest.mark.slow
-def test_a_loop_uses_the_baseline_again(
-    git: Git, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_loop_uses_the_baseline_again(git: Git, capsys: pytest.CaptureFixture[str]) -> None:
     """A true gain, and the same with every other step left out."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    Path("job.py").write_text(JOB)
-    git("add", "job.py")
-    git("commit", "-qm", "slow")
+    committed(git, JOB, "slow")
     words = ["judge", "--seconds", "40", "--quiet", "--", "job.py:build"]
     Path("job.py").write_text(JOB.replace("0.02", "0.005"))
     first = main(words), json.loads(capsys.readouterr().out)
@@ -172,10 +165,7 @@ def test_a_loop_uses_the_baseline_again(
 
 
 @pytest.mark.parametrize("command", ["judge", "compare"])
-def test_what_a_candidate_may_write_configures_nothing(
-    command: str, git: Git, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def test_what_a_candidate_may_write_configures_nothing(command: str, git: Git, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Options] = []
 
     def compare_sides(baseline: str, candidate: str, workload: Build, options: Options, **given: Any) -> Compared:

@@ -163,7 +163,7 @@ def test_what_a_scripts_evaluation_reads_is_pinned(
     with side(".", SCRIPT) as today:
         runners = {"baseline": runner(today, launcher, tmp_path / "logs")}
         runners["baseline"].watched()
-        evaluating = Evaluating(trials_of(runners, tmp_path), seconds=60.0)
+        evaluating = Evaluating(trials_of(runners, tmp_path), fake_facts(Behaviour()), 60.0)
         evaluating.baseline(str(weights))
         assert evaluating.pinned is not None
         assert evaluating.metric == "val acc"
@@ -173,8 +173,8 @@ def test_what_a_scripts_evaluation_reads_is_pinned(
             evaluating.candidate(process, str(weights), str(weights))
     assert bool(evaluating.tampered) == tampered
     if not tampered:
-        assert evaluating.value("baseline") is not None
-        assert evaluating.value("candidate") == evaluating.value("baseline")
+        assert evaluating.values["baseline"] is not None
+        assert evaluating.values["candidate"] == evaluating.values["baseline"]
         assert evaluating.loss("candidate") == evaluating.loss("baseline")
 
 

@@ -83,6 +83,18 @@ def test_a_revision_of_a_script_runs_in_its_own_folder(repository: Path, monkeyp
             check_files([str(repository / "src" / "net.py")], old)
 
 
+@pytest.mark.parametrize(
+    ("command", "files"),
+    [
+        ("python -m torch.distributed.run train.py", {"train.py", "src/net.py"}),
+        ("python -m src.net", {"src/net.py"}),
+    ],
+)
+def test_a_module_is_fixed_by_its_files(repository: Path, command: str, files: set[str]) -> None:
+    with side(".", parse(command)) as today:
+        assert today.sources.keys() == files
+
+
 def test_a_plan_and_a_patch_are_of_the_workload(repository: Path, git: Git) -> None:
     Path("plan.json").write_text(PLAN)
     Path("back.diff").write_text(git("diff", "HEAD", "HEAD~1", "train.py") + "\n")

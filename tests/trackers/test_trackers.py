@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,6 +56,15 @@ def fresh_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture
+def mlflow(tmp_path: Path, fresh_database: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The library, with a database of its own."""
+    library = pytest.importorskip("mlflow")
+    monkeypatch.chdir(tmp_path)
+    library.set_tracking_uri(f"sqlite:///{shutil.copy(fresh_database, tmp_path / 'mlflow.db')}")
+    return library
+
+
 @contextmanager
 def announcer(made: Tracker, directory: Path) -> Iterator[Announcer]:
     """Of a run with a journal: the first call starts it, a later one resumes it."""
@@ -84,12 +94,7 @@ def follow(made: Tracker, result: Result, directory: Path) -> None:
     made.finish(directory / "report.html")
 
 
-def test_mlflow(
-    result: Result, directory: Path, tmp_path: Path, fresh_database: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mlflow = pytest.importorskip("mlflow")
-    monkeypatch.chdir(tmp_path)
-    mlflow.set_tracking_uri(f"sqlite:///{shutil.copy(fresh_database, tmp_path / 'mlflow.db')}")
+def test_mlflow(result: Result, directory: Path, tmp_path: Path, mlflow: Any) -> None:
     follow(tracker("mlflow"), result, directory)
     client = mlflow.MlflowClient()
     experiment = client.get_experiment_by_name("autoopt")
@@ -116,11 +121,8 @@ def test_mlflow(
 
 
 def test_mlflow_goes_on_in_the_same_run(
-    result: Result, directory: Path, tmp_path: Path, fresh_database: Path, monkeypatch: pytest.MonkeyPatch
+    result: Result, directory: Path, tmp_path: Path, fresh_database: Path, mlflow: Any
 ) -> None:
-    mlflow = pytest.importorskip("mlflow")
-    monkeypatch.chdir(tmp_path)
-    mlflow.set_tracking_uri(f"sqlite:///{shutil.copy(fresh_database, tmp_path / 'mlflow.db')}")
     few = result.model_copy(update={"trials": result.trials[:4]})
     first = tracker("mlflow")
     with announcer(first, directory) as announce:

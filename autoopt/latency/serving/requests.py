@@ -128,17 +128,16 @@ def joined(trees: list[Any]) -> Any:
     Raises:
         ValueError: their structures or shapes differ.
     """
-    first = trees[0]
-    if isinstance(first, torch.Tensor):
-        if any(tree.shape[1:] != first.shape[1:] for tree in trees):
-            raise ValueError("requests of different shapes make no batch")
-        return torch.cat(trees) if first.dim() else first
-    if isinstance(first, Mapping):
-        return {key: joined([tree[key] for tree in trees]) for key in first}
-    if isinstance(first, list | tuple):
-        parts = [joined(list(items)) for items in zip(*trees, strict=True)]
-        return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
-    return first
+    columns = list(zip(*map(tensors_of, trees), strict=True))
+    if any(tensor.shape[1:] != first.shape[1:] for first, *others in columns for tensor in others):
+        raise ValueError("requests of different shapes make no batch")
+    each = iter(columns)
+
+    def whole(first: torch.Tensor) -> torch.Tensor:
+        column = next(each)
+        return torch.cat(column) if first.dim() else first
+
+    return mapped(trees[0], whole)
 
 
 Request = tuple[Any, Any]
