@@ -219,6 +219,11 @@ TABLE = {
         edits={"transform = None": "transform = Chain()", "class Rows1": CHAIN},
         length=130,
     ),
+    "logits of rows with a label": Row(
+        (Change(strategy="chunked_loss", setting={"path": "", "rows": 64, "labelled": True}),),
+        (f"{ADDED}DeferHead", '+    DeferHead("", rows=64, labelled=True)(model)'),
+        length=300,
+    ),
     "short batches of ids": Row(
         (Change(strategy="trim_padding", setting={"multiple": 8}),),
         (

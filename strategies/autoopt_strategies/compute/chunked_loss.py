@@ -83,10 +83,8 @@ class ChunkedLoss(Strategy):
             "    loss = loss + checkpoint(lambda rows: F.cross_entropy(head(rows), ..., reduction='sum'), rows)"
         )
         note = "head and loss in chunks, as optimized_train.py does, or Liger's fused linear cross-entropy"
-        given = ", ".join(
-            f"{name}={json.dumps(value) if name == 'path' else value!r}" for name, value in setting.items()
-        )
-        line = f"DeferHead({given})({{model}})"
+        others = [f"{name}={value}" for name, value in setting.items() if name != "path"]
+        line = f"DeferHead({', '.join([json.dumps(setting['path']), *others])})({{model}})"
         edits = (Edit("model", lines=(line,), parts=("autoopt_strategies.compute.deferred_head:DeferHead",)),)
         return Recipe.noted(code, note, edits)
 

@@ -175,7 +175,7 @@ def _float(given: Logits) -> Logits:
     return Logits(given._hidden, given._head, given._cast, given._moved, True)
 
 
-_KNOWN: dict[str, Any] = {
+_KNOWN = {
     "view": _reshaped,
     "reshape": _reshaped,
     "flatten": _flattened,
@@ -225,7 +225,7 @@ class Chunks:
 
     rows: int
     multiple: int
-    cast: Any
+    cast: torch.dtype | None
     full: bool
     ignore_index: int
     smoothing: float
