@@ -175,7 +175,7 @@ def _float(given: Logits) -> Logits:
     return Logits(given._hidden, given._head, given._cast, given._moved, True)
 
 
-_KNOWN = {
+_KNOWN: dict[str, Any] = {
     "view": _reshaped,
     "reshape": _reshaped,
     "flatten": _flattened,
