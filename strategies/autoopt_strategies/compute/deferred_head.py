@@ -7,6 +7,7 @@ it, loss and gradients are computed chunk by chunk; anything else that is done w
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from math import prod
@@ -175,7 +176,7 @@ def _float(given: Logits) -> Logits:
     return Logits(given._hidden, given._head, given._cast, given._moved, True)
 
 
-_KNOWN: dict[str, Any] = {
+_KNOWN: dict[str, Callable[..., Logits | None]] = {
     "view": _reshaped,
     "reshape": _reshaped,
     "flatten": _flattened,
