@@ -31,20 +31,16 @@ def with_watched(timings: StageTimings, run: RunParts | None) -> StageTimings:
         return timings
     seen: dict[str, object] = {}
     if run.evaluation_seconds is not None and run.evaluate_every:
-        each = [one.seconds for one in run.evaluations] or [run.evaluation_seconds]
         steps = len({one.step for one in run.evaluations}) or 1
         samples = sum(one.samples or 0 for one in run.evaluations) / steps
         seen |= {
-            "evaluate": Timing(seconds=run.evaluation_seconds, low=min(each), high=max(each), n=len(each)),
+            "evaluate": Timing(seconds=run.evaluation_seconds),
             "evaluate_every": round(run.evaluate_every),
             "evaluation_samples": samples or None,
         }
     if run.checkpoint_seconds is not None and run.checkpoint_every:
-        saved = run.checkpoint_seconds
-        seen |= {
-            "checkpoint": Timing(seconds=saved, low=saved, high=saved, n=1),
-            "checkpoint_every": round(run.checkpoint_every),
-        }
+        saved = Timing(seconds=run.checkpoint_seconds)
+        seen |= {"checkpoint": saved, "checkpoint_every": round(run.checkpoint_every)}
     return timings.model_copy(update=seen)
 
 
@@ -135,18 +131,13 @@ def analyse(
     )
     pipeline = Pipeline(round_)
     predicted, best = pipeline.simulate(), ceiling_step(pipeline, timings, peaks)
-    round_ = round_.model_copy(
+    name = bottleneck(pipeline, best)
+    return round_.model_copy(
         update={
             "predicted_step_seconds": predicted,
             "simulation_error": predicted / step - 1.0 if step > 0 else None,
             "critical_path": pipeline.critical_path(),
             "ceiling_step_seconds": None if best is None else min(best, step),
-        }
-    )
-    pipeline = Pipeline(round_)
-    name = bottleneck(pipeline, best)
-    return round_.model_copy(
-        update={
             "bottleneck": name,
             "bottleneck_class": classify(pipeline, name, peaks),
             "deeper": deeper_chain(pipeline, name, timings, peaks),
@@ -289,12 +280,7 @@ def _host(timings: StageTimings) -> float | None:
     """Python around the stages: the whole step on cached batches beyond its stages alone."""
     if timings.device != "cpu" and timings.issue is not None:
         return timings.issue.seconds
-    if timings.host is not None:
-        return timings.host.seconds + _loader_overhead(timings)
-    if timings.compute is None or timings.forward_backward is None or timings.optimizer is None:
-        return None
-    both = timings.forward_backward.seconds * timings.accumulation
-    return max(0.0, timings.compute.seconds - both - timings.optimizer.seconds) + _loader_overhead(timings)
+    return None if timings.host is None else timings.host.seconds + _loader_overhead(timings)
 
 
 def _loader_overhead(timings: StageTimings) -> float:
@@ -353,11 +339,10 @@ def _edges(stages: tuple[Stage, ...]) -> tuple[tuple[str, str], ...]:
 
 def _simulation(timings: StageTimings, peaks: Peaks) -> Simulation:
     micro, inputs = timings.accumulation, timings.inputs
-    fed = []
-    for one in timings.overlaps:
-        timing = one.timing
-        spread = (timing.high - timing.low) / 2 / timing.seconds if timing.seconds else 0.0
-        fed.append(Fed(workers=one.workers, threads=one.threads, seconds=timing.seconds, spread=spread))
+    fed = tuple(
+        Fed(workers=one.workers, threads=one.threads, seconds=one.timing.seconds, spread=one.timing.spread)
+        for one in timings.overlaps
+    )
     return Simulation(
         device=timings.device,
         cores=timings.cores,
@@ -375,7 +360,7 @@ def _simulation(timings: StageTimings, peaks: Peaks) -> Simulation:
         update_issue_seconds=timings.issue_update.seconds if timings.issue_update else None,
         sample_spread=inputs.sample_spread,
         beside=timings.contention,
-        fed=tuple(fed),
+        fed=fed,
         in_turn=timings.cold_ratio or 1.0,
         rested=timings.wakeup_ratio or 1.0,
         rest_seconds=timings.pause_seconds or 0.0,

@@ -131,16 +131,15 @@ def fused_ceiling(found: tuple[Operator, ...], peaks: Peaks, precisions: tuple[s
     return sum(operator.flops or 0.0 for operator in found) / rate
 
 
-def bottleneck(pipeline: Pipeline, reach: float | None = None) -> str | None:
+def bottleneck(pipeline: Pipeline, ceiling: float | None) -> str | None:
     """The stage whose absence would save the most; where none saves much, the heaviest on the critical path.
 
     None where the step is within a quarter of its ceiling, and where the stages that could be measured are next to
     nothing of it: what holds it back is not among them.
 
     Args:
-        reach: the best step, as it was computed; the round's where None.
+        ceiling: the best step, as it was computed; None where it is not known.
     """
-    ceiling = reach or pipeline.round.ceiling_step_seconds
     interruptions = sum(stage.seconds for stage in pipeline.stages if stage.name in INTERRUPTIONS)
     step = pipeline.simulate() + interruptions
     if not pipeline.stages or (ceiling and step <= ceiling * WITHIN_REACH):

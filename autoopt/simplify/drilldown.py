@@ -316,7 +316,7 @@ def measure_inputs(loader: DataLoader[Any], time_limit: float) -> InputTimings:
         batch = loader.collate_fn(samples)
         collate = repeat(lambda: loader.collate_fn(samples), time_limit * 0.1, reference=reference, usual=SAMPLES)
         collating = profile_lines(lambda: loader.collate_fn(samples), time_limit * 0.05).chain("wall", collate.seconds)
-    alone = _loader(loader, time_limit * 0.25, notes)
+    alone = None if loader.num_workers else _loader(loader, time_limit * 0.25, notes)
     handover, receive = _handover(batch, time_limit * 0.15) if batch is not None else (None, None)
     deeper, waiting, more = open_dataset(
         loader.dataset, lambda: few(fetch), sample.cpu_seconds or 0.0, sample.wait_seconds or 0.0, time_limit * 0.2
@@ -380,46 +380,28 @@ def time_sample(fetch: Fetch, time_limit: float) -> tuple[Timing, float | None]:
 
 
 def _loader(loader: DataLoader[Any], time_limit: float, notes: list[str]) -> Timing | None:
-    """Seconds per micro-batch of the user's loader when nobody uses the batches."""
-    clone = fresh_loader(loader)
-    ahead = clone.num_workers * (clone.prefetch_factor or 0) + clone.num_workers
-    stream = iter(clone)
-    if next(stream, None) is None:
-        return None
-    for _ in range(ahead):  # the queue is full at first
-        if next(stream, None) is None:
-            stream = iter(clone)
+    """Seconds per micro-batch of the user's loader, which has no workers, when nobody uses the batches."""
+    clone, reference = fresh_loader(loader), ReferenceSpeed()
+    stream: Iterator[Any] = iter(())
     walls: list[float] = []
     cpus: list[float] = []
     readings: list[float] = []
-    reference = ReferenceSpeed()
     start = time.perf_counter()
-    group = max(1, clone.num_workers)  # batches come in bunches, one of each worker
-    while len(walls) < 3 or (
-        time.perf_counter() - start < time_limit
-        and len(walls) < MOST
-        and (not clone.num_workers or not is_steady(walls, 8))
-    ):
+    while len(walls) < 3 or (time.perf_counter() - start < time_limit and len(walls) < MOST):
         before = reference.now()
-        mark, spent, taken = time.perf_counter(), time.thread_time(), 0
-        for _ in range(group):
-            if next(stream, None) is None:
-                break
-            taken += 1
-        if taken == group:
-            walls.append((time.perf_counter() - mark) / group)
-            cpus.append((time.thread_time() - spent) / group)
+        mark, spent = time.perf_counter(), time.thread_time()
+        if next(stream, None) is not None:
+            walls.append(time.perf_counter() - mark)
+            cpus.append(time.thread_time() - spent)
             readings.append((before + reference.now()) / 2)
-        else:
+        else:  # the first batch of an epoch takes what starts it, too
             stream = iter(clone)
             next(stream, None)
         if time.perf_counter() - start > 4 * time_limit:
             break
     if not walls:
-        notes.append("the loader alone was not measured: an epoch is shorter than its queue")
+        notes.append("the loader alone was not measured: an epoch holds one batch")
         return None
-    if clone.num_workers:  # they work while the reference is read, and each at its own
-        return summary(walls, cpu_seconds=statistics.median(cpus))
     share = min(1.0, sum(cpus) / max(sum(walls), 1e-12))
     even = normalized(cpus, readings, sensitivity(cpus, readings, SAMPLES))
     return summary(walls, readings=readings, usual=SAMPLES * share, cpu_seconds=statistics.median(even))

@@ -118,9 +118,7 @@ def summary(
     low, middle, high = quartiles(values)
     return Timing(
         seconds=middle,
-        low=low,
-        high=high,
-        n=len(values),
+        spread=(high - low) / 2 / middle if middle else 0.0,
         cpu_seconds=cpu_seconds,
         reference=statistics.median(readings) if readings else None,
         sensitivity=degree,
@@ -320,7 +318,7 @@ def compute(training: LiveTraining, batches: list[Any], time_limit: float) -> Js
     stages = {
         "compute": Microbenchmark(lambda: training.whole_step(batches), None, wait),
         "forward": Microbenchmark(lambda: training.forward(batch), None, wait),
-        "forward_backward": directions,
+        "both": directions,
         "optimizer": Microbenchmark(training.update, cached_gradients, wait),
     }
     # differences alternately: a burst of the machine spoils one turn, not the difference of two medians
@@ -331,6 +329,7 @@ def compute(training: LiveTraining, batches: list[Any], time_limit: float) -> Js
     reference = reference_of(training)
     timings = interleaved(list(stages.values()), time_limit, derived=tuple(derived.values()), reference=reference)
     found: JsonDict = dict(zip((*stages, *derived), timings, strict=True))
+    del found["both"]
     if training.device.kind == "cuda":  # until work is issued to an idle device: Python and launches, without results
         few: JsonDict = {"least": _ISSUED, "most": _ISSUED}
 
@@ -426,8 +425,7 @@ def evaluation(training: LiveTraining, time_limit: float) -> JsonDict:
         least=2, most=5, reference=reference_of(training),
     )  # fmt: skip
     loading, scale = first + (total - 1) * following, total / len(batches)
-    scaled: JsonDict = {name: getattr(timing, name) * scale + loading for name in ("seconds", "low", "high")}
-    scaled |= {"cpu_seconds": None, "wait_seconds": None}
+    scaled: JsonDict = {"seconds": timing.seconds * scale + loading, "cpu_seconds": None}
     samples = sum(samples_of(batch) or 0 for batch in batches) * scale
     return {"evaluate": timing.model_copy(update=scaled), "evaluation_samples": samples or None}
 
