@@ -407,7 +407,7 @@ def _loader(loader: DataLoader[Any], time_limit: float, notes: list[str]) -> Tim
     return summary(walls, readings=readings, usual=SAMPLES * share, cpu_seconds=statistics.median(even))
 
 
-def _handover(batch: Any, time_limit: float) -> tuple[Timing | None, Timing | None]:
+def _handover(batch: Any, time_limit: float) -> tuple[Timing, Timing]:
     """A ready micro-batch from one worker to this process: wall-clock of both, CPU seconds of this one."""
     loader: DataLoader[Any] = DataLoader(
         _Same(batch), batch_size=None, num_workers=1, collate_fn=_identity, multiprocessing_context="fork"
@@ -423,10 +423,8 @@ def _handover(batch: Any, time_limit: float) -> tuple[Timing | None, Timing | No
             cpus.append(cpu - spent)
         mark, spent = now, cpu
         end = end or now + time_limit
-        if now > end or is_steady(walls, 60):
+        if len(walls) > 1 and (now > end or is_steady(walls, 60)):
             break
-    if not walls:
-        return None, None
     return summary(walls), summary(cpus)
 
 

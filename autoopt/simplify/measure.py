@@ -15,10 +15,10 @@ from autoopt.benchmark.live import LiveTraining
 from autoopt.benchmark.seeding import kept_random_state
 from autoopt.records import JsonDict
 from autoopt.simplify import microbenchmarks
-from autoopt.simplify.batches import ChildFailed, cached_batches, can_fork, doubled_batch, in_child, nbytes, restored
+from autoopt.simplify.batches import ChildFailed, cached_batches, doubled_batch, in_child, nbytes, restored
 from autoopt.simplify.contention import cache_effects_of, measure_contention, measure_overlap
 from autoopt.simplify.drilldown import measure_inputs, open_compute, open_evaluation
-from autoopt.simplify.microbenchmarks import by_threads, count_operators, operators
+from autoopt.simplify.microbenchmarks import by_threads, operators
 from autoopt.simplify.stage_timings import InputTimings, StageTimings
 
 _NEGLIGIBLE = 0.02
@@ -40,6 +40,7 @@ def measure_training(training: LiveTraining, seconds: float) -> StageTimings:
         with restored(training):
             values = _Compute(training, batches, inputs, seconds * 0.6, notes).measure()
     loader = training.loader.loader
+    whole = loader.batch_size if training.shared is None else None  # of several processes each has its share
     return StageTimings(
         device=training.device.kind,
         cores=max(1, usable_cores() // training.group.size),
@@ -48,7 +49,7 @@ def measure_training(training: LiveTraining, seconds: float) -> StageTimings:
         prefetch=loader.prefetch_factor,
         pin_memory=bool(loader.pin_memory),
         non_blocking=training.setup.transfer.non_blocking,
-        batch_size=own_batch(training, batches[0]),
+        batch_size=int(whole or samples_of(batches[0]) or 1),
         accumulation=training.lengths.accumulation,
         batch_bytes=nbytes(batches[0]),
         optimizer_bytes=microbenchmarks.optimizer_bytes(training.optimizer),
@@ -65,9 +66,6 @@ def measure_training(training: LiveTraining, seconds: float) -> StageTimings:
 
 def _inputs(training: LiveTraining, time_limit: float, notes: list[str]) -> InputTimings:
     """The input side, in a forked child: the dataset's caches and the loader's random numbers must stay as they are."""
-    if not can_fork():
-        notes.append("the input side was not measured: this system cannot fork")
-        return InputTimings()
     loader = training.loader.loader
     try:
         found = in_child(lambda: measure_inputs(loader, time_limit).model_dump(), timeout=time_limit * 10 + 30)
@@ -99,7 +97,7 @@ class _Compute:
         training, limit, batches, values = self.training, self.limit, self.batches, self.values
         self._attempt("copying", lambda: microbenchmarks.copies(training, self.host_batch, limit * 0.08))
         self._attempt("compute", lambda: microbenchmarks.compute(training, batches, limit * 0.4))
-        self._attempt("operators", lambda: _operators(training, batches[0]))
+        self._attempt("operators", lambda: operators(training, batches[0]))
         if "compute" in values:
             if training.device.kind == "cpu":
                 self._attempt(
@@ -129,15 +127,16 @@ class _Compute:
 
     def _during_the_input(self) -> None:
         """Cache effects, contention and twice the batch: what the forked children of the input side are needed for."""
-        if not can_fork():
-            return
         training, batches, inputs, limit = self.training, self.batches, self.inputs, self.limit
-        step, seconds = self.values["compute"].seconds, inputs_of_step(inputs, training)
+        step, sample = self.values["compute"].seconds, inputs.sample.seconds if inputs.sample else 0.0
+        shares = training.group.size if training.shared is not None else 1  # else the loader has this one's share alone
+        samples = sample * (training.loader.loader.batch_size or 1) / shares
+        collate = inputs.collate.seconds if inputs.collate else 0.0
+        seconds = (samples + collate) * training.lengths.accumulation  # of one core, for a step's batches
         eager = training.device.kind == "cpu" and training.setup.compile is None
         if seconds > _NEGLIGIBLE * step:
             if eager and not training.loader.loader.num_workers:
                 self._attempt("cache effects", lambda: cache_effects_of(training, batches, inputs, step, limit * 0.2))
-            sample = inputs.sample.seconds if inputs.sample else 0.0
             competing = partial(measure_contention, training, batches, limit * 0.25, sample)
             self._attempt("contention for the cores", lambda: {"contention": competing()})
             if eager and seconds > _WORKERS_PAY * step:
@@ -147,32 +146,10 @@ class _Compute:
         self._attempt("twice the batch", self._doubled)
 
     def _doubled(self) -> JsonDict:
+        """Forward and backward of twice the micro-batch over those of one, alternately."""
         twice = doubled_batch(self.training)
         if twice is None:
             return {}
-        return {"doubled": microbenchmarks.ratio_of_batches(self.training, self.batches[0], twice, self.limit * 0.1)}
-
-
-def own_batch(training: LiveTraining, batch: Any) -> int:
-    """Samples of a micro-batch, of several processes in this one's share."""
-    whole = training.loader.loader.batch_size if training.shared is None else None
-    return int(whole or samples_of(batch) or 1)
-
-
-def inputs_of_step(inputs: InputTimings, training: LiveTraining) -> float:
-    """Seconds of one core that a step's samples take; 0 where they were not measured."""
-    shares = training.group.size if training.shared is not None else 1  # else the loader has this one's share alone
-    size: int = training.loader.loader.batch_size or 1
-    sample = (inputs.sample.seconds if inputs.sample else 0.0) * size / shares
-    collate = inputs.collate.seconds if inputs.collate else 0.0
-    return (sample + collate) * training.lengths.accumulation
-
-
-def _operators(training: LiveTraining, batch: Any) -> JsonDict:
-    """Operators of forward and backward of one micro-batch."""
-    training.optimizer.zero_grad(set_to_none=True)
-    forward = count_operators(lambda: training.forward(batch))
-    found, launches = operators(lambda: training.backward(training.forward(batch)), cuda=training.device.kind == "cuda")
-    total = sum(operator.flops or 0.0 for operator in found)
-    share = sum(count.flops for count in forward.values()) / total if total else None
-    return {"operators": found, "launches": launches, "operators_forward_share": share}
+        both = [microbenchmarks.both_directions(self.training, batch) for batch in (self.batches[0], twice)]
+        one, two = microbenchmarks.interleaved(both, self.limit * 0.1)
+        return {"doubled": two.seconds / one.seconds}

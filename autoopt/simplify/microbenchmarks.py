@@ -279,10 +279,20 @@ def profiled_seconds(run: Callable[[], Any], names: set[str], cuda: bool) -> dic
     return dict(found)
 
 
-def operators(run: Callable[[], Any], *, cuda: bool = False) -> tuple[tuple[Operator, ...], int]:
-    """The step's operators, the costliest first, and how many are launched. Without ceilings yet."""
-    counts = count_operators(run)
-    seconds = profiled_seconds(run, set(counts), cuda)
+def operators(training: LiveTraining, batch: Any) -> JsonDict:
+    """Operators of forward and backward of one micro-batch, the costliest first, and how many are launched.
+
+    Without ceilings yet.
+    """
+
+    def both() -> None:
+        training.backward(training.forward(batch))
+
+    training.optimizer.zero_grad(set_to_none=True)
+    forward = sum(count.flops for count in count_operators(lambda: training.forward(batch)).values())
+    counts = count_operators(both)
+    seconds = profiled_seconds(both, set(counts), training.device.kind == "cuda")
+    flops = sum(count.flops for count in counts.values())
     found = [
         Operator(
             name=name,
@@ -294,7 +304,11 @@ def operators(run: Callable[[], Any], *, cuda: bool = False) -> tuple[tuple[Oper
         )
         for name, count in counts.items()
     ]
-    return tuple(sorted(found, key=lambda operator: -operator.seconds)), sum(count.calls for count in counts.values())
+    return {
+        "operators": tuple(sorted(found, key=lambda operator: -operator.seconds)),
+        "launches": sum(count.calls for count in counts.values()),
+        "operators_forward_share": forward / flops if flops else None,
+    }
 
 
 def compute(training: LiveTraining, batches: list[Any], time_limit: float) -> JsonDict:
@@ -354,12 +368,6 @@ def both_directions(training: LiveTraining, batch: Any) -> Microbenchmark:
 def reference_of(training: LiveTraining) -> ReferenceSpeed | None:
     """Reads the machine's speed next to a microbenchmark; None on a device, which has its own."""
     return ReferenceSpeed() if training.device.kind == "cpu" else None
-
-
-def ratio_of_batches(training: LiveTraining, batch: Any, other: Any, time_limit: float) -> float:
-    """Seconds of forward and backward of another micro-batch over those of this one, alternately."""
-    one, two = interleaved([both_directions(training, each) for each in (batch, other)], time_limit)
-    return two.seconds / one.seconds
 
 
 def by_threads(training: LiveTraining, batches: list[Any], measured: Timing, time_limit: float) -> JsonDict:
