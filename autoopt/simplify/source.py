@@ -8,7 +8,6 @@ import inspect
 import linecache
 import sys
 import sysconfig
-import textwrap
 import time
 import warnings
 from collections import Counter as Counts
@@ -97,44 +96,23 @@ def function_of(thing: Any) -> Function | None:
     if not (inspect.isfunction(thing) or inspect.ismethod(thing)):
         thing = getattr(type(thing), "__call__", None)  # noqa: B004 - the function behind an object that can be called
     try:
-        file = inspect.getsourcefile(thing)
-        lines, first = inspect.getsourcelines(thing)
-    except (TypeError, OSError):
+        file, code = inspect.getsourcefile(thing), thing.__code__
+    except (AttributeError, TypeError):
         return None
     if file is None or not is_users(file):
         return None
-    tree = _parse("".join(lines))
-    if tree is None:
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:  # the file was changed since
         return None
-    ast.increment_lineno(tree, first - 1)
-    return Function(getattr(thing, "__qualname__", repr(thing)), file, first, tree)
-
-
-def _parse(text: str) -> ast.AST | None:
-    """The tree of a function's source; a lambda's line may begin or end anywhere."""
-    text = textwrap.dedent(text)
-    for attempt in (text, f"({text.strip().rstrip(',')})", _lambda(text)):
-        try:
-            return ast.parse(attempt)
-        except SyntaxError:
-            continue
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])
+            names = tuple(each.arg for each in (*node.args.posonlyargs, *node.args.args))
+            # lambdas may share a line
+            if (first, names) == (code.co_firstlineno, code.co_varnames[: code.co_argcount]):
+                return Function(thing.__qualname__, file, first, node)
     return None
-
-
-def _lambda(text: str) -> str:
-    """Source that follows ``lambda`` in a line of an argument list, up to the last point at which it can be read."""
-    begin = text.find("lambda")
-    if begin < 0:
-        return "!"
-    piece = text[begin:].rstrip()
-    while piece:
-        try:
-            ast.parse(f"({piece})")
-        except SyntaxError:
-            piece = piece[:-1]
-        else:
-            return f"({piece})"
-    return "!"
 
 
 def step_functions(loss: Any, model: nn.Module | None) -> list[Function]:
