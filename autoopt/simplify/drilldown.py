@@ -24,7 +24,7 @@ from autoopt.records import Deeper
 from autoopt.simplify.batches import Fetch, few, fresh_loader
 from autoopt.simplify.drift import SAMPLES, ReferenceSpeed, normalized, sensitivity
 from autoopt.simplify.microbenchmarks import MOST, is_steady, repeat, summary
-from autoopt.simplify.source import WORTH, Kind, is_users, profile_lines
+from autoopt.simplify.source import WORTH, Kind, is_users, parts_of, profile_lines
 from autoopt.simplify.stage_timings import InputTimings, Timing
 
 _STATS = Path("/proc/thread-self/schedstat")
@@ -82,7 +82,7 @@ def _transforms(
     Empty where there is no Compose-like pipeline.
     """
     timers: list[Timer] = []
-    for compose in composes(dataset):
+    for compose in [part for part in parts_of(dataset) if isinstance(getattr(part, "transforms", None), list)]:
         compose.transforms[:] = found = [Timer(transform) for transform in compose.transforms]
         timers += found
     if not timers:
@@ -103,22 +103,6 @@ def _transforms(
     working.sort(key=lambda item: -item.seconds)
     waiting.sort(key=lambda item: -item.seconds)
     return tuple(working), tuple(waiting)
-
-
-def composes(dataset: Any) -> Iterator[Any]:
-    """Objects with a list of ``transforms``, however the dataset is wrapped."""
-    seen: set[int] = set()
-    pending = [dataset]
-    while pending and len(seen) < 200:
-        holder = pending.pop()
-        if id(holder) in seen or isinstance(holder, (str, bytes, int, float)):
-            continue
-        seen.add(id(holder))
-        if isinstance(getattr(holder, "transforms", None), list):
-            yield holder
-        for name in ("dataset", "datasets", "transform", "transforms", "target_transform", "augment", "preprocess"):
-            inner = getattr(holder, name, None)
-            pending += inner if isinstance(inner, (list, tuple)) else [inner] if inner is not None else []
 
 
 class Timer:
@@ -410,7 +394,7 @@ def _loader(loader: DataLoader[Any], time_limit: float, notes: list[str]) -> Tim
 def _handover(batch: Any, time_limit: float) -> tuple[Timing, Timing]:
     """A ready micro-batch from one worker to this process: wall-clock of both, CPU seconds of this one."""
     loader: DataLoader[Any] = DataLoader(
-        _Same(batch), batch_size=None, num_workers=1, collate_fn=_identity, multiprocessing_context="fork"
+        _Same(batch), batch_size=None, num_workers=1, collate_fn=lambda made: made, multiprocessing_context="fork"
     )
     walls: list[float] = []
     cpus: list[float] = []
@@ -439,10 +423,6 @@ class _Same(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         return tree_map(lambda item: item.clone() if isinstance(item, torch.Tensor) else item, self.batch)
-
-
-def _identity(batch: Any) -> Any:
-    return batch
 
 
 def _trimmed(values: list[float]) -> float:

@@ -38,6 +38,8 @@ _LIBRARIES = tuple(
         if (path := sysconfig.get_path(name))
     }
 )
+_MOST_PARTS = 200
+"""Parts of a dataset that are opened: a guard against attributes that make a new object each time."""
 WORTH = 0.3
 """Of what is above it: a part that explains less ends the chain."""
 Line = tuple[str, int]
@@ -125,22 +127,31 @@ def step_functions(loss: Any, model: nn.Module | None) -> list[Function]:
     return [function for function in found if function is not None]
 
 
+def parts_of(dataset: Any) -> Iterator[Any]:
+    """A dataset, the datasets that it wraps, and the transforms of all of them, however they are wrapped."""
+    seen: set[int] = set()
+    pending = [dataset]
+    while pending and len(seen) < _MOST_PARTS:
+        part = pending.pop()
+        if id(part) in seen or isinstance(part, (str, bytes, int, float)):
+            continue
+        seen.add(id(part))
+        yield part
+        for name in ("dataset", "datasets", "transform", "transforms", "target_transform", "augment", "preprocess"):
+            inner = getattr(part, name, None)
+            pending += inner if isinstance(inner, (list, tuple)) else [inner] if inner is not None else []
+
+
 def dataset_functions(dataset: Any) -> list[Function]:
     """How samples are made, however the dataset is wrapped."""
-    found: list[Function] = []
-    pending, seen = [dataset], set()
-    while pending:
-        holder = pending.pop()
-        if id(holder) in seen or holder is None:
-            continue
-        seen.add(id(holder))
-        for name in ("__getitem__", "__getitems__", "__iter__", "transform", "augment"):
-            method = getattr(holder, name, None)
-            function = function_of(method) if callable(method) else None
-            if function:
-                found.append(function)
-        pending += [getattr(holder, "dataset", None), *(getattr(holder, "datasets", None) or [])]
-    return found
+    methods = ("__getitem__", "__getitems__", "__iter__")
+    found = [
+        function_of(each)
+        for part in parts_of(dataset)
+        for each in (part, *(getattr(part, name, None) for name in methods))
+        if callable(each)
+    ]
+    return [function for function in found if function is not None]
 
 
 @dataclass
