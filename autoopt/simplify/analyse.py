@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from autoopt.benchmark.target import whole_run_seconds
-from autoopt.records import Fed, Peaks, Plan, Resource, Round, RunParts, Simulation, Stage, WholeRun
+from autoopt.records import Fed, Peaks, Plan, Resource, Round, RunParts, Simulation, Stage
 from autoopt.records.distributed import Communication
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import Block, Startup
@@ -22,6 +22,7 @@ from autoopt.simplify.pipeline import STEP, Pipeline
 from autoopt.simplify.stage_profile import Description, StageProfile
 from autoopt.simplify.stage_timings import DEFAULT_PREFETCH, INPUT, StageTimings, Timing
 
+_UNKNOWN = RunParts()
 _EXPOSED = {"copy": "copy", "forward": "forward", "backward": "backward", "optimizer": "optimizer", "host": "other"}
 
 
@@ -80,11 +81,6 @@ def run_parts(facts: WorkloadFacts, startup: Startup, block: Block, timings: Sta
     )
 
 
-def whole_run(parts: RunParts) -> WholeRun | None:
-    """The planned run from its parts; None where its length is not known."""
-    return whole_run_seconds(parts) if parts.steps and parts.step_seconds is not None else None
-
-
 def analyse(
     index: int,
     plan: Plan,
@@ -92,7 +88,7 @@ def analyse(
     block: Block,
     peaks: Peaks,
     sent: Communication | None = None,
-    parts: RunParts | None = None,
+    parts: RunParts = _UNKNOWN,
 ) -> Round:
     """Everything that a round says of the incumbent.
 
@@ -103,7 +99,7 @@ def analyse(
         block: the running system, for the step and what each stage adds to it.
         peaks: the machine's.
         sent: messages of several processes; None of one.
-        parts: of the plan's whole run; None where nothing but steps was measured.
+        parts: of the plan's whole run; none where nothing but steps was measured.
 
     Stages are normalized to the speed at which the steps ran, so that their sum is as fast as what is measured.
     """
@@ -114,7 +110,8 @@ def analyse(
     stages = tuple(_with_gap(stage, ceilings.get(stage.name)) for stage in _stages(timings, block))
     if sent is not None:
         stages = (*stages, communication(sent))
-    stages = (*stages, *_starts(parts or RunParts(), block))
+    stages = (*stages, *_starts(parts, block))
+    length_known = parts.steps and parts.step_seconds is not None
     round_ = Round(
         index=index,
         plan=plan,
@@ -126,7 +123,7 @@ def analyse(
             for one in timings.operators
         ),
         simulation=simulation,
-        whole_run=whole_run(parts) if parts is not None else None,
+        whole_run=whole_run_seconds(parts) if length_known else None,
         notes=(*timings.notes, *timings.inputs.notes),
     )
     pipeline = Pipeline(round_)

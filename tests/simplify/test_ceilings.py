@@ -64,7 +64,7 @@ def test_without_peaks_there_is_no_ceiling() -> None:
     operator = Operator(name="mm", seconds=1.0, flops=1.0, bytes=1.0)
     assert operator_ceiling(operator, Peaks(), ("fp32",)) is None
     assert fused_ceiling((operator,), Peaks(), ("fp32",)) is None
-    assert matmul_peak(Peaks()) is None
+    assert matmul_peak(Peaks(), ("fp32",)) is None
 
 
 def test_caches_serve_small_pieces_faster() -> None:
