@@ -168,11 +168,17 @@ class LineSeconds:
 
 @dataclass
 class LineProfile:
-    """Lines of the user's source, and which line each function was called from."""
+    """Lines of the user's source, and which line each function was called from: a tracer that adds them up.
+
+    It leaves out what tracing itself took: lines that *call* a traced function would be charged for all of its lines.
+    """
 
     spent: dict[Place, LineSeconds] = field(default_factory=lambda: defaultdict(LineSeconds))
     callers: dict[CodeType, set[Place | None]] = field(default_factory=lambda: defaultdict(set))
     runs: int = 0
+    _open: dict[FrameType, tuple[int, float, float]] = field(default_factory=dict)
+    _wall: float = 0.0
+    _cpu: float = 0.0
 
     def chain(self, kind: Kind = "wall", total: float | None = None) -> tuple[Deeper, ...]:
         """From the costliest line of the outermost user function down, while a line explains much of the one above.
@@ -214,6 +220,35 @@ class LineProfile:
             return ()
         return (link(code.co_filename, line, min(cost, seconds)),)
 
+    def enter(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if event != "call" or not is_users(frame.f_code.co_filename):
+            return None
+        wall, cpu = time.perf_counter(), time.thread_time()
+        caller = frame.f_back
+        while caller is not None and caller not in self._open:
+            caller = caller.f_back
+        place = (caller.f_code, self._open[caller][0]) if caller is not None else None
+        self.callers[frame.f_code].add(place)
+        self._open[frame] = (frame.f_lineno, wall - self._wall, cpu - self._cpu)
+        self._wall += time.perf_counter() - wall
+        self._cpu += time.thread_time() - cpu
+        return self.step
+
+    def step(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if event in ("line", "return") and frame in self._open:
+            wall, cpu = time.perf_counter(), time.thread_time()
+            line, since, used = self._open[frame]
+            spent = self.spent[(frame.f_code, line)]
+            spent.wall += wall - self._wall - since
+            spent.cpu += cpu - self._cpu - used
+            if event == "return":
+                del self._open[frame]
+            else:
+                self._open[frame] = (frame.f_lineno, wall - self._wall, cpu - self._cpu)
+            self._wall += time.perf_counter() - wall
+            self._cpu += time.thread_time() - cpu
+        return self.step
+
 
 def link(file: str, line: int, seconds: float) -> Deeper:
     """A line of source as a link of the chain."""
@@ -227,12 +262,11 @@ def profile_lines(run: Callable[[], Any], time_limit: float, *, most: int = 50) 
     Whatever was traced before (a debugger, coverage) goes on afterwards.
     """
     profile = LineProfile()
-    tracer = _Tracer(profile)
     before = sys.gettrace()
     start = time.perf_counter()
     try:
         while profile.runs < 2 or (profile.runs < most and time.perf_counter() - start < time_limit):
-            sys.settrace(tracer.enter)
+            sys.settrace(profile.enter)
             try:
                 run()
             finally:
@@ -243,46 +277,6 @@ def profile_lines(run: Callable[[], Any], time_limit: float, *, most: int = 50) 
     finally:
         sys.settrace(before)
     return profile
-
-
-class _Tracer:
-    """Adds up seconds of lines, less those that tracing itself took: the lines that *call* a traced function would be
-    charged for the tracing of all its lines."""
-
-    def __init__(self, profile: LineProfile) -> None:
-        self.profile = profile
-        self.open: dict[FrameType, tuple[int, float, float]] = {}
-        self.wall = self.cpu = 0.0
-        """Of tracing, so far."""
-
-    def enter(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if event != "call" or not is_users(frame.f_code.co_filename):
-            return None
-        wall, cpu = time.perf_counter(), time.thread_time()
-        caller = frame.f_back
-        while caller is not None and caller not in self.open:
-            caller = caller.f_back
-        place = (caller.f_code, self.open[caller][0]) if caller is not None else None
-        self.profile.callers[frame.f_code].add(place)
-        self.open[frame] = (frame.f_lineno, wall - self.wall, cpu - self.cpu)
-        self.wall += time.perf_counter() - wall
-        self.cpu += time.thread_time() - cpu
-        return self.step
-
-    def step(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if event in ("line", "return") and frame in self.open:
-            wall, cpu = time.perf_counter(), time.thread_time()
-            line, since, used = self.open[frame]
-            spent = self.profile.spent[(frame.f_code, line)]
-            spent.wall += wall - self.wall - since
-            spent.cpu += cpu - self.cpu - used
-            if event == "return":
-                del self.open[frame]
-            else:
-                self.open[frame] = (frame.f_lineno, wall - self.wall, cpu - self.cpu)
-            self.wall += time.perf_counter() - wall
-            self.cpu += time.thread_time() - cpu
-        return self.step
 
 
 @dataclass
