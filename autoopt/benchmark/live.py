@@ -90,7 +90,7 @@ class LiveTraining(Protocol):
         steps, samples: trained so far; ``samples`` None where they cannot be counted.
         openings: seconds until the first batch of each epoch was there.
         over: it has come to its own end.
-        evaluations: that it made by itself so far.
+        evaluations: that it made by itself so far; ``evaluation_seconds``: of each, as far as they were timed.
         stretch: the one that is under way, or was the latest.
         ends_at: the step at which it ends where nobody says otherwise; None where it comes to its end by itself.
         switches: parts of a setup that it can take on while it runs (``autoopt.benchmark.switching``).
@@ -134,6 +134,8 @@ class LiveTraining(Protocol):
     def over(self) -> bool: ...
     @property
     def evaluations(self) -> int: ...
+    @property
+    def evaluation_seconds(self) -> tuple[float, ...]: ...
     @property
     def stretch(self) -> Stretch: ...
     @property

@@ -73,6 +73,10 @@ def _history(loss: torch.Tensor) -> Iterator[Any]:
             waiting += [before for before, _ in node.next_functions]
 
 
+def _kind(node: Any) -> str:
+    return str(node.name()).rstrip("0123456789")
+
+
 def takes_probabilities(loss: torch.Tensor) -> bool:
     """Whether a loss was made by ``binary_cross_entropy`` of probabilities, as its history reports.
 
@@ -95,17 +99,17 @@ class LossHead:
 
 def loss_head(loss: torch.Tensor) -> LossHead | None:
     """The head of a loss before its backward pass; None where logits go another way, or classes are weighted."""
-    losses = [node for node in _history(loss) if node.name().startswith("NllLoss")]
+    losses = [node for node in _history(loss) if _kind(node) in ("NllLossBackward", "NllLoss2DBackward")]
     if len(losses) != 1 or losses[0]._saved_weight is not None:
         return None
     labels = losses[0]._saved_target
     node, classes = losses[0], 0
-    while node is not None and node.name().rstrip("0123456789") in _LAYOUT:
-        if node.name().startswith("LogSoftmax"):
+    while node is not None and _kind(node) in _LAYOUT:
+        if _kind(node) == "LogSoftmaxBackward":
             classes = node._saved_result.shape[node._saved_dim if node._saved_dim < 2**63 else node._saved_dim - 2**64]
         node = node.next_functions[0][0]
-    for factor, _ in node.next_functions if node is not None and node.name().startswith(_PRODUCTS) else ():
-        while factor is not None and factor.name().startswith(("TBackward", "ToCopyBackward")):
+    for factor, _ in node.next_functions if node is not None and _kind(node) in _PRODUCTS else ():
+        while factor is not None and _kind(factor) in ("TBackward", "ToCopyBackward"):
             factor = factor.next_functions[0][0]
         weight = getattr(factor, "variable", None)
         if weight is not None and weight.ndim == 2 and weight.shape[0] == classes:

@@ -81,6 +81,7 @@ class Training:
     takes_batches = restarts = True
     over = False
     evaluations = 0
+    evaluation_seconds: tuple[float, ...] = ()
     switches = PARTS
 
     def __init__(

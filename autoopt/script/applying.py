@@ -37,7 +37,7 @@ from autoopt.script.frames import maker_place, shown, user_place
 from autoopt.script.loaders import Watcher
 from autoopt.script.session import Session
 from autoopt.script.torch_hooks import TorchHooks
-from autoopt.setup import Distributed, Setup
+from autoopt.setup import Distributed, Setup, Wrap
 from autoopt.simplify.costly import CALLS
 
 _ALONE = re.compile(r"\s*[\w.]+\(\s*\)\s*(#.*)?")
@@ -254,10 +254,7 @@ class Applying:
             return args, kwargs
         names = list(inspect.signature(DataLoader.__init__).parameters)[1:]
         options = {**dict(zip(names, args, strict=False)), **kwargs}
-        if role == "training":
-            options = self._of_training(options)
-        elif self.setup.evaluation:
-            options = consistent({**options, **self.setup.evaluation})
+        options = self._of_training(options) if role == "training" else self._of_validation(options)
         if options.get("generator") is None and self._compared:
             # torch's global generator is drawn from at moments that depend on the workers: each loader gets its own
             self._orders += 1
@@ -276,6 +273,24 @@ class Applying:
             options = consistent({**options, **self.setup.loader})
             check_workers(options["dataset"], options, options.get("num_workers", 0), changed=changed)
         return options
+
+    def _of_validation(self, options: dict[str, Any]) -> dict[str, Any]:
+        """As a patch has it: a dataset of the training's class is read as the training reads it."""
+        changed = dict[str, Any]()
+        kinds = {site.options.get("dataset") for site in self.sites.of("loader_training")} if self.sites else set()
+        if self.setup.dataset and type(options["dataset"]).__name__ in kinds:
+            own_batches = bool(options.get("collate_fn") or self.setup.collate)
+            transforms = [each for each in self.setup.dataset if not (own_batches and isinstance(each, Wrap))]
+            wrapped = any(isinstance(each, Wrap) for each in transforms)
+            with kept_random_state():
+                for transform in transforms:
+                    options["dataset"] = transform(options["dataset"])
+            read_by = ("collate_fn", "num_workers", "pin_memory") if wrapped else ()
+            changed = {name: self.setup.loader[name] for name in read_by if name in self.setup.loader}
+            if transforms and self.setup.loader.get("num_workers") == 0:
+                changed["num_workers"] = 0
+        changed |= self.setup.evaluation
+        return consistent({**options, **changed}) if changed else options
 
     def _made(self, loader: DataLoader[Any]) -> None:
         """Changes a loader of the training once it is made: the order of its samples, what makes batches of them."""

@@ -26,7 +26,10 @@ train), samples (None where they cannot be counted)."""
 
 
 class Watcher:
-    """Who is notified what the torch hooks see, besides the session; does nothing but for what a subclass says."""
+    """Who is notified what the torch hooks see, besides the session; does nothing but for what a subclass says.
+
+    ``backward`` is called before the pass, while the loss has its history.
+    """
 
     def loader_made(self, loader: Any) -> None: ...
     def loader_opened(self, loader: Any) -> None: ...

@@ -156,10 +156,18 @@ def steps_between(interruptions: list[Interruption], trained: int) -> float | No
     return (steps[-1] - steps[0]) / (len(steps) - 1) if len(steps) > 1 else float(max(steps[0], trained - steps[0]))
 
 
+def seconds_by_step(interruptions: list[Interruption]) -> dict[int, float]:
+    """Seconds of what lies between two steps, such as an evaluation of two data sets, by the steps before it."""
+    found: dict[int, float] = {}
+    for each in interruptions:
+        found[each.step] = found.get(each.step, 0.0) + each.seconds
+    return found
+
+
 def seconds_of_one(interruptions: list[Interruption]) -> float | None:
-    """Mean seconds of what lies between two steps, such as an evaluation of two data sets; None where nothing did."""
-    steps = {each.step for each in interruptions}
-    return sum(each.seconds for each in interruptions) / len(steps) if steps else None
+    """Mean seconds of what lies between two steps; None where nothing did."""
+    found = seconds_by_step(interruptions)
+    return sum(found.values()) / len(found) if found else None
 
 
 class Session:

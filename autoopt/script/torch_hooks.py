@@ -303,14 +303,14 @@ class TorchHooks:
                 return plain(tensors, *args, **kwargs)
             if hooks.before_backward is not None:
                 hooks.before_backward()
-            session.mark("forward")
             root = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
+            for watcher in hooks.watchers:
+                watcher.backward(root)
+            session.mark("forward")
             done = plain(tensors, *args, **kwargs)
             session.mark("backward")
             if root is not None and root.numel() == 1:
                 session.loss(root if hooks._scale is None else hooks._unscaled(root))
-            for watcher in hooks.watchers:
-                watcher.backward(root)
             return done
 
         torch.autograd.backward = backward

@@ -40,7 +40,7 @@ from autoopt.script.metric import candidates, chosen, target_of, values
 from autoopt.script.probe import ScriptRecorder
 from autoopt.script.process import MicroBatch, Script
 from autoopt.script.refusals import ScriptEnded
-from autoopt.script.session import Goal
+from autoopt.script.session import Goal, seconds_by_step
 from autoopt.script.tasks import held_evaluations
 from autoopt.setup import Precision, Setup
 from autoopt.trial.protocol import Rank
@@ -226,6 +226,10 @@ class ScriptTraining:
     @property
     def evaluations(self) -> int:
         return self.session.evaluations
+
+    @property
+    def evaluation_seconds(self) -> tuple[float, ...]:
+        return tuple(seconds_by_step(self.session.between.of("evaluate")).values())
 
     @property
     def stretch(self) -> Goal:

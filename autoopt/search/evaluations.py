@@ -25,7 +25,7 @@ from autoopt.search.outcome import configuration
 from autoopt.search.planner import Proposal, plugin_error
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
-from autoopt.strategy import Case, Strategy
+from autoopt.strategy import Case
 
 TASK = "autoopt.benchmark.tasks:evaluations"
 EVALUATIONS = 3
@@ -36,12 +36,6 @@ what whole runs confirm: one pair shows whether the metric is the same."""
 
 STAGES = {"evaluate": "evaluation", "checkpoint": "checkpoint"}
 """What comes between steps, in words."""
-
-
-def other_evaluation(candidate: Candidate, strategy: Strategy) -> bool:
-    """Whether a candidate has this change of evaluation, and its other batches may give another metric."""
-    known = [change.setting for change in candidate.changes if change.strategy == strategy.name]
-    return strategy.between_steps and any("batch_size" in setting for setting in known)
 
 
 def try_evaluations(

@@ -106,6 +106,7 @@ def _ends_at_target(context: RunContext, state: SearchState) -> bool:
         return False
     trainings.evaluate_every = every or found.steps
     state.planned_steps = found.steps
+    state.facts = state.facts.model_copy(update={"run": run.model_copy(update={"steps": found.steps})})
     _adopt(context, state, found)
     return True
 

@@ -176,6 +176,9 @@ def _round(context: RunContext, state: SearchState, seen: StageProfile, index: i
     state.facts = state.facts.model_copy(update={"inspected": {**seen.inspected, **state.tuned}})
     if index == 0:
         state.advice = seen.advice
+    evaluate, run = StageTimings.model_validate(seen.timings).evaluate if seen.timings else None, state.facts.run
+    if state.sites is not None and evaluate is not None and run is not None and run.evaluation_seconds:
+        state.between_ratio["evaluate"] = evaluate.seconds / run.evaluation_seconds
     round_, pipeline = build_round(_description(state), seen, index)
     if state.facts.run is None and seen.timings:
         parts = run_parts(state.facts, seen.startup, seen.block, StageTimings.model_validate(seen.timings))

@@ -26,7 +26,7 @@ from autoopt.search.accept.gathering import UNPROBED
 from autoopt.search.candidate import Candidate
 from autoopt.search.combined import screen_combined
 from autoopt.search.confirmations import Confirmations, Costs, first_to_go, most_doubtful
-from autoopt.search.evaluations import MOST_PAIRS, other_evaluation, try_evaluations
+from autoopt.search.evaluations import MOST_PAIRS, try_evaluations
 from autoopt.search.first_training import train_first, train_with
 from autoopt.search.outcome import configuration, named, out_of_time, unscreened
 from autoopt.search.planner import Proposal, Queue, Skipped, at_the_ceiling, build_queue, nothing_left, predicted_gain
@@ -259,6 +259,9 @@ class Rounds:
             if confirmation.needed is None or context.now() + confirmation.needed > context.allocation.budget:
                 return False
             doubtful = most_doubtful(context, state, candidate)
+            if doubtful is not None and context.gate.same_metric(candidate.plan, state.incumbent) is False:
+                evaluates = (each for each in candidate.changes if context.evaluates_in_other_batches(each))
+                doubtful = next(evaluates, doubtful[0]), doubtful[1]
             if doubtful is None:
                 unconfirmed = self._unconfirmed(candidate, every, round_)
                 if unconfirmed:
@@ -298,10 +301,11 @@ class Rounds:
         """A candidate's changes of evaluation whose metric no probe has seen to be the same, and no trial yet."""
         if self.context.gate.same_metric(candidate.plan, self.state.incumbent):
             return []
+        found = {change.strategy for change in candidate.changes if self.context.evaluates_in_other_batches(change)}
         return [
             Proposal(each.strategy, each.predicted, each.setting)
             for each in every
-            if other_evaluation(candidate, each.strategy) and self._comes_back(each.strategy, round_)
+            if each.strategy.name in found and self._comes_back(each.strategy, round_)
         ]
 
     def _evaluates_faster(self, proposal: Proposal) -> Estimate | None:

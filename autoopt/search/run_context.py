@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 from autoopt.events import Announcer, Noted, Phase, PhaseStarted, TrialProgress, Warned
-from autoopt.records import Estimate, JsonDict, Plan, Record
+from autoopt.records import Change, Estimate, JsonDict, Plan, Record
 from autoopt.search.accept.gathering import Gate
 from autoopt.search.budget_allocation import STEADY_SECONDS, BudgetAllocation
 from autoopt.search.compare.arm import Start
@@ -63,6 +63,10 @@ class RunContext:
     def between_steps(self, strategy: str) -> bool:
         """Whether a strategy shortens evaluations or checkpoints alone, which no block of steps shows."""
         return self.runner.registry[strategy].between_steps
+
+    def evaluates_in_other_batches(self, change: Change) -> bool:
+        """Whether it changes nothing but an evaluation's batches, which may give another metric."""
+        return self.between_steps(change.strategy) and "batch_size" in change.setting
 
     def begin(self, phase: Phase, round_: int = 0, detail: str = "") -> None:
         """Announces a phase of the loop, or what is done within it."""

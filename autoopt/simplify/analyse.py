@@ -28,14 +28,14 @@ _EXPOSED = {"copy": "copy", "forward": "forward", "backward": "backward", "optim
 
 def with_watched(timings: StageTimings, run: RunParts | None) -> StageTimings:
     """The timings with evaluations and checkpoints as a script was seen to make them: they stand in its own loop."""
-    if run is None or timings.evaluate is not None:
+    if run is None or timings.evaluate_every is not None:
         return timings
     seen: dict[str, object] = {}
     if run.evaluation_seconds is not None and run.evaluate_every:
         steps = len({one.step for one in run.evaluations}) or 1
         samples = sum(one.samples or 0 for one in run.evaluations) / steps
         seen |= {
-            "evaluate": Timing(seconds=run.evaluation_seconds),
+            "evaluate": timings.evaluate or Timing(seconds=run.evaluation_seconds),
             "evaluate_every": round(run.evaluate_every),
             "evaluation_samples": samples or None,
         }
@@ -69,7 +69,7 @@ def run_parts(facts: WorkloadFacts, startup: Startup, block: Block, timings: Sta
         if script
         else excess,
         step_seconds=(block.seconds - block.stage_seconds.get("epoch", 0.0)) / steps,
-        steps=facts.max_steps,
+        steps=facts.max_steps if watched.steps is None else watched.steps,
         steps_per_epoch=facts.steps_per_epoch,
         epoch_seconds=startup.epoch_seconds if startup.epoch_seconds is not None else watched.epoch_seconds,
         evaluation_seconds=evaluate.seconds if evaluate is not None else None,

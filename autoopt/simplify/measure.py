@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from autoopt.simplify import microbenchmarks
 from autoopt.simplify.batches import ChildFailed, cached_batches, doubled_batch, in_child, nbytes, restored
 from autoopt.simplify.contention import cache_effects_of, measure_contention, measure_overlap
 from autoopt.simplify.drilldown import measure_inputs, open_compute, open_evaluation
-from autoopt.simplify.stage_timings import InputTimings, StageTimings
+from autoopt.simplify.stage_timings import InputTimings, StageTimings, Timing
 
 _NEGLIGIBLE = 0.02
 """Of a step: samples that take less gain nothing from workers, however cores are shared."""
@@ -37,6 +38,9 @@ def measure_training(training: LiveTraining, seconds: float) -> StageTimings:
         batches = cached_batches(training, notes)
         with restored(training):
             values = _compute(training, batches, inputs, seconds * 0.6, notes)
+    own = training.evaluation_seconds[1:]  # the first one starts what stays, such as workers and samples that are kept
+    if own:
+        values["evaluate"] = Timing(seconds=fmean(own))
     loader = training.loader.loader
     whole = loader.batch_size if training.shared is None else None  # of several processes each has its share
     return StageTimings(

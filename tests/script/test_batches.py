@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -213,3 +215,16 @@ def test_seeds_that_were_known_before_draw_what_was_not() -> None:
             np.random.seed(None)
     assert all(a != b for a, b in zip(found[1], plain, strict=True))
     assert all(a != b for a, b in zip(found[1], found[2], strict=True)), "and so is another trial"
+
+
+def test_an_evaluation_reads_samples_of_the_training_s_class_as_a_patch_has_it(
+    start_script: StartScript, tmp_path: Path
+) -> None:
+    sites = sites_of(start_script("alike.py"), steps=12)
+    keep = Change(strategy="prepared_samples", setting={"form": "samples", "where": "memory"})
+    process = start_script("alike.py", sites=sites, plan=Plan(changes=(keep,)))
+    process.call("autoopt.benchmark.tasks:evaluations", timeout=60.0, count=3, seconds=60.0, stage="evaluate")
+    read = re.findall(r"read (\d+)", (tmp_path / "script.log").read_text())
+    assert read[-1] == read[-2] == str(32 + 16)
+    timings = process.call("autoopt.simplify.tasks:measure_stages", timeout=60.0, seconds=0.5)
+    assert timings["evaluate"]["n"] == 2, "all but the first, which reads the samples"

@@ -18,6 +18,7 @@ from autoopt.records import (
     JsonDict,
     Objective,
     Plan,
+    Quality,
     RunParts,
     Site,
     Sites,
@@ -312,6 +313,30 @@ def test_a_metric_that_probes_have_seen_is_not_evaluated_again(
     outcome = world.go()
     assert set(outcome.best.plan.names()) == ({"evaluation", "fused"} if seen else {"fused"})
     assert all(("evaluation" in names) is seen for names in world.pairs)
+
+
+def test_an_evaluation_that_gives_another_metric_blames_no_other_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A metric of each batch: the best ten of a hundred. Three changes of the training were refused for it."""
+    plain = Gate.quality
+
+    def quality(self: Gate, plan: Plan, *others: Any, **named: Any) -> Quality | None:
+        if "evaluation" in plan.names():
+            return Quality(method="probe", passed=False, detail="another metric")
+        return plain(self, plan, *others, **named)
+
+    monkeypatch.setattr(Gate, "quality", quality)
+    monkeypatch.setattr(Gate, "same_metric", lambda self, plan, incumbent: "evaluation" not in plan.names())
+    larger = promised("evaluation", 1.5, "evaluate")
+    larger.settings = lambda case: iter([{"batch_size": 256}])
+    gains = {"evaluation": 1.5, "fused": 1.2, "layout": 1.3}
+    fused, layout = promised("fused", 1.2, "optimizer"), promised("layout", 1.3, "forward")
+    fused.risk = layout.risk = Risk.NUMERIC  # the likelier reason, where nothing is known
+    world = ScriptWorld(tmp_path, larger, fused, layout, speed=product(gains), whole=gains, budget=900.0)
+    outcome = world.go()
+    assert set(outcome.best.plan.names()) == {"fused", "layout"}
+    assert Verdict.QUALITY_LOST in verdicts(outcome)["evaluation"]
 
 
 def test_a_short_run_confirms_what_is_promised_before_any_block_is_compared(tmp_path: Path) -> None:

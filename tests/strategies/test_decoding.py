@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +229,14 @@ class Photographs(Dataset[Any]):
         return torch.from_numpy(small).permute(2, 0, 1), label
 
 
+def test_the_line_is_the_user_s_once_other_ways_were_tried() -> None:
+    dataset = Photographs()
+    before = decoders.calls(dataset)
+    assert "ratio" in decoders.reduced(dataset)
+    assert decoders.calls(dataset) == before
+    assert before[0]["file"].endswith("test_decoding.py")
+
+
 def test_the_size_that_images_are_shrunk_to_is_seen() -> None:
     found = decoders.reduced(Photographs(side=48))
     assert found["shorter"] == 48
@@ -377,3 +386,66 @@ def test_a_patch_changes_the_line_that_opens_the_image(
     assert module.count("\n") < 50
     assert not any(word in module for word in ("autoopt", "Any", "cv2", "torchvision"))
     compile(module, "prepared.py", "exec")
+
+
+def test_the_line_is_changed_in_what_a_patch_keeps_by_index(tmp_path: Path) -> None:
+    made = {"model": ("Linear", "torch.nn.Linear("), "optimizer": ("SGD", "torch.optim.SGD(")}
+    script = SCRIPT.replace("return torch", "image = image.rotate(torch.rand(1).item())\n        return torch")
+    sites = sites_in(tmp_path, script, loader_training=("DataLoader", "DataLoader("), **made)
+    opened, drawn = (script[: script.index(text)].count("\n") + 1 for text in ("Image.open", "image = image.rotate"))
+    calls = [{"file": "train.py", "line": opened, "name": "open"}]
+    split = {"file": "train.py", "function": "Photos.__getitem__", "line": drawn}
+    changes = (
+        Change(strategy="decoding", setting={"shorter": 48, "reader": "pillow", "calls": calls}),
+        Change(strategy="prepared_samples", setting={"form": "unaugmented", "where": "memory", "split": split}),
+    )
+    found = placed(sites, Plan(changes=changes), REGISTRY, "cpu")
+    assert [change.how for change in found.changes] == ["patched", "patched"]
+    kept = found.texts["train.py"].split("def unaugmented")[1].split("def __getitem__")[0]
+    assert "drafted(Image.open(self.files[index]), shorter=48)" in kept
+
+
+class Turned(Dataset[Any]):
+    def __init__(self, file: bytes) -> None:
+        self.file = file
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        image = Image.open(io.BytesIO(self.file)).convert("RGB").resize((8, 8))
+        turned = torch.rand(1).item() < 0.5
+        return np.asarray(image.rotate(90) if turned else image)
+
+
+def test_samples_that_are_kept_are_decoded_otherwise_once() -> None:
+    line = Turned.__getitem__.__code__.co_firstlineno + 2
+    plan = Plan(
+        changes=(
+            Change(
+                strategy="prepared_samples", setting={"form": "unaugmented", "split": {"line": line}, "where": "memory"}
+            ),
+            Change(strategy="decoding", setting={"shorter": 8, "reader": "pillow"}),
+        )
+    )
+    wrapped: Any = Turned(jpeg(side=512))
+    for wrap in REGISTRY.fold(REGISTRY.order(plan)).dataset:
+        wrapped = wrap(wrapped)
+    torch.manual_seed(0)
+    plain, found = Turned(jpeg(side=512)), [wrapped[index] for index in range(4)]
+    torch.manual_seed(0)
+    wanted = [plain[index] for index in range(4)]
+    assert all(0 < np.abs(a.astype(float) - b).mean() < 20 for a, b in zip(found, wanted, strict=True))
+
+
+def test_of_samples_that_are_kept_the_first_reading_takes_less() -> None:
+    reduced = {"reduced": {"shorter": 64, "reader": "pillow", "ratio": 0.25}}
+    kept = {"unaugmented": {"sample_seconds": 0.02, "where": {}}}
+    keeping = Plan(changes=(Change(strategy="prepared_samples", setting={"form": "unaugmented"}),))
+    case = replace(sample_case(inspected={"decoding": reduced, "prepared_samples": kept}), plan=keeping)
+    setting = next(iter(STRATEGY.settings(case)))
+    often, once = STRATEGY.predict(replace(case, plan=Plan()), setting), STRATEGY.predict(case, setting)
+    assert STRATEGY.applies(case)
+    assert often is not None
+    assert once is not None
+    assert 1.0 < once.low < once.value < often.value

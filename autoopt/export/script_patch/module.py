@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -46,9 +47,13 @@ class AddedFile:
             blocks = inliner.definitions()
         except NotExportable as problem:
             raise NoHonestEditError(str(problem)) from None
-        constants = [text for text in blocks if not text.startswith(_DEFINES)]
-        head = ["\n".join(part) for part in ([DOCSTRING], inliner.import_lines(), constants) if part]
-        return "\n\n\n".join(["\n\n".join(head), *(text for text in blocks if text.startswith(_DEFINES))]) + "\n"
+        defined = [text for text in blocks if text.startswith(_DEFINES)]
+        names = re.findall(r"^(?:class|def) (\w+)", "\n".join(defined), re.MULTILINE)
+        named = re.compile(rf"\b(?:{'|'.join(names)})\b")
+        constants = [text for text in blocks if text not in defined]
+        tables = [text for text in constants if named.search(text)]  # of functions, which must be there before
+        head = [DOCSTRING], inliner.import_lines(), [text for text in constants if text not in tables]
+        return "\n\n\n".join(["\n\n".join("\n".join(part) for part in head if part), *defined, *tables]) + "\n"
 
 
 def added_file(sites: Sites) -> AddedFile:

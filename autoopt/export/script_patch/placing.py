@@ -521,12 +521,14 @@ class Placing:
             raise NoHonestEditError("the script was not seen to make these calls: " + ", ".join(edit.lines))
 
     def _function(self, edit: Edit) -> None:
-        """Puts edited statements of a function in the place of its own."""
+        """Puts edited statements of a function in the place of its own, with expressions that others have edited."""
         file, name = edit.lines
         source, edits = self.edits(file).source, self.edits(file)
+        inside = {node: new for node, new in edits.replaced.items() if isinstance(new, cst.BaseExpression)}
+        code = Edits(source, replaced={**inside}).code()
         module, _, edited = edit.parts[0].partition(":")
         try:
-            found = getattr(import_module(module), edited)(source.tree.code, name, **edit.arguments)
+            found = getattr(import_module(module), edited)(code, name, **edit.arguments)
         except Exception as reason:  # the file is another one than that which was examined
             raise NoHonestEditError(f"{name} in {file}: {reason}") from None
         for part in edit.parts[1:]:

@@ -389,10 +389,13 @@ class Gate:
         self._prices[plan.key, incumbent.key] = price_of(quality)
         return quality
 
-    def same_metric(self, plan: Plan, incumbent: Plan) -> bool:
-        """Whether probes have seen the metric of both to be the same, of the same weights on the same samples."""
+    def same_metric(self, plan: Plan, incumbent: Plan) -> bool | None:
+        """Whether probes have seen the metric of both to be the same, of the same weights on the same samples.
+
+        None where they have not seen both.
+        """
         both = self.probes.earlier(incumbent, plan) if self.probes is not None else None
-        return both is not None and same_metric(both[0].probe, both[1].probe)
+        return same_metric(both[0].probe, both[1].probe) if both is not None else None
 
     def price(self, plan: Plan, incumbent: Plan) -> float:
         """The factor on the steps that the rounding of a plan costs, as far as probes were made.

@@ -385,10 +385,13 @@ def evaluated_alike(one: Probe, other: Probe) -> bool:
     return one.evaluation_digest == other.evaluation_digest and bool(_both_metrics(one, other))
 
 
-def same_metric(one: Probe, other: Probe) -> bool:
-    """Whether the metrics that both report of the same weights on the same samples are equal but for rounding."""
+def same_metric(one: Probe, other: Probe) -> bool | None:
+    """Whether the metrics that both report of the same weights on the same samples are equal but for rounding.
+
+    None where they do not both report one.
+    """
     both = _both_metrics(one, other) if evaluated_alike(one, other) else []
-    return bool(both) and all(isclose(left, right, rel_tol=METRIC_ROUNDING) for left, right in both)
+    return all(isclose(left, right, rel_tol=METRIC_ROUNDING) for left, right in both) if both else None
 
 
 def _both_metrics(one: Probe, other: Probe) -> list[tuple[float, float]]:

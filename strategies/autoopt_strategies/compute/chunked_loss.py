@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
@@ -82,7 +83,10 @@ class ChunkedLoss(Strategy):
             "    loss = loss + checkpoint(lambda rows: F.cross_entropy(head(rows), ..., reduction='sum'), rows)"
         )
         note = "head and loss in chunks, as optimized_train.py does, or Liger's fused linear cross-entropy"
-        line = f"DeferHead({', '.join(f'{name}={value!r}' for name, value in setting.items())})({{model}})"
+        given = ", ".join(
+            f"{name}={json.dumps(value) if name == 'path' else value!r}" for name, value in setting.items()
+        )
+        line = f"DeferHead({given})({{model}})"
         edits = (Edit("model", lines=(line,), parts=("autoopt_strategies.compute.deferred_head:DeferHead",)),)
         return Recipe.noted(code, note, edits)
 

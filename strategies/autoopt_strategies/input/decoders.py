@@ -15,7 +15,7 @@ from typing import Any
 from autoopt_strategies.common import Setting
 from autoopt_strategies.compute.rewriting.source import users_path
 from autoopt_strategies.input.batches import equal, leaves
-from autoopt_strategies.input.decoding import Decoded
+from autoopt_strategies.input.decoding import Decoded, _called
 from autoopt_strategies.input.images import jpeg_size
 from autoopt_strategies.input.probes import sample_of, seconds_ratio, spread
 
@@ -82,8 +82,10 @@ def _plain(function: Any) -> Any:
 
 
 def _call(reader: str, name: str, frame: FrameType | None) -> Setting:
-    """A call, with the innermost line that is not an installed package's."""
-    while frame is not None and any(part in Path(frame.f_code.co_filename).parts for part in INSTALLED):
+    """A call, with the innermost line that is neither an installed package's nor that of a call put around it."""
+    while frame is not None and (
+        any(part in Path(frame.f_code.co_filename).parts for part in INSTALLED) or frame.f_code is _called.__code__
+    ):
         frame = frame.f_back
     if frame is None:
         return {"reader": reader, "name": name, "file": "", "line": 0}

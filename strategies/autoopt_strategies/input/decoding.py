@@ -86,8 +86,8 @@ class Decoding(Strategy):
         ``IMREAD_REDUCED``). A patch changes the line that opens the image.
     When it helps: photographs of thousands of pixels, shrunk to a few hundred; decoding that is a good part of a
         sample.
-    When it does not: images near the size that is trained on, random crops of a small part, other formats, samples
-        that are kept; OpenCV or torchvision used already are as fast as the others.
+    When it does not: images near the size that is trained on, random crops of a small part, other formats; of samples
+        that are kept only the first reading gains. OpenCV or torchvision used already are as fast as the others.
     What it costs: at a reduced size pixels differ a little, as from another filter; another library must be installed,
         and gives the same pixels to the bit. Both are tried on real samples, and refused where more differs.
     Source: https://pillow.readthedocs.io/en/stable/reference/Image.html#PIL.Image.Image.draft;
@@ -107,8 +107,6 @@ class Decoding(Strategy):
         facts, found = case.workload.dataset, case.inspected(self.name)
         if not facts.map_style or (facts.has_getitems and facts.type != "TensorDataset"):
             return Applies.no("samples are not read one by one from the dataset")
-        if (case.plan.setting("prepared_samples") or {}).get("form") in ("samples", "rows", "unaugmented"):
-            return Applies.no("the decoded samples are kept")
         if next(iter(self.settings(case)), None) is not None:
             return Applies.yes()
         reduced, by = found.get("reduced") or {}, found.get("by") or {}
@@ -118,8 +116,19 @@ class Decoding(Strategy):
         return Applies.no("; ".join(reasons) or "whether images are decoded is not known")
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
+        """Of samples that are kept, only the first reading of each takes less."""
         ratio = (case.inspected(self.name).get("reduced" if "shorter" in setting else "by") or {}).get("ratio")
-        return tried_gain(case, ratio, ("preparation",))
+        if (case.plan.setting("prepared_samples") or {}).get("form") not in ("samples", "rows", "unaugmented"):
+            return tried_gain(case, ratio, ("preparation",))
+        prepared = case.inspected("prepared_samples")
+        seen = [prepared.get(form) or {} for form in ("unaugmented", "kept")]
+        sample = next((each["sample_seconds"] for each in seen if "sample_seconds" in each), None)
+        if ratio is None or sample is None or case.pipeline is None or not case.planned_steps:
+            return None
+        once, run = sample * (case.workload.train_samples or 0), case.planned_steps * case.pipeline.step_seconds
+        ends = ((run + each * once) / (run + each * once * ratio) for each in (1.0, 0.5, 2.0))
+        value, *others = ends  # evaluations read samples, too, and how much a run takes is seen again
+        return Estimate(value=value, low=min(value, *others), high=max(value, *others), n=1).as_kind("tried")
 
     def settings(self, case: Case) -> Settings:
         """The faster of both; at a reduced size just what the resize needs, and where that costs quality twice it."""

@@ -29,7 +29,7 @@ from autoopt_strategies.compute.rewriting.source import (
     users_path,
     with_method,
 )
-from autoopt_strategies.input.batches import equal, kept_by_index
+from autoopt_strategies.input.batches import Wrapper, equal, kept_by_index
 from autoopt_strategies.input.probes import (
     NAMES,
     SEEDS,
@@ -179,9 +179,9 @@ class KeepUnaugmented:
 
 
 def with_halves(dataset: Any, line: int) -> Any:
-    """A copy of a dataset, or of the one below a subset, whose class is split."""
+    """A copy of a dataset, or of the one below a subset or another wrapper, whose class is split."""
     other = copy.copy(dataset)
-    if is_subset(dataset):
+    if is_subset(dataset) or isinstance(dataset, Wrapper):
         other.dataset = with_halves(dataset.dataset, line)
         return other
     head, rest = halves(reader_of(dataset), line)
