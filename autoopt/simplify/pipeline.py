@@ -481,5 +481,6 @@ def thread_ratio(known: Simulation, threads: int | None) -> float:
     now = table.get(known.threads)
     if threads is None or threads == known.threads or not now:
         return 1.0
-    inverse = sorted((1 / count, seconds) for count, seconds in table.items())
-    return float(np.interp(1 / threads, *zip(*inverse, strict=True))) / now
+    counts = sorted(table, reverse=True)
+    seconds = np.interp(1 / threads, [1 / count for count in counts], [table[count] for count in counts])
+    return float(seconds) / now
