@@ -244,7 +244,7 @@ CEILING = 0.0375
 
 
 def timing(seconds: float) -> Timing:
-    return Timing(seconds=seconds, low=seconds, high=seconds, n=9, cpu_seconds=seconds, wait_seconds=0.0)
+    return Timing(seconds=seconds, cpu_seconds=seconds, wait_seconds=0.0)
 
 
 def survey_of(behaviour: Behaviour) -> JsonDict:
@@ -254,7 +254,7 @@ def survey_of(behaviour: Behaviour) -> JsonDict:
     return StageTimings(
         device="cpu", cores=2, threads=2, workers=0, batch_size=32, batch_bytes=1000, operators=(products,),
         inputs=InputTimings(sample=timing(1e-9), collate=timing(1e-9)), forward=timing(step / 3),
-        backward=timing(2 * step / 3), forward_backward=timing(step), optimizer=timing(1e-6), compute=timing(step),
+        backward=timing(2 * step / 3), optimizer=timing(1e-6), compute=timing(step), host=timing(0.0),
         operators_forward_share=1 / 3,
     ).model_dump()  # fmt: skip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from autoopt.benchmark.target import whole_run_seconds
-from autoopt.records import Fed, Peaks, Plan, Resource, Round, RunParts, Simulation, Stage, WholeRun
+from autoopt.records import Fed, Peaks, Plan, Resource, Round, RunParts, Simulation, Stage
 from autoopt.records.distributed import Communication
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import Block, Startup
@@ -22,6 +22,7 @@ from autoopt.simplify.pipeline import STEP, Pipeline
 from autoopt.simplify.stage_profile import Description, StageProfile
 from autoopt.simplify.stage_timings import DEFAULT_PREFETCH, INPUT, StageTimings, Timing
 
+_UNKNOWN = RunParts()
 _EXPOSED = {"copy": "copy", "forward": "forward", "backward": "backward", "optimizer": "optimizer", "host": "other"}
 
 
@@ -31,21 +32,16 @@ def with_watched(timings: StageTimings, run: RunParts | None) -> StageTimings:
         return timings
     seen: dict[str, object] = {}
     if run.evaluation_seconds is not None and run.evaluate_every:
-        each = [one.seconds for one in run.evaluations] or [run.evaluation_seconds]
         steps = len({one.step for one in run.evaluations}) or 1
         samples = sum(one.samples or 0 for one in run.evaluations) / steps
         seen |= {
-            "evaluate": timings.evaluate
-            or Timing(seconds=run.evaluation_seconds, low=min(each), high=max(each), n=len(each)),
+            "evaluate": timings.evaluate or Timing(seconds=run.evaluation_seconds),
             "evaluate_every": round(run.evaluate_every),
             "evaluation_samples": samples or None,
         }
     if run.checkpoint_seconds is not None and run.checkpoint_every:
-        saved = run.checkpoint_seconds
-        seen |= {
-            "checkpoint": Timing(seconds=saved, low=saved, high=saved, n=1),
-            "checkpoint_every": round(run.checkpoint_every),
-        }
+        saved = Timing(seconds=run.checkpoint_seconds)
+        seen |= {"checkpoint": saved, "checkpoint_every": round(run.checkpoint_every)}
     return timings.model_copy(update=seen)
 
 
@@ -85,11 +81,6 @@ def run_parts(facts: WorkloadFacts, startup: Startup, block: Block, timings: Sta
     )
 
 
-def whole_run(parts: RunParts) -> WholeRun | None:
-    """The planned run from its parts; None where its length is not known."""
-    return whole_run_seconds(parts) if parts.steps and parts.step_seconds is not None else None
-
-
 def analyse(
     index: int,
     plan: Plan,
@@ -97,7 +88,7 @@ def analyse(
     block: Block,
     peaks: Peaks,
     sent: Communication | None = None,
-    parts: RunParts | None = None,
+    parts: RunParts = _UNKNOWN,
 ) -> Round:
     """Everything that a round says of the incumbent.
 
@@ -108,7 +99,7 @@ def analyse(
         block: the running system, for the step and what each stage adds to it.
         peaks: the machine's.
         sent: messages of several processes; None of one.
-        parts: of the plan's whole run; None where nothing but steps was measured.
+        parts: of the plan's whole run; none where nothing but steps was measured.
 
     Stages are normalized to the speed at which the steps ran, so that their sum is as fast as what is measured.
     """
@@ -119,7 +110,8 @@ def analyse(
     stages = tuple(_with_gap(stage, ceilings.get(stage.name)) for stage in _stages(timings, block))
     if sent is not None:
         stages = (*stages, communication(sent))
-    stages = (*stages, *_starts(parts or RunParts(), block))
+    stages = (*stages, *_starts(parts, block))
+    length_known = parts.steps and parts.step_seconds is not None
     round_ = Round(
         index=index,
         plan=plan,
@@ -131,23 +123,18 @@ def analyse(
             for one in timings.operators
         ),
         simulation=simulation,
-        whole_run=whole_run(parts) if parts is not None else None,
+        whole_run=whole_run_seconds(parts) if length_known else None,
         notes=(*timings.notes, *timings.inputs.notes),
     )
     pipeline = Pipeline(round_)
     predicted, best = pipeline.simulate(), ceiling_step(pipeline, timings, peaks)
-    round_ = round_.model_copy(
+    name = bottleneck(pipeline, best)
+    return round_.model_copy(
         update={
             "predicted_step_seconds": predicted,
             "simulation_error": predicted / step - 1.0 if step > 0 else None,
             "critical_path": pipeline.critical_path(),
             "ceiling_step_seconds": None if best is None else min(best, step),
-        }
-    )
-    pipeline = Pipeline(round_)
-    name = bottleneck(pipeline, best)
-    return round_.model_copy(
-        update={
             "bottleneck": name,
             "bottleneck_class": classify(pipeline, name, peaks),
             "deeper": deeper_chain(pipeline, name, timings, peaks),
@@ -290,12 +277,7 @@ def _host(timings: StageTimings) -> float | None:
     """Python around the stages: the whole step on cached batches beyond its stages alone."""
     if timings.device != "cpu" and timings.issue is not None:
         return timings.issue.seconds
-    if timings.host is not None:
-        return timings.host.seconds + _loader_overhead(timings)
-    if timings.compute is None or timings.forward_backward is None or timings.optimizer is None:
-        return None
-    both = timings.forward_backward.seconds * timings.accumulation
-    return max(0.0, timings.compute.seconds - both - timings.optimizer.seconds) + _loader_overhead(timings)
+    return None if timings.host is None else timings.host.seconds + _loader_overhead(timings)
 
 
 def _loader_overhead(timings: StageTimings) -> float:
@@ -354,11 +336,10 @@ def _edges(stages: tuple[Stage, ...]) -> tuple[tuple[str, str], ...]:
 
 def _simulation(timings: StageTimings, peaks: Peaks) -> Simulation:
     micro, inputs = timings.accumulation, timings.inputs
-    fed = []
-    for one in timings.overlaps:
-        timing = one.timing
-        spread = (timing.high - timing.low) / 2 / timing.seconds if timing.seconds else 0.0
-        fed.append(Fed(workers=one.workers, threads=one.threads, seconds=timing.seconds, spread=spread))
+    fed = tuple(
+        Fed(workers=one.workers, threads=one.threads, seconds=one.timing.seconds, spread=one.timing.spread)
+        for one in timings.overlaps
+    )
     return Simulation(
         device=timings.device,
         cores=timings.cores,
@@ -376,7 +357,7 @@ def _simulation(timings: StageTimings, peaks: Peaks) -> Simulation:
         update_issue_seconds=timings.issue_update.seconds if timings.issue_update else None,
         sample_spread=inputs.sample_spread,
         beside=timings.contention,
-        fed=tuple(fed),
+        fed=fed,
         in_turn=timings.cold_ratio or 1.0,
         rested=timings.wakeup_ratio or 1.0,
         rest_seconds=timings.pause_seconds or 0.0,

@@ -34,10 +34,6 @@ class ChildFailed(Exception):  # noqa: N818
     """The forked measurement raised, died or took too long; the message says which."""
 
 
-def can_fork() -> bool:
-    return "fork" in multiprocessing.get_all_start_methods()
-
-
 def in_child(measure: Callable[[], JsonDict], timeout: float) -> JsonDict:
     """Runs ``measure`` in a forked child with one compute thread and hands back its document.
 
@@ -170,7 +166,7 @@ def cached_batches(training: LiveTraining, notes: list[str]) -> list[Any]:
     """
     if not training.takes_batches:
         return list(training.next())
-    if can_fork() and training.device.kind == "cpu":
+    if training.device.kind == "cpu":
         try:
             packed = in_child(lambda: {"batches": _packed(_read(training))}, timeout=_SECONDS)["batches"]
             return _unpacked(packed)

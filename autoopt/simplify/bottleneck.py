@@ -6,7 +6,6 @@ from autoopt.records import Deeper, Operator, Peaks, Simulation, Stage
 from autoopt.simplify.pipeline import INTERRUPTIONS, LINK, Pipeline
 from autoopt.simplify.stage_timings import StageTimings, scaled
 
-PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 USEFUL_CONCURRENCY = 32
 """Requests at once that a storage answers in the time of one, about."""
 _OWN = ("preparation", "storage")
@@ -72,7 +71,7 @@ def stage_ceilings(timings: StageTimings, peaks: Peaks) -> dict[str, float]:
 def _compute(timings: StageTimings, peaks: Peaks) -> dict[str, float]:
     """Forward and backward, and evaluation at the forward's rate."""
     both = fused_ceiling(timings.operators, peaks, timings.allowed_precisions)
-    if both is None or matmul_peak(peaks, timings.allowed_precisions) is None:
+    if both is None:
         return {}
     share = timings.operators_forward_share if timings.operators_forward_share is not None else 1 / 3
     found = {
@@ -102,7 +101,7 @@ def ceiling_step(pipeline: Pipeline, timings: StageTimings, peaks: Peaks) -> flo
     return max(together, best.get("storage", 0.0), link)
 
 
-def matmul_peak(peaks: Peaks, precisions: tuple[str, ...] = PRECISIONS) -> float | None:
+def matmul_peak(peaks: Peaks, precisions: tuple[str, ...]) -> float | None:
     """The best measured matmul rate among the allowed precisions, FLOP/s."""
     rates = [getattr(peaks, f"matmul_{name}_flops_per_second") for name in precisions]
     return max((rate for rate in rates if rate), default=None)
@@ -131,16 +130,15 @@ def fused_ceiling(found: tuple[Operator, ...], peaks: Peaks, precisions: tuple[s
     return sum(operator.flops or 0.0 for operator in found) / rate
 
 
-def bottleneck(pipeline: Pipeline, reach: float | None = None) -> str | None:
+def bottleneck(pipeline: Pipeline, ceiling: float | None) -> str | None:
     """The stage whose absence would save the most; where none saves much, the heaviest on the critical path.
 
     None where the step is within a quarter of its ceiling, and where the stages that could be measured are next to
     nothing of it: what holds it back is not among them.
 
     Args:
-        reach: the best step, as it was computed; the round's where None.
+        ceiling: the best step, as it was computed; None where it is not known.
     """
-    ceiling = reach or pipeline.round.ceiling_step_seconds
     interruptions = sum(stage.seconds for stage in pipeline.stages if stage.name in INTERRUPTIONS)
     step = pipeline.simulate() + interruptions
     if not pipeline.stages or (ceiling and step <= ceiling * WITHIN_REACH):

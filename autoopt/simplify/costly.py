@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -25,6 +24,7 @@ LEAST = 0.03
 _SMALL = 64
 """Samples of a batch below which an evaluation's time is mostly what each batch costs once."""
 Line = tuple[str, int]
+Place = tuple[str | None, int | None]
 CALLS = (
     ("gc", "collect", "gc.collect"),
     ("torch.cuda", "empty_cache", "torch.cuda.empty_cache"),
@@ -56,18 +56,6 @@ Found = dict[tuple[str, Line], list[float]]
 """Seconds of each call, by its name and the user's line that makes it."""
 
 
-@dataclass(frozen=True)
-class _Cost:
-    """A part of the run with its place. ``each``: how often and how long, in words."""
-
-    what: str
-    seconds: float
-    edit: str
-    file: str | None = None
-    line: int | None = None
-    each: str = ""
-
-
 def costly_lines(round_: Round, facts: WorkloadFacts, sites: Sites | None = None) -> tuple[Advice, ...]:
     """The most expensive places of the planned run, the dearest first; empty where its length is not known.
 
@@ -80,9 +68,8 @@ def costly_lines(round_: Round, facts: WorkloadFacts, sites: Sites | None = None
     if whole is None or whole.seconds <= 0:
         return ()
     costs = [*_of_steps(round_, whole, facts, sites), *_between_steps(round_, whole, facts, sites)]
-    worth = [cost for cost in costs if cost.seconds >= LEAST * whole.seconds]
-    ranked = sorted(worth, key=lambda cost: -cost.seconds)[:MOST]
-    return tuple(_advice(cost, whole) for cost in ranked)
+    worth = [(seconds, cost) for cost in costs if (seconds := cost.seconds or 0.0) >= LEAST * whole.seconds]
+    return tuple(cost for _, cost in sorted(worth, key=lambda item: -item[0])[:MOST])
 
 
 def mistakes(sites: Sites) -> tuple[Advice, ...]:
@@ -102,18 +89,17 @@ def mistakes(sites: Sites) -> tuple[Advice, ...]:
     )
 
 
-def _of_steps(round_: Round, whole: WholeRun, facts: WorkloadFacts, sites: Sites | None) -> Iterator[_Cost]:
+def _of_steps(round_: Round, whole: WholeRun, facts: WorkloadFacts, sites: Sites | None) -> Iterator[Advice]:
     """What steps are made of, by what each stage adds to them."""
     exposed = {stage.name: stage.exposed_seconds or 0.0 for stage in round_.stages}
     deepest = next((link for link in reversed(round_.deeper) if link.file and link.line is not None), None)
 
-    def cost(what: str, stages: tuple[str, ...], edit: str, place: tuple[str | None, int | None]) -> _Cost:
+    def cost(what: str, stages: tuple[str, ...], edit: str, place: Place) -> Advice:
         each = sum(exposed.get(name, 0.0) for name in stages)
-        opened = deepest if round_.bottleneck in stages else None
-        file, line = (opened.file, opened.line) if opened is not None else place
-        return _Cost(
-            what, each * whole.steps, edit, file, line, f"{time_text(each)} of each of {whole.steps:.0f} steps"
-        )
+        if deepest is not None and round_.bottleneck in stages:
+            place = deepest.file, deepest.line
+        times = f"{time_text(each)} of each of {whole.steps:.0f} steps"
+        return _cost(whole, what, each * whole.steps, edit, place, times)
 
     data, model = facts.dataset, facts.model
     loader = _place(sites, "loader_training")
@@ -139,7 +125,7 @@ def _of_steps(round_: Round, whole: WholeRun, facts: WorkloadFacts, sites: Sites
     yield cost("Moving batches", ("pin", "copy"), "pinned memory and .to(..., non_blocking=True)", loader)
 
 
-def _between_steps(round_: Round, whole: WholeRun, facts: WorkloadFacts, sites: Sites | None) -> Iterator[_Cost]:
+def _between_steps(round_: Round, whole: WholeRun, facts: WorkloadFacts, sites: Sites | None) -> Iterator[Advice]:
     workers = "persistent_workers=True, or fewer workers: each epoch starts them anew and waits for their first batch"
     for name, what, kind, edit in (
         ("checkpoints", "Checkpoints", "checkpoint", "save less often, or the best and the last one only"),
@@ -147,9 +133,8 @@ def _between_steps(round_: Round, whole: WholeRun, facts: WorkloadFacts, sites: 
     ):
         part = whole.part(name)
         if part is not None:
-            yield _Cost(
-                what, part.seconds, edit, *_place(sites, kind), f"{time_text(part.each)}, {part.count:.0f} times"
-            )
+            times = f"{time_text(part.each)}, {part.count:.0f} times"
+            yield _cost(whole, what, part.seconds, edit, _place(sites, kind), times)
     start = sum(part.seconds for name in ("imports", "build") if (part := whole.part(name)) is not None)
     file, _ = _place(sites, "model")
     import_part = whole.part("imports")
@@ -158,9 +143,10 @@ def _between_steps(round_: Round, whole: WholeRun, facts: WorkloadFacts, sites: 
     slow = sites.of("import") if sites is not None else ()
     for site in slow:
         smaller = "import it where it is used, if this run uses it; else a smaller part of it, or leave it out"
-        yield _Cost(f"Importing {site.call}", site.options["seconds"], smaller, site.file, site.line, "at each start")
+        where = site.file, site.line
+        yield _cost(whole, f"Importing {site.call}", site.options["seconds"], smaller, where, "at each start")
     start -= sum(site.options["seconds"] for site in slow)
-    yield _Cost("The start, before the first batch", start, once, file, None, text)
+    yield _cost(whole, "The start, before the first batch", start, once, (file, None), text)
     part = whole.part("evaluations")
     if part is None:
         return
@@ -170,24 +156,19 @@ def _between_steps(round_: Round, whole: WholeRun, facts: WorkloadFacts, sites: 
     if pass_over:
         latest = pass_over[-1]
         on_training = min((latest.training_data_seconds or 0.0) * part.count, part.seconds)
-        yield _Cost(
+        yield _cost(
+            whole,
             "Passes over the training data that nothing is learnt from",
             on_training,
             "add up the metric of the training's own batches as they are trained on, or evaluate a sample of them",
-            latest.file,
-            latest.line,
+            (latest.file, latest.line),
             f"{time_text(latest.training_data_seconds or 0.0)}, {part.count:.0f} times",
         )
-    where = next((each for each in reversed(seen) if each.file and not each.training_data), None)
-    where = where or next((each for each in reversed(seen) if each.file), None)
-    yield _Cost(
-        "Evaluation",
-        part.seconds - on_training,
-        _of_evaluation(seen, round_.plan.names()),
-        where.file if where is not None else None,
-        where.line if where is not None else None,
-        f"{time_text(part.each)}, {part.count:.0f} times",
-    )
+    places = [(each.training_data, each.file, each.line) for each in reversed(seen) if each.file]
+    place = min(places, key=lambda item: item[0], default=(False, None, None))[1:]
+    edit = _of_evaluation(seen, round_.plan.names())
+    times = f"{time_text(part.each)}, {part.count:.0f} times"
+    yield _cost(whole, "Evaluation", part.seconds - on_training, edit, place, times)
 
 
 def _of_evaluation(seen: tuple[Evaluated, ...], plan: tuple[str, ...]) -> str:
@@ -203,23 +184,24 @@ def _of_evaluation(seen: tuple[Evaluated, ...], plan: tuple[str, ...]) -> str:
     return "; ".join(edits)
 
 
-def _place(sites: Sites | None, kind: str) -> tuple[str | None, int | None]:
+def _place(sites: Sites | None, kind: str) -> Place:
     site = next((each for each in sites.sites if each.kind == kind), None) if sites is not None else None
     return (site.file, site.line) if site is not None else (None, None)
 
 
-def _advice(cost: _Cost, whole: WholeRun) -> Advice:
-    share = cost.seconds / whole.seconds
-    text = linecache.getline(cost.file, cost.line).strip() if cost.file and cost.line else ""
-    evidence = f"{cost.each}, of" if cost.each else "of"
+def _cost(whole: WholeRun, what: str, seconds: float, edit: str, place: Place, each: str) -> Advice:
+    """A part of the run with its place. ``each``: how often and how long, in words."""
+    file, line = place
+    text = linecache.getline(file, line).strip() if file and line else ""
+    evidence = f"{each}, of" if each else "of"
     evidence += f" a run of {time_text(whole.seconds)} by its parts"
     return Advice(
-        title=f"{cost.what}: {time_text(cost.seconds)} of the run ({share:.0%})",
+        title=f"{what}: {time_text(seconds)} of the run ({seconds / whole.seconds:.0%})",
         evidence=f"{evidence} — {text[:120]}" if text else evidence,
-        seconds=cost.seconds,
-        file=cost.file,
-        line=cost.line,
-        suggestion=cost.edit,
+        seconds=seconds,
+        file=file,
+        line=line,
+        suggestion=edit,
     )
 
 

@@ -163,8 +163,6 @@ def _at(timing: Timing, reference: float) -> Timing:
     return timing.model_copy(
         update={
             "seconds": timing.seconds + change,
-            "low": timing.low * times,
-            "high": timing.high * times,
             "cpu_seconds": cpu,
             "reference": reference,
         }

@@ -24,7 +24,7 @@ from autoopt.records import Deeper
 from autoopt.simplify.batches import Fetch, few, fresh_loader
 from autoopt.simplify.drift import SAMPLES, ReferenceSpeed, normalized, sensitivity
 from autoopt.simplify.microbenchmarks import MOST, is_steady, repeat, summary
-from autoopt.simplify.source import WORTH, Kind, is_users, profile_lines
+from autoopt.simplify.source import WORTH, Kind, is_users, parts_of, profile_lines
 from autoopt.simplify.stage_timings import InputTimings, Timing
 
 _STATS = Path("/proc/thread-self/schedstat")
@@ -82,7 +82,7 @@ def _transforms(
     Empty where there is no Compose-like pipeline.
     """
     timers: list[Timer] = []
-    for compose in composes(dataset):
+    for compose in [part for part in parts_of(dataset) if isinstance(getattr(part, "transforms", None), list)]:
         compose.transforms[:] = found = [Timer(transform) for transform in compose.transforms]
         timers += found
     if not timers:
@@ -103,22 +103,6 @@ def _transforms(
     working.sort(key=lambda item: -item.seconds)
     waiting.sort(key=lambda item: -item.seconds)
     return tuple(working), tuple(waiting)
-
-
-def composes(dataset: Any) -> Iterator[Any]:
-    """Objects with a list of ``transforms``, however the dataset is wrapped."""
-    seen: set[int] = set()
-    pending = [dataset]
-    while pending and len(seen) < 200:
-        holder = pending.pop()
-        if id(holder) in seen or isinstance(holder, (str, bytes, int, float)):
-            continue
-        seen.add(id(holder))
-        if isinstance(getattr(holder, "transforms", None), list):
-            yield holder
-        for name in ("dataset", "datasets", "transform", "transforms", "target_transform", "augment", "preprocess"):
-            inner = getattr(holder, name, None)
-            pending += inner if isinstance(inner, (list, tuple)) else [inner] if inner is not None else []
 
 
 class Timer:
@@ -316,7 +300,7 @@ def measure_inputs(loader: DataLoader[Any], time_limit: float) -> InputTimings:
         batch = loader.collate_fn(samples)
         collate = repeat(lambda: loader.collate_fn(samples), time_limit * 0.1, reference=reference, usual=SAMPLES)
         collating = profile_lines(lambda: loader.collate_fn(samples), time_limit * 0.05).chain("wall", collate.seconds)
-    alone = _loader(loader, time_limit * 0.25, notes)
+    alone = None if loader.num_workers else _loader(loader, time_limit * 0.25, notes)
     handover, receive = _handover(batch, time_limit * 0.15) if batch is not None else (None, None)
     deeper, waiting, more = open_dataset(
         loader.dataset, lambda: few(fetch), sample.cpu_seconds or 0.0, sample.wait_seconds or 0.0, time_limit * 0.2
@@ -380,55 +364,37 @@ def time_sample(fetch: Fetch, time_limit: float) -> tuple[Timing, float | None]:
 
 
 def _loader(loader: DataLoader[Any], time_limit: float, notes: list[str]) -> Timing | None:
-    """Seconds per micro-batch of the user's loader when nobody uses the batches."""
-    clone = fresh_loader(loader)
-    ahead = clone.num_workers * (clone.prefetch_factor or 0) + clone.num_workers
-    stream = iter(clone)
-    if next(stream, None) is None:
-        return None
-    for _ in range(ahead):  # the queue is full at first
-        if next(stream, None) is None:
-            stream = iter(clone)
+    """Seconds per micro-batch of the user's loader, which has no workers, when nobody uses the batches."""
+    clone, reference = fresh_loader(loader), ReferenceSpeed()
+    stream: Iterator[Any] = iter(())
     walls: list[float] = []
     cpus: list[float] = []
     readings: list[float] = []
-    reference = ReferenceSpeed()
     start = time.perf_counter()
-    group = max(1, clone.num_workers)  # batches come in bunches, one of each worker
-    while len(walls) < 3 or (
-        time.perf_counter() - start < time_limit
-        and len(walls) < MOST
-        and (not clone.num_workers or not is_steady(walls, 8))
-    ):
+    while len(walls) < 3 or (time.perf_counter() - start < time_limit and len(walls) < MOST):
         before = reference.now()
-        mark, spent, taken = time.perf_counter(), time.thread_time(), 0
-        for _ in range(group):
-            if next(stream, None) is None:
-                break
-            taken += 1
-        if taken == group:
-            walls.append((time.perf_counter() - mark) / group)
-            cpus.append((time.thread_time() - spent) / group)
+        mark, spent = time.perf_counter(), time.thread_time()
+        if next(stream, None) is not None:
+            walls.append(time.perf_counter() - mark)
+            cpus.append(time.thread_time() - spent)
             readings.append((before + reference.now()) / 2)
-        else:
+        else:  # the first batch of an epoch takes what starts it, too
             stream = iter(clone)
             next(stream, None)
         if time.perf_counter() - start > 4 * time_limit:
             break
     if not walls:
-        notes.append("the loader alone was not measured: an epoch is shorter than its queue")
+        notes.append("the loader alone was not measured: an epoch holds one batch")
         return None
-    if clone.num_workers:  # they work while the reference is read, and each at its own
-        return summary(walls, cpu_seconds=statistics.median(cpus))
     share = min(1.0, sum(cpus) / max(sum(walls), 1e-12))
     even = normalized(cpus, readings, sensitivity(cpus, readings, SAMPLES))
     return summary(walls, readings=readings, usual=SAMPLES * share, cpu_seconds=statistics.median(even))
 
 
-def _handover(batch: Any, time_limit: float) -> tuple[Timing | None, Timing | None]:
+def _handover(batch: Any, time_limit: float) -> tuple[Timing, Timing]:
     """A ready micro-batch from one worker to this process: wall-clock of both, CPU seconds of this one."""
     loader: DataLoader[Any] = DataLoader(
-        _Same(batch), batch_size=None, num_workers=1, collate_fn=_identity, multiprocessing_context="fork"
+        _Same(batch), batch_size=None, num_workers=1, collate_fn=lambda made: made, multiprocessing_context="fork"
     )
     walls: list[float] = []
     cpus: list[float] = []
@@ -441,10 +407,8 @@ def _handover(batch: Any, time_limit: float) -> tuple[Timing | None, Timing | No
             cpus.append(cpu - spent)
         mark, spent = now, cpu
         end = end or now + time_limit
-        if now > end or is_steady(walls, 60):
+        if len(walls) > 1 and (now > end or is_steady(walls, 60)):
             break
-    if not walls:
-        return None, None
     return summary(walls), summary(cpus)
 
 
@@ -459,10 +423,6 @@ class _Same(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         return tree_map(lambda item: item.clone() if isinstance(item, torch.Tensor) else item, self.batch)
-
-
-def _identity(batch: Any) -> Any:
-    return batch
 
 
 def _trimmed(values: list[float]) -> float:

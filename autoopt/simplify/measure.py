@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -16,10 +15,9 @@ from autoopt.benchmark.live import LiveTraining
 from autoopt.benchmark.seeding import kept_random_state
 from autoopt.records import JsonDict
 from autoopt.simplify import microbenchmarks
-from autoopt.simplify.batches import ChildFailed, cached_batches, can_fork, doubled_batch, in_child, nbytes, restored
+from autoopt.simplify.batches import ChildFailed, cached_batches, doubled_batch, in_child, nbytes, restored
 from autoopt.simplify.contention import cache_effects_of, measure_contention, measure_overlap
 from autoopt.simplify.drilldown import measure_inputs, open_compute, open_evaluation
-from autoopt.simplify.microbenchmarks import by_threads, count_operators, operators
 from autoopt.simplify.stage_timings import InputTimings, StageTimings, Timing
 
 _NEGLIGIBLE = 0.02
@@ -39,11 +37,12 @@ def measure_training(training: LiveTraining, seconds: float) -> StageTimings:
         inputs = _inputs(training, seconds * 0.4, notes)
         batches = cached_batches(training, notes)
         with restored(training):
-            values = _Compute(training, batches, inputs, seconds * 0.6, notes).measure()
+            values = _compute(training, batches, inputs, seconds * 0.6, notes)
     own = training.evaluation_seconds[1:]  # the first one starts what stays, such as workers and samples that are kept
     if own:
-        values["evaluate"] = Timing(seconds=fmean(own), low=min(own), high=max(own), n=len(own))
+        values["evaluate"] = Timing(seconds=fmean(own))
     loader = training.loader.loader
+    whole = loader.batch_size if training.shared is None else None  # of several processes each has its share
     return StageTimings(
         device=training.device.kind,
         cores=max(1, usable_cores() // training.group.size),
@@ -52,7 +51,7 @@ def measure_training(training: LiveTraining, seconds: float) -> StageTimings:
         prefetch=loader.prefetch_factor,
         pin_memory=bool(loader.pin_memory),
         non_blocking=training.setup.transfer.non_blocking,
-        batch_size=own_batch(training, batches[0]),
+        batch_size=int(whole or samples_of(batches[0]) or 1),
         accumulation=training.lengths.accumulation,
         batch_bytes=nbytes(batches[0]),
         optimizer_bytes=microbenchmarks.optimizer_bytes(training.optimizer),
@@ -69,9 +68,6 @@ def measure_training(training: LiveTraining, seconds: float) -> StageTimings:
 
 def _inputs(training: LiveTraining, time_limit: float, notes: list[str]) -> InputTimings:
     """The input side, in a forked child: the dataset's caches and the loader's random numbers must stay as they are."""
-    if not can_fork():
-        notes.append("the input side was not measured: this system cannot fork")
-        return InputTimings()
     loader = training.loader.loader
     try:
         found = in_child(lambda: measure_inputs(loader, time_limit).model_dump(), timeout=time_limit * 10 + 30)
@@ -81,102 +77,75 @@ def _inputs(training: LiveTraining, time_limit: float, notes: list[str]) -> Inpu
     return InputTimings.model_validate(found)
 
 
-class _Compute:
+def _compute(
+    training: LiveTraining, host_batches: list[Any], inputs: InputTimings, limit: float, notes: list[str]
+) -> JsonDict:
     """The compute side, and what it shares with the input; one that fails leaves a note, not the rest without figures.
 
     Args:
         host_batches: the micro-batches of one step.
         inputs: the input side alone.
-        time_limit: seconds for all of it; each measurement has its share.
+        limit: seconds for all of it; each measurement has its share.
     """
+    deadline = time.perf_counter() + 1.5 * limit + _GRACE
+    batches = [training.to_device(batch) for batch in host_batches]
+    values: JsonDict = {}
 
-    def __init__(
-        self, training: LiveTraining, host_batches: list[Any], inputs: InputTimings, time_limit: float, notes: list[str]
-    ) -> None:
-        self.training, self.inputs, self.notes = training, inputs, notes
-        self.limit, self.deadline = time_limit, time.perf_counter() + 1.5 * time_limit + _GRACE
-        self.host_batch = host_batches[0]
-        self.batches = [training.to_device(batch) for batch in host_batches]
-        self.values: JsonDict = {}
-
-    def measure(self) -> JsonDict:
-        training, limit, batches, values = self.training, self.limit, self.batches, self.values
-        self._attempt("copying", lambda: microbenchmarks.copies(training, self.host_batch, limit * 0.08))
-        self._attempt("compute", lambda: microbenchmarks.compute(training, batches, limit * 0.4))
-        self._attempt("operators", lambda: _operators(training, batches[0]))
-        if "compute" in values:
-            if training.device.kind == "cpu":
-                self._attempt(
-                    "compute by threads", lambda: by_threads(training, batches, values["compute"], limit * 0.1)
-                )
-            self._during_the_input()
-        self._attempt("evaluation", lambda: microbenchmarks.evaluation(training, limit * 0.1))
-        if "compute" in values and training.setup.compile is None:
-            opened = partial(open_compute, training, batches[0], values, limit * 0.15)
-            self._attempt("the drill-down of the compute", lambda: {"deeper": opened()})
-        if "evaluate" in values:
-            chain = partial(open_evaluation, training, values["evaluate"].seconds, limit * 0.03)
-            below = values.get("deeper", {})
-            self._attempt("the drill-down of the evaluation", lambda: {"deeper": {**below, "evaluate": chain()}})
-        if training.setup.cadence.checkpoint_every:
-            self._attempt("checkpoint", lambda: microbenchmarks.checkpoint(training, limit * 0.08))
-        return values
-
-    def _attempt(self, what: str, measure: Callable[[], JsonDict]) -> None:
-        if time.perf_counter() > self.deadline:
-            self.notes.append(f"{what} was not measured: the microbenchmarks before it took too long")
+    def attempt(what: str, measure: Callable[[], JsonDict]) -> None:
+        if time.perf_counter() > deadline:
+            notes.append(f"{what} was not measured: the microbenchmarks before it took too long")
             return
         try:
-            self.values.update(measure())
+            values.update(measure())
         except Exception as error:
-            self.notes.append(f"{what} was not measured: {type(error).__name__}: {error}".split("\n")[0])
+            notes.append(f"{what} was not measured: {type(error).__name__}: {error}".split("\n")[0])
 
-    def _during_the_input(self) -> None:
-        """Cache effects, contention and twice the batch: what the forked children of the input side are needed for."""
-        if not can_fork():
-            return
-        training, batches, inputs, limit = self.training, self.batches, self.inputs, self.limit
-        step, seconds = self.values["compute"].seconds, inputs_of_step(inputs, training)
-        eager = training.device.kind == "cpu" and training.setup.compile is None
+    attempt("copying", lambda: microbenchmarks.copies(training, host_batches[0], limit * 0.08))
+    attempt("compute", lambda: microbenchmarks.compute(training, batches, limit * 0.4))
+    attempt("operators", lambda: microbenchmarks.operators(training, batches[0]))
+    eager, whole = training.setup.compile is None, values.get("compute")
+    if whole is not None:
+        on_cpu, step = training.device.kind == "cpu", whole.seconds
+        if on_cpu:
+            attempt("compute by threads", lambda: microbenchmarks.by_threads(training, batches, whole, limit * 0.1))
+        sample = inputs.sample.seconds if inputs.sample else 0.0
+        shares = training.group.size if training.shared is not None else 1  # else the loader has this one's share alone
+        samples = sample * (training.loader.loader.batch_size or 1) / shares
+        collate = inputs.collate.seconds if inputs.collate else 0.0
+        seconds = (samples + collate) * training.lengths.accumulation  # of one core, for a step's batches
         if seconds > _NEGLIGIBLE * step:
-            if eager and not training.loader.loader.num_workers:
-                self._attempt("cache effects", lambda: cache_effects_of(training, batches, inputs, step, limit * 0.2))
-            sample = inputs.sample.seconds if inputs.sample else 0.0
-            competing = partial(measure_contention, training, batches, limit * 0.25, sample)
-            self._attempt("contention for the cores", lambda: {"contention": competing()})
-            if eager and seconds > _WORKERS_PAY * step:
+            if on_cpu and eager and not training.loader.loader.num_workers:
+                attempt("cache effects", lambda: cache_effects_of(training, batches, inputs, step, limit * 0.2))
+            attempt(
+                "contention for the cores",
+                lambda: {"contention": measure_contention(training, batches, limit * 0.25, sample)},
+            )
+            if on_cpu and eager and seconds > _WORKERS_PAY * step:
                 waits = inputs.sample is not None and (inputs.sample.wait_seconds or 0.0) > 0.5 * sample
-                fed = partial(measure_overlap, training, limit * 0.4, waits)
-                self._attempt("steps fed by workers", lambda: {"overlaps": fed()})
-        self._attempt("twice the batch", self._doubled)
-
-    def _doubled(self) -> JsonDict:
-        twice = doubled_batch(self.training)
-        if twice is None:
-            return {}
-        return {"doubled": microbenchmarks.ratio_of_batches(self.training, self.batches[0], twice, self.limit * 0.1)}
-
-
-def own_batch(training: LiveTraining, batch: Any) -> int:
-    """Samples of a micro-batch, of several processes in this one's share."""
-    whole = training.loader.loader.batch_size if training.shared is None else None
-    return int(whole or samples_of(batch) or 1)
-
-
-def inputs_of_step(inputs: InputTimings, training: LiveTraining) -> float:
-    """Seconds of one core that a step's samples take; 0 where they were not measured."""
-    shares = training.group.size if training.shared is not None else 1  # else the loader has this one's share alone
-    size: int = training.loader.loader.batch_size or 1
-    sample = (inputs.sample.seconds if inputs.sample else 0.0) * size / shares
-    collate = inputs.collate.seconds if inputs.collate else 0.0
-    return (sample + collate) * training.lengths.accumulation
+                attempt("steps fed by workers", lambda: {"overlaps": measure_overlap(training, limit * 0.4, waits)})
+        attempt("twice the batch", lambda: _doubled(training, batches[0], limit * 0.1))
+    attempt("evaluation", lambda: microbenchmarks.evaluation(training, limit * 0.1))
+    if whole is not None and eager:
+        attempt(
+            "the drill-down of the compute",
+            lambda: {"deeper": open_compute(training, batches[0], values, limit * 0.15)},
+        )
+    if "evaluate" in values:
+        below, evaluation = values.get("deeper", {}), values["evaluate"].seconds
+        attempt(
+            "the drill-down of the evaluation",
+            lambda: {"deeper": {**below, "evaluate": open_evaluation(training, evaluation, limit * 0.03)}},
+        )
+    if training.setup.cadence.checkpoint_every:
+        attempt("checkpoint", lambda: microbenchmarks.checkpoint(training, limit * 0.08))
+    return values
 
 
-def _operators(training: LiveTraining, batch: Any) -> JsonDict:
-    """Operators of forward and backward of one micro-batch."""
-    training.optimizer.zero_grad(set_to_none=True)
-    forward = count_operators(lambda: training.forward(batch))
-    found, launches = operators(lambda: training.backward(training.forward(batch)), cuda=training.device.kind == "cuda")
-    total = sum(operator.flops or 0.0 for operator in found)
-    share = sum(count.flops for count in forward.values()) / total if total else None
-    return {"operators": found, "launches": launches, "operators_forward_share": share}
+def _doubled(training: LiveTraining, batch: Any, time_limit: float) -> JsonDict:
+    """Forward and backward of twice the micro-batch over those of one, alternately."""
+    twice = doubled_batch(training)
+    if twice is None:
+        return {}
+    both = [microbenchmarks.both_directions(training, each) for each in (batch, twice)]
+    one, two = microbenchmarks.interleaved(both, time_limit)
+    return {"doubled": two.seconds / one.seconds}

@@ -118,9 +118,7 @@ def summary(
     low, middle, high = quartiles(values)
     return Timing(
         seconds=middle,
-        low=low,
-        high=high,
-        n=len(values),
+        spread=(high - low) / 2 / middle if middle else 0.0,
         cpu_seconds=cpu_seconds,
         reference=statistics.median(readings) if readings else None,
         sensitivity=degree,
@@ -281,10 +279,20 @@ def profiled_seconds(run: Callable[[], Any], names: set[str], cuda: bool) -> dic
     return dict(found)
 
 
-def operators(run: Callable[[], Any], *, cuda: bool = False) -> tuple[tuple[Operator, ...], int]:
-    """The step's operators, the costliest first, and how many are launched. Without ceilings yet."""
-    counts = count_operators(run)
-    seconds = profiled_seconds(run, set(counts), cuda)
+def operators(training: LiveTraining, batch: Any) -> JsonDict:
+    """Operators of forward and backward of one micro-batch, the costliest first, and how many are launched.
+
+    Without ceilings yet.
+    """
+
+    def both() -> None:
+        training.backward(training.forward(batch))
+
+    training.optimizer.zero_grad(set_to_none=True)
+    forward = sum(count.flops for count in count_operators(lambda: training.forward(batch)).values())
+    counts = count_operators(both)
+    seconds = profiled_seconds(both, set(counts), training.device.kind == "cuda")
+    flops = sum(count.flops for count in counts.values())
     found = [
         Operator(
             name=name,
@@ -296,7 +304,11 @@ def operators(run: Callable[[], Any], *, cuda: bool = False) -> tuple[tuple[Oper
         )
         for name, count in counts.items()
     ]
-    return tuple(sorted(found, key=lambda operator: -operator.seconds)), sum(count.calls for count in counts.values())
+    return {
+        "operators": tuple(sorted(found, key=lambda operator: -operator.seconds)),
+        "launches": sum(count.calls for count in counts.values()),
+        "operators_forward_share": forward / flops if flops else None,
+    }
 
 
 def compute(training: LiveTraining, batches: list[Any], time_limit: float) -> JsonDict:
@@ -320,7 +332,7 @@ def compute(training: LiveTraining, batches: list[Any], time_limit: float) -> Js
     stages = {
         "compute": Microbenchmark(lambda: training.whole_step(batches), None, wait),
         "forward": Microbenchmark(lambda: training.forward(batch), None, wait),
-        "forward_backward": directions,
+        "both": directions,
         "optimizer": Microbenchmark(training.update, cached_gradients, wait),
     }
     # differences alternately: a burst of the machine spoils one turn, not the difference of two medians
@@ -331,6 +343,7 @@ def compute(training: LiveTraining, batches: list[Any], time_limit: float) -> Js
     reference = reference_of(training)
     timings = interleaved(list(stages.values()), time_limit, derived=tuple(derived.values()), reference=reference)
     found: JsonDict = dict(zip((*stages, *derived), timings, strict=True))
+    del found["both"]
     if training.device.kind == "cuda":  # until work is issued to an idle device: Python and launches, without results
         few: JsonDict = {"least": _ISSUED, "most": _ISSUED}
 
@@ -355,12 +368,6 @@ def both_directions(training: LiveTraining, batch: Any) -> Microbenchmark:
 def reference_of(training: LiveTraining) -> ReferenceSpeed | None:
     """Reads the machine's speed next to a microbenchmark; None on a device, which has its own."""
     return ReferenceSpeed() if training.device.kind == "cpu" else None
-
-
-def ratio_of_batches(training: LiveTraining, batch: Any, other: Any, time_limit: float) -> float:
-    """Seconds of forward and backward of another micro-batch over those of this one, alternately."""
-    one, two = interleaved([both_directions(training, each) for each in (batch, other)], time_limit)
-    return two.seconds / one.seconds
 
 
 def by_threads(training: LiveTraining, batches: list[Any], measured: Timing, time_limit: float) -> JsonDict:
@@ -426,8 +433,7 @@ def evaluation(training: LiveTraining, time_limit: float) -> JsonDict:
         least=2, most=5, reference=reference_of(training),
     )  # fmt: skip
     loading, scale = first + (total - 1) * following, total / len(batches)
-    scaled: JsonDict = {name: getattr(timing, name) * scale + loading for name in ("seconds", "low", "high")}
-    scaled |= {"cpu_seconds": None, "wait_seconds": None}
+    scaled: JsonDict = {"seconds": timing.seconds * scale + loading, "cpu_seconds": None}
     samples = sum(samples_of(batch) or 0 for batch in batches) * scale
     return {"evaluate": timing.model_copy(update=scaled), "evaluation_samples": samples or None}
 

@@ -42,14 +42,9 @@ _COPIED, _READ = 1 << 26, 1 << 25
 """Bytes that are copied to and from a device, and read from storage."""
 
 
-def measured_peaks(device: torch.device, *, cache: Path | None = None) -> Peaks:
-    """The peaks of a device, from the cache where this machine and torch were measured before.
-
-    Args:
-        device: whose peaks.
-        cache: the folder of the cache; the user's own by default.
-    """
-    file = (cache or cache_folder()) / f"peaks-{_key(device)}.json"
+def measured_peaks(device: torch.device) -> Peaks:
+    """The peaks of a device, from the user's cache where this machine and torch were measured before."""
+    file = cache_folder() / f"peaks-{_key(device)}.json"
     with suppress(OSError, ValueError):
         return Peaks.model_validate_json(file.read_text(encoding="utf-8"))
     peaks = measure(device)

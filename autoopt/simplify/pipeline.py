@@ -11,9 +11,10 @@ from collections import deque
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import networkx as nx
+import numpy as np
 
 from autoopt.records import Contention, Estimate, EstimateKind, Fed, Resource, Round, Simulation, Stage
 from autoopt.simplify.stage_timings import DEFAULT_PREFETCH, INPUT, SLOWEST
@@ -94,9 +95,11 @@ class InterferenceModel:
         if not single:
             return 1.0, 1.0
         points = sorted((item for item in self.seen if item.threads == threads), key=lambda item: item.workers)
-        inside = [item for item in points if item.workers >= single]
-        if points and inside:
-            return self._between(points, single)
+        if points and points[-1].workers >= single:
+            workers = [0, *(item.workers for item in points)]
+            prepare = [points[0].prepare, *(item.prepare for item in points)]
+            step = [1.0, *(item.step or 1.0 for item in points)]  # without any worker the step has its own speed
+            return float(np.interp(single, workers, prepare)), float(np.interp(single, workers, step))
         known = points[-1] if points else self._nearest(single, threads)
         if known is None:
             fair = self._fair(single + threads)
@@ -113,19 +116,6 @@ class InterferenceModel:
             return self._fair(single)
         busy = min(single, self.cores)
         return (1.0 - (1.0 - full) * (busy - 1) / (self.cores - 1)) * self._fair(single)
-
-    def _between(self, points: list[Contention], single: int) -> tuple[float, float]:
-        below = max((item for item in points if item.workers <= single), key=lambda item: item.workers, default=None)
-        above = min((item for item in points if item.workers >= single), key=lambda item: item.workers)
-        if below is None:  # without any worker the step has its own speed
-            share = single / above.workers
-            return above.prepare, 1.0 + share * ((above.step or 1.0) - 1.0)
-        if below is above:
-            return above.prepare, above.step or 1.0
-        share = (single - below.workers) / (above.workers - below.workers)
-        prepare = below.prepare + share * (above.prepare - below.prepare)
-        step = (below.step or 1.0) + share * ((above.step or 1.0) - (below.step or 1.0))
-        return prepare, step
 
     def _nearest(self, single: int, threads: int) -> Contention | None:
         """A measured combination in which the cores suffice, or do not, as in this one."""
@@ -161,7 +151,7 @@ class _Actor:
 class _Flow:
     def __init__(self, demand: Demand) -> None:
         self.demand = demand
-        self.interference = InterferenceModel(demand.cores, demand.contention)
+        self.speeds = cache(InterferenceModel(demand.cores, demand.contention).speeds)
         self.workers = [_Actor() for _ in range(demand.workers)]
         self.made = [0] * demand.workers
         self.taken = 0
@@ -221,7 +211,7 @@ class _Flow:
     def _advance(self) -> None:
         actors = [*self.workers, self.main, self.device]
         rates = self._rates()
-        pairs = [(actor, rates[actor.kind]) for actor in actors if actor.kind and rates[actor.kind] > 0]
+        pairs = [(actor, rate) for actor in actors if actor.kind and (rate := rates.get(actor.kind, 1.0)) > 0]
         if not pairs:
             raise RuntimeError("the pipeline stands still")
         passed = min(actor.left / rate for actor, rate in pairs)
@@ -247,15 +237,13 @@ class _Flow:
         actor.next()
 
     def _rates(self) -> dict[str, float]:
-        """How fast each kind of phase goes now."""
+        """How fast each kind of phase goes now; others go at their own speed."""
         demand = self.demand
         single = sum(worker.kind == "core" for worker in self.workers) + (self.main.kind == "core")
         threads = demand.threads if self.main.kind == "threads" else 0
         idle_device = self.device.idle and not self.queued
-        rates = {"wait": 1.0, "link": 1.0, "device": 1.0, "made": 1.0, "stepped": 1.0, "issued": 1.0, "computed": 1.0,
-                 "drain": 1.0 if idle_device else 0.0}  # fmt: skip
-        core, step = self.interference.speeds(single, threads)
-        return {**rates, "core": core, "threads": step}
+        core, step = self.speeds(single, threads)
+        return {"core": core, "threads": step, "drain": 1.0 if idle_device else 0.0}
 
 
 def period(demand: Demand) -> float:
@@ -491,13 +479,8 @@ def thread_ratio(known: Simulation, threads: int | None) -> float:
     """Compute seconds with so many threads over the present; between measured numbers, linear in 1 / threads."""
     table = known.compute_by_threads
     now = table.get(known.threads)
-    if threads is None or threads == known.threads or not now or len(table) < 2:
+    if threads is None or threads == known.threads or not now:
         return 1.0
-    if threads in table:
-        return table[threads] / now
-    below = max((n for n in table if n < threads), default=None)
-    above = min((n for n in table if n > threads), default=None)
-    if below is None or above is None:
-        return table[below or above or known.threads] / now
-    share = (1 / below - 1 / threads) / (1 / below - 1 / above)
-    return (table[below] + share * (table[above] - table[below])) / now
+    counts = sorted(table, reverse=True)
+    seconds = np.interp(1 / threads, [1 / count for count in counts], [table[count] for count in counts])
+    return float(seconds) / now

@@ -8,7 +8,6 @@ import inspect
 import linecache
 import sys
 import sysconfig
-import textwrap
 import time
 import warnings
 from collections import Counter as Counts
@@ -39,6 +38,8 @@ _LIBRARIES = tuple(
         if (path := sysconfig.get_path(name))
     }
 )
+_MOST_PARTS = 200
+"""Parts of a dataset that are opened: a guard against attributes that make a new object each time."""
 WORTH = 0.3
 """Of what is above it: a part that explains less ends the chain."""
 Line = tuple[str, int]
@@ -97,44 +98,23 @@ def function_of(thing: Any) -> Function | None:
     if not (inspect.isfunction(thing) or inspect.ismethod(thing)):
         thing = getattr(type(thing), "__call__", None)  # noqa: B004 - the function behind an object that can be called
     try:
-        file = inspect.getsourcefile(thing)
-        lines, first = inspect.getsourcelines(thing)
-    except (TypeError, OSError):
+        file, code = inspect.getsourcefile(thing), thing.__code__
+    except (AttributeError, TypeError):
         return None
     if file is None or not is_users(file):
         return None
-    tree = _parse("".join(lines))
-    if tree is None:
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:  # the file was changed since
         return None
-    ast.increment_lineno(tree, first - 1)
-    return Function(getattr(thing, "__qualname__", repr(thing)), file, first, tree)
-
-
-def _parse(text: str) -> ast.AST | None:
-    """The tree of a function's source; a lambda's line may begin or end anywhere."""
-    text = textwrap.dedent(text)
-    for attempt in (text, f"({text.strip().rstrip(',')})", _lambda(text)):
-        try:
-            return ast.parse(attempt)
-        except SyntaxError:
-            continue
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])
+            names = tuple(each.arg for each in (*node.args.posonlyargs, *node.args.args))
+            # lambdas may share a line
+            if (first, names) == (code.co_firstlineno, code.co_varnames[: code.co_argcount]):
+                return Function(thing.__qualname__, file, first, node)
     return None
-
-
-def _lambda(text: str) -> str:
-    """Source that follows ``lambda`` in a line of an argument list, up to the last point at which it can be read."""
-    begin = text.find("lambda")
-    if begin < 0:
-        return "!"
-    piece = text[begin:].rstrip()
-    while piece:
-        try:
-            ast.parse(f"({piece})")
-        except SyntaxError:
-            piece = piece[:-1]
-        else:
-            return f"({piece})"
-    return "!"
 
 
 def step_functions(loss: Any, model: nn.Module | None) -> list[Function]:
@@ -147,22 +127,31 @@ def step_functions(loss: Any, model: nn.Module | None) -> list[Function]:
     return [function for function in found if function is not None]
 
 
+def parts_of(dataset: Any) -> Iterator[Any]:
+    """A dataset, the datasets that it wraps, and the transforms of all of them, however they are wrapped."""
+    seen: set[int] = set()
+    pending = [dataset]
+    while pending and len(seen) < _MOST_PARTS:
+        part = pending.pop()
+        if id(part) in seen or isinstance(part, (str, bytes, int, float)):
+            continue
+        seen.add(id(part))
+        yield part
+        for name in ("dataset", "datasets", "transform", "transforms", "target_transform", "augment", "preprocess"):
+            inner = getattr(part, name, None)
+            pending += inner if isinstance(inner, (list, tuple)) else [inner] if inner is not None else []
+
+
 def dataset_functions(dataset: Any) -> list[Function]:
     """How samples are made, however the dataset is wrapped."""
-    found: list[Function] = []
-    pending, seen = [dataset], set()
-    while pending:
-        holder = pending.pop()
-        if id(holder) in seen or holder is None:
-            continue
-        seen.add(id(holder))
-        for name in ("__getitem__", "__getitems__", "__iter__", "transform", "augment"):
-            method = getattr(holder, name, None)
-            function = function_of(method) if callable(method) else None
-            if function:
-                found.append(function)
-        pending += [getattr(holder, "dataset", None), *(getattr(holder, "datasets", None) or [])]
-    return found
+    methods = ("__getitem__", "__getitems__", "__iter__")
+    found = [
+        function_of(each)
+        for part in parts_of(dataset)
+        for each in (part, *(getattr(part, name, None) for name in methods))
+        if callable(each)
+    ]
+    return [function for function in found if function is not None]
 
 
 @dataclass
@@ -179,11 +168,17 @@ class LineSeconds:
 
 @dataclass
 class LineProfile:
-    """Lines of the user's source, and which line each function was called from."""
+    """Lines of the user's source, and which line each function was called from: a tracer that adds them up.
+
+    It leaves out what tracing itself took: lines that *call* a traced function would be charged for all of its lines.
+    """
 
     spent: dict[Place, LineSeconds] = field(default_factory=lambda: defaultdict(LineSeconds))
     callers: dict[CodeType, set[Place | None]] = field(default_factory=lambda: defaultdict(set))
     runs: int = 0
+    _open: dict[FrameType, tuple[int, float, float]] = field(default_factory=dict)
+    _wall: float = 0.0
+    _cpu: float = 0.0
 
     def chain(self, kind: Kind = "wall", total: float | None = None) -> tuple[Deeper, ...]:
         """From the costliest line of the outermost user function down, while a line explains much of the one above.
@@ -225,6 +220,35 @@ class LineProfile:
             return ()
         return (link(code.co_filename, line, min(cost, seconds)),)
 
+    def enter(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if event != "call" or not is_users(frame.f_code.co_filename):
+            return None
+        wall, cpu = time.perf_counter(), time.thread_time()
+        caller = frame.f_back
+        while caller is not None and caller not in self._open:
+            caller = caller.f_back
+        place = (caller.f_code, self._open[caller][0]) if caller is not None else None
+        self.callers[frame.f_code].add(place)
+        self._open[frame] = (frame.f_lineno, wall - self._wall, cpu - self._cpu)
+        self._wall += time.perf_counter() - wall
+        self._cpu += time.thread_time() - cpu
+        return self.step
+
+    def step(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if event in ("line", "return") and frame in self._open:
+            wall, cpu = time.perf_counter(), time.thread_time()
+            line, since, used = self._open[frame]
+            spent = self.spent[(frame.f_code, line)]
+            spent.wall += wall - self._wall - since
+            spent.cpu += cpu - self._cpu - used
+            if event == "return":
+                del self._open[frame]
+            else:
+                self._open[frame] = (frame.f_lineno, wall - self._wall, cpu - self._cpu)
+            self._wall += time.perf_counter() - wall
+            self._cpu += time.thread_time() - cpu
+        return self.step
+
 
 def link(file: str, line: int, seconds: float) -> Deeper:
     """A line of source as a link of the chain."""
@@ -238,12 +262,11 @@ def profile_lines(run: Callable[[], Any], time_limit: float, *, most: int = 50) 
     Whatever was traced before (a debugger, coverage) goes on afterwards.
     """
     profile = LineProfile()
-    tracer = _Tracer(profile)
     before = sys.gettrace()
     start = time.perf_counter()
     try:
         while profile.runs < 2 or (profile.runs < most and time.perf_counter() - start < time_limit):
-            sys.settrace(tracer.enter)
+            sys.settrace(profile.enter)
             try:
                 run()
             finally:
@@ -254,46 +277,6 @@ def profile_lines(run: Callable[[], Any], time_limit: float, *, most: int = 50) 
     finally:
         sys.settrace(before)
     return profile
-
-
-class _Tracer:
-    """Adds up seconds of lines, less those that tracing itself took: the lines that *call* a traced function would be
-    charged for the tracing of all its lines."""
-
-    def __init__(self, profile: LineProfile) -> None:
-        self.profile = profile
-        self.open: dict[FrameType, tuple[int, float, float]] = {}
-        self.wall = self.cpu = 0.0
-        """Of tracing, so far."""
-
-    def enter(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if event != "call" or not is_users(frame.f_code.co_filename):
-            return None
-        wall, cpu = time.perf_counter(), time.thread_time()
-        caller = frame.f_back
-        while caller is not None and caller not in self.open:
-            caller = caller.f_back
-        place = (caller.f_code, self.open[caller][0]) if caller is not None else None
-        self.profile.callers[frame.f_code].add(place)
-        self.open[frame] = (frame.f_lineno, wall - self.wall, cpu - self.cpu)
-        self.wall += time.perf_counter() - wall
-        self.cpu += time.thread_time() - cpu
-        return self.step
-
-    def step(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if event in ("line", "return") and frame in self.open:
-            wall, cpu = time.perf_counter(), time.thread_time()
-            line, since, used = self.open[frame]
-            spent = self.profile.spent[(frame.f_code, line)]
-            spent.wall += wall - self.wall - since
-            spent.cpu += cpu - self.cpu - used
-            if event == "return":
-                del self.open[frame]
-            else:
-                self.open[frame] = (frame.f_lineno, wall - self.wall, cpu - self.cpu)
-            self.wall += time.perf_counter() - wall
-            self.cpu += time.thread_time() - cpu
-        return self.step
 
 
 @dataclass

@@ -70,7 +70,6 @@ class StageProfile(Record):
     could not be measured, and why. ``communication``: messages of several processes. ``monitor``: means over a block of
     a CUDA device (``autoopt.benchmark.environment``); ``joules_per_step``: its energy; ``other_users``: other processes
     on it; ``foreign_cores``: how many cores other programs used, on average, while block and stages were measured.
-    ``spent``: seconds of each part of the profile.
     """
 
     plan: Plan
@@ -86,7 +85,6 @@ class StageProfile(Record):
     joules_per_step: float | None = None
     other_users: tuple[int, ...] = ()
     foreign_cores: float | None = None
-    spent: dict[str, float] = field(default_factory=dict)
 
     @property
     def step_seconds(self) -> float | None:
@@ -166,12 +164,11 @@ def profile_stages(
     began, asking = time.monotonic(), list(runner.registry if strategies is None else strategies)
     with runner.trial(plan, "examine") as process:
         tasks = _Tasks(process, seconds, until=began + limit)
-        tasks.spent["start"] = time.monotonic() - began
-        startup = tasks.must(f"{BENCHMARK}:warm_up", timeout=600.0, max_seconds=min(WARM_UP_SECONDS, limit / 2))
+        startup = process.call(f"{BENCHMARK}:warm_up", timeout=600.0, max_seconds=min(WARM_UP_SECONDS, limit / 2))
         before = tasks.may("use of the cores", f"{BENCHMARK}:cpu_clock")
         step = startup["warmup_seconds"] / max(startup["warmup_steps"], 1)
         each: JsonDict = {"seconds": max(seconds / 8, 0.5), "min_steps": 4 if step <= SLOW_STEP else 2}
-        running = tasks.must(f"{SIMPLIFY}:running", timeout=seconds * 10 + 60.0, **each)
+        running = process.call(f"{SIMPLIFY}:running", timeout=seconds * 10 + 60.0, **each)
         tasks.step = running["block"]["seconds"] / max(running["block"]["steps"], 1)
         cycle = max(int(startup.get("cycle") or 1), 1)
         both = THREADS_STEPS * cycle + STAGES_STEPS  # without the stages nothing is predicted, with threads or without
@@ -214,23 +211,15 @@ def profile_stages(
         if trace:
             tasks.may("trace", f"{BENCHMARK}:trace", directory=trace, steps=4)
     found = tuple(Advice.model_validate(item) for item in advice.get("advice", ()))
-    return seen.model_copy(update={"advice": found, "missing": tuple(tasks.missing), "spent": tasks.spent})
+    return seen.model_copy(update={"advice": found, "missing": tuple(tasks.missing)})
 
 
 class _Tasks:
-    """Tasks of one trial's process, each timed; what may fail without spoiling the rest leaves its reason."""
+    """Tasks of one trial's process; what may fail without spoiling the rest leaves its reason."""
 
     def __init__(self, process: Process, seconds: float, until: float = inf) -> None:
         self._process, self._timeout, self._until, self.step = process, seconds * 10 + 120.0, until, 0.0
-        self.spent: dict[str, float] = {}
         self.missing: list[str] = []
-
-    def must(self, task: str, *, timeout: float, **arguments: Any) -> JsonDict:
-        began, name = time.monotonic(), task.split(":")[1]
-        try:
-            return self._process.call(task, timeout=timeout, **arguments)
-        finally:
-            self.spent[name] = self.spent.get(name, 0.0) + time.monotonic() - began
 
     def may(self, what: str, task: str, steps: float = 0.0, **arguments: Any) -> JsonDict:
         """A task's answer; nothing where it fails, or where so many steps of the plan do not fit the time."""
@@ -238,7 +227,7 @@ class _Tasks:
             self.missing.append(f"{what}: about {steps * self.step:.0f} s, for which a larger --budget leaves time")
             return {}
         try:
-            return self.must(task, timeout=self._timeout, **arguments)
+            return self._process.call(task, timeout=self._timeout, **arguments)
         except TrialFailed as failure:
             self.missing.append(f"{what}: {failure.reason}")
             return {}
@@ -246,11 +235,11 @@ class _Tasks:
 
 def _by_threads(tried: JsonDict, block: Block) -> list[JsonDict]:
     """Steps that ran with other numbers of threads (``simplify.stage_timings.Overlap``), in seconds by the block."""
-    usual, found = block.seconds / max(block.steps, 1), []
-    for step in tried.get("steps", ()):
-        seconds = {name: usual * step["timing"][name] for name in ("seconds", "low", "high")}
-        found.append({**step, "timing": {**step["timing"], **seconds}})
-    return found
+    usual = block.seconds / max(block.steps, 1)
+    return [
+        {**step, "timing": {**step["timing"], "seconds": usual * step["timing"]["seconds"]}}
+        for step in tried.get("steps", ())
+    ]
 
 
 def _foreign_cores(before: JsonDict, after: JsonDict) -> float | None:

@@ -15,7 +15,7 @@ SLOWEST = 0.02
 
 
 class Timing(Record):
-    """One microbenchmark, repeated. ``seconds``: the median; ``low`` and ``high``: its quartiles.
+    """One microbenchmark, repeated. ``seconds``: the median; ``spread``: half the distance of the quartiles, over it.
 
     ``cpu_seconds``: CPU time of the calling thread. ``wait_seconds``: neither on a core nor waiting for one: storage,
     network, sleep. ``reference``: seconds of the speed reference (``simplify.drift``) while it was timed, to which the
@@ -23,9 +23,7 @@ class Timing(Record):
     """
 
     seconds: float
-    low: float
-    high: float
-    n: int
+    spread: float = 0.0
     cpu_seconds: float | None = None
     wait_seconds: float | None = None
     reference: float | None = None
@@ -44,10 +42,10 @@ class InputTimings(Record):
     """The input side, measured in a forked process so that nothing of it stays behind.
 
     ``sample``: one sample of the dataset, one process, one thread. ``collate``: one micro-batch from samples that are
-    there. ``loader``: seconds per micro-batch of the user's own loader with nobody using the batches. ``handover``: a
-    ready micro-batch from one worker to the training process, as wall-clock; ``receive``: the part of it that the
-    training process spends. ``deeper``, ``waiting``: the sample opened, by a core's work and by waiting, seconds per
-    sample; ``collating``: the collate function, per micro-batch.
+    there. ``loader``: seconds per micro-batch of the user's own loader with nobody using the batches; None where it has
+    workers. ``handover``: a ready micro-batch from one worker to the training process, as wall-clock; ``receive``: the
+    part of it that the training process spends. ``deeper``, ``waiting``: the sample opened, by a core's work and by
+    waiting, seconds per sample; ``collating``: the collate function, per micro-batch.
     """
 
     sample: Timing | None = None
@@ -66,20 +64,17 @@ class StageTimings(Record):
     """Every stage alone. Times are per micro-batch unless said otherwise.
 
     ``transfer``: a batch to the device, as the training moves it; ``pin``: pinning on the host. ``forward``: forward
-    and loss. ``forward_backward``: both. ``backward``: their difference, alternately. ``optimizer``: one optimizer
-    step on cached gradients, clipping and zeroing included. ``compute``: one whole optimizer step on cached batches
-    that are on the device. ``host``: what that step takes beyond forward, backward and optimizer, alternately.
-    ``contention``: speeds of workers and of that step while they compete; ``overlaps``: steps that were fed by workers
-    for real. ``cold_ratio``, ``wakeup_ratio``,
-    ``pause_seconds``: cache effects (``simplify.contention``). ``doubled``: forward and backward of twice the
-    micro-batch over those of one. ``issue``: seconds in which the training process has issued such a step,
-    ``issue_update``: of them, the optimizer's.
-    ``evaluate``: one whole evaluation, scaled from a few of its batches or as a script made it;
-    ``evaluation_samples``: that it reads; ``checkpoint``: one, to the disk.
+    and loss. ``backward``: what both directions take beyond it, alternately. ``optimizer``: one optimizer step on
+    cached gradients, clipping and zeroing included. ``compute``: one whole optimizer step on cached batches that are on
+    the device. ``host``: what that step takes beyond forward, backward and optimizer, alternately. ``contention``:
+    speeds of workers and of that step while they compete; ``overlaps``: steps that were fed by workers for real.
+    ``cold_ratio``, ``wakeup_ratio``, ``pause_seconds``: cache effects (``simplify.contention``). ``doubled``: forward
+    and backward of twice the micro-batch over those of one. ``issue``: seconds in which the training process has issued
+    such a step, ``issue_update``: of them, the optimizer's. ``evaluate``: one whole evaluation, scaled from a few of
+    its batches or as a script made it; ``evaluation_samples``: that it reads; ``checkpoint``: one, to the disk.
     ``deeper``: below a stage, by its name, seconds per micro-batch, of the optimizer per step. ``reference``: of the
-    machine's speed while the training ran, before and after the microbenchmarks; None on a device.
-    ``padding``: share of padding in
-    the batches that were computed on, None where they hold no sequences.
+    machine's speed while the training ran, before and after the microbenchmarks; None on a device. ``padding``: share
+    of padding in the batches that were computed on, None where they hold no sequences.
     """
 
     device: str
@@ -98,7 +93,6 @@ class StageTimings(Record):
     pin: Timing | None = None
     transfer: Timing | None = None
     forward: Timing | None = None
-    forward_backward: Timing | None = None
     backward: Timing | None = None
     optimizer: Timing | None = None
     compute: Timing | None = None

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from autoopt.records import JsonDict, Plan
 from autoopt.records.account import Account, Row
-from autoopt.storage.journal import decode
+from autoopt.storage.journal import read_journal
 
 COLUMNS = (
     "evidence",
@@ -53,7 +53,7 @@ def entries(journal: Path) -> Iterator[Entry]:
     """
     purposes: dict[int, str] = {}
     number = 0
-    for record in decode(journal.read_bytes(), journal.name).records:
+    for record in read_journal(journal):
         if record.get("type") == "start":
             purposes[record["step"]] = str(record["key"].get("purpose", record["kind"]))
         elif record.get("type") == "end":

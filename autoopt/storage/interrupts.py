@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, Self
 
-_AT_ONCE = ("SIGTERM", "SIGHUP")
+_AT_ONCE = (signal.SIGTERM, signal.SIGHUP)
 """Whoever sends these does not wait for long: they stop the trial under way, too."""
 
 
@@ -21,9 +21,8 @@ def handled(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """
     before: dict[signal.Signals, Any] = {}
     if threading.current_thread() is threading.main_thread():
-        for name in ("SIGINT", *_AT_ONCE):
-            number = getattr(signal, name, None)
-            if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+        for number in (signal.SIGINT, *_AT_ONCE):
+            if signal.getsignal(number) is not signal.SIG_IGN:
                 before[number] = signal.signal(number, handle)
     try:
         yield
@@ -49,7 +48,6 @@ class Interrupts:
         self._handled = contextlib.ExitStack()
         self._shielded = False
         self._stopping = False
-        self.received: list[str] = []
 
     def stopping(self) -> bool:
         """Whether the search is to end."""
@@ -72,13 +70,12 @@ class Interrupts:
             self._shielded = before
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        name = signal.Signals(number).name
         again = self._stopping
         self._stopping = True
-        self.received.append(name)
         if self._shielded:
             return
-        if name in _AT_ONCE or again:
+        if number in _AT_ONCE or again:
+            name = signal.Signals(number).name
             raise KeyboardInterrupt(f"stopped by {name}")  # no Exception: guards around plugins let it through
         with contextlib.suppress(OSError):
             self._on_first()

@@ -13,7 +13,6 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -213,9 +212,6 @@ class Journal:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
-
-    def __iter__(self) -> Iterator[JsonDict]:
-        return iter(self.records)
 
     def __enter__(self) -> Self:
         return self

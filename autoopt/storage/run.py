@@ -96,7 +96,7 @@ class Run:
         self._requests: Counter[str] = Counter()
         self.took: list[Took] = []
         self._number = 1 + max((step.number for steps in self._recorded.values() for step in steps), default=-1)
-        self._last_at = max((float(record.get("at", 0.0)) for record in journal), default=0.0)
+        self._last_at = max((float(record.get("at", 0.0)) for record in journal.records), default=0.0)
         if not self._unread:
             self._go_live()
 
@@ -264,7 +264,7 @@ class Run:
     @property
     def finished(self) -> bool:
         """Whether the run came to its own end, so that there is nothing to resume."""
-        return any(record.get("type") == "finished" and record.get("complete") for record in self._journal)
+        return any(record.get("type") == "finished" and record.get("complete") for record in self._journal.records)
 
     def note(self, event: Event) -> None:
         """A listener: writes down what was announced, for a user to read; resume does not need it."""

@@ -128,7 +128,7 @@ def optimized(spec: str, budget: str, **options: Any) -> Any:
     found = finished(folder)
     if found is not None:
         return found
-    with make_view(sys.stderr, budget=float(budget.removesuffix("s"))) as view:
+    with make_view(sys.stderr) as view:
         if not (folder / "journal.jsonl").exists():
             return optimize(spec, budget, listeners=[view], **options)
         say(f"going on with {folder} ...")

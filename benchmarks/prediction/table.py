@@ -124,7 +124,7 @@ def violations(round_: Round, timings: StageTimings, peaks: Peaks, best_step: fl
     ceilings = stage_ceilings(timings, peaks)
     seconds = {stage.name: stage.seconds for stage in round_.stages}
     if timings.backward is not None:  # a difference of two: where noise swallows it, its upper quartile speaks
-        seconds["backward"] = timings.backward.high * timings.accumulation
+        seconds["backward"] = timings.backward.seconds * (1 + timings.backward.spread) * timings.accumulation
     found = [
         f"{name}: {value:.3g} s under its ceiling {ceilings[name]:.3g} s"
         for name, value in seconds.items()

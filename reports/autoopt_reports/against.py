@@ -68,7 +68,7 @@ def differences(new: Result, old: Result) -> Iterator[str]:
     if new.workload.spec != old.workload.spec:
         yield f"workload: {old.workload.spec} → {new.workload.spec}"
     for field in _SAME:
-        before, after = getattr(old.environment, field, None), getattr(new.environment, field, None)
+        before, after = getattr(old.environment, field), getattr(new.environment, field)
         if before != after:
             yield f"{field.replace('_', ' ')}: {before if before is not None else MISSING} → {after}"
     for field in ("metric", "target", "tolerance"):
@@ -86,9 +86,7 @@ def _found(result: Result) -> dict[str, str]:
         "quality": str(quality_view(result).short) if result.found else "nothing changed",
         "verified end to end": "yes" if result.speedup.end_to_end_verified else "no",
         "noise floor": units.percent(floor) if floor is not None else MISSING,
-        "search": f"{units.duration(result.seconds)} of {units.duration(result.budget_seconds)}"
-        if result.seconds is not None
-        else MISSING,
+        "search": f"{units.duration(result.seconds)} of {units.duration(result.budget_seconds)}",
         "trials": units.count(len(result.trials)),
     }
 

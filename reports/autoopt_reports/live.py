@@ -43,11 +43,10 @@ class View:
 
     Args:
         clock: seconds, monotonic; the run's own clock is that of its events.
-        budget: seconds, where it is known before the run starts.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, budget: float | None = None) -> None:
-        self._clock, self._budget = clock, budget
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._state, self._anchor = State(), (clock(), 0.0)
 
     def __enter__(self) -> Self:
@@ -65,7 +64,7 @@ class View:
         run = self._state.run
         running = run is not None and not self._state.finished
         elapsed = self._anchor[1] + (self._clock() - self._anchor[0] if running else 0.0)
-        return elapsed, self._budget if self._budget is not None else run.budget_seconds if run else 0.0
+        return elapsed, run.budget_seconds if run is not None else 0.0
 
 
 class LiveView(View):
@@ -73,11 +72,11 @@ class LiveView(View):
 
     Args:
         console: a terminal.
-        clock, budget: see :class:`View`.
+        clock: see :class:`View`.
     """
 
-    def __init__(self, console: Console, clock: Callable[[], float], budget: float | None = None) -> None:
-        super().__init__(clock, budget)
+    def __init__(self, console: Console, clock: Callable[[], float]) -> None:
+        super().__init__(clock)
         self._console = console
         # What others write to standard error (warnings, logs) goes above the frame instead of through it.
         redirect = console.file is sys.stderr
@@ -111,14 +110,12 @@ class PlainView(View):
 
     Args:
         stream: where to; flushed after every line, so that a log can be followed.
-        clock, budget: see :class:`View`; they decide on heartbeats alone.
+        clock: see :class:`View`; it decides on heartbeats alone.
         beat: whether a thread looks for silence; without it, :meth:`tick` does when called.
     """
 
-    def __init__(
-        self, stream: IO[str], clock: Callable[[], float], budget: float | None = None, *, beat: bool = False
-    ) -> None:
-        super().__init__(clock, budget)
+    def __init__(self, stream: IO[str], clock: Callable[[], float], *, beat: bool = False) -> None:
+        super().__init__(clock)
         self._stream, self._last = encodable(stream), clock()
         self._unmeasured: list[events.TrialEnded] = []
         self._lock, self._over = threading.Lock(), threading.Event()
@@ -277,13 +274,7 @@ def _speedup(speedup: Speedup, has_target: bool = True) -> str:
     return f"{ratio_text(speedup.throughput)} in samples per second" if speedup.throughput else units.NOT_MEASURED
 
 
-def make_view(
-    stream: IO[str],
-    *,
-    quiet: bool = False,
-    clock: Callable[[], float] = time.monotonic,
-    budget: float | None = None,
-) -> View:
+def make_view(stream: IO[str], *, quiet: bool = False, clock: Callable[[], float] = time.monotonic) -> View:
     """The view that fits the stream.
 
     A terminal that can move its cursor gets the live view; anything else, ``TERM=dumb`` included,
@@ -294,5 +285,5 @@ def make_view(
         return View()
     console = console_for(stream)
     if stream.isatty() and not console.is_dumb_terminal:
-        return LiveView(console, clock, budget)
-    return PlainView(stream, clock, budget, beat=clock is time.monotonic)
+        return LiveView(console, clock)
+    return PlainView(stream, clock, beat=clock is time.monotonic)

@@ -65,10 +65,10 @@ def ratio_text(estimate: Estimate | None) -> str:
     return shown.text if shown else ""
 
 
-def listed(names: Sequence[str], most: int = NAMED) -> str:
+def listed(names: Sequence[str]) -> str:
     """``a, b, c, d, e and 4 more``."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(str(name(each, 60)) for each in names[:most]) + more
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(str(name(each, 60)) for each in names[:NAMED]) + more
 
 
 def grouped(values: Iterable[tuple[str, str]]) -> list[str]:

@@ -151,7 +151,7 @@ def test_what_is_no_use_beside_another_is_not_kept_with_it() -> None:
 
 
 def timing(seconds: float) -> Timing:
-    return Timing(seconds=seconds, low=seconds, high=seconds, n=9, cpu_seconds=seconds, wait_seconds=0.0)
+    return Timing(seconds=seconds, cpu_seconds=seconds, wait_seconds=0.0)
 
 
 def timings() -> StageTimings:
@@ -159,7 +159,7 @@ def timings() -> StageTimings:
     return StageTimings(
         device="cpu", cores=2, threads=1, workers=0, batch_size=8, compute_by_threads={1: 0.002, 2: 0.001},
         inputs=InputTimings(sample=timing(0.001), collate=timing(0.0)), forward=timing(0.001), backward=timing(0.0005),
-        forward_backward=timing(0.0015), optimizer=timing(0.0005), compute=timing(0.002), host=timing(0.0),
+        optimizer=timing(0.0005), compute=timing(0.002), host=timing(0.0),
     )  # fmt: skip
 
 
@@ -227,7 +227,7 @@ def test_the_table_sets_what_is_predicted_beside_what_was_measured() -> None:
 def test_the_first_look_is_scored_and_the_repeat_stands_beside_it() -> None:
     done = documents()
     name = next(name for name in done if name.startswith("plant:"))
-    slow = timings().model_copy(update={"forward": timing(0.05), "forward_backward": timing(0.0505)})
+    slow = timings().model_copy(update={"forward": timing(0.05)})
     calm = {key: value for key, value in done[name].items() if key not in ("name", "load_before")}
     done[name] = {**done[name], "timings": slow.model_dump(), "looks": 2, "again": calm}
     found = prediction_table.tables(done)

@@ -453,44 +453,46 @@ def test_gains_that_stack_have_an_interval_no_narrower_than_any_of_them(
     assert stacked([]) is None
 
 
-def test_the_first_steps_rank_the_stages() -> None:
-    look = e.FirstSteps(at=7.0, steps=24, step_seconds=0.06, shares={"forward": 0.3, "data": 0.5, "other": 0.01})
-    told = "60.0 ms a step; data 50.0 %, forward 30.0 %"
-    assert describe(look) == f"first 24 steps: {told}"
+def gain(value: float, kind: EstimateKind = EstimateKind.SIMULATED) -> Estimate:
+    return Estimate(value=value, low=0.9 * value, high=value, n=1, kind=kind)
+
+
+PREDICTED = {"amp": gain(1.5), "cache": gain(1.5), "threads": gain(2.0, EstimateKind.BOUND), "allocator": None,
+             "compile": gain(0.9)}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("event", "head", "told"),
+    [
+        (
+            e.FirstSteps(at=7.0, steps=24, step_seconds=0.06, shares={"forward": 0.3, "data": 0.5, "other": 0.01}),
+            "first 24 steps: ",
+            ["60.0 ms a step", "data 50.0 %, forward 30.0 %"],
+        ),
+        (
+            e.Opportunities(at_most=((2.5, ("workers", "cache")), (1.2, ("amp",))), unknown=("a", *"bcdefgh")),
+            "upper bounds of the gain: ",
+            ["2.50× workers, cache", "1.20× amp", "8 need a measurement first"],
+        ),
+        (
+            e.Opportunities(at_most=((1000.0, ("threads",)), (20.0, ("amp", "compile")), (1.2, ("cache",)))),
+            "upper bounds of the gain: ",
+            ["no bound for threads, amp, compile", "1.20× cache"],
+        ),
+        (e.Opportunities(), "upper bounds of the gain: ", ["none from the first steps"]),
+        (
+            e.Predicted(predictions=tuple(Prediction(strategy=n, predicted=p) for n, p in PREDICTED.items())),
+            "predicted gains: ",
+            ["1.50× amp, cache", "at most 2.00× threads", "no prediction for allocator"],
+        ),
+        (e.Predicted(), "predicted gains: ", ["none"]),
+    ],
+)
+def test_what_is_known_before_a_trial_is_shown(event: e.Event, head: str, told: list[str]) -> None:
+    assert describe(event) == head + "; ".join(told)
     state = State()
-    state.update(look)
+    state.update(e.Opportunities(at_most=((2.6, ("shuffled",)),)))
+    state.update(event)
     shown = frame_text(state, 140)
-    assert f"first steps: {told}" in shown
-
-
-def test_opportunities_are_shown_before_anything_is_measured() -> None:
-    found = e.Opportunities(at_most=((2.5, ("workers", "cache")), (1.2, ("amp",))), unknown=("a", *"bcdefgh"))
-    told = ["2.50× workers, cache", "1.20× amp", "8 need a measurement first"]
-    assert describe(found) == "upper bounds of the gain: " + "; ".join(told)
-    state = State()
-    state.update(found)
-    shown = frame_text(state, 100)
-    assert all(line in shown for line in told)  # type: ignore[attr-defined]
-    nearly_all = e.Opportunities(at_most=((1000.0, ("threads",)), (20.0, ("amp", "compile")), (1.2, ("cache",))))
-    assert describe(nearly_all) == "upper bounds of the gain: no bound for threads, amp, compile; 1.20× cache"
-    assert describe(e.Opportunities()) == "upper bounds of the gain: none from the first steps"
-
-
-def test_predicted_gains_and_bounds_are_distinguished() -> None:
-    sure, most = (
-        Estimate(value=1.5, low=1.3, high=1.7, n=1),
-        Estimate(value=2.0, low=1.0, high=2.0, n=1, kind=EstimateKind.BOUND),
-    )
-    known = (("amp", sure), ("cache", sure), ("threads", most), ("allocator", None))
-    none = Estimate(value=0.9, low=0.8, high=1.0, n=1)
-    known = (*known, ("compile", none))
-    found = e.Predicted(predictions=tuple(Prediction(strategy=name, predicted=value) for name, value in known))
-    told = ["1.50× amp, cache", "at most 2.00× threads", "no prediction for allocator"]
-    assert describe(found) == "predicted gains: " + "; ".join(told)
-    state = State()
-    state.update(e.Opportunities(at_most=((2.5, ("workers",)),)))
-    state.update(found)
-    shown = frame_text(state, 100)
-    assert all(line in shown for line in told)  # type: ignore[attr-defined]
-    assert "2.50" not in shown
-    assert describe(e.Predicted()) == "predicted gains: none"
+    assert all(line in shown for line in told)
+    assert ("2.60" in shown) is isinstance(event, e.FirstSteps), "the newest alone"

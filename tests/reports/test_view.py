@@ -32,6 +32,10 @@ def with_speedup(estimate: r.Estimate | None, **more: object) -> r.Result:
     return WIN.model_copy(update={"speedup": r.Speedup(throughput=estimate, **more)})
 
 
+def sample_estimate(value: float) -> r.Estimate:
+    return r.Estimate(value=value, low=value * 0.99, high=value * 1.01, n=5)
+
+
 def test_a_kept_change_is_shown_as_it_was_measured_again() -> None:
     again = r.Estimate(value=1.07, low=1.02, high=1.12, n=3)
     trials = tuple(t.model_copy(update={"measured_again": again, "companions": ()}) for t in WIN.trials)
@@ -64,12 +68,6 @@ def test_an_interval_is_never_shown_narrower_than_it_is(estimate: r.Estimate) ->
     assert float(shown.high.text.replace(",", "")) >= estimate.high
 
 
-def test_the_empty_plan_is_no_gain_whatever_the_numbers_say() -> None:
-    view = VerdictView(with_speedup(sample_estimate(2.0)).model_copy(update={"best": WIN.baseline}))
-    assert str(view.headline) == "No safe gain found"
-    assert not view.commands
-
-
 def test_where_nothing_was_kept_the_first_screen_says_what_more_time_would_buy() -> None:
     told = "about 3.1 min more would screen 2 more strategies (workers, amp)"
     nothing = with_speedup(sample_estimate(2.0)).model_copy(update={"best": WIN.baseline, "more_budget": told})
@@ -89,20 +87,28 @@ def test_a_workload_that_was_made_to_fit_is_not_said_to_be_faster_than_what_cann
     assert str(nothing.headline) == "Made to fit in memory; no safe gain found beyond that"
 
 
-def sample_estimate(value: float) -> r.Estimate:
-    return r.Estimate(value=value, low=value * 0.99, high=value * 1.01, n=5)
+NOTHING = {"best": WIN.baseline}
+FASTER = {"speedup": r.Speedup(throughput=sample_estimate(1.5))}
 
 
-def test_a_run_that_was_stopped_found_nothing_yet() -> None:
-    result = WIN.model_copy(update={"best": WIN.baseline, "stop": r.Stop(reason=r.StopReason.INTERRUPTED)})
-    view = VerdictView(result)
-    assert str(view.headline) == "Stopped before a gain was verified"
-    assert [text for _, text in view.commands] == ["autoopt resume autoopt-runs/synthetic-1"]
-
-
-def test_where_nothing_was_tried_no_verdict_is_given() -> None:
-    result = sample.no_gain().model_copy(update={"trials": sample.no_gain().trials[-2:]})
-    assert str(VerdictView(result).headline) == "Nothing was tried"
+@pytest.mark.parametrize(
+    ("document", "headline", "commands"),
+    [
+        pytest.param(WIN.model_copy(update=FASTER), "1.50× faster in samples per second",
+                     ["autoopt verify autoopt-runs/synthetic-1",
+                      "autoopt train synthetic.photos:build --plan autoopt-runs/synthetic-1/plan.json",
+                      "autoopt export autoopt-runs/synthetic-1 --to pytorch"], id="throughput is no time to target"),
+        pytest.param(WIN.model_copy(update=FASTER | NOTHING), "No safe gain found", [], id="an empty plan is no gain"),
+        pytest.param(WIN.model_copy(update=NOTHING | {"stop": r.Stop(reason=r.StopReason.INTERRUPTED)}),
+                     "Stopped before a gain was verified", ["autoopt resume autoopt-runs/synthetic-1"], id="stopped"),
+        pytest.param(sample.no_gain().model_copy(update={"trials": sample.no_gain().trials[-2:]}),
+                     "Nothing was tried", [], id="where nothing was tried no verdict is given"),
+    ],
+)  # fmt: skip
+def test_the_headline_and_what_to_do_next(document: r.Result, headline: str, commands: list[str]) -> None:
+    view = VerdictView(document)
+    assert str(view.headline) == headline
+    assert [text for _, text in view.commands] == commands
 
 
 @pytest.mark.parametrize(
@@ -119,11 +125,6 @@ def test_without_a_value_to_reach_a_run_ends_where_it_was_trained_to(
     view = VerdictView(WIN.model_copy(update={**parts, "baseline": baseline, "best": baseline}))
     assert str(view.support[0]).endswith(f" to {end}.")
     assert view.facts[0].label == f"time to {end}"
-
-
-def test_throughput_is_not_called_time_to_target() -> None:
-    result = WIN.model_copy(update={"speedup": r.Speedup(throughput=sample_estimate(1.5))})
-    assert str(VerdictView(result).headline) == "1.50× faster in samples per second"
 
 
 def test_a_plan_that_was_not_run_again_says_so() -> None:
@@ -153,14 +154,6 @@ def test_what_was_proved_together_is_shown_as_one_gain() -> None:
     assert first.gain is not None
     assert (first.shared, second.gain, second.shared) == ("companion", None, "first")
     assert "together with companion" in first.gain_kind
-
-
-def test_a_gain_inside_the_noise_is_marked() -> None:
-    noisy = with_speedup(sample_estimate(1.02)).model_copy(
-        update={"noise": r.Noise(aa_ratio=sample_estimate(1.0), floor=0.05)}
-    )
-    check = next(check for check in Report(noisy).trust if check.label == "Noise floor")
-    assert check.level == "caution"
 
 
 @pytest.mark.parametrize(("cores", "label"), [(0.9, "Busy machine"), (0.1, "Machine"), (None, None)])
@@ -205,30 +198,26 @@ def test_which_way_is_worse_depends_on_the_metric() -> None:
     assert claim_of(lower, "min") == "not_inferior"
 
 
-def test_the_test_of_the_whole_plan_decides_where_there_is_one() -> None:
-    def short(quality: r.Quality | None) -> str:
-        return quality_view(WIN.model_copy(update={"quality": quality})).short
-
-    assert (
-        short(gate(passed=True, margin=0.01, difference=r.Estimate(value=0, low=-0.02, high=0.02, n=2)))
-        == "quality undecided"
-    )
-    assert short(gate(passed=None)) == "quality undecided"
-    assert short(gate(passed=False)) == "quality lost"
-    assert short(gate(method="not_tested")) == "same quality"
-    assert short(None) == "same quality"
+WIDE = r.Estimate(value=0, low=-0.02, high=0.02, n=2)
 
 
-def test_a_level_of_the_whole_plan_is_what_is_said_of_it() -> None:
-    for level, passed, said in (
-        ("identical", True, "identical training"),
-        ("equivalent", True, "equivalent training"),
-        ("undecided", None, "quality undecided"),
-    ):
-        whole = gate(method="probe", level=level, passed=passed, detail="over 40 steps")
-        view = quality_view(WIN.model_copy(update={"quality": whole}))
-        assert view.short == said
-        assert "same target" not in str(view.detail)
+@pytest.mark.parametrize(
+    ("whole", "said"),
+    [
+        (gate(passed=True, margin=0.01, difference=WIDE), "quality undecided"),
+        (gate(passed=None), "quality undecided"),
+        (gate(passed=False), "quality lost"),
+        pytest.param(gate(method="not_tested"), "same quality", id="its changes tell"),
+        pytest.param(None, "same quality", id="its changes alone tell"),
+        (gate(method="probe", level="identical", passed=True), "identical training"),
+        (gate(method="probe", level="equivalent", passed=True), "equivalent training"),
+        (gate(method="probe", level="undecided"), "quality undecided"),
+    ],
+)
+def test_the_test_of_the_whole_plan_decides_where_there_is_one(whole: r.Quality | None, said: str) -> None:
+    view = quality_view(WIN.model_copy(update={"quality": whole}))
+    assert view.short == said
+    assert whole is None or whole.level is None or "same target" not in str(view.detail)
 
 
 def test_the_plan_claims_what_its_weakest_change_may() -> None:
@@ -255,13 +244,18 @@ def test_what_the_budget_went_on_stands_with_its_share_the_largest_first() -> No
 
 
 @pytest.mark.parametrize(
-    ("aa", "floor", "level"),
-    [((0.99, 1.0, 1.01), 0.01, "good"), ((0.9, 1.0, 1.1), 0.1, "caution"), ((1.02, 1.05, 1.08), 0.04, "caution")],
+    ("aa", "floor", "gain", "level"),
+    [
+        ((0.99, 1.0, 1.01), 0.01, 1.5, "good"),
+        ((0.9, 1.0, 1.1), 0.1, 1.5, "caution"),
+        ((1.02, 1.05, 1.08), 0.04, 1.5, "caution"),
+        pytest.param((0.99, 1.0, 1.01), 0.05, 1.02, "caution", id="a gain inside the noise"),
+    ],
 )
-def test_a_noisy_machine_is_no_good_sign(aa: tuple[float, float, float], floor: float, level: str) -> None:
-    control = r.Estimate(low=aa[0], value=aa[1], high=aa[2], n=4)
-    check = Report(WIN.model_copy(update={"noise": r.Noise(aa_ratio=control, floor=floor)})).trust[0]
-    assert check.level == level
+def test_a_noisy_machine_is_no_good_sign(aa: tuple[float, float, float], floor: float, gain: float, level: str) -> None:
+    noise = r.Noise(aa_ratio=r.Estimate(low=aa[0], value=aa[1], high=aa[2], n=4), floor=floor)
+    check = Report(with_speedup(sample_estimate(gain)).model_copy(update={"noise": noise})).trust[0]
+    assert (check.label, check.level) == ("Noise floor", level)
 
 
 def test_the_quality_says_what_it_rests_on_what_it_costs_and_what_it_would_have_missed() -> None:

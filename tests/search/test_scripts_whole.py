@@ -382,14 +382,14 @@ def measured_stages(behaviour: Behaviour) -> JsonDict:
     """A third of the step is forward, the rest backward."""
     step = behaviour.step_seconds
     times = {
-        name: Timing(seconds=each, low=each, high=each, n=9, cpu_seconds=each, wait_seconds=0.0)
+        name: Timing(seconds=each, cpu_seconds=each, wait_seconds=0.0)
         for name, each in {"forward": step / 3, "backward": 2 * step / 3, "whole": step, "little": 1e-9}.items()
     }
     return StageTimings(
         device="cpu", cores=2, threads=2, workers=0, batch_size=32, batch_bytes=1000,
         inputs=InputTimings(sample=times["little"], collate=times["little"]), forward=times["forward"],
-        backward=times["backward"], forward_backward=times["whole"], optimizer=times["little"],
-        compute=times["whole"], operators_forward_share=1 / 3,
+        backward=times["backward"], optimizer=times["little"], compute=times["whole"],
+        host=Timing(seconds=0.0), operators_forward_share=1 / 3,
     ).model_dump()  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from autoopt.records import Operator, Peaks
 from autoopt.simplify import peaks as peaks_module
 from autoopt.simplify.bottleneck import fused_ceiling, matmul_peak, operator_ceiling
 from autoopt.simplify.microbenchmarks import count_operators, operators
-from autoopt.simplify.peaks import cache_folder, measured_peaks
+from autoopt.simplify.peaks import measured_peaks
 
 PEAKS = Peaks(
     matmul_fp32_flops_per_second=1e9, matmul_bf16_flops_per_second=4e9, memory_bytes_per_second=1e8,
@@ -36,11 +37,18 @@ def test_views_cost_nothing_and_elementwise_moves_bytes() -> None:
 
 def test_every_operator_has_its_seconds() -> None:
     weight = torch.randn(64, 64, requires_grad=True)
-    found, launches = operators(lambda: torch.relu(weight @ weight).sum().backward())
-    by_name = {item.name: item for item in found}
+    training: Any = SimpleNamespace(
+        forward=lambda batch: torch.relu(batch @ batch).sum(),
+        backward=torch.Tensor.backward,
+        optimizer=torch.optim.SGD([weight]),
+        device=SimpleNamespace(kind="cpu"),
+    )
+    found = operators(training, weight)
+    by_name = {item.name: item for item in found["operators"]}
     assert by_name["aten::mm"].calls == 3
     assert by_name["aten::mm"].seconds > 0
-    assert launches == sum(item.calls or 0 for item in found)
+    assert found["launches"] == sum(item.calls or 0 for item in found["operators"])
+    assert found["operators_forward_share"] == pytest.approx(1 / 3)
 
 
 def test_the_roofline_is_the_larger_of_both() -> None:
@@ -56,7 +64,7 @@ def test_without_peaks_there_is_no_ceiling() -> None:
     operator = Operator(name="mm", seconds=1.0, flops=1.0, bytes=1.0)
     assert operator_ceiling(operator, Peaks(), ("fp32",)) is None
     assert fused_ceiling((operator,), Peaks(), ("fp32",)) is None
-    assert matmul_peak(Peaks()) is None
+    assert matmul_peak(Peaks(), ("fp32",)) is None
 
 
 def test_caches_serve_small_pieces_faster() -> None:
@@ -66,57 +74,43 @@ def test_caches_serve_small_pieces_faster() -> None:
     assert PEAKS.bandwidth() == 1e8
 
 
-def test_peaks_are_kept_and_a_damaged_file_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("kind", "foreign", "others", "kept"),
+    [
+        ("cpu", 0.0, [], True),
+        pytest.param("cpu", 0.9, [], False, id="other programs had the cores"),
+        ("cuda:0", 0.0, [], True),
+        pytest.param("cuda:0", 0.0, [4711], False, id="others use the device: half its peak would stand for it"),
+    ],
+)
+def test_undisturbed_peaks_are_kept_in_the_users_cache_and_a_damaged_file_is_measured_again(
+    kind: str, foreign: float, others: list[int], kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     measured: list[int] = []
 
     def measure(device: torch.device) -> Peaks:
         measured.append(1)
-        return PEAKS
+        return PEAKS.model_copy(update={"foreign_cores": foreign})
 
-    monkeypatch.setattr(peaks_module, "measure", measure)
-    device = torch.device("cpu")
-    first = measured_peaks(device, cache=tmp_path)
-    assert measured_peaks(device, cache=tmp_path) == first
-    assert len(measured) == 1
-    (file,) = tmp_path.glob("peaks-*.json")
-    file.write_text("{")
-    assert measured_peaks(device, cache=tmp_path) == first
-    assert len(measured) == 2
-
-
-def test_peaks_reached_beside_others_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    goes = [
-        {"foreign_cores": 0.9, "matmul_fp32_flops_per_second": 5e10, "launch_seconds": 2e-6},
-        {"foreign_cores": 0.0, "matmul_fp32_flops_per_second": 4e10, "launch_seconds": 3e-6},
-    ]
-    rest = iter(goes)
-    monkeypatch.setattr(peaks_module, "measure", lambda device: PEAKS.model_copy(update=next(rest)))
-    found = measured_peaks(torch.device("cpu"), cache=tmp_path)
-    assert (found.matmul_fp32_flops_per_second, found.foreign_cores) == (5e10, 0.9)
-    assert list(tmp_path.iterdir()) == []
-    measured_peaks(torch.device("cpu"), cache=tmp_path)
-    assert len(list(tmp_path.iterdir())) == 1
-
-
-@pytest.mark.parametrize(("others", "kept"), [([], 1), ([4711], 0)])
-def test_peaks_of_a_device_that_others_use_are_not_kept(
-    others: list[int], kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Half a device's peak, measured once beside somebody's training, stood for it in every later run."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for name, value in {
-        "measure": lambda device: PEAKS,
+        "measure": measure,
         "_key": lambda device: "device",
         "open_device": lambda name: None,
         "other_users": lambda device: others,
     }.items():
         monkeypatch.setattr(peaks_module, name, value)
-    assert measured_peaks(torch.device("cuda:0"), cache=tmp_path) == PEAKS
-    assert len(list(tmp_path.iterdir())) == kept
-
-
-def test_the_cache_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert cache_folder() == Path("/somewhere/autoopt")
+    device = torch.device(kind)
+    first = measured_peaks(device)
+    assert first.foreign_cores == foreign
+    assert measured_peaks(device) == first
+    assert len(measured) == (1 if kept else 2)
+    files = list((tmp_path / "autoopt").glob("peaks-*.json"))
+    assert len(files) == kept
+    for file in files:
+        file.write_text("{")
+        assert measured_peaks(device) == first
+        assert len(measured) == 2
 
 
 def test_measured_peaks_are_plausible() -> None:

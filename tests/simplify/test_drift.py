@@ -93,9 +93,8 @@ def test_what_is_evened_stays_a_time(pairs: list[tuple[float, float]], usual: fl
 
 def timing(seconds: float, reference: float | None = None, degree: float | None = None, wait: float = 0.0) -> Timing:
     return Timing(
-        seconds=seconds, low=seconds, high=seconds, n=50, cpu_seconds=seconds - wait, wait_seconds=wait,
-        reference=reference, sensitivity=degree,
-    )  # fmt: skip
+        seconds=seconds, cpu_seconds=seconds - wait, wait_seconds=wait, reference=reference, sensitivity=degree
+    )
 
 
 def timings_of(**more: Any) -> StageTimings:
@@ -110,7 +109,7 @@ def shifted(running: float | None) -> StageTimings:
             sample=timing(0.001 * SLOW / QUIET, *slow), collate=timing(0.0005 * SLOW / QUIET, *slow),
             deeper=(Deeper(name="slow", kind="line", seconds=0.001 * SLOW / QUIET),),
         ),
-        forward=timing(0.002, *quiet), forward_backward=timing(0.005, *quiet), backward=timing(0.003, *quiet),
+        forward=timing(0.002, *quiet), backward=timing(0.003, *quiet),
         optimizer=timing(0.001, *quiet), compute=timing(0.006, *quiet), host=timing(0.0, *quiet),
         deeper={"forward": (Deeper(name="first", kind="module", seconds=0.001),)}, reference=running,
     )  # fmt: skip
@@ -160,7 +159,7 @@ def products(step: float, reference: float | None = None) -> StageTimings:
     counted = Operator(name="aten::mm", seconds=step, flops=1e10, bytes=1e6, calls=9, kind="matmul")
     return timings_of(
         inputs=InputTimings(sample=timing(1e-9), collate=timing(1e-9)), operators=(counted,), reference=reference,
-        forward=timing(step / 3), backward=timing(2 * step / 3), forward_backward=timing(step), compute=timing(step),
+        forward=timing(step / 3), backward=timing(2 * step / 3), compute=timing(step),
         optimizer=timing(1e-9), operators_forward_share=1 / 3,
     )  # fmt: skip
 

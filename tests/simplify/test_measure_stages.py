@@ -292,10 +292,8 @@ def test_repeats_keep_the_first_call_apart() -> None:
     def call() -> None:
         calls.append(1)
 
-    timing = repeat(call, 0.05, before=lambda: None, least=3, most=10)
-    assert 3 <= timing.n <= 10
-    assert len(calls) == timing.n + 1
-    assert timing.low <= timing.seconds <= timing.high
+    repeat(call, 0.05, before=lambda: None, least=3, most=10)
+    assert 1 + 3 <= len(calls) <= 1 + 10
 
 
 def test_interleaved_microbenchmarks_take_turns() -> None:
@@ -304,9 +302,9 @@ def test_interleaved_microbenchmarks_take_turns() -> None:
         Microbenchmark(lambda: order.append("a"), lambda: None),
         Microbenchmark(lambda: order.append("b"), lambda: None),
     ]
-    one, two = interleaved(both, 0.05, least=3, most=5)
-    assert one.n == two.n
-    assert "".join(order) == "ab" * (one.n + 1)
+    interleaved(both, 0.05, least=3, most=5)
+    assert "".join(order) == "ab" * (len(order) // 2)
+    assert 1 + 3 <= len(order) // 2 <= 1 + 5
 
 
 def test_a_ceiling_that_a_measurement_beats_is_lowered_and_said_so(plant: Callable[[str], Any]) -> None:
@@ -350,6 +348,5 @@ def test_the_first_calls_of_slow_microbenchmarks_are_one_of_their_turns(monkeypa
     now = itertools.count(0.0, 0.5)  # every look at the clock half a second later
     monkeypatch.setattr("autoopt.simplify.microbenchmarks.time.perf_counter", lambda: next(now))
     order: list[str] = []
-    one, two = interleaved([Microbenchmark(lambda name=name: order.append(name)) for name in "ab"], 1.0)  # type: ignore[misc]
-    assert one.n == two.n == 2
+    interleaved([Microbenchmark(lambda name=name: order.append(name)) for name in "ab"], 1.0)  # type: ignore[misc]
     assert "".join(order) == "abab"

@@ -36,22 +36,36 @@ def round_of(seconds: dict[str, float] | None = None, step: float | None = None,
     return Round(index=0, plan=Plan(), step_seconds=total, stages=stages, simulation=simulation, simulation_error=0.0)
 
 
-def test_without_workers_everything_is_serial_on_a_cpu() -> None:
-    assert Pipeline(round_of()).simulate() == pytest.approx(0.040)
+SYNC = {"preparation": 0.004, "copy": 0.003, "forward": 0.01}
+SLOW_DISK = {"storage": 0.08, "forward": 0.004, "backward": 0.006}
+DEVICE = {"device": "cuda", "cores": 16, "host_seconds": 0.002}
+MANY_CORES = {"cores": 8, "threads": 1}
+TWO_WORKERS = {**ALONE, "preparation": 0.015}
+"""``seconds`` are those with all workers at work: two workers that take 15 ms a step each did 30 ms of work."""
 
 
-def test_workers_overlap_where_there_are_cores_enough() -> None:
-    pipeline = Pipeline(round_of(cores=8, threads=1))
-    assert pipeline.simulate(workers=1) == pytest.approx(0.030, rel=0.01)
-    assert pipeline.simulate(workers=2) == pytest.approx(0.015, rel=0.02)
-    assert pipeline.simulate(workers=6) == pytest.approx(0.010, rel=0.01)
-
-
-def test_a_round_with_workers_is_simulated_as_it_is() -> None:
-    """``seconds`` are those with all workers at work: two workers that take 15 ms a step each did 30 ms of work."""
-    pipeline = Pipeline(round_of({**ALONE, "preparation": 0.015}, workers=2, cores=8, threads=1))
-    assert pipeline.simulate() == pytest.approx(0.015, rel=0.02)
-    assert pipeline.simulate(workers=0) == pytest.approx(0.040, rel=0.01)
+@pytest.mark.parametrize(
+    ("stages", "known", "options", "step", "near"),
+    [
+        pytest.param(None, {}, {}, 0.040, 1e-6, id="a CPU without workers does one thing after the other"),
+        pytest.param(None, {"accumulation": 4}, {}, 0.040, 1e-6, id="several batches a step"),
+        pytest.param(None, MANY_CORES, {"workers": 1}, 0.030, 0.01, id="one worker overlaps"),
+        pytest.param(None, MANY_CORES, {"workers": 2}, 0.015, 0.02, id="two workers overlap"),
+        pytest.param(None, MANY_CORES, {"workers": 6}, 0.010, 0.01, id="with many workers the step decides"),
+        pytest.param(TWO_WORKERS, {**MANY_CORES, "workers": 2}, {}, 0.015, 0.02, id="workers that there are"),
+        pytest.param(TWO_WORKERS, {**MANY_CORES, "workers": 2}, {"workers": 0}, 0.040, 0.01, id="without them"),
+        pytest.param(SLOW_DISK, {"threads": 1}, {"workers": 4}, 0.020, 0.02, id="waiting needs no core"),
+        pytest.param(SLOW_DISK, {"threads": 1}, {"workers": 8}, 0.010, 0.05, id="more workers than cores wait"),
+        pytest.param({"preparation": 0.004, "forward": 0.01}, DEVICE, {}, 0.01, 0.01, id="a device beside its host"),
+        pytest.param(SYNC, DEVICE, {}, 0.013, 0.02, id="a copy that the host waits for"),
+        pytest.param(SYNC, {**DEVICE, "blocking_copy": False}, {}, 0.01, 0.01, id="a copy that it does not wait for"),
+        pytest.param({"forward": 0.001}, {**DEVICE, "host_seconds": 0.005}, {}, 0.005, 0.01, id="a slow host"),
+    ],
+)
+def test_a_step_of_known_stages(
+    stages: dict[str, float] | None, known: dict[str, Any], options: dict[str, int], step: float, near: float
+) -> None:
+    assert Pipeline(round_of(stages, **known)).simulate(**options) == pytest.approx(step, rel=near)
 
 
 def test_two_workers_with_one_compute_thread_beat_either_alone() -> None:
@@ -64,35 +78,9 @@ def test_two_workers_with_one_compute_thread_beat_either_alone() -> None:
     assert both > 1.2 * workers
 
 
-def test_waiting_for_storage_needs_no_core() -> None:
-    pipeline = Pipeline(round_of({"storage": 0.08, "forward": 0.004, "backward": 0.006}, threads=1))
-    assert pipeline.simulate(workers=4) == pytest.approx(0.020, rel=0.02)
-    assert pipeline.simulate(workers=8) == pytest.approx(0.010, rel=0.05)
-
-
 def test_handing_over_can_cost_more_than_it_brings() -> None:
     pipeline = Pipeline(round_of({"preparation": 0.0001, "forward": 0.0001}, handover_seconds=0.001))
     assert pipeline.gain(workers=1).value < 0.3
-
-
-def test_on_a_device_the_host_prepares_while_it_computes() -> None:
-    known = {"device": "cuda", "cores": 16, "host_seconds": 0.002}
-    assert Pipeline(round_of({"preparation": 0.004, "forward": 0.01}, **known)).simulate() == pytest.approx(
-        0.01, rel=0.01
-    )
-    blocked = {"preparation": 0.004, "copy": 0.003, "forward": 0.01}
-    assert Pipeline(round_of(blocked, **known)).simulate() == pytest.approx(0.013, rel=0.02)
-    assert Pipeline(round_of(blocked, blocking_copy=False, **known)).simulate() == pytest.approx(0.01, rel=0.01)
-
-
-def test_a_device_that_waits_for_its_host() -> None:
-    pipeline = Pipeline(round_of({"forward": 0.001}, device="cuda", cores=8, host_seconds=0.005))
-    assert pipeline.simulate() == pytest.approx(0.005, rel=0.01)
-
-
-def test_accumulation_takes_several_batches_a_step() -> None:
-    pipeline = Pipeline(round_of(accumulation=4))
-    assert pipeline.simulate() == pytest.approx(0.040)
 
 
 def test_a_saved_round_simulates_the_same() -> None:

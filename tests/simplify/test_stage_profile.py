@@ -69,14 +69,14 @@ def test_what_it_does_not_tell_is_none() -> None:
 
 
 def test_steps_that_were_tried_with_other_threads_are_in_seconds_of_the_block() -> None:
-    tried = {"workers": 0, "threads": 1, "timing": {"seconds": 0.5, "low": 0.4, "high": 0.6, "n": 6}}
-    fed = {"workers": 2, "threads": 1, "timing": {"seconds": 0.3, "low": 0.3, "high": 0.3, "n": 3}}
+    tried = {"workers": 0, "threads": 1, "timing": {"seconds": 0.5, "spread": 0.2}}
+    fed = {"workers": 2, "threads": 1, "timing": {"seconds": 0.3, "spread": 0.0}}
     found = profile(FakeTrials(measure_stages={"device": "cpu", "overlaps": [fed]}, try_threads={"steps": [tried]}))
     step = found.step_seconds
     assert step is not None
     (workers, threads) = found.timings["overlaps"]
     assert workers == fed
-    assert threads["timing"] == pytest.approx({"seconds": 0.5 * step, "low": 0.4 * step, "high": 0.6 * step, "n": 6})
+    assert threads["timing"] == pytest.approx({"seconds": 0.5 * step, "spread": 0.2})
 
 
 def test_the_cpu_is_not() -> None:

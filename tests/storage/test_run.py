@@ -352,7 +352,7 @@ def test_writing_the_last_result_is_not_broken_off() -> None:
     with Interrupts() as interrupts, interrupts.shielded():
         for name in ("SIGINT", "SIGINT", "SIGTERM"):
             send(name)
-        assert interrupts.received == ["SIGINT", "SIGINT", "SIGTERM"]
+        assert interrupts.stopping()
 
 
 def test_handlers_are_put_back() -> None:

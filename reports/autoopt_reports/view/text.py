@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, overload
@@ -105,20 +104,13 @@ def throughput(configuration: Configuration, path: str) -> Number:
     return number(configuration.samples_per_second, units.rate, f"{path}/samples_per_second")
 
 
+_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
+"""Control characters, lone surrogates and bidirectional overrides."""
+
+
 def clean(text: str) -> str:
-    """``text`` without control characters (a terminal would obey them) and bidirectional overrides."""
-
-    def visible(character: str) -> str:
-        if character in "\n\t":
-            return character
-        if (
-            unicodedata.category(character) in {"Cc", "Cs"}
-            or character in "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
-        ):
-            return "\ufffd"
-        return character
-
-    return "".join(visible(character) for character in text)
+    """``text`` without characters that a terminal would obey, or that would reorder what stands around it."""
+    return _OBEYED.sub("\ufffd", text)
 
 
 def clip(text: str, longest: int = 240) -> str:
