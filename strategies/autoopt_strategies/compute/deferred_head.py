@@ -88,9 +88,9 @@ class Logits(torch.Tensor):
                 return func(*args, **kwargs)
         if isinstance(first, Logits) and first._made is None:
             known = _KNOWN.get(name)
-            found = known(first, *args[1:], **kwargs) if known is not None else None
-            if found is not None:
-                return found
+            derived = known(first, *args[1:], **kwargs) if known is not None else None
+            if derived is not None:
+                return derived
             if func is F.cross_entropy:
                 found = _cross_entropy(first, *args[1:], **{k: v for k, v in kwargs.items() if k != "input"})
                 if found is not None:
