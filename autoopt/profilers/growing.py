@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from autoopt.benchmark.libraries import is_users
 from autoopt.records import JsonDict
-from autoopt.script.frames import is_users, shown
+from autoopt.script.frames import shown
 
 _MOST_NODES = 100_000
 """Objects that a search for what grows reads: a second or so."""

@@ -17,11 +17,11 @@ import torch
 from autoopt.benchmark.cputime import descendants
 from autoopt.benchmark.device import Device, private_bytes, status_bytes
 from autoopt.benchmark.environment import nvml_reader
+from autoopt.benchmark.libraries import is_users
 from autoopt.benchmark.live import drives
 from autoopt.profilers.growing import Growing, growing_in
 from autoopt.records import JsonDict
 from autoopt.records.drift import Drift, Growth
-from autoopt.script.frames import is_users
 from autoopt.simplify.drift import reference_seconds
 
 LEAST_STEPS, LEAST_SECONDS = 8, 0.25

@@ -6,28 +6,19 @@ from __future__ import annotations
 
 import builtins
 import functools
-import importlib.util
 import os
-import site
 import sys
-import sysconfig
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from time import perf_counter
 from types import FrameType, ModuleType
 from typing import Any
 
+from autoopt.benchmark.libraries import OWN, TORCH, is_users
 from autoopt.records import Place, Site
-
-_OWN = str(Path(__file__).resolve().parents[1]) + os.sep
-_TORCH = tuple(
-    str(Path(place).resolve()) + os.sep
-    for place in getattr(importlib.util.find_spec("torch"), "submodule_search_locations", None) or ()
-)
 
 NEEDED = frozenset({"torch", "numpy"})
 """Modules that a training needs in any case."""
@@ -61,7 +52,7 @@ def user_place(frame: FrameType | None = None) -> Found | None:
         name = frame.f_code.co_filename
         if is_users(name):
             return Found(place_of(frame), direct, _position(frame)[2])
-        direct = direct and name.startswith((_OWN, *_TORCH))
+        direct = direct and name.startswith((OWN, *TORCH))
         frame = frame.f_back
     return None
 
@@ -191,24 +182,6 @@ def folder() -> str:
 def shown(file: str) -> str:
     """A file relative to the folder that the script began in, where it lies in it."""
     return os.path.abspath(os.path.join(folder(), file)).removeprefix(folder() + os.sep)
-
-
-@functools.cache
-def is_users(file: str) -> bool:
-    """Whether a file is neither a library's nor autoopt's, and is a file at all."""
-    if file.startswith("<"):
-        return False
-    path = os.path.abspath(file)
-    installed = f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path
-    return not installed and not path.startswith((_OWN, *_TORCH, *_libraries()))
-
-
-@functools.cache
-def _libraries() -> tuple[str, ...]:
-    named = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    folders = {*named, *site.getsitepackages(), site.getusersitepackages()}
-    real = {os.path.realpath(folder) for folder in folders if folder}
-    return tuple(sorted(os.path.abspath(folder) + os.sep for folder in {*filter(None, folders), *real}))
 
 
 class ImportClock:

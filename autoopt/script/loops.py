@@ -14,7 +14,8 @@ from typing import Any, Literal
 
 from torch.utils.data import DataLoader
 
-from autoopt.script.frames import is_users, users_frames
+from autoopt.benchmark.libraries import is_users
+from autoopt.script.frames import users_frames
 
 _Rest = Literal["stepped", "dropped"]
 _Loop = ast.For | ast.While | ast.AsyncFor

@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from typing import Any
 
+from autoopt.benchmark.libraries import is_users
 from autoopt.records import Advice, Evaluated, Round, Sites, WholeRun
 from autoopt.records.facts import WorkloadFacts
 from autoopt.simplify.stage_timings import INPUT
@@ -214,7 +215,6 @@ def time_text(seconds: float) -> str:
 @contextmanager
 def watched_calls() -> Iterator[Found]:
     """Seconds of such calls by the user's own lines, while it lasts; a library's own are none of them."""
-    from autoopt.simplify.source import is_users  # local: it imports torch, which who words the advice alone does not
 
     found: Found = {}
 

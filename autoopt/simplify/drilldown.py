@@ -19,12 +19,13 @@ from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader, Dataset
 
+from autoopt.benchmark.libraries import is_users
 from autoopt.benchmark.live import LiveTraining
 from autoopt.records import Deeper
 from autoopt.simplify.batches import Fetch, few, fresh_loader
 from autoopt.simplify.drift import SAMPLES, ReferenceSpeed, normalized, sensitivity
 from autoopt.simplify.microbenchmarks import MOST, is_steady, repeat, summary
-from autoopt.simplify.source import WORTH, Kind, is_users, parts_of, profile_lines
+from autoopt.simplify.source import WORTH, Kind, parts_of, profile_lines
 from autoopt.simplify.stage_timings import InputTimings, Timing
 
 _STATS = Path("/proc/thread-self/schedstat")

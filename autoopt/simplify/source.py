@@ -7,14 +7,12 @@ import functools
 import inspect
 import linecache
 import sys
-import sysconfig
 import time
 import warnings
 from collections import Counter as Counts
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Literal
@@ -24,20 +22,13 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from autoopt.benchmark.libraries import OWN, is_users
 from autoopt.records import Deeper
 
 LOOPS = (ast.For, ast.While, ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
 Place = tuple[CodeType, int]
 Kind = Literal["wall", "cpu", "wait"]
 
-_OURS = str(Path(__file__).resolve().parent.parent)
-_LIBRARIES = tuple(
-    {
-        str(Path(path).resolve())
-        for name in ("stdlib", "platstdlib", "purelib", "platlib")
-        if (path := sysconfig.get_path(name))
-    }
-)
 _MOST_PARTS = 200
 """Parts of a dataset that are opened: a guard against attributes that make a new object each time."""
 WORTH = 0.3
@@ -45,15 +36,6 @@ WORTH = 0.3
 Line = tuple[str, int]
 _OF_ITS_OWN = tuple(str(Path(torch.__file__).parent / name) for name in ("optim", "nn", "amp", "distributed"))
 """Parts of torch that ask for values of their own accord: an optimizer's count of steps, the norm of gradients."""
-
-
-@lru_cache(maxsize=4096)
-def is_users(filename: str) -> bool:
-    """Whether a file is neither a library's nor autoopt's own."""
-    if filename.startswith("<") or "site-packages" in filename:
-        return False
-    path = str(Path(filename).resolve())
-    return not path.startswith((_OURS, *_LIBRARIES))
 
 
 @dataclass(frozen=True)
@@ -375,7 +357,7 @@ def _crosses(values: Any) -> bool:
 def users_line(frame: FrameType | None) -> Line | None:
     """The innermost frame in a file of the user's own; None where autoopt called the library itself."""
     while frame is not None:
-        if frame.f_code.co_filename.startswith(_OURS):
+        if frame.f_code.co_filename.startswith(OWN):
             return None
         if is_users(frame.f_code.co_filename):
             return frame.f_code.co_filename, frame.f_lineno
