@@ -67,7 +67,7 @@ class RunUnderWay:
         self.reported: list[tuple[int, float, float]] = []
         self.lines: list[Printed] = []
         self._confirmed: int | None = None
-        self._emitted, self._seen = 0.0, 0
+        self._seen = 0
         self.movement: Movement = self.training.do(lambda: Movement(self.training.model))
         self.training.device.reset_peak()
         self.kept: KeptWeights | None = None
@@ -107,9 +107,6 @@ class RunUnderWay:
             stretch = training.stretch
             self.seconds = before + elapsed + sum(stretch.aside.values())
             self._note(stretch, before, known)
-            if self.seconds - self._emitted >= 1.0:
-                self._emitted = self.seconds
-                self.live.emit({"step": first + done, "seconds": self.seconds})
             if training.evaluations > self._seen:
                 self._seen = training.evaluations
                 training.uncounted(lambda: self._look(self._seen))
@@ -197,7 +194,6 @@ class RunUnderWay:
         self.metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
         value = metrics[target.metric] if target is not None else next(iter(metrics.values()), math.nan)
         self._tell(self.steps, self.seconds, value)
-        self.live.emit(self._point(self.reported[-1]).model_dump())
 
     def _look(self, evaluations: int) -> None:
         """Between two steps: at what has moved, and at weights that are to be kept."""

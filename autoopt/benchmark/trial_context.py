@@ -25,8 +25,6 @@ from autoopt.registry import Registry
 from autoopt.setup import Setup
 from autoopt.workload import Workload
 
-Emit = Callable[[JsonDict], None]
-
 
 class Spec(Protocol):
     """The orders of a trial: ``autoopt.trial.protocol.TrialSpec``."""
@@ -69,14 +67,12 @@ class TrialContext:
         spec: Spec,
         registry: Registry,
         workload: Workload | None = None,
-        emit: Emit | None = None,
         *,
         training: tuple[LiveTraining, float] | None = None,
     ) -> None:
         self.spec = spec
         self.registry = registry
         self.seed = spec.seed
-        self.emit: Emit = emit or (lambda data: None)
         self._device: Device | None = None
         self.build_seconds = self.setup_seconds = 0.0
         self.inspected: dict[str, JsonDict] = {}

@@ -110,7 +110,6 @@ def warm_up(live: TrialContext, max_seconds: float) -> Startup:
         if block.recompilations:
             compiled_until = len(times)
         last_look = agree(perf_counter() - began)
-        live.emit({"warm_up_steps": len(times), "seconds": last_look, "compiling": bool(block.recompilations)})
         if last_look >= _LEAST_SECONDS:
             steady = find_steady(times[compiled_until:], least_groups(times))
         if steady is not None or (last_look >= max_seconds and len(times) >= 2):

@@ -170,9 +170,7 @@ def test_blocks_tell_what_tensors_held_apart_from_what_the_allocator_keeps(monke
     monkeypatch.setattr(device, "empty_cache", lambda: kept.__setitem__(0, 5))
     monkeypatch.setattr(device, "peak_bytes", lambda: kept[0] + 100)
     monkeypatch.setattr(device, "allocated_bytes", lambda: 100)
-    live = SimpleNamespace(
-        training=training, emit=lambda _: None, build_seconds=0.0, setup_seconds=0.0, setup=training.setup
-    )
+    live = SimpleNamespace(training=training, build_seconds=0.0, setup_seconds=0.0, setup=training.setup)
     warm_up(live, 0.1)  # type: ignore[arg-type]
     block = run_block(training, lambda steps, _: steps >= 2)
     assert (block.peak_memory_bytes, block.allocated_memory_bytes) == (105, 100)

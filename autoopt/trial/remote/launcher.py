@@ -11,7 +11,7 @@ from typing import Any
 from autoopt import errors
 from autoopt.errors import AutooptError, EnvironmentLacks, NodeLost, TrialFailed
 from autoopt.records import JsonDict
-from autoopt.trial.process import Answering, Closing, LocalTrial, OnProgress, Task, name_of
+from autoopt.trial.process import Answering, Closing, LocalTrial, Task, name_of
 from autoopt.trial.protocol import TrialSpec
 from autoopt.trial.remote.ray_cluster import RayCluster, RayHost
 
@@ -160,17 +160,12 @@ class RemoteTrial(Answering):
     def alive(self) -> bool:
         return not self.closed
 
-    def call(
-        self, task: Task, *, timeout: float | None = None, on_progress: OnProgress | None = None, **arguments: Any
-    ) -> JsonDict:
+    def call(self, task: Task, *, timeout: float | None = None, **arguments: Any) -> JsonDict:
         """Runs a task in the trial and waits for its answer; see ``LocalTrial.call``."""
         name = name_of(task)
         if self.closed:
             raise TrialFailed("crashed", "the trial has ended already", where=name.rpartition(":")[2])
         found: JsonDict = self._host.ask("call", self._number, name, timeout, arguments)
-        if on_progress is not None:
-            for progress in found["progress"]:
-                on_progress(progress)
         _raised(found)
         answer: JsonDict = found["answer"]
         return answer
