@@ -79,18 +79,16 @@ class RunUnderWay:
         """So far."""
         return self.training.steps
 
-    def go_on(self, seconds: float = math.inf) -> bool:
-        """Trains so many seconds more, to the end of a step or of an evaluation. True when it is over."""
-        until = self.seconds + seconds
-        while not self.stopped and self.seconds < until:
-            self._one_leg(until)
-        return bool(self.stopped)
+    def go_on(self, seconds: float = math.inf, steps: float = math.inf) -> bool:
+        """Trains on to the end of a step or of an evaluation. True when it is over.
 
-    def go_to(self, steps: int) -> bool:
-        """Trains to the first evaluation at or after a step; to the step itself where a script evaluates. True when it
-        is over."""
-        while not self.stopped and self.steps < steps:
-            self._one_leg(math.inf, steps)
+        Args:
+            seconds: so many more.
+            steps: to the first evaluation at or after this one; to the step itself where a script evaluates.
+        """
+        until = self.seconds + seconds
+        while not self.stopped and self.seconds < until and self.steps < steps:
+            self._one_leg(until, steps)
         return bool(self.stopped)
 
     def go_no_further(self, steps: int, evaluated_at: int) -> None:
@@ -98,7 +96,7 @@ class RunUnderWay:
         self.limit, self.last_step = min(self.limit, steps), min(self.last_step, steps)
         self.evaluated_at = evaluated_at
 
-    def _one_leg(self, until: float, steps: float = math.inf) -> None:
+    def _one_leg(self, until: float, steps: float) -> None:
         """Trains to the end of the time, or to where something is to be done: an evaluation, a measurement, the end."""
         training, before, first, known = self.training, self.seconds, self.steps, len(self.reported)
         stop, confirmed = self.group.agree(min(self._next_stop(), max(steps, first + 1))), self._confirmed

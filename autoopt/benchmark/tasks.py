@@ -154,7 +154,7 @@ def train_rung(live: TrialContext, steps: int, **arguments: Any) -> JsonDict:
         arguments: those of :func:`train`; the first level's hold.
     """
     run = live.under_way = live.under_way or RunUnderWay(live, **arguments)
-    run.go_to(steps)
+    run.go_on(steps=steps)
     document: JsonDict = run.document().model_dump()
     return document
 

@@ -79,7 +79,9 @@ def run_block(
         first_step=first,
         page_faults=page_faults(before, after),
     )
-    return block if training.group.size == 1 else merged(training.group.gather(block))
+    if training.group.size == 1:
+        return block
+    return merged([Block.model_validate(each) for each in training.group.gather(block.model_dump())])
 
 
 def warm_up(live: TrialContext, max_seconds: float) -> Startup:

@@ -32,7 +32,6 @@ from autoopt.errors import UsageError, WorkloadError
 from autoopt.loading.validation import length_of
 from autoopt.records.evaluating import HeldEvaluations
 from autoopt.records.facts import WorkloadFacts
-from autoopt.records.messages import Block
 from autoopt.script.applicable import own_setup
 from autoopt.script.applying import Applying
 from autoopt.script.loops import ends_by_result, steps_per_epoch
@@ -46,7 +45,6 @@ from autoopt.setup import Precision, Setup
 from autoopt.trial.protocol import Rank
 from autoopt.workload import Target, Workload
 
-_BLOCK = "autoopt.Block"
 T = TypeVar("T")
 ADAPTER = "script"
 
@@ -65,7 +63,7 @@ class ScriptRanks(Ranks):
     def gather(self, value: T) -> list[T]:
         self._said += 1
         self._store.set(f"{self._said}/{self.rank}", json.dumps(value, default=_plain))
-        found: list[T] = [_value(self._store.get(f"{self._said}/{rank}")) for rank in range(self.size)]
+        found: list[T] = [json.loads(self._store.get(f"{self._said}/{rank}")) for rank in range(self.size)]
         self._store.delete_key(f"{self._said - 1}/{self.rank}")  # who has said this has heard that
         return found
 
@@ -89,16 +87,10 @@ def meet(place: Rank | None, device: torch.device) -> Group:
 
 
 def _plain(value: Any) -> Any:
-    """A form in JSON of what is notified of blocks and probes."""
-    if isinstance(value, Block):
-        return {_BLOCK: value.model_dump()}
+    """A form in JSON of what probes gather."""
     return (
         value.hex() if isinstance(value, bytes) else sorted(value, key=str) if isinstance(value, set) else float(value)
     )
-
-
-def _value(text: bytes) -> Any:
-    return json.loads(text, object_hook=lambda found: Block.model_validate(found[_BLOCK]) if _BLOCK in found else found)
 
 
 class Models(nn.Module):

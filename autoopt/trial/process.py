@@ -98,10 +98,6 @@ class LocalTrial(Answering):
     def closed(self) -> bool:
         return any(rank.closed for rank in self.ranks)
 
-    @property
-    def alive(self) -> bool:
-        return all(rank.alive for rank in self.ranks)
-
     def call(self, task: Task, *, timeout: float | None = None, **arguments: Any) -> JsonDict:
         """Runs a task in the trial and waits for its answer; a frozen trial is let go on first.
 
@@ -149,10 +145,6 @@ class LocalTrial(Answering):
             rank.close()
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
-
-    def tail(self) -> str:
-        """The last lines of the first rank's log."""
-        return self.ranks[0].tail()
 
 
 class TrialProcess:

@@ -100,7 +100,7 @@ def leaves_nothing(group: LocalTrial) -> Iterator[None]:
     yield
     _, alive = psutil.wait_procs(processes, timeout=10)
     assert not [each for each in alive if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
-    assert not group.alive
+    assert not all(rank.alive for rank in group.ranks)
     assert not Path(group._folder).exists()
 
 

@@ -156,10 +156,6 @@ class RemoteTrial(Answering):
         """
         _raised(self._host.ask("start", self._number, self.spec.model_dump(), timeout))
 
-    @property
-    def alive(self) -> bool:
-        return not self.closed
-
     def call(self, task: Task, *, timeout: float | None = None, **arguments: Any) -> JsonDict:
         """Runs a task in the trial and waits for its answer; see ``LocalTrial.call``."""
         name = name_of(task)
@@ -190,12 +186,6 @@ class RemoteTrial(Answering):
             self.log.parent.mkdir(parents=True, exist_ok=True)
             with self.log.open("a", encoding="utf-8") as file:
                 file.write(printed)
-
-    def tail(self) -> str:
-        """The last lines of the log, once it is here."""
-        with contextlib.suppress(OSError):
-            return self.log.read_text(encoding="utf-8")[-4000:]
-        return ""
 
 
 def _raised(document: JsonDict) -> None:
