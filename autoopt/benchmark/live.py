@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -174,10 +174,10 @@ class LiveTraining(Protocol):
         """Does something at the end of a step, called from ``each`` or between stretches; off the clock."""
         ...
 
-    def wrap_stages(self, wrap: Wrap, known: Collection[str] = ()) -> None:
-        """From now on each stage is called through what ``wrap(stage, function)`` makes of it, but for known ones.
+    def wrap_stages(self, wrap: Wrap) -> None:
+        """From now on each stage is called through what ``wrap(stage, function)`` makes of it.
 
-        A script's stages are called by its own lines, which stay as they are.
+        The wait for data is not: torch's profiler names it itself. A script's stages are called by its own lines.
         """
         ...
 

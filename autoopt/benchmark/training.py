@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from functools import reduce
@@ -326,16 +326,14 @@ class Training:
 
     uncounted = do
 
-    def wrap_stages(self, wrap: Wrap, known: Collection[str] = ()) -> None:
+    def wrap_stages(self, wrap: Wrap) -> None:
         for owner, method, stage in (
-            (self.batch_iterator, "group", "data"),
             (self.plain_step, "forward", "forward"),
             (self.plain_step, "backward", "backward"),
             (self.optimizer, "step", "optimizer"),
             (self, "evaluate", "evaluate"),
         ):
-            if stage not in known:
-                setattr(owner, method, wrap(stage, getattr(owner, method)))
+            setattr(owner, method, wrap(stage, getattr(owner, method)))
 
     def profiled(self, profiler: Any, steps: int) -> None:
         self.step(self.next())

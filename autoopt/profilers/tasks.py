@@ -40,7 +40,7 @@ def torch_profiler(live: Any, folder: str, steps: int) -> JsonDict:
 
         return call
 
-    live.training.wrap_stages(ranged, ("data",))  # which torch's profiler names itself
+    live.training.wrap_stages(ranged)
     written = write_trace(live.training, Path(folder) / "torch", steps=min(steps, 5))
     found = read_profile(written["readable"])
     lines = [f"a step takes {1e3 * found['step_seconds']:.2f} ms"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -291,7 +291,7 @@ class ScriptTraining:
         self.follow(lambda done, _: done >= steps, lambda *_: profiler.step(), most=steps)
         self.do(profiler.stop)
 
-    def wrap_stages(self, wrap: Wrap, known: Collection[str] = ()) -> None:
+    def wrap_stages(self, wrap: Wrap) -> None:
         """A script's own lines call its stages."""
 
     def close(self) -> None:

@@ -220,14 +220,14 @@ class TrialProcess:
         with contextlib.suppress(ChannelClosed):  # the reason for it is found out while waiting for the answer
             self._channel.send(document)
 
-    def take(self, ready: list[Channel], where: str, left: float | None) -> JsonDict | None:
+    def take(self, ready: list[Channel], where: str) -> JsonDict | None:
         """A document of the trial's from the ends that have something to read; None where there is none yet."""
         if self._supervisor in ready and self._channel not in ready:
             self._hear_supervisor()
         if self._channel not in ready:
             return None
         try:
-            return self._channel.receive(0.0 if left is None else max(0.0, left))
+            return self._channel.receive(0.0)
         except ChannelBroken as error:
             self.close()
             raise TrialFailed("crashed", f"its messages were garbled: {error}", where=where) from None
@@ -356,7 +356,7 @@ class Gathering:
 
     def _take(self, number: int, rank: TrialProcess, ready: list[Channel]) -> None:
         try:
-            document = rank.take(rank.ends() if rank.pending else ready, self.where, 0.0)
+            document = rank.take(rank.ends() if rank.pending else ready, self.where)
         except TrialFailed as failure:
             self.failures[number] = failure
             del self.waiting[number]
