@@ -19,7 +19,7 @@ from autoopt.benchmark.compiling import compile_model, new_graph_hook
 from autoopt.benchmark.contents import added, samples_of
 from autoopt.benchmark.device import Device, open_device
 from autoopt.benchmark.distributed.group import Each, Enough, Group, present
-from autoopt.benchmark.distributed.replicate import load_whole_state, replicate, shared_out, whole_state
+from autoopt.benchmark.distributed.replicate import replicate, shared_out
 from autoopt.benchmark.distributed.shares import SharedBatches, share_out
 from autoopt.benchmark.distributed.step import SharedStep, by_itself
 from autoopt.benchmark.evaluation import Evaluation
@@ -487,14 +487,22 @@ class Training:
     def _evaluated(self, evaluation: Evaluation) -> dict[str, float]:
         """The metrics as the first process finds them, on all samples; all compute where the model is shared out."""
         with self.device.watched():
-            if self.setup.distributed.fully_sharded is not None and self.group.size > 1:
+            if self._in_shares:
                 return self.group.agree(evaluation(self.model))
             return self.group.on_first(lambda: evaluation(self.model))
 
+    @property
+    def _in_shares(self) -> bool:
+        """Whether each process has a share of the parameters alone."""
+        return self.setup.distributed.fully_sharded is not None and self.group.size > 1
+
     def _states(self) -> tuple[dict[str, Any], dict[str, Any] | None]:
         """Of model and optimizer; all processes call this, and the first has them whole."""
-        if self.setup.distributed.fully_sharded is not None and self.group.size > 1:
-            return whole_state(self.model, self.optimizer)
+        if self._in_shares:
+            from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
+
+            whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
+            return get_state_dict(self.model, self.optimizer, options=whole)
         consolidate = getattr(self.optimizer, "consolidate_state_dict", None)
         if consolidate is not None:
             consolidate(to=0)
@@ -521,8 +529,11 @@ class Training:
         """Goes to where another run of the same workload, setup and seed stood."""
         if state["seed"] != self.seed:
             warnings.warn(f"the state is of seed {state['seed']}, this run has {self.seed}", stacklevel=2)
-        if self.setup.distributed.fully_sharded is not None and self.group.size > 1:
-            load_whole_state(self.model, self.optimizer, (state["model"], state["optimizer"]))
+        if self._in_shares:
+            from torch.distributed.checkpoint.state_dict import StateDictOptions, set_state_dict
+
+            states = {"model_state_dict": state["model"], "optim_state_dict": state["optimizer"]}
+            set_state_dict(self.model, self.optimizer, **states, options=StateDictOptions(full_state_dict=True))
         else:
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])

@@ -40,25 +40,6 @@ def sharded(factory: Factory) -> Factory:
     return make
 
 
-def whole_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:
-    """States of a model that is shared out and of its optimizer, whole in the first process; all call this."""
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
-
-    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    found: tuple[dict[str, Any], dict[str, Any]] = get_state_dict(model, optimizer, options=options)
-    return found
-
-
-def load_whole_state(
-    model: nn.Module, optimizer: torch.optim.Optimizer, states: tuple[dict[str, Any], dict[str, Any]]
-) -> None:
-    """Puts whole states into a model that is shared out; every process has them."""
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, set_state_dict
-
-    options = StateDictOptions(full_state_dict=True)
-    set_state_dict(model, optimizer, model_state_dict=states[0], optim_state_dict=states[1], options=options)
-
-
 class Replicated(DistributedDataParallel):
     """DistributedDataParallel that has the attributes of the model in it, which a loss may read."""
 
