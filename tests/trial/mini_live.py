@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from typing import Any
 
 from autoopt.errors import TrialFailed
@@ -30,11 +29,6 @@ def steps(live: TrialContext, count: int = 5) -> dict[str, Any]:
         live.optimizer.step()
         losses.append(loss.item())
     return {"losses": losses}
-
-
-def evaluate(live: TrialContext) -> dict[str, Any]:
-    assert live.workload.evaluate is not None
-    return {"metrics": live.workload.evaluate(live.workload.model, live.workload.valid_data)}
 
 
 def about(live: TrialContext) -> dict[str, Any]:
@@ -83,11 +77,6 @@ def descriptors(live: TrialContext) -> dict[str, Any]:
 def say(live: TrialContext, **arguments: Any) -> dict[str, Any]:
     print("said in a trial", flush=True)
     return arguments
-
-
-def wait(live: TrialContext, seconds: float = 3600.0) -> dict[str, Any]:
-    time.sleep(seconds)
-    return {}
 
 
 def large(live: TrialContext, size: int) -> dict[str, Any]:
