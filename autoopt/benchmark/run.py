@@ -62,7 +62,6 @@ class RunUnderWay:
         self.seconds = self.training_seconds = self.late_seconds = 0.0
         self.times: list[float] = []
         self.losses: list[float | None] = []
-        self.metrics: dict[str, float] = {}
         self.finite = True
         self.reported: list[tuple[int, float, float]] = []
         self.lines: list[Printed] = []
@@ -189,7 +188,6 @@ class RunUnderWay:
         metrics = training.evaluate()
         self.seconds += self.group.agree(training.device.now() - began)
         self.finite = self.finite and all(map(math.isfinite, metrics.values()))
-        self.metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
         value = metrics[target.metric] if target is not None else next(iter(metrics.values()), math.nan)
         self._tell(self.steps, self.seconds, value)
 
@@ -225,7 +223,6 @@ class RunUnderWay:
             (p for p, reported in zip(points, self.reported, strict=True) if self._meets(reported, target)), None
         )
         once = self.late_seconds + excess(self.times)
-        last = points[-1].metric if points else None
         return TrainingRun(
             seed=live.seed,
             curve=Curve(
@@ -246,7 +243,6 @@ class RunUnderWay:
             once_seconds=once,
             reached=None if self.wanted is None else first is not None,
             finite=self.finite,
-            metrics=self.metrics or ({target.metric: last} if target is not None and last is not None else {}),
             losses=tuple(self.losses),
             peak_memory_bytes=most(peak),
             allocated_memory_bytes=most(allocated),
