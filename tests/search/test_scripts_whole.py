@@ -185,9 +185,7 @@ def test_a_target_that_one_seed_reaches_earlier_is_no_gain_of_two_runs() -> None
         pairs = []
         for seed, sides in enumerate(curves):
             seconds = (7.0 * len(sides[0]), 3.5 * len(sides[1]))
-            runs = [
-                WholeRun(s, seen).as_training(0, seed, every=30.0) for s, seen in zip(seconds, sides, strict=True)
-            ]
+            runs = [WholeRun(s, seen).as_training(0, seed, every=30.0) for s, seen in zip(seconds, sides, strict=True)]
             pairs.append(TrainedPair(baseline=runs[0], best=runs[1], whole=True, time_sliced=True))
         trained = Trained.of(pairs, Evidence(risk=Risk.NUMERIC), OBJECTIVE, None)
         assert trained is not None
