@@ -12,9 +12,10 @@ from torch import nn
 
 from autoopt.benchmark.clock import DeferredCost, Lap, StageClock
 from autoopt.benchmark.device import Device
-from autoopt.benchmark.distributed.group import Each, Enough, Group
+from autoopt.benchmark.distributed.group import Each, Enough, Group, without_waiting
 from autoopt.benchmark.loader import Lengths
 from autoopt.benchmark.losses import LossHead, LossRecorder
+from autoopt.errors import ScriptEnded
 from autoopt.records.evaluating import HeldEvaluations
 from autoopt.records.facts import WorkloadFacts
 from autoopt.setup import Setup
@@ -149,20 +150,13 @@ class LiveTraining(Protocol):
 
     # training on
 
-    def run_until(self, enough: Enough, most: int | None = None) -> tuple[Lap, LossRecorder]:
-        """Trains, and measures steps, losses, and what was paid once.
-
-        Args:
-            enough: asked after each step with the steps and seconds so far, of the first process for all.
-            most: steps after which ``enough`` says so in any case; several processes need to know.
-        """
-        ...
-
     def follow(self, enough: Enough, each: Each | None = None, *, most: int | None = None) -> Stretch:
         """Trains on as it would by itself, evaluations of its own included, to its own end at the latest.
 
         Args:
+            enough: asked after each step with the steps and seconds so far, of the first process for all.
             each: called in every process at the end of a step, before ``enough``.
+            most: steps after which ``enough`` says so in any case; several processes need to know.
         """
         ...
 
@@ -258,3 +252,15 @@ class LiveTraining(Protocol):
     def close(self) -> None:
         """Ends what it has started next to itself, such as a loader's workers."""
         ...
+
+
+def run_until(training: LiveTraining, enough: Enough, most: int | None = None) -> tuple[Lap, LossRecorder]:
+    """Trains on, and measures steps and losses; see :meth:`LiveTraining.follow`.
+
+    Raises:
+        ScriptEnded: it came to its own end before.
+    """
+    stretch = training.follow(enough, most=most)
+    if training.over:
+        raise ScriptEnded(training.steps)
+    return without_waiting(stretch.lap(), stretch.away, training.group), stretch.captured

@@ -100,7 +100,7 @@ class RunUnderWay:
         training, before, first, known = self.training, self.seconds, self.steps, len(self.reported)
         stop, confirmed = self.group.agree(min(self._next_stop(), max(steps, first + 1))), self._confirmed
 
-        def each(done: int, elapsed: float) -> None:
+        def each(_: int, elapsed: float) -> None:
             stretch = training.stretch
             self.seconds = before + elapsed + sum(stretch.aside.values())
             self._note(stretch, before, known)

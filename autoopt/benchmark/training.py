@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from autoopt.benchmark.batch_iterator import BatchIterator
-from autoopt.benchmark.clock import Lap, StageClock, clock_for, deferred_cost_for, with_epochs
+from autoopt.benchmark.clock import StageClock, clock_for, deferred_cost_for, with_epochs
 from autoopt.benchmark.compiling import compile_model, new_graph_hook
 from autoopt.benchmark.contents import added, samples_of
 from autoopt.benchmark.device import Device, open_device
@@ -296,13 +296,8 @@ class Training:
 
     # Measuring: see ``autoopt.benchmark.live.LiveTraining``.
 
-    def run_until(self, enough: Enough, most: int | None = None) -> tuple[Lap, LossRecorder]:
-        """Trains until it is enough; the loop that every measurement runs."""
-        stretch = self.follow(enough, most=most)
-        return stretch.lap(), stretch.captured
-
     def follow(self, enough: Enough, each: Each | None = None, *, most: int | None = None) -> Stretch:
-        """The same; nobody evaluates in the meantime."""
+        """Trains until it is enough; the loop that every measurement runs. Nobody evaluates in the meantime."""
         over = self.group.stretch(enough, each, most)
         clock, deferred, steps, ended = self.clock, self.deferred_cost, 0, False
         recorder, before = LossRecorder(self.device.kind == "cpu"), sum(self.openings)

@@ -11,7 +11,7 @@ from autoopt.benchmark.compiling import compilations, trouble
 from autoopt.benchmark.cputime import cpu_times, foreign_seconds, page_faults
 from autoopt.benchmark.device import host_peak_bytes
 from autoopt.benchmark.distributed.group import Enough, merged
-from autoopt.benchmark.live import LiveTraining
+from autoopt.benchmark.live import LiveTraining, run_until
 from autoopt.benchmark.steady import Steady, cycle_of, epoch_start, find_steady, warmup_excess
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.records.messages import Block, Startup
@@ -50,7 +50,7 @@ def run_block(
     """
     ramp_paid = 0.0
     if ramp_seconds or ramp_steps:
-        lap, _ = training.run_until(lambda done, elapsed: elapsed >= ramp_seconds and done >= ramp_steps)
+        lap, _ = run_until(training, lambda done, elapsed: elapsed >= ramp_seconds and done >= ramp_steps)
         ramp_paid = training.deferred_cost.settled(lap)[1]
     device = training.device
     workers = bool(training.loader.loader.num_workers)
@@ -58,7 +58,7 @@ def run_block(
     retries, compiled = device.allocation_retries(), compilations()
     first, samples = training.steps, training.samples
     before = cpu_times(with_children=workers)
-    lap, recorder = training.run_until(enough, most)
+    lap, recorder = run_until(training, enough, most)
     after = cpu_times(with_children=workers)
     lap, paid = training.deferred_cost.settled(lap) if settle else (lap, 0.0)
     block = Block(

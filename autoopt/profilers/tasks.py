@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset
 
-from autoopt.benchmark.live import drives
+from autoopt.benchmark.live import drives, run_until
 from autoopt.records import JsonDict
 
 _MOST = 12
@@ -22,7 +22,7 @@ _MOST = 12
 
 
 def _train(live: Any, steps: int) -> None:
-    live.training.run_until(lambda done, _: done >= steps, most=steps)
+    run_until(live.training, lambda done, _: done >= steps, most=steps)
 
 
 @drives

@@ -6,8 +6,8 @@ import queue
 import threading
 from typing import Any
 
-from autoopt.errors import WorkloadError
-from autoopt.script.refusals import ScriptEnded, explained
+from autoopt.errors import ScriptEnded, WorkloadError
+from autoopt.script.refusals import explained
 from autoopt.trial.channel import Channel, ChannelClosed
 from autoopt.trial.child import TaskServer, resolve, seal
 from autoopt.trial.preloading import EnvironmentLog

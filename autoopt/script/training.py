@@ -17,18 +17,17 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
 from torch.utils.data import DataLoader, IterableDataset
 
-from autoopt.benchmark.clock import Lap
 from autoopt.benchmark.compiling import new_graph_hook
-from autoopt.benchmark.distributed.group import PATIENCE, Board, Each, Enough, Group, Ranks, without_waiting
+from autoopt.benchmark.distributed.group import PATIENCE, Board, Each, Enough, Group, Ranks
 from autoopt.benchmark.distributed.replicate import options_of
 from autoopt.benchmark.distributed.step import own_statistics
 from autoopt.benchmark.facts import workload_facts
 from autoopt.benchmark.live import Printed, Values, Wrap
 from autoopt.benchmark.loader import Lengths
-from autoopt.benchmark.losses import LossHead, LossRecorder
+from autoopt.benchmark.losses import LossHead
 from autoopt.benchmark.optimizer import make_optimizer, users_factory
 from autoopt.benchmark.switching import SCRIPT_PARTS
-from autoopt.errors import UsageError, WorkloadError
+from autoopt.errors import ScriptEnded, UsageError, WorkloadError
 from autoopt.loading.validation import length_of
 from autoopt.records.evaluating import HeldEvaluations
 from autoopt.records.facts import WorkloadFacts
@@ -38,7 +37,6 @@ from autoopt.script.loops import ends_by_result, steps_per_epoch
 from autoopt.script.metric import candidates, chosen, target_of, values
 from autoopt.script.probe import ScriptRecorder
 from autoopt.script.process import MicroBatch, Script
-from autoopt.script.refusals import ScriptEnded
 from autoopt.script.session import Goal, seconds_by_step
 from autoopt.script.tasks import held_evaluations
 from autoopt.setup import Precision, Setup
@@ -227,15 +225,6 @@ class ScriptTraining:
     def stretch(self) -> Goal:
         assert self.session.goal is not None
         return self.session.goal
-
-    def run_until(self, enough: Enough, most: int | None = None) -> tuple[Lap, LossRecorder]:
-        """Lets the script train; see ``Session.run``. Of several processes the first is asked, for all.
-
-        Raises:
-            ScriptEnded: it came to its end before.
-        """
-        goal = self.session.run(self.group.stretch(enough, most=most))
-        return without_waiting(goal.lap(), goal.away, self.group), goal.captured
 
     def follow(self, enough: Enough, each: Each | None = None, *, most: int | None = None) -> Goal:
         with suppress(ScriptEnded):
