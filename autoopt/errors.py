@@ -103,3 +103,17 @@ class TrialFailed(AutooptError):  # noqa: N818
     def for_want_of_room(self) -> bool:
         """Whether it may run where no other process is alive: memory was short, or the device takes one at a time."""
         return self.kind == "out_of_memory" or _DEVICE_TAKEN.search(f"{self.message}\n{self.detail}") is not None
+
+
+class ScriptEnded(TrialFailed):
+    """A script came to its end before it had trained as far as it was asked to."""
+
+    WHERE = "script ended"
+
+    def __init__(self, steps: int) -> None:
+        super().__init__(
+            "error",
+            f"the script ended after {steps} training steps, before they could be measured: give it more to train, "
+            "such as more epochs behind --",
+            where=self.WHERE,
+        )

@@ -56,7 +56,7 @@ def workload(made: Any) -> Workload:
     return Workload(
         model=module,
         train_data=train,
-        loss=Loss(view),
+        loss=Loss(),
         optimizer=optimizer,
         scheduler=_scheduler(module, view) if config else None,
         scheduler_interval=config.get("interval", "epoch"),

@@ -65,8 +65,7 @@ class Recorder:
 class Loss:
     """``loss(model, batch)`` by the module's ``training_step``."""
 
-    def __init__(self, view: TrainerView) -> None:
-        self._view = view
+    def __init__(self) -> None:
         self._calls = 0
 
     def __call__(self, model: Any, batch: Any) -> torch.Tensor:

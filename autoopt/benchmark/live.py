@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -12,9 +12,10 @@ from torch import nn
 
 from autoopt.benchmark.clock import DeferredCost, Lap, StageClock
 from autoopt.benchmark.device import Device
-from autoopt.benchmark.distributed.group import Each, Enough, Group
+from autoopt.benchmark.distributed.group import Each, Enough, Group, without_waiting
 from autoopt.benchmark.loader import Lengths
 from autoopt.benchmark.losses import LossHead, LossRecorder
+from autoopt.errors import ScriptEnded
 from autoopt.records.evaluating import HeldEvaluations
 from autoopt.records.facts import WorkloadFacts
 from autoopt.setup import Setup
@@ -149,20 +150,13 @@ class LiveTraining(Protocol):
 
     # training on
 
-    def run_until(self, enough: Enough, most: int | None = None) -> tuple[Lap, LossRecorder]:
-        """Trains, and measures steps, losses, and what was paid once.
-
-        Args:
-            enough: asked after each step with the steps and seconds so far, of the first process for all.
-            most: steps after which ``enough`` says so in any case; several processes need to know.
-        """
-        ...
-
     def follow(self, enough: Enough, each: Each | None = None, *, most: int | None = None) -> Stretch:
         """Trains on as it would by itself, evaluations of its own included, to its own end at the latest.
 
         Args:
+            enough: asked after each step with the steps and seconds so far, of the first process for all.
             each: called in every process at the end of a step, before ``enough``.
+            most: steps after which ``enough`` says so in any case; several processes need to know.
         """
         ...
 
@@ -174,10 +168,10 @@ class LiveTraining(Protocol):
         """Does something at the end of a step, called from ``each`` or between stretches; off the clock."""
         ...
 
-    def wrap_stages(self, wrap: Wrap, known: Collection[str] = ()) -> None:
-        """From now on each stage is called through what ``wrap(stage, function)`` makes of it, but for known ones.
+    def wrap_stages(self, wrap: Wrap) -> None:
+        """From now on each stage is called through what ``wrap(stage, function)`` makes of it.
 
-        A script's stages are called by its own lines, which stay as they are.
+        The wait for data is not: torch's profiler names it itself. A script's stages are called by its own lines.
         """
         ...
 
@@ -258,3 +252,15 @@ class LiveTraining(Protocol):
     def close(self) -> None:
         """Ends what it has started next to itself, such as a loader's workers."""
         ...
+
+
+def run_until(training: LiveTraining, enough: Enough, most: int | None = None) -> tuple[Lap, LossRecorder]:
+    """Trains on, and measures steps and losses; see :meth:`LiveTraining.follow`.
+
+    Raises:
+        ScriptEnded: it came to its own end before.
+    """
+    stretch = training.follow(enough, most=most)
+    if training.over:
+        raise ScriptEnded(training.steps)
+    return without_waiting(stretch.lap(), stretch.away, training.group), stretch.captured

@@ -19,15 +19,36 @@ Factory = Callable[[Any], torch.optim.Optimizer]
 
 
 def users_factory(given: Any, model: nn.Module, names: dict[int, str], others: Iterable[torch.Tensor] = ()) -> Factory:
-    """The workload's optimizer as ``factory(params)``, an instance rebuilt over the model as it is now.
+    """The workload's optimizer as ``factory(params)``; an instance by :func:`rebuilding` it."""
+    return rebuilding(given, model, names, others) if isinstance(given, torch.optim.Optimizer) else given
+
+
+def rebuilding(
+    given: torch.optim.Optimizer, model: nn.Module, names: dict[int, str], others: Iterable[torch.Tensor] = ()
+) -> Factory:
+    """A factory that makes the user's instance again: same class, same groups, every option, no state.
 
     Args:
-        given: ``optimizer(params)`` or an instance.
         model: as it is trained, on its device, transformed.
         names: id of each parameter of the model as the user gave it, to its name.
-        others: parameters of other models that an instance updates as well.
+        others: parameters of other models that the instance updates as well; they stay in their groups as they are.
     """
-    return RebuiltOptimizer(given, model, names, others) if isinstance(given, torch.optim.Optimizer) else given
+    elsewhere = {id(parameter) for parameter in others}
+
+    def rebuilt(params: Any) -> torch.optim.Optimizer:
+        groups = _groups(given, model, names, elsewhere, {id(p) for p in _flat(params)})
+        arguments = _constructor_arguments(given)
+        try:
+            made = type(given)([{"params": group["params"]} for group in groups], **arguments)
+        except (TypeError, ValueError, KeyError):
+            made = object.__new__(type(given))  # a constructor of its own: the same object, without its state
+            made.__dict__.update(given.__dict__)  # (copy.copy would keep what an optimizer saves, and no more)
+            made.state = defaultdict(dict)
+        made.param_groups = [dict(group) for group in groups]
+        made.defaults = dict(given.defaults)
+        return made
+
+    return rebuilt
 
 
 def make_optimizer(
@@ -78,63 +99,29 @@ def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
     return closure is not None and closure.default is inspect.Parameter.empty
 
 
-class RebuiltOptimizer:
-    """A factory that makes the user's instance again: same class, same groups, every option, no state.
-
-    Args:
-        given: the instance.
-        model: as it is trained.
-        names: id of each parameter of the model as the user gave it, to its name.
-        others: parameters of other models, which stay in their groups as they are.
-    """
-
-    def __init__(
-        self,
-        given: torch.optim.Optimizer,
-        model: nn.Module,
-        names: dict[int, str],
-        others: Iterable[torch.Tensor] = (),
-    ) -> None:
-        self._given = given
-        self._model = model
-        self._names = names
-        self._others = {id(parameter) for parameter in others}
-
-    def __call__(self, params: Any) -> torch.optim.Optimizer:
-        groups = self._groups({id(p) for p in _flat(params)})
-        given = self._given
-        arguments = _constructor_arguments(given)
-        try:
-            made = type(given)([{"params": group["params"]} for group in groups], **arguments)
-        except (TypeError, ValueError, KeyError):
-            made = object.__new__(type(given))  # a constructor of its own: the same object, without its state
-            made.__dict__.update(given.__dict__)  # (copy.copy would keep what an optimizer saves, and no more)
-            made.state = defaultdict(dict)
-        made.param_groups = [dict(group) for group in groups]
-        made.defaults = dict(given.defaults)
-        return made
-
-    def _groups(self, wanted: set[int]) -> list[dict[str, Any]]:
-        """The given groups over the model's parameters as they are now, found by identity, then by name."""
-        now = {name: p for name, p in self._model.named_parameters() if id(p) in wanted}
-        by_id = {id(p): name for name, p in now.items()}
-        placed: dict[str, int] = {}
-        groups = []
-        for index, group in enumerate(self._given.param_groups):
-            members = []
-            for p in group["params"]:
-                name = by_id.get(id(p)) or self._names.get(id(p), "")
-                if id(p) in self._others:
-                    members.append(p)
-                elif name in now and name not in placed:
-                    placed[name] = index
-                    members.append(now[name])
-            groups.append({**group, "params": members})
-        known = set(self._names.values())
-        for name, p in now.items():
-            if name not in placed and name not in known and p.requires_grad:
-                groups[_nearest(name, placed)]["params"].append(p)
-        return [group for group in groups if group["params"]]
+def _groups(
+    given: torch.optim.Optimizer, model: nn.Module, names: dict[int, str], others: set[int], wanted: set[int]
+) -> list[dict[str, Any]]:
+    """The given groups over the model's wanted parameters as they are now, found by identity, then by name."""
+    now = {name: p for name, p in model.named_parameters() if id(p) in wanted}
+    by_id = {id(p): name for name, p in now.items()}
+    placed: dict[str, int] = {}
+    groups = []
+    for index, group in enumerate(given.param_groups):
+        members = []
+        for p in group["params"]:
+            name = by_id.get(id(p)) or names.get(id(p), "")
+            if id(p) in others:
+                members.append(p)
+            elif name in now and name not in placed:
+                placed[name] = index
+                members.append(now[name])
+        groups.append({**group, "params": members})
+    known = set(names.values())
+    for name, p in now.items():
+        if name not in placed and name not in known and p.requires_grad:
+            groups[_nearest(name, placed)]["params"].append(p)
+    return [group for group in groups if group["params"]]
 
 
 def _nearest(name: str, placed: dict[str, int]) -> int:

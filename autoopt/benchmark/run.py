@@ -62,12 +62,11 @@ class RunUnderWay:
         self.seconds = self.training_seconds = self.late_seconds = 0.0
         self.times: list[float] = []
         self.losses: list[float | None] = []
-        self.metrics: dict[str, float] = {}
         self.finite = True
         self.reported: list[tuple[int, float, float]] = []
         self.lines: list[Printed] = []
         self._confirmed: int | None = None
-        self._emitted, self._seen = 0.0, 0
+        self._seen = 0
         self.movement: Movement = self.training.do(lambda: Movement(self.training.model))
         self.training.device.reset_peak()
         self.kept: KeptWeights | None = None
@@ -79,18 +78,16 @@ class RunUnderWay:
         """So far."""
         return self.training.steps
 
-    def go_on(self, seconds: float = math.inf) -> bool:
-        """Trains so many seconds more, to the end of a step or of an evaluation. True when it is over."""
-        until = self.seconds + seconds
-        while not self.stopped and self.seconds < until:
-            self._one_leg(until)
-        return bool(self.stopped)
+    def go_on(self, seconds: float = math.inf, steps: float = math.inf) -> bool:
+        """Trains on to the end of a step or of an evaluation. True when it is over.
 
-    def go_to(self, steps: int) -> bool:
-        """Trains to the first evaluation at or after a step; to the step itself where a script evaluates. True when it
-        is over."""
-        while not self.stopped and self.steps < steps:
-            self._one_leg(math.inf, steps)
+        Args:
+            seconds: so many more.
+            steps: to the first evaluation at or after this one; to the step itself where a script evaluates.
+        """
+        until = self.seconds + seconds
+        while not self.stopped and self.seconds < until and self.steps < steps:
+            self._one_leg(until, steps)
         return bool(self.stopped)
 
     def go_no_further(self, steps: int, evaluated_at: int) -> None:
@@ -98,18 +95,15 @@ class RunUnderWay:
         self.limit, self.last_step = min(self.limit, steps), min(self.last_step, steps)
         self.evaluated_at = evaluated_at
 
-    def _one_leg(self, until: float, steps: float = math.inf) -> None:
+    def _one_leg(self, until: float, steps: float) -> None:
         """Trains to the end of the time, or to where something is to be done: an evaluation, a measurement, the end."""
         training, before, first, known = self.training, self.seconds, self.steps, len(self.reported)
         stop, confirmed = self.group.agree(min(self._next_stop(), max(steps, first + 1))), self._confirmed
 
-        def each(done: int, elapsed: float) -> None:
+        def each(_: int, elapsed: float) -> None:
             stretch = training.stretch
             self.seconds = before + elapsed + sum(stretch.aside.values())
             self._note(stretch, before, known)
-            if self.seconds - self._emitted >= 1.0:
-                self._emitted = self.seconds
-                self.live.emit({"step": first + done, "seconds": self.seconds})
             if training.evaluations > self._seen:
                 self._seen = training.evaluations
                 training.uncounted(lambda: self._look(self._seen))
@@ -194,10 +188,8 @@ class RunUnderWay:
         metrics = training.evaluate()
         self.seconds += self.group.agree(training.device.now() - began)
         self.finite = self.finite and all(map(math.isfinite, metrics.values()))
-        self.metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
         value = metrics[target.metric] if target is not None else next(iter(metrics.values()), math.nan)
         self._tell(self.steps, self.seconds, value)
-        self.live.emit(self._point(self.reported[-1]).model_dump())
 
     def _look(self, evaluations: int) -> None:
         """Between two steps: at what has moved, and at weights that are to be kept."""
@@ -231,7 +223,6 @@ class RunUnderWay:
             (p for p, reported in zip(points, self.reported, strict=True) if self._meets(reported, target)), None
         )
         once = self.late_seconds + excess(self.times)
-        last = points[-1].metric if points else None
         return TrainingRun(
             seed=live.seed,
             curve=Curve(
@@ -252,7 +243,6 @@ class RunUnderWay:
             once_seconds=once,
             reached=None if self.wanted is None else first is not None,
             finite=self.finite,
-            metrics=self.metrics or ({target.metric: last} if target is not None and last is not None else {}),
             losses=tuple(self.losses),
             peak_memory_bytes=most(peak),
             allocated_memory_bytes=most(allocated),

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from autoopt.benchmark import warmup
+from autoopt.benchmark.contents import bytes_of, tensors
 from autoopt.benchmark.cputime import cpu_times
 from autoopt.benchmark.environment import Monitor, other_users
 from autoopt.benchmark.environment import environment as machine
@@ -18,7 +19,7 @@ from autoopt.benchmark.trace import write_trace
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.benchmark.warmup import ready_batches
 from autoopt.benchmark.warmup import run_block as run_block_until
-from autoopt.benchmark.whatif import count_flops, largest_step, tried_within
+from autoopt.benchmark.whatif import count_flops, tried_within
 from autoopt.records import JsonDict, Plan
 from autoopt.records.messages import Block, Ready
 
@@ -154,7 +155,7 @@ def train_rung(live: TrialContext, steps: int, **arguments: Any) -> JsonDict:
         arguments: those of :func:`train`; the first level's hold.
     """
     run = live.under_way = live.under_way or RunUnderWay(live, **arguments)
-    run.go_to(steps)
+    run.go_on(steps=steps)
     document: JsonDict = run.document().model_dump()
     return document
 
@@ -221,13 +222,32 @@ def inspect(live: TrialContext, strategies: list[str], seconds: float | None = N
 
 
 def largest_batch(live: TrialContext, batches: int = 64, steps: int = 2) -> JsonDict:
-    """Trains on the largest of the coming batches, for the peak of memory.
+    """Trains on the largest of the coming batches, for the peak of memory: every micro-batch of the steps is that one.
+
+    Where shapes never vary the first batch is as large as any; where they do, the largest of an epoch
+    is what a real run meets sooner or later.
 
     Args:
         batches: how many are examined.
         steps: trained on the largest.
-
-    Returns:
-        ``peak_memory_bytes``, ``allocated_memory_bytes``, ``limit_bytes``, ``allocation_retries``.
     """
-    return largest_step(live.training, batches, steps)
+    training, device = live.training, live.training.device
+    count = max(1, batches) if training.takes_batches else 1  # else these are all that it holds
+    coming = (batch for _ in range(count) for batch in training.next())
+    largest = max(coming, key=lambda batch: sum(bytes_of(tensor) for _, tensor in tensors(batch)))
+    group = [largest] * training.lengths.accumulation
+    device.empty_cache()  # what earlier shapes have left in the allocator is no need of this one
+    device.reset_peak()
+    retries = device.allocation_retries()
+    if device.tensors is not None:
+        device.tensors.add(group)
+    with device.watched():
+        for _ in range(max(1, steps)):
+            training.whole_step(group)
+    device.synchronize()
+    return {
+        "peak_memory_bytes": device.peak_bytes(),
+        "allocated_memory_bytes": device.allocated_bytes(),
+        "limit_bytes": device.limit_bytes(),
+        "allocation_retries": device.allocation_retries() - retries,
+    }

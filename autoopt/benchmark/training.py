@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from functools import reduce
@@ -14,12 +14,12 @@ import torch
 from torch import nn
 
 from autoopt.benchmark.batch_iterator import BatchIterator
-from autoopt.benchmark.clock import Lap, StageClock, clock_for, deferred_cost_for, with_epochs
+from autoopt.benchmark.clock import StageClock, clock_for, deferred_cost_for, with_epochs
 from autoopt.benchmark.compiling import compile_model, new_graph_hook
 from autoopt.benchmark.contents import added, samples_of
 from autoopt.benchmark.device import Device, open_device
 from autoopt.benchmark.distributed.group import Each, Enough, Group, present
-from autoopt.benchmark.distributed.replicate import load_whole_state, replicate, shared_out, whole_state
+from autoopt.benchmark.distributed.replicate import replicate, shared_out
 from autoopt.benchmark.distributed.shares import SharedBatches, share_out
 from autoopt.benchmark.distributed.step import SharedStep, by_itself
 from autoopt.benchmark.evaluation import Evaluation
@@ -296,13 +296,8 @@ class Training:
 
     # Measuring: see ``autoopt.benchmark.live.LiveTraining``.
 
-    def run_until(self, enough: Enough, most: int | None = None) -> tuple[Lap, LossRecorder]:
-        """Trains until it is enough; the loop that every measurement runs."""
-        stretch = self.follow(enough, most=most)
-        return stretch.lap(), stretch.captured
-
     def follow(self, enough: Enough, each: Each | None = None, *, most: int | None = None) -> Stretch:
-        """The same; nobody evaluates in the meantime."""
+        """Trains until it is enough; the loop that every measurement runs. Nobody evaluates in the meantime."""
         over = self.group.stretch(enough, each, most)
         clock, deferred, steps, ended = self.clock, self.deferred_cost, 0, False
         recorder, before = LossRecorder(self.device.kind == "cpu"), sum(self.openings)
@@ -326,16 +321,14 @@ class Training:
 
     uncounted = do
 
-    def wrap_stages(self, wrap: Wrap, known: Collection[str] = ()) -> None:
+    def wrap_stages(self, wrap: Wrap) -> None:
         for owner, method, stage in (
-            (self.batch_iterator, "group", "data"),
             (self.plain_step, "forward", "forward"),
             (self.plain_step, "backward", "backward"),
             (self.optimizer, "step", "optimizer"),
             (self, "evaluate", "evaluate"),
         ):
-            if stage not in known:
-                setattr(owner, method, wrap(stage, getattr(owner, method)))
+            setattr(owner, method, wrap(stage, getattr(owner, method)))
 
     def profiled(self, profiler: Any, steps: int) -> None:
         self.step(self.next())
@@ -489,14 +482,22 @@ class Training:
     def _evaluated(self, evaluation: Evaluation) -> dict[str, float]:
         """The metrics as the first process finds them, on all samples; all compute where the model is shared out."""
         with self.device.watched():
-            if self.setup.distributed.fully_sharded is not None and self.group.size > 1:
+            if self._in_shares:
                 return self.group.agree(evaluation(self.model))
             return self.group.on_first(lambda: evaluation(self.model))
 
+    @property
+    def _in_shares(self) -> bool:
+        """Whether each process has a share of the parameters alone."""
+        return self.setup.distributed.fully_sharded is not None and self.group.size > 1
+
     def _states(self) -> tuple[dict[str, Any], dict[str, Any] | None]:
         """Of model and optimizer; all processes call this, and the first has them whole."""
-        if self.setup.distributed.fully_sharded is not None and self.group.size > 1:
-            return whole_state(self.model, self.optimizer)
+        if self._in_shares:
+            from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
+
+            whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
+            return get_state_dict(self.model, self.optimizer, options=whole)
         consolidate = getattr(self.optimizer, "consolidate_state_dict", None)
         if consolidate is not None:
             consolidate(to=0)
@@ -523,8 +524,11 @@ class Training:
         """Goes to where another run of the same workload, setup and seed stood."""
         if state["seed"] != self.seed:
             warnings.warn(f"the state is of seed {state['seed']}, this run has {self.seed}", stacklevel=2)
-        if self.setup.distributed.fully_sharded is not None and self.group.size > 1:
-            load_whole_state(self.model, self.optimizer, (state["model"], state["optimizer"]))
+        if self._in_shares:
+            from torch.distributed.checkpoint.state_dict import StateDictOptions, set_state_dict
+
+            states = {"model_state_dict": state["model"], "optim_state_dict": state["optimizer"]}
+            set_state_dict(self.model, self.optimizer, **states, options=StateDictOptions(full_state_dict=True))
         else:
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])

@@ -17,15 +17,12 @@ from autoopt.benchmark.seeding import disturb, seed_everything
 from autoopt.benchmark.switching import Switching
 from autoopt.benchmark.training import Training
 from autoopt.benchmark.whatif import SECONDS, ratio_with
-from autoopt.errors import WorkloadError
 from autoopt.loading import importing, validation
 from autoopt.records import JsonDict, Plan
 from autoopt.records.facts import WorkloadFacts
 from autoopt.registry import Registry
 from autoopt.setup import Setup
 from autoopt.workload import Workload
-
-Emit = Callable[[JsonDict], None]
 
 
 class Spec(Protocol):
@@ -69,14 +66,12 @@ class TrialContext:
         spec: Spec,
         registry: Registry,
         workload: Workload | None = None,
-        emit: Emit | None = None,
         *,
         training: tuple[LiveTraining, float] | None = None,
     ) -> None:
         self.spec = spec
         self.registry = registry
         self.seed = spec.seed
-        self.emit: Emit = emit or (lambda data: None)
         self._device: Device | None = None
         self.build_seconds = self.setup_seconds = 0.0
         self.inspected: dict[str, JsonDict] = {}
@@ -142,27 +137,13 @@ class TrialContext:
         self._training = make()
         self.build_seconds, self.setup_seconds = perf_counter() - began, 0.0
 
-    def restart(self, seed: int | None = None) -> LiveTraining:
-        """A run from its first step again, from weights built afresh.
-
-        Args:
-            seed: another seed; the trial's own where None.
-
-        Raises:
-            WorkloadError: the training is a script's, which begins once in a process.
-        """
-        if self._training is not None and not self._training.restarts:
-            raise WorkloadError("a script is trained from its first step by a new process alone")
-        self.close()
-        self.seed = self.spec.seed if seed is None else seed
-        self.workload = self._build()
-        self.setup = self.registry.fold(self.spec.plan, self.workload.setup)
-        return self.training
-
     def from_start(self) -> LiveTraining:
-        """A run that has trained no steps; a script's as it stands, at the end of its first step."""
-        training = self.training
-        return training if training.steps == 0 or not training.restarts else self.restart(self.seed)
+        """A run that has trained no steps, built afresh where need be; a script's at the end of its first step."""
+        if self.training.steps and self.training.restarts:
+            self.close()
+            self.workload = self._build()
+            self.setup = self.registry.fold(self.spec.plan, self.workload.setup)
+        return self.training
 
     @cached_property
     def switching(self) -> Switching:
@@ -187,15 +168,6 @@ class TrialContext:
     ) -> float | None:
         """Forward and backward with a change over without, tried on copies (``benchmark.whatif.ratio_with``)."""
         return ratio_with(self.training, change, dtype=dtype, matmul=matmul, rebatch=rebatch, seconds=seconds)
-
-    @property
-    def takes_probabilities(self) -> bool:
-        """Whether the loss is ``binary_cross_entropy`` of probabilities."""
-        return self.training.takes_probabilities
-
-    def unused_parameters(self) -> list[str]:
-        """Trainable parameters that a step leaves without a gradient; needed to average those of several processes."""
-        return self.training.unused_parameters()
 
     @property
     def target(self) -> float | None:

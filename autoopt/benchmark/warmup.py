@@ -11,7 +11,7 @@ from autoopt.benchmark.compiling import compilations, trouble
 from autoopt.benchmark.cputime import cpu_times, foreign_seconds, page_faults
 from autoopt.benchmark.device import host_peak_bytes
 from autoopt.benchmark.distributed.group import Enough, merged
-from autoopt.benchmark.live import LiveTraining
+from autoopt.benchmark.live import LiveTraining, run_until
 from autoopt.benchmark.steady import Steady, cycle_of, epoch_start, find_steady, warmup_excess
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.records.messages import Block, Startup
@@ -50,7 +50,7 @@ def run_block(
     """
     ramp_paid = 0.0
     if ramp_seconds or ramp_steps:
-        lap, _ = training.run_until(lambda done, elapsed: elapsed >= ramp_seconds and done >= ramp_steps)
+        lap, _ = run_until(training, lambda done, elapsed: elapsed >= ramp_seconds and done >= ramp_steps)
         ramp_paid = training.deferred_cost.settled(lap)[1]
     device = training.device
     workers = bool(training.loader.loader.num_workers)
@@ -58,7 +58,7 @@ def run_block(
     retries, compiled = device.allocation_retries(), compilations()
     first, samples = training.steps, training.samples
     before = cpu_times(with_children=workers)
-    lap, recorder = training.run_until(enough, most)
+    lap, recorder = run_until(training, enough, most)
     after = cpu_times(with_children=workers)
     lap, paid = training.deferred_cost.settled(lap) if settle else (lap, 0.0)
     block = Block(
@@ -79,7 +79,9 @@ def run_block(
         first_step=first,
         page_faults=page_faults(before, after),
     )
-    return block if training.group.size == 1 else merged(training.group.gather(block))
+    if training.group.size == 1:
+        return block
+    return merged([Block.model_validate(each) for each in training.group.gather(block.model_dump())])
 
 
 def warm_up(live: TrialContext, max_seconds: float) -> Startup:
@@ -110,7 +112,6 @@ def warm_up(live: TrialContext, max_seconds: float) -> Startup:
         if block.recompilations:
             compiled_until = len(times)
         last_look = agree(perf_counter() - began)
-        live.emit({"warm_up_steps": len(times), "seconds": last_look, "compiling": bool(block.recompilations)})
         if last_look >= _LEAST_SECONDS:
             steady = find_steady(times[compiled_until:], least_groups(times))
         if steady is not None or (last_look >= max_seconds and len(times) >= 2):

@@ -1,4 +1,4 @@
-"""Steps tried next to the training: with another model or arithmetic, counted by operator, on the largest batch."""
+"""Steps tried next to the training: with another model or arithmetic, and counted by operator."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from autoopt.benchmark.contents import bytes_of, tensors
 from autoopt.benchmark.cputime import memory
 from autoopt.benchmark.flags import matmul_precision
 from autoopt.benchmark.live import LiveTraining
 from autoopt.benchmark.seeding import kept_buffers
-from autoopt.records import JsonDict
 
 SECONDS = 0.5
 """Of each of the two that are compared."""
@@ -150,31 +148,3 @@ def count_flops(training: LiveTraining) -> int:
             training.forward(batch).backward()  # type: ignore[no-untyped-call]
     training.optimizer.zero_grad(set_to_none=True)
     return int(counter.get_total_flops())
-
-
-def largest_step(training: LiveTraining, looks: int, steps: int) -> JsonDict:
-    """Looks through coming batches and trains on the largest, every micro-batch of the step being it.
-
-    Where shapes never vary the first batch is as large as any; where they do, the largest of an epoch
-    is what a real run meets sooner or later.
-    """
-    count = max(1, looks) if training.takes_batches else 1  # else these are all that it holds
-    coming = (batch for _ in range(count) for batch in training.next())
-    largest = max(coming, key=lambda batch: sum(bytes_of(tensor) for _, tensor in tensors(batch)))
-    group = [largest] * training.lengths.accumulation
-    device = training.device
-    device.empty_cache()  # what earlier shapes have left in the allocator is no need of this one
-    device.reset_peak()
-    retries = device.allocation_retries()
-    if device.tensors is not None:
-        device.tensors.add(group)
-    with device.watched():
-        for _ in range(max(1, steps)):
-            training.whole_step(group)
-    device.synchronize()
-    return {
-        "peak_memory_bytes": device.peak_bytes(),
-        "allocated_memory_bytes": device.allocated_bytes(),
-        "limit_bytes": device.limit_bytes(),
-        "allocation_retries": device.allocation_retries() - retries,
-    }

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from autoopt.benchmark.clock import DeferredCost, Lap, clock_for
+from autoopt.benchmark.clock import DeferredCost, clock_for
 from autoopt.benchmark.contents import samples_of
 from autoopt.benchmark.distributed.group import Each, Enough, Group
 from autoopt.benchmark.live import Printed, Stretch, Values, drives
@@ -60,10 +60,6 @@ class ExportedTraining:
         own = self.module.Run(self.arguments)
         self.model, self.lengths = own.model, SimpleNamespace(evaluate_every=own.evaluate_every)
         self.loader, self.own_steps = SimpleNamespace(loader=own.loader), own.steps()
-
-    def run_until(self, enough: Enough, most: int | None = None) -> tuple[Lap, LossRecorder]:
-        stretch = self.follow(enough, most=most)
-        return stretch.lap(), stretch.captured
 
     def follow(self, enough: Enough, each: Each | None = None, *, most: int | None = None) -> Stretch:
         clock, recorder, done, begun = self.clock, LossRecorder(self.device.kind == "cpu"), 0, False

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset
 
-from autoopt.benchmark.live import drives
+from autoopt.benchmark.live import drives, run_until
 from autoopt.records import JsonDict
 
 _MOST = 12
@@ -22,7 +22,7 @@ _MOST = 12
 
 
 def _train(live: Any, steps: int) -> None:
-    live.training.run_until(lambda done, _: done >= steps, most=steps)
+    run_until(live.training, lambda done, _: done >= steps, most=steps)
 
 
 @drives
@@ -40,7 +40,7 @@ def torch_profiler(live: Any, folder: str, steps: int) -> JsonDict:
 
         return call
 
-    live.training.wrap_stages(ranged, ("data",))  # which torch's profiler names itself
+    live.training.wrap_stages(ranged)
     written = write_trace(live.training, Path(folder) / "torch", steps=min(steps, 5))
     found = read_profile(written["readable"])
     lines = [f"a step takes {1e3 * found['step_seconds']:.2f} ms"]

@@ -119,7 +119,6 @@ class TrainingRun(Record):
     once_seconds: float = 0.0
     reached: bool | None
     finite: bool = True
-    metrics: dict[str, float] = field(default_factory=dict)
     losses: tuple[float | None, ...] = ()
     peak_memory_bytes: int | None = None
     allocated_memory_bytes: int | None = None

@@ -5,14 +5,12 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from autoopt.errors import TrialFailed, WorkloadError
+from autoopt.errors import ScriptEnded, WorkloadError
 
 _HINT = (
     "let torchrun start them, as in: autoopt optimize -- torchrun --standalone --nproc-per-node 2 train.py; "
     "else name a command that trains in one process, or describe the run with build()"
 )
-ENDED = "script ended"
-"""Where a trial failed whose script has come to its end."""
 
 
 def refuse_processes(size: int = 1) -> None:
@@ -44,18 +42,6 @@ def refuse_processes(size: int = 1) -> None:
 
 def _refuse(*_: Any, **__: Any) -> None:
     raise WorkloadError("the script trains in several processes, which it starts itself", hint=_HINT)
-
-
-class ScriptEnded(TrialFailed):
-    """The script came to its end before it had trained as far as it was asked to."""
-
-    def __init__(self, steps: int) -> None:
-        super().__init__(
-            "error",
-            f"the script ended after {steps} training steps, before they could be measured: give it more to train, "
-            "such as more epochs behind --",
-            where=ENDED,
-        )
 
 
 def explained(error: BaseException | None, steps: int = 0) -> BaseException:

@@ -6,8 +6,8 @@ import queue
 import threading
 from typing import Any
 
-from autoopt.errors import WorkloadError
-from autoopt.script.refusals import ScriptEnded, explained
+from autoopt.errors import ScriptEnded, WorkloadError
+from autoopt.script.refusals import explained
 from autoopt.trial.channel import Channel, ChannelClosed
 from autoopt.trial.child import TaskServer, resolve, seal
 from autoopt.trial.preloading import EnvironmentLog
@@ -33,7 +33,6 @@ class ScriptServer(TaskServer):
             threading.Event().wait()  # until the parent, which is notified, ends this process
 
     def _serve(self, log: EnvironmentLog | None) -> None:
-        self._thread = threading.get_ident()
         try:
             self.serve(log)
         except ChannelClosed:
@@ -59,7 +58,7 @@ class ScriptServer(TaskServer):
             session, spec = script.session, script.spec
             training = ScriptTraining(script, meet(spec.rank, session.device.torch))
             began = session.first_step_at - session.began
-            return TrialContext(spec, script.registry, emit=self.emit, training=(training, began))
+            return TrialContext(spec, script.registry, training=(training, began))
 
         return script.session.in_main(made)
 

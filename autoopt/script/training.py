@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,36 +17,32 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
 from torch.utils.data import DataLoader, IterableDataset
 
-from autoopt.benchmark.clock import Lap
 from autoopt.benchmark.compiling import new_graph_hook
-from autoopt.benchmark.distributed.group import PATIENCE, Board, Each, Enough, Group, Ranks, without_waiting
+from autoopt.benchmark.distributed.group import PATIENCE, Board, Each, Enough, Group, Ranks
 from autoopt.benchmark.distributed.replicate import options_of
 from autoopt.benchmark.distributed.step import own_statistics
 from autoopt.benchmark.facts import workload_facts
 from autoopt.benchmark.live import Printed, Values, Wrap
 from autoopt.benchmark.loader import Lengths
-from autoopt.benchmark.losses import LossHead, LossRecorder
+from autoopt.benchmark.losses import LossHead
 from autoopt.benchmark.optimizer import make_optimizer, users_factory
 from autoopt.benchmark.switching import SCRIPT_PARTS
-from autoopt.errors import UsageError, WorkloadError
+from autoopt.errors import ScriptEnded, UsageError, WorkloadError
 from autoopt.loading.validation import length_of
 from autoopt.records.evaluating import HeldEvaluations
 from autoopt.records.facts import WorkloadFacts
-from autoopt.records.messages import Block
 from autoopt.script.applicable import own_setup
 from autoopt.script.applying import Applying
 from autoopt.script.loops import ends_by_result, steps_per_epoch
 from autoopt.script.metric import candidates, chosen, target_of, values
 from autoopt.script.probe import ScriptRecorder
 from autoopt.script.process import MicroBatch, Script
-from autoopt.script.refusals import ScriptEnded
 from autoopt.script.session import Goal, seconds_by_step
 from autoopt.script.tasks import held_evaluations
 from autoopt.setup import Precision, Setup
 from autoopt.trial.protocol import Rank
 from autoopt.workload import Target, Workload
 
-_BLOCK = "autoopt.Block"
 T = TypeVar("T")
 ADAPTER = "script"
 
@@ -65,7 +61,7 @@ class ScriptRanks(Ranks):
     def gather(self, value: T) -> list[T]:
         self._said += 1
         self._store.set(f"{self._said}/{self.rank}", json.dumps(value, default=_plain))
-        found: list[T] = [_value(self._store.get(f"{self._said}/{rank}")) for rank in range(self.size)]
+        found: list[T] = [json.loads(self._store.get(f"{self._said}/{rank}")) for rank in range(self.size)]
         self._store.delete_key(f"{self._said - 1}/{self.rank}")  # who has said this has heard that
         return found
 
@@ -89,16 +85,10 @@ def meet(place: Rank | None, device: torch.device) -> Group:
 
 
 def _plain(value: Any) -> Any:
-    """A form in JSON of what is notified of blocks and probes."""
-    if isinstance(value, Block):
-        return {_BLOCK: value.model_dump()}
+    """A form in JSON of what probes gather."""
     return (
         value.hex() if isinstance(value, bytes) else sorted(value, key=str) if isinstance(value, set) else float(value)
     )
-
-
-def _value(text: bytes) -> Any:
-    return json.loads(text, object_hook=lambda found: Block.model_validate(found[_BLOCK]) if _BLOCK in found else found)
 
 
 class Models(nn.Module):
@@ -236,15 +226,6 @@ class ScriptTraining:
         assert self.session.goal is not None
         return self.session.goal
 
-    def run_until(self, enough: Enough, most: int | None = None) -> tuple[Lap, LossRecorder]:
-        """Lets the script train; see ``Session.run``. Of several processes the first is asked, for all.
-
-        Raises:
-            ScriptEnded: it came to its end before.
-        """
-        goal = self.session.run(self.group.stretch(enough, most=most))
-        return without_waiting(goal.lap(), goal.away, self.group), goal.captured
-
     def follow(self, enough: Enough, each: Each | None = None, *, most: int | None = None) -> Goal:
         with suppress(ScriptEnded):
             self.session.run(self.group.stretch(enough, each, most))
@@ -299,7 +280,7 @@ class ScriptTraining:
         self.follow(lambda done, _: done >= steps, lambda *_: profiler.step(), most=steps)
         self.do(profiler.stop)
 
-    def wrap_stages(self, wrap: Wrap, known: Collection[str] = ()) -> None:
+    def wrap_stages(self, wrap: Wrap) -> None:
         """A script's own lines call its stages."""
 
     def close(self) -> None:

@@ -51,13 +51,11 @@ class WholeRun:
 
     Attributes:
         seconds: from the start of the script's process to its end.
-        foreign_cpu_seconds: CPU seconds of other programs in the meantime; None where the kernel does not count them.
         metrics: all values that it printed, where :meth:`reading` looked for them.
         output: what it printed.
     """
 
     seconds: float
-    foreign_cpu_seconds: float | None
     metrics: tuple[float, ...] = ()
     output: str = ""
 
@@ -143,7 +141,7 @@ def whole_runs(
         found = run_time_sliced(commands, timeout=timeout, shares=shares, turn=turn)
     for side in sorted(range(len(found)), key=lambda side: found[side].code is None):  # those were ended with others
         _check(side, found[side], timeout)
-    return [WholeRun(each.seconds, each.foreign_cpu_seconds, output=each.output) for each in found]
+    return [WholeRun(each.seconds, output=each.output) for each in found]
 
 
 def _check(side: int, found: Ended, timeout: float) -> None:

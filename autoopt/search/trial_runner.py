@@ -37,8 +37,6 @@ WATCH_SECONDS = 300.0
 CONFIRMED = 1
 """Evaluations after the first that reaches the target, which must reach it as well."""
 
-OnProgress = Callable[[JsonDict], None]
-
 
 class MemoryLedger:
     """Peaks of plans on a device.
@@ -284,7 +282,6 @@ class TrialRunner:
         max_steps: int | None = None,
         keep: str = "",
         beyond: float = 0.0,
-        on_progress: OnProgress | None = None,
     ) -> TrainingRun:
         """Trains from the first step to the target, which a further evaluation confirms, or to a limit.
 
@@ -298,7 +295,6 @@ class TrialRunner:
             document = process.call(
                 "autoopt.benchmark.tasks:train",
                 timeout=max_seconds * 2 + 120.0,
-                on_progress=on_progress,
                 max_seconds=max_seconds,
                 max_steps=max_steps,
                 target=target,

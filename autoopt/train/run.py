@@ -84,8 +84,19 @@ class _Run:
     loss: float | None = None
 
     def resume(self) -> None:
+        """Goes on from the checkpoint.
+
+        Raises:
+            DocumentError: it is damaged, or of another workload, plan or seed.
+        """
         state = read_checkpoint(self.path)
-        check_same(self.path, state, spec=self.spec, plan=self.plan, seed=self.training.seed)
+        wanted = {"workload": self.spec, "plan": self.plan.model_dump_json(), "seed": self.training.seed}
+        for name, value in wanted.items():
+            if state[name] != value:
+                raise DocumentError(
+                    f"the checkpoint {self.path} is of another {name}: {state[name]}, this run has {value}",
+                    hint="give another --out, or delete it to begin from the first step",
+                )
         self.training.load_state_dict(state["training"])
         self.before = state["seconds"]
         self.points = [CurvePoint(**point) for point in state["points"]]
@@ -437,25 +448,10 @@ def read_checkpoint(path: Path) -> JsonDict:
     return found
 
 
-def check_same(path: Path, state: JsonDict, *, spec: str, plan: Plan, seed: int) -> None:
-    """Refuses a checkpoint of another run.
-
-    Raises:
-        DocumentError: another workload, plan or seed.
-    """
-    wanted = {"workload": spec, "plan": plan.model_dump_json(), "seed": seed}
-    for name, value in wanted.items():
-        if state[name] != value:
-            raise DocumentError(
-                f"the checkpoint {path} is of another {name}: {state[name]}, this run has {value}",
-                hint="give another --out, or delete it to begin from the first step",
-            )
-
-
 def _plain(value: Any) -> Any:
     """Arrays of NumPy as tensors, its numbers as numbers: all else would have to be unpickled as code."""
     if isinstance(value, np.ndarray):
-        return {_ARRAY: str(value.dtype), "values": torch.from_numpy(value.astype(np.int64))}
+        return {_ARRAY: torch.from_numpy(value)}
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, dict):
@@ -468,7 +464,7 @@ def _plain(value: Any) -> Any:
 def _restored(value: Any) -> Any:
     if isinstance(value, dict):
         if _ARRAY in value:
-            return value["values"].numpy().astype(value[_ARRAY])
+            return value[_ARRAY].numpy()
         return {key: _restored(item) for key, item in value.items()}
     if type(value) in (list, tuple):
         return type(value)(_restored(item) for item in value)

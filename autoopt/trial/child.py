@@ -19,7 +19,7 @@ from autoopt.trial import tree
 from autoopt.trial.channel import FIRST_DESCRIPTOR, Channel, ChannelClosed
 from autoopt.trial.failures import failure_of
 from autoopt.trial.preloading import EnvironmentLog, Imports, import_libraries, imports
-from autoopt.trial.protocol import Answer, Call, Failure, Progress, TrialSpec
+from autoopt.trial.protocol import Answer, Call, Failure, TrialSpec
 
 LIVE = "autoopt.benchmark.trial_context:TrialContext"
 DUMP_SIGNAL = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else signal.SIGTERM
@@ -53,7 +53,6 @@ class TaskServer:
         self._channel = channel
         self._spec = spec
         self._kills = tree.oom_kills()
-        self._thread = threading.get_ident()
         self._pid = os.getpid()
         self._where = "import"
         self._live_name = live
@@ -95,12 +94,7 @@ class TaskServer:
         seed_everything(spec.seed)  # a strategy's module may draw when it is imported
 
         registry = load_strategies(spec.strategies)
-        return resolve(self._live_name)(spec, registry, emit=self.emit)
-
-    def emit(self, data: JsonDict) -> None:
-        """Notifies the parent how the task stands; from a thread of the user's it says nothing."""
-        if threading.get_ident() == self._thread and os.getpid() == self._pid:
-            self._channel.send(Progress(data=data).model_dump())
+        return resolve(self._live_name)(spec, registry)
 
     def _answer(self, work: Callable[[], Any]) -> bool:
         """Runs one piece of work and sends what became of it; True when it went well."""

@@ -39,7 +39,6 @@ _LEFT_ALONE = re.compile(
 _WAITING = re.compile(r"torch/distributed/|distributed_c10d|_engine_run_backward|all_reduce|broadcast|barrier")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
 
-OnProgress = Callable[[JsonDict], None]
 Task = str | Callable[..., Any]
 
 
@@ -60,9 +59,7 @@ class Answering(Closing):
     """An object that tasks are asked of, and that reports once what its workload is."""
 
     @abstractmethod
-    def call(
-        self, task: Task, *, timeout: float | None = None, on_progress: OnProgress | None = None, **arguments: Any
-    ) -> JsonDict:
+    def call(self, task: Task, *, timeout: float | None = None, **arguments: Any) -> JsonDict:
         """Runs a task and waits for its answer; see ``LocalTrial.call``."""
 
     @cached_property
@@ -101,19 +98,12 @@ class LocalTrial(Answering):
     def closed(self) -> bool:
         return any(rank.closed for rank in self.ranks)
 
-    @property
-    def alive(self) -> bool:
-        return all(rank.alive for rank in self.ranks)
-
-    def call(
-        self, task: Task, *, timeout: float | None = None, on_progress: OnProgress | None = None, **arguments: Any
-    ) -> JsonDict:
+    def call(self, task: Task, *, timeout: float | None = None, **arguments: Any) -> JsonDict:
         """Runs a task in the trial and waits for its answer; a frozen trial is let go on first.
 
         Args:
             task: ``module:function``, or the function itself.
             timeout: seconds until it counts as hung and is killed.
-            on_progress: gets what the task reports on the way.
             arguments: of the task; JSON.
 
         Raises:
@@ -127,13 +117,13 @@ class LocalTrial(Answering):
         for rank in self.ranks:
             rank.ask(name, arguments)
         deadline = None if timeout is None else time.monotonic() + timeout
-        return Gathering(self, where, deadline, timeout, on_progress).answer()
+        return Gathering(self, where, deadline, timeout).answer()
 
     def introduce(self, how: JsonDict, deadline: float, timeout: float) -> JsonDict:
         """Sends every rank its description, and waits until all have built the workload and met."""
         for rank in self.ranks:
             rank.tell(how)
-        return Gathering(self, "build", deadline, timeout, None).answer()
+        return Gathering(self, "build", deadline, timeout).answer()
 
     def freeze(self) -> None:
         """Stops the process trees of all ranks where they stand."""
@@ -155,10 +145,6 @@ class LocalTrial(Answering):
             rank.close()
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
-
-    def tail(self) -> str:
-        """The last lines of the first rank's log."""
-        return self.ranks[0].tail()
 
 
 class TrialProcess:
@@ -234,14 +220,14 @@ class TrialProcess:
         with contextlib.suppress(ChannelClosed):  # the reason for it is found out while waiting for the answer
             self._channel.send(document)
 
-    def take(self, ready: list[Channel], where: str, left: float | None) -> JsonDict | None:
+    def take(self, ready: list[Channel], where: str) -> JsonDict | None:
         """A document of the trial's from the ends that have something to read; None where there is none yet."""
         if self._supervisor in ready and self._channel not in ready:
             self._hear_supervisor()
         if self._channel not in ready:
             return None
         try:
-            return self._channel.receive(0.0 if left is None else max(0.0, left))
+            return self._channel.receive(0.0)
         except ChannelBroken as error:
             self.close()
             raise TrialFailed("crashed", f"its messages were garbled: {error}", where=where) from None
@@ -289,15 +275,14 @@ class TrialProcess:
             failure = Failure(failure="crashed", message="it closed its channel to autoopt", where=where)
         return TrialFailed(failure.failure, failure.message, where=where, detail=self.tail())
 
-    def hung(self, where: str, timeout: float | None, note: str) -> TrialFailed:
+    def hung(self, where: str, timeout: float | None) -> TrialFailed:
         """No answer in time: has every thread's call stack written to the log, then ends the trial."""
         if self.pid and self.alive:
             tree.send([self.pid], DUMP_SIGNAL)
             tree.send([self.pid], tree.CONTINUE)
             readable([self._supervisor], 0.3)
         self.close()
-        doing = f"{where}, {note}" if note else where
-        failure = hung(f"no answer within {timeout:g} s ({doing})", self._printed(), where)
+        failure = hung(f"no answer within {timeout:g} s ({where})", self._printed(), where)
         return TrialFailed(failure.failure, failure.message, where=where, detail=self.tail())
 
     def error(self, failure: Failure) -> AutooptError:
@@ -334,14 +319,11 @@ def name_of(task: Task) -> str:
 class Gathering:
     """The answers of all ranks of a trial to one task."""
 
-    def __init__(
-        self, trial: LocalTrial, where: str, deadline: float | None, timeout: float | None, tell: OnProgress | None
-    ) -> None:
-        self.trial, self.where, self.deadline, self.timeout, self.tell = trial, where, deadline, timeout, tell
+    def __init__(self, trial: LocalTrial, where: str, deadline: float | None, timeout: float | None) -> None:
+        self.trial, self.where, self.deadline, self.timeout = trial, where, deadline, timeout
         self.waiting = dict(enumerate(trial.ranks))
         self.answers: dict[int, JsonDict] = {}
         self.failures: dict[int, AutooptError] = {}
-        self.notes: dict[int, str] = {}
 
     def answer(self) -> JsonDict:
         """The first rank's, once all have answered.
@@ -374,17 +356,12 @@ class Gathering:
 
     def _take(self, number: int, rank: TrialProcess, ready: list[Channel]) -> None:
         try:
-            document = rank.take(rank.ends() if rank.pending else ready, self.where, 0.0)
+            document = rank.take(rank.ends() if rank.pending else ready, self.where)
         except TrialFailed as failure:
             self.failures[number] = failure
             del self.waiting[number]
             return
         if document is None:
-            return
-        if document.get("kind") == "progress":
-            self.notes[number] = str(document["data"].get("note") or self.notes.get(number, ""))
-            if self.tell is not None and number == 0:
-                self.tell(document["data"])
             return
         del self.waiting[number]
         if document.get("kind") == "failure":
@@ -407,8 +384,7 @@ class Gathering:
 
     def _hung(self) -> TrialFailed:
         """No answer in time: each rank's call stack shows who waits for whom."""
-        notes = self.notes
-        failures = {n: rank.hung(self.where, self.timeout, notes.get(n, "")) for n, rank in self.waiting.items()}
+        failures = {number: rank.hung(self.where, self.timeout) for number, rank in self.waiting.items()}
         hanging = {number: place for number, rank in self.waiting.items() if (place := _standing(rank.tail()))}
         missing = sorted(failures) if len(failures) < len(self.trial.ranks) else sorted(hanging)
         self.trial.close()

@@ -1,7 +1,7 @@
 """Protocol between parent and child: JSON documents on a private pipe.
 
 The parent sends :class:`TrialSpec` once and then :class:`Call` documents; the child answers each
-call with any number of :class:`Progress`, then one :class:`Answer` or one :class:`Failure`.
+call with one :class:`Answer` or one :class:`Failure`.
 Nothing on the pipe is pickled, and standard output is never the protocol.
 """
 
@@ -112,11 +112,6 @@ class Call(Record):
 
     task: str
     arguments: JsonDict = field(default_factory=dict)
-
-
-class Progress(Record):
-    kind: Literal["progress"] = "progress"
-    data: JsonDict
 
 
 class Answer(Record):

@@ -24,13 +24,10 @@ _PATIENCE = 10.0
 _LINUX = sys.platform.startswith("linux")
 
 
-def _prctl(option: int, value: int) -> bool:
-    if not _LINUX:
-        return False
-    try:
-        return bool(ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) == 0)
-    except (OSError, AttributeError):
-        return False
+def _prctl(option: int, value: int) -> None:
+    with contextlib.suppress(OSError, AttributeError):
+        if _LINUX:
+            ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def die_with_parent(wanted: bool = True) -> None:
@@ -38,9 +35,9 @@ def die_with_parent(wanted: bool = True) -> None:
     _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL) if wanted else 0)
 
 
-def adopt_orphans() -> bool:
+def adopt_orphans() -> None:
     """Makes this process the parent of every descendant whose own parent dies, so that none gets away."""
-    return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def send(pids: list[int], number: int) -> None:

@@ -59,7 +59,7 @@ class Gate:
 class Side:
     """The Trainer of a trial of own_trainer.py, made from its spec and not yet running."""
 
-    def __init__(self, spec: Any, registry: Any, emit: Any = None) -> None:
+    def __init__(self, spec: Any, registry: Any) -> None:
         from autoopt.benchmark.device import open_device
 
         self.device = open_device(spec.device)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from typing import Any
 
 
 class Sleeper:
     """Stands for a trial's context (``autoopt.trial.parent.Launcher``'s ``live``)."""
 
-    def __init__(self, spec: Any, registry: Any, emit: Callable[[dict[str, Any]], None]) -> None:
-        self.spec, self.emit = spec, emit
+    def __init__(self, spec: Any, registry: Any) -> None:
+        self.spec = spec
 
 
 def sleep(live: Sleeper, seconds: float) -> dict[str, Any]:

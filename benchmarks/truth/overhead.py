@@ -25,6 +25,7 @@ import torch
 from scipy.stats import t, trim_mean
 from torch import nn
 
+from autoopt.benchmark.live import run_until
 from autoopt.benchmark.training import Training
 from autoopt.benchmark.warmup import run_block
 from autoopt.loading.importing import load
@@ -79,7 +80,7 @@ class Instrumented:
 
     def block(self, ramp: int, steps: int) -> float:
         """CPU seconds of a step, with all that surrounds the steps of a block, as its document tells them."""
-        self._training.run_until(lambda done, _: done >= ramp)
+        run_until(self._training, lambda done, _: done >= ramp)
         block = run_block(self._training, lambda done, _: done >= steps)
         assert block.cpu_seconds is not None
         return block.cpu_seconds / steps

@@ -17,11 +17,11 @@ from autoopt.benchmark import trial_context
 from autoopt.benchmark.compiling import compile_blocks
 from autoopt.benchmark.environment import nvml_handle
 from autoopt.benchmark.flags import matmul_precision
+from autoopt.benchmark.tasks import largest_batch
 from autoopt.benchmark.training import Training
 from autoopt.benchmark.transfer import mover
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.benchmark.warmup import run_block, warm_up
-from autoopt.benchmark.whatif import largest_step
 from autoopt.records import Plan
 from autoopt.registry import load_strategies
 from autoopt.setup import Setup
@@ -158,7 +158,8 @@ def test_the_peak_of_the_largest_batch_is_read_without_what_the_allocator_kept(
     monkeypatch.setattr(device, "reset_peak", lambda: None)
     monkeypatch.setattr(device, "peak_bytes", lambda: reserved[0] + 100)
     reserved[0] = cached
-    assert largest_step(training, looks=2, steps=1)["peak_memory_bytes"] == 100
+    live: Any = SimpleNamespace(training=training)
+    assert largest_batch(live, batches=2, steps=1)["peak_memory_bytes"] == 100
 
 
 def test_blocks_tell_what_tensors_held_apart_from_what_the_allocator_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,9 +171,7 @@ def test_blocks_tell_what_tensors_held_apart_from_what_the_allocator_keeps(monke
     monkeypatch.setattr(device, "empty_cache", lambda: kept.__setitem__(0, 5))
     monkeypatch.setattr(device, "peak_bytes", lambda: kept[0] + 100)
     monkeypatch.setattr(device, "allocated_bytes", lambda: 100)
-    live = SimpleNamespace(
-        training=training, emit=lambda _: None, build_seconds=0.0, setup_seconds=0.0, setup=training.setup
-    )
+    live = SimpleNamespace(training=training, build_seconds=0.0, setup_seconds=0.0, setup=training.setup)
     warm_up(live, 0.1)  # type: ignore[arg-type]
     block = run_block(training, lambda steps, _: steps >= 2)
     assert (block.peak_memory_bytes, block.allocated_memory_bytes) == (105, 100)

@@ -225,9 +225,8 @@ def test_bfloat16_rounds_a_probability_to_one_from_where_no_gradient_leads_back(
 def test_mixed_precision_is_not_for_a_loss_of_probabilities() -> None:
     assert AMP.inspect(
         SimpleNamespace(
-            takes_probabilities=True,
             setup=SimpleNamespace(precision=SimpleNamespace(dtype=None)),
-            training=SimpleNamespace(scaler=None),
+            training=SimpleNamespace(scaler=None, takes_probabilities=True),
         )
     ) == {"probabilities": True}
     answer = AMP.applies(sample_case(inspected={"amp": {"probabilities": True}}))

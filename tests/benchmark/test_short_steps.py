@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler, default_collate
 
 from autoopt.benchmark.contents import sizes_of
+from autoopt.benchmark.live import run_until
 from autoopt.benchmark.losses import LossRecorder
 from autoopt.benchmark.training import Training
 from autoopt.benchmark.warmup import run_block
@@ -40,7 +41,7 @@ def sampled(training: Training, every: int = 1000) -> Training:
 
 
 def trained_until(training: Training, steps: int) -> None:
-    training.run_until(lambda done, _: done >= steps)
+    run_until(training, lambda done, _: done >= steps)
 
 
 def by_hand(training: Training, steps: int) -> None:
@@ -136,8 +137,8 @@ def test_losses_are_those_of_steps_one_by_one(setup: Setup, every: int) -> None:
 
     one_by_one = losses(fresh(), 33)
     training = sampled(fresh(), every)
-    lap, recorder = training.run_until(lambda done, _: done >= 20)
-    _, more = training.run_until(lambda done, _: done >= 13)
+    lap, recorder = run_until(training, lambda done, _: done >= 20)
+    _, more = run_until(training, lambda done, _: done >= 13)
     assert (*recorder.losses(), *more.losses()) == tuple(one_by_one)
     assert (training.steps, training.samples) == (33, 33 * 8)
     assert len(lap.steps) == 20

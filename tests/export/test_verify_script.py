@@ -119,7 +119,7 @@ class Machine:
         self.now += self.seconds[side]
         if self.seconds[side] > timeout:
             raise TrialFailed("timeout", "not at its end")
-        return WholeRun(self.seconds[side], 0.0, tuple(value for name, value in self.metric.items() if name == side))
+        return WholeRun(self.seconds[side], tuple(value for name, value in self.metric.items() if name == side))
 
     def verify(self, reported: float, seconds: float = 100.0) -> Any:
         return measured(

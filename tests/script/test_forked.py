@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from autoopt.errors import AutooptError
 from autoopt.records import Change, Plan
 from autoopt.registry import load_strategies
 from autoopt.script import execute
@@ -23,7 +22,7 @@ from autoopt.simplify.stage_profile import describe
 from autoopt.trial.parent import Launcher
 from autoopt.trial.process import LocalTrial
 from autoopt.trial.protocol import ScriptSpec, TrialSpec
-from tests.script.conftest import StartScript, sites_of
+from tests.script.conftest import sites_of
 
 SEEN = """\
 import json, os, sys
@@ -125,15 +124,6 @@ def test_what_a_script_sets_before_torch_keeps_it_in_an_interpreter_of_its_own(
     assert sites.early == ("OMP_NUM_THREADS",)
     assert runner.base.script is not None
     assert runner.base.script.path is None
-
-
-def test_a_forked_script_that_fails_or_leaves_says_so(start_script: StartScript, tmp_path: Path) -> None:
-    for how, said in (("fails", "a fault of the script's own"), ("exits", "wrong words"), ("asks", "input")):
-        with pytest.raises(AutooptError, match=said):
-            start_script("faulty.py", how)
-    log = (tmp_path / "script.log").read_text()
-    assert "a fault of the script's own" in log
-    assert "interpreter.py" not in log, "the script's own traceback begins with its own line"
 
 
 def test_a_module_is_run_as_the_interpreter_runs_it(launcher: Launcher, folder: Path, tmp_path: Path) -> None:

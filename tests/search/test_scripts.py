@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from autoopt.errors import TrialFailed
+from autoopt.errors import ScriptEnded, TrialFailed
 from autoopt.events import NoiseMeasured, Predicted
 from autoopt.records import (
     Objective,
@@ -19,7 +19,6 @@ from autoopt.records import (
 )
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import Block, Startup
-from autoopt.script.refusals import ScriptEnded
 from autoopt.search import first_training
 from autoopt.search.budget_allocation import BudgetAllocation
 from autoopt.search.compare.arm import SETTLING_STEPS, SWITCHED_BLOCK, ScriptArm

@@ -96,7 +96,7 @@ class ScriptWorld(World):
                 failure.side = side  # type: ignore[attr-defined]
                 raise failure
             metrics = (0.3, 0.3) if side and set(plan.names()) & set(self.lose) else (0.6, 0.9)
-            runs.append(WholeRun(seconds, 0.0, metrics).as_training(steps, seed, every=every))
+            runs.append(WholeRun(seconds, metrics).as_training(steps, seed, every=every))
         return TrainedPair(baseline=runs[0], best=runs[1], whole=True, time_sliced=True)
 
 
@@ -136,7 +136,7 @@ class TargetWorld(ScriptWorld):
         self.clock.advance(min(self.seconds, max_seconds))
         if self.seconds > max_seconds:
             raise TrialFailed("timeout", "not at its end")
-        return WholeRun(self.seconds, 0.0, (0.6, 0.9)).as_training(steps, seed, every=every)
+        return WholeRun(self.seconds, (0.6, 0.9)).as_training(steps, seed, every=every)
 
 
 FASTER = Estimate(value=2.0, low=1.9, high=2.1, n=3, kind=EstimateKind.TRIED)
@@ -172,7 +172,7 @@ def test_runs_over_other_steps_do_not_scatter_as_runs_over_equal_ones() -> None:
     """One evaluation more or less to the target is chance, which the scatter of runs over equal steps does not know."""
     pairs = []
     for metrics in ((0.6, 0.9), (0.6, 0.7, 0.9)):
-        runs = [WholeRun(20.0, 0.0, seen).as_training(STEPS, 0, every=50.0) for seen in ((0.6, 0.9), metrics)]
+        runs = [WholeRun(20.0, seen).as_training(STEPS, 0, every=50.0) for seen in ((0.6, 0.9), metrics)]
         pairs.append(TrainedPair(baseline=runs[0], best=runs[1], whole=True, time_sliced=True))
     assert [pair.best.steps for pair in pairs] == [100, 150]
     assert [pair.time_sliced_same_steps for pair in pairs] == [True, False]
@@ -185,9 +185,7 @@ def test_a_target_that_one_seed_reaches_earlier_is_no_gain_of_two_runs() -> None
         pairs = []
         for seed, sides in enumerate(curves):
             seconds = (7.0 * len(sides[0]), 3.5 * len(sides[1]))
-            runs = [
-                WholeRun(s, 0.0, seen).as_training(0, seed, every=30.0) for s, seen in zip(seconds, sides, strict=True)
-            ]
+            runs = [WholeRun(s, seen).as_training(0, seed, every=30.0) for s, seen in zip(seconds, sides, strict=True)]
             pairs.append(TrainedPair(baseline=runs[0], best=runs[1], whole=True, time_sliced=True))
         trained = Trained.of(pairs, Evidence(risk=Risk.NUMERIC), OBJECTIVE, None)
         assert trained is not None

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
 from autoopt.errors import TrialFailed
@@ -14,8 +11,8 @@ from autoopt.loading.validation import build
 
 
 class TrialContext:
-    def __init__(self, spec: Any, registry: Any, emit: Callable[[dict[str, Any]], None]) -> None:
-        self.spec, self.registry, self.emit = spec, registry, emit
+    def __init__(self, spec: Any, registry: Any) -> None:
+        self.spec, self.registry = spec, registry
         self.workload = build(load(spec.workload, spec.search_path))
         optimizer = self.workload.optimizer
         self.optimizer = optimizer(self.workload.model.parameters())
@@ -25,19 +22,13 @@ class TrialContext:
 def steps(live: TrialContext, count: int = 5) -> dict[str, Any]:
     """Trains; the loss of each step."""
     losses = []
-    for number in range(count):
+    for _ in range(count):
         loss = live.workload.loss(live.workload.model, next(live.batches))
         live.optimizer.zero_grad()
         loss.backward()
         live.optimizer.step()
         losses.append(loss.item())
-        live.emit({"note": f"step {number + 1}"})
     return {"losses": losses}
-
-
-def evaluate(live: TrialContext) -> dict[str, Any]:
-    assert live.workload.evaluate is not None
-    return {"metrics": live.workload.evaluate(live.workload.model, live.workload.valid_data)}
 
 
 def about(live: TrialContext) -> dict[str, Any]:
@@ -88,11 +79,6 @@ def say(live: TrialContext, **arguments: Any) -> dict[str, Any]:
     return arguments
 
 
-def wait(live: TrialContext, seconds: float = 3600.0) -> dict[str, Any]:
-    time.sleep(seconds)
-    return {}
-
-
 def large(live: TrialContext, size: int) -> dict[str, Any]:
     return {"text": "x" * size}
 
@@ -111,16 +97,6 @@ def not_finite(live: TrialContext) -> dict[str, Any]:
 
 def says_why(live: TrialContext) -> dict[str, Any]:
     raise TrialFailed("not_finite", "the loss is NaN at step 3", where="step")
-
-
-def from_a_thread(live: TrialContext) -> dict[str, Any]:
-    """Progress from another thread must not get between the documents."""
-    threads = [threading.Thread(target=live.emit, args=({"note": "x"},)) for _ in range(5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return {}
 
 
 def fork_that_returns(live: TrialContext) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from autoopt.benchmark.evaluation import evaluating
 from autoopt.benchmark.flags import keep_freed_memory
 from autoopt.benchmark.loader import recollate, reorder
 from autoopt.benchmark.losses import Loss
-from autoopt.benchmark.optimizer import RebuiltOptimizer
+from autoopt.benchmark.optimizer import rebuilding
 from autoopt.benchmark.schedule import Schedule
 from autoopt.benchmark.seeding import mix, random_state, seed_everything, set_random_state
 from autoopt.benchmark.training_step import TrainingStep
@@ -108,7 +108,7 @@ def make_optimizer(workload: Any, model: nn.Module, names: dict[int, str] | None
     factory = workload.optimizer
     if plan.rebuilds:
         if isinstance(factory, torch.optim.Optimizer):
-            factory = RebuiltOptimizer(factory, model, names or {})
+            factory = rebuilding(factory, model, names or {})
         for change in plan.optimizer:
             factory = change(factory)
     else:

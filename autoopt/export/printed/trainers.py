@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from autoopt.adapters.lightning_steps import parts, rebound
 from autoopt.benchmark.loader import recollate, reorder
-from autoopt.benchmark.optimizer import RebuiltOptimizer
+from autoopt.benchmark.optimizer import rebuilding
 from autoopt.benchmark.schedule import multiplier
 from autoopt.export.printed import plan
 from autoopt.export.printed.data import loader_like
@@ -138,7 +138,7 @@ class Optimized(lightning.Callback):
         (optimizer,), schedules = parts(configure())
         schedule: Any = schedules[0] if schedules else None
         if plan.optimizer:
-            factory: Any = RebuiltOptimizer(optimizer, module, names or {})
+            factory: Any = rebuilding(optimizer, module, names or {})
             for change in plan.optimizer:
                 factory = change(factory)
             optimizer = factory(list(module.parameters()))

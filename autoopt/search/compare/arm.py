@@ -6,10 +6,9 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from autoopt.errors import TrialFailed
+from autoopt.errors import ScriptEnded, TrialFailed
 from autoopt.records import JsonDict, Plan
 from autoopt.records.messages import Block, Ready, Startup
-from autoopt.script.refusals import ENDED
 
 READY = "autoopt.benchmark.tasks:ready"
 WARM_UP = "autoopt.benchmark.tasks:warm_up"
@@ -219,7 +218,7 @@ class ScriptArm(TrialArm):
         self.warm_up(self._warmed_up_in)
 
     def _may_run_again(self, failure: TrialFailed) -> bool:
-        return failure.where == ENDED and self._runs < MOST_RUNS
+        return failure.where == ScriptEnded.WHERE and self._runs < MOST_RUNS
 
     def _again(self) -> None:
         self._runs += 1

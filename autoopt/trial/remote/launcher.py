@@ -11,7 +11,7 @@ from typing import Any
 from autoopt import errors
 from autoopt.errors import AutooptError, EnvironmentLacks, NodeLost, TrialFailed
 from autoopt.records import JsonDict
-from autoopt.trial.process import Answering, Closing, LocalTrial, OnProgress, Task, name_of
+from autoopt.trial.process import Answering, Closing, LocalTrial, Task, name_of
 from autoopt.trial.protocol import TrialSpec
 from autoopt.trial.remote.ray_cluster import RayCluster, RayHost
 
@@ -156,21 +156,12 @@ class RemoteTrial(Answering):
         """
         _raised(self._host.ask("start", self._number, self.spec.model_dump(), timeout))
 
-    @property
-    def alive(self) -> bool:
-        return not self.closed
-
-    def call(
-        self, task: Task, *, timeout: float | None = None, on_progress: OnProgress | None = None, **arguments: Any
-    ) -> JsonDict:
+    def call(self, task: Task, *, timeout: float | None = None, **arguments: Any) -> JsonDict:
         """Runs a task in the trial and waits for its answer; see ``LocalTrial.call``."""
         name = name_of(task)
         if self.closed:
             raise TrialFailed("crashed", "the trial has ended already", where=name.rpartition(":")[2])
         found: JsonDict = self._host.ask("call", self._number, name, timeout, arguments)
-        if on_progress is not None:
-            for progress in found["progress"]:
-                on_progress(progress)
         _raised(found)
         answer: JsonDict = found["answer"]
         return answer
@@ -195,12 +186,6 @@ class RemoteTrial(Answering):
             self.log.parent.mkdir(parents=True, exist_ok=True)
             with self.log.open("a", encoding="utf-8") as file:
                 file.write(printed)
-
-    def tail(self) -> str:
-        """The last lines of the log, once it is here."""
-        with contextlib.suppress(OSError):
-            return self.log.read_text(encoding="utf-8")[-4000:]
-        return ""
 
 
 def _raised(document: JsonDict) -> None:

@@ -74,15 +74,11 @@ class Host:
         return {}
 
     def call(self, number: int, task: str, timeout: float | None, arguments: JsonDict) -> JsonDict:
-        """Runs a task of a trial: its ``answer`` or its error, and the last ``progress`` that it reported, if any."""
-        progress: list[JsonDict] = []
+        """Runs a task of a trial: its ``answer`` or its error."""
         try:
-            found = {
-                "answer": self._trials[number].call(task, timeout=timeout, on_progress=progress.append, **arguments)
-            }
+            return {"answer": self._trials[number].call(task, timeout=timeout, **arguments)}
         except AutooptError as error:
-            found = _error_document(error)
-        return {**found, "progress": progress[-1:]}
+            return _error_document(error)
 
     def freeze(self, number: int) -> None:
         self._trials[number].freeze()

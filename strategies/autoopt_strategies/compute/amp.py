@@ -96,7 +96,7 @@ class Amp(Strategy):
         """Forward and backward under autocast over those without, tried on copies of the model."""
         if live.setup.precision.dtype is not None or live.training.scaler is not None:
             return {}
-        if live.takes_probabilities:
+        if live.training.takes_probabilities:
             return {"probabilities": True}
         device = live.training.device.torch
         wanted = ("bfloat16", "float16") if device.type == "cuda" else ("bfloat16",)

@@ -121,4 +121,4 @@ class DistributedDataParallel(Strategy):
 
     def inspect(self, live: Any) -> Setting:
         """Names of parameters that a step leaves without a gradient, where several processes may train."""
-        return {"unused": live.unused_parameters()}
+        return {"unused": live.training.unused_parameters()}
