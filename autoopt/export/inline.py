@@ -98,41 +98,27 @@ class Inliner:
         if dataclasses.is_dataclass(item):
             values = {f.name: self.expression(getattr(item, f.name)) for f in dataclasses.fields(item) if f.init}
             return call(self._named(type(item)), [], values)
-        return self._value(item)
-
-    def _value(self, item: Any) -> str:
         if type(item).__module__ == "torch" and type(item).__name__ in ("dtype", "memory_format", "device"):
             self.imports.add(("torch", None, "torch"))
             return repr(item).replace("'", '"') if type(item).__name__ != "device" else f'torch.device("{item}")'
-        if isinstance(item, (tuple, list, set, frozenset)):
-            inner = [self.expression(value) for value in item]
-            if isinstance(item, tuple):
-                return f"({', '.join(inner)}{',' if len(inner) == 1 else ''})"
-            if isinstance(item, list):
-                return f"[{', '.join(inner)}]"
-            made = f"{{{', '.join(inner)}}}" if inner else ""
-            return made if isinstance(item, set) and inner else f"{type(item).__name__}({made})"
-        if isinstance(item, Mapping):
-            return "{" + ", ".join(f"{self.expression(k)}: {self.expression(v)}" for k, v in item.items()) + "}"
         try:
-            return literal(item)
+            return literal(item, self.expression)
         except ValueError:
             raise NotExportable(f"{type(item).__name__} {item!r} has no source that could be printed") from None
 
     def named(self, spec: str) -> str:
         """The name in the script of a definition that is given as ``module:name``; its module is not imported."""
         module, _, name = spec.partition(":")
-        return self.want(module, name) if self._copied(module) else self._imported(module, name)
+        if self._copied(module) or not _importable(module):
+            return self.want(module, name)
+        return self._imported(module, name)
 
     def _named(self, item: Any) -> str:
         module, name = str(item.__module__), str(item.__qualname__)
         if "<locals>" in name or "<lambda>" in name:
             raise NotExportable(f"{module}.{name} is defined inside a function, so that it cannot be printed alone")
-        outer = name.split(".")[0]
-        inner = name[len(outer) :]
-        if self._copied(module) or not _importable(module):
-            return self.want(module, outer) + inner
-        return self._imported(module, outer) + inner
+        outer, dot, inner = name.partition(".")
+        return self.named(f"{module}:{outer}") + dot + inner
 
     def _copied(self, module: str) -> bool:
         ours = module.split(".")[0] in self.inlined or module in self.inlined or module == "__main__"

@@ -244,12 +244,7 @@ def _of_compile(old: Setup, new: Setup, sites: Sites) -> Iterator[Edit]:
     """A model of the user's own class compiles itself; for one of torch's, that does nothing."""
     if new.compile is None or new.compile == old.compile or new.compile.regional:
         return
-    wanted = {
-        "mode": new.compile.mode,
-        "dynamic": new.compile.dynamic,
-        "fullgraph": new.compile.fullgraph or None,
-    }
-    arguments = ", ".join(f"{name}={literal(value)}" for name, value in wanted.items() if value is not None)
+    arguments = ", ".join(f"{name}={literal(value)}" for name, value in new.compile.arguments.items())
     if any(site.options.get("torchs") for site in sites.of("model")):
         inner = f", {arguments}" if arguments else ""
         yield Edit("model", lines=(f"compile_in_place({{model}}{inner})",), parts=(COMPILE_IN_PLACE,))

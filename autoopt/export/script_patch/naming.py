@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 import libcst as cst
 
 from autoopt.export.script_patch.editing import DATALOADER_POSITIONS, given
-from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot
+from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot, targets_of
 from autoopt.records import Place, Site, Sites
 
 Given = tuple[Source, cst.Call, str, Sequence[str]]
@@ -155,11 +156,7 @@ def inline_model(source: Source, site: Site) -> Inline | None:
     except NoHonestEditError:
         return None
     expression = _whole(source, made)
-    above: list[cst.CSTNode] = []
-    parent = source.parent(expression)
-    while parent is not None and parent is not spot.statement:
-        above.append(parent)
-        parent = source.parent(parent)
+    above = list(takewhile(lambda each: each is not spot.statement, source.above(expression)))
     if not isinstance(spot.statement, cst.SimpleStatementLine) or not all(isinstance(n, _HANDED_ON) for n in above):
         return None
     begins = source.lines(expression).start
@@ -191,7 +188,7 @@ def _whole(source: Source, made: cst.Call) -> cst.BaseExpression:
 
 def _target(source: Source, assign: cst.Assign | cst.AnnAssign, held: str | None) -> tuple[Spot, str] | None:
     """The target of an assignment, where that is one name; ``held``: where it must be this."""
-    targets = [target.target for target in assign.targets] if isinstance(assign, cst.Assign) else [assign.target]
+    targets = targets_of(assign)
     if len(targets) != 1 or not isinstance(targets[0], (cst.Name, cst.Attribute)):
         return None
     name = source.code(targets[0])

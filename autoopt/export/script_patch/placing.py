@@ -6,8 +6,8 @@ import copy
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -32,51 +32,6 @@ from autoopt.export.script_patch.values import UNSEEN, Made, keys_of, made_at, r
 from autoopt.export.text import literal
 from autoopt.records import JsonDict, Place, Site, SiteKind, Sites
 from autoopt.strategy import Edit, Recipe
-
-
-def made_otherwise(source: Source, site: Site, arguments: JsonDict, command: Sequence[str]) -> NoHonestEditError:
-    """The edit for a user to make where a parser makes the object that holds a trainer's arguments.
-
-    Args:
-        source: the file of the site.
-        site: of the object.
-        arguments: that it is to get.
-        command: words of the script's command, which may name the file that is parsed.
-    """
-    files = [word for word in command if word.endswith((".yaml", ".yml", ".json"))]
-    if source.names(site, "parse_args_into_dataclasses"):
-        words = " ".join(f"--{name} {value}" for name, value in arguments.items())
-        text = f"reads it from the command: add {words} to it"
-    elif len(files) == 1 and any(source.names(site, f"parse_{kind}_file") for kind in ("yaml", "json")):
-        lines = ", ".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in arguments.items())
-        text = f"reads it from a file: write {lines} into {files[0]}"
-    else:
-        words = ", ".join(f"{name}={literal(value)}" for name, value in arguments.items())
-        text = f"has no call of {site.call}: give what it makes {words}"
-    return NoHonestEditError(f"{site.file}:{site.line} {text}", by_hand=True)
-
-
-def unclipped(sites: Sites, edits: Callable[[str], Edits], files: Mapping[str, Edits]) -> bool:
-    """Whether edits make Lightning refuse to clip gradients, which a fused optimizer may have scaled.
-
-    Args:
-        sites: of the script.
-        edits: those of a file, read when first asked for.
-        files: those that there are so far.
-    """
-    fused = any("fused" in named for each in files.values() for named in each.arguments.values())
-    for site in sites.of("trainer") if fused else ():
-        source = edits(site.file).source
-        if site.call != "Trainer" or not source.names(site, site.call):
-            continue
-        call = source.call(site, site.call)
-        there, new = given(call), files[site.file].arguments.get(call, {}).get("precision")
-        old = there["precision"].value if "precision" in there else None
-        precision = new[0] if new is not None else old
-        if "gradient_clip_val" in there and precision is not None and "mixed" in source.code(precision):
-            return True
-    return False
-
 
 _CALLS: dict[str, tuple[SiteKind, tuple[str, ...]]] = {
     "loader": ("loader_training", DATALOADER_POSITIONS),
@@ -144,8 +99,23 @@ class Placing:
             "call": self._called,
         }
         places[edit.at](edit)
-        if unclipped(self.sites, self.edits, self.files):
+        if self._unclipped():
             raise NoHonestEditError("Lightning does not clip the gradients of a fused optimizer in mixed precision")
+
+    def _unclipped(self) -> bool:
+        """Whether the edits make Lightning refuse to clip gradients, which a fused optimizer may have scaled."""
+        fused = any("fused" in named for each in self.files.values() for named in each.arguments.values())
+        for site in self.sites.of("trainer") if fused else ():
+            edits = self.edits(site.file)
+            if site.call != "Trainer" or not edits.source.names(site, site.call):
+                continue
+            call = edits.source.call(site, site.call)
+            there, new = given(call), edits.arguments.get(call, {}).get("precision")
+            old = there["precision"].value if "precision" in there else None
+            precision = new[0] if new is not None else old
+            if "gradient_clip_val" in there and precision is not None and "mixed" in edits.source.code(precision):
+                return True
+        return False
 
     def trainers_arguments(self, recipe: Recipe) -> JsonDict:
         """A change as arguments of the library's trainer that trains; empty where there is none, or it has no such."""
@@ -214,8 +184,22 @@ class Placing:
             if edit.at == "evaluation":
                 self._makes_no(site, "loader_training")
             if edit.at == "trainer" and not source.names(site, site.call):
-                raise made_otherwise(source, site, edit.arguments, self.sites.command)
+                raise self._made_otherwise(source, site, edit.arguments)
             self._arguments(edit, site, positions)
+
+    def _made_otherwise(self, source: Source, site: Site, arguments: JsonDict) -> NoHonestEditError:
+        """The edit for a user to make where a parser makes the object that holds a trainer's arguments."""
+        files = [word for word in self.sites.command if word.endswith((".yaml", ".yml", ".json"))]
+        if source.names(site, "parse_args_into_dataclasses"):
+            words = " ".join(f"--{name} {value}" for name, value in arguments.items())
+            text = f"reads it from the command: add {words} to it"
+        elif len(files) == 1 and any(source.names(site, f"parse_{kind}_file") for kind in ("yaml", "json")):
+            lines = ", ".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in arguments.items())
+            text = f"reads it from a file: write {lines} into {files[0]}"
+        else:
+            words = ", ".join(f"{name}={literal(value)}" for name, value in arguments.items())
+            text = f"has no call of {site.call}: give what it makes {words}"
+        return NoHonestEditError(f"{site.file}:{site.line} {text}", by_hand=True)
 
     def _makes_no(self, site: Site, other: SiteKind) -> None:
         """Refuses a line of a loader that makes one of the other kind as well."""
@@ -257,8 +241,13 @@ class Placing:
             elif there is not None and callable(arguments[name]):
                 edits.argument(call, name, cst.parse_expression(text), positions)
             elif there is not None:
-                with _reported_whole({other: text for other, text in texts.items() if other != name}):
+                try:
                     self.set_where_made(edits, call, there, name, text, site, positions)
+                except NoHonestEditError as reason:
+                    others = ", ".join(f"{other}={value}" for other, value in texts.items() if other != name)
+                    if not reason.by_hand or not others:
+                        raise
+                    raise NoHonestEditError(f"{reason}; next to it {others}", by_hand=True) from None
             elif rest is not None:
                 edits.merge(rest, name, cst.parse_expression(text))
             else:
@@ -317,18 +306,14 @@ class Placing:
         """A value as Python; a function by its name, which the file imports."""
         if inspect.isfunction(value):
             return self.import_part(source, f"{value.__module__}:{value.__qualname__}")
-        return self._literal(value)
-
-    def _note(self, text: str) -> None:
-        if text and text not in self.notes:
-            self.notes.append(text)
-
-    @staticmethod
-    def _literal(value: object) -> str:
         try:
             return literal(value)
         except ValueError:
             raise NoHonestEditError(f"{type(value).__name__} is no value that can be written down") from None
+
+    def _note(self, text: str) -> None:
+        if text and text not in self.notes:
+            self.notes.append(text)
 
     def _dataset(self, edit: Edit) -> None:
         """Wraps what the training's loader is given as its dataset, and the validation's of the same class.
@@ -418,7 +403,7 @@ class Placing:
             raise NoHonestEditError("no line of the loop over the loader moves its batch to the device")
         for source, call in found:
             for name, value in edit.arguments.items():
-                self.edits(source.name).argument(call, name, cst.parse_expression(self._literal(value)))
+                self.edits(source.name).argument(call, name, cst.parse_expression(self._text(source, value)))
 
     def _moved(self, place: Place) -> list[tuple[Source, cst.Call]]:
         source = self.edits(place.file).source
@@ -572,18 +557,6 @@ class Placing:
     def _at(source: Source, spot: Spot) -> Place:
         lines = source.lines(spot.statement)
         return Place(file=source.name, line=lines.start.line, end_line=lines.end.line)
-
-
-@contextmanager
-def _reported_whole(others: dict[str, str]) -> Iterator[None]:
-    """Where an argument is to be changed manually, the change's other arguments are reported as well."""
-    try:
-        yield
-    except NoHonestEditError as reason:
-        if not reason.by_hand or not others:
-            raise
-        listed = ", ".join(f"{name}={text}" for name, text in others.items())
-        raise NoHonestEditError(f"{reason}; next to it {listed}", by_hand=True) from None
 
 
 def _is_so(site: Site, name: str, value: object) -> bool:

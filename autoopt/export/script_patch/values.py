@@ -10,7 +10,7 @@ import libcst as cst
 
 from autoopt.export.script_patch.editing import given
 from autoopt.export.script_patch.options import ConfiguredLine, Option, ScriptOptions, UserFiles, is_parsed, of_machine
-from autoopt.export.script_patch.source import NoHonestEditError, Source, from_imports
+from autoopt.export.script_patch.source import NoHonestEditError, Source, from_imports, targets_of
 
 
 def followed(source: Source, value: cst.BaseExpression) -> cst.BaseExpression | None:
@@ -85,9 +85,7 @@ def _handed_in(source: Source, function: cst.FunctionDef, name: str) -> cst.Base
 def _own(source: Source, value: cst.Attribute) -> cst.BaseExpression | None:
     """The value under a name of the object itself, where one assignment keeps it there."""
     asked = source.code(value)
-    found = [
-        node.value for node in source.all_of(cst.Assign) if any(source.code(t.target) == asked for t in node.targets)
-    ]
+    found = source.values_of(asked)
     return found[0] if len(found) == 1 and not _changed_otherwise(source, asked) else None
 
 
@@ -100,17 +98,13 @@ def _field(source: Source, value: cst.Attribute) -> cst.BaseExpression | None:
         for statement in owner.body.body
         if isinstance(statement, cst.SimpleStatementLine)
         for part in statement.body
-        if (isinstance(part, cst.AnnAssign) and source.code(part.target) == name)
-        or (isinstance(part, cst.Assign) and any(source.code(each.target) == name for each in part.targets))
+        if isinstance(part, (cst.Assign, cst.AnnAssign)) and name in map(source.code, targets_of(part))
     ]
     if len(found) != 1:
         return None
     kept, owner = found[0]
-    set_elsewhere = any(
-        isinstance(target.target, cst.Attribute) and target.target.attr.value == name
-        for node in source.all_of(cst.Assign)
-        for target in node.targets
-    )
+    targets = (target for node in source.all_of(cst.Assign) for target in targets_of(node))
+    set_elsewhere = any(isinstance(each, cst.Attribute) and each.attr.value == name for each in targets)
     made = [call for call in source.all_of(cst.Call) if source.called(call) == owner.name.value]
     if set_elsewhere or any(call.args for call in made):
         return None
@@ -138,9 +132,8 @@ def _entry(source: Source, value: cst.Subscript) -> cst.BaseExpression | None:
     assert isinstance(value.value, cst.Name)
     name, asked = value.value.value, source.code(value)
     kept = source.assignments(name, source.tree)
-    changed = any(source.code(t.target) == asked for node in source.all_of(cst.Assign) for t in node.targets)
     updated = any(source.code(call.func) == f"{name}.update" for call in source.all_of(cst.Call))
-    if len(kept) != 1 or changed or updated or not isinstance(kept[0].value, cst.Dict):
+    if len(kept) != 1 or source.values_of(asked) or updated or not isinstance(kept[0].value, cst.Dict):
         return None
     key = value.slice[0].slice
     for element in kept[0].value.elements:
@@ -225,12 +218,8 @@ def _kept(source: Source, name: str, *, constants_alone: bool) -> list[cst.BaseE
     found: list[cst.BaseExpression] = []
     assignments: list[cst.Assign | cst.AnnAssign] = [*source.all_of(cst.Assign), *source.all_of(cst.AnnAssign)]
     for assignment in assignments:
-        targets = (
-            [assignment.target]
-            if isinstance(assignment, cst.AnnAssign)
-            else [each.target for each in assignment.targets]
-        )
-        if assignment.value is not None and any(_keeps(source, each, name, constants_alone) for each in targets):
+        kept = any(_keeps(source, each, name, constants_alone) for each in targets_of(assignment))
+        if assignment.value is not None and kept:
             found.append(assignment.value)
     if not constants_alone:
         found += [given for given in _given(source, name) if _is_plain(given)]
