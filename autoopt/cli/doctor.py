@@ -9,12 +9,12 @@ import click
 
 from autoopt import __version__
 from autoopt.cli.group import Command
-from autoopt.cli.output import stdout_kept, write_json, write_line
+from autoopt.cli.output import answer, stdout_kept
 from autoopt.cli.parameters import optimize_options, read_options
 
 if TYPE_CHECKING:
     from autoopt.cli.doubts import Doubt
-    from autoopt.records import Environment
+    from autoopt.records import Environment, JsonDict
 
 NOT_KNOWN = "not known"
 NOT_MEASURED = "not measured"
@@ -35,17 +35,9 @@ def doctor_command(**given: Any) -> int:
     options = read_options(given)
     with stdout_kept():
         environment, found = describe_machine(options.device)
-    if options.json:
-        write_json(
-            {
-                "autoopt": __version__,
-                "environment": environment.model_dump(),
-                "doubts": [doubt.model_dump() for doubt in found],
-            }
-        )
-    else:
-        for line in lines(environment, found):
-            write_line(line)
+    document: JsonDict = {"autoopt": __version__, "environment": environment.model_dump()}
+    document["doubts"] = [doubt.model_dump() for doubt in found]
+    answer(document, lines(environment, found), as_json=options.json)
     return 0
 
 
@@ -61,19 +53,9 @@ def describe_machine(device_name: str) -> tuple[Environment, list[Doubt]]:
     from autoopt.simplify.peaks import measured_peaks
 
     device = resolve_device(device_name)
-    machine = probe(*torch_facts(device))
-    known = environment(device).model_copy(update={"peaks": measured_peaks(device)})
-    return known, doubts(machine)
-
-
-def torch_facts(device: Any) -> tuple[int, int | None, int | None]:
-    """Compute threads, and for a CUDA device the bytes that others hold of it and its size."""
-    import torch
-
-    if device.type != "cuda":
-        return torch.get_num_threads(), None, None
-    free, total = torch.cuda.mem_get_info(device)
-    return torch.get_num_threads(), total - free - torch.cuda.memory_reserved(device), total
+    machine, known = probe(device), environment(device)
+    found = doubts(known, machine)
+    return known.model_copy(update={"peaks": measured_peaks(device)}), found
 
 
 def lines(environment: Environment, found: list[Doubt]) -> Iterator[str]:

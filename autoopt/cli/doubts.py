@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from autoopt.records import Record
+from autoopt.records import Environment, Record
+
+if TYPE_CHECKING:
+    import torch
 
 BUSY_PER_CORE, SCARCE_MEMORY, TAKEN_DEVICE_MEMORY = 0.3, 0.15, 0.05
 """Load of each core, share of the memory that is free, and of the device's that others hold, which disturb a run."""
@@ -25,47 +28,41 @@ class Doubt(Record):
 
 @dataclass(frozen=True)
 class Readings:
-    """Readings of this machine. ``None``: could not be found out here.
+    """Readings of this machine that its ``Environment`` does not hold. ``None``: could not be found out here.
 
     Args:
-        cores: cores that this process may use.
-        load: processes that were running or waiting, on average over the last minute.
+        cores: cores that this process may use, whatever its container allows.
         quota: cores' worth of time that a container allows.
-        threads: compute threads that torch starts.
         ram_bytes, free_ram_bytes: memory of the machine, and what of it can be had.
         swapped_bytes: memory that lies on disk.
         shared_bytes: size of /dev/shm, through which loader workers hand over batches.
         governors: how the cores' clock is governed.
         on_battery: whether the machine runs on its battery.
-        compiler: the C++ compiler that ``torch.compile`` needs on the CPU.
         taken_device_bytes, device_bytes: device memory that others hold, and all of it.
     """
 
     cores: int
-    load: float | None = None
     quota: float | None = None
-    threads: int | None = None
     ram_bytes: int | None = None
     free_ram_bytes: int | None = None
     swapped_bytes: int | None = None
     shared_bytes: int | None = None
     governors: frozenset[str] = frozenset()
     on_battery: bool | None = None
-    compiler: str | None = None
     taken_device_bytes: int | None = None
     device_bytes: int | None = None
 
 
-def doubts(machine: Readings) -> list[Doubt]:
+def doubts(known: Environment, machine: Readings) -> list[Doubt]:
     """The reasons to doubt what is measured on a machine; empty on a good one."""
-    return [Doubt(what=what, do=do) for what, do in (*_processor(machine), *_memory(machine))]
+    return [Doubt(what=what, do=do) for what, do in (*_processor(known, machine), *_memory(machine))]
 
 
-def _processor(machine: Readings) -> Iterator[tuple[str, str]]:
+def _processor(known: Environment, machine: Readings) -> Iterator[tuple[str, str]]:
     cores = machine.cores
-    if machine.load is not None and machine.load > BUSY_PER_CORE * cores:
+    if known.load is not None and known.load > BUSY_PER_CORE * cores:
         yield (
-            f"the machine is busy: load {machine.load:.1f} on {cores} cores",
+            f"the machine is busy: load {known.load:.1f} on {cores} cores",
             "stop other programs, or expect gains under this load only",
         )
     if cores == 1:
@@ -78,9 +75,9 @@ def _processor(machine: Readings) -> Iterator[tuple[str, str]]:
             f"the container allows {machine.quota:g} cores' worth of time on {cores} cores",
             "steps are throttled in bursts; allow whole cores, or pin the container to some",
         )
-    if machine.threads is not None and machine.threads > cores:
+    if known.threads is not None and known.threads > cores:
         yield (
-            f"torch starts {machine.threads} compute threads on {cores} cores",
+            f"torch starts {known.threads} compute threads on {cores} cores",
             "set OMP_NUM_THREADS to the number of cores or less",
         )
     slow = ", ".join(sorted(machine.governors & {"powersave", "ondemand", "conservative", "schedutil"}))
@@ -91,7 +88,7 @@ def _processor(machine: Readings) -> Iterator[tuple[str, str]]:
         )
     if machine.on_battery:
         yield "the machine runs on its battery, which lowers its clock", "plug it in"
-    if machine.compiler is None:
+    if known.compiler is None:
         yield "there is no C++ compiler: torch.compile cannot be tried on the CPU", "install g++"
 
 
@@ -120,31 +117,31 @@ def _memory(machine: Readings) -> Iterator[tuple[str, str]]:
         )
 
 
-def probe(
-    threads: int | None = None, taken_device_bytes: int | None = None, device_bytes: int | None = None
-) -> Readings:
-    """Reads this machine; the arguments are what only torch knows."""
+def probe(device: torch.device) -> Readings:
+    """Reads this machine, and the device as far as others hold its memory."""
     import psutil
+    import torch
 
     from autoopt.benchmark.affinity import cores
-    from autoopt.benchmark.environment import compiler, cpu_quota
+    from autoopt.benchmark.environment import cpu_quota
 
+    taken = total = None
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        taken = total - free - torch.cuda.memory_reserved(device)
     memory, swap = psutil.virtual_memory(), psutil.swap_memory()
     battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
     return Readings(
         cores=len(cores()),
-        load=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         quota=cpu_quota(),
-        threads=threads,
         ram_bytes=memory.total,
         free_ram_bytes=memory.available,
         swapped_bytes=swap.used,
         shared_bytes=shutil.disk_usage("/dev/shm").total if Path("/dev/shm").is_dir() else None,
         governors=_governors(Path("/sys/devices/system/cpu")),
         on_battery=None if battery is None else not battery.power_plugged,
-        compiler=compiler(),
-        taken_device_bytes=taken_device_bytes,
-        device_bytes=device_bytes,
+        taken_device_bytes=taken,
+        device_bytes=total,
     )
 
 

@@ -10,7 +10,7 @@ import click
 
 from autoopt.cli.codes import DOES_NOT_HOLD
 from autoopt.cli.group import Command
-from autoopt.cli.output import progress, show, stdout_kept, write_json, write_line
+from autoopt.cli.output import answer, progress, show, stdout_kept
 from autoopt.cli.parameters import optimize_options, read_options
 from autoopt.errors import UsageError
 from autoopt.latency.options import Serve, parse_latency, parse_shares, pattern
@@ -79,12 +79,7 @@ def latency_command(
     with stdout_kept():
         found, directory = serve_within(workload, serve, options, say=progress(options))
         page = html.write_text(reported.page(found), directory.path / "latency.html")
-    if options.json:
-        write_json(found)
-    else:
-        for line in reported.summary(found):
-            write_line(line)
-        write_line(f"page: {page}")
+    answer(found, [*reported.summary(found), f"page: {page}"], as_json=options.json)
     if options.open:
         show(page)
     failed = found.acceptance is not None and found.acceptance.exit_code != 0

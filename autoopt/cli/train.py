@@ -12,7 +12,7 @@ import click
 
 from autoopt.cli.codes import INTERRUPTED
 from autoopt.cli.group import Command
-from autoopt.cli.output import stdout_kept, write_json, write_line
+from autoopt.cli.output import answer, stdout_kept
 from autoopt.cli.parameters import optimize_options, read_options
 from autoopt.options import Options
 
@@ -53,13 +53,8 @@ def train_command(workload: str, plan: Path, **given: Any) -> int:
 
     with following(options.log) as trackers, stdout_kept():
         outcome = train_run(workload, document, options, listeners=[scalars_of(each) for each in trackers])
-    if os.environ.get("RANK", "0") != "0":
-        pass  # the first process speaks for all
-    elif options.json:
-        write_json(outcome)
-    else:
-        for line in lines(outcome):
-            write_line(line)
+    if os.environ.get("RANK", "0") == "0":  # the first process speaks for all
+        answer(outcome, lines(outcome), as_json=options.json)
     return INTERRUPTED if outcome.stopped == "interrupted" else 0
 
 

@@ -13,6 +13,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import TextWrapper
 from typing import Any, TypeVar, cast
 
 import libcst as cst
@@ -72,13 +73,9 @@ def call(name: str, arguments: Sequence[str], keywords: Mapping[str, str] | None
 
 def commented(text: str) -> list[str]:
     """The text as comment lines."""
-    lines: list[str] = []
-    for word in text.split():
-        if lines and len(lines[-1]) + 1 + len(word) <= WIDTH:
-            lines[-1] += f" {word}"
-        else:
-            lines.append(f"# {word}")
-    return lines
+    wrapper = TextWrapper(WIDTH, initial_indent="# ", subsequent_indent="# ", break_long_words=False)
+    wrapper.break_on_hyphens = False
+    return wrapper.wrap(" ".join(text.split()))
 
 
 _Kept = TypeVar("_Kept", bound=cst.BaseExpression)

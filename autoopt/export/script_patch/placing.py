@@ -26,7 +26,7 @@ from autoopt.export.script_patch.naming import (
     same_call,
     unwatched,
 )
-from autoopt.export.script_patch.options import ConfiguredLine, ScriptOptions, UserFiles
+from autoopt.export.script_patch.options import ScriptOptions, UserFiles
 from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot, entry_of, from_imports, last_import
 from autoopt.export.script_patch.values import UNSEEN, Made, keys_of, made_at, read_alone
 from autoopt.export.text import literal
@@ -281,12 +281,10 @@ class Placing:
         """Changes an argument that the call has, where its value is made; what also reaches the training stays."""
         made = made_at(edits.source, there.value, self.options, text, site.options.get(name, UNSEEN))
         training_too = site.kind == "loader_validation" and not self._of_evaluation_alone(edits.source, made)
-        if made.configured is not None and not training_too:
-            self.configure(made.configured, text)
-        elif training_too or made.node is there.value:
+        if training_too or (made.configured is None and made.node is there.value):
             edits.argument(call, name, cst.parse_expression(text), positions)
         else:
-            self.edits(made.source.name).replace(made.node, text, there)
+            self.change(made, text, there)
         self._note(made.note)
 
     def _of_evaluation_alone(self, source: Source, made: Made) -> bool:
@@ -294,13 +292,17 @@ class Placing:
         sites = [site for site in self.sites.of("loader_validation") if site.direct and site.file == source.name]
         return read_alone(source, made, self.options, [self._call(source, site) for site in sites])
 
-    def configure(self, line: ConfiguredLine, value: str) -> None:
-        """Changes a value in a file that configures the script."""
+    def change(self, made: Made, text: str, on_behalf: cst.CSTNode) -> None:
+        """Writes another value where one is made: in the code, or in a file that configures the script."""
+        line = made.configured
+        if line is None:
+            self.edits(made.source.name).replace(made.node, text, on_behalf)
+            return
         read = (Path(self.sites.cwd) / line.file).read_bytes().decode()
         before, after = self.configured.get(line.file) or (read, read)
         if before.splitlines()[line.line - 1] != after.splitlines()[line.line - 1]:
             raise NoHonestEditError(f"{line.place} decides another argument, too")
-        self.configured = {**self.configured, line.file: (before, line.changed(after, value))}
+        self.configured = {**self.configured, line.file: (before, line.changed(after, text))}
 
     def _text(self, source: Source, value: object) -> str:
         """A value as Python; a function by its name, which the file imports."""

@@ -462,10 +462,7 @@ def _added_up_less(placing: Placing, size: int, now: int, count: int) -> None:
         )
     for expression in _alike(source, value):
         made = made_at(source, expression, placing.options, str(count), now)
-        if made.configured is not None:
-            placing.configure(made.configured, str(count))
-        else:
-            placing.edits(made.source.name).replace(made.node, str(count), expression)
+        placing.change(made, str(count), expression)
     placing.touched = step
 
 

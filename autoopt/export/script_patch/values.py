@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import libcst as cst
 
 from autoopt.export.script_patch.editing import given
-from autoopt.export.script_patch.options import ConfiguredLine, Option, ScriptOptions, UserFiles, is_parsed, of_machine
+from autoopt.export.script_patch.options import ConfiguredLine, Option, ScriptOptions, is_parsed, of_machine
 from autoopt.export.script_patch.source import NoHonestEditError, Source, from_imports, targets_of
 
 
@@ -151,15 +151,14 @@ Setter = tuple[Source, cst.BaseExpression]
 
 
 def made_elsewhere(
-    source: Source, value: cst.BaseExpression, files: UserFiles, command: Sequence[str], text: str, seen: object
+    source: Source, value: cst.BaseExpression, options: ScriptOptions, text: str, seen: object
 ) -> Setter | ConfiguredLine:
     """The one literal in the user's files that is the value which was seen to arrive.
 
     Args:
         source: the file in which ``value`` stands.
         value: a name that is imported, an attribute or an entry of some configuration, or anything that is computed.
-        files: of the user.
-        command: words of the script's command, which may set it.
+        options: of the command line, which may set it.
         text: what it is to become.
         seen: what arrived.
 
@@ -171,18 +170,18 @@ def made_elsewhere(
     name = _last_name(value)
     if name is None:
         raise NoHonestEditError(f"{source.name}:{line} computes it: {code}; write {text} in its place", by_hand=True)
-    for word in command:
+    for word in options.command:
         key = word.partition("=")[0]
         last = key.rpartition(".")[2].lstrip("-+~").replace("-", "_")
         if last == name and (word.startswith("-") or "=" in word):
             raise NoHonestEditError(f"the command gives {key}: change it there", by_hand=True)
     setters: list[Setter] = []  # lines of code that keep something under this name, but no other value than arrived
-    for other in files.with_text(name):
+    for other in options.files.with_text(name):
         for node in _kept(other, name, constants_alone=isinstance(value, cst.Name)):
             written = _literal((other, node))
             if (other is not source or node is not value) and (written is None or _is_seen(written, seen)):
                 setters.append((other, node))
-    lines = [each for each in files.configured(name, command) if _is_seen(each.written, seen)]
+    lines = [each for each in options.files.configured(name, options.command) if _is_seen(each.written, seen)]
     changed = isinstance(value, cst.Subscript) and any(other is source for other, _ in setters)  # a dict, later on
     if len(setters) == 1 and not lines and not changed and _literal(setters[0]) is not None:
         return setters[0]
@@ -322,7 +321,7 @@ def made_at(
     if not found:
         if of_machine(source, value):
             return Made(source, value)
-        setter = made_elsewhere(source, value, options.files, options.command, text, seen)
+        setter = made_elsewhere(source, value, options, text, seen)
         if isinstance(setter, ConfiguredLine):
             return Made(source, value, configured=setter, readers=(*on_the_way, value))
         return Made(*setter, readers=(*on_the_way, value))
