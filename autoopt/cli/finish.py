@@ -34,7 +34,7 @@ def follow(search: Callable[[list[Listener]], Result], options: Options) -> int:
     with following(options.log) as trackers:
         with view, stdout_kept():  # in this order: what others print goes above the live frame, not through it
             result = search([view, *trackers])
-        page = _attempt(lambda to: html.write(result, to), result.reproduce.run_directory, REPORT_FILE)
+        page = _page(result, REPORT_FILE)
         trackers.report = page
     _end(result, console.summary, page, options)
     return INTERRUPTED if result.stop.reason is StopReason.INTERRUPTED else 0
@@ -42,7 +42,7 @@ def follow(search: Callable[[list[Listener]], Result], options: Options) -> int:
 
 def finish_profile(profile: Profile, options: Options) -> int:
     """Writes the page of a profile where it has a directory, and prints the document or its summary."""
-    page = _attempt(lambda to: html.write(profile, to), profile.reproduce.run_directory, PROFILE_FILE)
+    page = _page(profile, PROFILE_FILE)
     _end(profile, console.profile_summary, page, options)
     return 0
 
@@ -57,16 +57,17 @@ def _end(document: Any, summary: Callable[..., None], page: Path | None, options
         show(page)
 
 
-def _attempt(write: Callable[[Path], Path], directory: str | None, name: str) -> Path | None:
-    """The page's path, or None where there is no directory or it could not be made.
+def _page(document: Result | Profile, name: str) -> Path | None:
+    """The path of its page, which is written; None where there is no directory or it could not be made.
 
     Whatever goes wrong with the page must not cost the result of a run that took hours: it is said, and no more.
     """
+    directory = document.reproduce.run_directory
     if directory is None:
         return None
     page = Path(directory) / name
     try:
-        return write(page)
+        return html.write(document, page)
     except Exception as error:
         say(f"{page} could not be written: {type(error).__name__}: {error}")
         say(f"the result is kept; render it later with: autoopt report {directory}")
