@@ -24,8 +24,8 @@ from autoopt.export.checked import (
     added,
     compare_runs,
     judged,
-    measured_session,
     prediction,
+    session_of,
     sessions_text,
     throughput_of,
 )
@@ -109,7 +109,7 @@ def _exported(run: Path, folder: Path, result: Result) -> Path:
 
 def with_sessions(run: Path, result: Result, found: Checked, *, began: str, ended: str) -> Checked:
     """The verification as a session of the run's account, which is written into its directory."""
-    new = measured_session(result, found.headline_measured, found.measured, began=began, ended=ended)
+    new = session_of(result, found.headline_measured, found.measured, began=began, ended=ended)
     sessions, sd = added(run, result, new), result.noise.process_sd
     if new is None or not sessions:
         return found.model_copy(update={"sessions": sessions})

@@ -335,8 +335,8 @@ def _cut(placing: Placing, count: int, part: str) -> None:
 def _renamed(source: Source, node: cst.BaseExpression, batch: list[str]) -> str:
     """An expression with the pieces in place of the batch."""
     loads = {id(each) for each in source.variables(node) if each.value in batch}
-    load = m.MatchIfTrue(lambda each: id(each) in loads)
-    renamed = m.replace(node, load, lambda each, _: each.with_changes(value=f"{each.value}_piece"))
+    load: m.MatchIfTrue[cst.CSTNode] = m.MatchIfTrue(lambda each: id(each) in loads)
+    renamed = m.replace(node, load, lambda each, _: cst.Name(f"{cst.ensure_type(each, cst.Name).value}_piece"))
     assert isinstance(renamed, cst.BaseExpression), "an expression stays one"
     return source.code(renamed)
 
