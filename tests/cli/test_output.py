@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from autoopt.cli import doctor, main, output
-from autoopt.cli.doubts import Doubt, Readings, doubts, probe
+from autoopt.cli.doctor import Doubt, Readings, doubts, probe
 from autoopt.records import Environment, Peaks
 
 
