@@ -12,12 +12,9 @@ from autoopt.export.script_patch.editing import DATALOADER_POSITIONS, given
 from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot, targets_of
 from autoopt.records import Place, Site, Sites
 
-Given = tuple[Source, cst.Call, str, Sequence[str]]
-"""A call in a file, the name of one of its arguments, and the names of those that may stand without one."""
 
-
-def data_of(source: Source, site: Site, sites: Sites) -> Given:
-    """The argument that is the training's dataset.
+def data_of(source: Source, site: Site, sites: Sites) -> tuple[cst.Call, str, Sequence[str]]:
+    """The argument that is the training's dataset: its call, its name, and the names that may be left out there.
 
     Where one line makes the loaders of training and validation, it is the argument of the call that led there, or that
     of the line itself, where the datasets of all its loaders are of one class: all of them are then prepared alike.
@@ -32,7 +29,7 @@ def data_of(source: Source, site: Site, sites: Sites) -> Given:
     others = [other for other in sites.of("loader_validation", "loader_training") if same_call(other, site)]
     one_class = site.options.get("dataset") is not None and all(alike(site, other) for other in others)
     if len(others) == 1 or one_class:
-        return source, call, "dataset", DATALOADER_POSITIONS
+        return call, "dataset", DATALOADER_POSITIONS
     function = source.scope(there.value)
     if not isinstance(function, cst.FunctionDef) or not isinstance(there.value, cst.Name):
         raise NoHonestEditError(f"{site.file}:{site.line} makes the loaders of training and validation")
@@ -46,7 +43,7 @@ def data_of(source: Source, site: Site, sites: Sites) -> Given:
     handed = calls[site.calls[0]]
     if there.value.value not in given(handed, positions) or any(argument.star for argument in handed.args):
         raise NoHonestEditError(f"{source.name}:{source.lines(handed).start.line} does not name its dataset")
-    return source, handed, there.value.value, positions
+    return handed, there.value.value, positions
 
 
 def alike(one: Site, other: Site) -> bool:

@@ -8,7 +8,6 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -177,7 +176,7 @@ class Placing:
 
         A learning rate is that of a single optimizer.
         """
-        kind, positions = _CALLS[edit.at]
+        kind, _ = _CALLS[edit.at]
         every = edit.at in ("loader", "optimizer") and "lr" not in edit.arguments
         for site in self.sites_of(kind) if every else (self.site(kind),):
             source = self.edits(site.file).source
@@ -185,7 +184,7 @@ class Placing:
                 self._makes_no(site, "loader_training")
             if edit.at == "trainer" and not source.names(site, site.call):
                 raise self._made_otherwise(source, site, edit.arguments)
-            self._arguments(edit, site, positions)
+            self._arguments(edit, site)
 
     def _made_otherwise(self, source: Source, site: Site, arguments: JsonDict) -> NoHonestEditError:
         """The edit for a user to make where a parser makes the object that holds a trainer's arguments."""
@@ -206,8 +205,8 @@ class Placing:
         if any(same_call(site, each) for each in self.sites.of(other)):
             raise NoHonestEditError(f"{site.file}:{site.line} makes the loaders of training and validation")
 
-    def _arguments(self, edit: Edit, site: Site, positions: tuple[str, ...]) -> None:
-        edits = self.edits(site.file)
+    def _arguments(self, edit: Edit, site: Site) -> None:
+        edits, (_, positions) = self.edits(site.file), _CALLS[edit.at]
         call = self._call(edits.source, site)
         named = given(call, positions)
         if not edits.source.names(site, site.call) and {*edit.arguments} - {*named}:
@@ -327,12 +326,10 @@ class Placing:
         source = self.edits(site.file).source
         if edit.at == "training_dataset":
             self._makes_no(site, "loader_validation")
-            call = self._call(source, site)
-            self._wrap(replace(edit, at="dataset"), source, call, "dataset", DATALOADER_POSITIONS, "")
+            self._wrap(edit, source, self._call(source, site), "dataset")
             return
         if edit.lines:
-            source, call, name, positions = data_of(source, site, self.sites)
-            self._wrap(edit, source, call, name, positions, "")
+            self._wrap(edit, source, *data_of(source, site, self.sites))
         seen = self.sites.of("loader_validation")
         others = [other for other in seen if other.direct and not same_call(site, other)]
         for other in (*others, *unwatched(self.edits(site.file).source, site, seen)):
@@ -350,8 +347,8 @@ class Placing:
             named = given(call, DATALOADER_POSITIONS)
             if "dataset" not in named or "collate_fn" in named:
                 raise NoHonestEditError(f"{site.file}:{site.line} makes batches in a way of its own")
-            self._wrap(edit, source, call, "dataset", DATALOADER_POSITIONS, "")
-        self._arguments(Edit("evaluation", arguments=edit.arguments), site, DATALOADER_POSITIONS)
+            self._wrap(edit, source, call, "dataset")
+        self._arguments(Edit("evaluation", arguments=edit.arguments), site)
 
     def _collate(self, edit: Edit) -> None:
         """Wraps what makes batches of the training's samples."""
@@ -360,12 +357,12 @@ class Placing:
         call = self._call(source, site)
         if self._passed_on(call, site) is not None and "collate_fn" not in given(call, DATALOADER_POSITIONS):
             raise NoHonestEditError(f"{site.file}:{site.line} may pass a collate_fn on with two stars")
-        self._wrap(edit, source, call, "collate_fn", DATALOADER_POSITIONS, "default_collate")
+        self._wrap(edit, source, call, "collate_fn")
 
     def _wrap(
-        self, edit: Edit, source: Source, call: cst.Call, name: str, positions: Sequence[str], default: str
+        self, edit: Edit, source: Source, call: cst.Call, name: str, positions: Sequence[str] = DATALOADER_POSITIONS
     ) -> None:
-        """Wraps an argument; ``default``: what of torch.utils.data it is where the call does not have it."""
+        """Wraps an argument, a ``collate_fn`` also where the call does not have it."""
         edits = self.edits(source.name)
         there = given(call, positions).get(name)
         if name in edits.arguments.get(call, {}):
@@ -373,10 +370,10 @@ class Placing:
         elif there is not None and source.code(there.value) != "None":
             code = source.code(there.value)
         else:
-            code = self._import_name(source, "torch.utils.data", default)
+            code = self._import_name(source, "torch.utils.data", "default_collate")
         for part in edit.parts:
             self.import_part(source, part)
-        text = edit.lines[0].replace(f"{{{edit.at}}}", code)
+        text = edit.lines[0].replace(f"{{{edit.at.removeprefix('training_')}}}", code)
         edits.argument(call, name, cst.parse_expression(text), positions)
 
     def import_part(self, source: Source, part: str) -> str:

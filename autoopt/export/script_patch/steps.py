@@ -155,7 +155,7 @@ def _wrap(
         training_alone: evaluations run these statements, too, and stay as they are.
     """
     call, back, forward = found
-    torch_name = placing.edits(source.name).source.module_name("torch")
+    torch_name = source.module_name("torch")
     if torch_name is None:
         raise NoHonestEditError(f"{source.name} does not import torch as a whole")
     enabled = f", enabled={torch_name}.is_grad_enabled()" if training_alone else ""
