@@ -58,9 +58,7 @@ def train_command(workload: str, plan: Path, **given: Any) -> int:
     return INTERRUPTED if outcome.stopped == "interrupted" else 0
 
 
-def set_environment(
-    plan: Plan, options: Options, compiled: dict[str, str], again: Callable[..., Any] = os.execve
-) -> None:
+def set_environment(plan: Plan, options: Options, compiled: dict[str, str]) -> None:
     """Sets the plan's environment variables before torch is imported, which reads them only then.
 
     Where a strategy of the user's has imported it already, this process begins anew with them set.
@@ -77,7 +75,7 @@ def set_environment(
     missing = {name: value for name, value in wanted.items() if os.environ.get(name) != value}
     os.environ.update(missing)
     if missing and "torch" in sys.modules and sys.argv[1:2] == ["train"]:  # as a command, not within another program
-        again(sys.executable, sys.orig_argv, os.environ)
+        os.execve(sys.executable, sys.orig_argv, os.environ)
 
 
 def start_processes(plan: Plan, options: Options, become: Callable[..., Any] = os.execv) -> None:
