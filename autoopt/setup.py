@@ -82,6 +82,12 @@ class Compile:
     fullgraph: bool = False
 
     @property
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of ``torch.compile`` that it sets, where torch's own choice is another."""
+        found = {"mode": self.mode, "dynamic": self.dynamic, "fullgraph": self.fullgraph or None}
+        return {name: value for name, value in found.items() if value is not None}
+
+    @property
     def replays_graphs(self) -> bool:
         """Whether this mode records CUDA graphs and replays them."""
         return self.mode in ("reduce-overhead", "max-autotune")

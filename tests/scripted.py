@@ -76,6 +76,22 @@ def sites_in(
     return Sites(command=command, cwd=str(folder), sites=tuple(found))
 
 
+SEEN = {"num_workers": 1, "batch_size": 8, "persistent_workers": False, "prefetch_factor": 2, "pin_memory": False}
+
+
+def sites_of(folder: Path, text: str, start: str, *words: str, **site: Any) -> Sites:
+    """A script in a folder, and a site at the first line that holds ``start``: a loader's, where nothing else is said.
+
+    Args:
+        words: of the script's command.
+    """
+    (folder / "train.py").write_text(text)
+    line = 1 + text[: text.index(start)].count("\n")
+    wanted = {"kind": "loader_training", "call": "DataLoader", "options": SEEN, **site}
+    found = Site(file="train.py", line=line, end_line=line, **wanted)
+    return Sites(command=("python", "train.py", *words), cwd=str(folder), sites=(found,))
+
+
 def patched(folder: Path, text: str, *changes: Change, sites: Sites | None = None) -> tuple[str, Any]:
     sites = sites or sites_in(folder, text)
     plan = Plan(changes=changes)

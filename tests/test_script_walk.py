@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from autoopt.export.script_patch import patch_of
+from autoopt.export.script_patch import placed
 from autoopt.records import Change, Plan, Result
 from autoopt.registry import load_strategies
 from autoopt.search.trial_runner import TrialRunner
@@ -97,7 +97,7 @@ def test_the_patch_and_the_plan_of_a_run_are_the_same_training(tmp_path: Path) -
     (collected,) = [site for site in sites.of("forced") if site.call == "gc.collect"]
     calls = [f"{collected.file}:{collected.line} gc.collect"]
     plan = Plan(changes=(Change(strategy="forced_calls", setting={"calls": calls}),))
-    patch = patch_of(sites, plan, registry, "cpu")
+    patch = placed(sites, plan, registry, "cpu").patch
     golden = json.loads((Path(__file__).parent / "golden" / "win.json").read_text())
     written = {"sites": sites.model_dump(), "patch": patch.model_dump()}
     (run / "result.json").write_text(json.dumps({**golden, **written}))

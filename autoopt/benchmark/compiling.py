@@ -18,11 +18,10 @@ AGAIN = "torch.compile compiled again and again"
 
 def compile_model(model: nn.Module, compile_: Compile) -> None:
     """Compiles in place: names, parameters and state dict stay as they are."""
-    how = {"mode": compile_.mode, "dynamic": compile_.dynamic, "fullgraph": compile_.fullgraph}
     if compile_.regional:
-        compile_blocks(model, **how)
+        compile_blocks(model, **compile_.arguments)
     else:
-        compile_in_place(model, **how)
+        compile_in_place(model, **compile_.arguments)
 
 
 def compile_blocks(model: nn.Module, **options: Any) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autoopt.cli.group import Command
-from autoopt.cli.output import progress, stdout_kept, write_json, write_line
+from autoopt.cli.output import answer, progress, stdout_kept
 from autoopt.cli.parameters import optimize_options, read_options
 from autoopt.errors import UsageError
 
@@ -75,20 +75,16 @@ def bisect_command(
     ratio = f"{exp(-found.loss):.4f} times the loss" if quality else f"{exp(found.loss):.3f}x the speed"
     steps = list(zip((place.name for place in places[1:]), found.probabilities, strict=False))
     likely = sorted((step for step in steps if step[1] >= 0.01), key=lambda step: -step[1])
-    if options.json:
-        document: JsonDict = {
-            "schema_version": 1, "step": likely[0][0] if found.place else None, "sure": found.sure,
-            "comparisons": len(found.asked),
-            "steps": [{"step": name, "probability": round(each, 4)} for name, each in steps],
-        }  # fmt: skip
-        document["loss" if quality else "speed"] = exp(-found.loss if quality else found.loss)
-        write_json(document)
-        return 0
-    if found.place is None:
-        write_line(f"nothing made it {word}: the bad end has {ratio} of the good end")
-    else:
+    document: JsonDict = {
+        "schema_version": 1, "step": likely[0][0] if found.place else None, "sure": found.sure,
+        "comparisons": len(found.asked),
+        "steps": [{"step": name, "probability": round(each, 4)} for name, each in steps],
+        "loss" if quality else "speed": exp(-found.loss if quality else found.loss),
+    }  # fmt: skip
+    lines = [f"nothing made it {word}: the bad end has {ratio} of the good end"]
+    if found.place is not None:
         sure = f"made it {word}" if found.sure else f"is the likeliest to have made it {word}"
-        write_line(f"{likely[0][0]} {sure}: {ratio}, {len(found.asked)} comparisons")
-        for name, each in likely:
-            write_line(f"  {each:6.1%}  {name}")
+        lines = [f"{likely[0][0]} {sure}: {ratio}, {len(found.asked)} comparisons"]
+        lines += [f"  {each:6.1%}  {name}" for name, each in likely]
+    answer(document, lines, as_json=options.json)
     return 0

@@ -11,14 +11,13 @@ import click
 
 from autoopt.cli.codes import DOES_NOT_HOLD
 from autoopt.cli.group import Command
-from autoopt.cli.output import progress, stdout_kept, write_file, write_json, write_line
+from autoopt.cli.output import answer, progress, stdout_kept, write_file
 from autoopt.cli.parameters import optimize_options, read_options
 from autoopt.errors import UsageError
 from autoopt.options.parsers import parse_percent
 
 if TYPE_CHECKING:
     from autoopt.records.comparing import Requirement
-    from autoopt.script.command import Build, Script
 
 BUDGET = "5m"
 TODAY = "."
@@ -122,31 +121,19 @@ def compare_command(
             pythons=pythons,
             say=progress(options),
         )
-    words_again = {
-        "baseline": baseline,
-        "candidate": candidate,
-        "require": require,
-        "metric": given["metric"],
-        "budget": given["budget"] or BUDGET,
-    }
-    found = found.model_copy(update={"command": _command(words_again, chosen)})
+    asked = {"baseline": baseline, "candidate": candidate, "require": require, "metric": given["metric"]}
+    asked["budget"] = given["budget"] or BUDGET
+    # the command line that asks for the same; the seed is drawn anew
+    words_again = [f"--{name} {shlex.quote(value)}" for name, value in asked.items() if value is not None]
+    words_again += [chosen.asked()] if chosen else []
+    found = found.model_copy(update={"command": " ".join(["autoopt compare", *words_again])})
     from autoopt_reports import compared
 
     for path, text in ((html, compared.page), (markdown, compared.markdown)):
         if path is not None:
             write_file(path, text(found))
-    if options.json:
-        write_json(found)
-    else:
-        for line in compared.summary(found):
-            write_line(line)
+    answer(found, compared.summary(found), as_json=options.json)
     return DOES_NOT_HOLD if found.requirement is not None and not found.requirement.holds else 0
-
-
-def _command(given: dict[str, str | None], workload: Build | Script | None) -> str:
-    """The command line that asks for the same; the seed is drawn anew."""
-    words = [f"--{name} {shlex.quote(value)}" for name, value in given.items() if value is not None]
-    return " ".join(["autoopt compare", *words, *([workload.asked()] if workload else [])])
 
 
 def _requirement(text: str) -> Requirement:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from autoopt.cli.codes import INTERRUPTED
 from autoopt.cli.output import say, show, stdout_kept, write_json
@@ -14,7 +14,7 @@ from autoopt.options import Options
 from autoopt.records import Profile, Result, StopReason
 from autoopt.trackers import following
 from autoopt_reports import console, html
-from autoopt_reports.live import PlainView, View, make_view
+from autoopt_reports.live import make_view
 
 REPORT_FILE = "report.html"
 PROFILE_FILE = "profile.html"
@@ -34,44 +34,40 @@ def follow(search: Callable[[list[Listener]], Result], options: Options) -> int:
     with following(options.log) as trackers:
         with view, stdout_kept():  # in this order: what others print goes above the live frame, not through it
             result = search([view, *trackers])
-        page = _attempt(lambda to: html.write(result, to), result.reproduce.run_directory, REPORT_FILE)
+        page = _page(result, REPORT_FILE)
         trackers.report = page
-    if options.json:
-        write_json(result)
-    else:
-        console.summary(result, console.console_for(sys.stdout), report=page)
-    if options.open and page is not None:
-        show(page)
+    _end(result, console.summary, page, options)
     return INTERRUPTED if result.stop.reason is StopReason.INTERRUPTED else 0
-
-
-def lines_view(options: Options) -> View:
-    """A view of a profile while it is made: a line for each thing that is known; of quiet ones nothing."""
-    return View() if options.quiet else PlainView(sys.stderr, time.monotonic)
 
 
 def finish_profile(profile: Profile, options: Options) -> int:
     """Writes the page of a profile where it has a directory, and prints the document or its summary."""
-    page = _attempt(lambda to: html.write(profile, to), profile.reproduce.run_directory, PROFILE_FILE)
-    if options.json:
-        write_json(profile)
-    else:
-        console.profile_summary(profile, console.console_for(sys.stdout), report=page)
-    if options.open and page is not None:
-        show(page)
+    page = _page(profile, PROFILE_FILE)
+    _end(profile, console.profile_summary, page, options)
     return 0
 
 
-def _attempt(write: Callable[[Path], Path], directory: str | None, name: str) -> Path | None:
-    """The page's path, or None where there is no directory or it could not be made.
+def _end(document: Any, summary: Callable[..., None], page: Path | None, options: Options) -> None:
+    """Prints a document or its summary, and shows its page where that was asked for."""
+    if options.json:
+        write_json(document)
+    else:
+        summary(document, console.console_for(sys.stdout), report=page)
+    if options.open and page is not None:
+        show(page)
+
+
+def _page(document: Result | Profile, name: str) -> Path | None:
+    """The path of its page, which is written; None where there is no directory or it could not be made.
 
     Whatever goes wrong with the page must not cost the result of a run that took hours: it is said, and no more.
     """
+    directory = document.reproduce.run_directory
     if directory is None:
         return None
     page = Path(directory) / name
     try:
-        return write(page)
+        return html.write(document, page)
     except Exception as error:
         say(f"{page} could not be written: {type(error).__name__}: {error}")
         say(f"the result is kept; render it later with: autoopt report {directory}")

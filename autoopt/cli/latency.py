@@ -10,7 +10,7 @@ import click
 
 from autoopt.cli.codes import DOES_NOT_HOLD
 from autoopt.cli.group import Command
-from autoopt.cli.output import progress, show, stdout_kept, write_json, write_line
+from autoopt.cli.output import answer, progress, show, stdout_kept
 from autoopt.cli.parameters import optimize_options, read_options
 from autoopt.errors import UsageError
 from autoopt.latency.options import Serve, parse_latency, parse_shares, pattern
@@ -71,7 +71,11 @@ def latency_command(
         lengths=pattern(_read("--lengths", lengths, parse_shares)) if lengths is not None else (None,),
         students=parse_list(list(students)) if students else (),
     )
-    _refuse(workload, checkpoint)
+    if ":" not in workload:
+        hint = "autoopt latency my_module:build, or examples/photos.py:build"
+        raise UsageError(f"{workload} names no function that builds the model", hint=hint)
+    if checkpoint is not None and not checkpoint.is_file():
+        raise UsageError(f"--checkpoint {checkpoint}: there is no such file", hint="such as runs/train/checkpoint.pt")
     from autoopt.latency.search import serve_within
     from autoopt_reports import html
     from autoopt_reports import latency as reported
@@ -79,25 +83,11 @@ def latency_command(
     with stdout_kept():
         found, directory = serve_within(workload, serve, options, say=progress(options))
         page = html.write_text(reported.page(found), directory.path / "latency.html")
-    if options.json:
-        write_json(found)
-    else:
-        for line in reported.summary(found):
-            write_line(line)
-        write_line(f"page: {page}")
+    answer(found, [*reported.summary(found), f"page: {page}"], as_json=options.json)
     if options.open:
         show(page)
     failed = found.acceptance is not None and found.acceptance.exit_code != 0
     return DOES_NOT_HOLD if found.holds in ("no", "undecided") or failed else 0
-
-
-def _refuse(workload: str, checkpoint: Path | None) -> None:
-    """Checks of everything that can be refused before torch is imported."""
-    if ":" not in workload:
-        hint = "autoopt latency my_module:build, or examples/photos.py:build"
-        raise UsageError(f"{workload} names no function that builds the model", hint=hint)
-    if checkpoint is not None and not checkpoint.is_file():
-        raise UsageError(f"--checkpoint {checkpoint}: there is no such file", hint="such as runs/train/checkpoint.pt")
 
 
 def _read(option: str, text: str, parser: Callable[[str], T]) -> T:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
@@ -55,6 +55,15 @@ def write_json(document: Any) -> None:
     """One JSON document on standard output: a record, or plain data."""
     data = document.model_dump() if hasattr(document, "model_dump") else document
     click.echo(json.dumps(data, indent=2, allow_nan=False))
+
+
+def answer(document: Any, lines: Iterable[str], *, as_json: bool) -> None:
+    """The result of a command: the document, or lines of text."""
+    if as_json:
+        write_json(document)
+        return
+    for line in lines:
+        write_line(line)
 
 
 @contextmanager

@@ -96,9 +96,16 @@ def read_options(given: Mapping[str, Any], config: Mapping[str, Any] | None = No
 
     Raises:
         UsageError: a bad value, or an unknown or bad key of ``[tool.autoopt]``.
+        EnvironmentLacks: the present directory has been deleted.
     """
     words = {key.replace("_", "-"): None if value == () else value for key, value in given.items()}
-    return make_options(words, read_config(here()) if config is None else config, label=_label)
+    if config is None:
+        try:
+            config = read_config(Path.cwd())
+        except OSError as error:
+            why = f"there is no present directory: {error.strerror}"
+            raise EnvironmentLacks(why, hint="cd somewhere else") from None
+    return make_options(words, config, label=_label)
 
 
 def chosen(workload: str | None, words: tuple[str, ...], options: Options) -> Build | Script:
@@ -116,18 +123,6 @@ def chosen(workload: str | None, words: tuple[str, ...], options: Options) -> Bu
         check_command(found, options)
     begin_server()
     return found
-
-
-def here() -> Path:
-    """The present directory.
-
-    Raises:
-        EnvironmentLacks: it has been deleted.
-    """
-    try:
-        return Path.cwd()
-    except OSError as error:
-        raise EnvironmentLacks(f"there is no present directory: {error.strerror}", hint="cd somewhere else") from None
 
 
 def _label(key: str, value: object) -> str:

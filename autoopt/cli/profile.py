@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from typing import Any
 
 import click
@@ -50,11 +52,13 @@ def profile_command(
     named = parse_choices(tools, TOOLS) if tools else ()
     trained = chosen(workload, words, options)
     from autoopt.api import profile_run
-    from autoopt.cli.finish import finish_profile, lines_view
+    from autoopt.cli.finish import finish_profile
     from autoopt.profilers import check_tools
+    from autoopt_reports.live import PlainView, View
 
     check_tools(named)
-    with lines_view(options) as view, stdout_kept():
+    # a line for each thing that is known
+    with View() if options.quiet else PlainView(sys.stderr, time.monotonic) as view, stdout_kept():
         profile = profile_run(
             trained,
             options,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
 from autoopt.cli.group import Command
-from autoopt.cli.output import say, stdout_kept, write_json, write_line
+from autoopt.cli.output import answer, say, stdout_kept
 from autoopt.cli.parameters import optimize_options, read_options
 
 
@@ -40,14 +41,11 @@ def strategies_command(**given: Any) -> int:
         }
         for source in registry.sources
     ]
-    if options.json:
-        write_json(rows)
-    else:
-        _print_table(rows)
+    answer(rows, _table(rows), as_json=options.json)
     return 0
 
 
-def _print_table(rows: list[dict[str, Any]]) -> None:
+def _table(rows: list[dict[str, Any]]) -> Iterator[str]:
     from autoopt_reports.terminal import listed
 
     cells = [("", "strategy", "risk", "from", "stages")]
@@ -57,4 +55,4 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
     widths = [max(len(row[column]) for row in cells) for column in range(5)]
     for each in cells:
         number, *rest = (text.ljust(width) for text, width in zip(each, widths, strict=True))
-        write_line("  ".join([number.strip().rjust(widths[0]), *rest]).rstrip())
+        yield "  ".join([number.strip().rjust(widths[0]), *rest]).rstrip()

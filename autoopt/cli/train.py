@@ -12,7 +12,7 @@ import click
 
 from autoopt.cli.codes import INTERRUPTED
 from autoopt.cli.group import Command
-from autoopt.cli.output import stdout_kept, write_json, write_line
+from autoopt.cli.output import answer, stdout_kept
 from autoopt.cli.parameters import optimize_options, read_options
 from autoopt.options import Options
 
@@ -53,19 +53,12 @@ def train_command(workload: str, plan: Path, **given: Any) -> int:
 
     with following(options.log) as trackers, stdout_kept():
         outcome = train_run(workload, document, options, listeners=[scalars_of(each) for each in trackers])
-    if os.environ.get("RANK", "0") != "0":
-        pass  # the first process speaks for all
-    elif options.json:
-        write_json(outcome)
-    else:
-        for line in lines(outcome):
-            write_line(line)
+    if os.environ.get("RANK", "0") == "0":  # the first process speaks for all
+        answer(outcome, lines(outcome), as_json=options.json)
     return INTERRUPTED if outcome.stopped == "interrupted" else 0
 
 
-def set_environment(
-    plan: Plan, options: Options, compiled: dict[str, str], again: Callable[..., Any] = os.execve
-) -> None:
+def set_environment(plan: Plan, options: Options, compiled: dict[str, str]) -> None:
     """Sets the plan's environment variables before torch is imported, which reads them only then.
 
     Where a strategy of the user's has imported it already, this process begins anew with them set.
@@ -82,7 +75,7 @@ def set_environment(
     missing = {name: value for name, value in wanted.items() if os.environ.get(name) != value}
     os.environ.update(missing)
     if missing and "torch" in sys.modules and sys.argv[1:2] == ["train"]:  # as a command, not within another program
-        again(sys.executable, sys.orig_argv, os.environ)
+        os.execve(sys.executable, sys.orig_argv, os.environ)
 
 
 def start_processes(plan: Plan, options: Options, become: Callable[..., Any] = os.execv) -> None:

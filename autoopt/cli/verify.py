@@ -9,7 +9,7 @@ import click
 
 from autoopt.cli.codes import DOES_NOT_HOLD, OWN_ERROR
 from autoopt.cli.group import Command
-from autoopt.cli.output import stdout_kept, write_json, write_line
+from autoopt.cli.output import answer, stdout_kept
 from autoopt.cli.parameters import optimize_options, read_options
 
 
@@ -43,8 +43,5 @@ def verify_command(run: Path, against: Path | None, **given: Any) -> int:
     with stdout_kept():
         asked = options.budget_seconds if given.get("budget") else None
         outcome = verify_run(run, result, options, seconds=asked, against=against)
-    if options.json:
-        write_json(outcome)
-    else:
-        write_line(outcome.detail)
+    answer(outcome, [outcome.detail], as_json=options.json)
     return 0 if outcome.holds else DOES_NOT_HOLD if against is not None else OWN_ERROR

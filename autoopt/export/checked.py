@@ -11,7 +11,7 @@ from typing import Literal
 from autoopt.errors import DocumentError, UsageError
 from autoopt.records import Estimate, Record, Result, ValidationError
 from autoopt.records.base import Z
-from autoopt.records.headline import Session, Sessions
+from autoopt.records.headline import Headline, Session, Sessions
 from autoopt.search.accept.trainings import next_session
 
 
@@ -108,37 +108,20 @@ says nothing of how sessions differ."""
 _WHAT = {"to_target": "faster to target", "whole_runs": "faster in whole runs", "per_step": "faster a step"}
 
 
-def session_of(result: Result) -> Session | None:
-    """The session of the run itself; None where it measured nothing that can be measured again."""
-    headline, throughput = result.speedup.headline, result.speedup.throughput
-    if result.sites is not None:
-        return None  # its trainings were listened to: no whole runs
-    if headline is not None and headline.kind == "to_target" and headline.source == "trained":
-        kind, value, n = "to_target", headline.value, headline.n
-    elif throughput is not None and result.objective.target is None:
-        kind, value, n = "per_step", throughput.value, throughput.n
-    else:
-        return None
-    ended = result.finished or result.created
-    known = {"began": result.created, "ended": ended, "kind": kind, "value": value, "n": n, "run": True}
-    return Session.model_validate(known)
-
-
-def measured_session(
-    result: Result, headline: Estimate | None, throughput: Estimate | None, *, began: str, ended: str
+def session_of(
+    result: Result, headline: Estimate | Headline | None, throughput: Estimate | None, **when: object
 ) -> Session | None:
-    """The session of a verification; None where it measured nothing.
+    """A session of a run or of its verification; None where it measured nothing.
 
     Args:
         headline: the speedup of its trainings to the target; of a script, of its whole runs.
         throughput: that of steps, which counts where the run has no target.
+        when: ``began`` and ``ended``; ``run`` where it is that of the run itself.
     """
-    of_runs = result.sites is not None
-    found = headline if of_runs or result.objective.target is not None else throughput
-    if found is None:
-        return None
-    kind = "whole_runs" if of_runs else "to_target" if result.objective.target is not None else "per_step"
-    return Session.model_validate({"began": began, "ended": ended, "kind": kind, "value": found.value, "n": found.n})
+    kind = "to_target" if result.objective.target is not None else "per_step"
+    kind = kind if result.sites is None else "whole_runs"
+    found = throughput if kind == "per_step" else headline
+    return None if found is None else Session.model_validate({"kind": kind, "value": found.value, "n": found.n, **when})
 
 
 def added(run: Path, result: Result, new: Session | None) -> tuple[Session, ...]:
@@ -156,8 +139,17 @@ def added(run: Path, result: Result, new: Session | None) -> tuple[Session, ...]
     except ValidationError as error:
         hint = "move it away to begin a new account"
         raise DocumentError(f"{path} is not a document of sessions", detail=str(error), hint=hint) from error
-    if not known:
-        own = session_of(result)
+    if not known and result.sites is None:  # a script's trainings were listened to: they are no whole runs
+        headline, ended = result.speedup.headline, result.finished or result.created
+        trained = headline is not None and headline.kind == "to_target" and headline.source == "trained"
+        own = session_of(
+            result,
+            headline if trained else None,
+            result.speedup.throughput,
+            began=result.created,
+            ended=ended,
+            run=True,
+        )
         known = (own,) if own is not None else ()
     if new is None:
         return known

@@ -15,7 +15,6 @@ import importlib.util
 import inspect
 import sys
 import types
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.abc import InspectLoader
 from typing import Any
@@ -35,14 +34,20 @@ class NotExportable(Exception):  # noqa: N818 - reads as the sentence that the u
     """Something has no source that could be printed."""
 
 
-@dataclass
+@dataclass(eq=False)
 class _Module:
-    """Top-level definitions of a module. ``defined``: name to node; ``imported``: name to its import."""
+    """Top-level definitions of a module.
+
+    ``defined``: name to node; ``imported``: name to its import; ``wanted``: those that are collected;
+    ``renamed``: those that have another name in the script.
+    """
 
     name: str
     lines: list[str]
-    defined: dict[str, ast.stmt]
-    imported: dict[str, tuple[str, str | None]]
+    defined: dict[str, ast.stmt] = field(default_factory=dict)
+    imported: dict[str, tuple[str, str | None]] = field(default_factory=dict)
+    wanted: set[str] = field(default_factory=set)
+    renamed: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -60,10 +65,8 @@ class Inliner:
     builds: dict[UserBuild, str] = field(default_factory=dict)
     imports: set[tuple[str, str | None, str]] = field(default_factory=set)
     _modules: dict[str, _Module] = field(default_factory=dict)
-    _order: list[str] = field(default_factory=list)
-    _wanted: dict[str, set[str]] = field(default_factory=dict)
+    _order: list[_Module] = field(default_factory=list)
     _owner: dict[str, tuple[str, str]] = field(default_factory=dict)
-    _renamed: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def reserve(self, *names: str, module: str = "") -> None:
         """Names that the script has already, or that a module's definitions keep; others of the name get another."""
@@ -98,41 +101,27 @@ class Inliner:
         if dataclasses.is_dataclass(item):
             values = {f.name: self.expression(getattr(item, f.name)) for f in dataclasses.fields(item) if f.init}
             return call(self._named(type(item)), [], values)
-        return self._value(item)
-
-    def _value(self, item: Any) -> str:
         if type(item).__module__ == "torch" and type(item).__name__ in ("dtype", "memory_format", "device"):
             self.imports.add(("torch", None, "torch"))
             return repr(item).replace("'", '"') if type(item).__name__ != "device" else f'torch.device("{item}")'
-        if isinstance(item, (tuple, list, set, frozenset)):
-            inner = [self.expression(value) for value in item]
-            if isinstance(item, tuple):
-                return f"({', '.join(inner)}{',' if len(inner) == 1 else ''})"
-            if isinstance(item, list):
-                return f"[{', '.join(inner)}]"
-            made = f"{{{', '.join(inner)}}}" if inner else ""
-            return made if isinstance(item, set) and inner else f"{type(item).__name__}({made})"
-        if isinstance(item, Mapping):
-            return "{" + ", ".join(f"{self.expression(k)}: {self.expression(v)}" for k, v in item.items()) + "}"
         try:
-            return literal(item)
+            return literal(item, self.expression)
         except ValueError:
             raise NotExportable(f"{type(item).__name__} {item!r} has no source that could be printed") from None
 
     def named(self, spec: str) -> str:
         """The name in the script of a definition that is given as ``module:name``; its module is not imported."""
         module, _, name = spec.partition(":")
-        return self.want(module, name) if self._copied(module) else self._imported(module, name)
+        if self._copied(module) or not _importable(module):
+            return self.want(module, name)
+        return self._imported(module, name)
 
     def _named(self, item: Any) -> str:
         module, name = str(item.__module__), str(item.__qualname__)
         if "<locals>" in name or "<lambda>" in name:
             raise NotExportable(f"{module}.{name} is defined inside a function, so that it cannot be printed alone")
-        outer = name.split(".")[0]
-        inner = name[len(outer) :]
-        if self._copied(module) or not _importable(module):
-            return self.want(module, outer) + inner
-        return self._imported(module, outer) + inner
+        outer, dot, inner = name.partition(".")
+        return self.named(f"{module}:{outer}") + dot + inner
 
     def _copied(self, module: str) -> bool:
         ours = module.split(".")[0] in self.inlined or module in self.inlined or module == "__main__"
@@ -153,16 +142,16 @@ class Inliner:
             if name in known.imported:
                 return self._follow_import(known, name)
             raise NotExportable(f"{module} has no definition of {name!r} at its top level")
-        if name in self._wanted.setdefault(module, set()):
-            return self._renamed.get((module, name), name)
-        self._wanted[module].add(name)
+        if name in known.wanted:
+            return known.renamed.get(name, name)
+        known.wanted.add(name)
         owner = self._owner.setdefault(name, (module, name))
         if owner != (module, name):  # another definition has the name
             other = f"{name}_{module.rpartition('.')[2]}"
             while other in self._owner:
                 other += "_"
             self._owner[other] = (module, name)
-            self._renamed[(module, name)] = other
+            known.renamed[name] = other
         for used in dict.fromkeys(part.id for part in ast.walk(known.defined[name]) if isinstance(part, ast.Name)):
             if used == name:
                 continue
@@ -170,9 +159,9 @@ class Inliner:
                 self.want(module, used)
             elif used in known.imported:
                 self._follow_import(known, used)
-        if module not in self._order:
-            self._order.append(module)
-        return self._renamed.get((module, name), name)
+        if known not in self._order:
+            self._order.append(known)
+        return known.renamed.get(name, name)
 
     def _follow_import(self, known: _Module, name: str) -> str:
         module, attribute = known.imported[name]
@@ -184,20 +173,17 @@ class Inliner:
         value = getattr(importlib.import_module(module), attribute, None)
         if inspect.isfunction(value) or inspect.isclass(value):  # the facade and packages re-export
             module, attribute = getattr(value, "__module__", module), value.__qualname__
-        self.want(module, attribute)
-        final = self._renamed.get((module, attribute), attribute)
+        final = self.want(module, attribute)
         if final != name:
-            self._renamed[(known.name, name)] = final
+            known.renamed[name] = final
         return final
 
     def definitions(self) -> list[str]:
         """The collected source, helpers before their users, each block without blank lines around it."""
         blocks = []
         for module in self._order:
-            known = self._modules[module]
-            nodes = {id(known.defined[name]): known.defined[name] for name in self._wanted[module]}
-            names = {name: new for (owner, name), new in self._renamed.items() if owner == module}
-            blocks += [_source(known, node, names) for node in sorted(nodes.values(), key=lambda n: n.lineno)]
+            nodes = {module.defined[name] for name in module.wanted}
+            blocks += [_source(module, node) for node in sorted(nodes, key=lambda node: node.lineno)]
         return blocks
 
     def import_lines(self) -> list[str]:
@@ -235,7 +221,7 @@ def _parse(module: str, known: Known) -> _Module:
     if module.startswith(_FOLDED):
         source = fold(source, known)
     source = without_annotations(source)
-    found = _Module(module, source.splitlines(), {}, {})
+    found = _Module(module, source.splitlines())
     package = module if spec is not None and spec.submodule_search_locations else module.rpartition(".")[0]
     for node in ast.parse(source).body:
         _note(node, node, found, package)
@@ -272,9 +258,9 @@ def _note(node: ast.stmt, top: ast.stmt, found: _Module, package: str) -> None:
                 found.defined[name.id] = top
 
 
-def _source(known: _Module, node: ast.stmt, names: Mapping[str, str]) -> str:
+def _source(known: _Module, node: ast.stmt) -> str:
     """The lines of a definition with the comment above it; names changed where they have to be."""
-    decorators = getattr(node, "decorator_list", [])
+    names, decorators = known.renamed, getattr(node, "decorator_list", [])
     first = min([node.lineno, *(d.lineno for d in decorators)]) - 1
     last = node.end_lineno or node.lineno
     edits = []  # row, first and last column in bytes, text

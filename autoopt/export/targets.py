@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autoopt.errors import UsageError
-from autoopt.export.inline import Inliner
-from autoopt.export.script import Draft, known_of, listed, plain
+from autoopt.export.script import Draft, listed, plain
 from autoopt.export.text import call, commented, literal
 from autoopt.records import Change, JsonDict, Plan, Result, Snippets
-from autoopt.registry import OURS, Registry
+from autoopt.registry import Registry
 from autoopt.setup import Setup
 
 
@@ -38,13 +37,7 @@ def _snippet(change: Change, registry: Registry) -> Snippets:
     }
     try:
         recipe = strategy.recipe(dict(change.setting))
-        return Snippets(
-            **known,
-            pytorch=recipe.pytorch,
-            lightning=recipe.lightning,
-            transformers=recipe.transformers,
-            accelerate=recipe.accelerate,
-        )
+        return Snippets(**known, **{target: getattr(recipe, target) for target in TARGETS})
     except Exception:  # a third party's recipe; the change itself was measured all the same
         return Snippets(**known)
 
@@ -81,21 +74,15 @@ def trainer_code(result: Result, target: str, registry: Registry) -> Code:
     said = {s.strategy: keys for s in result.snippets if (keys := getattr(s, target)) is not None}
     left = (c for c in result.best.plan.changes if "_note" in said.get(c.strategy, {"_note": ""}))
     coded = tuple(change for change in left if _can_be_coded(registry.fold(Plan(changes=(change,))), target))
-    plan = Plan(changes=coded)
-    homes = {type(registry[change.strategy]).__module__ for change in coded}
-    draft = Draft(result.workload.spec, plan, registry.fold(plan), Inliner((*OURS, *homes)))
+    draft = Draft(Plan(changes=coded), registry)
     arguments, name = CODED[target]
-    draft.inliner.reserve(name, module=_TRAINERS)
-    draft.inliner.known = known_of(draft)
-    draft.inliner.want(_TRAINERS, name)
+    definitions, imports = draft.printed({_TRAINERS: (name,)})
     environment = draft.setup.flags.get("env", {})
     draft.notes += [f"{name}={value} must stand in the environment" for name, value in environment.items()]
-    definitions = draft.inliner.definitions()  # first: their annotations may need an import
-    head = [f'"""What {arguments} cannot say of the plan that autoopt measured for {plain(draft.spec)}.', ""]
-    head += ["Of the plan:", *listed(plan.changes)] if plan.changes else ["Nothing: they say it all."]
-    notes = [line for note in draft.notes for line in commented(f"Not here: {note}")]
-    blocks = ["\n".join([*head, '"""', *notes]), "from __future__ import annotations"]
-    blocks.append("\n".join(draft.inliner.import_lines()))
+    what = f"What {arguments} cannot say of the plan that autoopt measured for {plain(result.workload.spec)}."
+    head = [f'"""{what}', "", *(["Of the plan:", *listed(coded)] if coded else ["Nothing: they say it all."]), '"""']
+    head += [line for note in draft.notes for line in commented(f"Not here: {note}")]
+    blocks = ["\n".join(head), "from __future__ import annotations", "\n".join(imports)]
     text = "\n\n".join(blocks) + "\n\n\n" + "\n\n\n".join(definitions) + "\n"
     return Code(text, frozenset(c.strategy for c in coded), tuple(draft.notes))
 

@@ -13,6 +13,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import TextWrapper
 from typing import Any, TypeVar, cast
 
 import libcst as cst
@@ -23,8 +24,11 @@ WIDTH = 88
 """Fits the formatters' narrowest usual line; longer calls are written one argument a line."""
 
 
-def literal(value: Any) -> str:
+def literal(value: Any, part: Callable[[Any], str] | None = None) -> str:
     """A plain value as Python.
+
+    Args:
+        part: writes what a list, a tuple, a set or a mapping holds; plain values too where None.
 
     Raises:
         ValueError: it is not plain.
@@ -38,13 +42,17 @@ def literal(value: Any) -> str:
         return f'float("{value}")'
     if value is None or type(value) in (bool, int, float, complex, bytes):
         return repr(value)
-    if isinstance(value, (list, tuple)):
-        inner = ", ".join(map(literal, value))
+    part = part or literal
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{part(k)}: {part(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, (list, tuple, set, frozenset)):
+        inner = ", ".join(map(part, value))
         if isinstance(value, list):
             return f"[{inner}]"
-        return f"({inner}{',' if len(value) == 1 else ''})"
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{literal(k)}: {literal(v)}" for k, v in value.items()) + "}"
+        if isinstance(value, tuple):
+            return f"({inner}{',' if len(value) == 1 else ''})"
+        made = f"{{{inner}}}" if value else ""
+        return made if isinstance(value, set) and value else f"{type(value).__name__}({made})"
     raise ValueError(f"{type(value).__name__} is not plain")
 
 
@@ -65,13 +73,9 @@ def call(name: str, arguments: Sequence[str], keywords: Mapping[str, str] | None
 
 def commented(text: str) -> list[str]:
     """The text as comment lines."""
-    lines: list[str] = []
-    for word in text.split():
-        if lines and len(lines[-1]) + 1 + len(word) <= WIDTH:
-            lines[-1] += f" {word}"
-        else:
-            lines.append(f"# {word}")
-    return lines
+    wrapper = TextWrapper(WIDTH, initial_indent="# ", subsequent_indent="# ", break_long_words=False)
+    wrapper.break_on_hyphens = False
+    return wrapper.wrap(" ".join(text.split()))
 
 
 _Kept = TypeVar("_Kept", bound=cst.BaseExpression)
@@ -381,22 +385,11 @@ class _Folder(cst.CSTTransformer):
             return cst.RemoveFromParent() if not updated_node.body.body else updated_node
         name, written = cst.ensure_type(original_node.target, cst.Name).value, []
         for code in each:
-            filled = cast(cst.BaseSuite, updated_node.body.visit(_Filled(name, code)))
-            written += list(filled.body)
+            filled = m.replace(updated_node.body, m.Name(name), cst.parse_expression(code.text))
+            written += list(cast(cst.BaseSuite, filled).body)
         if not written:
             return cst.RemoveFromParent()
         return _spliced(updated_node, updated_node.body.with_changes(body=written))
-
-
-class _Filled(cst.CSTTransformer):
-    """Puts an expression in place of a loop's variable."""
-
-    def __init__(self, name: str, code: Code) -> None:
-        super().__init__()
-        self._name, self._code = name, code
-
-    def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> cst.BaseExpression:
-        return cst.parse_expression(self._code.text) if updated_node.value == self._name else updated_node
 
 
 def _spliced(statement: Any, suite: cst.BaseSuite) -> Any:

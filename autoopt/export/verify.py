@@ -24,13 +24,13 @@ from autoopt.export.checked import (
     added,
     compare_runs,
     judged,
-    measured_session,
     prediction,
+    session_of,
     sessions_text,
     throughput_of,
 )
 from autoopt.options import Options
-from autoopt.records import Estimate, Plan, Record, Result
+from autoopt.records import Plan, Result
 from autoopt.records.headline import AGREEMENT
 from autoopt.records.messages import TrainingRun
 from autoopt.records.reading import read_result
@@ -109,7 +109,7 @@ def _exported(run: Path, folder: Path, result: Result) -> Path:
 
 def with_sessions(run: Path, result: Result, found: Checked, *, began: str, ended: str) -> Checked:
     """The verification as a session of the run's account, which is written into its directory."""
-    new = measured_session(result, found.headline_measured, found.measured, began=began, ended=ended)
+    new = session_of(result, found.headline_measured, found.measured, began=began, ended=ended)
     sessions, sd = added(run, result, new), result.noise.process_sd
     if new is None or not sessions:
         return found.model_copy(update={"sessions": sessions})
@@ -143,9 +143,9 @@ def verify(result: Result, script: Path, *, seconds: float, logs: Path) -> Check
             process = runner.launch(plan, f"verify-{label}")
             return TrialArm(process if label == "incumbent" else scripted(process, script), plan)
 
-        headline = train_again(runner, script, result, until=began + seconds / 2, clock=time.monotonic)
-        if headline.failed:
-            return Checked(holds=False, detail=headline.detail, reported=throughput_of(result))
+        headline = train_again(runner, script, result, until=began + seconds / 2)
+        if not headline.holds:
+            return headline.model_copy(update={"reported": throughput_of(result)})
         left = seconds - (time.monotonic() - began)
         found = compare(
             start,
@@ -164,18 +164,18 @@ def verify(result: Result, script: Path, *, seconds: float, logs: Path) -> Check
     return with_headline(throughput, headline, result)
 
 
-def with_headline(throughput: Checked, headline: Headline, result: Result) -> Checked:
+def with_headline(throughput: Checked, headline: Checked, result: Result) -> Checked:
     """Both figures: what the first screen claims, and the throughput. Each must hold."""
     detail = f"throughput {throughput.detail}"
-    reported = result.speedup.time_to_target
-    if headline.measured is None or reported is None:
+    measured, reported = headline.headline_measured, result.speedup.time_to_target
+    if measured is None or reported is None:
         return throughput.model_copy(update={"detail": "; ".join(part for part in (detail, headline.detail) if part)})
-    again = judged(headline.measured, reported)
+    again = judged(measured, reported)
     return throughput.model_copy(
         update={
             "holds": throughput.holds and again.holds,
             "detail": f"time to target {again.detail} ({headline.detail}); {detail}",
-            "headline_measured": headline.measured,
+            "headline_measured": measured,
             "headline_reported": reported,
         }
     )
@@ -185,51 +185,43 @@ START_SECONDS = 20.0
 """To start both and to build them, about."""
 
 
-class Headline(Record):
-    """Trainings of baseline and script, paired by seed. ``detail``: their seconds, or why there are none."""
-
-    measured: Estimate | None = None
-    detail: str = ""
-    failed: bool = False
-
-
-def pair_seconds(result: Result) -> float | None:
-    """Seconds of one pair of trainings, about; None where the run knows no time to the target."""
-    times = (result.baseline.time_to_target_seconds, result.best.time_to_target_seconds)
-    if result.objective.target is None or any(time is None for time in times):
-        return None
-    return START_SECONDS + sum(time.value for time in times if time is not None)
-
-
-def train_again(
-    runner: TrialRunner, script: Path, result: Result, *, until: float, clock: Callable[[], float]
-) -> Headline:
-    """Trains pairs from fresh seeds, as many as fit the time.
+def train_again(runner: TrialRunner, script: Path, result: Result, *, until: float) -> Checked:
+    """Trains baseline and script from fresh seeds, as many pairs as fit the time.
 
     Args:
         runner: starts trials of the workload.
         script: the exported one.
-        until: on the clock; a pair that does not fit is not begun.
+        until: of the monotonic clock; a pair that does not fit is not begun.
+
+    Returns:
+        The ratio of the trainings with their seconds, or why there is none; it does not hold where one failed.
     """
-    each = pair_seconds(result)
-    if each is None:
-        return Headline(detail="the run has no time to a target, so only the throughput is compared")
+    before, after = result.baseline.time_to_target_seconds, result.best.time_to_target_seconds
+    if result.objective.target is None or before is None or after is None:
+        return Checked(holds=True, detail="the run has no time to a target, so only the throughput is compared")
+    each = START_SECONDS + before.value + after.value
+    limit = PATIENCE * max(before.value, after.value) + START_SECONDS
+    arguments = {"max_seconds": limit, "target": result.objective.target, "confirm": CONFIRMED}
     pairs: list[tuple[TrainingRun, TrainingRun]] = []
-    while len(pairs) < 4 and clock() + each <= until:  # a fifth narrows the interval by a tenth
+    while len(pairs) < 4 and time.monotonic() + each <= until:  # a fifth narrows the interval by a tenth
         seed = result.reproduce.seed + 2000 + len(pairs)  # above those that search and verification have seen
         try:
-            pairs.append(_pair(runner, script, result, seed))
+            with (
+                runner.trial(result.baseline.plan, "verify-baseline", seed) as one,
+                runner.trial(result.best.plan, "verify-script", seed) as other,
+            ):
+                both = (one, scripted(other, script, whole=True))
+                pairs.append(Turns(both, arguments, before.value, before.value / after.value).run(seed % 2))
         except TrialFailed as failure:
-            return Headline(detail=f"the training failed: {failure.reason}", failed=True)
+            return Checked(holds=False, detail=f"the training failed: {failure.reason}")
     if not pairs:
-        return Headline(
-            detail=f"the time to the target was not measured again: a pair of trainings takes about {each:.0f} s, and "
-            f"the verification {each * 2:.0f} s; give more with --budget"
-        )
+        time_needed = f"a pair of trainings takes about {each:.0f} s, and the verification {each * 2:.0f} s"
+        detail = f"the time to the target was not measured again: {time_needed}; give more with --budget"
+        return Checked(holds=True, detail=detail)
     return summed_up(pairs, result)
 
 
-def summed_up(pairs: list[tuple[TrainingRun, TrainingRun]], result: Result) -> Headline:
+def summed_up(pairs: list[tuple[TrainingRun, TrainingRun]], result: Result) -> Checked:
     """The ratio of these trainings; a failure where the script misses a target that the baseline reaches."""
     objective = result.objective
     ends = [tuple(parts(run, objective.target, objective.mode) for run in pair) for pair in pairs]
@@ -238,27 +230,17 @@ def summed_up(pairs: list[tuple[TrainingRun, TrainingRun]], result: Result) -> H
     if missed:
         target = f"{objective.metric} {objective.target:g}"
         where = f"in {missed[0].steps} steps from {len(missed)} of {len(pairs)} seeds"
-        return Headline(detail=f"the script does not reach {target} {where}, where the baseline does", failed=True)
+        detail = f"the script does not reach {target} {where}, where the baseline does"
+        return Checked(holds=False, detail=detail)
     both = [(old, new) for old, new in timed if old is not None and new is not None]
     if not both:
-        return Headline(detail="the baseline did not reach the target again, so there is no time to compare")
+        detail = "the baseline did not reach the target again, so there is no time to compare"
+        return Checked(holds=True, detail=detail)
     ratio = ratio_of_pairs([log(old / new) for old, new in both], result.noise.process_sd)
     seen = ", ".join(f"{old:.1f} s to {new:.1f} s" for old, new in both)
-    return Headline(measured=ratio, detail=f"trained to the target, baseline to script by seed: {seen}")
-
-
-def _pair(runner: TrialRunner, script: Path, result: Result, seed: int) -> tuple[TrainingRun, TrainingRun]:
-    times = (result.baseline.time_to_target_seconds, result.best.time_to_target_seconds)
-    assert times[0] is not None
-    assert times[1] is not None
-    limit = PATIENCE * max(time.value for time in times if time is not None) + START_SECONDS
-    arguments = {"max_seconds": limit, "target": result.objective.target, "confirm": CONFIRMED}
-    with (
-        runner.trial(result.baseline.plan, "verify-baseline", seed) as one,
-        runner.trial(result.best.plan, "verify-script", seed) as other,
-    ):
-        both = (one, scripted(other, script, whole=True))
-        return Turns(both, arguments, times[0].value, times[0].value / times[1].value).run(seed % 2)
+    return Checked(
+        holds=True, detail=f"trained to the target, baseline to script by seed: {seen}", headline_measured=ratio
+    )
 
 
 def scripted(process: Any, script: Path, *, whole: bool = False) -> Any:
@@ -345,22 +327,21 @@ def measured(
     reported = None if headline is None else headline.step_ratio
     if headline is not None and headline.kind != "to_target":
         reported = headline.estimate or headline.step_ratio
-    found = Checked(
-        holds=ratio.high > 1.0,
-        detail=f"whole runs, untouched to patched: {each}",
+    again = None if reported is None else judged(ratio, reported, margin=AGREEMENT)
+    holds, details = ratio.high > 1.0, [f"whole runs, untouched to patched: {each}"]
+    if again is not None:
+        holds, details = again.holds, [again.detail, *details]
+    worse = _worse(pairs, result)
+    if worse is not None:
+        holds, details = holds and worse[0], [*details, f"{result.objective.metric} {worse[1]}"]
+    return Checked(
+        holds=holds,
+        detail="; ".join(details),
         headline_measured=ratio,
         headline_reported=reported,
         kind="whole_runs",
         seconds=clock() - began,
     )
-    if reported is not None:
-        again = judged(ratio, reported, margin=AGREEMENT)
-        found = found.model_copy(update={"holds": again.holds, "detail": f"{again.detail}; {found.detail}"})
-    worse = _worse(pairs, result)
-    if worse is not None:
-        detail = f"{found.detail}; {result.objective.metric} {worse[1]}"
-        found = found.model_copy(update={"holds": found.holds and worse[0], "detail": detail})
-    return found
 
 
 def _worse(pairs: Sequence[dict[str, WholeRun]], result: Result) -> tuple[bool, str] | None:

@@ -12,7 +12,7 @@ from autoopt.benchmark.environment import usable_cores
 from autoopt.errors import AutooptError, EnvironmentLacks, Interrupted, UsageError, WorkloadError
 from autoopt.events import Announcer, Listener, RunEnded, RunStarted
 from autoopt.export.script import script
-from autoopt.export.script_patch import patch_of, placed
+from autoopt.export.script_patch import placed
 from autoopt.export.script_patch.source import Source
 from autoopt.export.targets import snippets
 from autoopt.loop import Loop
@@ -204,7 +204,7 @@ def _write(
         took=run.took,
     )
     if result.sites is not None:
-        patch = patch_of(result.sites, plan, registry, result.environment.device.partition(":")[0])
+        patch = placed(result.sites, plan, registry, result.environment.device.partition(":")[0]).patch
         if compiles:
             patch = patch.model_copy(update={"environment": {**patch.environment, **compiler_cache_of(files.plan)}})
         result = result.model_copy(update={"patch": patch})

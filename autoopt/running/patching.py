@@ -6,7 +6,7 @@ from pathlib import Path
 
 from autoopt.errors import EnvironmentLacks, UsageError
 from autoopt.export.applying import apply_diff
-from autoopt.export.script_patch import patch_of
+from autoopt.export.script_patch import placed
 from autoopt.plan import read_plan
 from autoopt.records import Profile, Sites
 from autoopt.records.reading import RESULT_FILE, read_document, read_result
@@ -30,7 +30,7 @@ def apply_plan(run: Path, plan: Path) -> tuple[str, ...]:
         EnvironmentLacks: the diff cannot be written, or git is not installed.
     """
     sites, device = _seen(run)
-    patch = patch_of(sites, read_plan(plan), load_strategies(()), device)
+    patch = placed(sites, read_plan(plan), load_strategies(()), device).patch
     unsaid = [change for change in patch.changes if change.how != "patched"]
     if unsaid or not patch.diff:
         why = "; ".join(f"{change.strategy}: {change.reason}" for change in unsaid) or "it changes nothing"

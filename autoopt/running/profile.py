@@ -9,7 +9,7 @@ from pathlib import Path
 import autoopt
 from autoopt.errors import AutooptError, EnvironmentLacks, TrialFailed
 from autoopt.events import Listener
-from autoopt.export.script_patch import patch_of
+from autoopt.export.script_patch import placed
 from autoopt.options import Options
 from autoopt.profilers import profile_with, watched
 from autoopt.records import Change, Plan, Prediction, Profile, Profiled, Reproduce
@@ -111,5 +111,5 @@ def placed_prediction(prediction: Prediction, found: Profile, registry: Registry
         return prediction
     plan = Plan(changes=(Change(strategy=prediction.strategy, setting=prediction.setting),))
     device = found.environment.device.partition(":")[0]
-    (change,) = patch_of(found.sites, plan, registry, device).changes
+    (change,) = placed(found.sites, plan, registry, device).patch.changes
     return prediction.model_copy(update={"how": change.how, "file": change.file, "line": change.line})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
 import os
 from dataclasses import asdict
 from dataclasses import fields as dataclass_fields
@@ -48,7 +49,7 @@ def _module_file(name: str) -> Path | None:
 
 def fingerprint_of(workload: Build | Script, options: Options) -> JsonDict:
     """The fingerprint of a workload: of a script the files that its command names count as well."""
-    chosen = {name: _plain(value) for name, value in asdict(options).items() if name in MEASURED_BY}
+    chosen = {name: value for name, value in _plain(options).items() if name in MEASURED_BY}
     if isinstance(workload, Build):
         return fingerprint(workload.spec, _module_file(workload.spec.rpartition(":")[0]), options=chosen)
     file, root, others = workload.files()
@@ -56,11 +57,7 @@ def fingerprint_of(workload: Build | Script, options: Options) -> JsonDict:
 
 
 def options_document(workload: Build | Script, options: Options) -> JsonDict:
-    return {
-        "spec": workload.spec,
-        "directory": os.getcwd(),
-        **{name: _plain(value) for name, value in asdict(options).items()},
-    }
+    return {"spec": workload.spec, "directory": os.getcwd(), **_plain(options)}
 
 
 def options_of(document: JsonDict) -> tuple[Build | Script, Options]:
@@ -71,7 +68,7 @@ def options_of(document: JsonDict) -> tuple[Build | Script, Options]:
     return parse(str(document["spec"])), Options(**values)
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return list(value)
-    return str(value) if isinstance(value, Path) else value
+def _plain(options: Options) -> JsonDict:
+    """Options as JSON has them."""
+    plain: JsonDict = json.loads(json.dumps(asdict(options), default=str))
+    return plain

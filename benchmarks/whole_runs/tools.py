@@ -331,7 +331,7 @@ def once(changes: Iterable[dict[str, Any]]) -> Changes:
 
 def with_plan(known: Path, changes: Changes) -> Record:
     """The patch of those changes that can be put into the script, at the sites of autoopt's search."""
-    from autoopt.export.script_patch import patch_of
+    from autoopt.export.script_patch import placed
     from autoopt.records import Plan
     from autoopt.records.reading import read_result
     from autoopt.registry import load_strategies
@@ -342,7 +342,7 @@ def with_plan(known: Path, changes: Changes) -> Record:
     possible = [
         one for one in changes if unsayable(registry.fold(Plan.model_validate({"changes": [one]})), sites) is None
     ]
-    made = patch_of(sites, Plan.model_validate({"changes": possible}), registry, "cpu")
+    made = placed(sites, Plan.model_validate({"changes": possible}), registry, "cpu").patch
     return {
         "status": "result",
         "patch": made.diff,

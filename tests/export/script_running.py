@@ -20,19 +20,24 @@ from autoopt.registry import Registry, load_strategies
 SEED = 3
 
 
-def loaded(text: str, folder: Path) -> ModuleType:
-    """A script as a module."""
-    path = folder / "optimized_train.py"
-    path.write_text(text)
-    spec = importlib.util.spec_from_file_location("optimized_train", path)
+def module_of(path: Path) -> ModuleType:
+    """A file as a module."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     before = list(sys.path)
-    sys.modules["optimized_train"] = module
+    sys.modules[path.stem] = module  # dataclasses look there
     spec.loader.exec_module(module)
     sys.path[:] = before
     return module
+
+
+def loaded(text: str, folder: Path) -> ModuleType:
+    """A script as a module."""
+    path = folder / "optimized_train.py"
+    path.write_text(text)
+    return module_of(path)
 
 
 def script_losses(module: ModuleType, *words: str) -> tuple[list[float], list[float]]:

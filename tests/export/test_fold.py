@@ -12,7 +12,7 @@ from autoopt.export import printed
 from autoopt.export.script import Draft, known_of
 from autoopt.export.text import GIVEN, fold
 from autoopt.records import Plan
-from autoopt.setup import Setup
+from autoopt.registry import load_strategies
 from autoopt.testing.strategies import sample_facts
 
 
@@ -71,6 +71,6 @@ def test_an_elif_on_what_is_known_is_refused() -> None:
 
 
 def test_every_condition_of_printed_code_is_decided() -> None:
-    known = known_of(Draft("m:build", Plan(), Setup()), sample_facts())
+    known = known_of(Draft(Plan(), load_strategies(())), sample_facts())
     sources = [path.read_text() for path in Path(printed.__path__[0]).glob("*.py")]
     assert {f"plan.{name}" for source in sources for name in re.findall(r"\bplan\.(\w+)", source)} <= set(known)

@@ -131,6 +131,12 @@ def test_nothing_is_printed_that_the_plan_does_not_need() -> None:
     assert "scaler.step(self.optimizer)" in changed
 
 
+def test_attention_that_is_off_is_switched_off_in_the_script() -> None:
+    plan = made_plan({"with_flags": {"attention_off": ["flash", "cudnn"]}})
+    text = script(spec_of("plain"), plan, REGISTRY, facts=facts_of(spec_of("plain")))
+    assert "    torch.backends.cuda.enable_flash_sdp(False)\n    torch.backends.cuda.enable_cudnn_sdp(False)\n" in text
+
+
 def setups() -> st.SearchStrategy[dict[str, Any]]:
     methods = {
         "with_loader": st.fixed_dictionaries(
@@ -169,6 +175,7 @@ def setups() -> st.SearchStrategy[dict[str, Any]]:
                 "threads": st.just(1),
                 "interop_threads": st.just(1),
                 "cudnn_benchmark": st.booleans(),
+                "attention_off": st.just(["flash", "cudnn"]),
                 "affinity": st.just([0]),
                 "env": st.just({"OMP_NUM_THREADS": "1", "A": 'with "quotes"'}),
                 "multiprocessing_sharing_strategy": st.just("file_system"),

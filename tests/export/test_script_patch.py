@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoopt.export.script_patch import patch_of, placed
+from autoopt.export.script_patch import placed
 from autoopt.records import Change, Place, Plan, Site, Sites
 from autoopt.script.applicable import inapplicable
 from autoopt.setup import Setup
@@ -210,7 +210,7 @@ def test_each_change_has_its_own_hunk_and_a_user_can_take_one(tmp_path: Path) ->
 def test_a_file_outside_the_folder_is_not_edited(tmp_path: Path) -> None:
     sites = sites_in(tmp_path, PLAIN)
     moved = tuple(s.model_copy(update={"file": "/elsewhere/lib.py"}) for s in sites.of("loader_training"))
-    patch = patch_of(sites.model_copy(update={"sites": moved}), Plan(changes=(WORKERS,)), REGISTRY, "cpu")
+    patch = placed(sites.model_copy(update={"sites": moved}), Plan(changes=(WORKERS,)), REGISTRY, "cpu").patch
     assert patch.diff == ""
     assert "outside the folder" in patch.changes[0].reason
 

@@ -17,9 +17,8 @@ import pytest
 
 from autoopt.export.script_patch import placed
 from autoopt.records import Change, Plan, ScriptPatch, Site, SiteKind, Sites
-from autoopt.registry import load_strategies
+from scripted import REGISTRY, SEEN, sites_of
 
-REGISTRY = load_strategies([])
 WORKERS = Change(strategy="workers", setting={"num_workers": 2})
 PERSISTENT = Change(strategy="workers", setting={"num_workers": 2, "persistent_workers": True})
 NO_WORKERS = Change(strategy="workers", setting={"num_workers": 0})
@@ -43,16 +42,6 @@ kwargs = {{"num_workers": 1, "pin_memory": False}} if not opt.no_cuda else {{}}
 loader = CALL
 print(loader.num_workers, loader.batch_size, loader.persistent_workers, loader.pin_memory)
 """
-SEEN = {"num_workers": 1, "batch_size": 8, "persistent_workers": False, "prefetch_factor": 2, "pin_memory": False}
-
-
-def sites_of(folder: Path, text: str, start: str, *words: str, **site: Any) -> Sites:
-    """A script in a folder, and a site at the first line that holds ``start``."""
-    (folder / "train.py").write_text(text)
-    line = 1 + text[: text.index(start)].count("\n")
-    wanted = {"kind": "loader_training", "call": "DataLoader", "options": SEEN, **site}
-    found = Site(file="train.py", line=line, end_line=line, **wanted)
-    return Sites(command=("python", "train.py", *words), cwd=str(folder), sites=(found,))
 
 
 def called(folder: Path, call: str, *changes: Change, words: tuple[str, ...] = (), **site: Any) -> ScriptPatch:

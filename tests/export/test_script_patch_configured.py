@@ -8,24 +8,19 @@ import pytest
 
 from autoopt.export.applying import apply_diff
 from autoopt.export.script_patch import placed
-from autoopt.records import Change, Plan, ScriptPatch, Site, Sites
-from autoopt.registry import load_strategies
+from autoopt.records import Plan, ScriptPatch
+from scripted import REGISTRY, WORKERS, sites_of
 
-REGISTRY = load_strategies([])
-WORKERS = Change(strategy="workers", setting={"num_workers": 2, "persistent_workers": True})
 TRAIN = "from torch.utils.data import DataLoader\n{imports}\nloader = DataLoader(data, 4, num_workers={value})\n"
 
 
 def patch_of(folder: Path, imports: str, value: str, files: dict[str, str], *words: str, seen: int = 4) -> ScriptPatch:
     """The patch of a loader that is given ``value``, which other files may set."""
     text = TRAIN.format(imports=imports, value=value)
-    for name, content in {**files, "train.py": text}.items():
+    for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(content)
-    line = 1 + text[: text.index("loader =")].count("\n")
-    options = {"num_workers": seen, "batch_size": 4}
-    site = Site(file="train.py", line=line, end_line=line, kind="loader_training", call="DataLoader", options=options)
-    sites = Sites(command=("python", "train.py", *words), cwd=str(folder), sites=(site,))
+    sites = sites_of(folder, text, "loader =", *words, options={"num_workers": seen, "batch_size": 4})
     return placed(sites, Plan(changes=(WORKERS,)), REGISTRY, "cpu").patch
 
 

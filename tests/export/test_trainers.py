@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -20,6 +19,10 @@ from autoopt.export import export
 from autoopt.export.targets import snippets, trainer_code
 from autoopt.records import Change, Plan, Result
 from autoopt.registry import load_strategies
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from script_running import module_of
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -53,20 +56,10 @@ def result(changes: tuple[Change, ...] = CHANGES) -> Result:
     return document.model_copy(update={"best": best, "snippets": snippets(plan, load_strategies()), "reproduce": asked})
 
 
-def loaded(path: Path) -> Any:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # dataclasses look there
-    spec.loader.exec_module(module)
-    return module
-
-
 def written(folder: Path, target: str, changes: tuple[Change, ...] = CHANGES) -> Any:
     path = folder / "optimized_trainer.py"
     path.write_text(trainer_code(result(changes), target, load_strategies()).text)
-    return loaded(path)
+    return module_of(path)
 
 
 @pytest.mark.parametrize("target", ["lightning", "transformers"])
@@ -90,7 +83,7 @@ def test_code_and_arguments_hold_the_whole_plan(target: str, tmp_path: Path) -> 
 def test_lightning_trains_with_the_callback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lightning = pytest.importorskip("lightning")
     module = written(tmp_path, "lightning")
-    example = loaded(EXAMPLES / "lightning_digits.py")
+    example = module_of(EXAMPLES / "lightning_digits.py")
     seen: dict[str, Any] = {}
 
     class Look(lightning.Callback):  # type: ignore[name-defined,misc]
@@ -121,7 +114,7 @@ def test_lightning_trains_with_the_callback(tmp_path: Path, monkeypatch: pytest.
 def test_lightning_says_where_the_loader_is_out_of_reach(tmp_path: Path) -> None:
     lightning = pytest.importorskip("lightning")
     module = written(tmp_path, "lightning")
-    example = loaded(EXAMPLES / "lightning_digits.py")
+    example = module_of(EXAMPLES / "lightning_digits.py")
     data = example.Digits()
     data.setup("fit")
     trainer = lightning.Trainer(
@@ -139,7 +132,7 @@ def test_transformers_trains_with_the_function(tmp_path: Path, monkeypatch: pyte
     threads = Change(strategy="threads", setting={"threads": 1})
     batch = Change(strategy="batch_size", setting={"size": 64, "learning_rate_factor": 2.0, "warmup_steps": 0})
     module = written(tmp_path, "transformers", (threads, KEPT, batch))
-    example = loaded(EXAMPLES / "hf_text.py")
+    example = module_of(EXAMPLES / "hf_text.py")
     trainer = example.build()
     trainer.train_dataset.places = trainer.train_dataset.places[:128]
     trainer.args.max_steps, trainer.args.eval_strategy = 4, transformers.trainer_utils.IntervalStrategy.NO

@@ -122,7 +122,7 @@ def test_a_headline_that_its_own_trainings_do_not_show_does_not_hold() -> None:
 
 def test_a_script_that_misses_the_target_fails() -> None:
     headline, _ = headline_of((20.0, 20.4), (10.1, 10.3), reached=False)
-    assert headline.failed
+    assert not headline.holds
     assert "does not reach accuracy 0.9" in headline.detail
 
 

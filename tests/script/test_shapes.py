@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from autoopt.errors import TrialFailed, WorkloadError
-from autoopt.export.script_patch import patch_of
+from autoopt.export.script_patch import placed
 from autoopt.records import Change, Plan, Sites
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import Block
@@ -177,7 +177,7 @@ def test_the_arguments_of_a_trainer_are_what_is_patched(
         assert process.ready.facts.max_steps == 100000
         block = process.call("autoopt.benchmark.tasks:run_block", timeout=60.0, seconds=0.0, min_steps=8)
     assert block["samples"] == 8 * 16
-    patch = patch_of(sites, plan, load_strategies([]), "cpu")
+    patch = placed(sites, plan, load_strategies([]), "cpu").patch
     assert [change.how for change in patch.changes] == ["patched", "patched"]
     added = " ".join(line[1:] for line in patch.diff.splitlines() if line.startswith("+"))
     assert all(argument in added for argument in wanted)
@@ -199,6 +199,6 @@ def test_a_loader_that_a_library_rebuilds_is_patched_where_the_user_makes_it(
         block = process.call("autoopt.benchmark.tasks:run_block", timeout=60.0, seconds=0.0, min_steps=8)
     assert block["samples"] == 8 * 16, "it reads a batch ahead"
     both = Plan(changes=(WORKERS, BFLOAT16))
-    changes = patch_of(sites, both, load_strategies([]), "cpu").changes
+    changes = placed(sites, both, load_strategies([]), "cpu").patch.changes
     lines = [loader.line, line_of("prepared.py", "accelerator = Accelerator(")]
     assert [(change.how, change.line) for change in changes] == [("patched", line) for line in lines]

@@ -47,13 +47,12 @@ def set_switches() -> None:
         torch.set_num_interop_threads(plan.interop_threads)
     if plan.cudnn_benchmark is not None:
         torch.backends.cudnn.benchmark = plan.cudnn_benchmark
-    if plan.attention_off is not None:
-        for name in plan.attention_off:
-            getattr(torch.backends.cuda, f"enable_{name}_sdp")(False)
-    if plan.keeps_freed_memory is not None:
+    for switch in plan.attention_switches:
+        switch(False)
+    if plan.keep_freed_memory is not None:
         keep_freed_memory()
-    if plan.sharing_strategy is not None:
-        torch.multiprocessing.set_sharing_strategy(plan.sharing_strategy)  # type: ignore[no-untyped-call]
+    if plan.multiprocessing_sharing_strategy is not None:
+        torch.multiprocessing.set_sharing_strategy(plan.multiprocessing_sharing_strategy)  # type: ignore[no-untyped-call]
     if plan.matmul is not None:
         torch.set_float32_matmul_precision(plan.matmul)
 

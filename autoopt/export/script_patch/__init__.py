@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from autoopt.export.script_patch.editing import diff_of
 from autoopt.export.script_patch.placing import Placing
@@ -14,10 +14,10 @@ from autoopt.export.text import literal
 from autoopt.records import Change, PatchedChange, Plan, ScriptPatch, Sites
 from autoopt.registry import Registry
 from autoopt.script.applicable import marks_steps
-from autoopt.setup import Batch, Distributed, Precision, Setup, Wrap
+from autoopt.setup import Batch, Precision, Setup, Wrap
 from autoopt.strategy import Edit
 
-__all__ = ["Placed", "patch_of", "placed"]
+__all__ = ["Placed", "placed"]
 
 
 @dataclass(frozen=True)
@@ -57,24 +57,16 @@ class Placed:
         return {} if added is None else {added.file: added.text}
 
 
-def patch_of(sites: Sites, plan: Plan, registry: Registry, device: str) -> ScriptPatch:
-    """The diff that puts a plan into the user's files, and what of the plan no honest edit says.
-
-    Args:
-        sites: of the script, with file and line.
-        plan: changes in their order; each is in the diff as a whole or not at all.
-        registry: knows the strategies.
-        device: type of the device, such as ``cuda``.
-    """
-    return placed(sites, plan, registry, device).patch
-
-
 def placed(
     sites: Sites, plan: Plan, registry: Registry, device: str, sources: dict[str, Source] | None = None
 ) -> Placed:
-    """A plan put into copies of the user's files; arguments as of :func:`patch_of`.
+    """A plan put into copies of the user's files.
 
     Args:
+        sites: of the script, with file and line.
+        plan: changes in their order; each is in the files as a whole or not at all.
+        registry: knows the strategies.
+        device: type of the device, such as ``cuda``.
         sources: files that were read so far, where several plans are put into the same ones.
     """
     placing, changes = Placing(sites, sources=sources), []
@@ -89,8 +81,8 @@ def placed(
         else:
             placing, how, reported = trial, "patched", "; ".join(trial.notes)
         place = {"file": trial.touched.file, "line": trial.touched.line} if trial.touched else {}
-        change_of = {"strategy": change.strategy, "setting": change.setting, "how": how, "reason": reported}
-        changes.append(PatchedChange.model_validate({**change_of, **place}))
+        described = {**change.model_dump(), "how": how, "reason": reported, **place}
+        changes.append(PatchedChange.model_validate(described))
     return Placed(placing, tuple(changes))
 
 
@@ -118,6 +110,7 @@ def _place(placing: Placing, change: Change, before: Plan, registry: Registry, d
 COMPILE_IN_PLACE = "autoopt.benchmark.compiling:compile_in_place"
 HOOKS = "torch.distributed.algorithms.ddp_comm_hooks.default_hooks"
 _NONE = object()
+_Called = Literal["evaluation", "loader", "wrapper"]
 FLAG_LINES = {
     "threads": "{torch}.set_num_threads({value})",
     "interop_threads": "{torch}.set_num_interop_threads({value})",
@@ -211,17 +204,22 @@ def _of_batch(old: Batch, new: Batch, sites: Sites) -> Iterator[Edit]:
 
 def _of_setup(old: Setup, new: Setup) -> Iterator[Edit]:
     """The edits that follow from the setup by itself."""
-    evaluation = {name: value for name, value in new.evaluation.items() if old.evaluation.get(name, _NONE) != value}
-    if evaluation:
-        yield Edit("evaluation", arguments=evaluation)
-    loader = {name: value for name, value in new.loader.items() if old.loader.get(name, _NONE) != value}
-    if loader:
-        yield Edit("loader", arguments=loader)
+    calls: dict[_Called, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
+        "evaluation": (old.evaluation, new.evaluation),
+        "loader": (old.loader, new.loader),
+        "wrapper": (old.distributed.arguments, new.distributed.arguments),
+    }
+    for at, (before, after) in calls.items():
+        arguments = {name: value for name, value in after.items() if before.get(name, _NONE) != value}
+        if arguments:
+            yield Edit(at, arguments=arguments)
     yield from _wraps("dataset", old, new)
     yield from _wraps("collate", old, new)
     if new.transfer.non_blocking and not old.transfer.non_blocking:
         yield Edit("moves", arguments={"non_blocking": True})
-    yield from _of_processes(old.distributed, new.distributed)
+    if new.distributed.compression == "bfloat16" and old.distributed.compression is None:
+        line = f"{{model}}.register_comm_hook(None, {HOOKS}.bf16_compress_hook)"  # gradients in fewer bytes
+        yield Edit("model", lines=(line,), imports=(HOOKS,))
     for name, value in new.flags.items():
         if old.flags.get(name, _NONE) == value:
             continue
@@ -244,25 +242,9 @@ def _of_compile(old: Setup, new: Setup, sites: Sites) -> Iterator[Edit]:
     """A model of the user's own class compiles itself; for one of torch's, that does nothing."""
     if new.compile is None or new.compile == old.compile or new.compile.regional:
         return
-    wanted = {
-        "mode": new.compile.mode,
-        "dynamic": new.compile.dynamic,
-        "fullgraph": new.compile.fullgraph or None,
-    }
-    arguments = ", ".join(f"{name}={literal(value)}" for name, value in wanted.items() if value is not None)
+    arguments = ", ".join(f"{name}={literal(value)}" for name, value in new.compile.arguments.items())
     if any(site.options.get("torchs") for site in sites.of("model")):
         inner = f", {arguments}" if arguments else ""
         yield Edit("model", lines=(f"compile_in_place({{model}}{inner})",), parts=(COMPILE_IN_PLACE,))
     else:
         yield Edit("model", lines=(f"{{model}}.compile({arguments})",))
-
-
-def _of_processes(old: Distributed, new: Distributed) -> Iterator[Edit]:
-    """Arguments of the script's own DistributedDataParallel, and the hook that sends gradients in fewer bytes."""
-    before = old.arguments
-    arguments = {name: value for name, value in new.arguments.items() if before.get(name) != value}
-    if arguments:
-        yield Edit("wrapper", arguments=arguments)
-    if new.compression == "bfloat16" and old.compression is None:
-        line = f"{{model}}.register_comm_hook(None, {HOOKS}.bf16_compress_hook)"
-        yield Edit("model", lines=(line,), imports=(HOOKS,))

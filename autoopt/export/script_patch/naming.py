@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 import libcst as cst
 
 from autoopt.export.script_patch.editing import DATALOADER_POSITIONS, given
-from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot
+from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot, targets_of
 from autoopt.records import Place, Site, Sites
 
-Given = tuple[Source, cst.Call, str, Sequence[str]]
-"""A call in a file, the name of one of its arguments, and the names of those that may stand without one."""
 
-
-def data_of(source: Source, site: Site, sites: Sites) -> Given:
-    """The argument that is the training's dataset.
+def data_of(source: Source, site: Site, sites: Sites) -> tuple[cst.Call, str, Sequence[str]]:
+    """The argument that is the training's dataset: its call, its name, and the names that may be left out there.
 
     Where one line makes the loaders of training and validation, it is the argument of the call that led there, or that
     of the line itself, where the datasets of all its loaders are of one class: all of them are then prepared alike.
@@ -31,7 +29,7 @@ def data_of(source: Source, site: Site, sites: Sites) -> Given:
     others = [other for other in sites.of("loader_validation", "loader_training") if same_call(other, site)]
     one_class = site.options.get("dataset") is not None and all(alike(site, other) for other in others)
     if len(others) == 1 or one_class:
-        return source, call, "dataset", DATALOADER_POSITIONS
+        return call, "dataset", DATALOADER_POSITIONS
     function = source.scope(there.value)
     if not isinstance(function, cst.FunctionDef) or not isinstance(there.value, cst.Name):
         raise NoHonestEditError(f"{site.file}:{site.line} makes the loaders of training and validation")
@@ -45,7 +43,7 @@ def data_of(source: Source, site: Site, sites: Sites) -> Given:
     handed = calls[site.calls[0]]
     if there.value.value not in given(handed, positions) or any(argument.star for argument in handed.args):
         raise NoHonestEditError(f"{source.name}:{source.lines(handed).start.line} does not name its dataset")
-    return source, handed, there.value.value, positions
+    return handed, there.value.value, positions
 
 
 def alike(one: Site, other: Site) -> bool:
@@ -155,11 +153,7 @@ def inline_model(source: Source, site: Site) -> Inline | None:
     except NoHonestEditError:
         return None
     expression = _whole(source, made)
-    above: list[cst.CSTNode] = []
-    parent = source.parent(expression)
-    while parent is not None and parent is not spot.statement:
-        above.append(parent)
-        parent = source.parent(parent)
+    above = list(takewhile(lambda each: each is not spot.statement, source.above(expression)))
     if not isinstance(spot.statement, cst.SimpleStatementLine) or not all(isinstance(n, _HANDED_ON) for n in above):
         return None
     begins = source.lines(expression).start
@@ -191,7 +185,7 @@ def _whole(source: Source, made: cst.Call) -> cst.BaseExpression:
 
 def _target(source: Source, assign: cst.Assign | cst.AnnAssign, held: str | None) -> tuple[Spot, str] | None:
     """The target of an assignment, where that is one name; ``held``: where it must be this."""
-    targets = [target.target for target in assign.targets] if isinstance(assign, cst.Assign) else [assign.target]
+    targets = targets_of(assign)
     if len(targets) != 1 or not isinstance(targets[0], (cst.Name, cst.Attribute)):
         return None
     name = source.code(targets[0])

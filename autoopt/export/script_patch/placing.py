@@ -6,9 +6,8 @@ import copy
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
@@ -26,57 +25,12 @@ from autoopt.export.script_patch.naming import (
     same_call,
     unwatched,
 )
-from autoopt.export.script_patch.options import ConfiguredLine, ScriptOptions, UserFiles
+from autoopt.export.script_patch.options import ScriptOptions, UserFiles
 from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot, entry_of, from_imports, last_import
 from autoopt.export.script_patch.values import UNSEEN, Made, keys_of, made_at, read_alone
 from autoopt.export.text import literal
 from autoopt.records import JsonDict, Place, Site, SiteKind, Sites
 from autoopt.strategy import Edit, Recipe
-
-
-def made_otherwise(source: Source, site: Site, arguments: JsonDict, command: Sequence[str]) -> NoHonestEditError:
-    """The edit for a user to make where a parser makes the object that holds a trainer's arguments.
-
-    Args:
-        source: the file of the site.
-        site: of the object.
-        arguments: that it is to get.
-        command: words of the script's command, which may name the file that is parsed.
-    """
-    files = [word for word in command if word.endswith((".yaml", ".yml", ".json"))]
-    if source.names(site, "parse_args_into_dataclasses"):
-        words = " ".join(f"--{name} {value}" for name, value in arguments.items())
-        text = f"reads it from the command: add {words} to it"
-    elif len(files) == 1 and any(source.names(site, f"parse_{kind}_file") for kind in ("yaml", "json")):
-        lines = ", ".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in arguments.items())
-        text = f"reads it from a file: write {lines} into {files[0]}"
-    else:
-        words = ", ".join(f"{name}={literal(value)}" for name, value in arguments.items())
-        text = f"has no call of {site.call}: give what it makes {words}"
-    return NoHonestEditError(f"{site.file}:{site.line} {text}", by_hand=True)
-
-
-def unclipped(sites: Sites, edits: Callable[[str], Edits], files: Mapping[str, Edits]) -> bool:
-    """Whether edits make Lightning refuse to clip gradients, which a fused optimizer may have scaled.
-
-    Args:
-        sites: of the script.
-        edits: those of a file, read when first asked for.
-        files: those that there are so far.
-    """
-    fused = any("fused" in named for each in files.values() for named in each.arguments.values())
-    for site in sites.of("trainer") if fused else ():
-        source = edits(site.file).source
-        if site.call != "Trainer" or not source.names(site, site.call):
-            continue
-        call = source.call(site, site.call)
-        there, new = given(call), files[site.file].arguments.get(call, {}).get("precision")
-        old = there["precision"].value if "precision" in there else None
-        precision = new[0] if new is not None else old
-        if "gradient_clip_val" in there and precision is not None and "mixed" in source.code(precision):
-            return True
-    return False
-
 
 _CALLS: dict[str, tuple[SiteKind, tuple[str, ...]]] = {
     "loader": ("loader_training", DATALOADER_POSITIONS),
@@ -144,8 +98,23 @@ class Placing:
             "call": self._called,
         }
         places[edit.at](edit)
-        if unclipped(self.sites, self.edits, self.files):
+        if self._unclipped():
             raise NoHonestEditError("Lightning does not clip the gradients of a fused optimizer in mixed precision")
+
+    def _unclipped(self) -> bool:
+        """Whether the edits make Lightning refuse to clip gradients, which a fused optimizer may have scaled."""
+        fused = any("fused" in named for each in self.files.values() for named in each.arguments.values())
+        for site in self.sites.of("trainer") if fused else ():
+            edits = self.edits(site.file)
+            if site.call != "Trainer" or not edits.source.names(site, site.call):
+                continue
+            call = edits.source.call(site, site.call)
+            there, new = given(call), edits.arguments.get(call, {}).get("precision")
+            old = there["precision"].value if "precision" in there else None
+            precision = new[0] if new is not None else old
+            if "gradient_clip_val" in there and precision is not None and "mixed" in edits.source.code(precision):
+                return True
+        return False
 
     def trainers_arguments(self, recipe: Recipe) -> JsonDict:
         """A change as arguments of the library's trainer that trains; empty where there is none, or it has no such."""
@@ -207,23 +176,37 @@ class Placing:
 
         A learning rate is that of a single optimizer.
         """
-        kind, positions = _CALLS[edit.at]
+        kind, _ = _CALLS[edit.at]
         every = edit.at in ("loader", "optimizer") and "lr" not in edit.arguments
         for site in self.sites_of(kind) if every else (self.site(kind),):
             source = self.edits(site.file).source
             if edit.at == "evaluation":
                 self._makes_no(site, "loader_training")
             if edit.at == "trainer" and not source.names(site, site.call):
-                raise made_otherwise(source, site, edit.arguments, self.sites.command)
-            self._arguments(edit, site, positions)
+                raise self._made_otherwise(source, site, edit.arguments)
+            self._arguments(edit, site)
+
+    def _made_otherwise(self, source: Source, site: Site, arguments: JsonDict) -> NoHonestEditError:
+        """The edit for a user to make where a parser makes the object that holds a trainer's arguments."""
+        files = [word for word in self.sites.command if word.endswith((".yaml", ".yml", ".json"))]
+        if source.names(site, "parse_args_into_dataclasses"):
+            words = " ".join(f"--{name} {value}" for name, value in arguments.items())
+            text = f"reads it from the command: add {words} to it"
+        elif len(files) == 1 and any(source.names(site, f"parse_{kind}_file") for kind in ("yaml", "json")):
+            lines = ", ".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in arguments.items())
+            text = f"reads it from a file: write {lines} into {files[0]}"
+        else:
+            words = ", ".join(f"{name}={literal(value)}" for name, value in arguments.items())
+            text = f"has no call of {site.call}: give what it makes {words}"
+        return NoHonestEditError(f"{site.file}:{site.line} {text}", by_hand=True)
 
     def _makes_no(self, site: Site, other: SiteKind) -> None:
         """Refuses a line of a loader that makes one of the other kind as well."""
         if any(same_call(site, each) for each in self.sites.of(other)):
             raise NoHonestEditError(f"{site.file}:{site.line} makes the loaders of training and validation")
 
-    def _arguments(self, edit: Edit, site: Site, positions: tuple[str, ...]) -> None:
-        edits = self.edits(site.file)
+    def _arguments(self, edit: Edit, site: Site) -> None:
+        edits, (_, positions) = self.edits(site.file), _CALLS[edit.at]
         call = self._call(edits.source, site)
         named = given(call, positions)
         if not edits.source.names(site, site.call) and {*edit.arguments} - {*named}:
@@ -257,8 +240,13 @@ class Placing:
             elif there is not None and callable(arguments[name]):
                 edits.argument(call, name, cst.parse_expression(text), positions)
             elif there is not None:
-                with _reported_whole({other: text for other, text in texts.items() if other != name}):
+                try:
                     self.set_where_made(edits, call, there, name, text, site, positions)
+                except NoHonestEditError as reason:
+                    others = ", ".join(f"{other}={value}" for other, value in texts.items() if other != name)
+                    if not reason.by_hand or not others:
+                        raise
+                    raise NoHonestEditError(f"{reason}; next to it {others}", by_hand=True) from None
             elif rest is not None:
                 edits.merge(rest, name, cst.parse_expression(text))
             else:
@@ -292,12 +280,10 @@ class Placing:
         """Changes an argument that the call has, where its value is made; what also reaches the training stays."""
         made = made_at(edits.source, there.value, self.options, text, site.options.get(name, UNSEEN))
         training_too = site.kind == "loader_validation" and not self._of_evaluation_alone(edits.source, made)
-        if made.configured is not None and not training_too:
-            self.configure(made.configured, text)
-        elif training_too or made.node is there.value:
+        if training_too or (made.configured is None and made.node is there.value):
             edits.argument(call, name, cst.parse_expression(text), positions)
         else:
-            self.edits(made.source.name).replace(made.node, text, there)
+            self.change(made, text, there)
         self._note(made.note)
 
     def _of_evaluation_alone(self, source: Source, made: Made) -> bool:
@@ -305,30 +291,30 @@ class Placing:
         sites = [site for site in self.sites.of("loader_validation") if site.direct and site.file == source.name]
         return read_alone(source, made, self.options, [self._call(source, site) for site in sites])
 
-    def configure(self, line: ConfiguredLine, value: str) -> None:
-        """Changes a value in a file that configures the script."""
+    def change(self, made: Made, text: str, on_behalf: cst.CSTNode) -> None:
+        """Writes another value where one is made: in the code, or in a file that configures the script."""
+        line = made.configured
+        if line is None:
+            self.edits(made.source.name).replace(made.node, text, on_behalf)
+            return
         read = (Path(self.sites.cwd) / line.file).read_bytes().decode()
         before, after = self.configured.get(line.file) or (read, read)
         if before.splitlines()[line.line - 1] != after.splitlines()[line.line - 1]:
             raise NoHonestEditError(f"{line.place} decides another argument, too")
-        self.configured = {**self.configured, line.file: (before, line.changed(after, value))}
+        self.configured = {**self.configured, line.file: (before, line.changed(after, text))}
 
     def _text(self, source: Source, value: object) -> str:
         """A value as Python; a function by its name, which the file imports."""
         if inspect.isfunction(value):
             return self.import_part(source, f"{value.__module__}:{value.__qualname__}")
-        return self._literal(value)
-
-    def _note(self, text: str) -> None:
-        if text and text not in self.notes:
-            self.notes.append(text)
-
-    @staticmethod
-    def _literal(value: object) -> str:
         try:
             return literal(value)
         except ValueError:
             raise NoHonestEditError(f"{type(value).__name__} is no value that can be written down") from None
+
+    def _note(self, text: str) -> None:
+        if text and text not in self.notes:
+            self.notes.append(text)
 
     def _dataset(self, edit: Edit) -> None:
         """Wraps what the training's loader is given as its dataset, and the validation's of the same class.
@@ -340,12 +326,10 @@ class Placing:
         source = self.edits(site.file).source
         if edit.at == "training_dataset":
             self._makes_no(site, "loader_validation")
-            call = self._call(source, site)
-            self._wrap(replace(edit, at="dataset"), source, call, "dataset", DATALOADER_POSITIONS, "")
+            self._wrap(edit, source, self._call(source, site), "dataset")
             return
         if edit.lines:
-            source, call, name, positions = data_of(source, site, self.sites)
-            self._wrap(edit, source, call, name, positions, "")
+            self._wrap(edit, source, *data_of(source, site, self.sites))
         seen = self.sites.of("loader_validation")
         others = [other for other in seen if other.direct and not same_call(site, other)]
         for other in (*others, *unwatched(self.edits(site.file).source, site, seen)):
@@ -363,8 +347,8 @@ class Placing:
             named = given(call, DATALOADER_POSITIONS)
             if "dataset" not in named or "collate_fn" in named:
                 raise NoHonestEditError(f"{site.file}:{site.line} makes batches in a way of its own")
-            self._wrap(edit, source, call, "dataset", DATALOADER_POSITIONS, "")
-        self._arguments(Edit("evaluation", arguments=edit.arguments), site, DATALOADER_POSITIONS)
+            self._wrap(edit, source, call, "dataset")
+        self._arguments(Edit("evaluation", arguments=edit.arguments), site)
 
     def _collate(self, edit: Edit) -> None:
         """Wraps what makes batches of the training's samples."""
@@ -373,12 +357,12 @@ class Placing:
         call = self._call(source, site)
         if self._passed_on(call, site) is not None and "collate_fn" not in given(call, DATALOADER_POSITIONS):
             raise NoHonestEditError(f"{site.file}:{site.line} may pass a collate_fn on with two stars")
-        self._wrap(edit, source, call, "collate_fn", DATALOADER_POSITIONS, "default_collate")
+        self._wrap(edit, source, call, "collate_fn")
 
     def _wrap(
-        self, edit: Edit, source: Source, call: cst.Call, name: str, positions: Sequence[str], default: str
+        self, edit: Edit, source: Source, call: cst.Call, name: str, positions: Sequence[str] = DATALOADER_POSITIONS
     ) -> None:
-        """Wraps an argument; ``default``: what of torch.utils.data it is where the call does not have it."""
+        """Wraps an argument, a ``collate_fn`` also where the call does not have it."""
         edits = self.edits(source.name)
         there = given(call, positions).get(name)
         if name in edits.arguments.get(call, {}):
@@ -386,10 +370,10 @@ class Placing:
         elif there is not None and source.code(there.value) != "None":
             code = source.code(there.value)
         else:
-            code = self._import_name(source, "torch.utils.data", default)
+            code = self._import_name(source, "torch.utils.data", "default_collate")
         for part in edit.parts:
             self.import_part(source, part)
-        text = edit.lines[0].replace(f"{{{edit.at}}}", code)
+        text = edit.lines[0].replace(f"{{{edit.at.removeprefix('training_')}}}", code)
         edits.argument(call, name, cst.parse_expression(text), positions)
 
     def import_part(self, source: Source, part: str) -> str:
@@ -418,7 +402,7 @@ class Placing:
             raise NoHonestEditError("no line of the loop over the loader moves its batch to the device")
         for source, call in found:
             for name, value in edit.arguments.items():
-                self.edits(source.name).argument(call, name, cst.parse_expression(self._literal(value)))
+                self.edits(source.name).argument(call, name, cst.parse_expression(self._text(source, value)))
 
     def _moved(self, place: Place) -> list[tuple[Source, cst.Call]]:
         source = self.edits(place.file).source
@@ -574,18 +558,6 @@ class Placing:
     def _at(source: Source, spot: Spot) -> Place:
         lines = source.lines(spot.statement)
         return Place(file=source.name, line=lines.start.line, end_line=lines.end.line)
-
-
-@contextmanager
-def _reported_whole(others: dict[str, str]) -> Iterator[None]:
-    """Where an argument is to be changed manually, the change's other arguments are reported as well."""
-    try:
-        yield
-    except NoHonestEditError as reason:
-        if not reason.by_hand or not others:
-            raise
-        listed = ", ".join(f"{name}={text}" for name, text in others.items())
-        raise NoHonestEditError(f"{reason}; next to it {listed}", by_hand=True) from None
 
 
 def _is_so(site: Site, name: str, value: object) -> bool:

@@ -75,6 +75,13 @@ class Source:
     def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
         return self._parents.get(node)
 
+    def above(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        """The nodes that a node is in, the nearest first."""
+        parent = self.parent(node)
+        while parent is not None:
+            yield parent
+            parent = self.parent(parent)
+
     def all_of(self, kind: type[Node], within: cst.CSTNode | None = None) -> Iterator[Node]:
         """Every node of a kind, in the order of the text."""
         nodes = self._nodes if within is None else _descend(within)
@@ -102,7 +109,8 @@ class Source:
         """
         named = self._calls(place, called)
         if len(named) > 1:  # of calls within one another the outer one
-            named = [node for node in named if not any(self._inside(node, other) for other in named)]
+            others = {id(node) for node in named}
+            named = [node for node in named if not any(id(each) in others for each in self.above(node))]
         if len(named) > 1 and isinstance(place, Site) and place.end_column is not None:
             # columns of the interpreter are in bytes
             ends = {id(node): self.lines(node).end for node in named}
@@ -140,15 +148,7 @@ class Source:
         name, scope = self.code(call.func), self.scope(call)
         if isinstance(scope, cst.FunctionDef) and any(p.name.value == name for p in scope.params.params):
             return True
-        return any(name == self.code(t.target) for node in self.all_of(cst.Assign) for t in node.targets)
-
-    def _inside(self, node: cst.CSTNode, other: cst.CSTNode) -> bool:
-        above = self.parent(node)
-        while above is not None:
-            if above is other:
-                return True
-            above = self.parent(above)
-        return False
+        return bool(self.values_of(name))
 
     def called(self, call: cst.Call) -> str:
         """The last part of the name that is called."""
@@ -203,13 +203,13 @@ class Source:
         Raises:
             NoHonestEditError: its line begins a block (``if x: y = f()``).
         """
-        child, above = node, self.parent(node)
-        while above is not None:
+        child = node
+        for above in self.above(node):
             if isinstance(above, (cst.Module, cst.IndentedBlock)):
                 found = next((i for i, other in enumerate(above.body) if other is child), None)
                 if found is not None and isinstance(child, (cst.SimpleStatementLine, cst.BaseCompoundStatement)):
                     return Spot(above, found, child)
-            child, above = above, self.parent(above)
+            child = above
         raise self._shares(node)
 
     def _shares(self, node: cst.CSTNode) -> NoHonestEditError:
@@ -223,10 +223,7 @@ class Source:
 
     def scope(self, node: cst.CSTNode) -> cst.FunctionDef | cst.Module:
         """The function that a node is in, or the module."""
-        above = self.parent(node)
-        while above is not None and not isinstance(above, (cst.FunctionDef, cst.Module)):
-            above = self.parent(above)
-        return above or self.tree
+        return next((each for each in self.above(node) if isinstance(each, (cst.FunctionDef, cst.Module))), self.tree)
 
     def class_of(self, function: cst.FunctionDef) -> cst.ClassDef | None:
         """The class that a function is a method of."""
@@ -244,17 +241,17 @@ class Source:
 
     def assignments(self, name: str, scope: cst.CSTNode) -> list[cst.Assign | cst.AnnAssign]:
         """Assignments to a name or a dotted name in a function or the module, its inner functions left out."""
-        found: list[cst.Assign | cst.AnnAssign] = []
-        for node in _descend(scope):
-            if isinstance(node, cst.Assign):
-                targets = [target.target for target in node.targets]
-            elif isinstance(node, cst.AnnAssign) and node.value is not None:
-                targets = [node.target]
-            else:
-                continue
-            if self.scope(node) is scope and any(self.code(target) == name for target in targets):
-                found.append(node)
-        return found
+        return [
+            node
+            for node in _descend(scope)
+            if isinstance(node, (cst.Assign, cst.AnnAssign)) and node.value is not None
+            if self.scope(node) is scope and any(self.code(target) == name for target in targets_of(node))
+        ]
+
+    def values_of(self, name: str) -> list[cst.BaseExpression]:
+        """What assignments anywhere in the file give a name, a dotted name or an entry."""
+        nodes = self.all_of(cst.Assign)
+        return [node.value for node in nodes if any(self.code(target) == name for target in targets_of(node))]
 
     def unpacked(self, name: str, scope: cst.CSTNode) -> list[cst.Assign]:
         """Assignments of several values at once, one of them to this name, in a function or the module."""
@@ -266,6 +263,12 @@ class Source:
             if isinstance(target.target, (cst.Tuple, cst.List))
             and any(self.code(element.value) == name for element in target.target.elements)
         ]
+
+
+def targets_of(assignment: cst.Assign | cst.AnnAssign) -> list[cst.BaseExpression]:
+    if isinstance(assignment, cst.AnnAssign):
+        return [assignment.target]
+    return [each.target for each in assignment.targets]
 
 
 def _descend(node: cst.CSTNode) -> Iterator[cst.CSTNode]:

@@ -5,11 +5,15 @@ A micro-batch is smaller where each batch is taken in pieces, and larger where l
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import takewhile
+
 import libcst as cst
+from libcst import matchers as m
 
 from autoopt.export.script_patch.editing import Wrapped, given
 from autoopt.export.script_patch.placing import Placing
-from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot
+from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot, targets_of
 from autoopt.export.script_patch.values import made_at
 from autoopt.records import Place, Site
 from autoopt.script.applicable import added_up
@@ -151,7 +155,7 @@ def _wrap(
         training_alone: evaluations run these statements, too, and stay as they are.
     """
     call, back, forward = found
-    torch_name = placing.edits(source.name).source.module_name("torch")
+    torch_name = source.module_name("torch")
     if torch_name is None:
         raise NoHonestEditError(f"{source.name} does not import torch as a whole")
     enabled = f", enabled={torch_name}.is_grad_enabled()" if training_alone else ""
@@ -220,10 +224,9 @@ def _loss_made_at(source: Source, call: cst.Call, first: int, back: Spot) -> int
     names = {node.value for node in source.all_of(cst.Name, call.func.value)}
     for index in reversed(range(first, back.index)):
         statement = back.suite.body[index]
-        made = {
-            source.code(target.target) for node in source.all_of(cst.Assign, statement) for target in node.targets
-        } | {source.code(node.target) for node in source.all_of(cst.AugAssign, statement)}
-        if made & names:
+        made = [target for node in source.all_of(cst.Assign, statement) for target in targets_of(node)]
+        made += [node.target for node in source.all_of(cst.AugAssign, statement)]
+        if names & {source.code(each) for each in made}:
             return index
     return None
 
@@ -331,15 +334,9 @@ def _cut(placing: Placing, count: int, part: str) -> None:
 
 def _renamed(source: Source, node: cst.BaseExpression, batch: list[str]) -> str:
     """An expression with the pieces in place of the batch."""
-    loads = {id(each) for each in source.variables(node)}
-
-    class Renaming(cst.CSTTransformer):
-        def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> cst.Name:  # noqa: N802
-            if id(original_node) in loads and original_node.value in batch:
-                return updated_node.with_changes(value=f"{original_node.value}_piece")
-            return updated_node
-
-    renamed = node.visit(Renaming())
+    loads = {id(each) for each in source.variables(node) if each.value in batch}
+    load: m.MatchIfTrue[cst.CSTNode] = m.MatchIfTrue(lambda each: id(each) in loads)
+    renamed = m.replace(node, load, lambda each, _: cst.Name(f"{cst.ensure_type(each, cst.Name).value}_piece"))
     assert isinstance(renamed, cst.BaseExpression), "an expression stays one"
     return source.code(renamed)
 
@@ -411,12 +408,7 @@ class _Lines:
     def _loop(self) -> cst.For | cst.While | None:
         """The loop around the lines, in their own function: over the loader that trains, else the innermost."""
         headers = {(p.file, p.line) for site in self._sites.of("loader_training") for p in site.used}
-        around: list[cst.For | cst.While] = []
-        above = self._source.parent(self._back.statement)
-        while above is not None and not isinstance(above, cst.FunctionDef):
-            if isinstance(above, cst.For | cst.While):
-                around.append(above)
-            above = self._source.parent(above)
+        around = [each for each in _within_function(self._source, self._back) if isinstance(each, cst.For | cst.While)]
         reading = [loop for loop in around if (self._source.name, self._source.lines(loop).start.line) in headers]
         return next(iter(reading or around), None)
 
@@ -429,7 +421,7 @@ class _Lines:
             outside = [name for name in added if name.partition(".")[0].partition("[")[0] not in made]
             if outside:
                 raise NoHonestEditError(f"{outside[0]} adds up something of each batch before its backward pass")
-            for each in (target.target for node in source.all_of(cst.Assign, statement) for target in node.targets):
+            for each in (target for node in source.all_of(cst.Assign, statement) for target in targets_of(node)):
                 if not isinstance(each, cst.Name | cst.Tuple):
                     raise NoHonestEditError(f"{source.code(each)} is set between the model's call and its gradients")
                 made |= {node.value for node in source.all_of(cst.Name, each)}
@@ -442,15 +434,16 @@ class _Lines:
             node.value
             for each in source.all_of(cst.Assign, scope)
             if not self._begin <= source.lines(each).start.line <= self._end
-            for target in each.targets
-            for node in source.all_of(cst.Name, target.target)
+            for target in targets_of(each)
+            for node in source.all_of(cst.Name, target)
         }
-        found = set()
-        for node in outside_nodes:
-            line = source.lines(node).start.line
-            if node.value in made and (self._end < line <= end or (line > end and node.value not in set_elsewhere)):
-                found.add(node.value)
-        return found
+        below = ((node.value, source.lines(node).start.line) for node in outside_nodes if node.value in made)
+        return {name for name, line in below if line > self._end and (line <= end or name not in set_elsewhere)}
+
+
+def _within_function(source: Source, spot: Spot) -> Iterator[cst.CSTNode]:
+    """The nodes that a statement is in, up to its function."""
+    return takewhile(lambda each: not isinstance(each, cst.FunctionDef), source.above(spot.statement))
 
 
 # larger ones
@@ -469,23 +462,16 @@ def _added_up_less(placing: Placing, size: int, now: int, count: int) -> None:
         )
     for expression in _alike(source, value):
         made = made_at(source, expression, placing.options, str(count), now)
-        if made.configured is not None:
-            placing.configure(made.configured, str(count))
-        else:
-            placing.edits(made.source.name).replace(made.node, str(count), expression)
+        placing.change(made, str(count), expression)
     placing.touched = step
 
 
 def _counted(source: Source, step: Site) -> cst.BaseExpression | None:
     """What the number of batches is taken modulo of, on the way to a step: ``if (i + 1) % count == 0``."""
-    above = source.parent(source.line_of(source.call(step, "step")).suite)
-    while above is not None and not isinstance(above, cst.FunctionDef):
-        if isinstance(above, cst.If):
-            found = [n for n in source.all_of(cst.BinaryOperation, above.test) if isinstance(n.operator, cst.Modulo)]
-            if found:
-                return found[0].right
-        above = source.parent(above)
-    return None
+    above = _within_function(source, source.line_of(source.call(step, "step")))
+    tests = (each.test for each in above if isinstance(each, cst.If))
+    found = (each for test in tests for each in source.all_of(cst.BinaryOperation, test))
+    return next((each.right for each in found if isinstance(each.operator, cst.Modulo)), None)
 
 
 def _divisors(source: Source, scope: cst.CSTNode) -> list[cst.BaseExpression]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import libcst as cst
 
 from autoopt.export.script_patch.editing import given
-from autoopt.export.script_patch.options import ConfiguredLine, Option, ScriptOptions, UserFiles, is_parsed, of_machine
-from autoopt.export.script_patch.source import NoHonestEditError, Source, from_imports
+from autoopt.export.script_patch.options import ConfiguredLine, Option, ScriptOptions, is_parsed, of_machine
+from autoopt.export.script_patch.source import NoHonestEditError, Source, from_imports, targets_of
 
 
 def followed(source: Source, value: cst.BaseExpression) -> cst.BaseExpression | None:
@@ -85,9 +85,7 @@ def _handed_in(source: Source, function: cst.FunctionDef, name: str) -> cst.Base
 def _own(source: Source, value: cst.Attribute) -> cst.BaseExpression | None:
     """The value under a name of the object itself, where one assignment keeps it there."""
     asked = source.code(value)
-    found = [
-        node.value for node in source.all_of(cst.Assign) if any(source.code(t.target) == asked for t in node.targets)
-    ]
+    found = source.values_of(asked)
     return found[0] if len(found) == 1 and not _changed_otherwise(source, asked) else None
 
 
@@ -100,17 +98,13 @@ def _field(source: Source, value: cst.Attribute) -> cst.BaseExpression | None:
         for statement in owner.body.body
         if isinstance(statement, cst.SimpleStatementLine)
         for part in statement.body
-        if (isinstance(part, cst.AnnAssign) and source.code(part.target) == name)
-        or (isinstance(part, cst.Assign) and any(source.code(each.target) == name for each in part.targets))
+        if isinstance(part, (cst.Assign, cst.AnnAssign)) and name in map(source.code, targets_of(part))
     ]
     if len(found) != 1:
         return None
     kept, owner = found[0]
-    set_elsewhere = any(
-        isinstance(target.target, cst.Attribute) and target.target.attr.value == name
-        for node in source.all_of(cst.Assign)
-        for target in node.targets
-    )
+    targets = (target for node in source.all_of(cst.Assign) for target in targets_of(node))
+    set_elsewhere = any(isinstance(each, cst.Attribute) and each.attr.value == name for each in targets)
     made = [call for call in source.all_of(cst.Call) if source.called(call) == owner.name.value]
     if set_elsewhere or any(call.args for call in made):
         return None
@@ -138,9 +132,8 @@ def _entry(source: Source, value: cst.Subscript) -> cst.BaseExpression | None:
     assert isinstance(value.value, cst.Name)
     name, asked = value.value.value, source.code(value)
     kept = source.assignments(name, source.tree)
-    changed = any(source.code(t.target) == asked for node in source.all_of(cst.Assign) for t in node.targets)
     updated = any(source.code(call.func) == f"{name}.update" for call in source.all_of(cst.Call))
-    if len(kept) != 1 or changed or updated or not isinstance(kept[0].value, cst.Dict):
+    if len(kept) != 1 or source.values_of(asked) or updated or not isinstance(kept[0].value, cst.Dict):
         return None
     key = value.slice[0].slice
     for element in kept[0].value.elements:
@@ -158,15 +151,14 @@ Setter = tuple[Source, cst.BaseExpression]
 
 
 def made_elsewhere(
-    source: Source, value: cst.BaseExpression, files: UserFiles, command: Sequence[str], text: str, seen: object
+    source: Source, value: cst.BaseExpression, options: ScriptOptions, text: str, seen: object
 ) -> Setter | ConfiguredLine:
     """The one literal in the user's files that is the value which was seen to arrive.
 
     Args:
         source: the file in which ``value`` stands.
         value: a name that is imported, an attribute or an entry of some configuration, or anything that is computed.
-        files: of the user.
-        command: words of the script's command, which may set it.
+        options: of the command line, which may set it.
         text: what it is to become.
         seen: what arrived.
 
@@ -178,18 +170,18 @@ def made_elsewhere(
     name = _last_name(value)
     if name is None:
         raise NoHonestEditError(f"{source.name}:{line} computes it: {code}; write {text} in its place", by_hand=True)
-    for word in command:
+    for word in options.command:
         key = word.partition("=")[0]
         last = key.rpartition(".")[2].lstrip("-+~").replace("-", "_")
         if last == name and (word.startswith("-") or "=" in word):
             raise NoHonestEditError(f"the command gives {key}: change it there", by_hand=True)
     setters: list[Setter] = []  # lines of code that keep something under this name, but no other value than arrived
-    for other in files.with_text(name):
+    for other in options.files.with_text(name):
         for node in _kept(other, name, constants_alone=isinstance(value, cst.Name)):
             written = _literal((other, node))
             if (other is not source or node is not value) and (written is None or _is_seen(written, seen)):
                 setters.append((other, node))
-    lines = [each for each in files.configured(name, command) if _is_seen(each.written, seen)]
+    lines = [each for each in options.files.configured(name, options.command) if _is_seen(each.written, seen)]
     changed = isinstance(value, cst.Subscript) and any(other is source for other, _ in setters)  # a dict, later on
     if len(setters) == 1 and not lines and not changed and _literal(setters[0]) is not None:
         return setters[0]
@@ -225,12 +217,8 @@ def _kept(source: Source, name: str, *, constants_alone: bool) -> list[cst.BaseE
     found: list[cst.BaseExpression] = []
     assignments: list[cst.Assign | cst.AnnAssign] = [*source.all_of(cst.Assign), *source.all_of(cst.AnnAssign)]
     for assignment in assignments:
-        targets = (
-            [assignment.target]
-            if isinstance(assignment, cst.AnnAssign)
-            else [each.target for each in assignment.targets]
-        )
-        if assignment.value is not None and any(_keeps(source, each, name, constants_alone) for each in targets):
+        kept = any(_keeps(source, each, name, constants_alone) for each in targets_of(assignment))
+        if assignment.value is not None and kept:
             found.append(assignment.value)
     if not constants_alone:
         found += [given for given in _given(source, name) if _is_plain(given)]
@@ -333,7 +321,7 @@ def made_at(
     if not found:
         if of_machine(source, value):
             return Made(source, value)
-        setter = made_elsewhere(source, value, options.files, options.command, text, seen)
+        setter = made_elsewhere(source, value, options, text, seen)
         if isinstance(setter, ConfiguredLine):
             return Made(source, value, configured=setter, readers=(*on_the_way, value))
         return Made(*setter, readers=(*on_the_way, value))
