@@ -165,19 +165,8 @@ class Talk:
         self._settings: Iterator[tuple[JsonDict | BaseException, Answer]] = conversation(strategy, case)
         self.best = 0.0
         self.goes_on = True
-        self._asked: tuple[JsonDict | BaseException, Answer] | None = None
         self._upcoming: Candidate | None = None
         self._answer: Answer = lambda trial: None
-
-    def coming(self) -> tuple[Plan, Estimate | None] | None:
-        """The plan of the next screening measurement, which has been asked for with it; None where there is none."""
-        if self._upcoming is not None:
-            return self._upcoming.plan, self._upcoming.predicted
-        self._asked = self._asked or next(self._settings, None)
-        if self._asked is None or isinstance(self._asked[0], BaseException):
-            return None
-        plan = plan_of(self._context, self._state, self.strategy, self._case, self._asked[0])
-        return (plan, None) if plan is not None else None
 
     def upcoming(self) -> Candidate | None:
         """The candidate that is screened next; None where there is none, or nothing new to try in it."""
@@ -186,7 +175,7 @@ class Talk:
         return self._upcoming
 
     def _next(self) -> Candidate | None:
-        found, self._asked = self._asked or next(self._settings, None), None
+        found = next(self._settings, None)
         if found is None:
             self.goes_on = False
             return None

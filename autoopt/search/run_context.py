@@ -14,7 +14,7 @@ from autoopt.search.accept.gathering import Gate
 from autoopt.search.budget_allocation import STEADY_SECONDS, BudgetAllocation
 from autoopt.search.compare.arm import Start
 from autoopt.search.compare.comparison import Comparison, Rule
-from autoopt.search.compare.contest import compare
+from autoopt.search.compare.contest import OnProgress, compare
 from autoopt.search.compare.sequential_test import alpha_of
 from autoopt.search.planner import Choice
 from autoopt.search.state import SearchState
@@ -103,6 +103,15 @@ class RunContext:
         probe = self.allocation.start_seconds + state.dearer_start(plan) + self.allocation.probe
         return self.allocation.budget - 2 * self.pair_seconds(state, state.baseline, plan) - probe
 
+    def progress(self, number: int) -> OnProgress:
+        """Announces how the measurement of a trial stands."""
+
+        def announce(note: str, estimate: Estimate | None) -> None:
+            seen: JsonDict = {"ratio": estimate.value, "low": estimate.low, "high": estimate.high} if estimate else {}
+            self.announce(TrialProgress(at=self.now(), id=number, note=note, **seen))
+
+        return announce
+
     def compare(
         self,
         kind: str,
@@ -124,13 +133,6 @@ class RunContext:
             start: how the two sides are started, where the plan alone does not say it.
         """
 
-        def progress(note: str, estimate: Estimate | None) -> None:
-            if progress_id is not None:
-                seen: JsonDict = (
-                    {"ratio": estimate.value, "low": estimate.low, "high": estimate.high} if estimate else {}
-                )
-                self.announce(TrialProgress(at=self.now(), id=progress_id, note=note, **seen))
-
         def measure() -> Comparison:
             share = alpha_of(len(state.comparisons), state.kept) if kind == "trial" else None
             rule = self.rule(seconds, more_seconds=more_seconds, until_error=until_error, alpha_accept=share)
@@ -144,7 +146,7 @@ class RunContext:
                 deadline=deadline,
                 noise=state.noise,
                 rng=np.random.default_rng([self.seed, made, state.numbers]),
-                on_progress=progress,
+                on_progress=self.progress(progress_id) if progress_id is not None else None,
                 alternating=not self.runner.memory.fit_together(incumbent, candidate),
             )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autoopt.records import Estimate, Plan
 from autoopt.records.distributed import Communication, Scaling, ScalingForecast, ScalingPoint
-from autoopt.search.compare.arm import Arm
+from autoopt.search.compare.arm import TrialArm
 from autoopt.search.compare.comparison import Decision
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
@@ -74,7 +74,7 @@ def efficiency(throughput: Estimate, processes: int) -> Estimate:
 def _measured(
     context: RunContext, state: SearchState, plan: Plan, count: int, seconds: float, end: float
 ) -> ScalingPoint | None:
-    def start(plan: Plan, label: str) -> Arm:
+    def start(plan: Plan, label: str) -> TrialArm:
         """One of the processes of a script's launcher as the incumbent, and so many as the candidate."""
         return context.runner.start(plan, label, 1 if label == "incumbent" else count)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf, log, log1p
 from statistics import fmean
 
-from autoopt.events import TrialEnded, TrialProgress
+from autoopt.events import TrialEnded
 from autoopt.records import Estimate, JsonDict, Plan, Verdict
 from autoopt.search.accept.evidence import Judgement
 from autoopt.search.accept.gate import NOT_TESTED
@@ -121,7 +121,8 @@ class Screening:
         talks = [talk for talk in talks if best is None or talk.strategy is best.candidate.strategy]
         talks.sort(key=lambda talk: -talk.best)
         while (asking := [talk for talk in talks if talk.goes_on][: self._race.places]) and not self.over:
-            self._expect(filter(None, (talk.coming() for talk in asking)))
+            upcoming = (talk.upcoming() for talk in asking)
+            self._expect((candidate.plan, candidate.predicted) for candidate in upcoming if candidate is not None)
             for talk in asking:
                 if not self.over:
                     talk.ask(0)
@@ -223,13 +224,6 @@ class Screening:
 
     def _measured(self, candidate: Candidate, purpose: str, number: int) -> Comparison:
         context, state = self.context, self.state
-
-        def progress(note: str, estimate: Estimate | None) -> None:
-            seen: JsonDict = {}
-            if estimate is not None:
-                seen = {"ratio": estimate.value, "low": estimate.low, "high": estimate.high}
-            context.announce(TrialProgress(at=context.now(), id=number, note=note, **seen))
-
         ready = self._switched.take(candidate.plan)
         if ready is not None:
             state.screenings.append(ready)
@@ -240,7 +234,7 @@ class Screening:
             usual = context.runner.limits
             context.runner.limits = self._limits(candidate.predicted)
             try:
-                return self._race.screen(candidate.plan, state.noise, progress)
+                return self._race.screen(candidate.plan, state.noise, context.progress(number))
             finally:
                 context.runner.limits = usual
 

@@ -22,7 +22,7 @@ from autoopt.script.whole_run import turn_of, whole_runs
 from autoopt.search.accept.evidence import TrainedPair
 from autoopt.search.accept.trainings import Turns
 from autoopt.search.budget_allocation import START_SECONDS, TimeLimits
-from autoopt.search.compare.arm import Arm, ScriptArm, TrialArm
+from autoopt.search.compare.arm import ScriptArm, TrialArm
 from autoopt.search.compare.comparison import Comparison
 from autoopt.trial.parent import Launcher
 from autoopt.trial.places import Place, ThreadWorkers, Workers
@@ -119,23 +119,23 @@ class TrialRunner:
         self.memory = MemoryLedger()
         self.once: dict[str, float] = {}
 
-    def spec(self, plan: Plan, seed: int | None = None) -> TrialSpec:
-        """The trial of a plan."""
+    def spec(self, plan: Plan, seed: int | None = None, base: TrialSpec | None = None) -> TrialSpec:
+        """The trial of a plan; ``base``: of which it is one, where that is another than the baseline's."""
+        base = base or self.base
         setup = self.registry.fold(plan)
         env = setup.flags.get("env", {})
-        launch = self.base.script.launch if self.base.script is not None else None
+        launch = base.script.launch if base.script is not None else None
         changed = {
             "plan": plan,
-            "seed": self.base.seed if seed is None else seed,
+            "seed": base.seed if seed is None else seed,
             "flags": {"env": dict(env)} if env else {},
             "processes": setup.distributed.processes if launch is None else launch.size,
-            **({"script": self._rewritten(plan)} if in_lines(setup) else {}),
+            **({"script": self._rewritten(base.script, plan)} if in_lines(setup) else {}),
         }
-        return self.base.model_copy(update=changed)
+        return base.model_copy(update=changed)
 
-    def _rewritten(self, plan: Plan) -> ScriptSpec | None:
+    def _rewritten(self, script: ScriptSpec | None, plan: Plan) -> ScriptSpec | None:
         """The script with those changes of a plan in its lines that nothing but its lines can say."""
-        script = self.base.script
         if script is None or script.sites is None or self.patched_files is None:
             return script
         files = self.patched_files(Plan(changes=tuple(filter(self._in_lines_alone, plan.changes))))
@@ -222,11 +222,20 @@ class TrialRunner:
         """All that is started within runs on one machine."""
         return self._launcher.held()
 
-    def launch(self, plan: Plan, label: str, seed: int | None = None, *, processes: int | None = None) -> AnyTrial:
+    def launch(
+        self,
+        plan: Plan,
+        label: str,
+        seed: int | None = None,
+        *,
+        processes: int | None = None,
+        base: TrialSpec | None = None,
+    ) -> AnyTrial:
         """Starts a process; the caller closes it.
 
         Args:
             processes: so many of those that a script's launcher starts; all of them where None.
+            base: see :meth:`spec`.
 
         Raises:
             TrialFailed: it could not be built or set up.
@@ -234,17 +243,17 @@ class TrialRunner:
         self._logs.mkdir(parents=True, exist_ok=True)
         log = self._logs / f"{next(self._number):04d}-{label}.log"
         self.latest_log = f"{self._logs.name}/{log.name}"
-        spec = self.spec(plan, seed)
+        base = base or self.base
+        spec = self.spec(plan, seed, base)
         if processes is not None and spec.script is not None and spec.script.launch is not None:
             fewer = spec.script.launch.with_processes(processes)
             script = spec.script.model_copy(update={"launch": fewer})
             spec = spec.model_copy(update={"script": script, "processes": processes})
-        return self._launcher.start(spec, log=log, timeout=self._start_seconds(plan))
+        return self._launcher.start(spec, log=log, timeout=self._start_seconds(plan, base.script))
 
-    def _start_seconds(self, plan: Plan) -> float:
+    def _start_seconds(self, plan: Plan, script: ScriptSpec | None) -> float:
         """How long a start may take. A script compiles in its first step, which is a part of it."""
         limits = self._limits(plan)
-        script = self.base.script
         if script is None or self.registry.fold(plan, own_setup(script.sites)).compile is None:
             return limits.start
         return max(limits.start, START_SECONDS if limits.warm_up is None else limits.warm_up)
@@ -254,14 +263,16 @@ class TrialRunner:
         return self.limits.paying(sum(self.once.get(name, 0.0) for name in plan.names()))
 
     @contextmanager
-    def trial(self, plan: Plan, label: str, seed: int | None = None) -> Iterator[AnyTrial]:
-        process = self.launch(plan, label, seed)
+    def trial(
+        self, plan: Plan, label: str, seed: int | None = None, base: TrialSpec | None = None
+    ) -> Iterator[AnyTrial]:
+        process = self.launch(plan, label, seed, base=base)
         try:
             yield process
         finally:
             process.close()
 
-    def start(self, plan: Plan, label: str, processes: int | None = None) -> Arm:
+    def start(self, plan: Plan, label: str, processes: int | None = None) -> TrialArm:
         """As ``autoopt.search.compare.arm.Start`` wants it; ``processes``: see ``launch``."""
         allowed = self._limits(plan)
         limits: dict[str, Any] = {"ready_seconds": allowed.ready, "warm_up_seconds": allowed.warm_up}
@@ -437,8 +448,7 @@ class TrialRunner:
         first, second = (run.as_training(steps, seed, patterns, every) for run in runs)
         return TrainedPair(baseline=first, best=second, whole=True, time_sliced=isfinite(turn))
 
-    @contextmanager
-    def _adopted(self, plan: Plan, label: str, seed: int) -> Iterator[AnyTrial]:
+    def _adopted(self, plan: Plan, label: str, seed: int) -> AbstractContextManager[AnyTrial]:
         """A trial of the plan in the form in which it is adopted.
 
         A script's is its patch: the patched files are trained as they are, and the files as they were are trained
@@ -447,23 +457,16 @@ class TrialRunner:
         same again, they are mixed with that training's.
         """
         files = self.patched_files(plan) if self.patched_files is not None else None
-        script, before, trained = self.base.script, self.base, plan
+        script, base, trained = self.base.script, self.base, plan
         if script is not None and script.sites is not None:
             bare = script.sites.model_copy(update={"sites": ()})
-            own_seeds = script.own_seeds and seed == self.base.seed
+            own_seeds = script.own_seeds and seed == base.seed
             if files is not None:
                 path = None if self.spec(plan).flags else script.path  # the patch sets its variables before torch comes
                 script = script.model_copy(update={"sites": bare, "patched": files, "path": path})
                 trained = Plan()
-            self.base = before.model_copy(update={"script": script.model_copy(update={"own_seeds": own_seeds})})
-        try:
-            process = self.launch(trained, label, seed)
-        finally:
-            self.base = before
-        try:
-            yield process
-        finally:
-            process.close()
+            base = base.model_copy(update={"script": script.model_copy(update={"own_seeds": own_seeds})})
+        return self.trial(trained, label, seed, base)
 
     def ask(
         self, plan: Plan, task: str, *, timeout: float, label: str, disturbed: float = 0.0, **arguments: Any
@@ -473,18 +476,11 @@ class TrialRunner:
         Args:
             disturbed: so far away, over each weight, the weights begin.
         """
-        before = self.base
-        self.base = before.model_copy(update={"disturbed": disturbed})
-        if before.script is not None and task == PROBE:
-            self.base = self.base.model_copy(update={"same_draws": True})
-        try:
-            process = self.launch(plan, label)
-        finally:
-            self.base = before
-        try:
+        changed: JsonDict = {"disturbed": disturbed}
+        if self.base.script is not None and task == PROBE:
+            changed["same_draws"] = True
+        with self.trial(plan, label, base=self.base.model_copy(update=changed)) as process:
             return process.call(task, timeout=timeout, **arguments)
-        finally:
-            process.close()
 
 
 _WEIGHTS_ALONE = (

@@ -20,7 +20,7 @@ from autoopt.errors import TrialFailed
 from autoopt.records import Estimate, JsonDict, Plan, Record
 from autoopt.records.messages import TrainingRun
 from autoopt.search.accept.evidence import TrainedPair
-from autoopt.search.compare.arm import TrialProcess
+from autoopt.trial.remote.launcher import AnyTrial
 
 R = TypeVar("R", bound=Record)
 
@@ -53,7 +53,7 @@ class Turns:
 
     def __init__(
         self,
-        processes: tuple[TrialProcess, TrialProcess],
+        processes: tuple[AnyTrial, AnyTrial],
         arguments: JsonDict,
         seconds: float,
         speedup: float = 1.0,
@@ -116,7 +116,7 @@ def no_further(baseline: TrainingRun) -> int:
     return ceil(NO_FURTHER * max(baseline.steps, 1))
 
 
-def _freeze(process: TrialProcess) -> None:
+def _freeze(process: AnyTrial) -> None:
     if getattr(process, "can_freeze", True):
         with suppress(TrialFailed):
             process.freeze()
