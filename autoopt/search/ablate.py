@@ -10,7 +10,7 @@ from autoopt.errors import TrialFailed
 from autoopt.events import AblationMeasured
 from autoopt.records import Ablation, Change, Estimate, Plan, Verdict
 from autoopt.search.accept.trainings import ratio_of_pairs
-from autoopt.search.at_once import MORE, compare_switched, compared, differ, of_plans, undecided
+from autoopt.search.at_once import MORE, compare_switched, compared, differ, undecided
 from autoopt.search.compare.arena import SIDES
 from autoopt.search.compare.comparison import Comparison, Decision, Side, SideName
 from autoopt.search.compare.statistics import wider
@@ -78,7 +78,7 @@ def _ablate_by_whole_runs(context: RunContext, state: SearchState, deadline: flo
 
 def by_whole_runs(context: RunContext, state: SearchState) -> bool:
     """Whether whole runs of a script have shown what the incumbent brings, and no blocks of steps."""
-    if not state.base.isdigit() or state.comparisons[int(state.base)].pairs:
+    if state.made_by is None or state.made_by.pairs:
         return False
     return any(pair.whole for pair in context.gate.trained_pairs(state.incumbent))
 
@@ -213,7 +213,7 @@ def _without(context: RunContext, state: SearchState, change: Change, deadline: 
 def _figure(state: SearchState, base: Plan, plan: Plan) -> Estimate | None:
     """By the latest comparison of two plans that has one, the search's own included."""
     found = (seen for seen in reversed([*state.comparisons.values(), *state.ablations]) if seen.estimate)
-    return next((seen.estimate for seen in found if of_plans(seen, base, plan)), None)
+    return next((seen.estimate for seen in found if seen.compares(base, plan)), None)
 
 
 def _each(

@@ -34,13 +34,8 @@ def compared(state: SearchState, base: Plan, plan: Plan, *, fresh: bool = False)
         fresh: not by what the search has kept a change for, which was selected by its own figure.
     """
     searched = [] if fresh else list(state.comparisons.values())
-    found = (seen for seen in reversed([*searched, *state.ablations]) if of_plans(seen, base, plan))
+    found = (seen for seen in reversed([*searched, *state.ablations]) if seen.compares(base, plan))
     return next((seen for seen in found if seen.estimate or seen.decision is Decision.FAILED), None)
-
-
-def of_plans(seen: Comparison, base: Plan, plan: Plan) -> bool:
-    """Whether it compares these two."""
-    return seen.incumbent.plan == base and seen.candidate.plan == plan
 
 
 def differ(context: RunContext, one: Plan, other: Plan) -> bool | None:

@@ -79,11 +79,14 @@ class Confirmation:
             context.warn(state, f"trial {number}: {again}")
         notes = (ruling.reason, self._parameters(candidate), again, note)
         ruling = ruling.model_copy(update={"reason": "; ".join(text for text in notes if text)})
-        trial = trial_of(context, state, candidate, number, began, comparison, ruling)
-        state.trials.append(trial)
-        if trial.verdict is Verdict.KEPT:
-            self._keep(trial, candidate)
-        context.announce(TrialEnded(at=context.now(), trial=trial, has_target=state.objective.has_target))
+        before = state.incumbent
+        trial = ended(context, state, candidate, number, began, ruling, comparison)
+        if (
+            trial.verdict is Verdict.KEPT and candidate.companions
+        ):  # the end of the search decides which of them it needs
+            if not state.together:
+                state.before_combined = before
+            state.together |= candidate.parts
         return trial
 
     def _shown_by_probes(self, candidate: Candidate) -> bool:
@@ -122,15 +125,6 @@ class Confirmation:
             return ""
         return f"trains {trained:,} parameters of {whole:,}"
 
-    def _keep(self, trial: Trial, candidate: Candidate) -> None:
-        """Makes the plan the incumbent; which of its changes it needs is decided at the end of the search."""
-        state = self.state
-        if candidate.companions:
-            if not state.together:
-                state.before_combined = state.incumbent
-            state.together |= candidate.parts
-        state.incumbent, state.base = self.context.runner.registry.order(candidate.plan), str(trial.id)
-
 
 def announce_start(
     context: RunContext,
@@ -156,17 +150,27 @@ def announce_start(
     )
 
 
-def trial_of(
+def ended(
     context: RunContext,
     state: SearchState,
     candidate: Candidate,
     number: int,
     began: float,
-    comparison: Comparison,
     ruling: Judgement,
+    comparison: Comparison | None = None,
 ) -> Trial:
-    """The document of a trial that has just ended."""
-    return Trial(
+    """Notes and announces a trial that has just ended; one that is kept makes the incumbent.
+
+    Args:
+        comparison: of blocks of steps; None where none were compared.
+    """
+    comparison = comparison or Comparison(
+        decision=Decision.INCONCLUSIVE,
+        reason="no blocks of steps were compared",
+        incumbent=Side(plan=state.incumbent),
+        candidate=Side(plan=candidate.plan),
+    )
+    trial = Trial(
         id=number,
         round=len(state.rounds),
         strategy=candidate.change.strategy,
@@ -189,29 +193,11 @@ def trial_of(
         samples_per_second=comparison.candidate.samples_per_second,
         finished_at=context.now(),
     )
-
-
-def ruled_without_blocks(
-    context: RunContext,
-    state: SearchState,
-    candidate: Candidate,
-    number: int,
-    began: float,
-    reason: str,
-    ruling: Judgement,
-) -> Trial:
-    """The trial of a candidate that no blocks of steps were compared for; a kept one makes the incumbent."""
-    comparison = Comparison(
-        decision=Decision.INCONCLUSIVE,
-        reason=reason,
-        incumbent=Side(plan=state.incumbent),
-        candidate=Side(plan=candidate.plan),
-    )
-    trial = trial_of(context, state, candidate, number, began, comparison, ruling)
     state.trials.append(trial)
     if trial.verdict is Verdict.KEPT:
         state.comparisons[number] = comparison
         state.incumbent, state.base = context.runner.registry.order(candidate.plan), str(number)
+    context.announce(TrialEnded(at=context.now(), trial=trial, has_target=state.objective.has_target))
     return trial
 
 

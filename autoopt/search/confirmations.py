@@ -260,11 +260,8 @@ def _suspicion(context: RunContext, state: SearchState, change: Change) -> tuple
 def refused(state: SearchState, screened: Screened, quality: Quality, more: str = "") -> None:
     """Writes the quality into the trial of a screening; another training, or too high a price, ends it."""
     verdict = {True: Verdict.NO_GAIN, False: Verdict.QUALITY_LOST, None: Verdict.INCONCLUSIVE}[quality.passed]
-    reason = "; ".join(text for text in (screened.trial.reason, quality.detail, more) if text)
-    for index, known in enumerate(state.trials):
-        if known.id == screened.trial.id:
-            changed = {"verdict": verdict, "reason": reason, "quality": quality}
-            state.trials[index] = known.model_copy(update=changed)
+    reason = "; ".join(text for text in (quality.detail, more) if text)
+    state.amend(screened.trial.id, reason, verdict=verdict, quality=quality)
 
 
 IN_VAIN = "a plan that it is a part of was trained, and not shown to be as good"
@@ -374,12 +371,7 @@ class Confirmations:
         if context.stopping() or late or left < least:
             state.unconfirmed[screened.trial.id] = needed - max(left, 0)
             text = f"to confirm it takes about {needed:.0f} s; {max(left, 0):.0f} s were left"
-            state.trials = [
-                trial.model_copy(update={"reason": f"{trial.reason}; {text}"})
-                if trial.id == screened.trial.id
-                else trial
-                for trial in state.trials
-            ]
+            state.amend(screened.trial.id, text)
             return False
         # its confirmation takes its place
         state.trials = [trial for trial in state.trials if trial.id != screened.trial.id]

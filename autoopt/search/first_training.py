@@ -16,7 +16,6 @@ from autoopt.records.messages import WHOLE_RUN, TrainingRun
 from autoopt.script.metric import chosen, direction_of, name_of, why_chosen
 from autoopt.search.accept.metric import PAST, parts_to
 from autoopt.search.accept.trainings import PATIENCE
-from autoopt.search.at_once import of_plans
 from autoopt.search.budget_allocation import BASELINE_TO_TARGET, BudgetAllocation
 from autoopt.search.compare.comparison import Comparison
 from autoopt.search.run_context import RunContext
@@ -254,7 +253,7 @@ def train_with(context: RunContext, state: SearchState, plan: Plan, comparison: 
     """
     if state.trained is not None or comparison.estimate is None:
         return
-    against_baseline = of_plans(comparison, state.baseline, plan)
+    against_baseline = comparison.compares(state.baseline, plan)
     reserve = 0.0 if against_baseline else 2 * context.pair_seconds(state, state.baseline, plan)
     train_first(context, state, plan, comparison.estimate.low, reserve)
 

@@ -155,16 +155,18 @@ def _consider(
             return Skipped(strategy, Verdict.NOT_APPLICABLE, _why_not(strategy, case, applies.reason))
         if untrainable and strategy.risk.trains_otherwise:
             return Skipped(strategy, Verdict.NOT_TRIED, untrainable)
-        settings = list(_first(strategy, case))
-        if not settings:
+        for first in strategy.settings(case):
+            setting = dict(first)
+            break
+        else:
             return Skipped(strategy, Verdict.NOT_APPLICABLE, "it has no setting to try here")
-        raised = next((trial.reason for trial in case.trials if _raised(trial, strategy, settings[0])), "")
+        raised = next((trial.reason for trial in case.trials if _raised(trial, strategy, setting)), "")
         if raised:
-            return Skipped(strategy, Verdict.FAILED, raised, settings[0])
-        refused = _refused(registry, strategy, case, settings[0])
+            return Skipped(strategy, Verdict.FAILED, raised, setting)
+        refused = _refused(registry, strategy, case, setting)
         if refused:
-            return Skipped(strategy, Verdict.NOT_APPLICABLE, refused, settings[0])
-        predicted = predict(strategy, case, settings[0])
+            return Skipped(strategy, Verdict.NOT_APPLICABLE, refused, setting)
+        predicted = predict(strategy, case, setting)
     except PLUGIN_ERRORS as error:  # a plugin's crash is a result, not the end
         return Skipped(strategy, Verdict.FAILED, plugin_error(error))
     best = best_of(strategy, predicted, case)
@@ -172,8 +174,8 @@ def _consider(
         gain = predicted_gain(predicted)
         text = "" if gain is None else f"predicted {gain:.3f}x, "
         reason = f"cannot pay: {text}at the very best {best:.3f}x, below {threshold:.3f}x"
-        return Skipped(strategy, Verdict.NOT_TRIED, reason, settings[0], predicted)
-    return Proposal(strategy, predicted, settings[0])
+        return Skipped(strategy, Verdict.NOT_TRIED, reason, setting, predicted)
+    return Proposal(strategy, predicted, setting)
 
 
 def _why_not(strategy: Strategy, case: Case, reason: str) -> str:
@@ -237,12 +239,6 @@ def unwanted(strategy: Strategy, choice: Choice) -> str:
     if strategy.risk.value not in choice.allow:
         return f"risk class {strategy.risk.value} needs --allow {strategy.risk.value}"
     return ""
-
-
-def _first(strategy: Strategy, case: Case) -> tuple[JsonDict, ...]:
-    for setting in strategy.settings(case):
-        return (dict(setting),)
-    return ()
 
 
 def predict(strategy: Strategy, case: Case, setting: JsonDict) -> Estimate | None:

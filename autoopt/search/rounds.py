@@ -108,7 +108,7 @@ class Rounds:
             return
         deadline, whole = self._costs.last_deadline(), shown_by_whole_runs(context, state, state.incumbent)
         if whole is not None:
-            if not state.comparisons[int(state.base)].pairs:
+            if state.made_by is None or not state.made_by.pairs:
                 return  # what whole runs have shown, blocks of steps do not take apart
             pair = whole * (1 + 1 / max(state.speedup_so_far, 1.0))
             deadline = context.allocation.budget - FEWEST_SEEDS * pair
@@ -120,8 +120,8 @@ class Rounds:
 
     def _train_kept(self) -> None:
         context, state = self.context, self.state
-        if not context.stopping():
-            train_with(context, state, state.incumbent, state.comparisons[int(state.base)])
+        if not context.stopping() and state.made_by is not None:
+            train_with(context, state, state.incumbent, state.made_by)
 
     def queue(self, pipeline: Pipeline | None) -> Queue:
         """Candidates worth trying on the incumbent; notes and announces the rest."""
@@ -369,8 +369,8 @@ class Rounds:
         """The speedup that a prediction must allow: worth having, and distinguishable from noise."""
         return 1 + max(self.context.min_gain, self.state.noise.floor or 0.0)
 
-    def _left(self, gain: float = 1.0) -> float:
-        return self._costs.deadline(gain) - self.context.now()
+    def _left(self) -> float:
+        return self._costs.deadline() - self.context.now()
 
     def _comes_back(self, strategy: Strategy, round_: Round) -> bool:
         """A strategy that was tried comes back only under another bottleneck."""

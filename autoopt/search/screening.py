@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf, log, log1p
 from statistics import fmean
 
-from autoopt.events import TrialEnded
 from autoopt.records import Estimate, JsonDict, Plan, Verdict
 from autoopt.search.accept.evidence import Judgement
 from autoopt.search.accept.gate import NOT_TESTED
@@ -22,7 +21,7 @@ from autoopt.search.compare.comparison import Comparison, Decision
 from autoopt.search.compare.contest import SWITCHED, within
 from autoopt.search.compare.sequential_test import between_process_of
 from autoopt.search.compare.statistics import TwoLevel
-from autoopt.search.confirmation import announce_start, trial_of
+from autoopt.search.confirmation import announce_start, ended
 from autoopt.search.parallel import Expected, ParallelRace, open_race
 from autoopt.search.planner import Proposal, by_promise
 from autoopt.search.race import Race, SwitchedScreenings
@@ -199,9 +198,7 @@ class Screening:
         else:
             self._spent.append(context.now() - began)
         gain = self._gain(candidate, seen)
-        trial = trial_of(context, state, candidate, number, began, seen, self._ruling(candidate, seen))
-        state.trials.append(trial)
-        context.announce(TrialEnded(at=context.now(), trial=trial))
+        trial = ended(context, state, candidate, number, began, self._ruling(candidate, seen), seen)
         if gain is None:
             return None
         self._latest_error = self._error(seen)
@@ -264,8 +261,8 @@ class Screening:
         """The verdict of a screening where it is plain after seconds, or something else refuses; else none."""
         context, state = self.context, self.state
         open_ = seen.decision in (Decision.INCONCLUSIVE, Decision.ACCEPT)
-        # blocks of a process that is switched have no losses to judge
-        asked = Decision.INCONCLUSIVE if seen.mode == SWITCHED else Decision.ACCEPT
+        # blocks of a process that is switched have no losses to judge, and what has no figure was not seen faster
+        asked = Decision.INCONCLUSIVE if seen.mode == SWITCHED or seen.estimate is None else Decision.ACCEPT
         ruling = context.gate.screened(
             candidate.plan,
             seen.model_copy(update={"decision": asked}) if open_ else seen,

@@ -195,6 +195,11 @@ class SearchState:
         self.baseline = self.incumbent = baseline
 
     @property
+    def made_by(self) -> Comparison | None:
+        """The comparison of the trial whose change made the incumbent; None where it is the baseline."""
+        return self.comparisons.get(int(self.base)) if self.base.isdigit() else None
+
+    @property
     def found(self) -> tuple[Change, ...]:
         """The changes of the incumbent that the baseline has not."""
         return tuple(change for change in self.incumbent.changes if change not in self.baseline.changes)
@@ -271,6 +276,12 @@ class SearchState:
     def kept(self) -> int:
         """Trials that were kept, by which the run's error budget gives the next one its level."""
         return sum(trial.verdict is Verdict.KEPT for trial in self.trials)
+
+    def amend(self, number: int, reason: str, **fields: object) -> None:
+        """Adds to the reason of a trial, and changes its fields."""
+        for index, trial in enumerate(self.trials):
+            if trial.id == number:
+                self.trials[index] = trial.model_copy(update={"reason": f"{trial.reason}; {reason}", **fields})
 
     def measured_again(self, strategy: str, estimate: Estimate) -> None:
         """Gives the kept trial of a strategy the speedup that fresh processes showed; none for a combined candidate."""

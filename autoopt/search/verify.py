@@ -20,7 +20,6 @@ from autoopt.search.accept.time_to_target import (
     same_steps_ratio,
     seconds_of,
 )
-from autoopt.search.at_once import of_plans
 from autoopt.search.compare.comparison import Comparison, Decision, Side
 from autoopt.search.first_training import train_first, train_with
 from autoopt.search.fit_memory import Attempt
@@ -381,8 +380,8 @@ def confirmation_of(context: RunContext, state: SearchState) -> Comparison | Non
     steps = [[c for c in one.changes if not context.between_steps(c.strategy)] for one in (baseline, plan)]
     if steps[0] == steps[1]:
         return state.aa.comparison.of_same_steps(plan)
-    found = state.comparisons.get(int(state.base)) if state.base.isdigit() else None
-    return found if found is not None and of_plans(found, baseline, plan) else None
+    found = state.made_by
+    return found if found is not None and found.compares(baseline, plan) else None
 
 
 def may_be_compared(context: RunContext, state: SearchState, end: float) -> bool:

@@ -9,14 +9,13 @@ from __future__ import annotations
 from math import exp, isfinite, log, log1p
 
 from autoopt.errors import TrialFailed
-from autoopt.events import TrialEnded
 from autoopt.records import Estimate, Quality, Trial, Verdict
 from autoopt.script.whole_run import turn_of
 from autoopt.search.accept.evidence import Judgement, TrainedPair
 from autoopt.search.accept.gate import NOT_TESTED, judge_runs
 from autoopt.search.accept.trainings import ratio_of_pairs
 from autoopt.search.candidate import Candidate
-from autoopt.search.confirmation import announce_start, ruled_without_blocks
+from autoopt.search.confirmation import announce_start, ended
 from autoopt.search.first_training import train_first
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
@@ -60,13 +59,11 @@ class WholeRunConfirmation:
         context, state = self.context, self.state
         number, began = state.next_id(), context.now()
         announce_start(context, state, self.candidate, number, began, step="confirming by whole runs")
-        judged = self._judged(number)
-        before, reason = state.incumbent, "it was compared by whole runs"
-        trial = ruled_without_blocks(context, state, self.candidate, number, began, reason, judged)
+        judged, before = self._judged(number), state.incumbent
+        trial = ended(context, state, self.candidate, number, began, judged)
         if trial.verdict is Verdict.KEPT:
             state.before_combined, state.together = before, dict(self.candidate.parts)
         self._learn(trial.time_to_target)
-        context.announce(TrialEnded(at=context.now(), trial=trial, has_target=state.objective.has_target))
         return trial
 
     def _divided(self, gains: tuple[float, ...]) -> tuple[float, float]:
