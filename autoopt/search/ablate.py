@@ -11,12 +11,12 @@ from autoopt.events import AblationMeasured
 from autoopt.records import Ablation, Change, Estimate, Plan, Verdict
 from autoopt.search.accept.trainings import ratio_of_pairs
 from autoopt.search.at_once import MORE, compare_switched, compared, differ, undecided
+from autoopt.search.candidate import FEWEST_PAIRS, PLAIN, pairs_to_confirm
 from autoopt.search.compare.arena import SIDES
 from autoopt.search.compare.comparison import Comparison, Decision, Side, SideName
 from autoopt.search.compare.statistics import wider
-from autoopt.search.decided import in_larger_plan
+from autoopt.search.outcome import in_larger_plan
 from autoopt.search.run_context import RunContext
-from autoopt.search.screened import FEWEST_PAIRS, PLAIN, pairs_to_confirm
 from autoopt.search.state import SearchState
 from autoopt.search.verify import FRESH_SEEDS, seconds_due
 

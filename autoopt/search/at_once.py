@@ -9,13 +9,13 @@ import numpy as np
 
 from autoopt.records import Plan
 from autoopt.search.budget_allocation import STEADY_SECONDS
+from autoopt.search.candidate import FEWEST_PAIRS
 from autoopt.search.compare.arena import Source
 from autoopt.search.compare.comparison import Comparison, Decision, PairOfProcesses, SideName
 from autoopt.search.compare.contest import SWITCHED, Contest, Several
 from autoopt.search.planner import PLUGIN_ERRORS
 from autoopt.search.race import MOST_ROUNDS, seconds_of_screening, switchable, switchable_parts
 from autoopt.search.run_context import RunContext
-from autoopt.search.screened import FEWEST_PAIRS
 from autoopt.search.state import SearchState
 
 MORE = 2.0

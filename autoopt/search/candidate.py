@@ -1,16 +1,19 @@
-"""Candidates: a strategy's settings one by one, each a plan on the incumbent with its companions."""
+"""Candidates: a strategy's settings one by one, each a plan on the incumbent with its companions; and what
+a screening has shown of one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from math import log1p
+from math import hypot, log1p, sqrt
 
 from autoopt.errors import TrialFailed
 from autoopt.events import TrialEnded
-from autoopt.records import Change, Estimate, JsonDict, Plan, Trial, Verdict
+from autoopt.records import Change, Estimate, JsonDict, Noise, Plan, Trial, Verdict
 from autoopt.search.beliefs import Member
 from autoopt.search.budget_allocation import PATIENCE
+from autoopt.search.compare.sequential_test import between_process_of, unseen_mode
+from autoopt.search.compare.statistics import known_radius
 from autoopt.search.planner import PLUGIN_ERRORS, best_of, candidate_plan, plugin_error, predict
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
@@ -221,3 +224,71 @@ class Talk:
             self.goes_on = False  # another setting of it would take as long, of less time
         if lost and self.strategy.risk is Risk.EXACT:
             self.goes_on = False  # that it changes what is learnt is no matter of the setting
+
+
+INPUT = frozenset({"storage", "preparation", "collate"})
+"""Stages that deliver batches one after the other: ways to shorten them are rivals, of which the best is taken."""
+PLAIN = 2.0
+"""Standard errors by which a gain stands out: of many changes that bring nothing, hardly one does so by chance."""
+
+
+@dataclass(frozen=True)
+class Screened:
+    """A candidate that was screened.
+
+    Args:
+        gain: log of the speedup that was seen, of the time to the target where that is known, fixed cost included.
+        error: standard error of the gain, how processes of one program differ included.
+    """
+
+    candidate: Candidate
+    trial: Trial
+    gain: float
+    error: float = 0.0
+
+    @property
+    def plain(self) -> bool:
+        """Whether the gain stands out of its own noise."""
+        return self.gain > PLAIN * self.error
+
+    def rivals(self, other: Screened) -> bool:
+        """Whether only one of both is of use: settings of one strategy, or ways to deliver batches faster."""
+        return rival_strategies(self.candidate.strategy, other.candidate.strategy)
+
+
+def alone_or_together(found: Iterable[Screened]) -> list[Screened]:
+    """The largest gains of which no two are rivals, the best first."""
+    taken: list[Screened] = []
+    for one in sorted(found, key=lambda screened: -screened.gain):
+        if not any(one.rivals(other) for other in taken):
+            taken.append(one)
+    return taken
+
+
+def rival_strategies(one: Strategy, other: Strategy) -> bool:
+    """Whether they are one, or both are ways to deliver batches faster."""
+    return one is other or bool(INPUT & frozenset(one.stages) and INPUT & frozenset(other.stages))
+
+
+FEWEST_PAIRS, MOST_PAIRS = 2, 200
+BLOCK_ERROR = 0.02
+"""Standard error (log) of a pair of processes from its blocks, where it is not known."""
+HOPE = 1.5
+"""A gain may well be so many standard errors larger than its looks showed."""
+ALPHA = 0.05
+
+
+def pairs_to_confirm(gain: float, noise: Noise, min_gain: float) -> int:
+    """Pairs of processes that confirm a log gain: by their interval, and by the chance of a slow mode unseen.
+
+    Args:
+        gain: log speedup.
+        noise: with the variance between processes.
+        min_gain: the gain worth having (0.01: one per cent).
+    """
+    between = between_process_of(noise).sd
+    for pairs in range(FEWEST_PAIRS, MOST_PAIRS):
+        radius = known_radius(hypot(between, BLOCK_ERROR) / sqrt(pairs), ALPHA)
+        if max(radius, unseen_mode(pairs, between, ALPHA)) < gain - log1p(min_gain):
+            return pairs
+    return MOST_PAIRS

@@ -14,16 +14,14 @@ from math import exp, inf, isfinite, log, log1p
 from autoopt.records import Change, Plan, Quality, Round, Verdict
 from autoopt.search.accept.evidence import FEWEST_SEEDS
 from autoopt.search.budget_allocation import TRIAL
-from autoopt.search.candidate import Candidate
-from autoopt.search.confirmation import Confirmation
+from autoopt.search.candidate import FEWEST_PAIRS, HOPE, Candidate, Screened, alone_or_together, pairs_to_confirm
+from autoopt.search.confirmation import OTHER_SAMPLES, Confirmation, other_samples, takes_trainings
 from autoopt.search.first_training import train_first
 from autoopt.search.planner import PLUGIN_ERRORS, Skipped, candidate_plan
 from autoopt.search.promised import small_gains, with_small
 from autoopt.search.run_context import RunContext
-from autoopt.search.screened import FEWEST_PAIRS, HOPE, Screened, alone_or_together, pairs_to_confirm
 from autoopt.search.screening import Screening
 from autoopt.search.state import SearchState
-from autoopt.search.trainable import OTHER_SAMPLES, other_samples, takes_trainings
 from autoopt.search.verify import confirmation_of
 from autoopt.strategy import Risk
 

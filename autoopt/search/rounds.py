@@ -23,8 +23,9 @@ from autoopt.records import (
 from autoopt.search.ablate import take_apart
 from autoopt.search.accept.evidence import FEWEST_SEEDS
 from autoopt.search.accept.gathering import UNPROBED
-from autoopt.search.candidate import Candidate
+from autoopt.search.candidate import HOPE, Candidate, Screened
 from autoopt.search.combined import screen_combined
+from autoopt.search.confirmation import screenable, search_settings, seconds_of_trainings
 from autoopt.search.confirmations import Confirmations, Costs, first_to_go, most_doubtful
 from autoopt.search.evaluations import MOST_PAIRS, other_evaluation, try_evaluations
 from autoopt.search.first_training import train_first, train_with
@@ -33,10 +34,8 @@ from autoopt.search.planner import Proposal, Queue, Skipped, at_the_ceiling, bui
 from autoopt.search.promised import together
 from autoopt.search.recollection import confirmed
 from autoopt.search.run_context import RunContext
-from autoopt.search.screened import HOPE, Screened
 from autoopt.search.screening import Screening
 from autoopt.search.state import SearchState
-from autoopt.search.trainable import screenable, search_settings, seconds_of_trainings
 from autoopt.search.whole_run_confirmation import WholeRunConfirmation
 from autoopt.search.whole_runs import run_seconds, shown_by_whole_runs
 from autoopt.simplify.pipeline import Pipeline

@@ -96,12 +96,9 @@ class RunContext:
 
     def testable(self, state: SearchState, plan: Plan) -> bool:
         """Whether there is time to compare a plan that was never confirmed with the baseline, and to probe it."""
-        return not self.stopping() and self.now() <= self.tested_by(state, plan)
-
-    def tested_by(self, state: SearchState, plan: Plan) -> float:
-        """When that has to begin at the latest, on the run's clock."""
         probe = self.allocation.start_seconds + state.dearer_start(plan) + self.allocation.probe
-        return self.allocation.budget - 2 * self.pair_seconds(state, state.baseline, plan) - probe
+        needed = 2 * self.pair_seconds(state, state.baseline, plan) + probe
+        return not self.stopping() and self.now() + needed <= self.allocation.budget
 
     def progress(self, number: int) -> OnProgress:
         """Announces how the measurement of a trial stands."""

@@ -16,19 +16,17 @@ from autoopt.search.accept.evidence import Judgement
 from autoopt.search.accept.gate import NOT_TESTED
 from autoopt.search.accept.time_to_target import same_steps_ratio
 from autoopt.search.budget_allocation import TimeLimits
-from autoopt.search.candidate import Candidate, Talk, plan_of
+from autoopt.search.candidate import Candidate, Screened, Talk, plan_of, rival_strategies
 from autoopt.search.compare.comparison import Comparison, Decision
 from autoopt.search.compare.contest import SWITCHED, within
 from autoopt.search.compare.sequential_test import between_process_of
 from autoopt.search.compare.statistics import TwoLevel
-from autoopt.search.confirmation import announce_start, ended
+from autoopt.search.confirmation import announce_start, ended, takes_trainings
 from autoopt.search.parallel import Expected, ParallelRace, open_race
 from autoopt.search.planner import Proposal, by_promise
 from autoopt.search.race import Race, SwitchedScreenings
 from autoopt.search.run_context import RunContext
-from autoopt.search.screened import Screened, rival_strategies
 from autoopt.search.state import SearchState
-from autoopt.search.trainable import takes_trainings
 from autoopt.strategy import Case
 
 

@@ -16,8 +16,8 @@ from autoopt.registry import load_strategies
 from autoopt.script import execute
 from autoopt.script.boot import Orders
 from autoopt.script.execute import runs_here
+from autoopt.search.baseline import FirstProcess
 from autoopt.search.budget_allocation import TimeLimits
-from autoopt.search.first_process import FirstProcess
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.simplify.stage_profile import describe
 from autoopt.trial.parent import Launcher

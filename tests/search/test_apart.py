@@ -14,7 +14,7 @@ from autoopt.records import Change, Decided, JsonDict, Plan, Verdict
 from autoopt.search.ablate import ablate, alone, take_apart
 from autoopt.search.baseline import benchmark, described
 from autoopt.search.compare.comparison import Decision
-from autoopt.search.decided import decided
+from autoopt.search.outcome import decided
 from autoopt.search.state import SearchState
 from autoopt.search.verify import seconds_due
 from autoopt.setup import Setup

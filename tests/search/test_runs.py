@@ -109,7 +109,7 @@ def world_evaluating_loop(
         return found.model_dump()
 
     monkeypatch.setattr(FakeTrial, "call", call)
-    described = "autoopt.search.first_process.FirstProcess.description"
+    described = "autoopt.search.baseline.FirstProcess.description"
     monkeypatch.setattr(described, lambda first: describe(made.runner))
     return made
 
