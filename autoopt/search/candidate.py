@@ -11,13 +11,12 @@ from autoopt.errors import TrialFailed
 from autoopt.events import TrialEnded
 from autoopt.records import Change, Estimate, JsonDict, Noise, Plan, Trial, Verdict
 from autoopt.search.beliefs import Member
-from autoopt.search.budget_allocation import PATIENCE
 from autoopt.search.compare.sequential_test import between_process_of, unseen_mode
 from autoopt.search.compare.statistics import known_radius
-from autoopt.search.planner import PLUGIN_ERRORS, best_of, candidate_plan, plugin_error, predict
+from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan, plugin_error, predict
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
-from autoopt.strategy import MOST_SETTINGS, Case, Risk, Strategy
+from autoopt.strategy import MOST_SETTINGS, Case, Strategy
 
 Answer = Callable[[Trial | None], None]
 
@@ -138,92 +137,6 @@ def conversation(strategy: Strategy, case: Case) -> Iterator[tuple[JsonDict | Ba
         raise
     except PLUGIN_ERRORS as error:
         yield error, replies.append
-
-
-class Talk:
-    """A conversation with a strategy.
-
-    Args:
-        context, state: of the run.
-        case: what the strategy gets.
-        screen: screens a candidate, with so many waiting behind it; the log of its gain, None where it shows none.
-        start_room: seconds that a screening leaves the candidate's start.
-
-    Attributes:
-        best: the largest log gain so far; 0 where none was seen.
-        goes_on: whether there may be another setting.
-    """
-
-    def __init__(
-        self,
-        context: RunContext,
-        state: SearchState,
-        case: Case,
-        strategy: Strategy,
-        screen: Callable[[Candidate, int], float | None],
-        start_room: Callable[[Candidate], float],
-    ) -> None:
-        self._context, self._state, self._case, self.strategy = context, state, case, strategy
-        self._screen, self._start_room = screen, start_room
-        self._settings: Iterator[tuple[JsonDict | BaseException, Answer]] = conversation(strategy, case)
-        self.best = 0.0
-        self.goes_on = True
-        self._upcoming: Candidate | None = None
-        self._answer: Answer = lambda trial: None
-
-    def upcoming(self) -> Candidate | None:
-        """The candidate that is screened next; None where there is none, or nothing new to try in it."""
-        if self._upcoming is None and self.goes_on:
-            self._upcoming = self._next()
-        return self._upcoming
-
-    def _next(self) -> Candidate | None:
-        found = next(self._settings, None)
-        if found is None:
-            self.goes_on = False
-            return None
-        setting, self._answer = found
-        if isinstance(setting, BaseException):
-            skip(self._context, self._state, self.strategy, Verdict.FAILED, plugin_error(setting))
-            self.goes_on = False
-            return None
-        candidate = candidate_of(self._context, self._state, self.strategy, self._case, setting)
-        if candidate is None or self._cannot_pay(candidate):
-            self._answer(None)
-            return None
-        return candidate
-
-    def _cannot_pay(self, candidate: Candidate) -> bool:
-        """Whether its prediction allows no gain worth having, as the planner asks of a strategy's first setting."""
-        predicted = candidate.predicted
-        return predicted is not None and best_of(self.strategy, predicted, self._case) < 1.0 + self._context.min_gain
-
-    def ask(self, remaining: int) -> None:
-        """Screens the next setting, and answers: kept where it is the best of this strategy so far."""
-        candidate, self._upcoming = self.upcoming(), None
-        if candidate is None:
-            return
-        context, state = self._context, self._state
-        room, once = self._start_room(candidate), context.runner.once.get(self.strategy.name, 0.0)
-        if once > PATIENCE * room:
-            state.unseen[self.strategy.name] = once
-            text = f"no time to screen it: its start takes about {once:.0f} s once, and may take {room:.0f} s here"
-            skip(context, state, self.strategy, Verdict.NOT_TRIED, text)
-            self.goes_on = False
-            return
-        trials = len(state.trials)
-        gain = self._screen(candidate, remaining)
-        trial = state.trials[trials]
-        lost = trial.verdict is Verdict.QUALITY_LOST
-        better = gain is not None and not lost and gain > self.best + log1p(context.min_gain)
-        if better and gain is not None:
-            self.best = gain
-        self._answer(trial.model_copy(update={"verdict": Verdict.KEPT}) if better else trial)
-        failure = state.screenings[-1].failure
-        if failure is not None and failure.kind == "timeout":
-            self.goes_on = False  # another setting of it would take as long, of less time
-        if lost and self.strategy.risk is Risk.EXACT:
-            self.goes_on = False  # that it changes what is learnt is no matter of the setting
 
 
 INPUT = frozenset({"storage", "preparation", "collate"})

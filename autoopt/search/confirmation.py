@@ -56,8 +56,8 @@ class Confirmation:
             remaining: trials that are expected after this one.
         """
         context, state = self.context, self.state
-        number, began = number or state.next_id(), context.now()
-        announce_start(context, state, candidate, number, began, remaining)
+        opened = OpenTrial(context, state, candidate, "confirming", number, remaining)
+        number = opened.number
         comparison = context.compare(
             "trial",
             state.incumbent,
@@ -77,7 +77,16 @@ class Confirmation:
             train_with(context, state, candidate.plan, comparison)
         state.comparisons[number] = comparison
         state.learn(candidate.members, comparison)
-        ruling = self._rule(candidate, comparison, number)
+        ruling = context.gate.decide(
+            candidate.plan,
+            comparison,
+            state.facts,
+            state.objective,
+            state.noise,
+            deadline=self.deadline,
+            number=number,
+            alpha_accept=alpha_of(len(state.comparisons) - 1, state.kept),
+        )
         state.noise = learned(state.noise, comparison)
         again = "" if comparison.incumbent.recompilations else compiled_again(comparison.candidate)
         if again:
@@ -85,7 +94,7 @@ class Confirmation:
         notes = (ruling.reason, self._parameters(candidate), again, note)
         ruling = ruling.model_copy(update={"reason": "; ".join(text for text in notes if text)})
         before = state.incumbent
-        trial = ended(context, state, candidate, number, began, ruling, comparison)
+        trial = opened.ended(ruling, comparison)
         if (
             trial.verdict is Verdict.KEPT and candidate.companions
         ):  # the end of the search decides which of them it needs
@@ -109,20 +118,6 @@ class Confirmation:
         more = median(after) - median(before) if before and after else 0.0
         return more > ONCE_AT_MOST * (self.state.planned_seconds or expected(self.context, self.state))
 
-    def _rule(self, candidate: Candidate, comparison: Comparison, number: int) -> Judgement:
-        """The verdict; trained are those whose quality nothing else reports: the final plan is trained anyway."""
-        context, state = self.context, self.state
-        return context.gate.decide(
-            candidate.plan,
-            comparison,
-            state.facts,
-            state.objective,
-            state.noise,
-            deadline=self.deadline,
-            number=number,
-            alpha_accept=alpha_of(len(state.comparisons) - 1, state.kept),
-        )
-
     def _parameters(self, candidate: Candidate) -> str:
         """How many parameters a change of the model trains; empty for other changes, and where none was trained."""
         trained, whole = _trained(self.context, candidate.plan), self.state.facts.model.trainable_parameters
@@ -131,19 +126,31 @@ class Confirmation:
         return f"trains {trained:,} parameters of {whole:,}"
 
 
-def announce_start(
-    context: RunContext,
-    state: SearchState,
-    candidate: Candidate,
-    number: int,
-    began: float,
-    remaining: int = 0,
-    step: str = "confirming",
-) -> None:
-    context.announce(
-        TrialStarted(
-            at=began,
-            id=number,
+class OpenTrial:
+    """A trial that has begun, and was announced.
+
+    Args:
+        context, state: of the run.
+        candidate: what is tried.
+        step: what is done with it, in words.
+        number: of the screening that it follows; a new one where None.
+        remaining: trials that are expected after this one.
+    """
+
+    def __init__(
+        self,
+        context: RunContext,
+        state: SearchState,
+        candidate: Candidate,
+        step: str,
+        number: int | None = None,
+        remaining: int = 0,
+    ) -> None:
+        self.context, self.state, self.candidate = context, state, candidate
+        self.number, self.began = number or state.next_id(), context.now()
+        started = TrialStarted(
+            at=self.began,
+            id=self.number,
             round=len(state.rounds),
             strategy=candidate.change.strategy,
             setting=candidate.change.setting,
@@ -152,58 +159,50 @@ def announce_start(
             predicted=predicted_gain(candidate.predicted),
             remaining=remaining,
         )
-    )
+        context.announce(started)
 
+    def ended(self, ruling: Judgement, comparison: Comparison | None = None) -> Trial:
+        """Notes and announces its end; a candidate that is kept makes the incumbent.
 
-def ended(
-    context: RunContext,
-    state: SearchState,
-    candidate: Candidate,
-    number: int,
-    began: float,
-    ruling: Judgement,
-    comparison: Comparison | None = None,
-) -> Trial:
-    """Notes and announces a trial that has just ended; one that is kept makes the incumbent.
-
-    Args:
-        comparison: of blocks of steps; None where none were compared.
-    """
-    comparison = comparison or Comparison(
-        decision=Decision.INCONCLUSIVE,
-        reason="no blocks of steps were compared",
-        incumbent=Side(plan=state.incumbent),
-        candidate=Side(plan=candidate.plan),
-    )
-    trial = Trial(
-        id=number,
-        round=len(state.rounds),
-        strategy=candidate.change.strategy,
-        setting=candidate.change.setting,
-        companions=candidate.companions,
-        base=state.base,
-        verdict=ruling.verdict,
-        reason=ruling.reason,
-        risk=candidate.strategy.risk.value,
-        predicted=candidate.predicted,
-        throughput=comparison.estimate,
-        time_to_target=ruling.time_to_target,
-        planned_steps=ruling.planned_steps,
-        quality=ruling.quality,
-        peak_memory_bytes=comparison.candidate.peak_memory_bytes,
-        trained_parameters=_trained(context, candidate.plan),
-        seconds=context.now() - began,
-        log=context.runner.latest_log,
-        ratios=comparison.ratios,
-        samples_per_second=comparison.candidate.samples_per_second,
-        finished_at=context.now(),
-    )
-    state.trials.append(trial)
-    if trial.verdict is Verdict.KEPT:
-        state.comparisons[number] = comparison
-        state.incumbent, state.base = context.runner.registry.order(candidate.plan), str(number)
-    context.announce(TrialEnded(at=context.now(), trial=trial, has_target=state.objective.has_target))
-    return trial
+        Args:
+            comparison: of blocks of steps; None where none were compared.
+        """
+        context, state, candidate = self.context, self.state, self.candidate
+        comparison = comparison or Comparison(
+            decision=Decision.INCONCLUSIVE,
+            reason="no blocks of steps were compared",
+            incumbent=Side(plan=state.incumbent),
+            candidate=Side(plan=candidate.plan),
+        )
+        trial = Trial(
+            id=self.number,
+            round=len(state.rounds),
+            strategy=candidate.change.strategy,
+            setting=candidate.change.setting,
+            companions=candidate.companions,
+            base=state.base,
+            verdict=ruling.verdict,
+            reason=ruling.reason,
+            risk=candidate.strategy.risk.value,
+            predicted=candidate.predicted,
+            throughput=comparison.estimate,
+            time_to_target=ruling.time_to_target,
+            planned_steps=ruling.planned_steps,
+            quality=ruling.quality,
+            peak_memory_bytes=comparison.candidate.peak_memory_bytes,
+            trained_parameters=_trained(context, candidate.plan),
+            seconds=context.now() - self.began,
+            log=context.runner.latest_log,
+            ratios=comparison.ratios,
+            samples_per_second=comparison.candidate.samples_per_second,
+            finished_at=context.now(),
+        )
+        state.trials.append(trial)
+        if trial.verdict is Verdict.KEPT:
+            state.comparisons[self.number] = comparison
+            state.incumbent, state.base = context.runner.registry.order(candidate.plan), str(self.number)
+        context.announce(TrialEnded(at=context.now(), trial=trial, has_target=state.objective.has_target))
+        return trial
 
 
 def _trained(context: RunContext, plan: Plan) -> int | None:

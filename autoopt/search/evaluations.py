@@ -20,7 +20,7 @@ from autoopt.search.accept.levels import METRIC_ROUNDING
 from autoopt.search.accept.time_to_target import TrainedRatio
 from autoopt.search.budget_allocation import TRIAL
 from autoopt.search.candidate import Candidate, candidate_of, conversation, skip
-from autoopt.search.confirmation import announce_start, ended
+from autoopt.search.confirmation import OpenTrial
 from autoopt.search.outcome import configuration
 from autoopt.search.planner import Proposal, plugin_error
 from autoopt.search.run_context import RunContext
@@ -129,14 +129,13 @@ def _try(
     context: RunContext, state: SearchState, candidate: Candidate, stage: str, share: float, seconds: float, most: int
 ) -> Trial:
     """One setting, until it is decided or its time is up."""
-    number, began = state.next_id(), context.now()
-    announce_start(context, state, candidate, number, began, step="timing evaluations of")
+    opened = OpenTrial(context, state, candidate, "timing evaluations of")
     pairs: list[EvaluationPair] = []
     ruling = Judgement(verdict=Verdict.INCONCLUSIVE, reason="nothing was measured", quality=NOT_TESTED)
     same = stage == "evaluate" and "batch_size" not in candidate.change.setting
     while len(pairs) < most and not context.stopping():
         key: JsonDict = {
-            "purpose": f"trial {number}",
+            "purpose": f"trial {opened.number}",
             "incumbent": state.incumbent.model_dump(),
             "candidate": candidate.plan.model_dump(),
             "pair": len(pairs),
@@ -149,7 +148,7 @@ def _try(
             break
         pairs.append(pair)
         ruling = rule_on_evaluations(pairs, share, context.min_gain, same_batches=same, stage=stage)
-        spent = context.now() - began
+        spent = context.now() - opened.began
         ratio = ruling.time_to_target
         decided = ruling.verdict is not Verdict.INCONCLUSIVE or ratio is None
         hopeless = ratio is not None and ratio.value <= 1 + context.min_gain
@@ -159,7 +158,7 @@ def _try(
     if ruling.time_to_target is not None:
         ruling = ruling.model_copy(update={"planned_steps": state.planned_steps})
     before = state.incumbent
-    trial = ended(context, state, candidate, number, began, ruling)
+    trial = opened.ended(ruling)
     if trial.verdict is Verdict.KEPT and ruling.between_ratio is not None:
         fold = context.runner.registry.fold
         context.gate.evaluations.measured(stage, fold(candidate.plan), fold(before), ruling.between_ratio)

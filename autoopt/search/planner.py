@@ -120,21 +120,16 @@ def build_queue(registry: Registry, case: Case, choice: Choice, threshold: float
 
 def by_promise(proposals: Sequence[Proposal]) -> list[Proposal]:
     """The proposals, the largest predicted speedup first; those that promise none or the same keep their order."""
-    promise = _promise(proposals)
-    return sorted(proposals, key=lambda proposal: -max(promise[proposal.strategy.name], 1.0))
-
-
-def _promise(proposals: Sequence[Proposal]) -> dict[str, float]:
-    """Predicted speedups by strategy; where there is none, the median of the others, or no more than a bound leaves."""
     known = sorted(gain for gain in (predicted_gain(p.predicted) for p in proposals) if gain is not None)
 
     def promised(predicted: Estimate | None) -> float:
+        """The speedup; where none is predicted, the median of the others, or no more than a bound leaves."""
         if predicted is not None and (predicted.kind is not EstimateKind.BOUND or not known):
             return predicted.value
         middle = known[len(known) // 2] if known else 1.0
         return min(middle, predicted.value) if predicted is not None else middle
 
-    return {proposal.strategy.name: promised(proposal.predicted) for proposal in proposals}
+    return sorted(proposals, key=lambda proposal: -max(promised(proposal.predicted), 1.0))
 
 
 def _consider(

@@ -22,7 +22,7 @@ from autoopt.search.accept.time_to_target import (
 )
 from autoopt.search.compare.comparison import Comparison, Decision, Side
 from autoopt.search.first_training import train_first, train_with
-from autoopt.search.fit_memory import Attempt
+from autoopt.search.fit_memory import MOST_DRAWN, Attempt, attempt
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import AAControl, SearchState
 from autoopt.search.whole_runs import shown_by_whole_runs
@@ -451,9 +451,6 @@ def _trainings_due(context: RunContext, state: SearchState) -> float:
     return missing * each
 
 
-SECONDS = 600.0
-
-
 def memory_trouble(context: RunContext, state: SearchState, comparison: Comparison) -> tuple[str, bool]:
     """Why the incumbent leaves too little memory free, and whether it failed; empty where it leaves enough.
 
@@ -480,14 +477,7 @@ def _worst(context: RunContext, plan: Plan, limit: int) -> Attempt | TrialFailed
     """Memory of steps on the largest batch, or how they failed."""
 
     def measure() -> Attempt:
-        task = "autoopt.benchmark.tasks:largest_batch"
-        found = context.runner.ask(plan, task, timeout=SECONDS, label="largest")
-        return Attempt(
-            peak_memory_bytes=found.get("peak_memory_bytes"),
-            allocated_memory_bytes=found.get("allocated_memory_bytes"),
-            limit_bytes=limit,
-            allocation_retries=found.get("allocation_retries", 0),
-        )
+        return attempt(context.runner, plan, draws=MOST_DRAWN).model_copy(update={"limit_bytes": limit})
 
     try:
         return context.run.step("largest", {"plan": plan.model_dump()}, measure, Attempt)

@@ -15,7 +15,7 @@ from autoopt.search.accept.evidence import Judgement, TrainedPair
 from autoopt.search.accept.gate import NOT_TESTED, judge_runs
 from autoopt.search.accept.trainings import ratio_of_pairs
 from autoopt.search.candidate import Candidate
-from autoopt.search.confirmation import announce_start, ended
+from autoopt.search.confirmation import OpenTrial
 from autoopt.search.first_training import train_first
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
@@ -57,10 +57,9 @@ class WholeRunConfirmation:
     def run(self) -> Trial:
         """The trial; the pairs of whole runs of a plan that was kept are the verification's."""
         context, state = self.context, self.state
-        number, began = state.next_id(), context.now()
-        announce_start(context, state, self.candidate, number, began, step="confirming by whole runs")
-        judged, before = self._judged(number), state.incumbent
-        trial = ended(context, state, self.candidate, number, began, judged)
+        opened = OpenTrial(context, state, self.candidate, "confirming by whole runs")
+        judged, before = self._judged(opened.number), state.incumbent
+        trial = opened.ended(judged)
         if trial.verdict is Verdict.KEPT:
             state.before_combined, state.together = before, dict(self.candidate.parts)
         self._learn(trial.time_to_target)

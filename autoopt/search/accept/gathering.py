@@ -351,12 +351,6 @@ class Gate:
             judged = judged.model_copy(update={"reason": reason, "quality": judged.quality.model_copy(update=reported)})
         return judged
 
-    def screened(
-        self, plan: Plan, comparison: Comparison, facts: WorkloadFacts, objective: Objective, noise: Noise
-    ) -> Judgement:
-        """The verdict by what is known already: nothing is probed or trained for a screening, which claims nothing."""
-        return judge(comparison, self.evidence(plan, comparison.incumbent.plan, facts), objective, noise)
-
     def quality(
         self, plan: Plan, incumbent: Plan, facts: WorkloadFacts, objective: Objective, *, hurried: bool = False
     ) -> Quality | None:
