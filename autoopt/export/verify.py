@@ -38,11 +38,11 @@ from autoopt.registry import load_strategies
 from autoopt.script.command import Build, parse
 from autoopt.script.whole_run import WholeRun, turn_of, whole_runs
 from autoopt.search.accept.evidence import memory_limit
-from autoopt.search.accept.trainings import PATIENCE, Turns, ratio_of_pairs
+from autoopt.search.accept.trainings import PATIENCE, ratio_of_pairs
 from autoopt.search.compare.arm import READY_SECONDS, TrialArm
 from autoopt.search.compare.comparison import Rule
 from autoopt.search.compare.contest import compare
-from autoopt.search.trial_runner import CONFIRMED, TrialRunner
+from autoopt.search.trial_runner import CONFIRMED, TrialRunner, Turns
 from autoopt.trial.parent import Launcher
 from autoopt.trial.protocol import ScriptSpec, TrialSpec
 

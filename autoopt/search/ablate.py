@@ -11,7 +11,7 @@ import numpy as np
 
 from autoopt.errors import TrialFailed
 from autoopt.events import AblationMeasured
-from autoopt.records import Ablation, Change, Estimate, Plan, Verdict
+from autoopt.records import Ablation, Change, Estimate, Plan, Trial, Verdict
 from autoopt.search.accept.trainings import ratio_of_pairs
 from autoopt.search.budget_allocation import STEADY_SECONDS
 from autoopt.search.candidate import FEWEST_PAIRS, PLAIN, pairs_to_confirm
@@ -38,19 +38,25 @@ def ablate(context: RunContext, state: SearchState, deadline: float) -> tuple[li
         stays as a part of what was confirmed together.
     """
     whole, dropped = by_whole_runs(context, state), list[str]()
-    if whole and len(state.found) > 1:
-        return _ablate_by_whole_runs(context, state, deadline)
+    by_runs = whole and len(state.found) > 1
     while state.found:
-        if len(state.found) > 1:
+        if len(state.found) > 1 and not by_runs:
             stepping = [c for c in state.incumbent.changes if not context.between_steps(c.strategy)]
             less = [state.without(change.strategy) for change in stepping]
             _each(context, state, [(base, state.incumbent) for base in less], "candidate", deadline)
-        rows = [_without(context, state, change, deadline) for change in state.incumbent.changes]
-        loser = _loser(context, state, rows)
+        measured = _without_by_whole_runs if by_runs else _without
+        rows = [measured(context, state, change, deadline) for change in state.incumbent.changes]
+        loser = (_slower if by_runs else _loser)(context, state, rows)
         if loser is None:
             rows = [row for row in rows if Change(strategy=row.strategy, setting=row.setting) in state.found]
             return [_from_larger_plan(state, row) for row in rows], [*dropped, *_unconfirmed(state, rows, whole)]
         dropped.append(_dropped(state, loser))
+        if by_runs:  # what is left is confirmed as the whole was: by whole runs, those of the verification
+            number, side = int(state.base), Side(plan=state.incumbent)
+            state.comparisons[number] = state.comparisons[number].model_copy(update={"candidate": side})
+            left = [row for row in rows if row is not loser]
+            rows = [row.model_copy(update={"beside": (loser.strategy,)}) if row.without else row for row in left]
+            return rows, [*dropped, *_unconfirmed(state, rows, whole)]
         deadline = min(deadline, context.allocation.budget - seconds_due(context, state))
     return [], dropped
 
@@ -64,22 +70,6 @@ def _dropped(state: SearchState, loser: Ablation) -> str:
         f"{loser.strategy} was dropped in the ablation: with it the plan is {estimate.value:.3f}x "
         f"[{estimate.low:.3f}, {estimate.high:.3f}] as fast as without"
     )
-
-
-def _ablate_by_whole_runs(context: RunContext, state: SearchState, deadline: float) -> tuple[list[Ablation], list[str]]:
-    """The same of a plan that whole runs have confirmed, once; see :func:`ablate`."""
-    rows = [_without_by_whole_runs(context, state, change, deadline) for change in state.incumbent.changes]
-    loser = _slower(context, state, rows)
-    if loser is None:
-        rows = [row for row in rows if Change(strategy=row.strategy, setting=row.setting) in state.found]
-        return [_from_larger_plan(state, row) for row in rows], _unconfirmed(state, rows, whole=True)
-    dropped = _dropped(state, loser)
-    # what is left is confirmed as the whole was: by whole runs, those of the verification
-    number, side = int(state.base), Side(plan=state.incumbent)
-    state.comparisons[number] = state.comparisons[number].model_copy(update={"candidate": side})
-    left = [row for row in rows if row is not loser]
-    rows = [row.model_copy(update={"beside": (loser.strategy,)}) if row.without else row for row in left]
-    return rows, [dropped, *_unconfirmed(state, rows, whole=True)]
 
 
 def by_whole_runs(context: RunContext, state: SearchState) -> bool:
@@ -153,7 +143,8 @@ def alone(context: RunContext, state: SearchState, rows: list[Ablation], deadlin
 def _each_alone(context: RunContext, state: SearchState, rows: list[Ablation], deadline: float) -> list[Ablation]:
     """The same rows with each change tried alone, by blocks of steps."""
     done = []
-    plans = {row.strategy: _only(context, state, row) for row in rows}
+    changes = [Change(strategy=row.strategy, setting=row.setting) for row in rows]
+    plans = {c.strategy: context.runner.registry.order(state.baseline.with_change(c)) for c in changes}
     others = [p for name, p in plans.items() if p != state.incumbent and not context.between_steps(name)]
     _each(context, state, [(state.baseline, plan) for plan in others], "incumbent", deadline)
     for row in rows:
@@ -163,7 +154,8 @@ def _each_alone(context: RunContext, state: SearchState, rows: list[Ablation], d
             continue
         only = plan == state.incumbent  # then leaving it out and trying it alone are the same comparison
         if only:  # which the verification has made once more
-            row = row.model_copy(update={"without": _again(state, row.strategy) or row.without})
+            again = next((trial.measured_again for trial in reversed(_kept(state, row.strategy))), None)
+            row = row.model_copy(update={"without": again or row.without})
         ratio = row.without if only else _ratio(context, state, state.baseline, plan, deadline, "ablation: alone")
         done.append(row.model_copy(update={"alone": ratio}))
     return done
@@ -183,15 +175,8 @@ def held_together(rows: Sequence[Ablation]) -> list[Ablation]:
     return [row.model_copy(update={"without": widened(row.without), "alone": widened(row.alone)}) for row in rows]
 
 
-def _only(context: RunContext, state: SearchState, row: Ablation) -> Plan:
-    """The baseline with a single change."""
-    change = Change(strategy=row.strategy, setting=row.setting)
-    return context.runner.registry.order(state.baseline.with_change(change))
-
-
-def _again(state: SearchState, strategy: str) -> Estimate | None:
-    kept = [trial for trial in state.trials if trial.strategy == strategy and trial.verdict is Verdict.KEPT]
-    return kept[-1].measured_again if kept else None
+def _kept(state: SearchState, strategy: str) -> list[Trial]:
+    return [trial for trial in state.trials if trial.strategy == strategy and trial.verdict is Verdict.KEPT]
 
 
 def _without(context: RunContext, state: SearchState, change: Change, deadline: float) -> Ablation:
@@ -201,8 +186,8 @@ def _without(context: RunContext, state: SearchState, change: Change, deadline: 
     """
     plan, base = state.incumbent, state.without(change.strategy)
     if context.between_steps(change.strategy):  # no block of steps shows it: its own trial does
-        kept = [t for t in state.trials if t.strategy == change.strategy and t.verdict is Verdict.KEPT]
-        seen = next((trial.time_to_target for trial in reversed(kept) if not trial.companions), None)
+        kept = reversed(_kept(state, change.strategy))
+        seen = next((trial.time_to_target for trial in kept if not trial.companions), None)
         return Ablation(strategy=change.strategy, setting=change.setting, without=seen)
     if len(state.found) < 2:
         return Ablation(strategy=change.strategy, setting=change.setting, without=_figure(state, base, plan))
@@ -587,13 +572,9 @@ def switchable_from(context: RunContext, shared: Plan, others: Sequence[Plan]) -
     base, chosen = shared, list[Plan]()
     for plan in others:
         every = (shared, *chosen, plan)
-        common = registry.order(_common(every))
+        shared_changes = (c for c in shared.changes if all(c in each.changes for each in every))
+        common = registry.order(Plan(changes=tuple(shared_changes)))
         if all(each == common or switchable(registry, common, each, parts) for each in every):
             base = common
             chosen.append(plan)
     return base, chosen
-
-
-def _common(plans: Sequence[Plan]) -> Plan:
-    first, *rest = plans
-    return Plan(changes=tuple(change for change in first.changes if all(change in plan.changes for plan in rest)))

@@ -14,9 +14,9 @@ from autoopt.errors import TrialFailed
 from autoopt.records import JsonDict, Objective, Plan
 from autoopt.records.messages import WHOLE_RUN, TrainingRun
 from autoopt.script.metric import chosen, direction_of, name_of, why_chosen
-from autoopt.search.accept.metric import PAST, parts_to
+from autoopt.search.accept.metric import parts_to
 from autoopt.search.accept.trainings import PATIENCE
-from autoopt.search.budget_allocation import BASELINE_TO_TARGET, BudgetAllocation
+from autoopt.search.budget_allocation import BASELINE_TO_TARGET, PAST, BudgetAllocation
 from autoopt.search.compare.comparison import Comparison
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import AAControl, SearchState
@@ -184,7 +184,11 @@ def train_first(
     whole = shown_by_whole_runs(context, state, other) if other is not None else None
     if other is not None and whole is not None and _whole_runs(context, state, other, whole, speedup):
         return
-    room, start = _room(context, state, other) - reserve, context.allocation.start_seconds
+    start, due = (
+        context.allocation.start_seconds,
+        2 if other is None else context.gate.probes_due(other, state.baseline),
+    )
+    room = context.allocation.budget - context.now() - start - due * (start + context.allocation.probe) - reserve
     limit = min(share, room if other is None else (room - start) / (1 + 1 / max(speedup, 1.0)))
     if state.trained is not None or (other is not None and limit < LEAST_SECONDS):
         return
@@ -193,11 +197,24 @@ def train_first(
     trainings.limit_seconds = max(limit, LEAST_SECONDS)
     trainings.expected_seconds = min(expected(context, state), trainings.limit_seconds)
     both = trainings.expected_seconds * (1 + 1 / max(speedup, 1.0)) + start
+    seed, folder = context.seed, str(context.run.directory.path / "probes" / "weights")  # to compare gradients at
     if other is not None and both <= room:
-        _train_pair(context, state, other, speedup, beyond=PAST if 2 * (1 + PAST) * both <= room else 0.0)
-    seed = context.seed
+        try:
+            trainings.interleaved(
+                state.baseline,
+                other,
+                seed,
+                purpose=f"first training seed {seed}",
+                speedup=speedup,
+                beyond=PAST if 2 * (1 + PAST) * both <= room else 0.0,
+                keep=folder,
+                remember=True,
+            )
+        except TrialFailed as failure:  # of the plan it has been reported: the baseline is trained alone
+            if getattr(failure, "side", 1) == 0:
+                raise _untrained(failure) from failure
     try:
-        run = trainings.get(state.baseline, seed, purpose=f"baseline seed {seed}", keep=_folder(context))
+        run = trainings.get(state.baseline, seed, purpose=f"baseline seed {seed}", keep=folder)
     except TrialFailed as failure:
         raise _untrained(failure) from failure
     _adopt(context, state, run)
@@ -258,39 +275,8 @@ def train_with(context: RunContext, state: SearchState, plan: Plan, comparison: 
     train_first(context, state, plan, comparison.estimate.low, reserve)
 
 
-def _room(context: RunContext, state: SearchState, other: Plan | None) -> float:
-    """Seconds that are left for training, its start and the probes that are due after it apart."""
-    allocation = context.allocation
-    due = 2 if other is None else context.gate.probes_due(other, state.baseline)
-    probes = due * (allocation.start_seconds + allocation.probe)
-    return allocation.budget - context.now() - allocation.start_seconds - probes
-
-
-def _train_pair(context: RunContext, state: SearchState, plan: Plan, speedup: float, beyond: float) -> None:
-    """Trains both; a plan that fails has been reported so, and the baseline is then trained alone."""
-    try:
-        context.gate.trainings.interleaved(
-            state.baseline,
-            plan,
-            context.seed,
-            purpose=f"first training seed {context.seed}",
-            speedup=speedup,
-            beyond=beyond,
-            keep=_folder(context),
-            remember=True,
-        )
-    except TrialFailed as failure:
-        if getattr(failure, "side", 1) == 0:
-            raise _untrained(failure) from failure
-
-
 def _untrained(failure: TrialFailed) -> BaselineFailed:
     return BaselineFailed(failure, f"in training ({failure.where or 'to the target'})")
-
-
-def _folder(context: RunContext) -> str:
-    """Where its weights are kept, to compare gradients at."""
-    return str(context.run.directory.path / "probes" / "weights")
 
 
 def adopt_metric(

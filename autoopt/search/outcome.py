@@ -28,7 +28,7 @@ from autoopt.records import (
     Verdict,
 )
 from autoopt.records.messages import TrainingRun
-from autoopt.search.compare.comparison import Comparison, Decision, Side, percentiles
+from autoopt.search.compare.comparison import Comparison, Decision, Side, most, percentiles
 from autoopt.search.recollection import remember
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
@@ -157,6 +157,7 @@ def configuration(
     flops = None
     if profile is not None and profile.flops_per_step:
         flops = profile.flops_per_step * profile.block.steps / profile.block.seconds
+    seen = (*((side,) if side else ()), *runs, *((profile.block,) if profile else ()))
     return Configuration(
         plan=plan,
         samples_per_second=rate,
@@ -169,8 +170,8 @@ def configuration(
         steps_to_target=_steps([run for run in runs if run.reached]),
         trained_steps=_steps(runs),
         metric=last,
-        peak_memory_bytes=_most([side, *runs, profile.block if profile else None], "peak_memory_bytes"),
-        peak_host_memory_bytes=_most([side, *runs, profile.block if profile else None], "peak_host_memory_bytes"),
+        peak_memory_bytes=most(each.peak_memory_bytes for each in seen),
+        peak_host_memory_bytes=most(each.peak_host_memory_bytes for each in seen),
         trained_parameters=runs[-1].trained_parameters if runs else None,
         device_utilization=profile.monitor.get("device_utilization") if profile else None,
         cpu_utilization=_cpu(profile, environment),
@@ -215,11 +216,6 @@ def _median(values: list[float]) -> float | None:
 def _steps(runs: Sequence[TrainingRun]) -> int | None:
     steps = [run.curve.steps_to_target or run.steps for run in runs]
     return int(np.median(steps)) if steps else None
-
-
-def _most(sources: list[object], name: str) -> int | None:
-    values = [getattr(source, name, None) for source in sources if source is not None]
-    return max((value for value in values if value is not None), default=None)
 
 
 _BY_KIND = {

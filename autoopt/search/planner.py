@@ -21,14 +21,12 @@ from autoopt.records import (
 )
 from autoopt.registry import Registry
 from autoopt.script.applicable import inapplicable, without_loader
+from autoopt.search.beliefs import USUAL_SD
 from autoopt.setup import Setup
 from autoopt.strategy import Case, Strategy
 
 PLUGIN_ERRORS = (Exception, SystemExit)
 """Exceptions that a strategy's methods may raise without ending the run; a stop by the user is none of them."""
-DOUBT = {EstimateKind.SIMULATED: 0.1}
-"""Share by which predictions may be too low besides their interval, which knows nothing of what the graph leaves out:
-loader workers next to compute threads on few cores were predicted at 0.99x, and brought 1.15x."""
 
 
 @dataclass(frozen=True)
@@ -189,8 +187,9 @@ def best_of(strategy: Strategy, predicted: Estimate | None, case: Case) -> float
     """The most that may come of it; without a prediction of its own the ceiling says that."""
     if predicted is None:
         return inf
-    own = type(strategy).predict is not Strategy.predict
-    doubt = min(DOUBT.get(predicted.kind, 0.0), _share(strategy, case)) if own else 0.0
+    # its interval knows nothing of what the graph leaves out, such as workers next to compute threads on few cores
+    simulated = type(strategy).predict is not Strategy.predict and predicted.kind is EstimateKind.SIMULATED
+    doubt = min(USUAL_SD, _share(strategy, case)) if simulated else 0.0
     return predicted.high * (1 + doubt)
 
 

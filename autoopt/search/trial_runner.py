@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from math import inf, isfinite
+from contextlib import AbstractContextManager, contextmanager, suppress
+from math import ceil, inf, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from autoopt.script.metric import chosen, in_output
 from autoopt.script.sites import moved
 from autoopt.script.whole_run import turn_of, whole_runs
 from autoopt.search.accept.evidence import TrainedPair
-from autoopt.search.accept.trainings import Turns
 from autoopt.search.budget_allocation import START_SECONDS, TimeLimits
 from autoopt.search.compare.arm import ScriptArm, TrialArm
 from autoopt.search.compare.comparison import Comparison
@@ -37,7 +36,95 @@ WATCH_SECONDS = 300.0
 CONFIRMED = 1
 """Evaluations after the first that reaches the target, which must reach it as well."""
 
+TRAIN_LEG = "autoopt.benchmark.tasks:train_leg"
+LEG_SECONDS = 1.0
+_LEGS = 40
+NO_FURTHER = 1.25
+"""Of the steps at which the baseline's time was up before the target, for the plan: noise may take it there later."""
+
 OnProgress = Callable[[JsonDict], None]
+
+
+class Turns:
+    """Two trainings that take turns.
+
+    Args:
+        processes: of baseline and plan, started; each is frozen while the other trains.
+        arguments: of ``autoopt.benchmark.tasks.train``, such as the target.
+        seconds: what a training of the baseline takes, about.
+        speedup: of the plan over the baseline, about, so that both end at about the same time.
+        keep: a folder for the baseline's weights; none are kept where empty.
+    """
+
+    def __init__(
+        self,
+        processes: tuple[AnyTrial, AnyTrial],
+        arguments: JsonDict,
+        seconds: float,
+        speedup: float = 1.0,
+        keep: str = "",
+    ) -> None:
+        self._processes, self._arguments = processes, ({**arguments, "keep": keep} if keep else arguments, arguments)
+        leg = max(LEG_SECONDS, seconds / _LEGS)
+        self._legs = [leg, leg / max(speedup, 0.1)]
+        self._rates = [0.0, 0.0]
+        self._no_further: list[int] | None = None
+        self._runs: list[TrainingRun | None] = [None, None]
+
+    def run(self, first: int) -> tuple[TrainingRun, TrainingRun]:
+        """Trains both to their end, in the order ABBA from ``first`` on.
+
+        Raises:
+            TrialFailed: one ended badly; its attribute ``side`` says which (0: the baseline).
+        """
+        for process in self._processes:
+            _freeze(process)
+        order = [first, 1 - first, 1 - first, first]
+        while None in self._runs:
+            for side in order:
+                if self._runs[side] is None:
+                    self._leg(side)
+        before, after = self._runs
+        assert before is not None
+        assert after is not None
+        return before, after
+
+    def _leg(self, side: int) -> None:
+        process, seconds, arguments = self._processes[side], self._legs[side], self._arguments[side]
+        timeout = 600.0 + 20 * seconds + 2 * float(arguments.get("max_seconds", 0.0))
+        if getattr(process, "can_freeze", True):
+            process.thaw()
+        try:
+            answer = process.call(TRAIN_LEG, timeout=timeout, seconds=seconds, no_further=self._no_further, **arguments)
+        except TrialFailed as failure:
+            failure.side = side  # type: ignore[attr-defined]
+            raise
+        self._keep_pace(side, answer)
+        if answer["over"]:
+            run = self._runs[side] = TrainingRun.model_validate(answer["run"])
+            if side == 0 and run.stopped == "seconds":
+                self._no_further = [no_further(run), run.steps]
+            process.close()
+        else:
+            _freeze(process)
+
+    def _keep_pace(self, side: int, answer: JsonDict) -> None:
+        """Legs of as many steps: a plan that runs ahead of what was thought is evaluated past the baseline's end."""
+        if answer.get("steps") and answer["seconds"]:
+            self._rates[side] = answer["steps"] / answer["seconds"]
+        if all(self._rates):
+            self._legs[1] = self._legs[0] * self._rates[0] / self._rates[1]
+
+
+def no_further(baseline: TrainingRun) -> int:
+    """The step at which a plan's training ends, whose baseline's time was up before the target."""
+    return ceil(NO_FURTHER * max(baseline.steps, 1))
+
+
+def _freeze(process: AnyTrial) -> None:
+    if getattr(process, "can_freeze", True):
+        with suppress(TrialFailed):
+            process.freeze()
 
 
 class MemoryLedger:

@@ -19,9 +19,9 @@ from autoopt.search.accept.fidelity import Arrays
 from autoopt.search.accept.gate import before_quality, judge, may_be_rounding, required_runs
 from autoopt.search.accept.levels import level_of, same_metric
 from autoopt.search.accept.losses import ROUNDING
-from autoopt.search.accept.metric import PAST
 from autoopt.search.accept.time_to_target import by_whole_run, price_of
 from autoopt.search.accept.trainings import Steps, Trainings
+from autoopt.search.budget_allocation import PAST
 from autoopt.search.compare.arena import Clock
 from autoopt.search.compare.comparison import Comparison, LossPath, SideFailure
 from autoopt.search.compare.sequential_test import ALPHA
