@@ -80,7 +80,7 @@ def measure_noise(context: RunContext, state: SearchState) -> AAControl:
         raised = TrialFailed(failure.kind, failure.message, detail=failure.detail, where=failure.where)
         raise BaselineFailed(raised, f"in the step ({failure.where or 'training'})")
     noise = noise_of(comparison, Rule(min_gain=context.min_gain), known_noise(state))
-    return AAControl(noise=noise, comparison=comparison, doubts=tuple(doubts(noise, comparison)))
+    return AAControl(noise=noise, comparison=comparison)
 
 
 def described(context: RunContext, options: Options) -> SearchState:
@@ -205,7 +205,7 @@ def _measure(context: RunContext, state: SearchState) -> BaselineFailed | None:
     try:
         control = measure_noise(context, state)
         state.control, state.noise = control, control.noise
-        context.warn(state, *control.doubts)
+        context.warn(state, *doubts(control.noise, control.comparison))
         context.announce(NoiseMeasured(at=context.now(), noise=state.noise))
         begin(context, state)
     except BaselineFailed as failed:

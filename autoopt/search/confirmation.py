@@ -27,103 +27,90 @@ ONCE_AT_MOST = 0.05
 """Of the planned steps: more seconds at a start than that are weighed against the steps to the target."""
 
 
-class Confirmation:
-    """Confirms candidates on the incumbent.
+def confirm(
+    context: RunContext,
+    state: SearchState,
+    candidate: Candidate,
+    *,
+    deadline: float,
+    seconds: float,
+    number: int | None = None,
+    note: str = "",
+    remaining: int = 0,
+) -> Trial:
+    """The trial of a candidate on the incumbent, which it is thereafter where it is kept.
 
     Args:
-        context, state: of the run.
         deadline: on the run's clock.
+        seconds: for its comparison; one that looks worth keeping may take half as much again.
+        number: of the screening that it follows, whose trial it replaces; a new one where None.
+        note: where the candidate comes from, for the reason that the report shows.
+        remaining: trials that are expected after this one.
     """
+    opened = OpenTrial(context, state, candidate, "confirming", number, remaining)
+    number = opened.number
+    comparison = context.compare(
+        "trial",
+        state.incumbent,
+        candidate.plan,
+        state,
+        seconds=seconds,
+        more_seconds=seconds / 2,
+        deadline=deadline,
+        purpose=f"trial {number}",
+        progress_id=number,
+    )
+    comparison = state.with_fixed_costs(comparison)
+    reported = _shown_by_probes(context, state, candidate) and not _pays_once(context, state, comparison)
+    # whole runs are of the patch, which is known once what was confirmed together was ablated
+    whole = shown_by_whole_runs(context, state, candidate.plan)
+    if not reported and comparison.decision is Decision.ACCEPT and whole is None:
+        train_with(context, state, candidate.plan, comparison)
+    state.comparisons[number] = comparison
+    state.learn(candidate.members, comparison)
+    ruling = context.gate.decide(
+        candidate.plan,
+        comparison,
+        state.facts,
+        state.objective,
+        state.noise,
+        deadline=deadline,
+        number=number,
+        alpha_accept=alpha_of(len(state.comparisons) - 1, state.kept),
+    )
+    state.noise = learned(state.noise, comparison)
+    again = "" if comparison.incumbent.recompilations else compiled_again(comparison.candidate)
+    if again:
+        context.warn(state, f"trial {number}: {again}")
+    trained, parameters = _trained(context, candidate.plan), ""
+    if candidate.strategy.risk is Risk.MODEL and trained is not None:
+        parameters = f"trains {trained:,} parameters of {state.facts.model.trainable_parameters:,}"
+    notes = (ruling.reason, parameters, again, note)
+    ruling = ruling.model_copy(update={"reason": "; ".join(text for text in notes if text)})
+    before = state.incumbent
+    trial = opened.ended(ruling, comparison)
+    if trial.verdict is Verdict.KEPT and candidate.companions:
+        if not state.together:  # which of them it needs is decided at the end of the search
+            state.before_combined = before
+        state.together |= candidate.parts
+    return trial
 
-    def __init__(self, context: RunContext, state: SearchState, deadline: float) -> None:
-        self.context, self.state, self.deadline = context, state, deadline
 
-    def measure(
-        self,
-        candidate: Candidate,
-        *,
-        seconds: float,
-        number: int | None = None,
-        note: str = "",
-        remaining: int = 0,
-    ) -> Trial:
-        """The trial of a candidate, which is the incumbent thereafter where it is kept.
+def _shown_by_probes(context: RunContext, state: SearchState, candidate: Candidate) -> bool:
+    """Whether no training is needed to tell its quality: it is exact, or was probed and passed."""
+    gate = context.gate
+    risk = gate.risk_over(candidate.plan, state.incumbent)
+    if risk is not Risk.NUMERIC or gate.probes is None or not gate.probes.has(candidate.plan):
+        return risk is Risk.EXACT
+    level = gate.quality(candidate.plan, state.incumbent, state.facts, state.objective)
+    return level is not None and level.passed is True
 
-        Args:
-            seconds: for its comparison; one that looks worth keeping may take half as much again.
-            number: of the screening that it follows, whose trial it replaces; a new one where None.
-            note: where the candidate comes from, for the reason that the report shows.
-            remaining: trials that are expected after this one.
-        """
-        context, state = self.context, self.state
-        opened = OpenTrial(context, state, candidate, "confirming", number, remaining)
-        number = opened.number
-        comparison = context.compare(
-            "trial",
-            state.incumbent,
-            candidate.plan,
-            state,
-            seconds=seconds,
-            more_seconds=seconds / 2,
-            deadline=self.deadline,
-            purpose=f"trial {number}",
-            progress_id=number,
-        )
-        comparison = state.with_fixed_costs(comparison)
-        reported = self._shown_by_probes(candidate) and not self._pays_once(comparison)
-        # whole runs are of the patch, which is known once what was confirmed together was ablated
-        whole = shown_by_whole_runs(context, state, candidate.plan)
-        if not reported and comparison.decision is Decision.ACCEPT and whole is None:
-            train_with(context, state, candidate.plan, comparison)
-        state.comparisons[number] = comparison
-        state.learn(candidate.members, comparison)
-        ruling = context.gate.decide(
-            candidate.plan,
-            comparison,
-            state.facts,
-            state.objective,
-            state.noise,
-            deadline=self.deadline,
-            number=number,
-            alpha_accept=alpha_of(len(state.comparisons) - 1, state.kept),
-        )
-        state.noise = learned(state.noise, comparison)
-        again = "" if comparison.incumbent.recompilations else compiled_again(comparison.candidate)
-        if again:
-            context.warn(state, f"trial {number}: {again}")
-        notes = (ruling.reason, self._parameters(candidate), again, note)
-        ruling = ruling.model_copy(update={"reason": "; ".join(text for text in notes if text)})
-        before = state.incumbent
-        trial = opened.ended(ruling, comparison)
-        if (
-            trial.verdict is Verdict.KEPT and candidate.companions
-        ):  # the end of the search decides which of them it needs
-            if not state.together:
-                state.before_combined = before
-            state.together |= candidate.parts
-        return trial
 
-    def _shown_by_probes(self, candidate: Candidate) -> bool:
-        """Whether no training is needed to tell its quality: it is exact, or was probed and passed."""
-        gate, state = self.context.gate, self.state
-        risk = gate.risk_over(candidate.plan, state.incumbent)
-        if risk is not Risk.NUMERIC or gate.probes is None or not gate.probes.has(candidate.plan):
-            return risk is Risk.EXACT
-        level = gate.quality(candidate.plan, state.incumbent, state.facts, state.objective)
-        return level is not None and level.passed is True
-
-    def _pays_once(self, comparison: Comparison) -> bool:
-        """Whether its start costs so much more that only the steps to the target decide."""
-        before, after = comparison.incumbent.fixed_seconds, comparison.candidate.fixed_seconds
-        more = median(after) - median(before) if before and after else 0.0
-        return more > ONCE_AT_MOST * (self.state.planned_seconds or expected(self.context, self.state))
-
-    def _parameters(self, candidate: Candidate) -> str:
-        """How many parameters a change of the model trains; empty for other changes, and where none was trained."""
-        trained, whole = _trained(self.context, candidate.plan), self.state.facts.model.trainable_parameters
-        if candidate.strategy.risk is not Risk.MODEL or trained is None:
-            return ""
-        return f"trains {trained:,} parameters of {whole:,}"
+def _pays_once(context: RunContext, state: SearchState, comparison: Comparison) -> bool:
+    """Whether its start costs so much more that only the steps to the target decide."""
+    before, after = comparison.incumbent.fixed_seconds, comparison.candidate.fixed_seconds
+    more = median(after) - median(before) if before and after else 0.0
+    return more > ONCE_AT_MOST * (state.planned_seconds or expected(context, state))
 
 
 class OpenTrial:
@@ -322,7 +309,7 @@ def search_settings(
         deadline: on the run's clock.
         remaining: strategies that follow in this round.
     """
-    kept, confirmation, strategy = False, Confirmation(context, state, deadline), proposal.strategy
+    kept, strategy = False, proposal.strategy
     for setting, answer in conversation(strategy, case):
         if isinstance(setting, BaseException):
             skip(context, state, strategy, Verdict.FAILED, plugin_error(setting))
@@ -334,7 +321,8 @@ def search_settings(
         if candidate is None:
             answer(None)
             continue
-        trial = confirmation.measure(candidate, seconds=context.allocation.trial, remaining=remaining)
+        seconds = context.allocation.trial
+        trial = confirm(context, state, candidate, deadline=deadline, seconds=seconds, remaining=remaining)
         kept = kept or trial.verdict is Verdict.KEPT
         answer(trial)
     return kept

@@ -15,7 +15,7 @@ from autoopt.records import Change, Plan, Quality, Round, Verdict
 from autoopt.search.accept.evidence import FEWEST_SEEDS
 from autoopt.search.budget_allocation import TRIAL
 from autoopt.search.candidate import FEWEST_PAIRS, HOPE, Candidate, Screened, alone_or_together, pairs_to_confirm
-from autoopt.search.confirmation import OTHER_SAMPLES, Confirmation, other_samples, takes_trainings
+from autoopt.search.confirmation import OTHER_SAMPLES, confirm, other_samples, takes_trainings
 from autoopt.search.first_training import train_first
 from autoopt.search.planner import PLUGIN_ERRORS, Skipped, candidate_plan
 from autoopt.search.promised import small_gains, with_small
@@ -374,12 +374,15 @@ class Confirmations:
         # its confirmation takes its place
         state.trials = [trial for trial in state.trials if trial.id != screened.trial.id]
         self._seen_bottleneck[candidate.strategy.name] = round_.bottleneck
-        confirmation, compared_in = Confirmation(context, state, context.now() + left), left
+        deadline, compared_in = context.now() + left, left
         if screened.trial.id in self._trained_by:  # its trainings need the rest
             costs = self._costs
             compared_in -= costs.trainings(candidate.plan, exp(screened.gain)) + costs.probes()
-        trial = confirmation.measure(
+        trial = confirm(
+            context,
+            state,
             candidate,
+            deadline=deadline,
             number=screened.trial.id,
             seconds=max((TRIAL if remaining else 1.0) * compared_in, needed),
             note=f"seen as {exp(screened.gain):.2f}x in the screening",

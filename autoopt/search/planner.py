@@ -64,14 +64,13 @@ class Proposal(_Considered):
 
 @dataclass(frozen=True)
 class Skipped(_Considered):
-    """A strategy that is not tried, and why. ``unnamed``: the user has asked for others, or not for this one."""
+    """A strategy that is not tried, and why."""
 
     strategy: Strategy
     verdict: Verdict
     reason: str
     setting: JsonDict = field(default_factory=dict)
     predicted: Estimate | None = None
-    unnamed: bool = False
 
 
 @dataclass(frozen=True)
@@ -135,7 +134,7 @@ def _consider(
 ) -> Proposal | Skipped:
     refused = unwanted(strategy, choice)
     if refused:
-        return Skipped(strategy, Verdict.NOT_TRIED, refused, unnamed=not choice.names(strategy.name))
+        return Skipped(strategy, Verdict.NOT_TRIED, refused)
     try:
         for change in case.plan.changes:
             if strategy.name in registry[change.strategy].excludes:

@@ -146,7 +146,7 @@ class Rounds:
                 setting=skipped.setting,
                 predicted=skipped.predicted,
             )
-            if known is None and not skipped.unnamed:
+            if known is None and context.choice.names(skipped.strategy.name):
                 context.announce(TrialEnded(at=context.now(), trial=trial))
         return plan
 

@@ -47,7 +47,6 @@ class AAControl(Record):
 
     noise: Noise
     comparison: Comparison
-    doubts: tuple[str, ...] = ()
 
     @property
     def side(self) -> Side:

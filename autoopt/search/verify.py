@@ -71,8 +71,7 @@ def verify(context: RunContext, state: SearchState) -> Verification:
         state.incumbent = state.without(given_up.strategy)
         if state.found and not may_be_checked(context, state, trained=doubted):
             context.warn(state, _give_up_all(state, given_up.strategy))
-        if not state.found:
-            state.incumbent = state.baseline  # without what made it fit, where that was left out
+    state.incumbent = state.baseline  # without what made it fit, where that was left out
     if not context.stopping() and context.now() + context.allocation.verification(1) / 2 <= context.allocation.budget:
         train_first(context, state)  # it waited for a plan to be trained next to it, and none came
     return _nothing_kept(context, state)
@@ -319,12 +318,8 @@ def _nothing_kept(context: RunContext, state: SearchState) -> Verification:
             end_to_end_verified=False,
             detail="nothing was kept: these are the baseline against itself",
         ),
-        baseline_side=aa.side,
-        best_side=aa.side,
         baseline_runs=evidence.baseline_runs,
-        best_runs=evidence.baseline_runs,
         baseline_seconds=seconds,
-        best_seconds=seconds,
     )
 
 
