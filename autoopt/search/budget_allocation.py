@@ -76,6 +76,11 @@ class BudgetAllocation:
         """Seconds for the A/A control."""
         return min(max(self.budget * NOISE, NOISE_SECONDS), self.budget * NOISE_AT_MOST)
 
+    @property
+    def longest_run(self) -> float:
+        """Seconds of the longest whole run of which a budget holds pairs."""
+        return KEPT_BACK_AT_MOST * self.budget / 2
+
     def verification(self, seeds: int = 2, speedup: float = 1.0) -> float:
         """Seconds to train baseline and final plan to the target from that many seeds.
 

@@ -20,7 +20,6 @@ from autoopt.search.first_training import expected, train_first, train_with
 from autoopt.search.planner import PLUGIN_ERRORS, Proposal, candidate_plan, plugin_error, predicted_gain
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
-from autoopt.search.whole_runs import shown_by_whole_runs
 from autoopt.strategy import Case, Risk
 
 ONCE_AT_MOST = 0.05
@@ -63,7 +62,7 @@ def confirm(
     comparison = state.with_fixed_costs(comparison)
     reported = _shown_by_probes(context, state, candidate) and not _pays_once(context, state, comparison)
     # whole runs are of the patch, which is known once what was confirmed together was ablated
-    whole = shown_by_whole_runs(context, state, candidate.plan)
+    whole = context.shown_by_whole_runs(state, candidate.plan)
     if not reported and comparison.decision is Decision.ACCEPT and whole is None:
         train_with(context, state, candidate.plan, comparison)
     state.comparisons[number] = comparison

@@ -21,7 +21,6 @@ from autoopt.search.compare.comparison import Comparison
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import AAControl, SearchState
 from autoopt.search.trial_runner import BaselineFailed
-from autoopt.search.whole_runs import longest, run_seconds, shown_by_whole_runs
 
 LATER_UP_TO = 900.0
 LATER_SHARE = 0.04
@@ -65,7 +64,7 @@ def begin(context: RunContext, state: SearchState) -> None:
     if budget > LATER_UP_TO or near_limit or expected(context, state) <= LATER_SHARE * budget:
         train_first(context, state)
         return
-    whole = (run_seconds(context, state) or 0.0) - state.aa.start_seconds
+    whole = (context.run_seconds(state) or 0.0) - state.aa.start_seconds
     planned = _allocation(context, state.aa, max(expected(context, state), whole), trained=False)
     if _unnamed(context, state):
         search = PROFILE_SECONDS + LEAST_SCREENINGS * planned.screening + planned.comparison
@@ -92,7 +91,7 @@ def _ends_at_target(context: RunContext, state: SearchState) -> bool:
     asked = objective.metric is not None and objective.users_target is not None
     if not asked or state.baseline.changes or run is None or not run.ends_by_result or not context.runner.runs_here:
         return False
-    trainings, seconds = context.gate.trainings, longest(context.allocation.budget)
+    trainings, seconds = context.gate.trainings, context.allocation.longest_run
     steps, every = state.planned_steps or 0, run.evaluate_every
     try:
         found = trainings.whole_run(state.baseline, context.seed, steps=steps, every=every, max_seconds=seconds)
@@ -181,7 +180,7 @@ def train_first(
         BaselineFailed: the baseline does not train.
     """
     share = context.allocation.baseline(state.objective.target is not None)
-    whole = shown_by_whole_runs(context, state, other) if other is not None else None
+    whole = context.shown_by_whole_runs(state, other) if other is not None else None
     if other is not None and whole is not None and _whole_runs(context, state, other, whole, speedup):
         return
     start, due = (
@@ -255,7 +254,7 @@ def _adopt(context: RunContext, state: SearchState, run: TrainingRun) -> None:
     _new_target(context, state, run)
     trainings.target = state.objective.target
     trainings.max_steps = run.steps if trainings.target is None else None  # then equal steps are what is timed
-    usual = max(usual_seconds(state.aa, run), (run_seconds(context, state) or 0.0) - state.aa.start_seconds)
+    usual = max(usual_seconds(state.aa, run), (context.run_seconds(state) or 0.0) - state.aa.start_seconds)
     trainings.limit_seconds = PATIENCE * max(usual, run.seconds) + state.aa.start_seconds
     trainings.expected_seconds = usual + state.aa.start_seconds
     context.allocation = _allocation(context, state.aa, usual, trained=True)

@@ -37,7 +37,6 @@ from autoopt.search.run_context import RunContext
 from autoopt.search.screening import Screening
 from autoopt.search.state import SearchState
 from autoopt.search.whole_run_confirmation import WholeRunConfirmation
-from autoopt.search.whole_runs import run_seconds, shown_by_whole_runs
 from autoopt.simplify.pipeline import Pipeline
 from autoopt.strategy import Strategy
 
@@ -105,7 +104,7 @@ class Rounds:
         context, state = self.context, self.state
         if not state.found or context.stopping():
             return
-        deadline, whole = self._costs.last_deadline(), shown_by_whole_runs(context, state, state.incumbent)
+        deadline, whole = self._costs.last_deadline(), context.shown_by_whole_runs(state, state.incumbent)
         if whole is not None:
             if state.made_by is None or not state.made_by.pairs:
                 return  # what whole runs have shown, blocks of steps do not take apart
@@ -158,7 +157,7 @@ class Rounds:
         Where whole runs are short for the budget, a pair of them shows more than further looks.
         """
         context, state = self.context, self.state
-        short = not state.found and run_seconds(context, state) is not None
+        short = not state.found and context.run_seconds(state) is not None
         case = state.case(context.runner.registry, pipeline, self._left())
         unseen = screenable(context, state, proposals)
         with closing(Screening(context, state, case, self._costs.latest, self._costs.confirmation)) as screening:

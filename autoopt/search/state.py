@@ -9,6 +9,7 @@ from statistics import fmean
 
 import numpy as np
 
+from autoopt.benchmark.target import whole_run_seconds
 from autoopt.errors import TrialFailed
 from autoopt.records import (
     Advice,
@@ -32,6 +33,7 @@ from autoopt.records.measured import Sharing
 from autoopt.records.messages import TrainingRun
 from autoopt.records.model_scaling import ModelScaling
 from autoopt.records.tuning import Tuning
+from autoopt.records.whole_run import WholeRun
 from autoopt.registry import Registry
 from autoopt.script.applicable import own_setup
 from autoopt.search.beliefs import Beliefs, Member
@@ -253,6 +255,14 @@ class SearchState:
         """Seconds of the planned steps as the baseline takes them in the A/A control; None where either is unknown."""
         step = self.aa.side.step_seconds
         return self.planned_steps * step.p50 if self.planned_steps and step is not None else None
+
+    @property
+    def untouched_run(self) -> WholeRun | None:
+        """The baseline's planned run with steps as interleaved blocks have them; None where its parts are unknown."""
+        run, step = self.facts.run, self.aa.side.step_seconds
+        if run is None or step is None or self.planned_steps is None:
+            return None
+        return whole_run_seconds(run.model_copy(update={"step_seconds": step.p50}), float(self.planned_steps))
 
     def most_saved(self, predicted: Estimate | None) -> float | None:
         """Seconds that a planned run saves at the high end of a prediction; None where either is not known."""

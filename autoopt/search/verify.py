@@ -25,7 +25,6 @@ from autoopt.search.first_training import train_first, train_with
 from autoopt.search.fit_memory import MOST_DRAWN, Attempt, attempt
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
-from autoopt.search.whole_runs import shown_by_whole_runs
 from autoopt.strategy import Risk
 
 MOST_SEEDS = 4
@@ -115,7 +114,7 @@ def _check(context: RunContext, state: SearchState, doubted: bool) -> tuple[Veri
     pairs: list[TrainedPair] = []
     quality = level
     train_with(context, state, plan, comparison)  # where it was not, and there is time for it now
-    whole = shown_by_whole_runs(context, state, plan)
+    whole = context.shown_by_whole_runs(state, plan)
     known = [pair for pair in context.gate.trained_pairs(plan) if pair.whole or whole is None]
     for number in range(MOST_SEEDS):
         settled = quality is None or quality.passed is not None

@@ -75,6 +75,7 @@ class Begun:
             runner=SimpleNamespace(train=self._train, reads=self.read.append),
             run=SimpleNamespace(step=lambda kind, key, measure, model: measure()),
             now=lambda: 20.0,
+            run_seconds=lambda state: None,
             note=lambda state, *texts: self.notes.extend(texts),
             warn=lambda state, *texts: None,
             seed=0,
