@@ -156,9 +156,9 @@ def test_a_script_has_the_time_to_compile_in_its_first_step(launcher: Launcher, 
         changes=(Change(strategy="compile", setting={"mode": "default", "dynamic": None, "regional": False}),)
     )
     runner.limits = TimeLimits(start=15.0, warm_up=90.0)
-    assert [runner._start_seconds(plan) for plan in (Plan(), compiled)] == [15.0, 90.0]
+    assert [runner._start_seconds(plan, runner.base.script) for plan in (Plan(), compiled)] == [15.0, 90.0]
     runner.limits = TimeLimits(start=15.0)
-    assert [runner._start_seconds(plan) for plan in (Plan(), compiled)] == [15.0, 300.0]
+    assert [runner._start_seconds(plan, runner.base.script) for plan in (Plan(), compiled)] == [15.0, 300.0]
 
 
 def test_which_commands_need_an_interpreter_of_their_own() -> None:
