@@ -50,7 +50,7 @@ class Loop:
         rows = self._ablate(state)
         verification, rows = self._verify(state, rows)
         state.model_scaling = model_scaling(state, self.context.gate.trainings)
-        state.scaling = scaling(self.context, state, self.context.allocation.budget)
+        state.scaling = scaling(self.context, state)
         return finished(self.context, state, verification, stop, rows, self.options.price)
 
     def _rounds(self, rounds: Rounds, state: SearchState) -> Stop:
@@ -78,11 +78,9 @@ class Loop:
         """Verifies the final plan; what time is left then tries each of its changes alone."""
         self.context.begin("verify", len(state.rounds))
         budget = self.context.allocation.budget
-        verification = verify(self.context, state, state.aa, budget)
-        self.context.warn(state, *verification.notes)
-        kept = {change.strategy for change in state.found}
-        rows = [row for row in rows if row.strategy in kept and not verification.fell_back]
-        return verification, alone(self.context, state, rows, budget)
+        ablated = state.incumbent
+        verification = verify(self.context, state)
+        return verification, alone(self.context, state, rows if state.incumbent == ablated else [], budget)
 
     def partial(self) -> Outcome | None:
         """The outcome of a run that is broken off; None before the workload was built.

@@ -21,12 +21,12 @@ from autoopt.records.messages import Probe, TrainingRun
 from autoopt.registry import Registry, Source
 from autoopt.search.accept.evidence import TrainedPair
 from autoopt.search.accept.gathering import Gate, Probes
-from autoopt.search.accept.trainings import Trainings, no_further
+from autoopt.search.accept.trainings import Trainings
 from autoopt.search.budget_allocation import BudgetAllocation, TimeLimits
 from autoopt.search.outcome import Outcome
 from autoopt.search.planner import Choice
 from autoopt.search.run_context import RunContext
-from autoopt.search.trial_runner import MemoryLedger
+from autoopt.search.trial_runner import MemoryLedger, no_further
 from autoopt.setup import Setup
 from autoopt.storage.run import Run
 from autoopt.storage.run_directory import RunDirectory

@@ -20,7 +20,8 @@ from autoopt.benchmark.cputime import cpu_times, foreign_seconds
 from autoopt.records import Plan
 from autoopt.records.messages import Block, Startup
 from autoopt.search.compare.arena import Clock
-from autoopt.search.compare.arm import ScriptArm, TrialArm, TrialProcess
+from autoopt.search.compare.arm import ScriptArm, TrialArm
+from autoopt.trial.remote.launcher import AnyTrial
 from autoopt.trial.tree import Standing
 
 STEPS = "autoopt.benchmark.tasks:probe_losses"
@@ -153,7 +154,7 @@ class WatchedArm(TrialArm):
 
     def __init__(
         self,
-        process: TrialProcess,
+        process: AnyTrial,
         plan: Plan,
         *,
         clock: Clock,
@@ -247,7 +248,7 @@ class WatchedArm(TrialArm):
 
     def thaw(self) -> None:
         """Lets it go on, after reading what the system lets another process of this user change about it."""
-        now = self._process.standing() if self._standing else {}  # type: ignore[attr-defined]
+        now = self._process.standing() if self._standing else {}  # type: ignore[union-attr]
         if any(now.get(thread, before) != before for thread, before in self._standing.items()):
             self._pairs.tampered = f"priority or cores of the {self._side} were changed while it was frozen"
         self._standing = {}

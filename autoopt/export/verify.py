@@ -38,11 +38,11 @@ from autoopt.registry import load_strategies
 from autoopt.script.command import Build, parse
 from autoopt.script.whole_run import WholeRun, turn_of, whole_runs
 from autoopt.search.accept.evidence import memory_limit
-from autoopt.search.accept.trainings import PATIENCE, Turns, ratio_of_pairs
-from autoopt.search.compare.arm import READY_SECONDS, Arm, TrialArm
+from autoopt.search.accept.trainings import PATIENCE, ratio_of_pairs
+from autoopt.search.compare.arm import READY_SECONDS, TrialArm
 from autoopt.search.compare.comparison import Rule
 from autoopt.search.compare.contest import compare
-from autoopt.search.trial_runner import CONFIRMED, TrialRunner
+from autoopt.search.trial_runner import CONFIRMED, TrialRunner, Turns
 from autoopt.trial.parent import Launcher
 from autoopt.trial.protocol import ScriptSpec, TrialSpec
 
@@ -139,7 +139,7 @@ def verify(result: Result, script: Path, *, seconds: float, logs: Path) -> Check
     with Launcher() as launcher:
         runner = TrialRunner(launcher, base, registry, logs)
 
-        def start(plan: Plan, label: str) -> Arm:
+        def start(plan: Plan, label: str) -> TrialArm:
             process = runner.launch(plan, f"verify-{label}")
             return TrialArm(process if label == "incumbent" else scripted(process, script), plan)
 

@@ -26,8 +26,7 @@ from autoopt.records import (
 )
 from autoopt.script.command import Build, Script
 from autoopt.script.sites import advice_of
-from autoopt.search.decided import decided
-from autoopt.search.outcome import Outcome, more_budget, spending
+from autoopt.search.outcome import Outcome, decided, more_budget, spending
 from autoopt.simplify.costly import costly_lines
 from autoopt.storage.run import Took
 

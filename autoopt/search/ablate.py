@@ -5,18 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import exp, log, log1p
+from statistics import fmean
+
+import numpy as np
 
 from autoopt.errors import TrialFailed
 from autoopt.events import AblationMeasured
-from autoopt.records import Ablation, Change, Estimate, Plan, Verdict
+from autoopt.records import Ablation, Change, Estimate, Plan, Trial, Verdict
 from autoopt.search.accept.trainings import ratio_of_pairs
-from autoopt.search.at_once import MORE, compare_switched, compared, differ, of_plans, undecided
-from autoopt.search.compare.arena import SIDES
-from autoopt.search.compare.comparison import Comparison, Decision, Side, SideName
+from autoopt.search.budget_allocation import STEADY_SECONDS
+from autoopt.search.candidate import FEWEST_PAIRS, PLAIN, pairs_to_confirm
+from autoopt.search.compare.arena import SIDES, Source
+from autoopt.search.compare.comparison import Comparison, Decision, PairOfProcesses, Side, SideName
+from autoopt.search.compare.contest import SWITCHED, Contest, Several
 from autoopt.search.compare.statistics import wider
-from autoopt.search.decided import in_larger_plan
+from autoopt.search.outcome import in_larger_plan
+from autoopt.search.planner import PLUGIN_ERRORS
+from autoopt.search.race import MOST_ROUNDS, seconds_of_screening, switchable, switchable_parts
 from autoopt.search.run_context import RunContext
-from autoopt.search.screened import FEWEST_PAIRS, PLAIN, pairs_to_confirm
 from autoopt.search.state import SearchState
 from autoopt.search.verify import FRESH_SEEDS, seconds_due
 
@@ -32,19 +38,25 @@ def ablate(context: RunContext, state: SearchState, deadline: float) -> tuple[li
         stays as a part of what was confirmed together.
     """
     whole, dropped = by_whole_runs(context, state), list[str]()
-    if whole and len(state.found) > 1:
-        return _ablate_by_whole_runs(context, state, deadline)
+    by_runs = whole and len(state.found) > 1
     while state.found:
-        if len(state.found) > 1:
+        if len(state.found) > 1 and not by_runs:
             stepping = [c for c in state.incumbent.changes if not context.between_steps(c.strategy)]
             less = [state.without(change.strategy) for change in stepping]
             _each(context, state, [(base, state.incumbent) for base in less], "candidate", deadline)
-        rows = [_without(context, state, change, deadline) for change in state.incumbent.changes]
-        loser = _loser(context, state, rows)
+        measured = _without_by_whole_runs if by_runs else _without
+        rows = [measured(context, state, change, deadline) for change in state.incumbent.changes]
+        loser = (_slower if by_runs else _loser)(context, state, rows)
         if loser is None:
             rows = [row for row in rows if Change(strategy=row.strategy, setting=row.setting) in state.found]
             return [_from_larger_plan(state, row) for row in rows], [*dropped, *_unconfirmed(state, rows, whole)]
         dropped.append(_dropped(state, loser))
+        if by_runs:  # what is left is confirmed as the whole was: by whole runs, those of the verification
+            number, side = int(state.base), Side(plan=state.incumbent)
+            state.comparisons[number] = state.comparisons[number].model_copy(update={"candidate": side})
+            left = [row for row in rows if row is not loser]
+            rows = [row.model_copy(update={"beside": (loser.strategy,)}) if row.without else row for row in left]
+            return rows, [*dropped, *_unconfirmed(state, rows, whole)]
         deadline = min(deadline, context.allocation.budget - seconds_due(context, state))
     return [], dropped
 
@@ -60,25 +72,9 @@ def _dropped(state: SearchState, loser: Ablation) -> str:
     )
 
 
-def _ablate_by_whole_runs(context: RunContext, state: SearchState, deadline: float) -> tuple[list[Ablation], list[str]]:
-    """The same of a plan that whole runs have confirmed, once; see :func:`ablate`."""
-    rows = [_without_by_whole_runs(context, state, change, deadline) for change in state.incumbent.changes]
-    loser = _slower(context, state, rows)
-    if loser is None:
-        rows = [row for row in rows if Change(strategy=row.strategy, setting=row.setting) in state.found]
-        return [_from_larger_plan(state, row) for row in rows], _unconfirmed(state, rows, whole=True)
-    dropped = _dropped(state, loser)
-    # what is left is confirmed as the whole was: by whole runs, those of the verification
-    number, side = int(state.base), Side(plan=state.incumbent)
-    state.comparisons[number] = state.comparisons[number].model_copy(update={"candidate": side})
-    left = [row for row in rows if row is not loser]
-    rows = [row.model_copy(update={"beside": (loser.strategy,)}) if row.without else row for row in left]
-    return rows, [dropped, *_unconfirmed(state, rows, whole=True)]
-
-
 def by_whole_runs(context: RunContext, state: SearchState) -> bool:
     """Whether whole runs of a script have shown what the incumbent brings, and no blocks of steps."""
-    if not state.base.isdigit() or state.comparisons[int(state.base)].pairs:
+    if state.made_by is None or state.made_by.pairs:
         return False
     return any(pair.whole for pair in context.gate.trained_pairs(state.incumbent))
 
@@ -147,7 +143,8 @@ def alone(context: RunContext, state: SearchState, rows: list[Ablation], deadlin
 def _each_alone(context: RunContext, state: SearchState, rows: list[Ablation], deadline: float) -> list[Ablation]:
     """The same rows with each change tried alone, by blocks of steps."""
     done = []
-    plans = {row.strategy: _only(context, state, row) for row in rows}
+    changes = [Change(strategy=row.strategy, setting=row.setting) for row in rows]
+    plans = {c.strategy: context.runner.registry.order(state.baseline.with_change(c)) for c in changes}
     others = [p for name, p in plans.items() if p != state.incumbent and not context.between_steps(name)]
     _each(context, state, [(state.baseline, plan) for plan in others], "incumbent", deadline)
     for row in rows:
@@ -157,7 +154,8 @@ def _each_alone(context: RunContext, state: SearchState, rows: list[Ablation], d
             continue
         only = plan == state.incumbent  # then leaving it out and trying it alone are the same comparison
         if only:  # which the verification has made once more
-            row = row.model_copy(update={"without": _again(state, row.strategy) or row.without})
+            again = next((trial.measured_again for trial in reversed(_kept(state, row.strategy))), None)
+            row = row.model_copy(update={"without": again or row.without})
         ratio = row.without if only else _ratio(context, state, state.baseline, plan, deadline, "ablation: alone")
         done.append(row.model_copy(update={"alone": ratio}))
     return done
@@ -177,15 +175,8 @@ def held_together(rows: Sequence[Ablation]) -> list[Ablation]:
     return [row.model_copy(update={"without": widened(row.without), "alone": widened(row.alone)}) for row in rows]
 
 
-def _only(context: RunContext, state: SearchState, row: Ablation) -> Plan:
-    """The baseline with a single change."""
-    change = Change(strategy=row.strategy, setting=row.setting)
-    return context.runner.registry.order(state.baseline.with_change(change))
-
-
-def _again(state: SearchState, strategy: str) -> Estimate | None:
-    kept = [trial for trial in state.trials if trial.strategy == strategy and trial.verdict is Verdict.KEPT]
-    return kept[-1].measured_again if kept else None
+def _kept(state: SearchState, strategy: str) -> list[Trial]:
+    return [trial for trial in state.trials if trial.strategy == strategy and trial.verdict is Verdict.KEPT]
 
 
 def _without(context: RunContext, state: SearchState, change: Change, deadline: float) -> Ablation:
@@ -195,8 +186,8 @@ def _without(context: RunContext, state: SearchState, change: Change, deadline: 
     """
     plan, base = state.incumbent, state.without(change.strategy)
     if context.between_steps(change.strategy):  # no block of steps shows it: its own trial does
-        kept = [t for t in state.trials if t.strategy == change.strategy and t.verdict is Verdict.KEPT]
-        seen = next((trial.time_to_target for trial in reversed(kept) if not trial.companions), None)
+        kept = reversed(_kept(state, change.strategy))
+        seen = next((trial.time_to_target for trial in kept if not trial.companions), None)
         return Ablation(strategy=change.strategy, setting=change.setting, without=seen)
     if len(state.found) < 2:
         return Ablation(strategy=change.strategy, setting=change.setting, without=_figure(state, base, plan))
@@ -213,7 +204,7 @@ def _without(context: RunContext, state: SearchState, change: Change, deadline: 
 def _figure(state: SearchState, base: Plan, plan: Plan) -> Estimate | None:
     """By the latest comparison of two plans that has one, the search's own included."""
     found = (seen for seen in reversed([*state.comparisons.values(), *state.ablations]) if seen.estimate)
-    return next((seen.estimate for seen in found if of_plans(seen, base, plan)), None)
+    return next((seen.estimate for seen in found if seen.compares(base, plan)), None)
 
 
 def _each(
@@ -481,3 +472,109 @@ class _Taking:
             old = next((change for change in self.state.before_combined.changes if change.strategy == name), None)
             plan = plan.without(name) if old is None else plan.with_change(old)
         return self.context.runner.registry.order(plan)
+
+
+MORE = 2.0
+"""They may take so many times the pairs that what was seen of them promises: looks flatter what they find."""
+
+
+def undecided(seen: Comparison) -> bool:
+    """Whether more processes may decide it that switch between its plans, as those that it has did."""
+    return seen.decision is Decision.INCONCLUSIVE and seen.mode == SWITCHED
+
+
+def compared(state: SearchState, base: Plan, plan: Plan, *, fresh: bool = False) -> Comparison | None:
+    """The latest comparison of two plans that has a figure or could not be made; None where there was none.
+
+    Args:
+        fresh: not by what the search has kept a change for, which was selected by its own figure.
+    """
+    searched = [] if fresh else list(state.comparisons.values())
+    found = (seen for seen in reversed([*searched, *state.ablations]) if seen.compares(base, plan))
+    return next((seen for seen in found if seen.estimate or seen.decision is Decision.FAILED), None)
+
+
+def differ(context: RunContext, one: Plan, other: Plan) -> bool | None:
+    """Whether two plans come to different setups; None where one of them cannot stand."""
+    fold = context.runner.registry.fold
+    try:
+        return fold(one) != fold(other)
+    except PLUGIN_ERRORS:
+        return None
+
+
+def compare_switched(
+    context: RunContext,
+    state: SearchState,
+    shared: Plan,
+    others: Sequence[Plan],
+    role: SideName,
+    deadline: float,
+    purpose: str,
+) -> None:
+    """Compares one plan with those of the others that a process can take on next to it, into ``state.ablations``.
+
+    Args:
+        role: of the shared plan in each comparison.
+        deadline: on the run's clock.
+
+    The first of them come first: as many as there is time for in as many processes as a decision takes. An undecided
+    comparison of the same two goes on.
+    """
+    seen = [
+        screening.seconds / len(screening.pairs)
+        for screening in (*state.screenings, *state.ablations)
+        if screening.mode == SWITCHED
+    ]
+    each, start = fmean([seconds_of_screening(context.allocation, state), *seen]), context.allocation.start_seconds
+    in_time = max(int(((deadline - context.now()) / FEWEST_PAIRS - start) / each), 0)
+    base, chosen = switchable_from(context, shared, switchable_from(context, shared, others)[1][:in_time])
+    if not chosen or context.stopping():
+        return
+    until = min(deadline, context.now() + MORE * FEWEST_PAIRS * (start + len(chosen) * each))
+    key = {
+        "purpose": purpose,
+        "process": base.model_dump(),
+        role: shared.model_dump(),
+        "others": [plan.model_dump() for plan in chosen],
+    }
+
+    def pairs_before(plan: Plan) -> tuple[PairOfProcesses, ...]:
+        seen = compared(state, *((plan, shared) if role == "candidate" else (shared, plan)), fresh=True)
+        return seen.pairs if seen is not None and undecided(seen) else ()
+
+    def measure() -> Several:
+        rule = context.rule(until - context.now())
+        contest = Contest(
+            Source(context.runner.start, switched=base),
+            shared,
+            chosen,
+            role,
+            rule.model_copy(update={"warm_up_seconds": STEADY_SECONDS}),
+            clock=context.now,
+            noise=state.noise,
+            rng=np.random.default_rng([context.seed, len(state.ablations), state.numbers, 6]),
+            most_rounds=MOST_ROUNDS,
+            earlier=[pairs_before(plan) for plan in chosen],
+        )
+        return Several(comparisons=tuple(contest.run()))
+
+    several = context.on_one_machine("comparisons", key, measure, Several)
+    state.ablations.extend(seen for seen in several.comparisons if seen is not None)
+
+
+def switchable_from(context: RunContext, shared: Plan, others: Sequence[Plan]) -> tuple[Plan, list[Plan]]:
+    """The plan of a process that can take on the shared plan and others, and which of these: as many as can be.
+
+    Such a process has what all of them have in common: a change can be put on, and only then off again.
+    """
+    registry, parts = context.runner.registry, switchable_parts(context.runner)
+    base, chosen = shared, list[Plan]()
+    for plan in others:
+        every = (shared, *chosen, plan)
+        shared_changes = (c for c in shared.changes if all(c in each.changes for each in every))
+        common = registry.order(Plan(changes=tuple(shared_changes)))
+        if all(each == common or switchable(registry, common, each, parts) for each in every):
+            base = common
+            chosen.append(plan)
+    return base, chosen

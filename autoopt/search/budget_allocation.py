@@ -12,7 +12,6 @@ from math import inf
 
 from autoopt.records.messages import Startup
 from autoopt.search.accept.evidence import FEWEST_SEEDS
-from autoopt.search.accept.metric import PAST
 
 BASELINE_TO_TARGET = 0.15
 BASELINE_ALONE = 0.08
@@ -35,6 +34,9 @@ MORE_SHARE = 0.15
 
 PROBE_SECONDS, PROBE_STEPS = 8.0, 24
 """Of a probe of quality, about, its start apart: two follow the first training. Slow steps: so many of them."""
+
+PAST = 0.25
+"""Share of the steps to the target that a verification trains on beyond it."""
 
 TRIAL = 0.6
 """Of what is left for the search, for one confirmation at most."""
@@ -73,6 +75,11 @@ class BudgetAllocation:
     def noise(self) -> float:
         """Seconds for the A/A control."""
         return min(max(self.budget * NOISE, NOISE_SECONDS), self.budget * NOISE_AT_MOST)
+
+    @property
+    def longest_run(self) -> float:
+        """Seconds of the longest whole run of which a budget holds pairs."""
+        return KEPT_BACK_AT_MOST * self.budget / 2
 
     def verification(self, seeds: int = 2, speedup: float = 1.0) -> float:
         """Seconds to train baseline and final plan to the target from that many seeds.

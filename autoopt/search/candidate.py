@@ -1,20 +1,22 @@
-"""Candidates: a strategy's settings one by one, each a plan on the incumbent with its companions."""
+"""Candidates: a strategy's settings one by one, each a plan on the incumbent with its companions; and what
+a screening has shown of one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from math import log1p
+from math import hypot, log1p, sqrt
 
 from autoopt.errors import TrialFailed
 from autoopt.events import TrialEnded
-from autoopt.records import Change, Estimate, JsonDict, Plan, Trial, Verdict
+from autoopt.records import Change, Estimate, JsonDict, Noise, Plan, Trial, Verdict
 from autoopt.search.beliefs import Member
-from autoopt.search.budget_allocation import PATIENCE
-from autoopt.search.planner import PLUGIN_ERRORS, best_of, candidate_plan, plugin_error, predict
+from autoopt.search.compare.sequential_test import between_process_of, unseen_mode
+from autoopt.search.compare.statistics import known_radius
+from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan, plugin_error, predict
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
-from autoopt.strategy import MOST_SETTINGS, Case, Risk, Strategy
+from autoopt.strategy import MOST_SETTINGS, Case, Strategy
 
 Answer = Callable[[Trial | None], None]
 
@@ -137,98 +139,69 @@ def conversation(strategy: Strategy, case: Case) -> Iterator[tuple[JsonDict | Ba
         yield error, replies.append
 
 
-class Talk:
-    """A conversation with a strategy.
+INPUT = frozenset({"storage", "preparation", "collate"})
+"""Stages that deliver batches one after the other: ways to shorten them are rivals, of which the best is taken."""
+PLAIN = 2.0
+"""Standard errors by which a gain stands out: of many changes that bring nothing, hardly one does so by chance."""
+
+
+@dataclass(frozen=True)
+class Screened:
+    """A candidate that was screened.
 
     Args:
-        context, state: of the run.
-        case: what the strategy gets.
-        screen: screens a candidate, with so many waiting behind it; the log of its gain, None where it shows none.
-        start_room: seconds that a screening leaves the candidate's start.
-
-    Attributes:
-        best: the largest log gain so far; 0 where none was seen.
-        goes_on: whether there may be another setting.
+        gain: log of the speedup that was seen, of the time to the target where that is known, fixed cost included.
+        error: standard error of the gain, how processes of one program differ included.
     """
 
-    def __init__(
-        self,
-        context: RunContext,
-        state: SearchState,
-        case: Case,
-        strategy: Strategy,
-        screen: Callable[[Candidate, int], float | None],
-        start_room: Callable[[Candidate], float],
-    ) -> None:
-        self._context, self._state, self._case, self.strategy = context, state, case, strategy
-        self._screen, self._start_room = screen, start_room
-        self._settings: Iterator[tuple[JsonDict | BaseException, Answer]] = conversation(strategy, case)
-        self.best = 0.0
-        self.goes_on = True
-        self._asked: tuple[JsonDict | BaseException, Answer] | None = None
-        self._upcoming: Candidate | None = None
-        self._answer: Answer = lambda trial: None
+    candidate: Candidate
+    trial: Trial
+    gain: float
+    error: float = 0.0
 
-    def coming(self) -> tuple[Plan, Estimate | None] | None:
-        """The plan of the next screening measurement, which has been asked for with it; None where there is none."""
-        if self._upcoming is not None:
-            return self._upcoming.plan, self._upcoming.predicted
-        self._asked = self._asked or next(self._settings, None)
-        if self._asked is None or isinstance(self._asked[0], BaseException):
-            return None
-        plan = plan_of(self._context, self._state, self.strategy, self._case, self._asked[0])
-        return (plan, None) if plan is not None else None
+    @property
+    def plain(self) -> bool:
+        """Whether the gain stands out of its own noise."""
+        return self.gain > PLAIN * self.error
 
-    def upcoming(self) -> Candidate | None:
-        """The candidate that is screened next; None where there is none, or nothing new to try in it."""
-        if self._upcoming is None and self.goes_on:
-            self._upcoming = self._next()
-        return self._upcoming
+    def rivals(self, other: Screened) -> bool:
+        """Whether only one of both is of use: settings of one strategy, or ways to deliver batches faster."""
+        return rival_strategies(self.candidate.strategy, other.candidate.strategy)
 
-    def _next(self) -> Candidate | None:
-        found, self._asked = self._asked or next(self._settings, None), None
-        if found is None:
-            self.goes_on = False
-            return None
-        setting, self._answer = found
-        if isinstance(setting, BaseException):
-            skip(self._context, self._state, self.strategy, Verdict.FAILED, plugin_error(setting))
-            self.goes_on = False
-            return None
-        candidate = candidate_of(self._context, self._state, self.strategy, self._case, setting)
-        if candidate is None or self._cannot_pay(candidate):
-            self._answer(None)
-            return None
-        return candidate
 
-    def _cannot_pay(self, candidate: Candidate) -> bool:
-        """Whether its prediction allows no gain worth having, as the planner asks of a strategy's first setting."""
-        predicted = candidate.predicted
-        return predicted is not None and best_of(self.strategy, predicted, self._case) < 1.0 + self._context.min_gain
+def alone_or_together(found: Iterable[Screened]) -> list[Screened]:
+    """The largest gains of which no two are rivals, the best first."""
+    taken: list[Screened] = []
+    for one in sorted(found, key=lambda screened: -screened.gain):
+        if not any(one.rivals(other) for other in taken):
+            taken.append(one)
+    return taken
 
-    def ask(self, remaining: int) -> None:
-        """Screens the next setting, and answers: kept where it is the best of this strategy so far."""
-        candidate, self._upcoming = self.upcoming(), None
-        if candidate is None:
-            return
-        context, state = self._context, self._state
-        room, once = self._start_room(candidate), context.runner.once.get(self.strategy.name, 0.0)
-        if once > PATIENCE * room:
-            state.unseen[self.strategy.name] = once
-            text = f"no time to screen it: its start takes about {once:.0f} s once, and may take {room:.0f} s here"
-            skip(context, state, self.strategy, Verdict.NOT_TRIED, text)
-            self.goes_on = False
-            return
-        trials = len(state.trials)
-        gain = self._screen(candidate, remaining)
-        trial = state.trials[trials]
-        lost = trial.verdict is Verdict.QUALITY_LOST
-        better = gain is not None and not lost and gain > self.best + log1p(context.min_gain)
-        if better and gain is not None:
-            self.best = gain
-        self._answer(trial.model_copy(update={"verdict": Verdict.KEPT}) if better else trial)
-        failure = state.screenings[-1].failure
-        if failure is not None and failure.kind == "timeout":
-            self.goes_on = False  # another setting of it would take as long, of less time
-        if lost and self.strategy.risk is Risk.EXACT:
-            self.goes_on = False  # that it changes what is learnt is no matter of the setting
+
+def rival_strategies(one: Strategy, other: Strategy) -> bool:
+    """Whether they are one, or both are ways to deliver batches faster."""
+    return one is other or bool(INPUT & frozenset(one.stages) and INPUT & frozenset(other.stages))
+
+
+FEWEST_PAIRS, MOST_PAIRS = 2, 200
+BLOCK_ERROR = 0.02
+"""Standard error (log) of a pair of processes from its blocks, where it is not known."""
+HOPE = 1.5
+"""A gain may well be so many standard errors larger than its looks showed."""
+ALPHA = 0.05
+
+
+def pairs_to_confirm(gain: float, noise: Noise, min_gain: float) -> int:
+    """Pairs of processes that confirm a log gain: by their interval, and by the chance of a slow mode unseen.
+
+    Args:
+        gain: log speedup.
+        noise: with the variance between processes.
+        min_gain: the gain worth having (0.01: one per cent).
+    """
+    between = between_process_of(noise).sd
+    for pairs in range(FEWEST_PAIRS, MOST_PAIRS):
+        radius = known_radius(hypot(between, BLOCK_ERROR) / sqrt(pairs), ALPHA)
+        if max(radius, unseen_mode(pairs, between, ALPHA)) < gain - log1p(min_gain):
+            return pairs
+    return MOST_PAIRS

@@ -8,10 +8,9 @@ from math import exp, log1p
 
 from autoopt.records import Change
 from autoopt.registry import Registry
-from autoopt.search.candidate import Candidate
+from autoopt.search.candidate import INPUT, Candidate, Screened
 from autoopt.search.confirmations import Costs
 from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan
-from autoopt.search.screened import INPUT, Screened
 from autoopt.search.screening import Screening
 from autoopt.search.state import SearchState
 from autoopt.strategy import Case

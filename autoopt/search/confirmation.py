@@ -1,150 +1,142 @@
-"""Confirmation of a candidate: fresh pairs of processes until it is decided, then its quality."""
+"""Confirmation of a candidate: fresh pairs of processes until it is decided, then its quality; and of what only
+trainings tell, whether a budget has the time for those."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from math import ceil, inf
 from statistics import median
 
 from autoopt.events import TrialEnded, TrialStarted
-from autoopt.records import Plan, Trial, Verdict
-from autoopt.search.accept.evidence import Judgement
-from autoopt.search.candidate import Candidate
+from autoopt.records import Change, Plan, Trial, Verdict
+from autoopt.search.accept.evidence import FEWEST_SEEDS, Judgement
+from autoopt.search.budget_allocation import BudgetAllocation
+from autoopt.search.candidate import Candidate, candidate_of, conversation, skip
 from autoopt.search.compare.comparison import Comparison, Decision, Side
 from autoopt.search.compare.noise import compiled_again, learned
 from autoopt.search.compare.sequential_test import alpha_of
-from autoopt.search.first_training import expected, train_with
-from autoopt.search.planner import predicted_gain
+from autoopt.search.first_training import expected, train_first, train_with
+from autoopt.search.planner import PLUGIN_ERRORS, Proposal, candidate_plan, plugin_error, predicted_gain
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
-from autoopt.search.whole_runs import shown_by_whole_runs
-from autoopt.strategy import Risk
+from autoopt.strategy import Case, Risk
 
 ONCE_AT_MOST = 0.05
 """Of the planned steps: more seconds at a start than that are weighed against the steps to the target."""
 
 
-class Confirmation:
-    """Confirms candidates on the incumbent.
-
-    Args:
-        context, state: of the run.
-        deadline: on the run's clock.
-    """
-
-    def __init__(self, context: RunContext, state: SearchState, deadline: float) -> None:
-        self.context, self.state, self.deadline = context, state, deadline
-
-    def measure(
-        self,
-        candidate: Candidate,
-        *,
-        seconds: float,
-        number: int | None = None,
-        note: str = "",
-        remaining: int = 0,
-    ) -> Trial:
-        """The trial of a candidate, which is the incumbent thereafter where it is kept.
-
-        Args:
-            seconds: for its comparison; one that looks worth keeping may take half as much again.
-            number: of the screening that it follows, whose trial it replaces; a new one where None.
-            note: where the candidate comes from, for the reason that the report shows.
-            remaining: trials that are expected after this one.
-        """
-        context, state = self.context, self.state
-        number, began = number or state.next_id(), context.now()
-        announce_start(context, state, candidate, number, began, remaining)
-        comparison = context.compare(
-            "trial",
-            state.incumbent,
-            candidate.plan,
-            state,
-            seconds=seconds,
-            more_seconds=seconds / 2,
-            deadline=self.deadline,
-            purpose=f"trial {number}",
-            progress_id=number,
-        )
-        comparison = state.with_fixed_costs(comparison)
-        reported = self._shown_by_probes(candidate) and not self._pays_once(comparison)
-        # whole runs are of the patch, which is known once what was confirmed together was ablated
-        whole = shown_by_whole_runs(context, state, candidate.plan)
-        if not reported and comparison.decision is Decision.ACCEPT and whole is None:
-            train_with(context, state, candidate.plan, comparison)
-        state.comparisons[number] = comparison
-        state.learn(candidate.members, comparison)
-        ruling = self._rule(candidate, comparison, number)
-        state.noise = learned(state.noise, comparison)
-        again = "" if comparison.incumbent.recompilations else compiled_again(comparison.candidate)
-        if again:
-            context.warn(state, f"trial {number}: {again}")
-        notes = (ruling.reason, self._parameters(candidate), again, note)
-        ruling = ruling.model_copy(update={"reason": "; ".join(text for text in notes if text)})
-        trial = trial_of(context, state, candidate, number, began, comparison, ruling)
-        state.trials.append(trial)
-        if trial.verdict is Verdict.KEPT:
-            self._keep(trial, candidate)
-        context.announce(TrialEnded(at=context.now(), trial=trial, has_target=state.objective.has_target))
-        return trial
-
-    def _shown_by_probes(self, candidate: Candidate) -> bool:
-        """Whether no training is needed to tell its quality: it is exact, or was probed and passed."""
-        gate, state = self.context.gate, self.state
-        risk = gate.risk_over(candidate.plan, state.incumbent)
-        if risk is not Risk.NUMERIC or gate.probes is None or not gate.probes.has(candidate.plan):
-            return risk is Risk.EXACT
-        level = gate.quality(candidate.plan, state.incumbent, state.facts, state.objective)
-        return level is not None and level.passed is True
-
-    def _pays_once(self, comparison: Comparison) -> bool:
-        """Whether its start costs so much more that only the steps to the target decide."""
-        before, after = comparison.incumbent.fixed_seconds, comparison.candidate.fixed_seconds
-        more = median(after) - median(before) if before and after else 0.0
-        return more > ONCE_AT_MOST * (self.state.planned_seconds or expected(self.context, self.state))
-
-    def _rule(self, candidate: Candidate, comparison: Comparison, number: int) -> Judgement:
-        """The verdict; trained are those whose quality nothing else reports: the final plan is trained anyway."""
-        context, state = self.context, self.state
-        return context.gate.decide(
-            candidate.plan,
-            comparison,
-            state.facts,
-            state.objective,
-            state.noise,
-            deadline=self.deadline,
-            number=number,
-            alpha_accept=alpha_of(len(state.comparisons) - 1, state.kept),
-        )
-
-    def _parameters(self, candidate: Candidate) -> str:
-        """How many parameters a change of the model trains; empty for other changes, and where none was trained."""
-        trained, whole = _trained(self.context, candidate.plan), self.state.facts.model.trainable_parameters
-        if candidate.strategy.risk is not Risk.MODEL or trained is None:
-            return ""
-        return f"trains {trained:,} parameters of {whole:,}"
-
-    def _keep(self, trial: Trial, candidate: Candidate) -> None:
-        """Makes the plan the incumbent; which of its changes it needs is decided at the end of the search."""
-        state = self.state
-        if candidate.companions:
-            if not state.together:
-                state.before_combined = state.incumbent
-            state.together |= candidate.parts
-        state.incumbent, state.base = self.context.runner.registry.order(candidate.plan), str(trial.id)
-
-
-def announce_start(
+def confirm(
     context: RunContext,
     state: SearchState,
     candidate: Candidate,
-    number: int,
-    began: float,
+    *,
+    deadline: float,
+    seconds: float,
+    number: int | None = None,
+    note: str = "",
     remaining: int = 0,
-    step: str = "confirming",
-) -> None:
-    context.announce(
-        TrialStarted(
-            at=began,
-            id=number,
+) -> Trial:
+    """The trial of a candidate on the incumbent, which it is thereafter where it is kept.
+
+    Args:
+        deadline: on the run's clock.
+        seconds: for its comparison; one that looks worth keeping may take half as much again.
+        number: of the screening that it follows, whose trial it replaces; a new one where None.
+        note: where the candidate comes from, for the reason that the report shows.
+        remaining: trials that are expected after this one.
+    """
+    opened = OpenTrial(context, state, candidate, "confirming", number, remaining)
+    number = opened.number
+    comparison = context.compare(
+        "trial",
+        state.incumbent,
+        candidate.plan,
+        state,
+        seconds=seconds,
+        more_seconds=seconds / 2,
+        deadline=deadline,
+        purpose=f"trial {number}",
+        progress_id=number,
+    )
+    comparison = state.with_fixed_costs(comparison)
+    reported = _shown_by_probes(context, state, candidate) and not _pays_once(context, state, comparison)
+    # whole runs are of the patch, which is known once what was confirmed together was ablated
+    whole = context.shown_by_whole_runs(state, candidate.plan)
+    if not reported and comparison.decision is Decision.ACCEPT and whole is None:
+        train_with(context, state, candidate.plan, comparison)
+    state.comparisons[number] = comparison
+    state.learn(candidate.members, comparison)
+    ruling = context.gate.decide(
+        candidate.plan,
+        comparison,
+        state.facts,
+        state.objective,
+        state.noise,
+        deadline=deadline,
+        number=number,
+        alpha_accept=alpha_of(len(state.comparisons) - 1, state.kept),
+    )
+    state.noise = learned(state.noise, comparison)
+    again = "" if comparison.incumbent.recompilations else compiled_again(comparison.candidate)
+    if again:
+        context.warn(state, f"trial {number}: {again}")
+    trained, parameters = _trained(context, candidate.plan), ""
+    if candidate.strategy.risk is Risk.MODEL and trained is not None:
+        parameters = f"trains {trained:,} parameters of {state.facts.model.trainable_parameters:,}"
+    notes = (ruling.reason, parameters, again, note)
+    ruling = ruling.model_copy(update={"reason": "; ".join(text for text in notes if text)})
+    before = state.incumbent
+    trial = opened.ended(ruling, comparison)
+    if trial.verdict is Verdict.KEPT and candidate.companions:
+        if not state.together:  # which of them it needs is decided at the end of the search
+            state.before_combined = before
+        state.together |= candidate.parts
+    return trial
+
+
+def _shown_by_probes(context: RunContext, state: SearchState, candidate: Candidate) -> bool:
+    """Whether no training is needed to tell its quality: it is exact, or was probed and passed."""
+    gate = context.gate
+    risk = gate.risk_over(candidate.plan, state.incumbent)
+    if risk is not Risk.NUMERIC or gate.probes is None or not gate.probes.has(candidate.plan):
+        return risk is Risk.EXACT
+    level = gate.quality(candidate.plan, state.incumbent, state.facts, state.objective)
+    return level is not None and level.passed is True
+
+
+def _pays_once(context: RunContext, state: SearchState, comparison: Comparison) -> bool:
+    """Whether its start costs so much more that only the steps to the target decide."""
+    before, after = comparison.incumbent.fixed_seconds, comparison.candidate.fixed_seconds
+    more = median(after) - median(before) if before and after else 0.0
+    return more > ONCE_AT_MOST * (state.planned_seconds or expected(context, state))
+
+
+class OpenTrial:
+    """A trial that has begun, and was announced.
+
+    Args:
+        context, state: of the run.
+        candidate: what is tried.
+        step: what is done with it, in words.
+        number: of the screening that it follows; a new one where None.
+        remaining: trials that are expected after this one.
+    """
+
+    def __init__(
+        self,
+        context: RunContext,
+        state: SearchState,
+        candidate: Candidate,
+        step: str,
+        number: int | None = None,
+        remaining: int = 0,
+    ) -> None:
+        self.context, self.state, self.candidate = context, state, candidate
+        self.number, self.began = number or state.next_id(), context.now()
+        started = TrialStarted(
+            at=self.began,
+            id=self.number,
             round=len(state.rounds),
             strategy=candidate.change.strategy,
             setting=candidate.change.setting,
@@ -153,68 +145,183 @@ def announce_start(
             predicted=predicted_gain(candidate.predicted),
             remaining=remaining,
         )
-    )
+        context.announce(started)
 
+    def ended(self, ruling: Judgement, comparison: Comparison | None = None) -> Trial:
+        """Notes and announces its end; a candidate that is kept makes the incumbent.
 
-def trial_of(
-    context: RunContext,
-    state: SearchState,
-    candidate: Candidate,
-    number: int,
-    began: float,
-    comparison: Comparison,
-    ruling: Judgement,
-) -> Trial:
-    """The document of a trial that has just ended."""
-    return Trial(
-        id=number,
-        round=len(state.rounds),
-        strategy=candidate.change.strategy,
-        setting=candidate.change.setting,
-        companions=candidate.companions,
-        base=state.base,
-        verdict=ruling.verdict,
-        reason=ruling.reason,
-        risk=candidate.strategy.risk.value,
-        predicted=candidate.predicted,
-        throughput=comparison.estimate,
-        time_to_target=ruling.time_to_target,
-        planned_steps=ruling.planned_steps,
-        quality=ruling.quality,
-        peak_memory_bytes=comparison.candidate.peak_memory_bytes,
-        trained_parameters=_trained(context, candidate.plan),
-        seconds=context.now() - began,
-        log=context.runner.latest_log,
-        ratios=comparison.ratios,
-        samples_per_second=comparison.candidate.samples_per_second,
-        finished_at=context.now(),
-    )
-
-
-def ruled_without_blocks(
-    context: RunContext,
-    state: SearchState,
-    candidate: Candidate,
-    number: int,
-    began: float,
-    reason: str,
-    ruling: Judgement,
-) -> Trial:
-    """The trial of a candidate that no blocks of steps were compared for; a kept one makes the incumbent."""
-    comparison = Comparison(
-        decision=Decision.INCONCLUSIVE,
-        reason=reason,
-        incumbent=Side(plan=state.incumbent),
-        candidate=Side(plan=candidate.plan),
-    )
-    trial = trial_of(context, state, candidate, number, began, comparison, ruling)
-    state.trials.append(trial)
-    if trial.verdict is Verdict.KEPT:
-        state.comparisons[number] = comparison
-        state.incumbent, state.base = context.runner.registry.order(candidate.plan), str(number)
-    return trial
+        Args:
+            comparison: of blocks of steps; None where none were compared.
+        """
+        context, state, candidate = self.context, self.state, self.candidate
+        comparison = comparison or Comparison(
+            decision=Decision.INCONCLUSIVE,
+            reason="no blocks of steps were compared",
+            incumbent=Side(plan=state.incumbent),
+            candidate=Side(plan=candidate.plan),
+        )
+        trial = Trial(
+            id=self.number,
+            round=len(state.rounds),
+            strategy=candidate.change.strategy,
+            setting=candidate.change.setting,
+            companions=candidate.companions,
+            base=state.base,
+            verdict=ruling.verdict,
+            reason=ruling.reason,
+            risk=candidate.strategy.risk.value,
+            predicted=candidate.predicted,
+            throughput=comparison.estimate,
+            time_to_target=ruling.time_to_target,
+            planned_steps=ruling.planned_steps,
+            quality=ruling.quality,
+            peak_memory_bytes=comparison.candidate.peak_memory_bytes,
+            trained_parameters=_trained(context, candidate.plan),
+            seconds=context.now() - self.began,
+            log=context.runner.latest_log,
+            ratios=comparison.ratios,
+            samples_per_second=comparison.candidate.samples_per_second,
+            finished_at=context.now(),
+        )
+        state.trials.append(trial)
+        if trial.verdict is Verdict.KEPT:
+            state.comparisons[self.number] = comparison
+            state.incumbent, state.base = context.runner.registry.order(candidate.plan), str(self.number)
+        context.announce(TrialEnded(at=context.now(), trial=trial, has_target=state.objective.has_target))
+        return trial
 
 
 def _trained(context: RunContext, plan: Plan) -> int | None:
     """Parameters with a gradient in the plan's trainings; None where there was none."""
     return next((run.trained_parameters for run in context.gate.trainings.of(plan)), None)
+
+
+OTHER_SAMPLES = "samples are others and drawn at random, so that only trainings tell how good it is"
+
+MOST_MINUTES = 24 * 60
+"""A budget that is named is no larger than this."""
+
+
+def takes_trainings(context: RunContext, state: SearchState, changes: Sequence[Change]) -> bool:
+    """Whether no probe reports the quality of changes: they make other samples of data that draw at random.
+
+    Gradients are compared on the same batches, and such data never give one twice.
+    """
+    registry = context.runner.registry
+    if state.facts.dataset.deterministic is not False:
+        return False
+    if any(registry[change.strategy].risk.trains_otherwise for change in changes):
+        return False
+    return any(
+        registry[change.strategy].risk is Risk.NUMERIC and other_samples(context, state, change) for change in changes
+    )
+
+
+def screenable(context: RunContext, state: SearchState, proposals: Sequence[Proposal]) -> list[Proposal]:
+    """Proposals less those that could not be kept in this budget, whatever a screening shows; these are notified what
+    they need.
+
+    That is what no probe reports the quality of, where there is no time for the trainings that do.
+    """
+    reported_before = {name for name, trial in state.skipped.items() if trial.reason.startswith(OTHER_SAMPLES)}
+    found = []
+    for proposal in proposals:
+        speedup = max(proposal.predicted.value if proposal.predicted else 1.0, 1.0)
+        if (
+            context.gate.accept_undecided
+            or not takes_trainings(context, state, (proposal.change,))
+            or context.now() + _with_trainings(state, context.allocation, speedup) <= context.allocation.budget
+        ):
+            found.append(proposal)
+        elif proposal.strategy.name not in reported_before | {trial.strategy for trial in state.trials}:
+            text = f"{OTHER_SAMPLES}{_enough(context, state, speedup)}"
+            trial = state.skip(proposal.strategy, Verdict.NOT_TRIED, text, predicted=proposal.predicted)
+            context.announce(TrialEnded(at=context.now(), trial=trial))
+    return found
+
+
+def _with_trainings(state: SearchState, allocation: BudgetAllocation, speedup: float) -> float:
+    """Seconds to look at a change, to confirm and to train it, and then the rest alone; infinite without a metric."""
+    if state.objective.metric is None:
+        return inf
+    trainings = FEWEST_SEEDS * allocation.trained_pair(speedup) + allocation.trained_pair()
+    return allocation.screening + 2 * allocation.comparison + trainings
+
+
+def _enough(context: RunContext, state: SearchState, speedup: float) -> str:
+    """The budget that would do for them, in words: a larger one trains longer, up to the planned run."""
+    if state.objective.metric is None:
+        return ", and no metric is known"
+    allocation, planned = context.allocation, state.planned_seconds or inf
+    before, given = context.now() / allocation.budget, state.objective.users_target is not None
+    for minutes in range(ceil(allocation.budget / 60), MOST_MINUTES):
+        larger = replace(allocation, budget=60.0 * minutes)
+        longer = max(min(planned, larger.baseline(given)), allocation.baseline_seconds)
+        needed = _with_trainings(state, replace(larger, baseline_seconds=longer), speedup)
+        if before * larger.budget + needed <= larger.budget:
+            return f", for which about --budget {minutes}m would do"
+    return ""
+
+
+def other_samples(context: RunContext, state: SearchState, change: Change) -> bool:
+    """Whether a change makes the samples otherwise."""
+    registry, before = context.runner.registry, context.runner.registry.fold(state.incumbent)
+    try:
+        return registry.fold(candidate_plan(registry, state.incumbent, (change,))).dataset != before.dataset
+    except PLUGIN_ERRORS:
+        return False
+
+
+FEWEST_TRAININGS = 4
+"""Baseline and plan, from two seeds."""
+
+
+def seconds_of_trainings(context: RunContext, state: SearchState, left: float) -> float:
+    """Seconds to compare one setting and to train it and the baseline to the target from two seeds.
+
+    Before the baseline was trained this is a guess by its share of the budget, and a target may be reached in a tenth
+    of that: where the guess alone forbids a trial and somebody named a target, the baseline is trained first.
+
+    Args:
+        left: for the search.
+    """
+    allocation = context.allocation
+    if state.trained is None and state.objective.target is not None and not context.stopping():
+        least = (
+            allocation.baseline(target_given=True) + allocation.comparison + FEWEST_TRAININGS * allocation.start_seconds
+        )
+        if _needed(allocation) > left >= least:
+            train_first(context, state)
+    return _needed(context.allocation)
+
+
+def _needed(allocation: BudgetAllocation) -> float:
+    return allocation.comparison + allocation.verification(2)
+
+
+def search_settings(
+    context: RunContext, state: SearchState, proposal: Proposal, case: Case, deadline: float, remaining: int = 0
+) -> bool:
+    """Tries settings until the strategy has no more, or time is up. True where something was kept.
+
+    Args:
+        deadline: on the run's clock.
+        remaining: strategies that follow in this round.
+    """
+    kept, strategy = False, proposal.strategy
+    for setting, answer in conversation(strategy, case):
+        if isinstance(setting, BaseException):
+            skip(context, state, strategy, Verdict.FAILED, plugin_error(setting))
+            break
+        if context.stopping() or context.now() + context.allocation.comparison > deadline:
+            skip(context, state, strategy, Verdict.NOT_TRIED, "the time for the search is up")
+            break
+        candidate = candidate_of(context, state, strategy, case, setting)
+        if candidate is None:
+            answer(None)
+            continue
+        seconds = context.allocation.trial
+        trial = confirm(context, state, candidate, deadline=deadline, seconds=seconds, remaining=remaining)
+        kept = kept or trial.verdict is Verdict.KEPT
+        answer(trial)
+    return kept

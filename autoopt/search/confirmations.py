@@ -14,16 +14,14 @@ from math import exp, inf, isfinite, log, log1p
 from autoopt.records import Change, Plan, Quality, Round, Verdict
 from autoopt.search.accept.evidence import FEWEST_SEEDS
 from autoopt.search.budget_allocation import TRIAL
-from autoopt.search.candidate import Candidate
-from autoopt.search.confirmation import Confirmation
+from autoopt.search.candidate import FEWEST_PAIRS, HOPE, Candidate, Screened, alone_or_together, pairs_to_confirm
+from autoopt.search.confirmation import OTHER_SAMPLES, confirm, other_samples, takes_trainings
 from autoopt.search.first_training import train_first
 from autoopt.search.planner import PLUGIN_ERRORS, Skipped, candidate_plan
 from autoopt.search.promised import small_gains, with_small
 from autoopt.search.run_context import RunContext
-from autoopt.search.screened import FEWEST_PAIRS, HOPE, Screened, alone_or_together, pairs_to_confirm
 from autoopt.search.screening import Screening
 from autoopt.search.state import SearchState
-from autoopt.search.trainable import OTHER_SAMPLES, other_samples, takes_trainings
 from autoopt.search.verify import confirmation_of
 from autoopt.strategy import Risk
 
@@ -260,11 +258,8 @@ def _suspicion(context: RunContext, state: SearchState, change: Change) -> tuple
 def refused(state: SearchState, screened: Screened, quality: Quality, more: str = "") -> None:
     """Writes the quality into the trial of a screening; another training, or too high a price, ends it."""
     verdict = {True: Verdict.NO_GAIN, False: Verdict.QUALITY_LOST, None: Verdict.INCONCLUSIVE}[quality.passed]
-    reason = "; ".join(text for text in (screened.trial.reason, quality.detail, more) if text)
-    for index, known in enumerate(state.trials):
-        if known.id == screened.trial.id:
-            changed = {"verdict": verdict, "reason": reason, "quality": quality}
-            state.trials[index] = known.model_copy(update=changed)
+    reason = "; ".join(text for text in (quality.detail, more) if text)
+    state.amend(screened.trial.id, reason, verdict=verdict, quality=quality)
 
 
 IN_VAIN = "a plan that it is a part of was trained, and not shown to be as good"
@@ -374,22 +369,20 @@ class Confirmations:
         if context.stopping() or late or left < least:
             state.unconfirmed[screened.trial.id] = needed - max(left, 0)
             text = f"to confirm it takes about {needed:.0f} s; {max(left, 0):.0f} s were left"
-            state.trials = [
-                trial.model_copy(update={"reason": f"{trial.reason}; {text}"})
-                if trial.id == screened.trial.id
-                else trial
-                for trial in state.trials
-            ]
+            state.amend(screened.trial.id, text)
             return False
         # its confirmation takes its place
         state.trials = [trial for trial in state.trials if trial.id != screened.trial.id]
         self._seen_bottleneck[candidate.strategy.name] = round_.bottleneck
-        confirmation, compared_in = Confirmation(context, state, context.now() + left), left
+        deadline, compared_in = context.now() + left, left
         if screened.trial.id in self._trained_by:  # its trainings need the rest
             costs = self._costs
             compared_in -= costs.trainings(candidate.plan, exp(screened.gain)) + costs.probes()
-        trial = confirmation.measure(
+        trial = confirm(
+            context,
+            state,
             candidate,
+            deadline=deadline,
             number=screened.trial.id,
             seconds=max((TRIAL if remaining else 1.0) * compared_in, needed),
             note=f"seen as {exp(screened.gain):.2f}x in the screening",

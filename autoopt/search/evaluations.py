@@ -7,20 +7,20 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from autoopt.benchmark.target import whole_run_seconds
 from autoopt.errors import TrialFailed
-from autoopt.events import Kept, TrialEnded
+from autoopt.events import Kept
 from autoopt.records import Estimate, JsonDict, Plan, Quality, Round, Speedup, Trial, Verdict
 from autoopt.records.evaluating import EvaluationPair, HeldEvaluations
 from autoopt.search.accept.evidence import Judgement
+from autoopt.search.accept.gate import NOT_TESTED
 from autoopt.search.accept.levels import METRIC_ROUNDING
 from autoopt.search.accept.time_to_target import TrainedRatio
 from autoopt.search.budget_allocation import TRIAL
 from autoopt.search.candidate import Candidate, candidate_of, conversation, skip
-from autoopt.search.confirmation import announce_start, ruled_without_blocks
+from autoopt.search.confirmation import OpenTrial
 from autoopt.search.outcome import configuration
 from autoopt.search.planner import Proposal, plugin_error
 from autoopt.search.run_context import RunContext
@@ -123,14 +123,13 @@ def _try(
     context: RunContext, state: SearchState, candidate: Candidate, stage: str, share: float, seconds: float, most: int
 ) -> Trial:
     """One setting, until it is decided or its time is up."""
-    number, began = state.next_id(), context.now()
-    announce_start(context, state, candidate, number, began, step="timing evaluations of")
+    opened = OpenTrial(context, state, candidate, "timing evaluations of")
     pairs: list[EvaluationPair] = []
-    ruling = EvaluationRuling(Verdict.INCONCLUSIVE, "nothing was measured", Quality(method="not_tested"))
+    ruling = Judgement(verdict=Verdict.INCONCLUSIVE, reason="nothing was measured", quality=NOT_TESTED)
     same = stage == "evaluate" and "batch_size" not in candidate.change.setting
     while len(pairs) < most and not context.stopping():
         key: JsonDict = {
-            "purpose": f"trial {number}",
+            "purpose": f"trial {opened.number}",
             "incumbent": state.incumbent.model_dump(),
             "candidate": candidate.plan.model_dump(),
             "pair": len(pairs),
@@ -139,17 +138,29 @@ def _try(
         try:
             pair = context.run.step("evaluations", key, measure, EvaluationPair)
         except TrialFailed as failure:
-            ruling = EvaluationRuling(Verdict.FAILED, failure.reason, Quality(method="not_tested"))
+            ruling = Judgement(verdict=Verdict.FAILED, reason=failure.reason, quality=NOT_TESTED)
             break
         pairs.append(pair)
         ruling = rule_on_evaluations(pairs, share, context.min_gain, same_batches=same, stage=stage)
-        spent = context.now() - began
-        decided = ruling.verdict is not Verdict.INCONCLUSIVE or ruling.ratio is None
-        hopeless = ruling.ratio is not None and ruling.ratio.value <= 1 + context.min_gain
+        spent = context.now() - opened.began
+        ratio = ruling.time_to_target
+        decided = ruling.verdict is not Verdict.INCONCLUSIVE or ratio is None
+        hopeless = ratio is not None and ratio.value <= 1 + context.min_gain
         enough = 1 if hopeless else FEWEST_PAIRS if decided else most
         if len(pairs) >= enough or spent * (1 + 1 / len(pairs)) > seconds:
             break
-    return _noted(context, state, candidate, stage, number, began, ruling)
+    if ruling.time_to_target is not None:
+        ruling = ruling.model_copy(update={"planned_steps": state.planned_steps})
+    before = state.incumbent
+    trial = opened.ended(ruling)
+    if trial.verdict is Verdict.KEPT and ruling.between_ratio is not None:
+        fold = context.runner.registry.fold
+        context.gate.evaluations.measured(stage, fold(candidate.plan), fold(before), ruling.between_ratio)
+        state.between_ratio[stage] = state.between_ratio.get(stage, 1.0) * ruling.between_ratio
+        best = configuration(state.incumbent, state.environment, side=state.aa.side)
+        speedup = Speedup(time_to_target=trial.time_to_target, detail="over the incumbent before it")
+        context.announce(Kept(at=context.now(), plan=state.incumbent, best=best, speedup=speedup))
+    return trial
 
 
 def _measured(context: RunContext, plans: tuple[Plan, Plan], stage: str, number: int) -> EvaluationPair:
@@ -166,59 +177,9 @@ def _measured(context: RunContext, plans: tuple[Plan, Plan], stage: str, number:
     return EvaluationPair(incumbent=found[0], candidate=found[1])
 
 
-def _noted(
-    context: RunContext,
-    state: SearchState,
-    candidate: Candidate,
-    stage: str,
-    number: int,
-    began: float,
-    ruling: EvaluationRuling,
-) -> Trial:
-    """The trial's document; a kept one makes the incumbent."""
-    judged = Judgement(
-        verdict=ruling.verdict,
-        reason=ruling.reason,
-        quality=ruling.quality,
-        time_to_target=ruling.ratio,
-        planned_steps=state.planned_steps if ruling.ratio is not None else None,
-    )
-    before, reason = state.incumbent, "its steps are the incumbent's"
-    trial = ruled_without_blocks(context, state, candidate, number, began, reason, judged)
-    if trial.verdict is Verdict.KEPT and ruling.evaluation_ratio is not None:
-        registry = context.runner.registry
-        context.gate.evaluations.measured(
-            stage, registry.fold(candidate.plan), registry.fold(before), ruling.evaluation_ratio
-        )
-        state.between_ratio[stage] = state.between_ratio.get(stage, 1.0) * ruling.evaluation_ratio
-        best = configuration(state.incumbent, state.environment, side=state.aa.side)
-        speedup = Speedup(time_to_target=trial.time_to_target, detail="over the incumbent before it")
-        context.announce(Kept(at=context.now(), plan=state.incumbent, best=best, speedup=speedup))
-    context.announce(TrialEnded(at=context.now(), trial=trial, has_target=state.objective.has_target))
-    return trial
-
-
-@dataclass(frozen=True)
-class EvaluationRuling:
-    """The ruling on a change of evaluation alone.
-
-    Args:
-        verdict, reason: as a trial has them.
-        quality: whether the metric is the same.
-        ratio: speedup of the whole run; None where nothing was compared.
-        evaluation_ratio: seconds of an evaluation, or a checkpoint, of the candidate over one of the incumbent.
-    """
-
-    verdict: Verdict
-    reason: str
-    quality: Quality
-    ratio: Estimate | None = None
-    evaluation_ratio: float | None = None
-
-
 def rule_on_evaluations(
     pairs: Sequence[EvaluationPair], share: float, min_gain: float, *, same_batches: bool, stage: str = "evaluate"
-) -> EvaluationRuling:
+) -> Judgement:
     """The verdict on a setting of the evaluation's loader, or of checkpoints.
 
     Args:
@@ -230,7 +191,8 @@ def rule_on_evaluations(
     """
     failed = next((side.why for pair in pairs for side in (pair.incumbent, pair.candidate) if side.why), "")
     if failed or not pairs:
-        return EvaluationRuling(Verdict.INCONCLUSIVE, failed or "nothing was measured", Quality(method="not_tested"))
+        reason = failed or "nothing was measured"
+        return Judgement(verdict=Verdict.INCONCLUSIVE, reason=reason, quality=NOT_TESTED)
     quality = _same_metric(pairs, same_batches=same_batches)
     logs = tuple(math.log(_seconds(pair.incumbent) / _seconds(pair.candidate)) for pair in pairs)
     each = TrainedRatio(logs, 0.0).estimate
@@ -243,17 +205,21 @@ def rule_on_evaluations(
     name = "an evaluation" if stage == "evaluate" else "a checkpoint"
     text = f"{name} takes {after:.3g} s where it took {before:.3g} s, {share:.0%} of the run"
     if quality.passed is not True:
-        lost = quality.passed is False
-        return EvaluationRuling(
-            Verdict.QUALITY_LOST if lost else Verdict.INCONCLUSIVE, f"{quality.detail}; {text}", quality, ratio
-        )
+        verdict = Verdict.QUALITY_LOST if quality.passed is False else Verdict.INCONCLUSIVE
+        reason = f"{quality.detail}; {text}"
+        return Judgement(verdict=verdict, reason=reason, quality=quality, time_to_target=ratio)
     verdict = Verdict.INCONCLUSIVE
     if ratio.low > 1.0 + min_gain:
         verdict = Verdict.KEPT
     elif ratio.high < 1.0 + min_gain:
         verdict = Verdict.HARMFUL if ratio.high < 1.0 else Verdict.NO_GAIN
-    reason = f"{text}; {quality.detail}"
-    return EvaluationRuling(verdict, reason, quality, ratio, 1.0 / each.value)
+    return Judgement(
+        verdict=verdict,
+        reason=f"{text}; {quality.detail}",
+        quality=quality,
+        time_to_target=ratio,
+        between_ratio=1.0 / each.value,
+    )
 
 
 def _seconds(side: HeldEvaluations) -> float:

@@ -14,15 +14,13 @@ from autoopt.errors import TrialFailed
 from autoopt.records import JsonDict, Objective, Plan
 from autoopt.records.messages import WHOLE_RUN, TrainingRun
 from autoopt.script.metric import chosen, direction_of, name_of, why_chosen
-from autoopt.search.accept.metric import PAST, parts_to
+from autoopt.search.accept.metric import parts_to
 from autoopt.search.accept.trainings import PATIENCE
-from autoopt.search.at_once import of_plans
-from autoopt.search.budget_allocation import BASELINE_TO_TARGET, BudgetAllocation
+from autoopt.search.budget_allocation import BASELINE_TO_TARGET, PAST, BudgetAllocation
 from autoopt.search.compare.comparison import Comparison
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import AAControl, SearchState
 from autoopt.search.trial_runner import BaselineFailed
-from autoopt.search.whole_runs import longest, run_seconds, shown_by_whole_runs
 
 LATER_UP_TO = 900.0
 LATER_SHARE = 0.04
@@ -66,7 +64,7 @@ def begin(context: RunContext, state: SearchState) -> None:
     if budget > LATER_UP_TO or near_limit or expected(context, state) <= LATER_SHARE * budget:
         train_first(context, state)
         return
-    whole = (run_seconds(context, state) or 0.0) - state.aa.start_seconds
+    whole = (context.run_seconds(state) or 0.0) - state.aa.start_seconds
     planned = _allocation(context, state.aa, max(expected(context, state), whole), trained=False)
     if _unnamed(context, state):
         search = PROFILE_SECONDS + LEAST_SCREENINGS * planned.screening + planned.comparison
@@ -93,7 +91,7 @@ def _ends_at_target(context: RunContext, state: SearchState) -> bool:
     asked = objective.metric is not None and objective.users_target is not None
     if not asked or state.baseline.changes or run is None or not run.ends_by_result or not context.runner.runs_here:
         return False
-    trainings, seconds = context.gate.trainings, longest(context.allocation.budget)
+    trainings, seconds = context.gate.trainings, context.allocation.longest_run
     steps, every = state.planned_steps or 0, run.evaluate_every
     try:
         found = trainings.whole_run(state.baseline, context.seed, steps=steps, every=every, max_seconds=seconds)
@@ -183,10 +181,14 @@ def train_first(
         BaselineFailed: the baseline does not train.
     """
     share = context.allocation.baseline(state.objective.target is not None)
-    whole = shown_by_whole_runs(context, state, other) if other is not None else None
+    whole = context.shown_by_whole_runs(state, other) if other is not None else None
     if other is not None and whole is not None and _whole_runs(context, state, other, whole, speedup):
         return
-    room, start = _room(context, state, other) - reserve, context.allocation.start_seconds
+    start, due = (
+        context.allocation.start_seconds,
+        2 if other is None else context.gate.probes_due(other, state.baseline),
+    )
+    room = context.allocation.budget - context.now() - start - due * (start + context.allocation.probe) - reserve
     limit = min(share, room if other is None else (room - start) / (1 + 1 / max(speedup, 1.0)))
     if state.trained is not None or (other is not None and limit < LEAST_SECONDS):
         return
@@ -195,11 +197,24 @@ def train_first(
     trainings.limit_seconds = max(limit, LEAST_SECONDS)
     trainings.expected_seconds = min(expected(context, state), trainings.limit_seconds)
     both = trainings.expected_seconds * (1 + 1 / max(speedup, 1.0)) + start
+    seed, folder = context.seed, str(context.run.directory.path / "probes" / "weights")  # to compare gradients at
     if other is not None and both <= room:
-        _train_pair(context, state, other, speedup, beyond=PAST if 2 * (1 + PAST) * both <= room else 0.0)
-    seed = context.seed
+        try:
+            trainings.interleaved(
+                state.baseline,
+                other,
+                seed,
+                purpose=f"first training seed {seed}",
+                speedup=speedup,
+                beyond=PAST if 2 * (1 + PAST) * both <= room else 0.0,
+                keep=folder,
+                remember=True,
+            )
+        except TrialFailed as failure:  # of the plan it has been reported: the baseline is trained alone
+            if getattr(failure, "side", 1) == 0:
+                raise _untrained(failure) from failure
     try:
-        run = trainings.get(state.baseline, seed, purpose=f"baseline seed {seed}", keep=_folder(context))
+        run = trainings.get(state.baseline, seed, purpose=f"baseline seed {seed}", keep=folder)
     except TrialFailed as failure:
         raise _untrained(failure) from failure
     _adopt(context, state, run)
@@ -240,7 +255,7 @@ def _adopt(context: RunContext, state: SearchState, run: TrainingRun) -> None:
     _new_target(context, state, run)
     trainings.target = state.objective.target
     trainings.max_steps = run.steps if trainings.target is None else None  # then equal steps are what is timed
-    usual = max(usual_seconds(state.aa, run), (run_seconds(context, state) or 0.0) - state.aa.start_seconds)
+    usual = max(usual_seconds(state.aa, run), (context.run_seconds(state) or 0.0) - state.aa.start_seconds)
     trainings.limit_seconds = PATIENCE * max(usual, run.seconds) + state.aa.start_seconds
     trainings.expected_seconds = usual + state.aa.start_seconds
     context.allocation = _allocation(context, state.aa, usual, trained=True)
@@ -255,44 +270,13 @@ def train_with(context: RunContext, state: SearchState, plan: Plan, comparison: 
     """
     if state.trained is not None or comparison.estimate is None:
         return
-    against_baseline = of_plans(comparison, state.baseline, plan)
+    against_baseline = comparison.compares(state.baseline, plan)
     reserve = 0.0 if against_baseline else 2 * context.pair_seconds(state, state.baseline, plan)
     train_first(context, state, plan, comparison.estimate.low, reserve)
 
 
-def _room(context: RunContext, state: SearchState, other: Plan | None) -> float:
-    """Seconds that are left for training, its start and the probes that are due after it apart."""
-    allocation = context.allocation
-    due = 2 if other is None else context.gate.probes_due(other, state.baseline)
-    probes = due * (allocation.start_seconds + allocation.probe)
-    return allocation.budget - context.now() - allocation.start_seconds - probes
-
-
-def _train_pair(context: RunContext, state: SearchState, plan: Plan, speedup: float, beyond: float) -> None:
-    """Trains both; a plan that fails has been reported so, and the baseline is then trained alone."""
-    try:
-        context.gate.trainings.interleaved(
-            state.baseline,
-            plan,
-            context.seed,
-            purpose=f"first training seed {context.seed}",
-            speedup=speedup,
-            beyond=beyond,
-            keep=_folder(context),
-            remember=True,
-        )
-    except TrialFailed as failure:
-        if getattr(failure, "side", 1) == 0:
-            raise _untrained(failure) from failure
-
-
 def _untrained(failure: TrialFailed) -> BaselineFailed:
     return BaselineFailed(failure, f"in training ({failure.where or 'to the target'})")
-
-
-def _folder(context: RunContext) -> str:
-    """Where its weights are kept, to compare gradients at."""
-    return str(context.run.directory.path / "probes" / "weights")
 
 
 def adopt_metric(

@@ -198,8 +198,7 @@ def _usual_step(state: SearchState) -> float | None:
 
     Before there was one, of a script's first steps; None where there were none.
     """
-    comparison = state.comparisons.get(int(state.base)) if state.base.isdigit() else None
-    side = comparison.candidate if comparison else state.control.side if state.control else None
+    side = state.made_by.candidate if state.made_by else state.control.side if state.control else None
     if side is None:
         return state.sites.step_seconds if state.sites is not None else None
     return statistics.median(side.block_step_seconds) if side.block_step_seconds else None

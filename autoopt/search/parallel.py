@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from math import exp, log, log1p
-from typing import Protocol
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from autoopt.records.measured import Sharing
 from autoopt.records.messages import Block
 from autoopt.search.budget_allocation import TimeLimits
 from autoopt.search.compare.arena import Clock, LiveArm, block_length, row_of
-from autoopt.search.compare.arm import Arm
+from autoopt.search.compare.arm import TrialArm
 from autoopt.search.compare.comparison import Comparison, Rule, SideStatistics
 from autoopt.search.compare.contest import OnProgress
 from autoopt.search.compare.rounds import Paired, ratio_of_totals
@@ -32,15 +31,6 @@ MOST_TURNS = 60
 CONFIDENCE = 0.95
 
 
-class Runner(Protocol):
-    """A trial runner of one place."""
-
-    limits: TimeLimits
-    latest_log: str | None
-
-    def start(self, plan: Plan, label: str) -> Arm: ...
-
-
 class Neighbours:
     """Live processes of one plan, one on each place.
 
@@ -51,9 +41,9 @@ class Neighbours:
         workers: run one thing on every place at the same time.
     """
 
-    def __init__(self, runners: Sequence[Runner], plan: Plan, rule: Rule, workers: Workers) -> None:
+    def __init__(self, runners: Sequence[TrialRunner], plan: Plan, rule: Rule, workers: Workers) -> None:
         self._runners, self._plan, self._rule, self._workers = runners, plan, rule, workers
-        self.arms: list[Arm] = []
+        self.arms: list[TrialArm] = []
         self._sides = [SideStatistics(plan) for _ in runners]
         self._turns: list[list[Paired]] = [[] for _ in runners]
 
@@ -64,7 +54,7 @@ class Neighbours:
             TrialFailed, WorkloadError: one of them cannot be started.
         """
 
-        def started(runner: Runner) -> Callable[[int], Arm]:
+        def started(runner: TrialRunner) -> Callable[[int], TrialArm]:
             return lambda _: runner.start(self._plan, "incumbent")
 
         asked = [self._workers.submit(started(runner)) for runner in self._runners]
@@ -242,8 +232,8 @@ class ParallelRace:
 
     def __init__(
         self,
-        main: Runner,
-        runners: Sequence[Runner],
+        main: TrialRunner,
+        runners: Sequence[TrialRunner],
         incumbent: Plan,
         rule: Rule,
         *,

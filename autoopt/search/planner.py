@@ -21,14 +21,12 @@ from autoopt.records import (
 )
 from autoopt.registry import Registry
 from autoopt.script.applicable import inapplicable, without_loader
+from autoopt.search.beliefs import USUAL_SD
 from autoopt.setup import Setup
 from autoopt.strategy import Case, Strategy
 
 PLUGIN_ERRORS = (Exception, SystemExit)
 """Exceptions that a strategy's methods may raise without ending the run; a stop by the user is none of them."""
-DOUBT = {EstimateKind.SIMULATED: 0.1}
-"""Share by which predictions may be too low besides their interval, which knows nothing of what the graph leaves out:
-loader workers next to compute threads on few cores were predicted at 0.99x, and brought 1.15x."""
 
 
 @dataclass(frozen=True)
@@ -66,14 +64,13 @@ class Proposal(_Considered):
 
 @dataclass(frozen=True)
 class Skipped(_Considered):
-    """A strategy that is not tried, and why. ``unnamed``: the user has asked for others, or not for this one."""
+    """A strategy that is not tried, and why."""
 
     strategy: Strategy
     verdict: Verdict
     reason: str
     setting: JsonDict = field(default_factory=dict)
     predicted: Estimate | None = None
-    unnamed: bool = False
 
 
 @dataclass(frozen=True)
@@ -120,21 +117,16 @@ def build_queue(registry: Registry, case: Case, choice: Choice, threshold: float
 
 def by_promise(proposals: Sequence[Proposal]) -> list[Proposal]:
     """The proposals, the largest predicted speedup first; those that promise none or the same keep their order."""
-    promise = _promise(proposals)
-    return sorted(proposals, key=lambda proposal: -max(promise[proposal.strategy.name], 1.0))
-
-
-def _promise(proposals: Sequence[Proposal]) -> dict[str, float]:
-    """Predicted speedups by strategy; where there is none, the median of the others, or no more than a bound leaves."""
     known = sorted(gain for gain in (predicted_gain(p.predicted) for p in proposals) if gain is not None)
 
     def promised(predicted: Estimate | None) -> float:
+        """The speedup; where none is predicted, the median of the others, or no more than a bound leaves."""
         if predicted is not None and (predicted.kind is not EstimateKind.BOUND or not known):
             return predicted.value
         middle = known[len(known) // 2] if known else 1.0
         return min(middle, predicted.value) if predicted is not None else middle
 
-    return {proposal.strategy.name: promised(proposal.predicted) for proposal in proposals}
+    return sorted(proposals, key=lambda proposal: -max(promised(proposal.predicted), 1.0))
 
 
 def _consider(
@@ -142,7 +134,7 @@ def _consider(
 ) -> Proposal | Skipped:
     refused = unwanted(strategy, choice)
     if refused:
-        return Skipped(strategy, Verdict.NOT_TRIED, refused, unnamed=not choice.names(strategy.name))
+        return Skipped(strategy, Verdict.NOT_TRIED, refused)
     try:
         for change in case.plan.changes:
             if strategy.name in registry[change.strategy].excludes:
@@ -155,16 +147,18 @@ def _consider(
             return Skipped(strategy, Verdict.NOT_APPLICABLE, _why_not(strategy, case, applies.reason))
         if untrainable and strategy.risk.trains_otherwise:
             return Skipped(strategy, Verdict.NOT_TRIED, untrainable)
-        settings = list(_first(strategy, case))
-        if not settings:
+        for first in strategy.settings(case):
+            setting = dict(first)
+            break
+        else:
             return Skipped(strategy, Verdict.NOT_APPLICABLE, "it has no setting to try here")
-        raised = next((trial.reason for trial in case.trials if _raised(trial, strategy, settings[0])), "")
+        raised = next((trial.reason for trial in case.trials if _raised(trial, strategy, setting)), "")
         if raised:
-            return Skipped(strategy, Verdict.FAILED, raised, settings[0])
-        refused = _refused(registry, strategy, case, settings[0])
+            return Skipped(strategy, Verdict.FAILED, raised, setting)
+        refused = _refused(registry, strategy, case, setting)
         if refused:
-            return Skipped(strategy, Verdict.NOT_APPLICABLE, refused, settings[0])
-        predicted = predict(strategy, case, settings[0])
+            return Skipped(strategy, Verdict.NOT_APPLICABLE, refused, setting)
+        predicted = predict(strategy, case, setting)
     except PLUGIN_ERRORS as error:  # a plugin's crash is a result, not the end
         return Skipped(strategy, Verdict.FAILED, plugin_error(error))
     best = best_of(strategy, predicted, case)
@@ -172,8 +166,8 @@ def _consider(
         gain = predicted_gain(predicted)
         text = "" if gain is None else f"predicted {gain:.3f}x, "
         reason = f"cannot pay: {text}at the very best {best:.3f}x, below {threshold:.3f}x"
-        return Skipped(strategy, Verdict.NOT_TRIED, reason, settings[0], predicted)
-    return Proposal(strategy, predicted, settings[0])
+        return Skipped(strategy, Verdict.NOT_TRIED, reason, setting, predicted)
+    return Proposal(strategy, predicted, setting)
 
 
 def _why_not(strategy: Strategy, case: Case, reason: str) -> str:
@@ -192,8 +186,9 @@ def best_of(strategy: Strategy, predicted: Estimate | None, case: Case) -> float
     """The most that may come of it; without a prediction of its own the ceiling says that."""
     if predicted is None:
         return inf
-    own = type(strategy).predict is not Strategy.predict
-    doubt = min(DOUBT.get(predicted.kind, 0.0), _share(strategy, case)) if own else 0.0
+    # its interval knows nothing of what the graph leaves out, such as workers next to compute threads on few cores
+    simulated = type(strategy).predict is not Strategy.predict and predicted.kind is EstimateKind.SIMULATED
+    doubt = min(USUAL_SD, _share(strategy, case)) if simulated else 0.0
     return predicted.high * (1 + doubt)
 
 
@@ -237,12 +232,6 @@ def unwanted(strategy: Strategy, choice: Choice) -> str:
     if strategy.risk.value not in choice.allow:
         return f"risk class {strategy.risk.value} needs --allow {strategy.risk.value}"
     return ""
-
-
-def _first(strategy: Strategy, case: Case) -> tuple[JsonDict, ...]:
-    for setting in strategy.settings(case):
-        return (dict(setting),)
-    return ()
 
 
 def predict(strategy: Strategy, case: Case, setting: JsonDict) -> Estimate | None:

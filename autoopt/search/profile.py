@@ -9,8 +9,7 @@ from autoopt.options import Options
 from autoopt.records import Plan, Prediction, Profile, Verdict, WorkloadSummary
 from autoopt.records.facts import WorkloadFacts
 from autoopt.script.sites import advice_of
-from autoopt.search.baseline import check_devices, objective_of, together
-from autoopt.search.first_process import FirstProcess, first_steps, opportunities
+from autoopt.search.baseline import FirstProcess, check_devices, first_steps, objective_of, opportunities, together
 from autoopt.search.incumbent_profile import queue_by
 from autoopt.search.outcome import configuration
 from autoopt.search.planner import Choice

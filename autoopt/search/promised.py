@@ -11,10 +11,9 @@ from scipy.stats import norm
 
 from autoopt.records import Change, Estimate, EstimateKind, Plan
 from autoopt.search.beliefs import Member
-from autoopt.search.candidate import Candidate, companions
+from autoopt.search.candidate import Candidate, Screened, companions
 from autoopt.search.planner import PLUGIN_ERRORS, Proposal, Skipped, candidate_plan
 from autoopt.search.run_context import RunContext
-from autoopt.search.screened import Screened
 from autoopt.search.state import SearchState
 from autoopt.strategy import Case, PipelineView, Strategy
 

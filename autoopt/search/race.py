@@ -7,21 +7,20 @@ accepts.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import inf
 from statistics import fmean
 
 import numpy as np
 
 from autoopt.benchmark.switching import PARTS, SCRIPT_PARTS, unswitchable
-from autoopt.records import JsonDict, Noise, Plan, Record
+from autoopt.records import JsonDict, Noise, Plan
 from autoopt.registry import Registry
 from autoopt.search.budget_allocation import BudgetAllocation
 from autoopt.search.candidate import plan_of
 from autoopt.search.compare.arena import Clock, LiveArm, Source
 from autoopt.search.compare.arm import SETTLING_STEPS, Start
 from autoopt.search.compare.comparison import Comparison, Rule
-from autoopt.search.compare.contest import Contest, OnProgress
+from autoopt.search.compare.contest import Contest, OnProgress, Several
 from autoopt.search.compare.statistics import MIN_BLOCKS
 from autoopt.search.planner import PLUGIN_ERRORS, Proposal
 from autoopt.search.run_context import RunContext
@@ -31,24 +30,6 @@ from autoopt.strategy import Case
 
 MOST_ROUNDS = 12
 """Of a screening measurement: more of them serve less than another process would."""
-
-
-@dataclass
-class LiveIncumbent:
-    """The incumbent's frozen process, for whoever measures next."""
-
-    arm: LiveArm | None = None
-
-    def take(self) -> LiveArm | None:
-        """The process, which belongs to whoever asks from here on; None where there is none."""
-        live, self.arm = self.arm, None
-        return live
-
-    def close(self) -> None:
-        """Ends the process."""
-        live = self.take()
-        if live is not None:
-            live.close()
 
 
 class Race:
@@ -82,7 +63,7 @@ class Race:
     ) -> None:
         self._start, self._clock, self._rng, self.incumbent = start, clock, rng, incumbent
         self._rule = rule.model_copy(update={"max_pairs": 1, "max_seconds": inf})
-        self._live, self._memory = LiveIncumbent(live), memory or MemoryLedger()
+        self._live, self._memory = live, memory or MemoryLedger()
         self._one_at_a_time = False
 
     def screen(self, candidate: Plan, noise: Noise, on_progress: OnProgress | None = None) -> Comparison:
@@ -93,9 +74,9 @@ class Race:
         """
         self._one_at_a_time = self._one_at_a_time or not self._memory.fit_together(self.incumbent, candidate)
         if self._one_at_a_time:
-            self._live.close()
+            self.close()
         contest = Contest(
-            Source(self._start, self._live.take()),
+            Source(self._start, self.hand_over()),
             self.incumbent,
             [candidate],
             "incumbent",
@@ -112,26 +93,23 @@ class Race:
         assert seen is not None
         self._memory.note(seen)
         self._one_at_a_time = self._one_at_a_time or contest.for_want_of_room
-        self._live.arm = contest.live
+        self._live = contest.live
         return seen
 
     def hand_over(self) -> LiveArm | None:
         """The incumbent's live process, which belongs to whoever asks from here on; None where there is none."""
-        return self._live.take()
+        live, self._live = self._live, None
+        return live
 
     def close(self) -> None:
         """Ends the incumbent's process."""
-        self._live.close()
+        live = self.hand_over()
+        if live is not None:
+            live.close()
 
 
 SECONDS = 4.0
 """Of a screening in a process that is alive, at least, as thought beforehand."""
-
-
-class Visit(Record):
-    """One visit: a screening of each plan, in their order; None where the process could not tell."""
-
-    screenings: tuple[Comparison | None, ...] = ()
 
 
 def switchable_parts(runner: TrialRunner) -> frozenset[str]:
@@ -183,7 +161,7 @@ class SwitchedScreenings:
         self._asked: set[str] = set()
         self._spent: list[float] = []
         self._rng = np.random.default_rng([context.seed, state.numbers, 5])
-        self._live = LiveIncumbent()
+        self._live: LiveArm | None = None
 
     def possible(self, plan: Plan) -> bool:
         """Whether a visit may tell of a plan, and none has failed to."""
@@ -221,24 +199,25 @@ class SwitchedScreenings:
             "candidates": [plan.model_dump() for plan in new],
         }
 
-        def measure() -> Visit:
+        def measure() -> Several:
             names = ", ".join("+".join(name for name in plan.names() if name not in incumbent) for plan in new)
             screened = f"screening {len(new)} candidates in one process: {names}"
             context.begin("optimize", len(state.rounds), screened if len(new) > 1 else f"screening {names}")
-            return Visit(screenings=tuple(self._measured(new, deadline)))
+            return Several(comparisons=tuple(self._measured(new, deadline)))
 
-        seen = context.run.step("look", key, measure, Visit)
+        seen = context.run.step("look", key, measure, Several)
         self._asked |= {plan.key for plan in new}
-        self._spent += [screening.seconds for screening in seen.screenings if screening is not None]
+        self._spent += [screening.seconds for screening in seen.comparisons if screening is not None]
         self._seen |= {
-            plan.key: screening for plan, screening in zip(new, seen.screenings, strict=True) if screening is not None
+            plan.key: screening for plan, screening in zip(new, seen.comparisons, strict=True) if screening is not None
         }
 
     def _measured(self, plans: Sequence[Plan], deadline: float) -> list[Comparison | None]:
         """One pair of processes of each that are one process of the incumbent, which lives on."""
         context, incumbent = self._context, self._state.incumbent
+        live, self._live = self._live or self._take_over(), None
         contest = Contest(
-            Source(context.runner.start, self._live.take() or self._take_over(), switched=incumbent),
+            Source(context.runner.start, live, switched=incumbent),
             incumbent,
             plans,
             "incumbent",
@@ -250,7 +229,7 @@ class SwitchedScreenings:
             keep_live=True,
         )
         screenings = contest.run()
-        self._live.arm = contest.live
+        self._live = contest.live
         return [screening and screening.model_copy(update={"fresh": False}) for screening in screenings]
 
     def knows(self, plan: Plan) -> bool:
@@ -262,4 +241,6 @@ class SwitchedScreenings:
 
     def close(self) -> None:
         """Ends the process; what was seen is kept."""
-        self._live.close()
+        live, self._live = self._live, None
+        if live is not None:
+            live.close()

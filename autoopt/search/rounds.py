@@ -23,8 +23,9 @@ from autoopt.records import (
 from autoopt.search.ablate import take_apart
 from autoopt.search.accept.evidence import FEWEST_SEEDS
 from autoopt.search.accept.gathering import UNPROBED
-from autoopt.search.candidate import Candidate
+from autoopt.search.candidate import HOPE, Candidate, Screened
 from autoopt.search.combined import screen_combined
+from autoopt.search.confirmation import screenable, search_settings, seconds_of_trainings
 from autoopt.search.confirmations import Confirmations, Costs, first_to_go, most_doubtful
 from autoopt.search.evaluations import MOST_PAIRS, try_evaluations
 from autoopt.search.first_training import train_first, train_with
@@ -33,12 +34,9 @@ from autoopt.search.planner import Proposal, Queue, Skipped, at_the_ceiling, bui
 from autoopt.search.promised import together
 from autoopt.search.recollection import confirmed
 from autoopt.search.run_context import RunContext
-from autoopt.search.screened import HOPE, Screened
 from autoopt.search.screening import Screening
 from autoopt.search.state import SearchState
-from autoopt.search.trainable import screenable, search_settings, seconds_of_trainings
 from autoopt.search.whole_run_confirmation import WholeRunConfirmation
-from autoopt.search.whole_runs import run_seconds, shown_by_whole_runs
 from autoopt.simplify.pipeline import Pipeline
 from autoopt.strategy import Strategy
 
@@ -106,9 +104,9 @@ class Rounds:
         context, state = self.context, self.state
         if not state.found or context.stopping():
             return
-        deadline, whole = self._costs.last_deadline(), shown_by_whole_runs(context, state, state.incumbent)
+        deadline, whole = self._costs.last_deadline(), context.shown_by_whole_runs(state, state.incumbent)
         if whole is not None:
-            if not state.comparisons[int(state.base)].pairs:
+            if state.made_by is None or not state.made_by.pairs:
                 return  # what whole runs have shown, blocks of steps do not take apart
             pair = whole * (1 + 1 / max(state.speedup_so_far, 1.0))
             deadline = context.allocation.budget - FEWEST_SEEDS * pair
@@ -120,8 +118,8 @@ class Rounds:
 
     def _train_kept(self) -> None:
         context, state = self.context, self.state
-        if not context.stopping():
-            train_with(context, state, state.incumbent, state.comparisons[int(state.base)])
+        if not context.stopping() and state.made_by is not None:
+            train_with(context, state, state.incumbent, state.made_by)
 
     def queue(self, pipeline: Pipeline | None) -> Queue:
         """Candidates worth trying on the incumbent; notes and announces the rest."""
@@ -147,7 +145,7 @@ class Rounds:
                 setting=skipped.setting,
                 predicted=skipped.predicted,
             )
-            if known is None and not skipped.unnamed:
+            if known is None and context.choice.names(skipped.strategy.name):
                 context.announce(TrialEnded(at=context.now(), trial=trial))
         return plan
 
@@ -159,7 +157,7 @@ class Rounds:
         Where whole runs are short for the budget, a pair of them shows more than further looks.
         """
         context, state = self.context, self.state
-        short = not state.found and run_seconds(context, state) is not None
+        short = not state.found and context.run_seconds(state) is not None
         case = state.case(context.runner.registry, pipeline, self._left())
         unseen = screenable(context, state, proposals)
         with closing(Screening(context, state, case, self._costs.latest, self._costs.confirmation)) as screening:
@@ -373,8 +371,8 @@ class Rounds:
         """The speedup that a prediction must allow: worth having, and distinguishable from noise."""
         return 1 + max(self.context.min_gain, self.state.noise.floor or 0.0)
 
-    def _left(self, gain: float = 1.0) -> float:
-        return self._costs.deadline(gain) - self.context.now()
+    def _left(self) -> float:
+        return self._costs.deadline() - self.context.now()
 
     def _comes_back(self, strategy: Strategy, round_: Round) -> bool:
         """A strategy that was tried comes back only under another bottleneck."""

@@ -10,11 +10,12 @@ import numpy as np
 
 from autoopt.events import Announcer, Noted, Phase, PhaseStarted, TrialProgress, Warned
 from autoopt.records import Change, Estimate, JsonDict, Plan, Record
+from autoopt.records.messages import WHOLE_RUN
 from autoopt.search.accept.gathering import Gate
 from autoopt.search.budget_allocation import STEADY_SECONDS, BudgetAllocation
 from autoopt.search.compare.arm import Start
 from autoopt.search.compare.comparison import Comparison, Rule
-from autoopt.search.compare.contest import compare
+from autoopt.search.compare.contest import OnProgress, compare
 from autoopt.search.compare.sequential_test import alpha_of
 from autoopt.search.planner import Choice
 from autoopt.search.state import SearchState
@@ -98,14 +99,51 @@ class RunContext:
         """Seconds of a pair of processes of two plans, about: some take a minute to compile in each."""
         return self.allocation.pair + state.dearer_start(one) + state.dearer_start(other)
 
+    def run_seconds(self, state: SearchState) -> float | None:
+        """Seconds of a whole run of the untouched script, about.
+
+        None where whole runs show nothing: of a build(), of a script that must be changed to fit into memory, of one
+        that does not end by itself at the user's target, or whose length is not known or is too long for the budget.
+        """
+        if state.sites is None or state.baseline.changes or state.planned_seconds is None or not state.planned_steps:
+            return None
+        seen = state.trained
+        if seen is not None and seen.stopped == WHOLE_RUN:
+            return seen.seconds  # they are the measure by now, and what a further one takes is asked where it is made
+        if state.objective.users_target is not None:
+            return None
+        run = state.untouched_run
+        seconds = state.aa.start_seconds + state.planned_seconds if run is None else run.seconds
+        if seen is not None and seen.steps >= state.planned_steps:
+            seconds = max(seconds, seen.seconds)
+        return seconds if seconds <= self.allocation.longest_run else None
+
+    def shown_by_whole_runs(self, state: SearchState, plan: Plan) -> float | None:
+        """Seconds of a whole run of the untouched script, where such runs show what a plan brings; else None.
+
+        A plan is measured in blocks only to choose it. Where a budget holds whole runs of the untouched and the patched
+        script, they are the final figure: they hold imports, the first batch, evaluations and the end, and nothing
+        listens to them.
+        """
+        seconds = self.run_seconds(state)
+        if seconds is None or self.gate.risk_over(plan, state.baseline).trains_otherwise:
+            return None
+        return seconds if self.runner.runs_whole(plan) else None
+
     def testable(self, state: SearchState, plan: Plan) -> bool:
         """Whether there is time to compare a plan that was never confirmed with the baseline, and to probe it."""
-        return not self.stopping() and self.now() <= self.tested_by(state, plan)
-
-    def tested_by(self, state: SearchState, plan: Plan) -> float:
-        """When that has to begin at the latest, on the run's clock."""
         probe = self.allocation.start_seconds + state.dearer_start(plan) + self.allocation.probe
-        return self.allocation.budget - 2 * self.pair_seconds(state, state.baseline, plan) - probe
+        needed = 2 * self.pair_seconds(state, state.baseline, plan) + probe
+        return not self.stopping() and self.now() + needed <= self.allocation.budget
+
+    def progress(self, number: int) -> OnProgress:
+        """Announces how the measurement of a trial stands."""
+
+        def announce(note: str, estimate: Estimate | None) -> None:
+            seen: JsonDict = {"ratio": estimate.value, "low": estimate.low, "high": estimate.high} if estimate else {}
+            self.announce(TrialProgress(at=self.now(), id=number, note=note, **seen))
+
+        return announce
 
     def compare(
         self,
@@ -128,13 +166,6 @@ class RunContext:
             start: how the two sides are started, where the plan alone does not say it.
         """
 
-        def progress(note: str, estimate: Estimate | None) -> None:
-            if progress_id is not None:
-                seen: JsonDict = (
-                    {"ratio": estimate.value, "low": estimate.low, "high": estimate.high} if estimate else {}
-                )
-                self.announce(TrialProgress(at=self.now(), id=progress_id, note=note, **seen))
-
         def measure() -> Comparison:
             share = alpha_of(len(state.comparisons), state.kept) if kind == "trial" else None
             rule = self.rule(seconds, more_seconds=more_seconds, until_error=until_error, alpha_accept=share)
@@ -148,7 +179,7 @@ class RunContext:
                 deadline=deadline,
                 noise=state.noise,
                 rng=np.random.default_rng([self.seed, made, state.numbers]),
-                on_progress=progress,
+                on_progress=self.progress(progress_id) if progress_id is not None else None,
                 alternating=not self.runner.memory.fit_together(incumbent, candidate),
             )
 

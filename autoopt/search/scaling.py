@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autoopt.records import Estimate, Plan
 from autoopt.records.distributed import Communication, Scaling, ScalingForecast, ScalingPoint
-from autoopt.search.compare.arm import Arm
+from autoopt.search.compare.arm import TrialArm
 from autoopt.search.compare.comparison import Decision
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
@@ -14,13 +14,11 @@ UNTIL_ERROR = 0.02
 """Standard error of a ratio at which a point is known well enough."""
 
 
-def scaling(context: RunContext, state: SearchState, end: float) -> Scaling | None:
+def scaling(context: RunContext, state: SearchState) -> Scaling | None:
     """Throughput of the incumbent in several processes over one; None where it trains in one.
 
-    Of a script that a launcher starts each process has a batch of the script's size, however many there are.
-
-    Args:
-        end: of the budget, on the run's clock. What does not fit before it is noted as missing.
+    Of a script that a launcher starts each process has a batch of the script's size, however many there are. What does
+    not fit into the budget is noted as missing.
     """
     plan = state.incumbent
     most = max(plan.processes, state.facts.processes)
@@ -29,11 +27,11 @@ def scaling(context: RunContext, state: SearchState, end: float) -> Scaling | No
     points: list[ScalingPoint] = []
     wanted = counts(most)
     for number, count in enumerate(wanted):
-        left = end - context.now()
+        left = context.allocation.budget - context.now()
         if left < context.allocation.comparison:
             state.missing += [f"scaling to {later} processes: no time was left" for later in wanted[number:]]
             break
-        point = _measured(context, state, plan, count, left / (len(wanted) - number), end)
+        point = _measured(context, state, plan, count, left / (len(wanted) - number))
         if point is not None:
             points.append(point)
     known = {point.processes for point in points}
@@ -71,10 +69,8 @@ def efficiency(throughput: Estimate, processes: int) -> Estimate:
     return throughput.model_copy(update=each)
 
 
-def _measured(
-    context: RunContext, state: SearchState, plan: Plan, count: int, seconds: float, end: float
-) -> ScalingPoint | None:
-    def start(plan: Plan, label: str) -> Arm:
+def _measured(context: RunContext, state: SearchState, plan: Plan, count: int, seconds: float) -> ScalingPoint | None:
+    def start(plan: Plan, label: str) -> TrialArm:
         """One of the processes of a script's launcher as the incumbent, and so many as the candidate."""
         return context.runner.start(plan, label, 1 if label == "incumbent" else count)
 
@@ -84,7 +80,7 @@ def _measured(
         plan.with_processes(count),
         state,
         seconds=seconds,
-        deadline=end,
+        deadline=context.allocation.budget,
         purpose=f"scaling to {count}",
         until_error=UNTIL_ERROR,
         start=start if state.facts.processes > 1 else None,

@@ -11,26 +11,32 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf, log, log1p
 from statistics import fmean
 
-from autoopt.events import TrialEnded, TrialProgress
 from autoopt.records import Estimate, JsonDict, Plan, Verdict
 from autoopt.search.accept.evidence import Judgement
-from autoopt.search.accept.gate import NOT_TESTED
+from autoopt.search.accept.gate import NOT_TESTED, judge
 from autoopt.search.accept.time_to_target import same_steps_ratio
-from autoopt.search.budget_allocation import TimeLimits
-from autoopt.search.candidate import Candidate, Talk, plan_of
+from autoopt.search.budget_allocation import PATIENCE, TimeLimits
+from autoopt.search.candidate import (
+    Answer,
+    Candidate,
+    Screened,
+    candidate_of,
+    conversation,
+    plan_of,
+    rival_strategies,
+    skip,
+)
 from autoopt.search.compare.comparison import Comparison, Decision
 from autoopt.search.compare.contest import SWITCHED, within
 from autoopt.search.compare.sequential_test import between_process_of
 from autoopt.search.compare.statistics import TwoLevel
-from autoopt.search.confirmation import announce_start, trial_of
+from autoopt.search.confirmation import OpenTrial, takes_trainings
 from autoopt.search.parallel import Expected, ParallelRace, open_race
-from autoopt.search.planner import Proposal, by_promise
+from autoopt.search.planner import Proposal, best_of, by_promise, plugin_error
 from autoopt.search.race import Race, SwitchedScreenings
 from autoopt.search.run_context import RunContext
-from autoopt.search.screened import Screened, rival_strategies
 from autoopt.search.state import SearchState
-from autoopt.search.trainable import takes_trainings
-from autoopt.strategy import Case
+from autoopt.strategy import Case, Risk, Strategy
 
 
 class Screening:
@@ -114,14 +120,15 @@ class Screening:
                 talks += self._switch(waiting)
                 continue
             self._expect(self._coming(waiting))
-            talk = self._talk(waiting.pop(0))
+            talk = Talk(self, waiting.pop(0).strategy)
             talk.ask(len(waiting))
             talks.append(talk)
         best = self.first(waiting)
         talks = [talk for talk in talks if best is None or talk.strategy is best.candidate.strategy]
         talks.sort(key=lambda talk: -talk.best)
         while (asking := [talk for talk in talks if talk.goes_on][: self._race.places]) and not self.over:
-            self._expect(filter(None, (talk.coming() for talk in asking)))
+            upcoming = (talk.upcoming() for talk in asking)
+            self._expect((candidate.plan, candidate.predicted) for candidate in upcoming if candidate is not None)
             for talk in asking:
                 if not self.over:
                     talk.ask(0)
@@ -161,17 +168,10 @@ class Screening:
         once = self.context.runner.once.get(proposal.strategy.name, 0.0)
         return once + (self._switched.each if self._switched.able(proposal) else self.each)
 
-    def _talk(self, proposal: Proposal) -> Talk:
-        def gain(candidate: Candidate, remaining: int) -> float | None:
-            screened = self.screen(candidate, remaining)
-            return screened.gain if screened is not None else None
-
-        return Talk(self.context, self.state, self.case, proposal.strategy, gain, self.start_room)
-
     def _switch(self, waiting: list[Proposal]) -> list[Talk]:
         """Screens what a running process can take on, all in one, and takes it from those that wait."""
         chosen = [] if self.over else self._switched.among(waiting, self.deadline - self.context.now())
-        talks = {proposal.strategy.name: self._talk(proposal) for proposal in chosen}
+        talks = {proposal.strategy.name: Talk(self, proposal.strategy) for proposal in chosen}
         open_ = list(talks.values())
         while open_ and not self.over:
             upcoming = [talk.upcoming() for talk in open_]
@@ -189,18 +189,15 @@ class Screening:
     def screen(self, candidate: Candidate, remaining: int = 0) -> Screened | None:
         """One screening. None where the candidate failed or is plainly no gain, which its trial says."""
         context, state = self.context, self.state
-        number, began = state.next_id(), context.now()
-        announce_start(context, state, candidate, number, began, remaining, "screening")
+        opened = OpenTrial(context, state, candidate, "screening", remaining=remaining)
         self._switched.visit([candidate.plan], self.deadline)
-        seen = self._measured(candidate, f"look {number}", number)
+        seen = self._measured(candidate, opened.number)
         if seen.mode == SWITCHED:
-            began = min(began, context.now() - seen.seconds)  # it may have been seen with others, before
+            opened.began = min(opened.began, context.now() - seen.seconds)  # it may have been seen with others, before
         else:
-            self._spent.append(context.now() - began)
+            self._spent.append(context.now() - opened.began)
         gain = self._gain(candidate, seen)
-        trial = trial_of(context, state, candidate, number, began, seen, self._ruling(candidate, seen))
-        state.trials.append(trial)
-        context.announce(TrialEnded(at=context.now(), trial=trial))
+        trial = opened.ended(self._ruling(candidate, seen), seen)
         if gain is None:
             return None
         self._latest_error = self._error(seen)
@@ -221,15 +218,8 @@ class Screening:
         saved, left = self.state.most_saved(predicted), self.deadline - self.context.now()
         return self.context.runner.limits.for_screening(saved, left)
 
-    def _measured(self, candidate: Candidate, purpose: str, number: int) -> Comparison:
+    def _measured(self, candidate: Candidate, number: int) -> Comparison:
         context, state = self.context, self.state
-
-        def progress(note: str, estimate: Estimate | None) -> None:
-            seen: JsonDict = {}
-            if estimate is not None:
-                seen = {"ratio": estimate.value, "low": estimate.low, "high": estimate.high}
-            context.announce(TrialProgress(at=context.now(), id=number, note=note, **seen))
-
         ready = self._switched.take(candidate.plan)
         if ready is not None:
             state.screenings.append(ready)
@@ -240,12 +230,12 @@ class Screening:
             usual = context.runner.limits
             context.runner.limits = self._limits(candidate.predicted)
             try:
-                return self._race.screen(candidate.plan, state.noise, progress)
+                return self._race.screen(candidate.plan, state.noise, context.progress(number))
             finally:
                 context.runner.limits = usual
 
         key: JsonDict = {
-            "purpose": purpose,
+            "purpose": f"look {number}",
             "incumbent": state.incumbent.model_dump(),
             "candidate": candidate.plan.model_dump(),
         }
@@ -270,15 +260,11 @@ class Screening:
         """The verdict of a screening where it is plain after seconds, or something else refuses; else none."""
         context, state = self.context, self.state
         open_ = seen.decision in (Decision.INCONCLUSIVE, Decision.ACCEPT)
-        # blocks of a process that is switched have no losses to judge
-        asked = Decision.INCONCLUSIVE if seen.mode == SWITCHED else Decision.ACCEPT
-        ruling = context.gate.screened(
-            candidate.plan,
-            seen.model_copy(update={"decision": asked}) if open_ else seen,
-            state.facts,
-            state.objective,
-            state.noise,
-        )
+        # blocks of a process that is switched have no losses to judge, and what has no figure was not seen faster
+        asked = Decision.INCONCLUSIVE if seen.mode == SWITCHED or seen.estimate is None else Decision.ACCEPT
+        known = context.gate.evidence(candidate.plan, state.incumbent, state.facts)
+        found = seen.model_copy(update={"decision": asked}) if open_ else seen
+        ruling = judge(found, known, state.objective, state.noise)  # nothing is probed or trained for a screening
         if not open_ or seen.estimate is None:
             return ruling
         if ruling.verdict not in (Verdict.KEPT, Verdict.INCONCLUSIVE, Verdict.NO_GAIN):
@@ -305,3 +291,78 @@ class Screening:
         return TwoLevel(
             [pair.log_ratio for pair in seen.pairs], [pair.standard_error for pair in seen.pairs], between
         ).error
+
+
+class Talk:
+    """A conversation with a strategy.
+
+    Args:
+        screening: screens its candidates.
+
+    Attributes:
+        best: the largest log gain so far; 0 where none was seen.
+        goes_on: whether there may be another setting.
+    """
+
+    def __init__(self, screening: Screening, strategy: Strategy) -> None:
+        self._screening, self.strategy = screening, strategy
+        self._context, self._state, self._case = screening.context, screening.state, screening.case
+        self._settings = conversation(strategy, screening.case)
+        self.best = 0.0
+        self.goes_on = True
+        self._upcoming: Candidate | None = None
+        self._answer: Answer = lambda trial: None
+
+    def upcoming(self) -> Candidate | None:
+        """The candidate that is screened next; None where there is none, or nothing new to try in it."""
+        if self._upcoming is None and self.goes_on:
+            self._upcoming = self._next()
+        return self._upcoming
+
+    def _next(self) -> Candidate | None:
+        found = next(self._settings, None)
+        if found is None:
+            self.goes_on = False
+            return None
+        setting, self._answer = found
+        if isinstance(setting, BaseException):
+            skip(self._context, self._state, self.strategy, Verdict.FAILED, plugin_error(setting))
+            self.goes_on = False
+            return None
+        candidate = candidate_of(self._context, self._state, self.strategy, self._case, setting)
+        if candidate is None or self._cannot_pay(candidate):
+            self._answer(None)
+            return None
+        return candidate
+
+    def _cannot_pay(self, candidate: Candidate) -> bool:
+        """Whether its prediction allows no gain worth having, as the planner asks of a strategy's first setting."""
+        predicted = candidate.predicted
+        return predicted is not None and best_of(self.strategy, predicted, self._case) < 1.0 + self._context.min_gain
+
+    def ask(self, remaining: int) -> None:
+        """Screens the next setting, and answers: kept where it is the best of this strategy so far."""
+        candidate, self._upcoming = self.upcoming(), None
+        if candidate is None:
+            return
+        context, state = self._context, self._state
+        room, once = self._screening.start_room(candidate), context.runner.once.get(self.strategy.name, 0.0)
+        if once > PATIENCE * room:
+            state.unseen[self.strategy.name] = once
+            text = f"no time to screen it: its start takes about {once:.0f} s once, and may take {room:.0f} s here"
+            skip(context, state, self.strategy, Verdict.NOT_TRIED, text)
+            self.goes_on = False
+            return
+        trials = len(state.trials)
+        screened = self._screening.screen(candidate, remaining)
+        trial = state.trials[trials]
+        lost = trial.verdict is Verdict.QUALITY_LOST
+        better = screened is not None and not lost and screened.gain > self.best + log1p(context.min_gain)
+        if better and screened is not None:
+            self.best = screened.gain
+        self._answer(trial.model_copy(update={"verdict": Verdict.KEPT}) if better else trial)
+        failure = state.screenings[-1].failure
+        if failure is not None and failure.kind == "timeout":
+            self.goes_on = False  # another setting of it would take as long, of less time
+        if lost and self.strategy.risk is Risk.EXACT:
+            self.goes_on = False  # that it changes what is learnt is no matter of the setting

@@ -9,6 +9,7 @@ from statistics import fmean
 
 import numpy as np
 
+from autoopt.benchmark.target import whole_run_seconds
 from autoopt.errors import TrialFailed
 from autoopt.records import (
     Advice,
@@ -32,6 +33,7 @@ from autoopt.records.measured import Sharing
 from autoopt.records.messages import TrainingRun
 from autoopt.records.model_scaling import ModelScaling
 from autoopt.records.tuning import Tuning
+from autoopt.records.whole_run import WholeRun
 from autoopt.registry import Registry
 from autoopt.script.applicable import own_setup
 from autoopt.search.beliefs import Beliefs, Member
@@ -47,7 +49,6 @@ class AAControl(Record):
 
     noise: Noise
     comparison: Comparison
-    doubts: tuple[str, ...] = ()
 
     @property
     def side(self) -> Side:
@@ -195,6 +196,11 @@ class SearchState:
         self.baseline = self.incumbent = baseline
 
     @property
+    def made_by(self) -> Comparison | None:
+        """The comparison of the trial whose change made the incumbent; None where it is the baseline."""
+        return self.comparisons.get(int(self.base)) if self.base.isdigit() else None
+
+    @property
     def found(self) -> tuple[Change, ...]:
         """The changes of the incumbent that the baseline has not."""
         return tuple(change for change in self.incumbent.changes if change not in self.baseline.changes)
@@ -250,6 +256,14 @@ class SearchState:
         step = self.aa.side.step_seconds
         return self.planned_steps * step.p50 if self.planned_steps and step is not None else None
 
+    @property
+    def untouched_run(self) -> WholeRun | None:
+        """The baseline's planned run with steps as interleaved blocks have them; None where its parts are unknown."""
+        run, step = self.facts.run, self.aa.side.step_seconds
+        if run is None or step is None or self.planned_steps is None:
+            return None
+        return whole_run_seconds(run.model_copy(update={"step_seconds": step.p50}), float(self.planned_steps))
+
     def most_saved(self, predicted: Estimate | None) -> float | None:
         """Seconds that a planned run saves at the high end of a prediction; None where either is not known."""
         step = self.control.side.step_seconds if self.control else None
@@ -271,6 +285,12 @@ class SearchState:
     def kept(self) -> int:
         """Trials that were kept, by which the run's error budget gives the next one its level."""
         return sum(trial.verdict is Verdict.KEPT for trial in self.trials)
+
+    def amend(self, number: int, reason: str, **fields: object) -> None:
+        """Adds to the reason of a trial, and changes its fields."""
+        for index, trial in enumerate(self.trials):
+            if trial.id == number:
+                self.trials[index] = trial.model_copy(update={"reason": f"{trial.reason}; {reason}", **fields})
 
     def measured_again(self, strategy: str, estimate: Estimate) -> None:
         """Gives the kept trial of a strategy the speedup that fresh processes showed; none for a combined candidate."""

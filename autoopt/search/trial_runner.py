@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from math import inf, isfinite
+from contextlib import AbstractContextManager, contextmanager, suppress
+from math import ceil, inf, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,8 @@ from autoopt.script.metric import chosen, in_output
 from autoopt.script.sites import moved
 from autoopt.script.whole_run import turn_of, whole_runs
 from autoopt.search.accept.evidence import TrainedPair
-from autoopt.search.accept.trainings import Turns
 from autoopt.search.budget_allocation import START_SECONDS, TimeLimits
-from autoopt.search.compare.arm import Arm, ScriptArm, TrialArm
+from autoopt.search.compare.arm import ScriptArm, TrialArm
 from autoopt.search.compare.comparison import Comparison
 from autoopt.trial.parent import Launcher
 from autoopt.trial.places import Place, ThreadWorkers, Workers
@@ -36,6 +35,94 @@ WATCH_SECONDS = 300.0
 
 CONFIRMED = 1
 """Evaluations after the first that reaches the target, which must reach it as well."""
+
+TRAIN_LEG = "autoopt.benchmark.tasks:train_leg"
+LEG_SECONDS = 1.0
+_LEGS = 40
+NO_FURTHER = 1.25
+"""Of the steps at which the baseline's time was up before the target, for the plan: noise may take it there later."""
+
+
+class Turns:
+    """Two trainings that take turns.
+
+    Args:
+        processes: of baseline and plan, started; each is frozen while the other trains.
+        arguments: of ``autoopt.benchmark.tasks.train``, such as the target.
+        seconds: what a training of the baseline takes, about.
+        speedup: of the plan over the baseline, about, so that both end at about the same time.
+        keep: a folder for the baseline's weights; none are kept where empty.
+    """
+
+    def __init__(
+        self,
+        processes: tuple[AnyTrial, AnyTrial],
+        arguments: JsonDict,
+        seconds: float,
+        speedup: float = 1.0,
+        keep: str = "",
+    ) -> None:
+        self._processes, self._arguments = processes, ({**arguments, "keep": keep} if keep else arguments, arguments)
+        leg = max(LEG_SECONDS, seconds / _LEGS)
+        self._legs = [leg, leg / max(speedup, 0.1)]
+        self._rates = [0.0, 0.0]
+        self._no_further: list[int] | None = None
+        self._runs: list[TrainingRun | None] = [None, None]
+
+    def run(self, first: int) -> tuple[TrainingRun, TrainingRun]:
+        """Trains both to their end, in the order ABBA from ``first`` on.
+
+        Raises:
+            TrialFailed: one ended badly; its attribute ``side`` says which (0: the baseline).
+        """
+        for process in self._processes:
+            _freeze(process)
+        order = [first, 1 - first, 1 - first, first]
+        while None in self._runs:
+            for side in order:
+                if self._runs[side] is None:
+                    self._leg(side)
+        before, after = self._runs
+        assert before is not None
+        assert after is not None
+        return before, after
+
+    def _leg(self, side: int) -> None:
+        process, seconds, arguments = self._processes[side], self._legs[side], self._arguments[side]
+        timeout = 600.0 + 20 * seconds + 2 * float(arguments.get("max_seconds", 0.0))
+        if getattr(process, "can_freeze", True):
+            process.thaw()
+        try:
+            answer = process.call(TRAIN_LEG, timeout=timeout, seconds=seconds, no_further=self._no_further, **arguments)
+        except TrialFailed as failure:
+            failure.side = side  # type: ignore[attr-defined]
+            raise
+        self._keep_pace(side, answer)
+        if answer["over"]:
+            run = self._runs[side] = TrainingRun.model_validate(answer["run"])
+            if side == 0 and run.stopped == "seconds":
+                self._no_further = [no_further(run), run.steps]
+            process.close()
+        else:
+            _freeze(process)
+
+    def _keep_pace(self, side: int, answer: JsonDict) -> None:
+        """Legs of as many steps: a plan that runs ahead of what was thought is evaluated past the baseline's end."""
+        if answer.get("steps") and answer["seconds"]:
+            self._rates[side] = answer["steps"] / answer["seconds"]
+        if all(self._rates):
+            self._legs[1] = self._legs[0] * self._rates[0] / self._rates[1]
+
+
+def no_further(baseline: TrainingRun) -> int:
+    """The step at which a plan's training ends, whose baseline's time was up before the target."""
+    return ceil(NO_FURTHER * max(baseline.steps, 1))
+
+
+def _freeze(process: AnyTrial) -> None:
+    if getattr(process, "can_freeze", True):
+        with suppress(TrialFailed):
+            process.freeze()
 
 
 class MemoryLedger:
@@ -117,23 +204,23 @@ class TrialRunner:
         self.memory = MemoryLedger()
         self.once: dict[str, float] = {}
 
-    def spec(self, plan: Plan, seed: int | None = None) -> TrialSpec:
-        """The trial of a plan."""
+    def spec(self, plan: Plan, seed: int | None = None, base: TrialSpec | None = None) -> TrialSpec:
+        """The trial of a plan; ``base``: of which it is one, where that is another than the baseline's."""
+        base = base or self.base
         setup = self.registry.fold(plan)
         env = setup.flags.get("env", {})
-        launch = self.base.script.launch if self.base.script is not None else None
+        launch = base.script.launch if base.script is not None else None
         changed = {
             "plan": plan,
-            "seed": self.base.seed if seed is None else seed,
+            "seed": base.seed if seed is None else seed,
             "flags": {"env": dict(env)} if env else {},
             "processes": setup.distributed.processes if launch is None else launch.size,
-            **({"script": self._rewritten(plan)} if in_lines(setup) else {}),
+            **({"script": self._rewritten(base.script, plan)} if in_lines(setup) else {}),
         }
-        return self.base.model_copy(update=changed)
+        return base.model_copy(update=changed)
 
-    def _rewritten(self, plan: Plan) -> ScriptSpec | None:
+    def _rewritten(self, script: ScriptSpec | None, plan: Plan) -> ScriptSpec | None:
         """The script with those changes of a plan in its lines that nothing but its lines can say."""
-        script = self.base.script
         if script is None or script.sites is None or self.patched_files is None:
             return script
         files = self.patched_files(Plan(changes=tuple(filter(self._in_lines_alone, plan.changes))))
@@ -220,11 +307,20 @@ class TrialRunner:
         """All that is started within runs on one machine."""
         return self._launcher.held()
 
-    def launch(self, plan: Plan, label: str, seed: int | None = None, *, processes: int | None = None) -> AnyTrial:
+    def launch(
+        self,
+        plan: Plan,
+        label: str,
+        seed: int | None = None,
+        *,
+        processes: int | None = None,
+        base: TrialSpec | None = None,
+    ) -> AnyTrial:
         """Starts a process; the caller closes it.
 
         Args:
             processes: so many of those that a script's launcher starts; all of them where None.
+            base: see :meth:`spec`.
 
         Raises:
             TrialFailed: it could not be built or set up.
@@ -232,17 +328,17 @@ class TrialRunner:
         self._logs.mkdir(parents=True, exist_ok=True)
         log = self._logs / f"{next(self._number):04d}-{label}.log"
         self.latest_log = f"{self._logs.name}/{log.name}"
-        spec = self.spec(plan, seed)
+        base = base or self.base
+        spec = self.spec(plan, seed, base)
         if processes is not None and spec.script is not None and spec.script.launch is not None:
             fewer = spec.script.launch.with_processes(processes)
             script = spec.script.model_copy(update={"launch": fewer})
             spec = spec.model_copy(update={"script": script, "processes": processes})
-        return self._launcher.start(spec, log=log, timeout=self._start_seconds(plan))
+        return self._launcher.start(spec, log=log, timeout=self._start_seconds(plan, base.script))
 
-    def _start_seconds(self, plan: Plan) -> float:
+    def _start_seconds(self, plan: Plan, script: ScriptSpec | None) -> float:
         """How long a start may take. A script compiles in its first step, which is a part of it."""
         limits = self._limits(plan)
-        script = self.base.script
         if script is None or self.registry.fold(plan, own_setup(script.sites)).compile is None:
             return limits.start
         return max(limits.start, START_SECONDS if limits.warm_up is None else limits.warm_up)
@@ -252,14 +348,16 @@ class TrialRunner:
         return self.limits.paying(sum(self.once.get(name, 0.0) for name in plan.names()))
 
     @contextmanager
-    def trial(self, plan: Plan, label: str, seed: int | None = None) -> Iterator[AnyTrial]:
-        process = self.launch(plan, label, seed)
+    def trial(
+        self, plan: Plan, label: str, seed: int | None = None, base: TrialSpec | None = None
+    ) -> Iterator[AnyTrial]:
+        process = self.launch(plan, label, seed, base=base)
         try:
             yield process
         finally:
             process.close()
 
-    def start(self, plan: Plan, label: str, processes: int | None = None) -> Arm:
+    def start(self, plan: Plan, label: str, processes: int | None = None) -> TrialArm:
         """As ``autoopt.search.compare.arm.Start`` wants it; ``processes``: see ``launch``."""
         allowed = self._limits(plan)
         limits: dict[str, Any] = {"ready_seconds": allowed.ready, "warm_up_seconds": allowed.warm_up}
@@ -433,8 +531,7 @@ class TrialRunner:
         first, second = (run.as_training(steps, seed, patterns, every) for run in runs)
         return TrainedPair(baseline=first, best=second, whole=True, time_sliced=isfinite(turn))
 
-    @contextmanager
-    def _adopted(self, plan: Plan, label: str, seed: int) -> Iterator[AnyTrial]:
+    def _adopted(self, plan: Plan, label: str, seed: int) -> AbstractContextManager[AnyTrial]:
         """A trial of the plan in the form in which it is adopted.
 
         A script's is its patch: the patched files are trained as they are, and the files as they were are trained
@@ -443,23 +540,16 @@ class TrialRunner:
         same again, they are mixed with that training's.
         """
         files = self.patched_files(plan) if self.patched_files is not None else None
-        script, before, trained = self.base.script, self.base, plan
+        script, base, trained = self.base.script, self.base, plan
         if script is not None and script.sites is not None:
             bare = script.sites.model_copy(update={"sites": ()})
-            own_seeds = script.own_seeds and seed == self.base.seed
+            own_seeds = script.own_seeds and seed == base.seed
             if files is not None:
                 path = None if self.spec(plan).flags else script.path  # the patch sets its variables before torch comes
                 script = script.model_copy(update={"sites": bare, "patched": files, "path": path})
                 trained = Plan()
-            self.base = before.model_copy(update={"script": script.model_copy(update={"own_seeds": own_seeds})})
-        try:
-            process = self.launch(trained, label, seed)
-        finally:
-            self.base = before
-        try:
-            yield process
-        finally:
-            process.close()
+            base = base.model_copy(update={"script": script.model_copy(update={"own_seeds": own_seeds})})
+        return self.trial(trained, label, seed, base)
 
     def ask(
         self, plan: Plan, task: str, *, timeout: float, label: str, disturbed: float = 0.0, **arguments: Any
@@ -469,18 +559,11 @@ class TrialRunner:
         Args:
             disturbed: so far away, over each weight, the weights begin.
         """
-        before = self.base
-        self.base = before.model_copy(update={"disturbed": disturbed})
-        if before.script is not None and task == PROBE:
-            self.base = self.base.model_copy(update={"same_draws": True})
-        try:
-            process = self.launch(plan, label)
-        finally:
-            self.base = before
-        try:
+        changed: JsonDict = {"disturbed": disturbed}
+        if self.base.script is not None and task == PROBE:
+            changed["same_draws"] = True
+        with self.trial(plan, label, base=self.base.model_copy(update=changed)) as process:
             return process.call(task, timeout=timeout, **arguments)
-        finally:
-            process.close()
 
 
 _WEIGHTS_ALONE = (

@@ -18,11 +18,11 @@ from autoopt.options import Options
 from autoopt.records import Change, Objective, Plan
 from autoopt.records.messages import TrainingRun
 from autoopt.records.tuning import Tuning, TuningTrial
-from autoopt.search.compare.arm import TrialProcess
 from autoopt.search.first_training import train_first
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 from autoopt.search.trial_runner import CONFIRMED
+from autoopt.trial.remote.launcher import AnyTrial
 
 if TYPE_CHECKING:
     import optuna
@@ -206,7 +206,7 @@ class Tuner:
         plan = Plan(changes=(*self.state.baseline.changes, Change(strategy=STRATEGY, setting=values)))
         plan = context.runner.registry.order(plan)
         with contextlib.ExitStack() as stack:
-            live: list[TrialProcess] = []
+            live: list[AnyTrial] = []
 
             def measure(steps: int, number: int) -> TrainingRun:
                 if not live:

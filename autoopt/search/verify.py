@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import Literal
 
 from autoopt.benchmark.target import mean_seconds
@@ -11,7 +10,7 @@ from autoopt.records import Change, Estimate, Headline, Plan, Quality, Record, S
 from autoopt.records.messages import TrainingRun
 from autoopt.search.accept.evidence import FEWEST_SEEDS, Evidence, TrainedPair, lost_margin
 from autoopt.search.accept.gate import judge_runs
-from autoopt.search.accept.metric import PAST, parts_to
+from autoopt.search.accept.metric import parts_to
 from autoopt.search.accept.time_to_target import (
     Trained,
     by_whole_run,
@@ -20,13 +19,12 @@ from autoopt.search.accept.time_to_target import (
     same_steps_ratio,
     seconds_of,
 )
-from autoopt.search.at_once import of_plans
+from autoopt.search.budget_allocation import PAST
 from autoopt.search.compare.comparison import Comparison, Decision, Side
 from autoopt.search.first_training import train_first, train_with
-from autoopt.search.fit_memory import Attempt
+from autoopt.search.fit_memory import MOST_DRAWN, Attempt, attempt
 from autoopt.search.run_context import RunContext
-from autoopt.search.state import AAControl, SearchState
-from autoopt.search.whole_runs import shown_by_whole_runs
+from autoopt.search.state import SearchState
 from autoopt.strategy import Risk
 
 MOST_SEEDS = 4
@@ -54,36 +52,28 @@ class Verification(Record):
     baseline_seconds: Estimate | None = None
     best_seconds: Estimate | None = None
     best_source: Literal["measured", "modelled"] = "measured"
-    fell_back: bool = False
-    notes: tuple[str, ...] = field(default_factory=tuple)
 
 
-def verify(context: RunContext, state: SearchState, aa: AAControl, end: float) -> Verification:
-    """Trains the incumbent again from start to end; gives up changes until what is left passes.
-
-    Args:
-        end: of the budget, on the run's clock.
-    """
-    notes: list[str] = []
+def verify(context: RunContext, state: SearchState) -> Verification:
+    """Trains the incumbent again from start to end; gives up changes until what is left passes."""
     doubted = False  # whole trainings have shown another training where probes had not
     while state.found:
-        found, trouble = _check(context, state, end, doubted)
+        found, trouble = _check(context, state, doubted)
         if trouble is None:
             if len(state.found) == 1 and found.speedup.throughput is not None:
                 state.measured_again(state.found[0].strategy, found.speedup.throughput)
-            return found.model_copy(update={"notes": tuple(notes) + found.notes, "fell_back": bool(notes)})
+            return found
         doubted = doubted or bool(found.best_runs)
         given_up = _riskiest(context, state)
         state.revise(given_up.strategy, _verdict(found, trouble), trouble)
-        notes.append(f"{given_up.strategy} was removed again by the verification: {trouble}")
+        context.warn(state, f"{given_up.strategy} was removed again by the verification: {trouble}")
         state.incumbent = state.without(given_up.strategy)
-        if state.found and not may_be_checked(context, state, end, trained=doubted):
-            notes.append(_give_up_all(state, given_up.strategy))
-        if not state.found:
-            state.incumbent = state.baseline  # without what made it fit, where that was left out
-    if not context.stopping() and context.now() + context.allocation.verification(1) / 2 <= end:
+        if state.found and not may_be_checked(context, state, trained=doubted):
+            context.warn(state, _give_up_all(state, given_up.strategy))
+    state.incumbent = state.baseline  # without what made it fit, where that was left out
+    if not context.stopping() and context.now() + context.allocation.verification(1) / 2 <= context.allocation.budget:
         train_first(context, state)  # it waited for a plan to be trained next to it, and none came
-    return _nothing_kept(context, state, aa, notes)
+    return _nothing_kept(context, state)
 
 
 def _give_up_all(state: SearchState, given_up: str) -> str:
@@ -96,7 +86,7 @@ def _give_up_all(state: SearchState, given_up: str) -> str:
     return f"{left} was removed as well: {why}"
 
 
-def _check(context: RunContext, state: SearchState, end: float, doubted: bool) -> tuple[Verification, str | None]:
+def _check(context: RunContext, state: SearchState, doubted: bool) -> tuple[Verification, str | None]:
     """One plan against the baseline. The sentence says why it does not pass, None where it does.
 
     Args:
@@ -104,11 +94,12 @@ def _check(context: RunContext, state: SearchState, end: float, doubted: bool) -
     """
     plan, gate = state.incumbent, context.gate
     # a second pair of trainings shows more than probes at the weights of the first
-    late = context.now() + probes_due(context, state) + _trainings_due(context, state) > end
+    due = probes_due(context, state) + _trainings_due(context, state)
+    late = context.now() + due > context.allocation.budget
     level = gate.quality(plan, state.baseline, state.facts, state.objective, hurried=late)
     if level is not None and level.passed is False:
         return Verification(speedup=Speedup(), quality=level), level.detail
-    comparison = state.with_fixed_costs(_compared(context, state, end))
+    comparison = state.with_fixed_costs(_compared(context, state))
     if comparison.decision is Decision.FAILED and comparison.failure and comparison.failure.side == "candidate":
         return Verification(speedup=Speedup()), comparison.failure.reason
     trouble, failed = memory_trouble(context, state, comparison)
@@ -123,13 +114,13 @@ def _check(context: RunContext, state: SearchState, end: float, doubted: bool) -
     pairs: list[TrainedPair] = []
     quality = level
     train_with(context, state, plan, comparison)  # where it was not, and there is time for it now
-    whole = shown_by_whole_runs(context, state, plan)
+    whole = context.shown_by_whole_runs(state, plan)
     known = [pair for pair in context.gate.trained_pairs(plan) if pair.whole or whole is None]
     for number in range(MOST_SEEDS):
         settled = quality is None or quality.passed is not None
         if number >= FEWEST_SEEDS and settled and not _unsure(context, state, comparison, quality, pairs):
             break
-        pair = known.pop(0) if known else _train(context, state, number, end, comparison.estimate, whole)
+        pair = known.pop(0) if known else _train(context, state, number, comparison.estimate, whole)
         failure = gate.trainings.failure(plan)
         if failure is not None:
             return Verification(speedup=Speedup()), failure.reason
@@ -178,16 +169,16 @@ def evidence_of(
     )
 
 
-def _compared(context: RunContext, state: SearchState, end: float) -> Comparison:
+def _compared(context: RunContext, state: SearchState) -> Comparison:
     """The final plan against the baseline: fresh pairs of processes where there is time for two, else its confirmation.
 
     The bounds of the confirmation hold at whatever time it ended. A plan that whole runs have confirmed, or whose steps
     are the baseline's, needs no blocks of steps.
     """
     confirmation = confirmation_of(context, state)
-    if confirmation is not None and (not confirmation.pairs or not may_be_compared(context, state, end)):
+    if confirmation is not None and (not confirmation.pairs or not may_be_compared(context, state)):
         return confirmation
-    by = compared_by(context, state, end)
+    by = compared_by(context, state)
     return context.compare(
         "comparison",
         state.baseline,
@@ -201,7 +192,7 @@ def _compared(context: RunContext, state: SearchState, end: float) -> Comparison
 
 
 def _train(
-    context: RunContext, state: SearchState, number: int, end: float, ratio: Estimate | None, whole: float | None
+    context: RunContext, state: SearchState, number: int, ratio: Estimate | None, whole: float | None
 ) -> TrainedPair | None:
     """Plan and baseline trained alternately from a fresh seed; None where there is no time, or where one fails.
 
@@ -219,7 +210,8 @@ def _train(
     plan, seed = state.incumbent, context.seed + FRESH_SEEDS + number
     trainings, baseline = context.gate.trainings, context.gate.baseline
     speedup = max(ratio.low if ratio else 1.0, 1.0)
-    room = end - context.now() + OVER * context.allocation.budget
+    end = context.allocation.budget
+    room = end - context.now() + OVER * end
     if whole is not None and whole * (1 + 1 / speedup) <= room:
         purpose, steps = f"verification, pair {number + 1}", state.planned_steps or 0
         try:
@@ -287,9 +279,8 @@ def _verification(
     ratio = trained.ratio(state.noise.process_sd) if trained is not None else None
     seconds = seconds_of(headline, trained)
     failed = state.noise.failed(objective.min_gain)
-    notes = []
     if quality is not None and quality.passed is None:
-        notes.append(f"kept although its quality is not confirmed: {quality.detail}")
+        context.warn(state, f"kept although its quality is not confirmed: {quality.detail}")
     modelled = headline is not None and headline.source == "modelled"
     run_ratio = headline.estimate if headline is not None and modelled else ratio
     return Verification(
@@ -310,12 +301,12 @@ def _verification(
         baseline_seconds=seconds[0],
         best_seconds=seconds[1],
         best_source="modelled" if modelled else "measured",
-        notes=tuple(notes),
     )
 
 
-def _nothing_kept(context: RunContext, state: SearchState, aa: AAControl, notes: list[str]) -> Verification:
+def _nothing_kept(context: RunContext, state: SearchState) -> Verification:
     """The best is the baseline: what is known of it against itself is the A/A control."""
+    aa = state.aa
     evidence = context.gate.evidence(state.baseline, state.baseline, state.facts)
     objective = state.objective
     seconds = mean_seconds([p.seconds for run in evidence.baseline_runs if (p := parts_to(run, objective))])
@@ -326,14 +317,8 @@ def _nothing_kept(context: RunContext, state: SearchState, aa: AAControl, notes:
             end_to_end_verified=False,
             detail="nothing was kept: these are the baseline against itself",
         ),
-        baseline_side=aa.side,
-        best_side=aa.side,
         baseline_runs=evidence.baseline_runs,
-        best_runs=evidence.baseline_runs,
         baseline_seconds=seconds,
-        best_seconds=seconds,
-        fell_back=bool(notes),
-        notes=tuple(notes),
     )
 
 
@@ -381,16 +366,16 @@ def confirmation_of(context: RunContext, state: SearchState) -> Comparison | Non
     steps = [[c for c in one.changes if not context.between_steps(c.strategy)] for one in (baseline, plan)]
     if steps[0] == steps[1]:
         return state.aa.comparison.of_same_steps(plan)
-    found = state.comparisons.get(int(state.base)) if state.base.isdigit() else None
-    return found if found is not None and of_plans(found, baseline, plan) else None
+    found = state.made_by
+    return found if found is not None and found.compares(baseline, plan) else None
 
 
-def may_be_compared(context: RunContext, state: SearchState, end: float) -> bool:
+def may_be_compared(context: RunContext, state: SearchState) -> bool:
     """Whether there is time for a short comparison of the incumbent with the baseline, and then for its trainings."""
-    return end - context.now() - _trainings_due(context, state) >= _short(context, state)
+    return context.allocation.budget - context.now() - _trainings_due(context, state) >= _short(context, state)
 
 
-def may_be_checked(context: RunContext, state: SearchState, end: float, *, trained: bool) -> bool:
+def may_be_checked(context: RunContext, state: SearchState, *, trained: bool) -> bool:
     """Whether the incumbent can be confirmed against the baseline itself: what is left of a combined candidate was not.
 
     Args:
@@ -401,7 +386,7 @@ def may_be_checked(context: RunContext, state: SearchState, end: float, *, train
         needed += context.allocation.trained_pair(state.speedup_so_far)
     if not needed:
         return True
-    return not context.stopping() and context.now() + needed <= end + OVER * context.allocation.budget
+    return not context.stopping() and context.now() + needed <= (1 + OVER) * context.allocation.budget
 
 
 def exact(context: RunContext, state: SearchState) -> bool:
@@ -409,7 +394,7 @@ def exact(context: RunContext, state: SearchState) -> bool:
     return context.gate.risk_over(state.incumbent, state.baseline) is Risk.EXACT
 
 
-def compared_by(context: RunContext, state: SearchState, end: float) -> float:
+def compared_by(context: RunContext, state: SearchState) -> float:
     """Until when the plan may be compared, so that it can be trained thereafter: from two seeds, else from one.
 
     What is left for the comparison is a short one at least, before a second seed is thought of and before the plan is
@@ -417,14 +402,14 @@ def compared_by(context: RunContext, state: SearchState, end: float) -> float:
     """
     allocation, speedup = context.allocation, state.speedup_so_far
     now, short, dearer = context.now(), _short(context, state), state.dearer_start(state.incumbent)
-    end -= short / 4  # half a pair of processes: the last one may take longer than those before it
-    first = len(context.gate.trained_pairs(state.incumbent))
-    by = end - max(FEWEST_SEEDS - first, 0) * (allocation.trained_pair(speedup) + dearer)
+    end = allocation.budget - short / 4  # half a pair of processes: the last may take longer than those before it
+    each, first = allocation.trained_pair(speedup) + dearer, len(context.gate.trained_pairs(state.incumbent))
+    by = end - max(FEWEST_SEEDS - first, 0) * each
     if by - now >= short:  # two seeds, each trained alternately, make the headline
         return by
     if first:
         return max(end, now + short)
-    by = end - allocation.trained_pair(speedup) - dearer
+    by = end - each
     return by if by - now >= short else max(end - allocation.verification(1, speedup) - dearer, now + short)
 
 
@@ -450,9 +435,6 @@ def _trainings_due(context: RunContext, state: SearchState) -> float:
     while missing > (0 if have else 1) and context.now() + missing * each > allocation.budget:
         missing -= 1
     return missing * each
-
-
-SECONDS = 600.0
 
 
 def memory_trouble(context: RunContext, state: SearchState, comparison: Comparison) -> tuple[str, bool]:
@@ -481,14 +463,7 @@ def _worst(context: RunContext, plan: Plan, limit: int) -> Attempt | TrialFailed
     """Memory of steps on the largest batch, or how they failed."""
 
     def measure() -> Attempt:
-        task = "autoopt.benchmark.tasks:largest_batch"
-        found = context.runner.ask(plan, task, timeout=SECONDS, label="largest")
-        return Attempt(
-            peak_memory_bytes=found.get("peak_memory_bytes"),
-            allocated_memory_bytes=found.get("allocated_memory_bytes"),
-            limit_bytes=limit,
-            allocation_retries=found.get("allocation_retries", 0),
-        )
+        return attempt(context.runner, plan, draws=MOST_DRAWN).model_copy(update={"limit_bytes": limit})
 
     try:
         return context.run.step("largest", {"plan": plan.model_dump()}, measure, Attempt)

@@ -6,25 +6,63 @@ machine, and evaluations, starts of epochs and the end of a run, which no block 
 
 from __future__ import annotations
 
-from math import exp, isfinite, log, log1p
+from dataclasses import dataclass
+from math import exp, expm1, isfinite, log, log1p
 
 from autoopt.errors import TrialFailed
-from autoopt.events import TrialEnded
 from autoopt.records import Estimate, Quality, Trial, Verdict
 from autoopt.script.whole_run import turn_of
 from autoopt.search.accept.evidence import Judgement, TrainedPair
 from autoopt.search.accept.gate import NOT_TESTED, judge_runs
 from autoopt.search.accept.trainings import ratio_of_pairs
 from autoopt.search.candidate import Candidate
-from autoopt.search.confirmation import announce_start, ruled_without_blocks
+from autoopt.search.confirmation import OpenTrial
 from autoopt.search.first_training import train_first
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 from autoopt.search.verify import FRESH_SEEDS, evidence_of, probes_due
-from autoopt.search.whole_runs import in_whole_run, shown_by_whole_runs
 
 MOST_PAIRS = 8
 """Of whole runs for one confirmation: a plan that takes more of them is better confirmed by a larger budget."""
+
+
+@dataclass(frozen=True)
+class InWholeRun:
+    """What predictions for steps, and for what comes between them, bring of a whole run of the untouched script.
+
+    Args:
+        run: seconds of it.
+        steps, between: seconds of all its steps; of its evaluations, checkpoints and later epochs' starts.
+    """
+
+    run: float
+    steps: float
+    between: float
+
+    def gain(self, of_steps: float, of_both: float) -> float:
+        """Log speedup of the run, where its steps, and steps with what comes between, have these."""
+        saved = self.steps * -expm1(-of_steps) + (self.steps + self.between) * -expm1(-of_both)
+        return -log(max(1.0 - saved / self.run, 1 / _FASTEST))
+
+    def shares(self, of_steps: float, of_both: float) -> tuple[float, float]:
+        """How much more of the run's log speedup each of the two brings, for a little more of it."""
+        left = self.run / exp(self.gain(of_steps, of_both))
+        return self.steps * exp(-of_steps) / left, (self.steps + self.between) * exp(-of_both) / left
+
+    @staticmethod
+    def of(context: RunContext, state: SearchState) -> InWholeRun | None:
+        """None where :meth:`RunContext.run_seconds` is."""
+        run, steps, whole = context.run_seconds(state), state.planned_seconds, state.untouched_run
+        if run is None or steps is None:
+            return None
+        names = ("later epochs' starts", "evaluations", "checkpoints")
+        parts = [] if whole is None else [whole.part(name) for name in names]
+        between = sum(part.seconds for part in parts if part is not None)
+        return InWholeRun(max(run, steps + between), steps, between)
+
+
+_FASTEST = 20.0
+"""A whole run is predicted to be no more than so many times faster."""
 
 
 class WholeRunConfirmation:
@@ -39,12 +77,12 @@ class WholeRunConfirmation:
     def __init__(self, context: RunContext, state: SearchState, candidate: Candidate, hope: float = 0.0) -> None:
         self.context, self.state, self.candidate = context, state, candidate
         predicted, beliefs = candidate.predicted, state.beliefs
-        self._run = in_whole_run(context, state)
+        self._run = InWholeRun.of(context, state)
         believed = self._divided(tuple(beliefs.of([member])[0] for member in candidate.members))
         self.gain = self._run.gain(*believed) if self._run is not None else sum(believed)
         error = predicted.log_sd if predicted is not None else 0.0
         self._hoped = self.gain + hope * error * (max(self._run.shares(*believed)) if self._run is not None else 1.0)
-        self.seconds = shown_by_whole_runs(context, state, candidate.plan)
+        self.seconds = context.shown_by_whole_runs(state, candidate.plan)
         self._found: list[TrainedPair] = []
 
     @property
@@ -58,15 +96,12 @@ class WholeRunConfirmation:
     def run(self) -> Trial:
         """The trial; the pairs of whole runs of a plan that was kept are the verification's."""
         context, state = self.context, self.state
-        number, began = state.next_id(), context.now()
-        announce_start(context, state, self.candidate, number, began, step="confirming by whole runs")
-        judged = self._judged(number)
-        before, reason = state.incumbent, "it was compared by whole runs"
-        trial = ruled_without_blocks(context, state, self.candidate, number, began, reason, judged)
+        opened = OpenTrial(context, state, self.candidate, "confirming by whole runs")
+        judged, before = self._judged(opened.number), state.incumbent
+        trial = opened.ended(judged)
         if trial.verdict is Verdict.KEPT:
             state.before_combined, state.together = before, dict(self.candidate.parts)
         self._learn(trial.time_to_target)
-        context.announce(TrialEnded(at=context.now(), trial=trial, has_target=state.objective.has_target))
         return trial
 
     def _divided(self, gains: tuple[float, ...]) -> tuple[float, float]:

@@ -28,7 +28,8 @@ from autoopt.records.messages import TrainingRun
 from autoopt.registry import Registry
 from autoopt.search.accept.evidence import Evidence
 from autoopt.search.accept.gate import judge_runs
-from autoopt.search.accept.metric import PAST, metric_difference, seed_noise
+from autoopt.search.accept.metric import metric_difference, seed_noise
+from autoopt.search.budget_allocation import PAST
 from autoopt.trial.protocol import TrialSpec
 from benchmarks.documents import RESULTS, environment, load, save
 from benchmarks.truth import accuracy

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from autoopt.records import Change, Noise, Plan
-from autoopt.search.compare.arm import Arm, TrialArm
+from autoopt.search.compare.arm import TrialArm
 from autoopt.search.compare.comparison import Comparison, Rule
 from autoopt.search.compare.contest import compare
 from autoopt.search.compare.noise import control, learned
@@ -37,7 +37,7 @@ class Starter:
     def __init__(self, launcher: Launcher, logs: Path) -> None:
         self._launcher, self._logs, self._count = launcher, logs, 0
 
-    def __call__(self, plan: Plan, label: str) -> Arm:
+    def __call__(self, plan: Plan, label: str) -> TrialArm:
         self._count += 1
         spec = TrialSpec(
             workload="benchmarks.truth.workload:build",

@@ -14,7 +14,7 @@ import torch
 
 from autoopt.errors import TrialFailed
 from autoopt.records import Change, Plan
-from autoopt.search.compare.arm import Arm, TrialArm
+from autoopt.search.compare.arm import TrialArm
 from autoopt.search.compare.comparison import Decision, Rule
 from autoopt.search.compare.contest import compare
 from autoopt.trial.parent import Launcher
@@ -96,7 +96,7 @@ def test_a_frozen_trial_goes_on_where_it_was(start: Start) -> None:
 
 
 def test_contenders_that_do_not_fit_together_alternate(start: Start) -> None:
-    def arm(plan: Plan, label: str) -> Arm:
+    def arm(plan: Plan, label: str) -> TrialArm:
         return TrialArm(start("build_large", plan), plan)
 
     rule = Rule(max_seconds=120, min_pairs=1, max_pairs=1, block_seconds=0.05, warm_up_seconds=2)

@@ -18,9 +18,9 @@ from autoopt.script.applicable import inapplicable
 from autoopt.script.execute import run_with_plan
 from autoopt.script.metric import name_of
 from autoopt.script.view import LINKED_FROM, open_view
-from autoopt.search.accept.trainings import Turns
 from autoopt.search.compare.arm import TrialArm
 from autoopt.search.compare.comparison import SideStatistics
+from autoopt.search.trial_runner import Turns
 from autoopt.setup import Setup
 from autoopt.trial.protocol import ScriptSpec
 from tests.script.conftest import StartScript, sites_of

@@ -15,8 +15,8 @@ from autoopt.registry import load_strategies
 from autoopt.script import execute
 from autoopt.script.boot import Orders
 from autoopt.script.execute import runs_here
+from autoopt.search.baseline import FirstProcess
 from autoopt.search.budget_allocation import TimeLimits
-from autoopt.search.first_process import FirstProcess
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.simplify.stage_profile import describe
 from autoopt.trial.parent import Launcher
@@ -146,9 +146,9 @@ def test_a_script_has_the_time_to_compile_in_its_first_step(launcher: Launcher, 
         changes=(Change(strategy="compile", setting={"mode": "default", "dynamic": None, "regional": False}),)
     )
     runner.limits = TimeLimits(start=15.0, warm_up=90.0)
-    assert [runner._start_seconds(plan) for plan in (Plan(), compiled)] == [15.0, 90.0]
+    assert [runner._start_seconds(plan, runner.base.script) for plan in (Plan(), compiled)] == [15.0, 90.0]
     runner.limits = TimeLimits(start=15.0)
-    assert [runner._start_seconds(plan) for plan in (Plan(), compiled)] == [15.0, 300.0]
+    assert [runner._start_seconds(plan, runner.base.script) for plan in (Plan(), compiled)] == [15.0, 300.0]
 
 
 def test_which_commands_need_an_interpreter_of_their_own() -> None:

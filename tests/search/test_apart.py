@@ -14,7 +14,7 @@ from autoopt.records import Change, Decided, JsonDict, Plan, Verdict
 from autoopt.search.ablate import ablate, alone, take_apart
 from autoopt.search.baseline import benchmark, described
 from autoopt.search.compare.comparison import Decision
-from autoopt.search.decided import decided
+from autoopt.search.outcome import decided
 from autoopt.search.state import SearchState
 from autoopt.search.verify import seconds_due
 from autoopt.setup import Setup
@@ -32,14 +32,10 @@ def stack(world: World, parts: dict[str, tuple[float, float]]) -> SearchState:
     benchmark(world.context, state, options)
     plan = Plan(changes=tuple(Change(strategy=name) for name in parts))
     state.incumbent = world.context.runner.registry.order(plan)
-    _believed(state, parts)
-    return state
-
-
-def _believed(state: SearchState, parts: dict[str, tuple[float, float]]) -> None:
     state.together = {name: (name, None) for name in parts}
     for name, (gain, error) in parts.items():
         state.beliefs.saw([(name, None)], gain, error)
+    return state
 
 
 SURE, VAGUE = 0.05, 0.5
@@ -58,13 +54,7 @@ def test_what_came_in_with_others_and_brings_nothing_is_dropped(tmp_path: Path) 
     assert told.startswith("idle: confirmed together with others")
     assert not state.together, "what stays is proved"
     assert {c.incumbent.plan.names() for c in state.ablations} >= {("good", "idle"), ("strong", "idle")}
-
-
-def test_what_was_measured_before_something_was_dropped_stays_a_figure_of_its_change(tmp_path: Path) -> None:
-    """With no time to ablate the smaller plan, all that had been measured of its changes was "not measured"."""
-    one = world(tmp_path, {"strong": 1.4, "good": 1.2, "idle": 1.0})
-    state = stack(one, {"strong": (0.34, VAGUE), "good": (0.18, VAGUE), "idle": (0.15, VAGUE)})
-    take_apart(one.context, state, one.clock() + 400.0)
+    # with no time to ablate the smaller plan, what was measured before stays a figure of its change
     rows, _ = ablate(one.context, state, one.clock())
     assert {row.strategy: row.beside for row in rows} == {"strong": ("idle",), "good": ("idle",)}
     for row, true in zip(rows, (1.4, 1.2), strict=True):
@@ -185,13 +175,7 @@ def world_switched_apart(folder: Path, speeds: dict[str, float] = SPEEDS, **opti
 
 def stack_switched_apart(made: World, speeds: dict[str, float] = SPEEDS) -> SearchState:
     """The state after all of them were kept together, with what looks showed of each."""
-    options = Options(budget_seconds=made.budget)
-    state = described(made.context, options)
-    benchmark(made.context, state, options)
-    plan = Plan(changes=tuple(Change(strategy=name) for name in speeds))
-    state.incumbent = made.context.runner.registry.order(plan)
-    _believed(state, {name: (max(log(speed), 0.15), VAGUE) for name, speed in speeds.items()})
-    return state
+    return stack(made, {name: (max(log(speed), 0.15), VAGUE) for name, speed in speeds.items()})
 
 
 def test_what_a_process_can_put_on_and_off_is_left_out_in_it(tmp_path: Path) -> None:

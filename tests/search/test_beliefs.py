@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from autoopt.records import Estimate, EstimateKind
 from autoopt.search.beliefs import UNKNOWN_SD, USUAL_SD, Beliefs
-from autoopt.search.whole_runs import InWholeRun
+from autoopt.search.whole_run_confirmation import InWholeRun
 
 
 def told(value: float, kind: EstimateKind = EstimateKind.TRIED) -> Estimate:

@@ -51,10 +51,12 @@ def test_the_whole_run_decides_once_the_metric_is_the_same(
 
 def test_the_speedup_is_that_of_the_whole_run() -> None:
     found = rule_on_evaluations(pairs(), share=0.5, min_gain=0.01, same_batches=False)
-    assert found.evaluation_ratio == pytest.approx(0.1), "the first evaluation of a process starts what stays"
-    assert found.ratio is not None
-    assert found.ratio.value == pytest.approx(1 / (0.5 + 0.05))
-    assert found.ratio.low < found.ratio.value < found.ratio.high < 2.0, "no more than all of the evaluations"
+    assert found.between_ratio == pytest.approx(0.1), "the first evaluation of a process starts what stays"
+    assert found.time_to_target is not None
+    assert found.time_to_target.value == pytest.approx(1 / (0.5 + 0.05))
+    assert found.time_to_target.low < found.time_to_target.value < found.time_to_target.high < 2.0, (
+        "no more than all of the evaluations"
+    )
     assert found.quality.passed
     assert found.quality.level == "identical"
 

@@ -63,6 +63,19 @@ def live(plan: Plan, build: str = "build") -> TrialContext:
     return breakers_trial(REGISTRY, *plan.names(), build=build)
 
 
+def probed(
+    path: Path, plan: Plan, *, build: str = "build", steps: int = STEPS, gradients: int = 24, **asked: object
+) -> ProbeResult:
+    """The probe of a plan, with its arrays."""
+    context, threads = live(plan, build), torch.get_num_threads()
+    try:
+        document = probe(context, out=str(path), **{"steps": steps, "gradients": gradients, "seconds": 20.0, **asked})
+    finally:
+        context.close()
+        torch.set_num_threads(threads)
+    return ProbeResult(Probe.model_validate(document), Arrays.read(path))
+
+
 class Probes:
     """Probes of the breakers' workload at weights that its baseline kept."""
 
@@ -74,24 +87,9 @@ class Probes:
         self.weights = list(run.document().kept)
         self.before = self.of(Plan())
 
-    def of(self, plan: Plan, steps: int = STEPS, gradients: int = 24, until: int = 0) -> ProbeResult:
-        context = live(plan, self.build)
+    def of(self, plan: Plan, steps: int = STEPS) -> ProbeResult:
         path = self.folder / f"{'-'.join(plan.names()) or 'baseline'}.npz"
-        threads = torch.get_num_threads()
-        try:
-            document = probe(
-                context,
-                out=str(path),
-                steps=steps,
-                seconds=20.0,
-                weights=self.weights,
-                gradients=gradients,
-                until=until,
-            )
-        finally:
-            context.close()
-            torch.set_num_threads(threads)
-        return ProbeResult(Probe.model_validate(document), Arrays.read(path))
+        return probed(path, plan, build=self.build, steps=steps, weights=self.weights)
 
     def level(self, breaker, risk=None):
         after = self.of(plan_of(breaker.name))
@@ -169,14 +167,8 @@ def test_a_probe_of_fewer_steps_is_of_the_same_batches(steps: int, probes) -> No
 
 def test_a_candidate_reads_on_as_far_as_the_incumbent_did_and_no_further(tmp_path: Path) -> None:
     def read(samples: int) -> int:
-        context = live(Plan())
-        try:
-            document = probe(
-                context, out=str(tmp_path / "read.npz"), steps=12, seconds=600.0, reading=0.0, samples=samples
-            )
-        finally:
-            context.close()
-        return samples_read(Probe.model_validate(document).epochs)
+        limits = {"steps": 12, "seconds": 600.0, "reading": 0.0}
+        return samples_read(probed(tmp_path / "read.npz", Plan(), samples=samples, **limits).probe.epochs)
 
     trained = read(0)
     batch = trained // 12
@@ -254,17 +246,9 @@ def test_losses_that_agree_do_not_hide_gradients_that_are_rounded_otherwise(prob
 
 
 def test_without_kept_weights_gradients_are_compared_at_those_of_the_probes_own_steps(tmp_path: Path) -> None:
-    def probed(plan: Plan, weights: tuple[str, ...] = ()) -> ProbeResult:
-        context, path = live(plan), tmp_path / f"{'-'.join(plan.names()) or 'own'}.npz"
-        try:
-            document = probe(context, out=str(path), steps=STEPS, seconds=20.0, weights=list(weights), gradients=24)
-        finally:
-            context.close()
-        return ProbeResult(Probe.model_validate(document), Arrays.read(path))
-
-    before = probed(Plan())
+    before = probed(tmp_path / "own.npz", Plan(), weights=[])
     assert (len(before.probe.kept), before.probe.points, before.probe.own_steps) == (3, 3, STEPS)
-    after = probed(plan_of("bf16"), before.probe.kept)
+    after = probed(tmp_path / "bf16.npz", plan_of("bf16"), weights=list(before.probe.kept))
     assert after.probe.kept == ()
     found = level_of(Risk.NUMERIC, before, after, OBJECTIVE, planned_steps=256)
     assert (found.passed, found.level) == (True, "equivalent"), found.detail

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from autoopt.records import Change, Estimate, EstimateKind, JsonDict, Plan, Sites, Trial, Verdict
 from autoopt.registry import Registry, Source, load_strategies
+from autoopt.search.baseline import opportunities
 from autoopt.search.budget_allocation import KEPT_BACK_AT_MOST, BudgetAllocation
+from autoopt.search.candidate import Screened
 from autoopt.search.confirmations import Costs
-from autoopt.search.first_process import opportunities
 from autoopt.search.planner import Choice, build_queue, by_promise
-from autoopt.search.screened import Screened
 from autoopt.setup import Setup
 from autoopt.simplify.pipeline import Pipeline
 from autoopt.strategy import Applies, Case, Risk, Strategy

@@ -125,26 +125,14 @@ def test_a_failure_of_the_shared_plan_is_that_of_each() -> None:
         assert "the incumbent, not the candidate" in each.reason
 
 
-def no_freezing(fake: FakeMachine) -> None:
-    fake.can_freeze = False
+TWO = 2 * Behaviour().memory_bytes
 
 
-def too_many(fake: FakeMachine) -> None:
-    fake.memory_limit_bytes = 2 * Behaviour().memory_bytes
-
-
-def one_at_a_time(fake: FakeMachine) -> None:
-    fake.exclusive = True
-
-
-def pressed(fake: FakeMachine) -> None:
-    fake.retries_beyond = 2 * Behaviour().memory_bytes
-
-
-@pytest.mark.parametrize("lacks", [no_freezing, too_many, one_at_a_time, pressed])
-def test_what_does_not_fit_together_is_left_to_comparisons_of_two(lacks: Callable[[FakeMachine], None]) -> None:
-    fake = machine({"fast": faster(1.6), "slow": faster(0.6)})
-    lacks(fake)
+@pytest.mark.parametrize(
+    "lack", [{"can_freeze": False}, {"memory_limit_bytes": TWO}, {"exclusive": True}, {"retries_beyond": TWO}], ids=str
+)
+def test_what_does_not_fit_together_is_left_to_comparisons_of_two(lack: dict[str, Any]) -> None:
+    fake = machine({"fast": faster(1.6), "slow": faster(0.6)}, **lack)
     assert decisions(run(fake, ["fast", "slow"])) == [None, None]
 
 
@@ -320,18 +308,13 @@ def control_parallel(cost: float, floor: float | None = 0.08, **machine: Any) ->
     return found, made
 
 
-def test_neighbours_that_cost_nothing_are_allowed_with_the_figure() -> None:
-    found, _ = control_parallel(1.0)
-    assert found.allowed
-    assert all(each.low <= 1.0 <= each.high for each in found.beside)
-    assert "within the noise floor of 8.0%" in found.reason
-
-
-def test_neighbours_that_cost_more_than_the_floor_are_refused_with_the_figure() -> None:
-    found, _ = control_parallel(1.25)
-    assert not found.allowed
-    assert [each.value for each in found.beside] == pytest.approx([0.8, 0.8], rel=0.1)
-    assert "more than the noise floor of 8.0%" in found.reason
+@pytest.mark.parametrize(("cost", "allowed", "word"), [(1.0, True, "within"), (1.25, False, "more than")])
+def test_neighbours_may_cost_no_more_than_the_floor_and_the_figure_is_told(cost, allowed: bool, word: str) -> None:
+    found, _ = control_parallel(cost)
+    assert found.allowed is allowed
+    assert [each.value for each in found.beside] == pytest.approx([1 / cost] * 2, rel=0.1)
+    assert all(each.low <= 1 / cost <= each.high for each in found.beside)
+    assert f"{word} the noise floor of 8.0%" in found.reason
 
 
 @pytest.mark.parametrize(

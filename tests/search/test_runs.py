@@ -17,7 +17,8 @@ from autoopt.registry import Registry, Source
 from autoopt.search.accept.evidence import Evidence
 from autoopt.search.accept.gate import judge_runs
 from autoopt.search.accept.losses import stood_still
-from autoopt.search.accept.metric import PAST, fell_after_target, seed_noise
+from autoopt.search.accept.metric import fell_after_target, seed_noise
+from autoopt.search.budget_allocation import PAST
 from autoopt.search.compare.sequential_test import PLAN_DOF
 from autoopt.search.recollection import known_noise
 from autoopt.setup import Setup
@@ -109,7 +110,7 @@ def world_evaluating_loop(
         return found.model_dump()
 
     monkeypatch.setattr(FakeTrial, "call", call)
-    described = "autoopt.search.first_process.FirstProcess.description"
+    described = "autoopt.search.baseline.FirstProcess.description"
     monkeypatch.setattr(described, lambda first: describe(made.runner))
     return made
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -73,6 +74,7 @@ class Begun:
             runner=SimpleNamespace(train=self._train, reads=self.read.append),
             run=SimpleNamespace(step=lambda kind, key, measure, model: measure()),
             now=lambda: 20.0,
+            run_seconds=lambda state: None,
             note=lambda state, *texts: self.notes.extend(texts),
             warn=lambda state, *texts: None,
             seed=0,
@@ -165,15 +167,21 @@ class Short:
     def close(self) -> None: ...
 
 
-@pytest.mark.parametrize(("lasts", "starts"), [(60.0, 1), (2.0, 2), (0.0, 2)])
-def test_a_short_script_is_warmed_up_for_half_as_long_as_it_lasts(lasts: float, starts: int) -> None:
-    clock, launched = [0.0], []
+def arm_of(made: Callable[[], Any], **known: Any) -> tuple[ScriptArm, list[Any]]:
+    """An arm of such processes, and those that it has launched."""
+    launched: list[Any] = []
 
     def launch() -> Any:
-        launched.append(Short(clock, lasts))
+        launched.append(made())
         return launched[-1]
 
-    arm = ScriptArm(launch, Plan(), timer=lambda: clock[0])
+    return ScriptArm(launch, Plan(), **known), launched
+
+
+@pytest.mark.parametrize(("lasts", "starts"), [(60.0, 1), (2.0, 2), (0.0, 2)])
+def test_a_short_script_is_warmed_up_for_half_as_long_as_it_lasts(lasts: float, starts: int) -> None:
+    clock = [0.0]
+    arm, launched = arm_of(lambda: Short(clock, lasts), timer=lambda: clock[0])
     if lasts:
         assert arm.warm_up(30.0).steady
     else:
@@ -204,13 +212,7 @@ class Counted:
 
 
 def test_a_process_that_switches_is_run_again_where_its_script_ends_and_settles_anew() -> None:
-    launched = list[Counted]()
-
-    def launch() -> Any:
-        launched.append(Counted(24))
-        return launched[-1]
-
-    arm = ScriptArm(launch, Plan())
+    arm, launched = arm_of(lambda: Counted(24))
     arm.warm_up(10.0)
     blocks = [arm.switched_block(Plan(), 0.1, 4, 0.0) for _ in range(4)]
     assert [block.steps for block in blocks] == [4, 4, 4, 4]
@@ -219,13 +221,7 @@ def test_a_process_that_switches_is_run_again_where_its_script_ends_and_settles_
 
 def test_a_script_whose_run_holds_no_block_is_not_run_again_and_again() -> None:
     """Fifty runs of it took two minutes of four, beyond the budget's end."""
-    launched = list[Counted]()
-
-    def launch() -> Any:
-        launched.append(Counted(12))
-        return launched[-1]
-
-    arm = ScriptArm(launch, Plan())
+    arm, launched = arm_of(lambda: Counted(12))
     arm.warm_up(10.0)
     with pytest.raises(TrialFailed, match="give it more to train"):
         arm.switched_block(Plan(), 0.1, 4, 0.0)

@@ -50,7 +50,8 @@ class ScriptWorld(World):
     """A loop over a script whose patched run takes so many times the seconds of its untouched one.
 
     Args:
-        whole: by the strategies of a plan; what no patch says takes as long as before.
+        whole: by the strategies of a plan, those of its steps where nothing else is given; what no patch says takes
+            as long as before.
         lose: strategies that end with another metric, which no probe sees.
         seconds: of the untouched script's run.
     """
@@ -65,7 +66,7 @@ class ScriptWorld(World):
         seconds: float = 40.0,
         **more: Any,
     ) -> None:
-        super().__init__(directory, *strategies, **more)
+        super().__init__(directory, *strategies, **{"speed": product(whole), **more})
         self.whole, self.lose, self.seconds = whole, lose, seconds
         self.pairs: list[tuple[str, ...]] = []
         runner: Any = self.runner
@@ -343,7 +344,6 @@ def test_a_short_run_confirms_what_is_promised_before_any_block_is_compared(tmp_
         tmp_path,
         promised("layout", 1.12, "forward"),
         promised("fused", 1.08, "optimizer"),
-        speed=product({"layout": 1.12, "fused": 1.08}),
         whole={"layout": 1.12, "fused": 1.08},
         budget=300.0,
     )
@@ -363,7 +363,6 @@ def test_a_pair_that_took_longer_than_predicted_stays_the_measure(tmp_path: Path
         tmp_path,
         promised("layout", 1.3, "forward"),
         promised("fused", 1.02, "optimizer"),
-        speed=product({"layout": 1.3, "fused": 1.02}),
         whole={"layout": 1.3, "fused": 1.02},
         sites=SITES.model_copy(update={"run": RunParts(steps=STEPS, end_seconds=20.0)}),
         budget=300.0,
@@ -407,7 +406,6 @@ def test_what_another_change_saves_already_is_not_promised_once_more(tmp_path: P
         strategy("layout", stages=frozenset({"forward"}), predict=shorter),
         strategy("threads", stages=frozenset({"forward"}), predict=shorter),
         promised("fused", 1.1, "optimizer"),
-        speed=product({"layout": 1.3, "threads": 1.0, "fused": 1.1}),
         whole={"layout": 1.3, "threads": 1.0, "fused": 1.1},
         budget=600.0,
     )
@@ -424,7 +422,6 @@ def test_what_makes_it_train_otherwise_is_left_out_of_the_whole_runs(tmp_path: P
         tmp_path,
         promised("low", 1.5, "forward"),
         promised("fused", 1.2, "optimizer"),
-        speed=product({"low": 1.5, "fused": 1.2}),
         behave=behave,
         whole={"low": 1.5, "fused": 1.2},
         budget=600.0,
@@ -447,7 +444,6 @@ def test_what_does_not_run_is_found_by_halves_and_left_out(tmp_path: Path) -> No
     world = ScriptWorld(
         tmp_path,
         *(promised(name, gain, stage) for (name, gain), stage in zip(gains.items(), stages, strict=True)),
-        speed=product(gains),
         behave=behave,
         whole=gains,
         budget=600.0,
@@ -493,7 +489,6 @@ def test_coarser_arithmetic_must_promise_what_can_be_told_from_noise(
         promised("layout", 1.3, "forward"),
         strategy("exact", predict=lambda self, case, setting: told),
         strategy("low", apply=low, predict=lambda self, case, setting: told),
-        speed=product({"layout": 1.3, "exact": 1.0, "low": 1.0}),
         whole={"layout": 1.3, "low": 1.0, "exact": 1.0},
         budget=600.0,
     )
@@ -510,7 +505,6 @@ def test_what_ends_with_another_metric_is_left_out_and_the_rest_confirmed(tmp_pa
         tmp_path,
         promised("layout", 1.3, "forward"),
         strategy("draws", apply=other_workers, predict=lambda self, case, setting: told, risk=Risk.EXACT),
-        speed=product({"layout": 1.3, "draws": 1.1}),
         whole={"layout": 1.3, "draws": 1.1},
         lose=("draws",),
         budget=600.0,

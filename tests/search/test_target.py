@@ -19,7 +19,8 @@ from autoopt.records.messages import TrainingRun
 from autoopt.registry import Registry
 from autoopt.search.accept.evidence import Evidence, TrainedPair
 from autoopt.search.accept.time_to_target import headline_of, seconds_of
-from autoopt.search.accept.trainings import Turns, next_session, ratio_of_pairs
+from autoopt.search.accept.trainings import next_session, ratio_of_pairs
+from autoopt.search.trial_runner import Turns
 from autoopt.testing.fakes import Behaviour
 from made_up import OBJECTIVE, SAME, breakers_trial, comparison, run
 from simulated import STEPS, World, product, strategy

@@ -131,6 +131,7 @@ class Judgement(Record):
     """The verdict, the sentence that the report shows, and what it rests on.
 
     ``planned_steps``: of the planned run that ``time_to_target`` is of; None where it is of a run to the target.
+    ``between_ratio``: where evaluations, or checkpoints, were timed, the candidate's seconds over the incumbent's.
     """
 
     verdict: Verdict
@@ -138,6 +139,7 @@ class Judgement(Record):
     quality: Quality
     time_to_target: Estimate | None = None
     planned_steps: int | None = None
+    between_ratio: float | None = None
 
 
 @dataclass

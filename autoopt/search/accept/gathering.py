@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from autoopt.errors import TrialFailed
-from autoopt.records import JsonDict, Noise, Objective, Plan, Quality
+from autoopt.records import Noise, Objective, Plan, Quality
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import Block, Probe, samples_read
 from autoopt.registry import Registry
@@ -19,13 +19,13 @@ from autoopt.search.accept.fidelity import Arrays
 from autoopt.search.accept.gate import before_quality, judge, may_be_rounding, required_runs
 from autoopt.search.accept.levels import level_of, same_metric
 from autoopt.search.accept.losses import ROUNDING
-from autoopt.search.accept.metric import PAST
 from autoopt.search.accept.time_to_target import by_whole_run, price_of
 from autoopt.search.accept.trainings import Steps, Trainings
+from autoopt.search.budget_allocation import PAST
 from autoopt.search.compare.arena import Clock
 from autoopt.search.compare.comparison import Comparison, LossPath, SideFailure
 from autoopt.search.compare.sequential_test import ALPHA
-from autoopt.search.trial_runner import PROBE
+from autoopt.search.trial_runner import PROBE, TrialRunner
 from autoopt.setup import Setup
 from autoopt.strategy import Risk
 
@@ -53,12 +53,6 @@ CANDIDATE = 5.0
 """A candidate may take this many times the seconds for as many steps: it may have to compile."""
 
 
-class Asks(Protocol):
-    """The part that probes use of ``autoopt.search.trial_runner.TrialRunner``."""
-
-    def ask(self, plan: Plan, task: str, *, timeout: float, label: str, **arguments: Any) -> JsonDict: ...
-
-
 class Probes:
     """Probes plans, and remembers.
 
@@ -73,7 +67,7 @@ class Probes:
         step_seconds: of the baseline's step; None before it was measured.
     """
 
-    def __init__(self, runner: Asks, steps: Steps, directory: Path, seconds: float = SECONDS) -> None:
+    def __init__(self, runner: TrialRunner, steps: Steps, directory: Path, seconds: float = SECONDS) -> None:
         self._runner, self._steps, self._directory, self._seconds = runner, steps, directory, seconds
         self.weights: tuple[str, ...] = ()
         self._own: tuple[str, ...] = ()
@@ -356,12 +350,6 @@ class Gate:
             reason = f"{judged.reason}; {short}"
             judged = judged.model_copy(update={"reason": reason, "quality": judged.quality.model_copy(update=reported)})
         return judged
-
-    def screened(
-        self, plan: Plan, comparison: Comparison, facts: WorkloadFacts, objective: Objective, noise: Noise
-    ) -> Judgement:
-        """The verdict by what is known already: nothing is probed or trained for a screening, which claims nothing."""
-        return judge(comparison, self.evidence(plan, comparison.incumbent.plan, facts), objective, noise)
 
     def quality(
         self, plan: Plan, incumbent: Plan, facts: WorkloadFacts, objective: Objective, *, hurried: bool = False

@@ -36,9 +36,6 @@ _MOST_SHOWN = 100
 _LOST_TAIL = 0.002
 """Chance that an identical change reads as lost at one screening; there are three at most."""
 
-PAST = 0.25
-"""Share of the steps to the target that a verification trains on beyond it."""
-
 _NOISES = 3.0
 """Standard deviations over seeds by which a metric must lie below the target to have fallen."""
 

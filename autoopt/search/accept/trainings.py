@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import lru_cache
-from math import ceil, exp, sqrt
+from math import exp, sqrt
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -20,106 +19,19 @@ from autoopt.errors import TrialFailed
 from autoopt.records import Estimate, JsonDict, Plan, Record
 from autoopt.records.messages import TrainingRun
 from autoopt.search.accept.evidence import TrainedPair
-from autoopt.search.compare.arm import TrialProcess
+from autoopt.search.trial_runner import TrialRunner
 
 R = TypeVar("R", bound=Record)
 
 PATIENCE = 1.75
 """A candidate may take this many times the baseline's seconds before its training is cut off as censored."""
 
-TRAIN_LEG = "autoopt.benchmark.tasks:train_leg"
-LEG_SECONDS = 1.0
-_LEGS = 40
-NO_FURTHER = 1.25
-"""Of the steps at which the baseline's time was up before the target, for the plan: noise may take it there later."""
 SCATTER, SCATTER_DOF = 0.1, 3.0
 """A first guess of how the log ratio of two whole trainings scatters from pair to pair, and how many pairs it is worth.
 A tenth covers steps that differ by seed, a slow start of one process in five, and a plan whose processes differ more
 than the baseline's: ``python -m benchmarks.truth.headline_coverage``."""
 TURNS_SCATTER = 0.03
 """The same of whole runs that take turns of a second: ``python -m benchmarks.whole_runs control``."""
-
-
-class Turns:
-    """Two trainings that take turns.
-
-    Args:
-        processes: of baseline and plan, started; each is frozen while the other trains.
-        arguments: of ``autoopt.benchmark.tasks.train``, such as the target.
-        seconds: what a training of the baseline takes, about.
-        speedup: of the plan over the baseline, about, so that both end at about the same time.
-        keep: a folder for the baseline's weights; none are kept where empty.
-    """
-
-    def __init__(
-        self,
-        processes: tuple[TrialProcess, TrialProcess],
-        arguments: JsonDict,
-        seconds: float,
-        speedup: float = 1.0,
-        keep: str = "",
-    ) -> None:
-        self._processes, self._arguments = processes, ({**arguments, "keep": keep} if keep else arguments, arguments)
-        leg = max(LEG_SECONDS, seconds / _LEGS)
-        self._legs = [leg, leg / max(speedup, 0.1)]
-        self._rates = [0.0, 0.0]
-        self._no_further: list[int] | None = None
-        self._runs: list[TrainingRun | None] = [None, None]
-
-    def run(self, first: int) -> tuple[TrainingRun, TrainingRun]:
-        """Trains both to their end, in the order ABBA from ``first`` on.
-
-        Raises:
-            TrialFailed: one ended badly; its attribute ``side`` says which (0: the baseline).
-        """
-        for process in self._processes:
-            _freeze(process)
-        order = [first, 1 - first, 1 - first, first]
-        while None in self._runs:
-            for side in order:
-                if self._runs[side] is None:
-                    self._leg(side)
-        before, after = self._runs
-        assert before is not None
-        assert after is not None
-        return before, after
-
-    def _leg(self, side: int) -> None:
-        process, seconds, arguments = self._processes[side], self._legs[side], self._arguments[side]
-        timeout = 600.0 + 20 * seconds + 2 * float(arguments.get("max_seconds", 0.0))
-        if getattr(process, "can_freeze", True):
-            process.thaw()
-        try:
-            answer = process.call(TRAIN_LEG, timeout=timeout, seconds=seconds, no_further=self._no_further, **arguments)
-        except TrialFailed as failure:
-            failure.side = side  # type: ignore[attr-defined]
-            raise
-        self._keep_pace(side, answer)
-        if answer["over"]:
-            run = self._runs[side] = TrainingRun.model_validate(answer["run"])
-            if side == 0 and run.stopped == "seconds":
-                self._no_further = [no_further(run), run.steps]
-            process.close()
-        else:
-            _freeze(process)
-
-    def _keep_pace(self, side: int, answer: JsonDict) -> None:
-        """Legs of as many steps: a plan that runs ahead of what was thought is evaluated past the baseline's end."""
-        if answer.get("steps") and answer["seconds"]:
-            self._rates[side] = answer["steps"] / answer["seconds"]
-        if all(self._rates):
-            self._legs[1] = self._legs[0] * self._rates[0] / self._rates[1]
-
-
-def no_further(baseline: TrainingRun) -> int:
-    """The step at which a plan's training ends, whose baseline's time was up before the target."""
-    return ceil(NO_FURTHER * max(baseline.steps, 1))
-
-
-def _freeze(process: TrialProcess) -> None:
-    if getattr(process, "can_freeze", True):
-        with suppress(TrialFailed):
-            process.freeze()
 
 
 def ratio_of_pairs(logs: Sequence[float], process_sd: float | None = None, *, time_sliced: bool = False) -> Estimate:
@@ -167,19 +79,6 @@ class Steps(Protocol):
     def step(self, kind: str, key: JsonDict, measure: Callable[[], R], model: type[R]) -> R: ...
 
 
-class Trains(Protocol):
-    """The part that trainings use of ``autoopt.search.trial_runner.TrialRunner``."""
-
-    @property
-    def train(self) -> Callable[..., TrainingRun]: ...
-    @property
-    def train_interleaved(self) -> Callable[..., TrainedPair]: ...
-    @property
-    def whole_run(self) -> Callable[..., TrainingRun]: ...
-    @property
-    def whole_runs(self) -> Callable[..., TrainedPair]: ...
-
-
 class Trainings:
     """Trains plans to the target and remembers.
 
@@ -195,7 +94,7 @@ class Trainings:
         evaluate_every: steps between evaluations of a script that ends by itself at the target; None of any other.
     """
 
-    def __init__(self, runner: Trains, steps: Steps) -> None:
+    def __init__(self, runner: TrialRunner, steps: Steps) -> None:
         self._runner, self._steps = runner, steps
         self.target: float | None = None
         self.max_steps: int | None = None

@@ -19,7 +19,7 @@ from autoopt.errors import TrialFailed, WorkloadError
 from autoopt.records import Plan
 from autoopt.records.account import Row
 from autoopt.records.messages import Block, Startup
-from autoopt.search.compare.arm import Arm, Start
+from autoopt.search.compare.arm import Start, TrialArm
 from autoopt.search.compare.comparison import Rule, SideName, SideStatistics
 
 Clock = Callable[[], float]
@@ -36,7 +36,7 @@ as long ones, and more of them fit."""
 class LiveArm:
     """A frozen process that was warmed up, how its start went, and its losses by step so far."""
 
-    arm: Arm
+    arm: TrialArm
     startup: Startup
     losses: dict[int, float | None]
 
@@ -72,7 +72,7 @@ class Seat:
 
     label: SideName
     side: SideStatistics
-    arm: Arm | None = None
+    arm: TrialArm | None = None
     startup: Startup | None = None
     blocks: int = 0
 
@@ -113,7 +113,7 @@ class Arena:
         self, source: Source, seats: Sequence[Seat], rule: Rule, clock: Clock, rng: np.random.Generator
     ) -> None:
         self._source, self.seats, self._rule, self._clock, self._rng = source, list(seats), rule, clock, rng
-        self._running: Arm | None = None
+        self._running: TrialArm | None = None
         self._drawn: list[Seat] = []
         self._live = source.live
         self._round = 0
@@ -207,7 +207,7 @@ class Arena:
         self.pressed = self.pressed or block.allocation_retries > 0
         return row_of(block, seat.side.plan, seat.arm.process, self._round, start)
 
-    def _measured(self, arm: Arm, seat: Seat) -> Block:
+    def _measured(self, arm: TrialArm, seat: Seat) -> Block:
         seconds, steps, ramp = block_length(self._rule, seat.side.step_seconds)
         cycle = seat.cycle * ceil(max(each.cycle for each in self.seats) / seat.cycle)
         if self._source.switched is None:
@@ -215,7 +215,7 @@ class Arena:
         length = (SWITCHED_SECONDS, steps if ramp else 1, ONE_STEP if ramp else 0.0)
         return arm.switched_block(seat.side.plan, *length, cycle)
 
-    def _run(self, arm: Arm) -> None:
+    def _run(self, arm: TrialArm) -> None:
         if self._running is not arm:
             self._rest()
             if arm.can_freeze:
@@ -308,7 +308,7 @@ def block_length(rule: Rule, step_seconds: float | None) -> tuple[float, int, fl
     return rule.block_seconds, fewest, 0.0 if step > rule.block_seconds else rule.ramp_seconds
 
 
-def end(arm: Arm) -> None:
+def end(arm: TrialArm) -> None:
     """Ends a process that may be frozen."""
     if arm.can_freeze:
         with suppress(TrialFailed):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from autoopt.errors import ScriptEnded, TrialFailed
-from autoopt.records import JsonDict, Plan
+from autoopt.records import Plan
 from autoopt.records.messages import Block, Ready, Startup
+from autoopt.trial.remote.launcher import AnyTrial
 
 READY = "autoopt.benchmark.tasks:ready"
 WARM_UP = "autoopt.benchmark.tasks:warm_up"
@@ -25,62 +26,10 @@ _LONG_ENOUGH = 0.1
 """Seconds of warming up below which a script that ends in the meantime is too short to be measured."""
 
 
-class Arm(Protocol):
-    """One side of a comparison. Every method but ``close`` may raise ``TrialFailed``."""
-
-    @property
-    def plan(self) -> Plan: ...
-
-    @property
-    def process(self) -> str:
-        """The name of the process in the account: that of its log."""
-
-    @property
-    def can_freeze(self) -> bool:
-        """Whether this platform can stop a whole process tree and let it go on (SIGSTOP, SIGCONT)."""
-
-    def ready(self) -> Ready:
-        """Waits until the workload is built and set up."""
-
-    def warm_up(self, max_seconds: float) -> Startup:
-        """Trains until steps are steady, or until the time is up."""
-
-    def block(self, seconds: float, min_steps: int, ramp_seconds: float, cycle: int = 1) -> Block:
-        """Trains ``ramp_seconds`` unmeasured, then measures for ``seconds`` and at least ``min_steps`` steps.
-
-        Args:
-            cycle: the block is a multiple of so many steps, and so is the ramp before it.
-        """
-
-    def switched_block(self, plan: Plan, seconds: float, min_steps: int, ramp_seconds: float, cycle: int = 1) -> Block:
-        """The same under another plan, which the process takes on for it, or under its own; it is then as it was, but
-        for its place in the data. What a process takes on for the first time settles before it is measured."""
-
-    def freeze(self) -> None:
-        """Stops the process tree where it stands."""
-
-    def thaw(self) -> None:
-        """Lets it go on."""
-
-    def close(self) -> None:
-        """Ends the process tree; never raises, may be called twice."""
-
-
-Start = Callable[[Plan, str], Arm]
-"""``start(plan, label)`` starts a process; ``label`` (``incumbent``, ``candidate``) names its log."""
-
-
-class TrialProcess(Protocol):
-    """The part that an arm uses of ``autoopt.trial.process.LocalTrial``."""
-
-    def call(self, task: str, *, timeout: float | None = None, **arguments: Any) -> JsonDict: ...
-    def freeze(self) -> None: ...
-    def thaw(self) -> None: ...
-    def close(self) -> None: ...
-
-
 class TrialArm:
     """An arm in a trial's process; the tasks run there (``autoopt.benchmark.tasks``).
+
+    Every method but ``close`` may raise ``TrialFailed``.
 
     Args:
         process: a started trial.
@@ -88,11 +37,14 @@ class TrialArm:
         patience: how many times the asked-for seconds a call may take before it counts as hung.
         ready_seconds, warm_up_seconds: how long building and warming up may take before they count as hung; by
             ``patience`` where the latter is None.
+
+    Attributes:
+        process: the name of the process in the account: that of its log.
     """
 
     def __init__(
         self,
-        process: TrialProcess,
+        process: AnyTrial,
         plan: Plan,
         *,
         patience: float = 10.0,
@@ -108,22 +60,32 @@ class TrialArm:
 
     @property
     def can_freeze(self) -> bool:
+        """Whether this platform can stop a whole process tree and let it go on (SIGSTOP, SIGCONT)."""
         return bool(getattr(self._process, "can_freeze", True))
 
     def ready(self) -> Ready:
+        """Waits until the workload is built and set up."""
         return Ready.model_validate(self._process.call(READY, timeout=self._ready_seconds))
 
     def warm_up(self, max_seconds: float) -> Startup:
+        """Trains until steps are steady, or until the time is up."""
         timeout = self._warm_up_seconds or self._patience * max_seconds + 60.0
         startup = Startup.model_validate(self._process.call(WARM_UP, timeout=timeout, max_seconds=max_seconds))
         self._step_seconds = startup.warmup_seconds / max(startup.warmup_steps, 1)
         return startup
 
     def block(self, seconds: float, min_steps: int, ramp_seconds: float, cycle: int = 1) -> Block:
+        """Trains ``ramp_seconds`` unmeasured, then measures for ``seconds`` and at least ``min_steps`` steps.
+
+        Args:
+            cycle: the block is a multiple of so many steps, and so is the ramp before it.
+        """
         ramp = {"ramp_steps": cycle} if cycle > 1 else {}
         return self._block(RUN_BLOCK, seconds, min_steps, ramp_seconds, cycle, **ramp)
 
     def switched_block(self, plan: Plan, seconds: float, min_steps: int, ramp_seconds: float, cycle: int = 1) -> Block:
+        """The same under another plan, which the process takes on for it, or under its own; it is then as it was, but
+        for its place in the data. What a process takes on for the first time settles before it is measured."""
         arguments = {"plan": plan.model_dump()}
         if plan.key not in self._settled:
             self._block(SWITCHED_BLOCK, 0.0, SETTLING_STEPS, 0.0, 1, **arguments)
@@ -155,6 +117,7 @@ class TrialArm:
         self._process.thaw()
 
     def close(self) -> None:
+        """Ends the process tree; never raises, may be called twice."""
         self._process.close()
 
 
@@ -170,7 +133,7 @@ class ScriptArm(TrialArm):
 
     def __init__(
         self,
-        launch: Callable[[], TrialProcess],
+        launch: Callable[[], AnyTrial],
         plan: Plan,
         *,
         timer: Callable[[], float] = time.monotonic,
@@ -210,12 +173,8 @@ class ScriptArm(TrialArm):
             if not self._may_run_again(failure):
                 raise
         self._again()
-        self._go_on()
-        return block()
-
-    def _go_on(self) -> None:
-        """Makes a further run ready to be measured."""
         self.warm_up(self._warmed_up_in)
+        return block()
 
     def _may_run_again(self, failure: TrialFailed) -> bool:
         return failure.where == ScriptEnded.WHERE and self._runs < MOST_RUNS
@@ -225,3 +184,7 @@ class ScriptArm(TrialArm):
         self._process.close()
         self._process = self._launch()
         self._settled.clear()
+
+
+Start = Callable[[Plan, str], TrialArm]
+"""``start(plan, label)`` starts a process; ``label`` (``incumbent``, ``candidate``) names its log."""

@@ -299,6 +299,10 @@ class Comparison(Record):
         """The speedup that each pair of processes showed."""
         return tuple(pair.ratio for pair in self.pairs)
 
+    def compares(self, base: Plan, plan: Plan) -> bool:
+        """Whether it is of these two."""
+        return self.incumbent.plan == base and self.candidate.plan == plan
+
     def of_same_steps(self, plan: Plan) -> Comparison:
         """A plan against itself, as it against another that takes the same steps: by its class its speed is equal."""
         n = self.estimate.n if self.estimate is not None else 0

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import exp, expm1, sqrt
+from math import exp, expm1, log, sqrt
 
 import numpy as np
 
-from autoopt.records import Estimate, Noise, Plan
+from autoopt.records import Noise, Plan
 from autoopt.search.compare.arena import Clock
 from autoopt.search.compare.arm import Start
 from autoopt.search.compare.comparison import Comparison, PairOfProcesses, Rule, Side
@@ -62,24 +62,19 @@ def noise_of(comparison: Comparison, rule: Rule, known: BetweenProcess | None = 
     between = before.after(values, errors, around=0.0)
     level = TwoLevel(values, errors, before)
     ratio = as_estimate(level, level.interval(), 0.95)
+    error = sqrt((between.sd**2 + float(np.median(np.square(errors)))) / rule.max_pairs)
+    floor = float(expm1(known_radius(error, rule.alpha)))
+    if not ratio.low <= 1.0 <= ratio.high:
+        floor = max(floor, exp(abs(log(ratio.value))) - 1)
     return Noise(
         aa_ratio=ratio,
-        floor=floor(between.sd, errors, rule, ratio),
+        floor=floor,
         ratios=comparison.ratios,
         process_sd=between.sd,
         process_dof=between.dof,
         block_sd=scatter(None, comparison.pairs),
         foreign_cores=comparison.incumbent.foreign_cores,
     )
-
-
-def floor(process_sd: float, errors: list[float], rule: Rule, ratio: Estimate | None = None) -> float:
-    """The gain below which nothing is believed (0.02: two per cent)."""
-    error = sqrt((process_sd**2 + float(np.median(np.square(errors)))) / rule.max_pairs)
-    least = expm1(known_radius(error, rule.alpha))
-    if ratio is not None and not ratio.low <= 1.0 <= ratio.high:
-        least = max(least, exp(abs(np.log(ratio.value))) - 1)
-    return float(least)
 
 
 def learned(noise: Noise, comparison: Comparison) -> Noise:
