@@ -33,9 +33,9 @@ def ready(live: TrialContext) -> JsonDict:
 
 
 @drives
-def warm_up(live: TrialContext, max_seconds: float) -> JsonDict:
+def warm_up(live: TrialContext, max_seconds: float, most_steps: int | None = None) -> JsonDict:
     """Trains until steps are steady or the time is up: a :class:`~autoopt.records.messages.Startup`."""
-    return warmup.warm_up(live, max_seconds).model_dump()
+    return warmup.warm_up(live, max_seconds, most_steps).model_dump()
 
 
 @drives

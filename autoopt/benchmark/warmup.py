@@ -84,7 +84,7 @@ def run_block(
     return merged([Block.model_validate(each) for each in training.group.gather(block.model_dump())])
 
 
-def warm_up(live: TrialContext, max_seconds: float) -> Startup:
+def warm_up(live: TrialContext, max_seconds: float, most_steps: int | None = None) -> Startup:
     """Trains until steps are steady, or until the time is up.
 
     A step that compiles again (``torch.compile`` meets a new shape) starts the wait anew, and so does
@@ -92,6 +92,7 @@ def warm_up(live: TrialContext, max_seconds: float) -> Startup:
 
     Args:
         max_seconds: of training; at least two steps are trained.
+        most_steps: of training, about: a script may have few.
     """
     training = live.training
     agree = training.group.agree
@@ -105,7 +106,8 @@ def warm_up(live: TrialContext, max_seconds: float) -> Startup:
     while True:
         left = agree(max_seconds - (perf_counter() - began))
         part = min(max(PART_SECONDS, last_look * 0.2), max(left, 0.0))
-        block = run_block(training, lambda _, seconds, part=part: seconds >= part, settle=False)  # type: ignore[misc]
+        most = None if most_steps is None else max(most_steps - len(times), 1)
+        block = run_block(training, lambda _, seconds, part=part: seconds >= part, settle=False, most=most)  # type: ignore[misc]
         times += block.step_seconds
         losses += block.losses
         waits.append((block.stage_seconds.get("data", 0.0), block.seconds))
@@ -114,7 +116,8 @@ def warm_up(live: TrialContext, max_seconds: float) -> Startup:
         last_look = agree(perf_counter() - began)
         if last_look >= _LEAST_SECONDS:
             steady = find_steady(times[compiled_until:], least_groups(times))
-        if steady is not None or (last_look >= max_seconds and len(times) >= 2):
+        over = last_look >= max_seconds or (most_steps is not None and len(times) >= most_steps)
+        if steady is not None or (over and len(times) >= 2):
             break
     if training.device.kind != "cpu":
         training.device.empty_cache()  # what first steps and searches have left behind is no need of the steady ones

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from itertools import count
 from math import isfinite, log
 from pathlib import Path
 from typing import Any
@@ -281,10 +282,10 @@ def verify_script(run: Path, result: Result, *, seconds: float) -> Checked:
     sides = _sides(run, result)
     directory, metric = sides[UNTOUCHED].folders[0], result.objective.metric
 
-    turn = turn_of(memory_limit(result.environment))
+    turn, seeds = turn_of(memory_limit(result.environment)), count(1)
 
     def both(order: Sequence[str], timeout: float) -> list[WholeRun]:
-        runs = whole_runs([sides[side] for side in order], directory, timeout=timeout, turn=turn)
+        runs = whole_runs([sides[side] for side in order], directory, timeout=timeout, turn=turn, seed=next(seeds))
         return [run.reading(metric) for run in runs]
 
     return measured(both, result, seconds=seconds, clock=time.monotonic, rng=np.random.default_rng())

@@ -27,6 +27,8 @@ VARIABLE = "AUTOOPT_SCRIPT"
 PACKAGES = "AUTOOPT_PACKAGES"
 """Folders of autoopt's own packages, which alone are found in a script's process whatever its environment holds."""
 PATH_WAS_UNSET = "AUTOOPT_SCRIPT_PATH_WAS_UNSET"
+SEED = "AUTOOPT_SEED"
+"""Mixed with the seeds of a script to which nothing listens (``script.hook.seeds``)."""
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _CHANGES = frozenset({"open", "os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.truncate", "os.symlink", "os.link"})
 _FIRST = {"os.rename": slice(2), "os.link": slice(1, 2), "os.symlink": slice(1, 2)}

@@ -19,8 +19,8 @@ from torch.utils.data import get_worker_info
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 
 from autoopt.benchmark.seeding import mix
+from autoopt.script.hook.seeds import mixing
 
-_SMALL = 2**32
 _LOOKS = 3
 """Batches of an epoch after which it is known from which generators a dataset draws; the others are left alone."""
 _States = list[Any]
@@ -32,19 +32,7 @@ def draw_anew(seed: int) -> None:
     Two processes that seed alike still draw alike; one that seeds otherwise than before still differs.
     """
     for owner, name in ((random, "seed"), (np.random, "seed"), (torch, "manual_seed"), (torch.random, "manual_seed")):
-        setattr(owner, name, _mixing(getattr(owner, name), seed))
-
-
-def _mixing(plain: Any, seed: int) -> Any:
-    @functools.wraps(plain)
-    def seeding(given: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if given is None and "seed" in kwargs:
-            given = kwargs.pop("seed")
-        if given is None:  # from the system's entropy
-            return plain(*args, **kwargs)
-        return plain(mix(seed, str(given)) % _SMALL, *args, **kwargs)
-
-    return seeding
+        setattr(owner, name, mixing(getattr(owner, name), seed))
 
 
 def own_draws(seed: int) -> None:

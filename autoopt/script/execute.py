@@ -25,7 +25,7 @@ from autoopt.benchmark.libraries import is_users
 from autoopt.errors import AutooptError
 from autoopt.records import JsonDict, Plan, Sites
 from autoopt.registry import OURS
-from autoopt.script.boot import PACKAGES, PATH_WAS_UNSET, VARIABLE, Orders, ScriptProcess, listen
+from autoopt.script.boot import PACKAGES, PATH_WAS_UNSET, SEED, VARIABLE, Orders, ScriptProcess, listen
 from autoopt.script.command import HOOK, PASSED_ON
 from autoopt.script.view import View, join_view, open_view
 from autoopt.trial.channel import Channel
@@ -199,15 +199,24 @@ def _open_together(script: ScriptSpec, scratch: Path, rank: Rank) -> View:
 
 def listening(orders: Orders, environment: os._Environ[str] | dict[str, str]) -> dict[str, str]:
     """An environment in which the next interpreter listens, and no other that it starts."""
-    before = environment.get("PYTHONPATH")
-    path = {"PYTHONPATH": HOOK if not before else HOOK + os.pathsep + before}
-    unset = {PATH_WAS_UNSET: "1"} if before is None else {}
     found = map(importlib.util.find_spec, OURS)
     folders = [os.path.dirname(each.origin) for each in found if each is not None and each.origin]
     installed = [file for each in distributions(name="torch-autoopt") for file in each.files or ()]
     folders += [str(Path(str(file.locate())).parent) for file in installed if file.name == "entry_points.txt"][:1]
     packages = os.pathsep.join(folders)
-    return {**environment, **path, **unset, PACKAGES: packages, VARIABLE: orders.model_dump_json()}
+    return {**environment, **_hooked(environment), PACKAGES: packages, VARIABLE: orders.model_dump_json()}
+
+
+def seeded(seed: int, environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment in which the next interpreter, and no other, mixes this seed into those that its script sets."""
+    return {**environment, **_hooked(environment), SEED: str(seed)}
+
+
+def _hooked(environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables that put ``script.hook`` on the path of the next interpreter."""
+    before = environment.get("PYTHONPATH")
+    unset = {PATH_WAS_UNSET: "1"} if before is None else {}
+    return {"PYTHONPATH": HOOK if not before else HOOK + os.pathsep + before, **unset}
 
 
 def run_with_plan(

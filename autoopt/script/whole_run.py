@@ -24,7 +24,7 @@ from autoopt.benchmark.cputime import cpu_times, foreign_seconds
 from autoopt.errors import EnvironmentLacks, TrialFailed
 from autoopt.records import Curve, CurvePoint
 from autoopt.records.messages import WHOLE_RUN, TrainingRun
-from autoopt.script.execute import opened, placed
+from autoopt.script.execute import opened, placed, seeded
 from autoopt.script.metric import MetricReader
 from autoopt.trial.protocol import ScriptSpec
 from autoopt.trial.tree import CAN_FREEZE, die_with_parent, freeze, thaw
@@ -114,6 +114,7 @@ def whole_runs(
     timeout: float,
     shares: Sequence[float] | None = None,
     turn: float = TURN_SECONDS,
+    seed: int | None = None,
 ) -> list[WholeRun]:
     """Runs scripts to their ends, interleaved, each in a view of its own: what it writes into the user's folders stays
     there.
@@ -124,6 +125,7 @@ def whole_runs(
         directory: where they run.
         timeout: seconds of its own after which one is ended.
         shares, turn: see :func:`run_time_sliced`; infinite where two do not fit next to each other.
+        seed: mixed with those that the script sets, by all alike; None: they stand.
 
     Raises:
         TrialFailed: one ended badly, or not in time; ``side`` is its index.
@@ -135,7 +137,7 @@ def whole_runs(
             scratch = held.enter_context(
                 tempfile.TemporaryDirectory(prefix="autoopt-whole-", ignore_cleanup_errors=True)
             )
-            document = {"script": script.model_dump(), "directory": directory, "scratch": scratch}
+            document = {"script": script.model_dump(), "directory": directory, "scratch": scratch, "seed": seed}
             words = (sys.executable, "-P", "-c", _START, json.dumps(sys.path))
             commands.append(Command(words, text=json.dumps(document)))
         found = run_time_sliced(commands, timeout=timeout, shares=shares, turn=turn)
@@ -343,8 +345,11 @@ def become() -> None:
     script, scratch = ScriptSpec.model_validate(document["script"]), Path(document["scratch"])
     view = opened(script, scratch)
     words, environment = placed(script, view, document["directory"], scratch)
+    environment = {**os.environ, **environment}
+    if document["seed"] is not None:
+        environment = seeded(document["seed"], environment)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     sys.stdout.flush()
     die_with_parent()
     os.kill(os.getpid(), signal.SIGSTOP)
-    os.execvpe(words[0], words, {**os.environ, **environment})
+    os.execvpe(words[0], words, environment)

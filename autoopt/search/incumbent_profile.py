@@ -155,6 +155,7 @@ def _profiled(
         strategies=sorted(wanted, key=lambda name: registry[name].switchable),  # those are screened within seconds
         limit=max(AT_MOST * context.allocation.budget, AT_LEAST_SECONDS),
         trying=TRYING * context.allocation.budget,
+        run_steps=None if state.sites is None else state.planned_steps,
         on_profile=on_profile,
     )
 

@@ -497,7 +497,8 @@ class TrialRunner:
         Args:
             before: without changes: the untouched script.
             steps: of a run.
-            seed: names the pair; it decides which goes first.
+            seed: names the pair; it decides which goes first, and another one than the run's is mixed with those that
+                the script sets.
             max_seconds: of each.
             speedup: of the second one, about.
             every: steps between two evaluations, where runs end at one of them by what they have reached.
@@ -520,6 +521,7 @@ class TrialRunner:
                 timeout=max_seconds,
                 shares=[(speedup, 1.0)[side] for side in order],
                 turn=turn,
+                seed=seed if seed != self.base.seed else None,
             )
         except TrialFailed as failure:
             failure.side = order[failure.side]  # type: ignore[attr-defined]

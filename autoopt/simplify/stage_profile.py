@@ -28,6 +28,9 @@ RAMP_SECONDS = 0.2
 STAGES_STEPS, INSPECT_STEPS, THREADS_STEPS = 36.0, 35.0, 16.0
 """Slow steps: microbenchmarks, what strategies ask and other numbers of threads take as long as so many of them, about;
 the last in cycles, with one thread slower than the others."""
+PARTS = 8
+"""Of a short run's steps: one to become steady, two for the block's halves, one for numbers of threads, and as much for
+what else lets it train."""
 SLOW_STEP = 0.3
 """Seconds of a step from which on a half of the block holds two: such steps differ by some per cent."""
 THROTTLED = 0.1
@@ -144,6 +147,7 @@ def profile_stages(
     strategies: Sequence[str] | None = None,
     limit: float = inf,
     trying: float | None = None,
+    run_steps: int | None = None,
     on_profile: Callable[[StageProfile], None] = lambda seen: None,
 ) -> StageProfile:
     """Runs a plan, then measures its stages one by one.
@@ -156,6 +160,7 @@ def profile_stages(
         strategies: that may look into the workload; all where None.
         limit: seconds of all of it, about: what steps are too slow for is left out, and reported.
         trying: seconds after which strategies try nothing more on copies of the model; without limit where None.
+        run_steps: after which a script ends; its parts are measured in an eighth of them each.
         on_profile: called with what predictions need, as soon as that is there: before advice and trace.
 
     Raises:
@@ -164,21 +169,27 @@ def profile_stages(
     began, asking = time.monotonic(), list(runner.registry if strategies is None else strategies)
     with runner.trial(plan, "examine") as process:
         tasks = _Tasks(process, seconds, until=began + limit)
-        startup = process.call(f"{BENCHMARK}:warm_up", timeout=600.0, max_seconds=min(WARM_UP_SECONDS, limit / 2))
+        until_steady: JsonDict = {"max_seconds": min(WARM_UP_SECONDS, limit / 2)}
+        if run_steps is not None:
+            until_steady["most_steps"] = max(run_steps // PARTS, 1)
+        startup = process.call(f"{BENCHMARK}:warm_up", timeout=600.0, **until_steady)
         before = tasks.may("use of the cores", f"{BENCHMARK}:cpu_clock")
         step = startup["warmup_seconds"] / max(startup["warmup_steps"], 1)
-        each: JsonDict = {"seconds": max(seconds / 8, 0.5), "min_steps": 4 if step <= SLOW_STEP else 2}
+        most = inf if run_steps is None else run_steps / PARTS * step
+        each: JsonDict = {"seconds": min(max(seconds / 8, 0.5), most), "min_steps": 4 if step <= SLOW_STEP else 2}
         running = process.call(f"{SIMPLIFY}:running", timeout=seconds * 10 + 60.0, **each)
         tasks.step = running["block"]["seconds"] / max(running["block"]["steps"], 1)
         cycle = max(int(startup.get("cycle") or 1), 1)
         both = THREADS_STEPS * cycle + STAGES_STEPS  # without the stages nothing is predicted, with threads or without
-        other = {"steps": both, "seconds": seconds / 4, "cycle": cycle}
+        other = {"steps": both, "seconds": min(seconds / 4, most), "cycle": cycle}
         tried = tasks.may("steps with other numbers of threads", f"{SIMPLIFY}:try_threads", **other)
         flops = tasks.may("floating-point operations", f"{BENCHMARK}:flops")
         timings = tasks.may("stage ceilings", f"{SIMPLIFY}:measure_stages", steps=STAGES_STEPS, seconds=seconds)
         sent = tasks.may("messages between processes", f"{SIMPLIFY}:measure_messages", seconds=seconds / 4)
         # stages lie between two halves: both see the same stretches of a machine whose speed changes
-        again = tasks.may("the step after its stages", f"{SIMPLIFY}:running", **each, ramp_seconds=RAMP_SECONDS)
+        again = tasks.may(
+            "the step after its stages", f"{SIMPLIFY}:running", **each, ramp_seconds=min(RAMP_SECONDS, most)
+        )
         halves = [(Block.model_validate(half["block"]), half["reference"]) for half in (running, again) if half]
         block, reference = whole(*halves)
         if timings:

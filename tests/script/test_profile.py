@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 
 from autoopt.benchmark.environment import usable_cores
+from autoopt.errors import TrialFailed
 from autoopt.events import Event, FirstSteps, Opportunities
 from autoopt.options import make_options
+from autoopt.records import Plan
 from autoopt.registry import load_strategies
 from autoopt.search.planner import Choice
 from autoopt.search.profile import profile
 from autoopt.search.trial_runner import TrialRunner
+from autoopt.simplify.stage_profile import StageProfile, profile_stages
 from autoopt.trial.parent import Launcher
 from autoopt.trial.protocol import ScriptSpec, TrialSpec
 from tests.script.conftest import StartScript, sites_of
@@ -65,6 +68,49 @@ def test_threads_are_tried_in_whole_steps_with_what_a_script_does_between_them(
     assert 1 not in tried, "it has one thread now"
     assert tried[2] > 1.5
     assert [step["threads"] for step in again["steps"]] == list(tried), "its threads are as they were"
+
+
+SHORT = """
+import time
+
+import torch
+
+model = torch.nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(120):
+    optimizer.zero_grad()
+    torch.nn.functional.cross_entropy(model(torch.randn(8, 8)), torch.arange(8) % 2).backward()
+    optimizer.step()
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_run_of_few_steps_is_profiled_in_parts_of_them(
+    start_script: StartScript,
+    folder: Path,
+    tmp_path: Path,
+    launcher: Launcher,
+    search_path: tuple[str, ...],
+    known: bool,
+) -> None:
+    (folder / "short.py").write_text(SHORT)
+    with start_script("short.py") as process:
+        sites = sites_of(process, seconds=0.1)
+    script = ScriptSpec(command=(sys.executable, "short.py"), folders=(str(folder),), sites=sites, path=search_path)
+    base = TrialSpec(workload="short.py", directory=str(folder), script=script)
+    runner = TrialRunner(launcher, base, load_strategies([]), tmp_path / "logs")
+
+    def profiled() -> StageProfile:
+        return profile_stages(runner, Plan(), seconds=8.0, advise=False, run_steps=120 if known else None)
+
+    if known:
+        found = profiled()
+        assert found.timings
+        assert not [text for text in found.missing if "ended" in text]
+    else:  # what the row above would end with
+        with pytest.raises(TrialFailed, match="ended after"):
+            profiled()
 
 
 FED = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
 import sys
 from pathlib import Path
 from types import CodeType
@@ -16,7 +17,8 @@ from autoopt.records.evaluating import HeldEvaluations
 from autoopt.script.loops import planned_steps, steps_per_epoch
 from autoopt.script.session import Interruption, steps_between
 from autoopt.script.sites import advice_of
-from autoopt.script.whole_run import Command, run_time_sliced
+from autoopt.script.whole_run import Command, run_time_sliced, whole_runs
+from autoopt.trial.protocol import ScriptSpec
 from tests.script.conftest import StartScript, sites_of
 
 HEAD = """\
@@ -323,3 +325,31 @@ def test_seconds_count_from_where_a_process_stops_itself() -> None:
     waits = "import os, signal, sys; sys.stdin.read(); os.kill(os.getpid(), signal.SIGSTOP); print('on')"
     (found,) = run_time_sliced([python(waits, text="{}")], timeout=60)
     assert (found.begun, found.code, found.last) == (True, 0, "on")
+
+
+SEEDS = """\
+import random
+import sys
+import numpy as np
+import torch
+random.seed(5)
+np.random.seed(seed=5)
+torch.manual_seed(5)
+print(random.random(), np.random.rand(), torch.rand(1).item(), "numpy" in sys.modules)
+"""
+
+
+def test_whole_runs_of_a_pair_mix_one_seed_into_those_that_the_script_sets(tmp_path: Path) -> None:
+    (tmp_path / "draws.py").write_text(SEEDS)
+    script = ScriptSpec(command=(sys.executable, "draws.py"), folders=(str(tmp_path),))
+
+    def drawn(seed: int | None) -> list[str]:
+        return [run.output for run in whole_runs([script, script], str(tmp_path), timeout=60.0, seed=seed)]
+
+    own, one, other = drawn(None), drawn(1), drawn(2)
+    plain = subprocess.run([sys.executable, "draws.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert own == [plain.stdout] * 2
+    assert one[0] == one[1]
+    numbers = [set(each[0].split()[:3]) for each in (own, one, other)]
+    assert not numbers[0] & numbers[1], "each of the three generators"
+    assert not numbers[1] & numbers[2]

@@ -1,1 +1,1 @@
-"""The folder that is put on the path of a script's process; it holds ``sitecustomize`` alone."""
+"""The folder that is put on the path of a script's process: ``sitecustomize``, and what that loads by its file."""

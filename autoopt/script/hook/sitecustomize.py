@@ -1,5 +1,7 @@
 """Starts autoopt's listening in the one process whose path it was put on, and makes way for the one that was there.
 
+In a whole run, to which nothing listens, it has the script's seeds mixed with the run's, where that is asked for.
+
 Processes that the script starts find the environment as the user left it: they are not listened to. A launcher is not
 listened to either, but passes all of this on to the processes that it starts.
 """
@@ -94,6 +96,14 @@ def _tell(folder: str) -> None:
     os._exit(0)
 
 
+def _mix_seeds(seed: int) -> None:
+    spec = importlib.util.spec_from_file_location("_autoopt_seeds", os.path.join(_HERE, "seeds.py"))
+    if spec is not None and spec.loader is not None:
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        module.mix_seeds(seed)
+
+
 _asked = os.environ.get("AUTOOPT_LAUNCH_ASKED")
 _launcher = (_asked or os.environ.get("AUTOOPT_PASSED_ON")) is not None and _is_launcher()
 if _asked is not None and not _launcher:
@@ -104,7 +114,10 @@ if not _launcher:
         os.environ.pop(_name, None)
     _words = os.environ.pop("AUTOOPT_SCRIPT", None)
     _folders = os.environ.pop("AUTOOPT_PACKAGES", "").split(os.pathsep)
+_seed = os.environ.pop("AUTOOPT_SEED", None)
 _make_way(keep=_launcher)
+if _seed is not None:
+    _mix_seeds(int(_seed))
 if _words is not None:
     sys.meta_path.insert(0, _Packages(_folders))
     from autoopt.script.boot import begin
