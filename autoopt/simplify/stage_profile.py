@@ -187,9 +187,8 @@ def profile_stages(
         timings = tasks.may("stage ceilings", f"{SIMPLIFY}:measure_stages", steps=STAGES_STEPS, seconds=seconds)
         sent = tasks.may("messages between processes", f"{SIMPLIFY}:measure_messages", seconds=seconds / 4)
         # stages lie between two halves: both see the same stretches of a machine whose speed changes
-        again = tasks.may(
-            "the step after its stages", f"{SIMPLIFY}:running", **each, ramp_seconds=min(RAMP_SECONDS, most)
-        )
+        each["ramp_seconds"] = min(RAMP_SECONDS, most)
+        again = tasks.may("the step after its stages", f"{SIMPLIFY}:running", **each)
         halves = [(Block.model_validate(half["block"]), half["reference"]) for half in (running, again) if half]
         block, reference = whole(*halves)
         if timings:
