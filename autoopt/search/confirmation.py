@@ -205,11 +205,10 @@ MOST_MINUTES = 24 * 60
 def takes_trainings(context: RunContext, state: SearchState, changes: Sequence[Change]) -> bool:
     """Whether no probe reports the quality of changes: they make other samples of data that draw at random.
 
-    Gradients of a ``build()`` are compared on batches that are handed on, in which such changes have no part. A
-    script's are of its own batches: of the same indices, with the same draws.
+    Gradients are compared on the same batches, and such data never give one twice.
     """
     registry = context.runner.registry
-    if state.sites is not None or state.facts.dataset.deterministic is not False:
+    if state.facts.dataset.deterministic is not False:
         return False
     if any(registry[change.strategy].risk.trains_otherwise for change in changes):
         return False

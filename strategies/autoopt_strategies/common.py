@@ -47,6 +47,14 @@ def seconds_of(case: Case, name: str) -> float:
     return stage.seconds if stage is not None else 0.0
 
 
+def sample_seconds(case: Case) -> float | None:
+    """Seconds that one process takes to prepare a sample of the training; None before that was measured."""
+    names = ("storage", "preparation", "collate")
+    found = [stage for name in names if case.pipeline is not None and (stage := case.pipeline.stage(name)) is not None]
+    batch = case.workload.batch_size
+    return sum(stage.seconds * stage.parallel for stage in found) / batch if found and batch else None
+
+
 def compute_threads(case: Case) -> int:
     """Threads that compute on the CPU."""
     return int(case.setup.flags.get("threads") or case.environment.threads or case.environment.cores or 1)

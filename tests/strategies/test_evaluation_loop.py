@@ -16,6 +16,7 @@ from autoopt.registry import load_strategies
 from autoopt.simplify.pipeline import Pipeline
 from autoopt.testing.strategies import sample_case
 from autoopt_strategies.compute.rewriting.source import Refused, edited
+from autoopt_strategies.input.prepared_samples import _evaluation_left
 from autoopt_strategies.training.evaluation_loop import LargerBatches, in_batches_of, loop_around, statements
 from scripted import patched
 
@@ -191,3 +192,31 @@ def test_what_a_sample_waits_for_decides_whether_workers_or_large_batches_come_f
     assert all(each.keys() >= setting.keys() for each in later), "what was kept stays"
     large = [each for each in later if first == "num_workers" and "batch_size" in each]
     assert not large, "one batch leaves workers nothing to share out"
+
+
+@pytest.mark.parametrize(("kind", "less"), [("Pictures", True), ("Others", False)])
+def test_kept_samples_shorten_evaluations_that_read_the_same_class(kind: str, less: bool) -> None:
+    """What they save was promised once more, by workers for an evaluation that reads nothing any more."""
+    both = [
+        Site(
+            file="train.py", line=line, end_line=line, function="main", kind=role, call="DataLoader",
+            options={"batch_size": 64, "num_workers": 0, "dataset": name},
+        )
+        for line, role, name in ((8, "loader_training", "Pictures"), (9, "loader_validation", kind))
+    ]  # fmt: skip
+    seen = Evaluated(step=10, seconds=15.0, samples=640, batches=10)
+    run = RunParts(steps=1000, step_seconds=0.2, evaluation_seconds=15.0, evaluate_every=10.0, evaluations=(seen,))
+    kept = {"deterministic": True, "sample_seconds": 0.02, "sample_bytes": 1000}
+    case = sample_case(run=run, inspected={"prepared_samples": {"kept": kept}})
+    assert case.pipeline is not None
+    known = {"preparation": 1.28, "evaluate": 1.5}  # 20 ms a sample, 64 of them a step, 640 an evaluation
+    stages = [
+        stage.model_copy(update={"seconds": known.get(stage.name, stage.seconds), "parallel": 1})
+        for stage in case.pipeline.round.stages
+    ]
+    sites = Sites(command=("python", "train.py"), cwd=".", sites=tuple(both))
+    pipeline = Pipeline(case.pipeline.round.model_copy(update={"stages": tuple(stages)}))
+    case = replace(case, pipeline=pipeline, sites=sites, workload=case.workload.model_copy(update={"batch_size": 64}))
+    left = _evaluation_left(case, {"preparation": 0.0})
+    assert ("evaluate" in left) is less
+    assert left.get("evaluate", 1.5) == pytest.approx(0.22 if less else 1.5, abs=0.1)

@@ -15,6 +15,7 @@ from autoopt_strategies.common import (
     climb,
     gain,
     kept,
+    sample_seconds,
     seconds_of,
 )
 from autoopt_strategies.input import unaugmented
@@ -87,6 +88,7 @@ class PreparedSamples(Strategy):
         left = _left(case, setting)
         if left is None:
             return None
+        left |= _evaluation_left(case, left)
         with_it = {change.strategy: change.setting for change in self.companions(case, setting)}
         step = gain(
             case,
@@ -367,6 +369,25 @@ def _threads(case: Case) -> Setting | str:
     if not _the_same(case):
         return "samples draw random numbers, which threads would draw in another order in every run"
     return {"form": "threads", "where": "dataset", "threads": 4}
+
+
+def _evaluation_left(case: Case, left: dict[str, float]) -> dict[str, float]:
+    """Seconds of a script's evaluations per step, whose samples of the training's class are read as that reads them."""
+    run, each, sites = case.workload.run, sample_seconds(case), case.sites
+    if sites is None or run is None or not run.evaluate_every or not each:
+        return {}
+    others = sites.of("loader_validation")
+    kinds = ({site.options.get("dataset") for site in found} for found in (sites.of("loader_training"), others))
+    if not set.intersection(*kinds) - {None}:
+        return {}
+    evaluations = len({one.step for one in run.evaluations}) or 1
+    samples = sum(one.samples or 0 for one in run.evaluations) / evaluations
+    workers = max(1, *(site.options.get("num_workers") or 0 for site in others))
+    now, names = seconds_of(case, "evaluate"), ("storage", "preparation", "collate")
+    before = sum(seconds_of(case, name) for name in names)
+    after = sum(left.get(name, seconds_of(case, name)) for name in names)
+    reading = min(each * samples / workers / run.evaluate_every, now)
+    return {"evaluate": now - reading * max(1.0 - after / before, 0.0)} if before else {}
 
 
 def _left(case: Case, setting: Setting) -> dict[str, float] | None:

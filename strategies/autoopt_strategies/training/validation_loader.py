@@ -17,6 +17,7 @@ from autoopt_strategies.common import (
     declared,
     gain,
     kept,
+    sample_seconds,
     seconds_of,
 )
 from autoopt_strategies.compute.rewriting.source import edits_of
@@ -151,7 +152,7 @@ def _loader(strategy: ValidationLoader, case: Case) -> _Loader | str:
         options = dict(found[0].options)
         steps = len({each.step for each in run.evaluations}) or 1
         samples = sum(each.samples or 0 for each in run.evaluations) // steps or None
-        seconds = _training_sample_seconds(case)
+        seconds = sample_seconds(case)
     else:
         options = dict(case.inspected(strategy.name))
         seconds = options.get("sample_seconds")
@@ -264,14 +265,6 @@ def _share(case: Case, loader: _Loader, size: int | None, workers: int) -> float
     batches = ceil((loader.samples or 1) / (size or 1))
     least = 0.0 if waits(case) else 1.0 / (min(workers, case.environment.cores or 1) + 1)
     return max(ceil(batches / workers) / batches, least)
-
-
-def _training_sample_seconds(case: Case) -> float | None:
-    """Seconds that one process takes to prepare a sample of the training; None before that was measured."""
-    names = ("storage", "preparation", "collate")
-    found = [stage for name in names if case.pipeline is not None and (stage := case.pipeline.stage(name)) is not None]
-    batch = case.workload.batch_size
-    return sum(stage.seconds * stage.parallel for stage in found) / batch if found and batch else None
 
 
 def _every(case: Case) -> float:
