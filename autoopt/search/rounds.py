@@ -20,7 +20,7 @@ from autoopt.records import (
     Trial,
     Verdict,
 )
-from autoopt.search.ablate import take_apart
+from autoopt.search.ablate import by_whole_runs, take_apart
 from autoopt.search.accept.evidence import FEWEST_SEEDS
 from autoopt.search.accept.gathering import UNPROBED
 from autoopt.search.candidate import HOPE, Candidate, Screened
@@ -236,8 +236,8 @@ class Rounds:
         """Confirms by whole runs all that predictions promise and nothing has refused, where a script's budget holds
         it; without what makes it train otherwise.
 
-        Such runs show what no block of steps does, and what is too small for blocks. Where something was kept, small
-        gains have come with it.
+        Such runs show what no block of steps does, and what is too small for blocks. On an incumbent that they have
+        shown, they go on: its runs may end before steps could be compared.
 
         Args:
             likely: see :func:`together`.
@@ -247,8 +247,9 @@ class Rounds:
         case = state.case(context.runner.registry, pipeline, self._left())
         refused = {trial.strategy for trial in state.trials if not trial.companions and _refuses(trial)}
         every: list[Proposal | Skipped] = [*queue.proposals, *queue.skipped]
+        timed = set[str]()
         aside = set[str]()  # what a smaller plan goes without, to find what it is of the whole that does not run
-        while not state.found and not context.stopping():
+        while (not state.found or by_whole_runs(context, state)) and not context.stopping():
             open_ = [each for each in every if each.strategy.name not in refused | aside]
             candidate = together(context, state, case, open_, 1, likely)
             if candidate is None:
@@ -261,12 +262,14 @@ class Rounds:
                 evaluates = (each for each in candidate.changes if context.evaluates_in_other_batches(each))
                 doubtful = next(evaluates, doubtful[0]), doubtful[1]
             if doubtful is None:
-                unconfirmed = self._unconfirmed(candidate, every, round_)
+                unconfirmed = self._unconfirmed(candidate, every, timed)
                 if unconfirmed:
                     by = context.allocation.budget - confirmation.needed - confirmation.pair_seconds  # which verify it
-                    self._evaluate(unconfirmed, round_, pipeline, most=1, by=by)
+                    untimed = [each for each in unconfirmed if self._comes_back(each.strategy, round_)]
+                    self._evaluate(untimed, round_, pipeline, most=1, by=by)
                     gains = {each.strategy.name: self._evaluates_faster(each) for each in unconfirmed}
                     refused |= {name for name, gain in gains.items() if gain is None}
+                    timed |= gains.keys()
                     every = [replace(each, predicted=gains.get(each.strategy.name) or each.predicted) for each in every]
                     continue
                 if candidate.plan.key in self._run_whole:
@@ -295,15 +298,17 @@ class Rounds:
         self.state.skip(self.context.runner.registry[change.strategy], lost, text, setting=change.setting)
         return change.strategy
 
-    def _unconfirmed(self, candidate: Candidate, every: Sequence[Proposal | Skipped], round_: Round) -> list[Proposal]:
-        """A candidate's changes of evaluation whose metric no probe has seen to be the same, and no trial yet."""
+    def _unconfirmed(
+        self, candidate: Candidate, every: Sequence[Proposal | Skipped], timed: set[str]
+    ) -> list[Proposal]:
+        """A candidate's changes of evaluation whose metric no probe has seen to be the same, but for timed ones."""
         if self.context.gate.same_metric(candidate.plan, self.state.incumbent):
             return []
         found = {change.strategy for change in candidate.changes if self.context.evaluates_in_other_batches(change)}
         return [
             Proposal(each.strategy, each.predicted, each.setting)
             for each in every
-            if each.strategy.name in found and self._comes_back(each.strategy, round_)
+            if each.strategy.name in found and each.strategy.name not in timed
         ]
 
     def _evaluates_faster(self, proposal: Proposal) -> Estimate | None:

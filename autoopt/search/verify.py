@@ -100,8 +100,12 @@ def _check(context: RunContext, state: SearchState, doubted: bool) -> tuple[Veri
     if level is not None and level.passed is False:
         return Verification(speedup=Speedup(), quality=level), level.detail
     comparison = state.with_fixed_costs(_compared(context, state))
+    whole = context.shown_by_whole_runs(state, plan)
     if comparison.decision is Decision.FAILED and comparison.failure and comparison.failure.side == "candidate":
-        return Verification(speedup=Speedup()), comparison.failure.reason
+        if whole is None:
+            return Verification(speedup=Speedup()), comparison.failure.reason
+        # whole runs decide, which may be over before steps could be compared
+        comparison = comparison.model_copy(update={"decision": Decision.INCONCLUSIVE, "failure": None})
     trouble, failed = memory_trouble(context, state, comparison)
     if trouble:
         return Verification(speedup=Speedup(throughput=None if failed else comparison.estimate)), trouble
@@ -114,7 +118,6 @@ def _check(context: RunContext, state: SearchState, doubted: bool) -> tuple[Veri
     pairs: list[TrainedPair] = []
     quality = level
     train_with(context, state, plan, comparison)  # where it was not, and there is time for it now
-    whole = context.shown_by_whole_runs(state, plan)
     known = [pair for pair in context.gate.trained_pairs(plan) if pair.whole or whole is None]
     for number in range(MOST_SEEDS):
         settled = quality is None or quality.passed is not None

@@ -1,4 +1,5 @@
-"""The confirmation of a script's plan by interleaved whole runs of the untouched and the patched script.
+"""The confirmation of a script's plan by interleaved whole runs: of the untouched and the patched script, and of two
+patches where the incumbent was confirmed so.
 
 A run that is short for the budget shows more in one such pair than many blocks of steps do: both sides see the same
 machine, and evaluations, starts of epochs and the end of a run, which no block holds, are what the user pays, too.
@@ -6,13 +7,16 @@ machine, and evaluations, starts of epochs and the end of a run, which no block 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from math import exp, expm1, isfinite, log, log1p
+from statistics import fmean
 
 from autoopt.errors import TrialFailed
-from autoopt.records import Estimate, Quality, Trial, Verdict
+from autoopt.records import Estimate, Plan, Quality, Trial, Verdict
+from autoopt.records.whole_run import WholeRun
 from autoopt.script.whole_run import turn_of
-from autoopt.search.accept.evidence import Judgement, TrainedPair
+from autoopt.search.accept.evidence import FEWEST_SEEDS, Judgement, TrainedPair
 from autoopt.search.accept.gate import NOT_TESTED, judge_runs
 from autoopt.search.accept.trainings import ratio_of_pairs
 from autoopt.search.candidate import Candidate
@@ -28,7 +32,7 @@ MOST_PAIRS = 8
 
 @dataclass(frozen=True)
 class InWholeRun:
-    """What predictions for steps, and for what comes between them, bring of a whole run of the untouched script.
+    """What predictions for steps, and for what comes between them, bring of a whole run of the incumbent.
 
     Args:
         run: seconds of it.
@@ -50,15 +54,14 @@ class InWholeRun:
         return self.steps * exp(-of_steps) / left, (self.steps + self.between) * exp(-of_both) / left
 
     @staticmethod
-    def of(context: RunContext, state: SearchState) -> InWholeRun | None:
-        """None where :meth:`RunContext.run_seconds` is."""
-        run, steps, whole = context.run_seconds(state), state.planned_seconds, state.untouched_run
-        if run is None or steps is None:
+    def of(seconds: float | None, steps: float | None, whole: WholeRun | None) -> InWholeRun | None:
+        """Of a run of so many seconds, those of its steps, and its parts; None where either is not known."""
+        if seconds is None or steps is None:
             return None
         names = ("later epochs' starts", "evaluations", "checkpoints")
         parts = [] if whole is None else [whole.part(name) for name in names]
         between = sum(part.seconds for part in parts if part is not None)
-        return InWholeRun(max(run, steps + between), steps, between)
+        return InWholeRun(max(seconds, steps + between), steps, between)
 
 
 _FASTEST = 20.0
@@ -66,10 +69,10 @@ _FASTEST = 20.0
 
 
 class WholeRunConfirmation:
-    """Confirms a plan on the untouched script by whole runs of both.
+    """Confirms a plan on the incumbent by whole runs of both.
 
     Args:
-        context, state: of the run, in which nothing was kept so far.
+        context, state: of the run, in which nothing was kept so far, or what whole runs have confirmed.
         candidate: whose predictions are of steps, and of steps with the evaluations between them.
         hope: standard errors by which it may well be faster than predicted.
     """
@@ -77,12 +80,22 @@ class WholeRunConfirmation:
     def __init__(self, context: RunContext, state: SearchState, candidate: Candidate, hope: float = 0.0) -> None:
         self.context, self.state, self.candidate = context, state, candidate
         predicted, beliefs = candidate.predicted, state.beliefs
-        self._run = InWholeRun.of(context, state)
+        self._before, whole = state.incumbent, state.rounds[-1].whole_run if state.found and state.rounds else None
+        untouched = context.shown_by_whole_runs(state, candidate.plan)
+        if state.found:
+            runs = [pair.best.seconds for pair in context.gate.trained_pairs(state.incumbent) if pair.whole]
+            stepping = whole.part("steps") if whole is not None else None
+            self.seconds = fmean(runs) if runs and untouched is not None else None
+            self._run = InWholeRun.of(self.seconds, stepping.seconds if stepping is not None else None, whole)
+            # what is kept is verified on the untouched script
+            self._reserve = FEWEST_SEEDS * ((untouched or 0.0) + (self.seconds or 0.0))
+        else:
+            self.seconds, self._reserve = untouched, 0.0
+            self._run = InWholeRun.of(context.run_seconds(state), state.planned_seconds, state.untouched_run)
         believed = self._divided(tuple(beliefs.of([member])[0] for member in candidate.members))
         self.gain = self._run.gain(*believed) if self._run is not None else sum(believed)
         error = predicted.log_sd if predicted is not None else 0.0
         self._hoped = self.gain + hope * error * (max(self._run.shares(*believed)) if self._run is not None else 1.0)
-        self.seconds = context.shown_by_whole_runs(state, candidate.plan)
         self._found: list[TrainedPair] = []
 
     @property
@@ -91,16 +104,20 @@ class WholeRunConfirmation:
         pairs = self._pairs_for(self._hoped)
         if pairs is None or self.seconds is None:
             return None
-        return pairs * self.pair_seconds + probes_due(self.context, self.state)
+        return pairs * self.pair_seconds + probes_due(self.context, self.state) + self._reserve
 
     def run(self) -> Trial:
-        """The trial; the pairs of whole runs of a plan that was kept are the verification's."""
+        """The trial; pairs with the untouched script of a plan that was kept are the verification's."""
         context, state = self.context, self.state
         opened = OpenTrial(context, state, self.candidate, "confirming by whole runs")
-        judged, before = self._judged(opened.number), state.incumbent
-        trial = opened.ended(judged)
+        trial = opened.ended(self._judged(opened.number))
         if trial.verdict is Verdict.KEPT:
-            state.before_combined, state.together = before, dict(self.candidate.parts)
+            if not state.together:
+                state.before_combined = self._before
+            state.together |= self.candidate.parts
+            if self._before != state.baseline:
+                with suppress(TrialFailed):  # its patch ran next to the incumbent's
+                    self._pair(opened.number, 0, state.baseline)
         self._learn(trial.time_to_target)
         return trial
 
@@ -130,10 +147,11 @@ class WholeRunConfirmation:
             return Judgement(verdict=Verdict.QUALITY_LOST, reason=level.detail, quality=level)
         if state.trained is None:
             train_first(context, state, plan, exp(self.gain))
-        self._found = [pair for pair in context.gate.trained_pairs(plan) if pair.whole]
+        known = context.gate.trained_pairs(plan) if self._before == state.baseline else ()
+        self._found = [pair for pair in known if pair.whole]
         while not context.stopping() and self._another_helps(level):
             try:
-                self._found.append(self._pair(number, len(self._found)))
+                self._found.append(self._pair(number, len(self._found), self._before))
             except TrialFailed as failure:
                 return Judgement(verdict=Verdict.FAILED, reason=failure.reason, quality=NOT_TESTED)
         if not self._found:
@@ -148,7 +166,7 @@ class WholeRunConfirmation:
 
     def _another_helps(self, level: Quality | None) -> bool:
         """Whether it is open, there may be a gain, and the time holds as many more pairs as would confirm that."""
-        left = self.context.allocation.budget - self.context.now()
+        left = self.context.allocation.budget - self._reserve - self.context.now()
         if not self._found:
             return self.pair_seconds <= left
         seen = self._ratio()
@@ -188,13 +206,13 @@ class WholeRunConfirmation:
         """Of a whole run of each, if the patched one is as fast as promised."""
         return (self.seconds or 0.0) * (1 + exp(-self.gain))
 
-    def _pair(self, number: int, index: int) -> TrainedPair:
+    def _pair(self, number: int, index: int, before: Plan) -> TrainedPair:
         context, state = self.context, self.state
         return context.gate.trainings.whole_runs(
-            state.baseline,
+            before,
             self.candidate.plan,
             context.seed + FRESH_SEEDS + index,
-            purpose=f"trial {number}, pair {index + 1}",
+            purpose=f"trial {number}, pair {index + 1}{'' if before == self._before else ', untouched'}",
             steps=state.planned_steps or 0,
             speedup=exp(self.gain),
             max_seconds=context.allocation.budget - context.now(),

@@ -357,6 +357,22 @@ def test_a_short_run_confirms_what_is_promised_before_any_block_is_compared(tmp_
     assert outcome.speedup.headline.whole
 
 
+def test_on_what_whole_runs_have_kept_whole_runs_go_on(tmp_path: Path) -> None:
+    """Ways to read faster are rivals: the better one was promised less, and its runs end before steps are compared."""
+    gains = {"first": 2.0, "second": 1.5}
+    first, second = promised("first", 3.0, "forward"), promised("second", 1.5, "forward")
+    second.applies = lambda case: Applies.yes() if case.plan.setting("first") is not None else Applies.no("later")
+    world = ScriptWorld(tmp_path, first, second, speed=product({**gains, "second": 1.0}), whole=gains, budget=900.0)
+    outcome = world.go()
+    assert world.pairs[:2] == [("first",), ("first", "second")]
+    assert set(outcome.best.plan.names()) == {"first", "second"}
+    headline = outcome.speedup.headline
+    assert headline is not None
+    assert headline.value == pytest.approx(3.0)
+    assert headline.whole
+    assert outcome.speedup.end_to_end_verified
+
+
 def test_a_pair_that_took_longer_than_predicted_stays_the_measure(tmp_path: Path) -> None:
     """Nothing is taken from the plan that it has shown, and nothing else is trained in its place."""
     world = ScriptWorld(
