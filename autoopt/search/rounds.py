@@ -75,7 +75,13 @@ class Rounds:
         self._confirmations.skipped = queue.skipped
         predictions = Queue(tuple(self._coming_back(queue, round_))).predictions
         self.context.announce(Predicted(at=self.context.now(), predictions=predictions))
-        if self._by_whole_runs(queue, pipeline, round_) or self._by_blocks(queue, round_, pipeline):
+        shown = bool(self.state.found) and by_whole_runs(self.context, self.state)
+        if (
+            self._by_whole_runs(queue, pipeline, round_)
+            # a pair of short runs shows more than looks at steps, before which they may be over
+            or (shown and self._by_whole_runs(queue, pipeline, round_, LIKELIER, HOPE))
+            or self._by_blocks(queue, round_, pipeline)
+        ):
             self._announce_kept()
             if len(self.state.together) < 2:  # what was combined is trained once its parts are decided
                 self._train_kept()

@@ -373,6 +373,18 @@ def test_on_what_whole_runs_have_kept_whole_runs_go_on(tmp_path: Path) -> None:
     assert outcome.speedup.end_to_end_verified
 
 
+def test_what_may_well_be_a_gain_has_a_pair_of_short_runs_before_its_steps_are_compared(tmp_path: Path) -> None:
+    first = promised("first", 3.0, "forward")
+    vague = strategy("vague", stages=frozenset({"forward"}), predict=lambda self, case, setting: VAGUE)
+    vague.applies = lambda case: Applies.yes() if case.plan.setting("first") is not None else Applies.no("later")
+    gains = {"first": 2.0, "vague": 1.3}
+    world = ScriptWorld(tmp_path, first, vague, speed=product({"first": 2.0, "vague": 1.0}), whole=gains, budget=900.0)
+    outcome = world.go()
+    assert world.pairs[1] == ("first", "vague")
+    assert set(outcome.best.plan.names()) == {"first", "vague"}
+    assert not outcome.state.screenings
+
+
 def test_a_pair_that_took_longer_than_predicted_stays_the_measure(tmp_path: Path) -> None:
     """Nothing is taken from the plan that it has shown, and nothing else is trained in its place."""
     world = ScriptWorld(
