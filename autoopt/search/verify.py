@@ -248,7 +248,12 @@ def _train(
 def _unsure(
     context: RunContext, state: SearchState, comparison: Comparison, quality: Quality | None, pairs: list[TrainedPair]
 ) -> bool:
-    """Whether one more seed is worth its time: its interval is wide, or the blocks say another thing."""
+    """Whether one more seed is worth its time: its interval is wide, or the blocks say another thing.
+
+    Whole runs to a target are as long as their seeds make them, which a few that are alike do not show.
+    """
+    if state.objective.users_target is not None and all(pair.whole for pair in pairs):
+        return True
     found = _headline(context, state, comparison, quality, pairs)
     if found is None or found.low is None or found.high is None:
         return False
