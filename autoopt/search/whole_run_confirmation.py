@@ -153,7 +153,9 @@ class WholeRunConfirmation:
             try:
                 self._found.append(self._pair(number, len(self._found), self._before))
             except TrialFailed as failure:
-                return Judgement(verdict=Verdict.FAILED, reason=failure.reason, quality=NOT_TESTED)
+                late = failure.kind == "timeout" or getattr(failure, "side", 1) == 0
+                verdict = Verdict.INCONCLUSIVE if late else Verdict.FAILED
+                return Judgement(verdict=verdict, reason=failure.reason, quality=NOT_TESTED)
         if not self._found:
             return Judgement(
                 verdict=Verdict.INCONCLUSIVE, reason="no time for a pair of whole runs", quality=NOT_TESTED
