@@ -373,6 +373,27 @@ def test_on_what_whole_runs_have_kept_whole_runs_go_on(tmp_path: Path) -> None:
     assert outcome.speedup.end_to_end_verified
 
 
+@pytest.mark.parametrize("every", [None, 32.0])
+def test_a_run_that_ends_by_its_result_may_take_longer_from_another_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: float | None
+) -> None:
+    world = ScriptWorld(tmp_path, strategy("rows"), whole={"rows": 1.4}, budget=600.0)
+    trainings = world.context.gate.trainings
+    trainings.limit_seconds, trainings.evaluate_every = 60.0, every
+    asked: list[float] = []
+
+    def timed_out(*_: Any, max_seconds: float, **others: Any) -> TrainedPair:
+        asked.append(max_seconds)
+        raise TrialFailed("timeout", "not at its end")
+
+    monkeypatch.setattr(world.runner, "whole_runs", timed_out)
+    plan = Plan(changes=(Change(strategy="rows", setting={}),))
+    with pytest.raises(TrialFailed):
+        trainings.whole_runs(Plan(), plan, 1, purpose="a pair", steps=64, max_seconds=300.0)
+    assert asked == [300.0 if every else 60.0]
+    assert (trainings.failure(plan) is None) is (every is not None), "a run of the same length took too long"
+
+
 def test_what_may_well_be_a_gain_has_a_pair_of_short_runs_before_its_steps_are_compared(tmp_path: Path) -> None:
     first = promised("first", 3.0, "forward")
     vague = strategy("vague", stages=frozenset({"forward"}), predict=lambda self, case, setting: VAGUE)
