@@ -78,7 +78,7 @@ class Rounds:
         shown = bool(self.state.found) and by_whole_runs(self.context, self.state)
         if (
             self._by_whole_runs(queue, pipeline, round_)
-            # a pair of short runs shows more than looks at steps, before which they may be over
+            # a pair of short runs shows more than steps do, before whose comparison they may be over
             or (shown and self._by_whole_runs(queue, pipeline, round_, LIKELIER, HOPE))
             or self._by_blocks(queue, round_, pipeline)
         ):
