@@ -77,6 +77,11 @@ def _kind(node: Any) -> str:
     return str(node.name()).rstrip("0123456789")
 
 
+def _signed(saved: int) -> int:
+    """A number of a node, which torch gives back as an unsigned one."""
+    return saved if saved < 2**63 else saved - 2**64
+
+
 def takes_probabilities(loss: torch.Tensor) -> bool:
     """Whether a loss was made by ``binary_cross_entropy`` of probabilities, as its history reports.
 
@@ -106,15 +111,14 @@ def loss_head(loss: torch.Tensor) -> LossHead | None:
     node, classes = losses[0], 0
     while node is not None and _kind(node) in _LAYOUT:
         if _kind(node) == "LogSoftmaxBackward":
-            classes = node._saved_result.shape[node._saved_dim if node._saved_dim < 2**63 else node._saved_dim - 2**64]
+            classes = node._saved_result.shape[_signed(node._saved_dim)]
         node = node.next_functions[0][0]
     for factor, _ in node.next_functions if node is not None and _kind(node) in _PRODUCTS else ():
         while factor is not None and _kind(factor) in ("TBackward", "ToCopyBackward"):
             factor = factor.next_functions[0][0]
         weight = getattr(factor, "variable", None)
         if weight is not None and weight.ndim == 2 and weight.shape[0] == classes:
-            ignored = losses[0]._saved_ignore_index
-            kept = labels != (ignored if ignored < 2**63 else ignored - 2**64)  # read back as an unsigned number
+            kept = labels != _signed(losses[0]._saved_ignore_index)
             return LossHead(weight, labels.numel(), int(kept.sum()))
     return None
 

@@ -54,6 +54,12 @@ class RunParts(Record):
     evaluations: tuple[Evaluated, ...] = ()
     ends_by_result: bool = False
 
+    @property
+    def samples_per_evaluation(self) -> float:
+        """On the mean, of what lies between two steps; 0 where none were counted."""
+        steps = len({one.step for one in self.evaluations}) or 1
+        return sum(one.samples or 0 for one in self.evaluations) / steps
+
 
 class RunPart(Record):
     """One part of a whole run. ``each``: seconds of one occurrence, of ``count``; ``share``: of the whole run."""

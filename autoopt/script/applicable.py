@@ -6,6 +6,8 @@ from autoopt.records import Sites
 from autoopt.setup import Batch, Distributed, Setup
 
 WRAPPER = "DistributedDataParallel"
+READ_BY = ("collate_fn", "num_workers", "pin_memory")
+"""Options of a loader that go with a dataset that is wrapped: what is wrapped alike for evaluation is read alike."""
 
 
 def in_lines(setup: Setup) -> bool:

@@ -31,7 +31,7 @@ from autoopt.benchmark.saving import save_in_background, wait_until_saved
 from autoopt.benchmark.seeding import disturb, kept_random_state, mix
 from autoopt.errors import WorkloadError
 from autoopt.records import Sites
-from autoopt.script.applicable import inapplicable, marks_steps
+from autoopt.script.applicable import READ_BY, inapplicable, marks_steps
 from autoopt.script.draws import own_draws
 from autoopt.script.frames import maker_place, shown, user_place
 from autoopt.script.loaders import Watcher
@@ -285,8 +285,7 @@ class Applying:
             with kept_random_state():
                 for transform in transforms:
                     options["dataset"] = transform(options["dataset"])
-            read_by = ("collate_fn", "num_workers", "pin_memory") if wrapped else ()
-            changed = {name: self.setup.loader[name] for name in read_by if name in self.setup.loader}
+            changed = {name: self.setup.loader[name] for name in READ_BY if wrapped and name in self.setup.loader}
             if transforms and self.setup.loader.get("num_workers") == 0:
                 changed["num_workers"] = 0
         changed |= self.setup.evaluation

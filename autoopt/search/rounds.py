@@ -75,11 +75,12 @@ class Rounds:
         self._confirmations.skipped = queue.skipped
         predictions = Queue(tuple(self._coming_back(queue, round_))).predictions
         self.context.announce(Predicted(at=self.context.now(), predictions=predictions))
-        shown = bool(self.state.found) and by_whole_runs(self.context, self.state)
         if (
             self._by_whole_runs(queue, pipeline, round_)
             # a pair of short runs shows more than steps do, before whose comparison they may be over
-            or (shown and self._by_whole_runs(queue, pipeline, round_, LIKELIER, HOPE))
+            or (
+                by_whole_runs(self.context, self.state) and self._by_whole_runs(queue, pipeline, round_, LIKELIER, HOPE)
+            )
             or self._by_blocks(queue, round_, pipeline)
         ):
             self._announce_kept()

@@ -32,12 +32,10 @@ def with_watched(timings: StageTimings, run: RunParts | None) -> StageTimings:
         return timings
     seen: dict[str, object] = {}
     if run.evaluation_seconds is not None and run.evaluate_every:
-        steps = len({one.step for one in run.evaluations}) or 1
-        samples = sum(one.samples or 0 for one in run.evaluations) / steps
         seen |= {
             "evaluate": timings.evaluate or Timing(seconds=run.evaluation_seconds),
             "evaluate_every": round(run.evaluate_every),
-            "evaluation_samples": samples or None,
+            "evaluation_samples": run.samples_per_evaluation or None,
         }
     if run.checkpoint_seconds is not None and run.checkpoint_every:
         saved = Timing(seconds=run.checkpoint_seconds)

@@ -29,6 +29,8 @@ TURNS = 7
 """Timings of each of two that are compared: their medians hold where one in three was disturbed."""
 SAMPLES = 24
 """Samples of a dataset that are timed: enough for a mean, and a moment where each takes milliseconds."""
+READING = ("storage", "preparation", "collate")
+"""Stages that make the samples of a batch, one after the other."""
 
 
 def gain(case: Case, seconds: Mapping[str, float], **changes: int | None) -> Estimate | None:
@@ -49,8 +51,9 @@ def seconds_of(case: Case, name: str) -> float:
 
 def sample_seconds(case: Case) -> float | None:
     """Seconds that one process takes to prepare a sample of the training; None before that was measured."""
-    names = ("storage", "preparation", "collate")
-    found = [stage for name in names if case.pipeline is not None and (stage := case.pipeline.stage(name)) is not None]
+    found = [
+        stage for name in READING if case.pipeline is not None and (stage := case.pipeline.stage(name)) is not None
+    ]
     batch = case.workload.batch_size
     return sum(stage.seconds * stage.parallel for stage in found) / batch if found and batch else None
 

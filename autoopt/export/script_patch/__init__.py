@@ -13,7 +13,7 @@ from autoopt.export.script_patch.steps import place_pieces, place_precision
 from autoopt.export.text import literal
 from autoopt.records import Change, PatchedChange, Plan, ScriptPatch, Sites
 from autoopt.registry import Registry
-from autoopt.script.applicable import marks_steps
+from autoopt.script.applicable import READ_BY, marks_steps
 from autoopt.setup import Batch, Precision, Setup, Wrap
 from autoopt.strategy import Edit
 
@@ -186,8 +186,7 @@ def _wraps(at: Literal["dataset", "collate"], old: Setup, new: Setup) -> Iterato
             options = "".join(f", {name}={literal(value)}" for name, value in each.options)
             line = f"{each.name.rpartition(':')[2]}({{{at}}}{options})"
             # what is wrapped alike for evaluation is read alike
-            read_by = ("collate_fn", "num_workers", "pin_memory") if at == "dataset" else ()
-            arguments = {name: new.loader[name] for name in read_by if name in new.loader}
+            arguments = {name: new.loader[name] for name in READ_BY if at == "dataset" and name in new.loader}
             alone = at == "dataset" and bool(_added(old, new, "collate"))  # samples that only its batches complete
             yield Edit("training_dataset" if alone else at, (line,), parts=(each.name,), arguments=arguments)
 

@@ -9,6 +9,7 @@ from autoopt import Applies, Case, Change, Edit, Estimate, Example, Recipe, Risk
 from autoopt_strategies.common import (
     LEAST_SAVING,
     PATIENCE,
+    READING,
     Setting,
     Settings,
     after_paying,
@@ -106,7 +107,7 @@ class PreparedSamples(Strategy):
         form, count = setting["form"], case.workload.train_samples or 0
         if form in KEPT:
             return _reading(case, _found(case, KEPT[form]), count, setting)
-        stages = {"rows": ("storage", "preparation", "collate"), "files": ("storage",)}.get(form, ())
+        stages = {"rows": READING, "files": ("storage",)}.get(form, ())
         if case.pipeline is None:
             return None
         seconds = sum((seconds_of(case, stage) for stage in stages), 0.0)
@@ -380,13 +381,11 @@ def _evaluation_left(case: Case, left: dict[str, float]) -> dict[str, float]:
     kinds = ({site.options.get("dataset") for site in found} for found in (sites.of("loader_training"), others))
     if not set.intersection(*kinds) - {None}:
         return {}
-    evaluations = len({one.step for one in run.evaluations}) or 1
-    samples = sum(one.samples or 0 for one in run.evaluations) / evaluations
     workers = max(1, *(site.options.get("num_workers") or 0 for site in others))
-    now, names = seconds_of(case, "evaluate"), ("storage", "preparation", "collate")
-    before = sum(seconds_of(case, name) for name in names)
-    after = sum(left.get(name, seconds_of(case, name)) for name in names)
-    reading = min(each * samples / workers / run.evaluate_every, now)
+    now = seconds_of(case, "evaluate")
+    before = sum(seconds_of(case, name) for name in READING)
+    after = sum(left.get(name, seconds_of(case, name)) for name in READING)
+    reading = min(each * run.samples_per_evaluation / workers / run.evaluate_every, now)
     return {"evaluate": now - reading * max(1.0 - after / before, 0.0)} if before else {}
 
 

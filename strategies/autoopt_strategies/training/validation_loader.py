@@ -10,6 +10,7 @@ from typing import Any
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import (
     LEAST_SHARE,
+    READING,
     SAMPLES,
     Setting,
     Settings,
@@ -150,8 +151,7 @@ def _loader(strategy: ValidationLoader, case: Case) -> _Loader | str:
         if len(found) != 1:
             return "no evaluation with a DataLoader was seen" if not found else "several loaders evaluate"
         options = dict(found[0].options)
-        steps = len({each.step for each in run.evaluations}) or 1
-        samples = sum(each.samples or 0 for each in run.evaluations) // steps or None
+        samples = int(run.samples_per_evaluation) or None
         seconds = sample_seconds(case)
     else:
         options = dict(case.inspected(strategy.name))
@@ -212,7 +212,7 @@ def _loop_gain(case: Case, setting: Setting) -> Estimate | None:
     seen = _evaluations(case)
     samples, every = sum(each.samples or 0 for each in seen) // max(len(seen), 1), _every(case)
     now = seconds_of(case, "evaluate")
-    reading = sum(seconds_of(case, name) for name in ("storage", "preparation", "collate"))
+    reading = sum(seconds_of(case, name) for name in READING)
     reading *= samples / max(case.workload.batch_size or 1, 1) / every
     least = min(_computing(case, samples, every) + reading, now)
     return declared(gain(case, {"evaluate": least + (now - least) * _usual_size(case) / setting["batch_size"]}))
