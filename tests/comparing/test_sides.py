@@ -86,12 +86,12 @@ def test_a_revision_of_a_script_runs_in_its_own_folder(repository: Path, monkeyp
 @pytest.mark.parametrize(
     ("command", "files"),
     [
-        ("python -m torch.distributed.run train.py", {"train.py", "src/net.py"}),
-        ("python -m src.net", {"src/net.py"}),
+        ("-m torch.distributed.run train.py", {"train.py", "src/net.py"}),
+        ("-m src.net", {"src/net.py"}),
     ],
 )
 def test_a_module_is_fixed_by_its_files(repository: Path, command: str, files: set[str]) -> None:
-    with side(".", parse(command)) as today:
+    with side(".", parse(f"{sys.executable} {command}")) as today:
         assert today.sources.keys() == files
 
 
