@@ -9,8 +9,10 @@ import pytest
 
 from autoopt.search.accept.fidelity import (
     BIAS,
+    BUFFERS,
     Arrays,
     buffers_apart,
+    buffers_apart_at_once,
     gradient_fidelity,
     parted_across_epochs,
     parted_at_once,
@@ -184,6 +186,26 @@ def test_buffers_that_never_move_say_nothing_and_one_that_is_gone_does() -> None
     assert buffers_apart(moving("running_mean", walk), arrays()) is None, "none was written down"
     assert buffers_apart(moving("running_mean", walk), moving("inner.running_mean", walk)) == (0.0, "running_mean")
     assert buffers_apart(moving("running_mean", walk), moving("mask", walk[:, :2])) == (np.inf, "running_mean")
+
+
+@pytest.mark.parametrize("seen", [0, 1], ids=["from before the first step", "from its end"])
+@pytest.mark.parametrize(
+    ("factor", "low", "high"),
+    [(1.0, 0.0, 0.0), (1.01, 0.001, 0.1), (0.0, BUFFERS, np.inf)],
+    ids=["same", "rounded", "frozen"],
+)
+def test_the_first_step_of_buffers_is_told_from_weights_that_part_after_it(
+    seen: int, factor: float, low: float, high: float
+) -> None:
+    rng = np.random.default_rng(1)
+    walk = np.cumsum(1 + rng.normal(size=(20, 6)), axis=0)
+    walk[0] = 0.0
+    other = factor * walk
+    if factor == 1.01:
+        other[2:] += rng.normal(size=(18, 6))  # a large rate: weights have parted by rounding
+    found = buffers_apart_at_once(moving("running_var", walk[seen:]), moving("running_var", other[seen:]))
+    assert found is not None
+    assert low <= found[0] <= high
 
 
 @pytest.mark.parametrize(("gradient", "parted"), [(1e-9, 0.0), (1e-3, 1.0)])

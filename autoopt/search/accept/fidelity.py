@@ -10,6 +10,7 @@ gradients", arXiv:2008.00051, theorem 4). Rates of both rules on simulated gradi
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from math import ceil, inf, sqrt
 from pathlib import Path
@@ -446,18 +447,44 @@ def draws_ratio(before: Arrays, after: Arrays) -> tuple[float, float] | None:
     return sqrt(ratio), float(student.ppf(CONFIDENCE, len(one) - 1)) * error / ratio / 2
 
 
-def buffers_apart(
-    before: Arrays, after: Arrays, windows: tuple[str, ...] = ("start",), most: int = BUFFER_STEPS
-) -> tuple[float, str] | None:
+def buffers_apart(before: Arrays, after: Arrays, windows: tuple[str, ...] = ("start",)) -> tuple[float, str] | None:
     """How far the changes of buffers, step by step, differ from the incumbent's, over these; and in which the most.
 
     Infinite where one that moves in the incumbent's training stays as it is, or is gone. None where none moves.
 
     Args:
         windows: in which both trained on the same batches.
-        most: steps that are compared.
     """
     found: list[tuple[float, str]] = []
+    for name, values, others in _buffers(before, after, windows):
+        one, other = np.diff(values, axis=0), np.diff(others, axis=0)
+        way = float(np.linalg.norm(one))
+        if way == 0.0:
+            continue
+        if one.shape != other.shape or not other.any():
+            return inf, name
+        found.append((float(np.linalg.norm(other - one)) / way, name))
+    return max(found, default=None)
+
+
+def buffers_apart_at_once(before: Arrays, after: Arrays) -> tuple[float, str] | None:
+    """The same of the first step alone, whose weights are the same: a step later they may have parted by rounding.
+
+    A script is seen from the end of that step on, a ``build()`` from before it.
+    """
+    found: list[tuple[float, str]] = []
+    for name, values, others in _buffers(before, after, ("start",)):
+        if min(len(values), len(others)) < 2 or values.shape[1:] != others.shape[1:]:
+            continue
+        seen = 0 if (values[0] != others[0]).any() else 1
+        way = float(np.linalg.norm(values[1] - values[0]))
+        if way > 0.0:
+            found.append((float(np.linalg.norm(others[seen] - values[seen])) / way, name))
+    return max(found, default=None)
+
+
+def _buffers(before: Arrays, after: Arrays, windows: tuple[str, ...]) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Each buffer of both with its values after each step of a window, no more than are compared."""
     mine, theirs = np.array(before.buffer_names), np.array(after.buffer_names)
     if sorted(mine) != sorted(theirs) and len(mine) == len(theirs):  # wrapped layers: the same buffers by other names
         theirs = mine
@@ -465,15 +492,6 @@ def buffers_apart(
         values, others = before.buffers.get(window), after.buffers.get(window)
         if values is None or others is None:
             continue
-        steps = min(len(values), len(others), most + 1)
+        steps = min(len(values), len(others), BUFFER_STEPS + 1)
         for name in dict.fromkeys(before.buffer_names):
-            one, other = (
-                np.diff(each[:steps, names == name], axis=0) for each, names in ((values, mine), (others, theirs))
-            )
-            way = float(np.linalg.norm(one))
-            if way == 0.0:
-                continue
-            if one.shape != other.shape or not other.any():
-                return inf, name
-            found.append((float(np.linalg.norm(other - one)) / way, name))
-    return max(found, default=None)
+            yield name, values[:steps, mine == name], others[:steps, theirs == name]

@@ -22,6 +22,7 @@ from autoopt.search.accept.fidelity import (
     Arrays,
     GradientFidelity,
     buffers_apart,
+    buffers_apart_at_once,
     draws_ratio,
     gradient_fidelity,
     parted_across_epochs,
@@ -277,7 +278,7 @@ def _doubt(before: ProbeResult, after: ProbeResult, points: list[GradientFidelit
         usual = MOVED + PARTED * error * sqrt(max(len(before.arrays.windows.get("epoch", ())) - 1, 1))
         if parted > usual and parted > PARTED * _by_rounding(before, parted_across_epochs):
             return f"weights part by {parted:.2g} of a step across the end of an epoch, from the same start"
-    first = buffers_apart(before.arrays, after.arrays, ("start",), most=1)  # before the weights could part
+    first = buffers_apart_at_once(before.arrays, after.arrays)
     if first and first[0] > BUFFERS:
         return f"{first[1]} changes by {first[0]:.0%} otherwise in the first step"
     windows = before.same_windows(after)
