@@ -476,11 +476,14 @@ class Pipeline:
 
 
 def thread_ratio(known: Simulation, threads: int | None) -> float:
-    """Compute seconds with so many threads over the present; between measured numbers, linear in 1 / threads."""
-    table = known.compute_by_threads
-    now = table.get(known.threads)
-    if threads is None or threads == known.threads or not now:
+    """Compute seconds with so many threads over the present; between measured numbers, linear in 1 / threads.
+
+    Fewer than were measured share the work alike, and more of them gain nothing.
+    """
+    if threads is None or threads == known.threads:
         return 1.0
+    measured = known.compute_by_threads
+    table = measured if measured.get(known.threads) else {known.threads: 1.0}
     counts = sorted(table, reverse=True)
     seconds = np.interp(1 / threads, [1 / count for count in counts], [table[count] for count in counts])
-    return float(seconds) / now
+    return float(seconds) * max(counts[-1] / threads, 1.0) / table[known.threads]

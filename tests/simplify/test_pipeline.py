@@ -217,11 +217,13 @@ def test_the_width_of_an_interval_goes_with_error_and_change() -> None:
 
 
 def test_threads_in_between_lie_on_a_line_in_their_inverse() -> None:
+    unknown = Simulation(threads=8)
+    assert (thread_ratio(unknown, 4), thread_ratio(unknown, 16)) == (2.0, 1.0), "what was not measured promises nothing"
     known = Simulation(threads=8, compute_by_threads={1: 8.0, 4: 2.0, 8: 1.0})
     assert (thread_ratio(known, 4), thread_ratio(known, 16)) == (2.0, 1.0)
     assert thread_ratio(known, 2) == pytest.approx(2.0 + (1 / 2 - 1 / 4) / (1 - 1 / 4) * 6.0)
     assert thread_ratio(known, 6) == pytest.approx(1.0 + (1 / 6 - 1 / 8) / (1 / 4 - 1 / 8) * 1.0)
-    assert thread_ratio(known.model_copy(update={"compute_by_threads": {8: 1.0}}), 4) == 1.0
+    assert thread_ratio(known.model_copy(update={"compute_by_threads": {8: 1.0}}), 4) == 2.0
 
 
 @pytest.mark.parametrize(
