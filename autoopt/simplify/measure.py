@@ -38,9 +38,9 @@ def measure_training(training: LiveTraining, seconds: float) -> StageTimings:
         batches = cached_batches(training, notes)
         with restored(training):
             values = _compute(training, batches, inputs, seconds * 0.6, notes)
-    own = training.evaluation_seconds[1:]  # the first one starts what stays, such as workers and samples that are kept
-    if own:
-        values["evaluate"] = Timing(seconds=fmean(own))
+    own = training.evaluation_seconds
+    if own:  # the first one starts what stays, such as workers and samples that are kept
+        values["evaluate"] = Timing(seconds=fmean(own[1:] or own))
     loader = training.loader.loader
     whole = loader.batch_size if training.shared is None else None  # of several processes each has its share
     return StageTimings(
