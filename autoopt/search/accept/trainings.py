@@ -230,7 +230,7 @@ class Trainings:
         Args:
             baseline: without changes: the untouched script.
             seed: names the pair, and says which goes first: the script has seeds of its own.
-            steps: of a run.
+            steps: of a run; not read where it ends by what it has reached.
             speedup, remember, max_seconds: see :meth:`interleaved`.
 
         Raises:
@@ -247,7 +247,7 @@ class Trainings:
             lambda: self._runner.whole_runs(
                 baseline,
                 plan,
-                steps=steps,
+                steps=0 if self.evaluate_every else steps,
                 seed=seed,
                 max_seconds=allowed,
                 speedup=max(speedup, 1.0),
