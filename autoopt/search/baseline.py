@@ -18,7 +18,7 @@ from autoopt.search.accept.evidence import memory_limit
 from autoopt.search.budget_allocation import NOISE_AT_MOST, TimeLimits
 from autoopt.search.compare.comparison import Comparison, Decision, PairOfProcesses, Rule
 from autoopt.search.compare.noise import control, doubts, noise_of
-from autoopt.search.first_training import begin
+from autoopt.search.first_training import begin, ends_at_target
 from autoopt.search.fit_memory import Fitting
 from autoopt.search.outcome import configuration
 from autoopt.search.planner import Choice, build_queue
@@ -201,17 +201,38 @@ def benchmark(context: RunContext, state: SearchState, options: Options) -> None
 
 
 def _measure(context: RunContext, state: SearchState) -> BaselineFailed | None:
-    """The A/A control and the first training; how the baseline failed in one of them, None where it did not."""
+    """The A/A control and the first training; how the baseline failed in one of them, None where it did not.
+
+    Where whole runs show what a change brings, blocks of steps wait until something is compared by them.
+    """
+    seen = state.diagnosed
     try:
-        control = measure_noise(context, state)
-        state.control, state.noise = control, control.noise
-        context.warn(state, *doubts(control.noise, control.comparison))
-        context.announce(NoiseMeasured(at=context.now(), noise=state.noise))
-        begin(context, state)
+        if seen is not None and seen.plan == state.baseline:
+            state.control = AAControl.expected(seen)
+        else:
+            compare_with_itself(context, state)
+        if not ends_at_target(context, state):
+            if context.run_seconds(state) is None:
+                compare_with_itself(context, state)
+            begin(context, state)
     except BaselineFailed as failed:
         state.control = None
         return failed
     return None
+
+
+def compare_with_itself(context: RunContext, state: SearchState) -> None:
+    """Makes the A/A control, if it was not made yet: blocks of steps are compared in its light.
+
+    Raises:
+        BaselineFailed: the baseline does not train.
+    """
+    if state.control is not None and state.control.made:
+        return
+    control = measure_noise(context, state)
+    state.control, state.noise = control, control.noise
+    context.warn(state, *doubts(control.noise, control.comparison))
+    context.announce(NoiseMeasured(at=context.now(), noise=state.noise))
 
 
 _STAGES = {

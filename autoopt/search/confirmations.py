@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from math import exp, inf, isfinite, log, log1p
 
 from autoopt.records import Change, Plan, Quality, Round, Verdict
+from autoopt.search.ablate import by_whole_runs
 from autoopt.search.accept.evidence import FEWEST_SEEDS
 from autoopt.search.budget_allocation import TRIAL
 from autoopt.search.candidate import FEWEST_PAIRS, HOPE, Candidate, Screened, alone_or_together, pairs_to_confirm
@@ -61,6 +62,18 @@ class Costs:
             return 0.0
         allocation = self.context.allocation
         return (allocation.start_seconds + allocation.probe) * (1 if probes.made else 2)
+
+    def whole_runs(self) -> float:
+        """Seconds of the least confirmation by whole runs, its probes and what then verifies it included.
+
+        Infinite where whole runs show nothing of what is tried on the incumbent.
+        """
+        context, state = self.context, self.state
+        untouched = context.run_seconds(state)
+        if untouched is None or (state.found and not by_whole_runs(context, state)):
+            return inf
+        run = untouched / max(state.speedup_so_far, 1.0)
+        return 2 * run + self.probes() + (FEWEST_SEEDS * (untouched + run) if state.found else 0.0)
 
     def trainings(self, plan: Plan, speedup: float) -> float:
         """Seconds of the trainings, alternately with the baseline's, that confirm its quality where probes do not tell.

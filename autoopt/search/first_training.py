@@ -56,8 +56,6 @@ def begin(context: RunContext, state: SearchState) -> None:
     Raises:
         BaselineFailed: the baseline does not train.
     """
-    if _ends_at_target(context, state):
-        return
     budget, peak = context.allocation.budget, state.aa.side.peak_memory_bytes
     limit = context.gate.memory_limit_bytes
     near_limit = limit is not None and peak is not None and peak > ROOM * limit
@@ -80,7 +78,7 @@ def begin(context: RunContext, state: SearchState) -> None:
         context.allocation = planned
 
 
-def _ends_at_target(context: RunContext, state: SearchState) -> bool:
+def ends_at_target(context: RunContext, state: SearchState) -> bool:
     """Runs a script whole that may end by itself at the user's target. True where it did: such runs are the time to the
     target then, and short for the budget.
 

@@ -69,7 +69,7 @@ def diagnose(context: RunContext, state: SearchState) -> None:
 
     with suppress(TrialFailed):
         seen = context.run.step("diagnose", key, measure, StageProfile)
-        state.diagnosed = seen if short else None
+        state.diagnosed = seen
 
 
 def queue_by(
@@ -96,7 +96,8 @@ def simplify(context: RunContext, state: SearchState) -> tuple[Round, Pipeline |
         BaselineFailed: the incumbent is the baseline, and does not train.
     """
     index, diagnosed = len(state.rounds), state.diagnosed
-    if index == 0 and diagnosed is not None and diagnosed.plan == state.incumbent:
+    early = diagnosed is not None and diagnosed.plan == state.incumbent and _seconds(context) <= EARLY_SECONDS
+    if index == 0 and diagnosed is not None and early:
         return _round(context, state, diagnosed, index)
     trace = _trace(context, state) if index == 0 else None
     description, usual = _description(state), _usual_step(state)

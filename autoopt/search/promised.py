@@ -10,6 +10,7 @@ from typing import Any
 from scipy.stats import norm
 
 from autoopt.records import Change, Estimate, EstimateKind, Plan
+from autoopt.search.accept.trainings import TURNS_SCATTER
 from autoopt.search.beliefs import Member
 from autoopt.search.candidate import Candidate, Screened, companions
 from autoopt.search.planner import PLUGIN_ERRORS, Proposal, Skipped, candidate_plan
@@ -98,9 +99,10 @@ def _promised_next_to(
 def _worth_its_rounding(
     context: RunContext, state: SearchState, proposal: Proposal | Skipped, promise: Estimate
 ) -> bool:
-    """Whether a change computes as exactly as the incumbent, or promises a gain above the noise: one that nobody
-    could see is no reason to train in other numbers."""
-    if promise.value >= 1.0 + max(context.min_gain, state.noise.floor or 0.0):
+    """Whether a change computes as exactly as the incumbent, or promises a gain above the noise (before the A/A
+    control that of whole runs): one that nobody could see is no reason to train in other numbers."""
+    noise = TURNS_SCATTER if state.noise.floor is None else state.noise.floor
+    if promise.value >= 1.0 + max(context.min_gain, noise):
         return True
     try:
         plan = candidate_plan(context.runner.registry, state.incumbent, (proposal.change,))

@@ -23,6 +23,7 @@ from autoopt.records import (
 from autoopt.search.ablate import by_whole_runs, take_apart
 from autoopt.search.accept.evidence import FEWEST_SEEDS
 from autoopt.search.accept.gathering import UNPROBED
+from autoopt.search.baseline import compare_with_itself
 from autoopt.search.candidate import HOPE, Candidate, Screened
 from autoopt.search.combined import screen_combined
 from autoopt.search.confirmation import screenable, search_settings, seconds_of_trainings
@@ -36,6 +37,7 @@ from autoopt.search.recollection import confirmed
 from autoopt.search.run_context import RunContext
 from autoopt.search.screening import Screening
 from autoopt.search.state import SearchState
+from autoopt.search.trial_runner import BaselineFailed
 from autoopt.search.whole_run_confirmation import WholeRunConfirmation
 from autoopt.simplify.pipeline import Pipeline
 from autoopt.strategy import Strategy
@@ -167,6 +169,9 @@ class Rounds:
         short = not state.found and context.run_seconds(state) is not None
         case = state.case(context.runner.registry, pipeline, self._left())
         unseen = screenable(context, state, proposals)
+        if not self._may_compare(unseen):
+            self._no_time(unseen)
+            return False
         with closing(Screening(context, state, case, self._costs.latest, self._costs.confirmation)) as screening:
             known = confirmed(context, state, screening) or self._promised(screening, proposals)
             while not context.stopping():
@@ -188,6 +193,20 @@ class Rounds:
             self._no_time(unseen)
             screening.close()
             return self._confirmations.in_order(self._taken(screening, plain=False), screening, round_)
+
+    def _may_compare(self, unseen: Sequence[Proposal]) -> bool:
+        """Whether blocks of steps can be compared: the A/A control comes before the first of them."""
+        context, state = self.context, self.state
+        if state.aa.made or not unseen:
+            return True
+        if context.now() + context.allocation.comparison + context.allocation.screening > self._costs.deadline():
+            return False
+        try:
+            compare_with_itself(context, state)
+        except BaselineFailed as failure:  # whole runs of it train: they may be over before steps can be compared
+            context.note(state, f"changes were compared by whole runs alone: {failure.message}")
+            return False
+        return True
 
     def _promised(self, screening: Screening, proposals: Sequence[Proposal]) -> bool:
         """Screens all that predictions promise, at once. True where that is confirmed before any other is screened."""
@@ -358,9 +377,11 @@ class Rounds:
         if self.context.stopping():
             return Stop(reason=StopReason.INTERRUPTED, detail="stopped by the user; what was kept so far was checked")
         now, deadline, allocation = self.context.now(), self._costs.deadline(), self.context.allocation
-        needed = allocation.comparison + (AGAIN_SECONDS + allocation.screening if self.state.rounds else 0.0)
-        if now + needed > deadline:
-            begun = bool(self.state.rounds)
+        begun = bool(self.state.rounds)
+        profile = AGAIN_SECONDS if begun else 0.0
+        needed = allocation.comparison + (profile + allocation.screening if begun else 0.0)
+        # whole runs are their own verification, for which blocks of steps keep time back
+        if now + needed > deadline and now + profile + self._costs.whole_runs() > allocation.budget:
             needed += 0.0 if begun else allocation.screening + self._costs.probes()
             return out_of_time(now, deadline, allocation.budget, needed, begun=begun)
         return None

@@ -37,7 +37,7 @@ from autoopt.records.whole_run import WholeRun
 from autoopt.registry import Registry
 from autoopt.script.applicable import own_setup
 from autoopt.search.beliefs import Beliefs, Member
-from autoopt.search.compare.comparison import Comparison, Side
+from autoopt.search.compare.comparison import Comparison, Decision, Side, SideStatistics
 from autoopt.search.compare.statistics import MIN_BLOCKS
 from autoopt.simplify.stage_profile import StageProfile
 from autoopt.storage.history import KnownNoise, Remembered
@@ -45,10 +45,27 @@ from autoopt.strategy import Case, PipelineView, Strategy
 
 
 class AAControl(Record):
-    """The A/A control, and what it says of the baseline besides."""
+    """The A/A control, and what it says of the baseline besides; before it is made, what the profile says of that."""
 
     noise: Noise
     comparison: Comparison
+
+    @staticmethod
+    def expected(seen: StageProfile) -> AAControl:
+        """Of a baseline that was profiled and not yet compared with itself."""
+        statistics = SideStatistics(seen.plan)
+        statistics.started(seen.startup)
+        statistics.ran(seen.block)
+        side = statistics.side()
+        unpaired = Comparison(
+            decision=Decision.INCONCLUSIVE, reason="the baseline was not compared with itself", incumbent=side,
+            candidate=side,
+        )  # fmt: skip
+        return AAControl(noise=Noise(foreign_cores=side.foreign_cores), comparison=unpaired)
+
+    @property
+    def made(self) -> bool:
+        return bool(self.comparison.pairs)
 
     @property
     def side(self) -> Side:
@@ -57,8 +74,9 @@ class AAControl(Record):
     @property
     def start_seconds(self) -> float:
         """Seconds to start a trial and warm it up: half of what a pair of them took."""
-        pairs = [pair.startup_seconds for pair in self.comparison.pairs]
-        return max(float(np.median(pairs)) / 2 if pairs else 5.0, 0.5)
+        pairs, seen = [pair.startup_seconds for pair in self.comparison.pairs], self.side.startup
+        alone = 5.0 if seen is None else seen.build_seconds + seen.setup_seconds + seen.warmup_seconds
+        return max(float(np.median(pairs)) / 2 if pairs else alone, 0.5)
 
     @property
     def pair_seconds(self) -> float:
@@ -246,7 +264,7 @@ class SearchState:
 
     @property
     def aa(self) -> AAControl:
-        """The A/A control, which every search begins with."""
+        """The A/A control, or what stands for it before blocks of steps are compared."""
         assert self.control is not None, "the A/A control comes first"
         return self.control
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from autoopt.errors import TrialFailed
+from autoopt.events import Kept, NoiseMeasured
 from autoopt.records import (
     Change,
     Estimate,
@@ -414,7 +415,7 @@ def test_a_pair_that_took_longer_than_predicted_stays_the_measure(tmp_path: Path
         promised("fused", 1.02, "optimizer"),
         whole={"layout": 1.3, "fused": 1.02},
         sites=SITES.model_copy(update={"run": RunParts(steps=STEPS, end_seconds=20.0)}),
-        budget=300.0,
+        budget=280.0,
         seconds=80.0,
     )
     outcome = world.go()
@@ -422,6 +423,17 @@ def test_a_pair_that_took_longer_than_predicted_stays_the_measure(tmp_path: Path
     assert set(outcome.best.plan.names()) == {"layout", "fused"}
     assert headline is not None
     assert (headline.whole, headline.n, headline.value) == (True, 1, pytest.approx(1.3 * 1.02))
+
+
+def test_whole_runs_are_compared_before_the_baseline_is_with_itself(tmp_path: Path) -> None:
+    """Slow steps: the A/A control and the confirmation by blocks take the budget, and a pair of whole runs does not."""
+    world = ScriptWorld(tmp_path, promised("layout", 1.3, "forward"), whole={"layout": 1.3}, budget=200.0, seconds=30.0)
+    outcome = world.go()
+    assert outcome.best.plan.names() == ("layout",)
+    kinds = [type(event) for event in world.events]
+    assert NoiseMeasured not in kinds[: kinds.index(Kept)]
+    assert outcome.speedup.headline is not None
+    assert outcome.speedup.headline.whole
 
 
 def measured_stages(behaviour: Behaviour) -> JsonDict:

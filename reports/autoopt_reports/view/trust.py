@@ -32,6 +32,8 @@ def trust_checks(result: Result) -> tuple[Check, ...]:
 def _noise(result: Result) -> Check:
     aa = interval(result.noise.aa_ratio, "/noise/aa_ratio")
     if aa is None or result.noise.floor is None:
+        if aa is None and result.speedup.trained is not None:
+            return Check("Noise floor", "open", say("Not measured: whole runs were compared, and no blocks of steps."))
         seen = (
             say("Baseline against itself: {}, but no floor follows from it", aa.phrase)
             if aa
