@@ -416,10 +416,13 @@ class Rounds:
         return [proposal for proposal in queue.proposals if self._comes_back(proposal.strategy, round_)]
 
     def _no_time(self, waiting: Sequence[Proposal]) -> None:
-        """Notes those that were left when the time was up."""
+        """Notes those that were left when the time was up, or where a run is over before its steps can be compared."""
+        short = self.state.ends_too_early
         for proposal in waiting:
-            self.state.unseen[proposal.strategy.name] = self.context.allocation.screening
-            self._not_tried(proposal, "no time in this budget to screen and confirm it")
+            if not short:
+                self.state.unseen[proposal.strategy.name] = self.context.allocation.screening
+            time = "no time in this budget to screen and confirm it"
+            self._not_tried(proposal, "a run of the plan is over before blocks of its steps count" if short else time)
 
     def _not_tried(self, proposal: Proposal, reason: str) -> None:
         if proposal.strategy.name not in {trial.strategy for trial in self.state.trials}:

@@ -102,7 +102,8 @@ class Screening:
 
     @property
     def over(self) -> bool:
-        return self.context.stopping() or self.context.now() + self.each > self.deadline
+        late = self.context.now() + self.each > self.deadline
+        return late or self.state.ends_too_early or self.context.stopping()
 
     def run(self, proposals: Sequence[Proposal]) -> list[Proposal]:
         """Screens the first setting of each, then at what the good ones ask for; gives back those without a screening.

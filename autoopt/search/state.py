@@ -10,7 +10,7 @@ from statistics import fmean
 import numpy as np
 
 from autoopt.benchmark.target import whole_run_seconds
-from autoopt.errors import TrialFailed
+from autoopt.errors import ScriptEnded, TrialFailed
 from autoopt.records import (
     Advice,
     Change,
@@ -212,6 +212,12 @@ class SearchState:
     def adopt(self, baseline: Plan) -> None:
         """Makes a plan the baseline, from which the search starts."""
         self.baseline = self.incumbent = baseline
+
+    @property
+    def ends_too_early(self) -> bool:
+        """Whether runs of the incumbent, or of plans next to it, were over before blocks of their steps could count."""
+        failures = (seen.failure for seen in self.screenings if seen.incumbent.plan == self.incumbent)
+        return any(failure is not None and failure.where == ScriptEnded.WHERE for failure in failures)
 
     @property
     def made_by(self) -> Comparison | None:

@@ -92,6 +92,8 @@ class Muon(Strategy):
 
     def applies(self, case: Case) -> Applies:
         found, optimizer = case.inspected(self.name), case.workload.optimizer
+        if case.sites is not None:
+            return Applies.no("it replaces the optimizer, which a script holds on to: it needs build()")
         if optimizer.type not in FAMILY:
             return Applies.no(f"{optimizer.type} is not of the Adam family, to whose updates Muon's are scaled")
         if optimizer.groups > 1:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from autoopt.errors import TrialFailed
+from autoopt.errors import ScriptEnded, TrialFailed
 from autoopt.events import Kept, NoiseMeasured
 from autoopt.records import (
     Change,
@@ -576,3 +576,14 @@ def test_what_ends_with_another_metric_is_left_out_and_the_rest_confirmed(tmp_pa
     assert set(world.pairs[0]) == {"layout", "draws"}
     assert set(world.pairs[1:]) == {("layout",)}
     assert Verdict.KEPT not in verdicts(outcome).get("draws", [])
+
+
+def test_no_further_screening_of_runs_that_are_over_before_their_steps_count(tmp_path: Path) -> None:
+    def short(plan: Plan, behaviour: Behaviour) -> Behaviour:
+        return replace(behaviour, fails=ScriptEnded(40), fails_at=5) if plan.changes else behaviour
+
+    names = ("layout", "fused", "exact")
+    world = World(tmp_path, *map(strategy, names), speed=lambda plan: 1.0, behave=short, budget=600.0)
+    reasons = [trial.reason for trial in world.go().state.all_trials() if trial.strategy in names]
+    assert [reason for reason in reasons if "before they could be measured" in reason] == reasons[:1]
+    assert reasons[1:] == ["a run of the plan is over before blocks of its steps count"] * 2

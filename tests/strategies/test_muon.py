@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from autoopt.records import Sites
 from autoopt.registry import load_strategies
 from autoopt.testing.strategies import sample_case
 from autoopt_model.muon import UpdateMatrices, hidden_matrices
@@ -97,3 +99,5 @@ def test_what_does_not_suit_it_is_refused() -> None:
     assert "10% of the parameters" in strategy.applies(few).reason
     sgd = sample_case().workload.optimizer.model_copy(update={"type": "SGD"})
     assert "Adam family" in strategy.applies(sample_case(optimizer=sgd)).reason
+    script = replace(sample_case(), sites=Sites(command=("train.py",), cwd="."))
+    assert "needs build()" in strategy.applies(script).reason
