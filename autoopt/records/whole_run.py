@@ -55,6 +55,12 @@ class RunParts(Record):
     ends_by_result: bool = False
 
     @property
+    def once_seconds(self) -> float:
+        """What a run of any length pays once, as far as it is known."""
+        parts = (self.imports_seconds, self.build_seconds, self.first_batch_seconds, self.warm_up_seconds)
+        return sum(seconds or 0.0 for seconds in (*parts, self.end_seconds))
+
+    @property
     def samples_per_evaluation(self) -> float:
         """On the mean, of what lies between two steps; 0 where none were counted."""
         steps = len({one.step for one in self.evaluations}) or 1

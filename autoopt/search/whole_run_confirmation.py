@@ -16,7 +16,7 @@ from autoopt.errors import TrialFailed
 from autoopt.records import Estimate, Plan, Quality, Trial, Verdict
 from autoopt.records.whole_run import WholeRun
 from autoopt.script.whole_run import turn_of
-from autoopt.search.accept.evidence import FEWEST_SEEDS, Judgement, TrainedPair
+from autoopt.search.accept.evidence import FEWEST_SEEDS, Judgement, TrainedPair, length_scatter
 from autoopt.search.accept.gate import NOT_TESTED, judge_runs
 from autoopt.search.accept.trainings import ratio_of_pairs
 from autoopt.search.candidate import Candidate
@@ -227,4 +227,5 @@ class WholeRunConfirmation:
         """The ratio, by the scatter of whole runs that take turns, or of ones that run one after the other."""
         possible = isfinite(turn_of(self.context.gate.memory_limit_bytes))
         time_sliced = possible and all(pair.time_sliced_same_steps for pair in self._found)
-        return ratio_of_pairs(logs, self.state.noise.process_sd, time_sliced=time_sliced)
+        length = length_scatter(self._found, self.state.facts.run) if self._found else 0.0
+        return ratio_of_pairs(logs, self.state.noise.process_sd, time_sliced=time_sliced, length=length)

@@ -223,3 +223,18 @@ def test_weights_that_the_loss_does_not_feel_may_part(gradient: float, parted: f
     assert bool(parted_across_epochs(before, after)) is bool(parted)
     assert bool(weight_difference(before, after).max()) is bool(parted)
     assert (parted_at_once(before, after, 0.0) is not None) is bool(parted)
+
+
+@pytest.mark.parametrize(("dropout", "parts"), [(0.0, True), (0.8, False)])
+def test_other_draws_part_the_weights_of_a_step_as_far_as_gradients_scatter_under_them(
+    dropout: float, parts: bool
+) -> None:
+    """A layout that fills the same mask in another order: gradients are those of the same training."""
+    rng, size = np.random.default_rng(2), sum(COUNTS)
+    drawn = 5.0 + dropout * rng.normal(size=(4, size)) if dropout else None
+    gradients = (5.0 + rng.normal(size=(12, size)),)
+
+    steps = np.cumsum(5.0 + rng.normal(size=(9, size)), axis=0)
+    before = replace(arrays(), weights=steps, gradients=gradients, draws=drawn)
+    after = replace(before, weights=steps + np.cumsum(2.5 * rng.normal(size=(9, size)), axis=0))
+    assert (parted_at_once(before, after, before.drawn) is not None) is parts

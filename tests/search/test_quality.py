@@ -371,6 +371,15 @@ def test_losses_that_part_sooner_or_further_than_by_a_rounding_are_another_train
         assert judged.verdict is Verdict.QUALITY_LOST
 
 
+@pytest.mark.parametrize(("drawn", "verdict"), [(False, Verdict.QUALITY_LOST), (True, Verdict.KEPT)])
+def test_other_draws_make_another_loss_of_the_same_weights(drawn: bool, verdict: Verdict) -> None:
+    probed = Quality(method="probe", level="equivalent", passed=True, detail="probed")
+    before = losses()
+    after = tuple(loss + 0.1 * (-1) ** step for step, loss in enumerate(before))
+    judged = judge_as(Risk.NUMERIC, comparison(before, after), evidence(level=probed, drawn=drawn), OBJECTIVE, NOISE)
+    assert judged.verdict is verdict
+
+
 # Two loss paths of one training but for rounding: no false alarms.
 
 STEPS_LOSS_PATHS = 64

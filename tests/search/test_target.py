@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from math import exp, log
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 import pytest
@@ -14,10 +16,11 @@ from hypothesis import strategies as st
 from autoopt.benchmark.run import RunUnderWay
 from autoopt.benchmark.target import Parts, crossing, fit, mean_seconds, parts, reachable, time_ratio
 from autoopt.errors import TrialFailed
-from autoopt.records import Curve, CurvePoint, Estimate, Headline, Noise, Plan, Verdict
+from autoopt.records import Curve, CurvePoint, Estimate, Headline, Noise, Plan, RunParts, Verdict
 from autoopt.records.messages import TrainingRun
 from autoopt.registry import Registry
-from autoopt.search.accept.evidence import Evidence, TrainedPair
+from autoopt.script.whole_run import WholeRun
+from autoopt.search.accept.evidence import Evidence, TrainedPair, length_scatter
 from autoopt.search.accept.time_to_target import headline_of, seconds_of
 from autoopt.search.accept.trainings import next_session, ratio_of_pairs
 from autoopt.search.trial_runner import Turns
@@ -494,3 +497,27 @@ def test_legs_of_a_real_training_are_the_training() -> None:
     assert one.losses == other.losses
     assert [point.metric for point in one.curve.points] == [point.metric for point in other.curve.points]
     assert one.curve.points[-1].metric >= 0.82 <= one.curve.points[-2].metric, "a second evaluation confirms the target"
+
+
+@pytest.mark.parametrize(("lengths", "pairs"), [((1, 2, 3), 2), ((1, 2, 3), 4), ((2, 3, 4), 3), ((5, 6, 7), 2)])
+def test_a_run_that_ends_by_its_result_is_of_another_length_from_another_seed(
+    lengths: tuple[int, ...], pairs: int
+) -> None:
+    """A start of 2 s that stays, and evaluations of which the plan makes a sixth: seeds decide how many."""
+    rng = np.random.default_rng(1)
+
+    def pair(evaluations: int) -> TrainedPair:
+        seconds = [(2.0 + each * evaluations) * exp(rng.normal(0.0, 0.015)) for each in (7.5, 1.2)]
+        runs = [WholeRun(one, (0.5,) * evaluations).as_training(0, 0, every=20) for one in seconds]
+        return TrainedPair(baseline=runs[0], best=runs[1], whole=True, time_sliced=True)
+
+    truth = fmean(log((2.0 + 7.5 * count) / (2.0 + 1.2 * count)) for count in lengths)
+    run = RunParts(imports_seconds=2.0, ends_by_result=True)
+    held = 0
+    for _ in range(200):
+        found = [pair(int(rng.choice(lengths))) for _ in range(pairs)]
+        ratios = [each.log_ratio for each in found]
+        ratio = ratio_of_pairs(ratios, time_sliced=True, length=length_scatter(found, run))
+        held += log(ratio.low) <= truth <= log(ratio.high)
+    assert held >= 0.88 * 200
+    assert length_scatter(found, run.model_copy(update={"ends_by_result": False})) == 0.0

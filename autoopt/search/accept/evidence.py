@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import log
+from statistics import fmean
 from typing import Any
 
 from autoopt.records import Environment, Estimate, Quality, Record, RunParts, Verdict
@@ -57,6 +58,18 @@ class TrainedPair(Record):
         return self.time_sliced and self.baseline.steps == self.best.steps
 
 
+def length_scatter(pairs: Sequence[TrainedPair], run: RunParts | None) -> float:
+    """How far the log ratio of whole runs that end by their result may be from that of runs of another seed.
+
+    Those end an evaluation sooner or later, and the start, which most changes leave as it is, is then another share of
+    both. Zero of runs of a given length.
+    """
+    if run is None or not run.ends_by_result:
+        return 0.0
+    shares = (run.once_seconds * abs(1 / pair.best.seconds - 1 / pair.baseline.seconds) for pair in pairs)
+    return fmean(share / max(pair.baseline.evaluations, 1) for share, pair in zip(shares, pairs, strict=True))
+
+
 class Evidence(Record):
     """Trainings and facts for the quality gate. Runs are paired by their ``seed``.
 
@@ -65,7 +78,7 @@ class Evidence(Record):
     baseline (a kept change of class ``training``); empty: the baseline's runs stand for it.
     ``interleaved_pairs``: trainings of the incumbent and the candidate next to each other, whose own seconds
     distinguish them.
-    ``deterministic``: the dataset gives the same sample twice (None: not known).
+    ``deterministic``: the dataset gives the same sample twice (None: not known). ``drawn``: the model draws (dropout).
     ``epsilon``: rounding of the arithmetic that both sides train in (float32 by default).
     ``planned_steps``: optimizer steps of the run that the user plans, as the incumbent takes them.
     ``run``: parts of a whole run of the baseline. ``evaluation_of_incumbent``: seconds of an evaluation of
@@ -86,6 +99,7 @@ class Evidence(Record):
     candidate_runs: tuple[TrainingRun, ...] = ()
     interleaved_pairs: tuple[TrainedPair, ...] = ()
     deterministic: bool | None = None
+    drawn: bool = False
     epsilon: float = 2.0**-23
     planned_steps: int | None = None
     run: RunParts | None = None

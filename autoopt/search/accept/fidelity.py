@@ -123,6 +123,20 @@ class Arrays:
         """Estimated length of the whole vectors that these coordinates are sampled from."""
         return np.asarray(np.sqrt((self.scale * np.square(values)).sum(axis=-1)))
 
+    @property
+    def drawn(self) -> float:
+        """Spread of a batch's gradient under other draws (dropout), over that between batches; 0 where none are.
+
+        A change of layout or precision fills the same mask in another order, and trains with other draws.
+        """
+        batches = next((each for each in self.gradients if len(each) > 1), None)
+        if self.draws is None or batches is None:
+            return 0.0
+        between = np.square(self.norm(np.nan_to_num(batches - batches.mean(axis=0)))).sum() / (len(batches) - 1)
+        count = len(self.draws) // 2 * 2
+        within = np.square(self.norm(np.nan_to_num(self.draws[:count:2] - self.draws[1:count:2]))).mean() / 2
+        return float(np.sqrt(within / between)) if between > 0 else 0.0
+
     def felt(self) -> Arrays:
         """With a scale of zero for parameters whose gradient is nothing but rounding.
 

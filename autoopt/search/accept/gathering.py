@@ -79,6 +79,11 @@ class Probes:
         """Whether there is any: the first is the incumbent's."""
         return bool(self._seen)
 
+    @property
+    def drawn(self) -> bool:
+        """Whether a model that was probed draws random numbers in training."""
+        return any(any(seen.probe.dropouts) for seen in self._seen.values())
+
     def has(self, plan: Plan) -> bool:
         """Whether a plan was probed, at the weights that are kept now."""
         return any((key, count) == (plan.key, len(self.weights)) for key, count, _ in self._seen)
@@ -446,6 +451,7 @@ class Gate:
             candidate_runs=self.trainings.of(plan),
             interleaved_pairs=pairs,
             deterministic=facts.dataset.deterministic,
+            drawn=self.probes is not None and self.probes.drawn,
             epsilon=self.rounding(incumbent),
             accept_undecided=self.accept_undecided,
             planned_steps=facts.max_steps,

@@ -7,7 +7,7 @@ sentence. Then whether gradients, updates, weights and buffers are the same, or 
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import inf, isclose, isfinite, isinf, sqrt
+from math import hypot, inf, isclose, isfinite, isinf, sqrt
 
 from autoopt.records import Objective, Quality
 from autoopt.records.messages import Probe
@@ -269,7 +269,7 @@ def _doubt(before: ProbeResult, after: ProbeResult, points: list[GradientFidelit
         return "the optimizer's update could not be compared"
     if update > UPDATE:
         return f"updates from the same gradients differ by {update:.2g} of their size"
-    error = max(point.error for point in points)
+    error = hypot(max(point.error for point in points), before.arrays.drawn)
     at_once = parted_at_once(before.arrays, after.arrays, error)
     if at_once is not None:
         return f"weights part by {at_once[1]:.2g} of a step in step {at_once[0]}, and hardly before"

@@ -13,7 +13,7 @@ from typing import Any
 from autoopt.benchmark.target import Parts, mean_seconds, time_ratio
 from autoopt.records import Estimate, Headline, Objective, Quality
 from autoopt.records.headline import AGREEMENT, HeadlineKind, HeadlineSource, differ
-from autoopt.search.accept.evidence import Evidence, Pairs, TrainedPair
+from autoopt.search.accept.evidence import Evidence, Pairs, TrainedPair, length_scatter
 from autoopt.search.accept.metric import parts_to
 from autoopt.search.accept.trainings import ratio_of_pairs
 from autoopt.search.compare.comparison import Comparison, Decision, Side
@@ -275,6 +275,7 @@ class Trained:
     ``kind``: what that end is; ``target_missed``: no training of either side reached the target; ``time_sliced``:
     they are whole runs that took turns. ``fresh``: of each, whether no other was from the same seed. ``evaluation``: of
     the steps to the target (log), those to one evaluation more: by chance a side is there so much earlier or later.
+    ``length``: of the ratio, what that does where both sides are there at once.
     """
 
     kind: HeadlineKind
@@ -283,6 +284,7 @@ class Trained:
     time_sliced: bool = False
     fresh: tuple[bool, ...] = ()
     evaluation: float = 0.0
+    length: float = 0.0
 
     @staticmethod
     def of(
@@ -314,7 +316,8 @@ class Trained:
             if quality is not None and quality.level == "identical":
                 mean = [(old.steps + new.steps) / 2 for old, new in both]
                 both = [(old.planned(steps), new.planned(steps)) for (old, new), steps in zip(both, mean, strict=True)]
-            return Trained("to_target", tuple(both), time_sliced=time_sliced, fresh=fresh, evaluation=evaluation)
+            length = length_scatter([pair for pair, _, _ in there], evidence.run) if whole_runs else 0.0
+            return Trained("to_target", tuple(both), False, time_sliced, fresh, evaluation, length)
         short = _over_equal_steps(pairs, objective)
         missed = all(old is None and new is None for old, new in reached)
         return Trained("per_step", short, target_missed=missed) if short else None
@@ -332,7 +335,7 @@ class Trained:
         """
         logs = [log(old.seconds / new.seconds) for old, new in self.timed]
         if self.kind != "to_target" or all(old.steps == new.steps for old, new in self.timed):
-            return ratio_of_pairs(logs, process_sd, time_sliced=self.time_sliced)
+            return ratio_of_pairs(logs, process_sd, time_sliced=self.time_sliced, length=self.length)
         value, speed, steps = exp(fmean(logs)), self.step_ratio(process_sd), self.steps_ratio(process_sd)
         low = hypot(log(speed.value / speed.low), log(steps.value / steps.low))
         high = hypot(log(speed.high / speed.value), log(steps.high / steps.value))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from math import exp, sqrt
+from math import exp, hypot, sqrt
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -34,7 +34,9 @@ TURNS_SCATTER = 0.03
 """The same of whole runs that take turns of a second: ``python -m benchmarks.whole_runs control``."""
 
 
-def ratio_of_pairs(logs: Sequence[float], process_sd: float | None = None, *, time_sliced: bool = False) -> Estimate:
+def ratio_of_pairs(
+    logs: Sequence[float], process_sd: float | None = None, *, time_sliced: bool = False, length: float = 0.0
+) -> Estimate:
     """A ratio over pairs of trainings, with Student's t interval.
 
     The spread is that of the pairs with :data:`SCATTER` as a guess beforehand: two pairs alone would give an interval
@@ -45,8 +47,10 @@ def ratio_of_pairs(logs: Sequence[float], process_sd: float | None = None, *, ti
         process_sd: how much two processes of one program differ (standard deviation of the log ratio), where that is
             known to be more than the guess.
         time_sliced: they are whole runs that took turns on the CPU, so that both saw the same machine.
+        length: how much it scatters with the length of runs that end by their result.
     """
-    return _estimate(logs, TURNS_SCATTER if time_sliced else max(process_sd or 0.0, SCATTER), 1 / len(logs))
+    guess = TURNS_SCATTER if time_sliced else max(process_sd or 0.0, SCATTER)
+    return _estimate(logs, hypot(guess, length), 1 / len(logs))
 
 
 def next_session(logs: Sequence[float], process_sd: float | None = None) -> Estimate:
