@@ -7,6 +7,7 @@ from pathlib import Path
 
 from autoopt.errors import DocumentError
 from autoopt.records import SCHEMA_VERSION, Change, Plan, PlanDocument, ValidationError
+from autoopt.records.writing import write_whole
 
 __all__ = ["Change", "Plan", "read_plan", "write_plan"]
 
@@ -55,7 +56,4 @@ def parse_plan(document: object, name: str = "plan") -> Plan:
 
 def write_plan(plan: Plan, path: Path | str) -> None:
     """Writes plan.json, replacing it at once so that a reader never sees half of it."""
-    path = Path(path)
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(PlanDocument(changes=plan.changes).model_dump_json(indent=2) + "\n", encoding="utf-8")
-    part.replace(path)
+    write_whole(Path(path), PlanDocument(changes=plan.changes).model_dump_json(indent=2) + "\n")

@@ -12,6 +12,7 @@ from autoopt.errors import DocumentError, UsageError
 from autoopt.records import Estimate, Record, Result, ValidationError
 from autoopt.records.base import Z
 from autoopt.records.headline import Headline, Session, Sessions
+from autoopt.records.writing import write_whole
 from autoopt.search.accept.trainings import next_session
 
 
@@ -154,9 +155,7 @@ def added(run: Path, result: Result, new: Session | None) -> tuple[Session, ...]
     if new is None:
         return known
     sessions = joined(known, new)
-    part = path.with_suffix(".part")
-    part.write_text(Sessions(sessions=sessions).model_dump_json(indent=1) + "\n", encoding="utf-8")
-    part.replace(path)
+    write_whole(path, Sessions(sessions=sessions).model_dump_json(indent=1) + "\n")
     return sessions
 
 
