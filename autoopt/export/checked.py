@@ -162,7 +162,8 @@ def added(run: Path, result: Result, new: Session | None) -> tuple[Session, ...]
 def joined(known: Sequence[Session], new: Session) -> tuple[Session, ...]:
     """With one more session, or with its repeats in the last one where it began soon after that."""
     last = known[-1] if known else None
-    if last is None or last.kind != new.kind or _time(new.began) - _time(last.ended) > SAME:
+    time = datetime.fromisoformat
+    if last is None or last.kind != new.kind or time(new.began) - time(last.ended) > SAME:
         return (*known, new)
     n = last.n + new.n
     value = math.exp((last.n * math.log(last.value) + new.n * math.log(new.value)) / n)
@@ -189,7 +190,3 @@ def sessions_text(sessions: Sequence[Session], process_sd: float | None) -> str:
         f"{found.n} sessions; the next one is expected to measure {found.value:.2f}x {what} "
         f"(95 % prediction interval {found.low:.2f} to {found.high:.2f})"
     )
-
-
-def _time(text: str) -> datetime:
-    return datetime.fromisoformat(text)
