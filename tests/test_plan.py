@@ -36,7 +36,7 @@ def test_the_document_is_that_of_the_contract() -> None:
     document = PlanDocument(changes=(Change(strategy="workers", setting={"num_workers": 2}),))
     assert document.model_dump() == {
         "schema_version": 1,
-        "changes": ({"strategy": "workers", "setting": {"num_workers": 2}},),
+        "changes": [{"strategy": "workers", "setting": {"num_workers": 2}}],
     }
 
 

@@ -36,25 +36,20 @@ class Placed:
     def patch(self) -> ScriptPatch:
         """The diff, and what of the plan no honest edit says."""
         diffs = [diff_of(before, after, name) for name, (before, after) in sorted(self._changed.items())]
-        diffs += [diff_of(None, text, name) for name, text in self._added.items()]
+        diffs += [diff_of(None, added.text, added.file) for added in filter(None, [self.placing.added])]
         return ScriptPatch(diff="".join(diffs), changes=self.changes, environment=self.placing.environment)
 
     @property
     def texts(self) -> dict[str, str]:
         """The text of each file that is changed, by its name relative to the command's folder."""
-        return {name: after for name, (before, after) in self._changed.items() if after != before} | self._added
+        added = {added.file: added.text for added in filter(None, [self.placing.added])}
+        return {name: after for name, (before, after) in self._changed.items() if after != before} | added
 
     @property
     def _changed(self) -> dict[str, tuple[str, str]]:
         """The text of each file as it is and as it becomes."""
         files = {name: (edits.source.tree.code, edits.code()) for name, edits in self.placing.files.items()}
         return files | self.placing.configured
-
-    @property
-    def _added(self) -> dict[str, str]:
-        """The file that is added next to the script."""
-        added = self.placing.added
-        return {} if added is None else {added.file: added.text}
 
 
 def placed(
