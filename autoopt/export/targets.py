@@ -31,7 +31,8 @@ def snippets(plan: Plan, registry: Registry) -> tuple[Snippets, ...]:
         known: JsonDict = {**change.model_dump(), "title": title, "risk": str(strategy.risk), "stages": stages}
         with suppress(Exception):  # a third party's recipe; the change itself was measured all the same
             recipe = strategy.recipe(dict(change.setting))
-            known |= {target: getattr(recipe, target) for target in TARGETS}
+            found.append(Snippets(**known, **{target: getattr(recipe, target) for target in TARGETS}))
+            continue
         found.append(Snippets(**known))
     return tuple(found)
 
