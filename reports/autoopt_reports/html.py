@@ -81,11 +81,6 @@ def render(document: Result | Profile) -> str:
     return page("report.html.j2", document, view=Report(document))
 
 
-def write(document: Result | Profile, path: Path) -> Path:
-    """Renders into ``path``; a reader never sees half a page."""
-    return write_text(render(document), path)
-
-
 def write_text(text: str, path: Path) -> Path:
     """Puts a page into ``path`` (UTF-8); a reader never sees half of it."""
     with replacing(path) as file:
