@@ -16,7 +16,6 @@ from autoopt.export.script import Draft, listed, plain
 from autoopt.export.text import call, commented, literal
 from autoopt.records import JsonDict, Plan, Result, Snippets
 from autoopt.registry import Registry
-from autoopt.setup import Setup
 
 
 def snippets(plan: Plan, registry: Registry) -> tuple[Snippets, ...]:
@@ -68,7 +67,11 @@ def trainer_code(result: Result, target: str, registry: Registry) -> Code:
         raise UsageError(f"there is no code for {target}", hint=f"there is for: {', '.join(CODED)}")
     said = {s.strategy: keys for s in result.snippets if (keys := getattr(s, target)) is not None}
     left = (c for c in result.best.plan.changes if "_note" in said.get(c.strategy, {"_note": ""}))
-    coded = tuple(change for change in left if _can_be_coded(registry.fold(Plan(changes=(change,))), target))
+    beyond: tuple[str, ...] = ("loss", "step")  # half of a change is none, and a Trainer's step is its own
+    if target == "transformers":  # makes its loaders, its optimizer and its schedule itself
+        beyond = (*beyond, "loader", "optimizer", "scheduler", "collate", "sampler")
+    setups = ((change, registry.fold(Plan(changes=(change,)))) for change in left)
+    coded = tuple(c for c, s in setups if not s.transfer.prefetch and not any(getattr(s, part) for part in beyond))
     draft = Draft(Plan(changes=coded), registry)
     arguments, name = CODED[target]
     definitions, imports = draft.printed({_TRAINERS: (name,)})
@@ -80,14 +83,6 @@ def trainer_code(result: Result, target: str, registry: Registry) -> Code:
     blocks = ["\n".join(head), "from __future__ import annotations", "\n".join(imports)]
     text = "\n\n".join(blocks) + "\n\n\n" + "\n\n\n".join(definitions) + "\n"
     return Code(text, frozenset(c.strategy for c in coded), tuple(draft.notes))
-
-
-def _can_be_coded(setup: Setup, target: str) -> bool:
-    """Whether code around the Trainer can do all of a change: half of one is none. A Trainer's step is its own."""
-    beyond = bool(setup.loss or setup.step or setup.transfer.prefetch)
-    if target == "transformers":  # makes its loaders, its optimizer and its schedule itself
-        beyond = beyond or bool(setup.loader or setup.optimizer or setup.scheduler or setup.collate or setup.sampler)
-    return not beyond
 
 
 TARGETS = ("pytorch", "lightning", "transformers", "accelerate")

@@ -71,8 +71,7 @@ def placed(
             _place(trial, change, Plan(changes=plan.changes[:index]), registry, device)
         except NoHonestEditError as reason:
             how: Literal["patched", "by hand", "plan only"] = "by hand" if reason.by_hand else "plan only"
-            reported = str(reason)
-            placing.environment = {**placing.environment, **reason.variables}
+            reported, placing.environment = str(reason), trial.environment
         else:
             placing, how, reported = trial, "patched", "; ".join(trial.notes)
         place = {"file": trial.touched.file, "line": trial.touched.line} if trial.touched else {}
@@ -92,7 +91,8 @@ def _place(placing: Placing, change: Change, before: Plan, registry: Registry, d
     variables = {name: text for edit in edits if edit.at == "environment" for name, text in edit.arguments.items()}
     if variables:
         words = " ".join(f"{name}={text}" for name, text in variables.items())
-        raise NoHonestEditError(f"it is set where the script is started: {words}", by_hand=True, variables=variables)
+        placing.environment = placing.environment | variables
+        raise NoHonestEditError(f"it is set where the script is started: {words}", by_hand=True)
     for edit in edits:
         if edit.at == "batch":
             place_pieces(placing, edit)

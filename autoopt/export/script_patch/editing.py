@@ -87,10 +87,6 @@ class Edits:
         """Sets an argument of a call, in its place where it stands there already; None takes it out."""
         self.arguments[call][name] = value, positions
 
-    def merge(self, argument: cst.Arg, name: str, value: cst.BaseExpression) -> None:
-        """Sets a key of what a call passes on with two stars, whether or not it holds the key already."""
-        self.merged[argument][name] = value
-
     def replace(self, node: cst.CSTNode, text: str, on_behalf: cst.CSTNode | None = None) -> None:
         """Puts another expression in the place of one.
 

@@ -251,7 +251,7 @@ class Placing:
                         raise
                     raise NoHonestEditError(f"{reason}; next to it {others}", by_hand=True) from None
             elif rest is not None:
-                edits.merge(rest, name, cst.parse_expression(text))
+                edits.merged[rest][name] = cst.parse_expression(text)  # whether or not it holds the key already
             else:
                 edits.argument(call, name, cst.parse_expression(text), positions)
 
