@@ -113,7 +113,7 @@ def _report(result: Result, directory: Path) -> Path | None:
     from autoopt_reports import html  # rendering is not part of the loop
 
     try:
-        return html.write(result, directory / "report.html")
+        return html.write_text(html.render(result), directory / "report.html")
     except Exception as error:
         logger.warning("report.html could not be written: %s; render it later: autoopt report %s", error, directory)
         return None

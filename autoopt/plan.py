@@ -1,4 +1,4 @@
-"""plan.json: reading and writing a plan."""
+"""plan.json: reading a plan."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from autoopt.errors import DocumentError
 from autoopt.records import SCHEMA_VERSION, Change, Plan, PlanDocument, ValidationError
 
-__all__ = ["Change", "Plan", "read_plan", "write_plan"]
+__all__ = ["Change", "Plan", "read_plan"]
 
 
 def read_plan(path: Path | str) -> Plan:
@@ -51,11 +51,3 @@ def parse_plan(document: object, name: str = "plan") -> Plan:
     if twice:
         raise DocumentError(f"{name}: strategy {twice!r} stands in it twice", hint="keep one of them")
     return Plan(changes=parsed.changes)
-
-
-def write_plan(plan: Plan, path: Path | str) -> None:
-    """Writes plan.json, replacing it at once so that a reader never sees half of it."""
-    path = Path(path)
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(PlanDocument(changes=plan.changes).model_dump_json(indent=2) + "\n", encoding="utf-8")
-    part.replace(path)

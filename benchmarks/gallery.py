@@ -64,7 +64,7 @@ def exhibit(path: Path, out: Path) -> Exhibit:
     stem = (path if path.is_dir() else path.parent).resolve().name
     result = elsewhere(load(path), stem)
     view = Report(result)
-    page = html.write(result, out / f"{stem}.html")
+    page = html.write_text(html.render(result), out / f"{stem}.html")
     machine = result.environment.device_name or result.environment.cpu or result.environment.device
     qualifiers = ", ".join(str(piece) for piece in view.verdict.qualifiers)
     return Exhibit(str(view.verdict.headline), qualifiers, machine, result.created[:10], page)

@@ -67,7 +67,7 @@ def _page(document: Result | Profile, name: str) -> Path | None:
         return None
     page = Path(directory) / name
     try:
-        return html.write(document, page)
+        return html.write_text(html.render(document), page)
     except Exception as error:
         say(f"{page} could not be written: {type(error).__name__}: {error}")
         say(f"the result is kept; render it later with: autoopt report {directory}")

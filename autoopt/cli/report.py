@@ -58,7 +58,8 @@ def report_command(run: Path, out: Path | None, against: Path | None, card: bool
 
     page = out or folder / (AGAINST_FILE if against else REPORT_FILE)
     with writing(page):
-        page = html.write_text(_side_by_side(result, run, against), page) if against else html.write(result, page)
+        text = _side_by_side(result, run, against) if against else html.render(result)
+        page = html.write_text(text, page)
     write_line(str(page))
     if open_:
         show(page)

@@ -16,6 +16,7 @@ from autoopt.comparing.sides import Side
 from autoopt.errors import DocumentError, EnvironmentLacks
 from autoopt.records import Environment, JsonDict, Noise, Record, Sites, ValidationError
 from autoopt.records.facts import WorkloadFacts
+from autoopt.records.writing import write_whole
 from autoopt.storage.fingerprint import fingerprint
 
 _DRIFTED = 3 * sqrt(2)
@@ -70,11 +71,8 @@ def write(path: Path, session: Session) -> None:
     Raises:
         EnvironmentLacks: it cannot be written.
     """
-    part = path.with_name(f"{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(session.model_dump_json() + "\n", encoding="utf-8")
-        os.replace(part, path)
+        write_whole(path, session.model_dump_json() + "\n")
     except OSError as error:
         raise EnvironmentLacks(f"cannot write the session {path}: {error.strerror or error}") from None
 

@@ -12,6 +12,7 @@ from autoopt.errors import DocumentError, UsageError
 from autoopt.records import Estimate, Record, Result, ValidationError
 from autoopt.records.base import Z
 from autoopt.records.headline import Headline, Session, Sessions
+from autoopt.records.writing import write_whole
 from autoopt.search.accept.trainings import next_session
 
 
@@ -154,16 +155,15 @@ def added(run: Path, result: Result, new: Session | None) -> tuple[Session, ...]
     if new is None:
         return known
     sessions = joined(known, new)
-    part = path.with_suffix(".part")
-    part.write_text(Sessions(sessions=sessions).model_dump_json(indent=1) + "\n", encoding="utf-8")
-    part.replace(path)
+    write_whole(path, Sessions(sessions=sessions).model_dump_json(indent=1) + "\n")
     return sessions
 
 
 def joined(known: Sequence[Session], new: Session) -> tuple[Session, ...]:
     """With one more session, or with its repeats in the last one where it began soon after that."""
     last = known[-1] if known else None
-    if last is None or last.kind != new.kind or _time(new.began) - _time(last.ended) > SAME:
+    time = datetime.fromisoformat
+    if last is None or last.kind != new.kind or time(new.began) - time(last.ended) > SAME:
         return (*known, new)
     n = last.n + new.n
     value = math.exp((last.n * math.log(last.value) + new.n * math.log(new.value)) / n)
@@ -190,7 +190,3 @@ def sessions_text(sessions: Sequence[Session], process_sd: float | None) -> str:
         f"{found.n} sessions; the next one is expected to measure {found.value:.2f}x {what} "
         f"(95 % prediction interval {found.low:.2f} to {found.high:.2f})"
     )
-
-
-def _time(text: str) -> datetime:
-    return datetime.fromisoformat(text)

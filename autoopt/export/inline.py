@@ -235,9 +235,7 @@ def _note(node: ast.stmt, top: ast.stmt, found: _Module, package: str) -> None:
     elif isinstance(node, (ast.Import, ast.ImportFrom)) and node is top:
         module = getattr(node, "module", None) or ""
         if isinstance(node, ast.ImportFrom) and node.level:
-            base = package.split(".")
-            base = base[: len(base) - (node.level - 1)]
-            module = ".".join([*base, *([module] if module else [])])
+            module = importlib.util.resolve_name("." * node.level + module, package)
         for alias in node.names if module != "__future__" else ():
             if isinstance(node, ast.Import):
                 found.imported[alias.asname or alias.name.split(".")[0]] = (alias.name, None)

@@ -130,6 +130,7 @@ def _changes(draft: Draft, facts: WorkloadFacts | None) -> dict[str, Any]:
     plan: dict[str, Any] = {
         "loader_options": loader_options(draft, facts),
         "valid_options": loader_options(draft, facts, validation=True),
+        "valid_batch_size": setup.evaluation.get("batch_size"),
         "starts_workers": "worker_init_fn" in setup.loader,
         "batch_size": batch.size,
         "learning_rate_factor": batch.learning_rate_factor,

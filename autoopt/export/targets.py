@@ -7,15 +7,15 @@ it, so that an export needs neither torch nor the user's code. The plain script 
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from autoopt.errors import UsageError
 from autoopt.export.script import Draft, listed, plain
 from autoopt.export.text import call, commented, literal
-from autoopt.records import Change, JsonDict, Plan, Result, Snippets
+from autoopt.records import JsonDict, Plan, Result, Snippets
 from autoopt.registry import Registry
-from autoopt.setup import Setup
 
 
 def snippets(plan: Plan, registry: Registry) -> tuple[Snippets, ...]:
@@ -23,23 +23,17 @@ def snippets(plan: Plan, registry: Registry) -> tuple[Snippets, ...]:
 
     A strategy whose ``recipe`` raises gives none; that must not cost the result of a run.
     """
-    return tuple(_snippet(change, registry) for change in plan.changes)
-
-
-def _snippet(change: Change, registry: Registry) -> Snippets:
-    strategy = registry[change.strategy]
-    known: JsonDict = {
-        "strategy": change.strategy,
-        "setting": change.setting,
-        "title": strategy.title or change.strategy,
-        "risk": str(strategy.risk),
-        "stages": tuple(sorted(strategy.stages)),
-    }
-    try:
-        recipe = strategy.recipe(dict(change.setting))
-        return Snippets(**known, **{target: getattr(recipe, target) for target in TARGETS})
-    except Exception:  # a third party's recipe; the change itself was measured all the same
-        return Snippets(**known)
+    found = []
+    for change in plan.changes:
+        strategy = registry[change.strategy]
+        title, stages = strategy.title or change.strategy, tuple(sorted(strategy.stages))
+        known: JsonDict = {**change.model_dump(), "title": title, "risk": str(strategy.risk), "stages": stages}
+        with suppress(Exception):  # a third party's recipe; the change itself was measured all the same
+            recipe = strategy.recipe(dict(change.setting))
+            found.append(Snippets(**known, **{target: getattr(recipe, target) for target in TARGETS}))
+            continue
+        found.append(Snippets(**known))
+    return tuple(found)
 
 
 CODED = {"lightning": ("Lightning's arguments", "Optimized"), "transformers": ("TrainingArguments", "optimized")}
@@ -73,7 +67,11 @@ def trainer_code(result: Result, target: str, registry: Registry) -> Code:
         raise UsageError(f"there is no code for {target}", hint=f"there is for: {', '.join(CODED)}")
     said = {s.strategy: keys for s in result.snippets if (keys := getattr(s, target)) is not None}
     left = (c for c in result.best.plan.changes if "_note" in said.get(c.strategy, {"_note": ""}))
-    coded = tuple(change for change in left if _can_be_coded(registry.fold(Plan(changes=(change,))), target))
+    beyond: tuple[str, ...] = ("loss", "step")  # half of a change is none, and a Trainer's step is its own
+    if target == "transformers":  # makes its loaders, its optimizer and its schedule itself
+        beyond = (*beyond, "loader", "optimizer", "scheduler", "collate", "sampler")
+    setups = ((change, registry.fold(Plan(changes=(change,)))) for change in left)
+    coded = tuple(c for c, s in setups if not s.transfer.prefetch and not any(getattr(s, part) for part in beyond))
     draft = Draft(Plan(changes=coded), registry)
     arguments, name = CODED[target]
     definitions, imports = draft.printed({_TRAINERS: (name,)})
@@ -85,14 +83,6 @@ def trainer_code(result: Result, target: str, registry: Registry) -> Code:
     blocks = ["\n".join(head), "from __future__ import annotations", "\n".join(imports)]
     text = "\n\n".join(blocks) + "\n\n\n" + "\n\n\n".join(definitions) + "\n"
     return Code(text, frozenset(c.strategy for c in coded), tuple(draft.notes))
-
-
-def _can_be_coded(setup: Setup, target: str) -> bool:
-    """Whether code around the Trainer can do all of a change: half of one is none. A Trainer's step is its own."""
-    beyond = bool(setup.loss or setup.step or setup.transfer.prefetch)
-    if target == "transformers":  # makes its loaders, its optimizer and its schedule itself
-        beyond = beyond or bool(setup.loader or setup.optimizer or setup.scheduler or setup.collate or setup.sampler)
-    return not beyond
 
 
 TARGETS = ("pytorch", "lightning", "transformers", "accelerate")
@@ -121,33 +111,23 @@ def export(
     if target not in TARGETS:
         raise UsageError(f"there is no target {target!r}", hint=f"there are: {', '.join(TARGETS)}")
     if target == "pytorch":
-        return _script(directory or Path(result.reproduce.run_directory or "."))
+        path = (directory or Path(result.reproduce.run_directory or ".")) / "optimized_train.py"
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise UsageError(
+                f"the run's script {path} cannot be read: {error.strerror or error}",
+                hint="name the run directory; optimized_train.py is written at the end of a run",
+            ) from None
+        return text, tuple(line[2:] for line in text.splitlines() if line.startswith("# Not in this script:"))
     keys, notes = _merged(result, target, code)
     if code is not None and target == "lightning":
         keys["callbacks"] = [{"class_path": f"{module}.Optimized"}]
     if target == "transformers":
         # for ``HfArgumentParser.parse_json_file``, or ``TrainingArguments(**json.load(file))``
         return json.dumps(keys, indent=2) + "\n", tuple(notes)
-    text = {"lightning": _lightning, "accelerate": _accelerate}[target](keys, notes)
+    text = _lightning(keys, notes) if target == "lightning" else _accelerate(keys, notes)
     return text, tuple(notes)
-
-
-def _script(directory: Path) -> tuple[str, tuple[str, ...]]:
-    path = directory / "optimized_train.py"
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(
-            f"the run's script {path} cannot be read: {error.strerror or error}",
-            hint="name the run directory; optimized_train.py is written at the end of a run",
-        ) from None
-    missing = tuple(line[2:] for line in text.splitlines() if line.startswith("# Not in this script:"))
-    return text, missing
-
-
-def _titled(snippet: Snippets) -> str:
-    setting = ", ".join(f"{name}={value}" for name, value in snippet.setting.items())
-    return f"{snippet.strategy} ({setting})" if setting else snippet.strategy
 
 
 def _merged(result: Result, target: str, code: Code | None = None) -> tuple[JsonDict, list[str]]:
@@ -158,38 +138,30 @@ def _merged(result: Result, target: str, code: Code | None = None) -> tuple[Json
     for each in result.best.plan.changes:
         change = known.get(each.strategy) or Snippets(strategy=each.strategy, setting=each.setting)
         recipe = getattr(change, target)
+        setting = ", ".join(f"{name}={value}" for name, value in change.setting.items())
+        title = f"{change.strategy} ({setting})" if setting else change.strategy
         if code is not None and change.strategy in code.covered:
             keys |= {k: v for k, v in (recipe or {}).items() if k != "_note" and k not in SAID_BY_CODE}
             continue
         if recipe is None:
-            notes.append(f"{_titled(change)}: {target} has no way to say this; it is in optimized_train.py")
+            notes.append(f"{title}: {target} has no way to say this; it is in optimized_train.py")
             continue
         for key, value in recipe.items():
             if key == "_note":
-                notes.append(f"{_titled(change)}: manually: {value}")
+                notes.append(f"{title}: manually: {value}")
                 continue
             if key in keys and keys[key] != value:
-                notes.append(f"{_titled(change)}: {key}={value} takes the place of {keys[key]}")
+                notes.append(f"{title}: {key}={value} takes the place of {keys[key]}")
             keys[key] = value
     return keys, notes
-
-
-def _head(what: str, notes: list[str], lines: tuple[str, ...] = ()) -> list[str]:
-    head = commented(what)
-    for line in lines:
-        head += [f"# {part}" for part in line.splitlines()]
-    for note in notes:
-        head += commented(f"- {note}")
-    return head
 
 
 def _lightning(keys: JsonDict, notes: list[str]) -> str:
     words = {name: literal(value) for name, value in keys.items() if name != "callbacks"}
     words |= {"callbacks": "[Optimized()]"} if "callbacks" in keys else {}
-    arguments = call("Trainer", [], words)
-    head = _head("For LightningCLI: python my_script.py fit --config FILE; in Python:", notes, (arguments,))
-    body = ["trainer:", *_yaml(keys, 1)] if keys else ["trainer: {}"]
-    return "\n".join([*head, *body]) + "\n"
+    head = commented("For LightningCLI: python my_script.py fit --config FILE; in Python:")
+    head += [f"# {line}" for line in call("Trainer", [], words).splitlines()]
+    return _noted(head, notes, {"trainer": keys})
 
 
 def _accelerate(keys: JsonDict, notes: list[str]) -> str:
@@ -207,11 +179,14 @@ def _accelerate(keys: JsonDict, notes: list[str]) -> str:
         "num_machines": 1,
         "num_processes": 1,
     }
-    head = _head("For accelerate launch --config_file FILE my_script.py", notes)
-    return "\n".join([*head, *_yaml({**fixed, **inside}, 0)]) + "\n"
+    return _noted(["# For accelerate launch --config_file FILE my_script.py"], notes, {**fixed, **inside})
 
 
-def _yaml(value: JsonDict, depth: int) -> list[str]:
+def _noted(head: list[str], notes: list[str], keys: JsonDict) -> str:
+    return "\n".join([*head, *(line for note in notes for line in commented(f"- {note}")), *_yaml(keys)]) + "\n"
+
+
+def _yaml(value: JsonDict, depth: int = 0) -> list[str]:
     """Nested mappings of plain values; a JSON value is a YAML value."""
     lines = []
     for key, item in value.items():

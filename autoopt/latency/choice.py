@@ -78,12 +78,6 @@ def possible(variant: Variant) -> bool:
     return not (variant.precision == "int8_dynamic" and variant.engine == "eager")
 
 
-def combinations(best: Variant, others: Sequence[Variant]) -> Iterator[Variant]:
-    """The best with each other one that goes with it, the better ones first."""
-    together = (merged(best, other) for other in others)
-    yield from dict.fromkeys(each for each in together if each is not None)
-
-
 def within(estimate: Estimate | None, limit: float | None) -> Holds | None:
     """Whether a quantity stays within a limit by its interval; None where nothing is asked or known."""
     if limit is None:
@@ -127,18 +121,12 @@ def chosen(found: Latency) -> Latency:
     measured = [variant for variant in found.variants if variant.p95 is not None]
     fitting = [variant for variant in measured if variant.keeps == "yes" and variant.fits in ("yes", None)]
     if not fitting:
-        return found.model_copy(
-            update={"chosen": None, "holds": _unheld(found, measured), "reason": _why_not(found, measured)}
-        )
+        refused = bool(measured) and all("no" in (v.fits, v.keeps) for v in measured)
+        unheld: Holds | None = None if found.limit_seconds is None else "no" if refused else "undecided"
+        return found.model_copy(update={"chosen": None, "holds": unheld, "reason": _why_not(found, measured)})
     best = min(fitting, key=lambda v: (v.cost_seconds or 0.0) if found.limit_seconds else v.p95.value)  # type: ignore[union-attr]
     holds: Holds | None = None if found.limit_seconds is None else "yes"
     return found.model_copy(update={"chosen": best.name, "holds": holds, "reason": _why(found, best, len(fitting))})
-
-
-def _unheld(found: Latency, measured: Sequence[Served]) -> Holds | None:
-    if found.limit_seconds is None:
-        return None
-    return "no" if measured and all("no" in (v.fits, v.keeps) for v in measured) else "undecided"
 
 
 def _why(found: Latency, best: Served, count: int) -> str:

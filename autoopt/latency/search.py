@@ -14,7 +14,7 @@ import numpy as np
 
 import autoopt
 from autoopt.errors import TrialFailed, WorkloadError
-from autoopt.latency.choice import candidates, chosen, combinations, marked, within
+from autoopt.latency.choice import candidates, chosen, marked, merged, within
 from autoopt.latency.export import accept, export
 from autoopt.latency.measuring import FEWEST, Servers, ServingArm, against, over_processes, plan_of, pooled
 from autoopt.latency.options import Serve
@@ -205,8 +205,8 @@ class Search:
             if not ranked:
                 return
             known = {one.variant for one in self.screenings}
-            fresh = [v for v in combinations(ranked[0].variant, [one.variant for one in ranked]) if v not in known]
-            for variant in fresh[:4]:
+            together = dict.fromkeys(filter(None, (merged(ranked[0].variant, one.variant) for one in ranked)))
+            for variant in [v for v in together if v not in known][:4]:
                 self._consider(variant, "")
 
     def _consider(self, variant: Variant, why: str) -> None:

@@ -147,12 +147,12 @@ def start(
     live: TrialContext, variant: JsonDict, weights: str, folder: str, sizes: list[int], lengths: list[int | None]
 ) -> JsonDict:
     """Opens a variant for blocks: its cold start, and the size of its weights."""
-    wanted = Variant(**variant)
+    wanted, artefact = Variant(**variant), Path(folder) if folder else None
     model = users_model(live, wanted.model, weights)
     with torch.no_grad():
         requests = requests_of(live, model, sizes, lengths)
     began = perf_counter()
-    predictor = load(model, wanted, Path(folder) if folder else None).eval()
+    predictor = load(model, wanted, artefact).eval()
     ask = asker(predictor, str(live.device))
     loaded = perf_counter()
     ask(requests[0])
@@ -167,7 +167,9 @@ def start(
         "first_seconds": answered - loaded,
         "warm_up_seconds": warm - answered,
         "warm_up_requests": len(warm_up),
-        "model_bytes": _files(Path(folder)) if folder else _bytes(model),
+        "model_bytes": _bytes(model)
+        if not artefact
+        else sum(path.stat().st_size for path in artefact.iterdir() if path.suffix in (".onnx", ".data", ".pt2")),
     }
 
 
@@ -181,10 +183,6 @@ def _bytes(model: nn.Module) -> int:
         return sum(held(getattr(tensor, name)) for name in parts()[0])
 
     return sum(held(tensor.data) for tensor in itertools.chain(model.parameters(), model.buffers()))
-
-
-def _files(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.iterdir() if path.suffix in (".onnx", ".data", ".pt2"))
 
 
 def block(
@@ -249,7 +247,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
     """
     state = read_weights(path)
     wanted = set(model.state_dict())
-    state = {_plain(name): value for name, value in state.items()}
+    state = {name.removeprefix("_orig_mod.").removeprefix("module."): value for name, value in state.items()}
     if not wanted & set(state):  # Lightning's modules hold the model below a name of their own
         state = {name.partition(".")[2]: value for name, value in state.items()}
     try:
@@ -295,7 +293,3 @@ def _reason(error: Exception) -> str:
     if isinstance(error, pickle.UnpicklingError) and "GLOBAL" in str(error):
         return "it holds more than tensors, such as a pickled model, and reading that would execute code"
     return "it is not a whole file of torch.save"
-
-
-def _plain(name: str) -> str:
-    return name.removeprefix("_orig_mod.").removeprefix("module.")

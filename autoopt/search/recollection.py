@@ -25,9 +25,13 @@ def recall(context: RunContext, state: SearchState) -> None:
     history = context.history
     if history is not None:
         key = _key(state)
-        state.remembered = context.run.step("history", {"key": key}, lambda: history.recall(key), Remembered)
+        state.remembered = context.run.step(
+            "history", {"key": key}, lambda: history.recall(key, Remembered), Remembered
+        )
         device = _device(state)
-        state.known_noise = context.run.step("history", {"noise": device}, lambda: history.noise(device), KnownNoise)
+        state.known_noise = context.run.step(
+            "history", {"noise": device}, lambda: history.recall(device, KnownNoise), KnownNoise
+        )
 
 
 def known_noise(state: SearchState) -> BetweenProcess | None:
@@ -46,7 +50,7 @@ def remember(context: RunContext, state: SearchState, best: Plan, speedup: Speed
     """Writes down the best plan of a run that was verified, and the noise of the device."""
     noise, history = state.noise, context.history
     if history is not None and noise.process_sd is not None:
-        history.remember_noise(_device(state), KnownNoise(process_sd=noise.process_sd, pairs=noise.process_dof))
+        history.remember(_device(state), KnownNoise(process_sd=noise.process_sd, pairs=noise.process_dof))
     gain = speedup.time_to_target or speedup.throughput
     if history is not None and state.found and speedup.end_to_end_verified and gain is not None:
         finished = datetime.now(UTC).isoformat(timespec="seconds")

@@ -21,6 +21,7 @@ from autoopt.benchmark.environment import cpu_name, other_users, usable_cores
 from autoopt.benchmark.flags import matmul_precision
 from autoopt.records import Peaks
 from autoopt.records.machine import FOREIGN_CORES
+from autoopt.records.writing import write_whole
 from autoopt.simplify.drift import ReferenceSpeed
 
 VERSION = 8
@@ -52,7 +53,8 @@ def measured_peaks(device: torch.device) -> Peaks:
     if (peaks.foreign_cores or 0.0) <= FOREIGN_CORES and not (
         device.type == "cuda" and other_users(open_device(str(device)))
     ):
-        _write(file, peaks)
+        with suppress(OSError):  # a cache that cannot be written is no error
+            write_whole(file, peaks.model_dump_json())
     return peaks
 
 
@@ -65,15 +67,6 @@ def _key(device: torch.device) -> str:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     parts = [VERSION, name, torch.__version__, cpu_name(), usable_cores(), torch.get_num_threads()]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
-
-
-def _write(file: Path, peaks: Peaks) -> None:
-    """Replaces the file at once; a cache that cannot be written is no error."""
-    with suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        part = file.with_name(f"{file.name}.{os.getpid()}")
-        part.write_text(peaks.model_dump_json(), encoding="utf-8")
-        part.replace(file)
 
 
 def measure(device: torch.device, time_limit: float = 2.0) -> Peaks:

@@ -13,15 +13,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from autoopt.records import JsonDict, Plan, Record, ValidationError
+from autoopt.records.writing import write_whole
 
 VARIABLE = "AUTOOPT_HISTORY"
 """Environment variable: another file, or ``off``."""
 SCHEMA_VERSION = 1
 MOST_ENTRIES = 200
 """Workloads that are remembered; the oldest goes first."""
-
-
-Entry = TypeVar("Entry", bound=Record)
 
 
 class Remembered(Record):
@@ -40,6 +38,10 @@ class KnownNoise(Record):
 
     process_sd: float | None = None
     pairs: float | None = None
+
+
+Entry = TypeVar("Entry", Remembered, KnownNoise)
+_SECTIONS: dict[type[Record], str] = {Remembered: "workloads", KnownNoise: "noise"}
 
 
 class History:
@@ -61,39 +63,22 @@ class History:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         return cls(Path(named) if named else cache / "autoopt" / "history.json")
 
-    def recall(self, key: str) -> Remembered:
-        """The entry of a workload on a device; an empty one where there is none, or it cannot be read."""
-        return self._get("workloads", key, Remembered)
-
-    def remember(self, key: str, found: Remembered) -> None:
-        """Replaces the entry; the file is replaced at once, so that nobody reads half of it."""
-        self._put("workloads", key, found)
-
-    def noise(self, device: str) -> KnownNoise:
-        """Known noise of a device; empty where there is none, or it cannot be read."""
-        return self._get("noise", device, KnownNoise)
-
-    def remember_noise(self, device: str, found: KnownNoise) -> None:
-        """Replaces what is known of a device."""
-        self._put("noise", device, found)
-
-    def _get(self, section: str, key: str, kind: type[Entry]) -> Entry:
+    def recall(self, key: str, kind: type[Entry]) -> Entry:
+        """The entry of a workload on a device, or of a device; an empty one where there is none that can be read."""
         try:
-            return kind.model_validate(self._entries(section).get(key, {}))
+            return kind.model_validate(self._entries(_SECTIONS[kind]).get(key, {}))
         except ValidationError:
             return kind()
 
-    def _put(self, section: str, key: str, found: Record) -> None:
-        sections = {name: self._entries(name) for name in ("workloads", "noise")}
-        entries = sections[section]
-        entries.pop(key, None)
-        entries[key] = found.model_dump()
-        sections[section] = dict(list(entries.items())[-MOST_ENTRIES:])
-        part = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+    def remember(self, key: str, found: Remembered | KnownNoise) -> None:
+        """Replaces the entry."""
+        sections = {name: self._entries(name) for name in _SECTIONS.values()}
+        section = _SECTIONS[type(found)]
+        sections[section].pop(key, None)
+        sections[section][key] = found.model_dump()
+        sections[section] = dict(list(sections[section].items())[-MOST_ENTRIES:])
         with contextlib.suppress(OSError):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            part.write_text(json.dumps({"schema_version": SCHEMA_VERSION, **sections}, indent=2) + "\n", "utf-8")
-            part.replace(self.path)
+            write_whole(self.path, json.dumps({"schema_version": SCHEMA_VERSION, **sections}, indent=2) + "\n")
 
     def _entries(self, section: str) -> JsonDict:
         try:

@@ -13,7 +13,6 @@ import json
 import os
 import re
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -40,16 +39,8 @@ def _checksum(sequence: int, body: bytes) -> str:
     return f"{zlib.crc32(body, zlib.crc32(str(sequence).encode())):08x}"
 
 
-@dataclass(frozen=True)
-class Contents:
-    """Contents of a journal: its records, and how many of its bytes they fill (the rest was torn off)."""
-
-    records: tuple[JsonDict, ...]
-    size: int
-
-
-def decode(data: bytes, name: str = "the journal") -> Contents:
-    """Reads a journal, leaving out a last record that was torn.
+def decode(data: bytes, name: str = "the journal") -> tuple[list[JsonDict], int]:
+    """Reads a journal, leaving out a last record that was torn: its records, and how many of its bytes they fill.
 
     A crash tears at most one record, since each is on disk before the next is written: bytes after the last
     good record, with no line end but perhaps their own last byte, and no other record. Anything else is damage.
@@ -70,7 +61,7 @@ def decode(data: bytes, name: str = "the journal") -> Contents:
             break
         record, at = parsed
         records.append(record)
-    return Contents(tuple(records), at)
+    return records, at
 
 
 def _line(data: bytes, at: int, sequence: int, name: str) -> tuple[JsonDict, int] | None:
@@ -96,14 +87,14 @@ def _line(data: bytes, at: int, sequence: int, name: str) -> tuple[JsonDict, int
     return (record, end + 2) if isinstance(record, dict) else None
 
 
-def read_journal(path: Path) -> tuple[JsonDict, ...]:
+def read_journal(path: Path) -> list[JsonDict]:
     """The records of a journal that may be in use; the file is left as it is.
 
     Raises:
         DocumentError: it cannot be read, or see :func:`decode`.
     """
     try:
-        return decode(path.read_bytes(), str(path)).records
+        return decode(path.read_bytes(), str(path))[0]
     except OSError as error:
         raise DocumentError(f"cannot read {path}: {error.strerror or error}") from None
 
@@ -123,7 +114,6 @@ class Journal:
 
     def __init__(self, path: Path, *, create: bool) -> None:
         self.path = path
-        self.records: list[JsonDict] = []
         flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         try:
             self._file = os.open(path, flags, 0o600)
@@ -136,13 +126,10 @@ class Journal:
                 raise UsageError(
                     f"{path.parent} holds a run already", hint=f"autoopt resume {path.parent}, or another --out"
                 )
-            contents = decode(data, str(path))
-            self.torn_bytes = len(data) - contents.size
-            if self.torn_bytes:
-                os.ftruncate(self._file, contents.size)
+            self.records, self._size = decode(data, str(path))
+            if self._size < len(data):
+                os.ftruncate(self._file, self._size)
                 os.fsync(self._file)
-            self._size = contents.size
-            self.records.extend(contents.records)
             with contextlib.suppress(OSError):  # a new file survives a power loss only when its folder is on disk, too
                 folder = os.open(path.parent, os.O_RDONLY)
                 try:
@@ -192,10 +179,8 @@ class Journal:
     def _catch_up(self) -> None:
         """A signal may have broken off :meth:`append` between the write and its own book-keeping."""
         if os.fstat(self._file).st_size != self._size:
-            contents = decode(os.pread(self._file, os.fstat(self._file).st_size, 0), str(self.path))
-            os.ftruncate(self._file, contents.size)
-            self._size = contents.size
-            self.records[:] = contents.records
+            self.records, self._size = decode(os.pread(self._file, os.fstat(self._file).st_size, 0), str(self.path))
+            os.ftruncate(self._file, self._size)
 
     def _write(self, line: bytes) -> None:
         try:

@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from autoopt.errors import EnvironmentLacks, UsageError
+from autoopt.records.writing import write_whole
 
 ROOT = Path("autoopt-runs")
 LEAST_BYTES = 4 * 2**20
@@ -90,28 +91,11 @@ class RunDirectory:
             EnvironmentLacks: it cannot be written.
         """
         try:
-            self._replace(path, text)
+            write_whole(path, text)
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             why = "the disk is full" if full else error.strerror or error
             raise EnvironmentLacks(f"cannot write {path}: {why}") from None
-
-    def _replace(self, path: Path, text: str) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-        try:
-            with open(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            mask = os.umask(0o022)  # it can be read only by setting another
-            os.umask(mask)
-            os.chmod(name, 0o644 & ~mask)
-            os.replace(name, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
-            raise
 
     def forget_compiled(self) -> None:
         """Removes what trials have compiled: it can be large, and no plan that compiles nothing reads it."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from autoopt.records import Configuration, Estimate, Result, Trial, Verdict
+from autoopt.records.writing import write_whole
 
 FILES = ("result.json", "plan.json", "optimized_train.py")
 
@@ -118,10 +119,8 @@ class Memory:
         self._save()
 
     def _save(self) -> None:
-        part = self._path.with_name(f".{FILE}.part")
         with contextlib.suppress(OSError):  # a full disk: a resumed run begins another of the tracker, the run goes on
-            part.write_text(json.dumps({**_read(self._path), self._kind: self._mine}, indent=1), encoding="utf-8")
-            part.replace(self._path)
+            write_whole(self._path, json.dumps({**_read(self._path), self._kind: self._mine}, indent=1))
 
 
 def _read(path: Path) -> dict[str, Any]:

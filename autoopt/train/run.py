@@ -31,6 +31,7 @@ from autoopt.errors import DocumentError, EnvironmentLacks, TrialFailed
 from autoopt.loading import importing, validation
 from autoopt.options import Options
 from autoopt.records import Curve, CurvePoint, JsonDict, Plan, Record
+from autoopt.records.writing import replacing
 from autoopt.registry import Registry, load_strategies
 from autoopt.storage.interrupts import handled
 from autoopt.workload import Target
@@ -411,21 +412,15 @@ def write_checkpoint(path: Path, state: JsonDict) -> None:
     Raises:
         EnvironmentLacks: it cannot be written there.
     """
-    part = path.with_name(f".{path.name}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("wb") as file:
+        with replacing(path) as file:
             torch.save(_plain(state), file)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
         finally:
             os.close(folder)
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise EnvironmentLacks(f"cannot write the checkpoint {path}: {error.strerror or error}") from None
 
 

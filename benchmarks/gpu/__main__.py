@@ -133,7 +133,7 @@ def optimized(spec: str, budget: str, **options: Any) -> Any:
             return optimize(spec, budget, listeners=[view], **options)
         say(f"going on with {folder} ...")
         result = resume_run(folder, listeners=[view])
-    html.write(result, folder / "report.html")
+    html.write_text(html.render(result), folder / "report.html")
     return result
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -21,6 +20,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup, escape
 
 from autoopt.records import Profile, Record, Result
+from autoopt.records.writing import replacing
 from autoopt_reports.charts import planes, rows
 from autoopt_reports.charts.plane import Plane
 from autoopt_reports.view import Report
@@ -81,20 +81,10 @@ def render(document: Result | Profile) -> str:
     return page("report.html.j2", document, view=Report(document))
 
 
-def write(document: Result | Profile, path: Path) -> Path:
-    """Renders into ``path``; a reader never sees half a page."""
-    return write_text(render(document), path)
-
-
 def write_text(text: str, path: Path) -> Path:
     """Puts a page into ``path`` (UTF-8); a reader never sees half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        draft.write_text(text, encoding="utf-8", errors="replace", newline="\n")
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    with replacing(path) as file:
+        file.write(text.encode(errors="replace"))
     return path
 
 

@@ -53,9 +53,11 @@ SETTINGS: list[dict[str, Any]] = [
     {"with_batch": {"size": 16, "learning_rate_factor": 1.5, "warmup_steps": 3}},
     {"with_batch": {"size": 4, "accumulation": 3}},
     {"with_flags": {"threads": 1}, "with_cadence": {"evaluate_every": 5}},
+    {"with_evaluation": {"batch_size": 7}},
 ]
 FEW = [("plain", 0), ("given_generator", 0), ("accumulating", 1), *((name, 2) for name in ("plain", "own_loader")),
-       *((name, 3) for name in ("accumulating", "given_generator", "batch_sampler")), ("own_loader", 4)]  # fmt: skip
+       *((name, 3) for name in ("accumulating", "given_generator", "batch_sampler")), ("own_loader", 4),
+       *((name, 5) for name in ("plain", "own_loader", "odd_sampler"))]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "which"), FEW)
@@ -63,7 +65,10 @@ def test_changed_workload_trains_as_the_trial_does(name: str, which: int, tmp_pa
     plan = made_plan(SETTINGS[which])
     made = script(spec_of(name), plan, REGISTRY, facts=facts_of(spec_of(name)))
     assert "Not in this script" not in made
-    assert script_losses(loaded(made, tmp_path), *SEEDED) == trial_losses(spec_of(name), plan, REGISTRY)
+    module = loaded(made, tmp_path)
+    assert script_losses(module, *SEEDED) == trial_losses(spec_of(name), plan, REGISTRY)
+    size = module.Run(module.arguments(["--device", "cpu"])).valid.loader.batch_size
+    assert size == SETTINGS[which].get("with_evaluation", {}).get("batch_size", size)
 
 
 @pytest.mark.parametrize("name", ["plain", "own_loader"])

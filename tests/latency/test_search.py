@@ -16,7 +16,7 @@ from scipy.stats import binom
 from torch import nn
 
 from autoopt.errors import TrialFailed, UsageError, WorkloadError
-from autoopt.latency.choice import candidates, chosen, combinations, marked, merged, within
+from autoopt.latency.choice import candidates, chosen, marked, merged, within
 from autoopt.latency.measuring import Servers, over_processes, tail
 from autoopt.latency.options import Serve, parse_latency, parse_shares, pattern
 from autoopt.latency.quality import drop, judged, paired_proportions
@@ -244,10 +244,11 @@ def test_what_cannot_be_is_not_applicable_with_a_reason(monkeypatch: pytest.Monk
 def test_variants_go_together_or_exclude_each_other() -> None:
     onnx, threads, half = Variant(engine="onnxruntime"), Variant(threads=1), Variant(precision="bfloat16")
     assert merged(onnx, threads) == Variant(engine="onnxruntime", threads=1)
+    assert merged(onnx, onnx) is None
     assert merged(onnx, half) is None
+    assert merged(onnx, threads) == Variant(engine="onnxruntime", threads=1)
     assert merged(onnx, Variant(engine="compile")) is None
     assert merged(Variant(engine="compile"), half) == Variant(engine="compile", precision="bfloat16")
-    assert list(combinations(onnx, [onnx, threads, half])) == [Variant(engine="onnxruntime", threads=1)]
     assert Variant(engine="onnxruntime", precision="int8_static", threads=1).name == (
         "onnxruntime + int8_static + threads 1"
     )

@@ -22,8 +22,8 @@ Pages = dict[str, str]
 @pytest.fixture(scope="session")
 def pages(tmp_path_factory: pytest.TempPathFactory, golden: Callable[[str], Result], golden_profile: Profile) -> Pages:
     folder = tmp_path_factory.mktemp("pages")
-    written = {name: html.write(golden(name), folder / f"{name}.html").as_uri() for name in NAMES}
-    return {**written, "profile": html.write(golden_profile, folder / "profile.html").as_uri()}
+    written = {name: html.write_text(html.render(golden(name)), folder / f"{name}.html").as_uri() for name in NAMES}
+    return {**written, "profile": html.write_text(html.render(golden_profile), folder / "profile.html").as_uri()}
 
 
 @contextmanager

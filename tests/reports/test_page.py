@@ -119,19 +119,19 @@ def test_empty_lists_say_so(golden: Callable[[str], Result]) -> None:
 
 def test_write_replaces_the_file_whole(tmp_path: Path, golden: Callable[[str], Result]) -> None:
     target = tmp_path / "deep" / "report.html"
-    assert html.write(golden("no_gain"), target) == target
-    html.write(golden("win"), target)
+    assert html.write_text(html.render(golden("no_gain")), target) == target
+    html.write_text(html.render(golden("win")), target)
     assert "2.31×" in target.read_text(encoding="utf-8")
     assert [path.name for path in target.parent.iterdir()] == ["report.html"]
 
 
 def test_lone_surrogates_do_not_stop_a_report(tmp_path: Path) -> None:
     result = sample.win().model_copy(update={"warnings": ("a name from the file system: \udcff",)})
-    html.write(result, tmp_path / "r.html")
+    html.write_text(html.render(result), tmp_path / "r.html")
 
 
 def test_the_profile_page(tmp_path: Path, golden_profile: Profile) -> None:
-    page = html.write(golden_profile, tmp_path / "profile.html").read_text(encoding="utf-8")
+    page = html.write_text(html.render(golden_profile), tmp_path / "profile.html").read_text(encoding="utf-8")
     assert "does not apply" in page
     assert "no prediction" in page
     assert 'download="profile.json.gz"' in page
@@ -159,7 +159,7 @@ from pathlib import Path
 from autoopt.records import Result
 from autoopt_reports import console, html, live
 result = Result.model_validate_json(Path(sys.argv[1]).read_bytes())
-html.write(result, Path(sys.argv[2]))
+html.write_text(html.render(result), Path(sys.argv[2]))
 console.summary(result, console.console_for(sys.stdout))
 print(sorted({".".join(name.split(".")[:2]) for name in sys.modules if name.startswith("autoopt.")}))
 """

@@ -23,7 +23,7 @@ from autoopt.search.compare.sequential_test import PLAN_DOF
 from autoopt.search.recollection import known_noise
 from autoopt.setup import Setup
 from autoopt.simplify.stage_profile import describe
-from autoopt.storage.history import History, Remembered
+from autoopt.storage.history import History, KnownNoise, Remembered
 from autoopt.strategy import Case, Risk, Strategy
 from autoopt.testing.fakes import Behaviour
 from benchmarks.truth import quality_changes
@@ -50,7 +50,7 @@ def test_the_second_run_keeps_the_plan_of_the_first_sooner_and_proves_it(tmp_pat
     first, second = world(tmp_path / "first", history), world(tmp_path / "second", history)
     outcome = first.go()
     assert {"b", "e"} <= set(outcome.best.plan.names())
-    assert history.noise("cpu").process_sd == outcome.state.noise.process_sd
+    assert history.recall("cpu", KnownNoise).process_sd == outcome.state.noise.process_sd
     again = second.go()
     assert set(again.best.plan.names()) >= {"b", "e"}
     control = next(event.at for event in second.events if type(event).__name__ == "RoundMeasured")
@@ -61,7 +61,7 @@ def test_the_second_run_keeps_the_plan_of_the_first_sooner_and_proves_it(tmp_pat
     guess = known_noise(second.loop.state)
     assert guess is not None
     assert guess.dof == PLAN_DOF, "worth two pairs of processes at most"
-    assert history.recall("nothing of the kind") == Remembered(), "workloads are another section"
+    assert history.recall("nothing of the kind", Remembered) == Remembered(), "workloads are another section"
 
 
 def test_a_plan_that_no_longer_pays_is_only_looked_at(tmp_path: Path) -> None:

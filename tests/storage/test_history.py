@@ -27,9 +27,9 @@ def test_what_was_found_is_read_back_by_another(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "history.json"
     History(path).remember("a", FOUND)
     History(path).remember("b", FOUND.model_copy(update={"speedup": 2.0}))
-    assert History(path).recall("a") == FOUND
-    assert History(path).recall("b").speedup == 2.0
-    assert History(path).recall("c") == Remembered()
+    assert History(path).recall("a", Remembered) == FOUND
+    assert History(path).recall("b", Remembered).speedup == 2.0
+    assert History(path).recall("c", Remembered) == Remembered()
     assert '"num_workers": 2' in path.read_text()
 
 
@@ -37,20 +37,20 @@ def test_what_was_found_is_read_back_by_another(tmp_path: Path) -> None:
 def test_a_damaged_file_says_nothing_and_is_replaced(tmp_path: Path, text: str) -> None:
     path = tmp_path / "history.json"
     path.write_text(text)
-    assert History(path).recall("a") == Remembered()
+    assert History(path).recall("a", Remembered) == Remembered()
     History(path).remember("a", FOUND)
-    assert History(path).recall("a") == FOUND
+    assert History(path).recall("a", Remembered) == FOUND
     nowhere = History(path / "history.json")
     nowhere.remember("a", FOUND)
-    assert nowhere.recall("a") == Remembered(), "where nothing can be written nothing is remembered"
+    assert nowhere.recall("a", Remembered) == Remembered(), "where nothing can be written nothing is remembered"
 
 
 def test_the_oldest_is_forgotten_first(tmp_path: Path) -> None:
     history = History(tmp_path / "history.json")
     for number in range(MOST_ENTRIES + 1):
         history.remember(str(number), FOUND)
-    assert history.recall("0") == Remembered()
-    assert history.recall(str(MOST_ENTRIES)) == FOUND
+    assert history.recall("0", Remembered) == Remembered()
+    assert history.recall(str(MOST_ENTRIES), Remembered) == FOUND
 
 
 def test_the_variable_names_another_file_or_switches_it_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

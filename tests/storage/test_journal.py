@@ -36,9 +36,7 @@ def lines(records: list[dict]) -> bytes:
 @given(st.lists(json_objects, max_size=5))
 def test_what_was_written_is_read_back(records: list[dict]) -> None:
     data = lines(records)
-    contents = decode(data)
-    assert list(contents.records) == records
-    assert contents.size == len(data)
+    assert decode(data) == (records, len(data))
 
 
 def test_every_line_is_a_json_document_that_names_its_length() -> None:
@@ -59,7 +57,6 @@ def test_the_last_record_torn_at_every_byte_costs_that_record_alone(tmp_path: Pa
         path.write_bytes(data[:size])
         with Journal(path, create=False) as journal:
             assert journal.records == RECORDS[:-1]
-            assert journal.torn_bytes == size - keep
             journal.append({"type": "after"})
         assert list(read_journal(path)) == [*RECORDS[:-1], {"type": "after"}]
 
@@ -68,8 +65,8 @@ def test_a_record_whose_blocks_never_reached_the_disk_is_torn_too() -> None:
     data = lines(RECORDS)
     keep = len(lines(RECORDS[:-1]))
     for size in range(keep, len(data) - 1):
-        assert decode(data[:size] + b"\0" * (len(data) - size)).records == tuple(RECORDS[:-1])
-        assert decode(data[:size] + b"\0" * (len(data) - size - 1) + b"\n").records == tuple(RECORDS[:-1])
+        assert decode(data[:size] + b"\0" * (len(data) - size))[0] == RECORDS[:-1]
+        assert decode(data[:size] + b"\0" * (len(data) - size - 1) + b"\n")[0] == RECORDS[:-1]
 
 
 @given(st.data())
@@ -86,11 +83,11 @@ def test_a_changed_byte_before_the_last_record_is_damage(data: st.DataObject) ->
 def test_any_bytes_give_records_or_one_clear_error(data: bytes) -> None:
     for noise in (data, lines(RECORDS) + data, data + lines(RECORDS)):
         try:
-            contents = decode(noise)
+            _, size = decode(noise)
         except DocumentError as error:
             assert "\n" not in error.message
         else:
-            assert contents.size <= len(noise)
+            assert size <= len(noise)
 
 
 def test_a_record_that_was_taken_out_is_noticed() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from autoopt.errors import EnvironmentLacks, UsageError
+from autoopt.records import writing
 from autoopt.storage import run_directory
 from autoopt.storage.run import Run
 from autoopt.storage.run_directory import RunDirectory, compiler_cache_of
@@ -79,7 +80,7 @@ def test_a_directory_without_a_journal_is_no_run(tmp_path: Path) -> None:
 def test_a_file_is_replaced_at_once_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = RunDirectory.create("a:b", tmp_path)
     directory.write(directory.result, "old")
-    monkeypatch.setattr(run_directory.os, "replace", lambda *_: (_ for _ in ()).throw(OSError(errno.EIO, "I/O error")))
+    monkeypatch.setattr(writing.os, "replace", lambda *_: (_ for _ in ()).throw(OSError(errno.EIO, "I/O error")))
     with pytest.raises(EnvironmentLacks, match="cannot write"):
         directory.write(directory.result, "new")
     assert directory.result.read_text() == "old"

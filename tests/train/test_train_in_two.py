@@ -13,8 +13,7 @@ import pytest
 
 from autoopt.cli.train import start_processes
 from autoopt.options import Options
-from autoopt.plan import write_plan
-from autoopt.records import Change, Plan
+from autoopt.records import Change, Plan, PlanDocument
 
 POINTS = Path(__file__).parents[1] / "distributed" / "points.py"
 TWO = Plan(changes=(Change(strategy="ddp", setting={"processes": 2}),))
@@ -36,7 +35,7 @@ def test_the_command_becomes_torchrun_once(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.slow
 def test_two_processes_train_to_the_end_and_go_on_from_their_checkpoint(tmp_path: Path) -> None:
-    write_plan(TWO, tmp_path / "plan.json")
+    (tmp_path / "plan.json").write_text(PlanDocument(changes=TWO.changes).model_dump_json())
     words = [sys.executable, "-m", "autoopt", "train", f"{POINTS}:build", "--plan", str(tmp_path / "plan.json")]
     words += ["--out", str(tmp_path / "out"), "--json", "--quiet", "--device", "cpu"]
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -136,6 +136,8 @@ def validation_loader(workload: Any) -> tuple[DataLoader[Any], Generators]:
     if isinstance(data, DataLoader):
         return loader_like(data, data.dataset, own, **plan.valid_options), own
     own["workers"] = torch.Generator()
+    if plan.valid_batch_size is not None:
+        return DataLoader(data, generator=own["workers"], **plan.valid_options), own
     size = workload.batch_size or 32
     if plan.own_loader:
         size = getattr(workload.train_data, "batch_size", None) or size
@@ -154,9 +156,10 @@ def odd_training_loader(workload: Any, seed: int) -> Loader:
 def odd_validation_loader(workload: Any, seed: int) -> Loader:
     """The same for the validation data, in its own order."""
     data, options = workload.valid_data, dict(**plan.valid_options)
+    size = options.pop("batch_size", None)
     if isinstance(data, DataLoader):
-        return rebuilt(data, data.dataset, options, None, seed, "valid")
-    size = getattr(workload.train_data, "batch_size", None) or 32
+        return rebuilt(data, data.dataset, options, size, seed, "valid")
+    size = size or getattr(workload.train_data, "batch_size", None) or 32
     return loader_of_dataset(data, options, size, seed, shuffle=False)
 
 

@@ -36,25 +36,20 @@ class Placed:
     def patch(self) -> ScriptPatch:
         """The diff, and what of the plan no honest edit says."""
         diffs = [diff_of(before, after, name) for name, (before, after) in sorted(self._changed.items())]
-        diffs += [diff_of(None, text, name) for name, text in self._added.items()]
+        diffs += [diff_of(None, added.text, added.file) for added in filter(None, [self.placing.added])]
         return ScriptPatch(diff="".join(diffs), changes=self.changes, environment=self.placing.environment)
 
     @property
     def texts(self) -> dict[str, str]:
         """The text of each file that is changed, by its name relative to the command's folder."""
-        return {name: after for name, (before, after) in self._changed.items() if after != before} | self._added
+        added = {added.file: added.text for added in filter(None, [self.placing.added])}
+        return {name: after for name, (before, after) in self._changed.items() if after != before} | added
 
     @property
     def _changed(self) -> dict[str, tuple[str, str]]:
         """The text of each file as it is and as it becomes."""
         files = {name: (edits.source.tree.code, edits.code()) for name, edits in self.placing.files.items()}
         return files | self.placing.configured
-
-    @property
-    def _added(self) -> dict[str, str]:
-        """The file that is added next to the script."""
-        added = self.placing.added
-        return {} if added is None else {added.file: added.text}
 
 
 def placed(
@@ -76,8 +71,7 @@ def placed(
             _place(trial, change, Plan(changes=plan.changes[:index]), registry, device)
         except NoHonestEditError as reason:
             how: Literal["patched", "by hand", "plan only"] = "by hand" if reason.by_hand else "plan only"
-            reported = str(reason)
-            placing.environment = {**placing.environment, **reason.variables}
+            reported, placing.environment = str(reason), trial.environment
         else:
             placing, how, reported = trial, "patched", "; ".join(trial.notes)
         place = {"file": trial.touched.file, "line": trial.touched.line} if trial.touched else {}
@@ -97,7 +91,8 @@ def _place(placing: Placing, change: Change, before: Plan, registry: Registry, d
     variables = {name: text for edit in edits if edit.at == "environment" for name, text in edit.arguments.items()}
     if variables:
         words = " ".join(f"{name}={text}" for name, text in variables.items())
-        raise NoHonestEditError(f"it is set where the script is started: {words}", by_hand=True, variables=variables)
+        placing.environment = placing.environment | variables
+        raise NoHonestEditError(f"it is set where the script is started: {words}", by_hand=True)
     for edit in edits:
         if edit.at == "batch":
             place_pieces(placing, edit)

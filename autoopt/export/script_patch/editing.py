@@ -54,9 +54,6 @@ class Wrapped:
         """Whether the other's statements are some of these."""
         return self.suite is other.suite and self.first <= other.first and other.last <= self.last
 
-    def apart_from(self, other: Wrapped) -> bool:
-        return self.suite is not other.suite or self.last < other.first or other.last < self.first
-
 
 @dataclass
 class Edits:
@@ -89,10 +86,6 @@ class Edits:
     ) -> None:
         """Sets an argument of a call, in its place where it stands there already; None takes it out."""
         self.arguments[call][name] = value, positions
-
-    def merge(self, argument: cst.Arg, name: str, value: cst.BaseExpression) -> None:
-        """Sets a key of what a call passes on with two stars, whether or not it holds the key already."""
-        self.merged[argument][name] = value
 
     def replace(self, node: cst.CSTNode, text: str, on_behalf: cst.CSTNode | None = None) -> None:
         """Puts another expression in the place of one.
@@ -139,11 +132,7 @@ class Edits:
                 now = self.replaced.get(there, there)
                 if self.source.scope(there) is self.source.tree and isinstance(now, cst.ImportFrom):
                     assert not isinstance(now.names, cst.ImportStar)
-                    *others, last = now.names  # one more at the end, in the same layout
-                    between = others[-1].comma if others else cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-                    new = cst.ImportAlias(cst.Name(name), comma=last.comma)
-                    names = [*others, last.with_changes(comma=between), new]
-                    self.replaced[there] = now.with_changes(names=names)
+                    self.replaced[there] = now.with_changes(names=extended(now.names, cst.ImportAlias(cst.Name(name))))
                     return
         lines, start = self.after[spot.statement], f"from {module} import "
         old = next((line for line in lines if line.startswith(start)), None)
@@ -165,7 +154,8 @@ class Edits:
             NoHonestEditError: some of them alone are under another one with others.
         """
         for other in self.wrapped:
-            if not (new.apart_from(other) or new.holds(other) or other.holds(new)):
+            apart = new.suite is not other.suite or new.last < other.first or other.last < new.first
+            if not (apart or new.holds(other) or other.holds(new)):
                 raise NoHonestEditError("other lines of the patch stand around the same statements")
         self.wrapped.append(new)
 
@@ -269,7 +259,7 @@ class _Editor(cst.CSTTransformer):
         assert isinstance(statement, cst.With | cst.For)
         only = inner[0] if len(inner) == 1 else None
         if isinstance(statement, cst.With) and isinstance(only, cst.With) and _plain_with(only):
-            first = statement.items[0].with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
+            first = statement.items[0].with_changes(comma=cst.Comma(whitespace_after=_SPACE))
             return only.with_changes(items=[first, *only.items])
         leading = inner[0].leading_lines
         body = statement.body.with_changes(body=[inner[0].with_changes(leading_lines=()), *inner[1:]])
@@ -304,19 +294,27 @@ def with_argument(call: cst.Call, name: str, value: cst.BaseExpression, position
     if arguments:
         last = arguments[-1]
         if isinstance(last.comma, cst.Comma):  # a trailing comma: the new one stands below in the same manner
-            one = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-            between = arguments[-2].comma if len(arguments) > 1 else one
-            if len(arguments) == 1 and isinstance(call.whitespace_before_args, cst.ParenthesizedWhitespace):
-                between = cst.Comma(whitespace_after=call.whitespace_before_args)
-            arguments[-1] = last.with_changes(comma=between)
-            new = new.with_changes(comma=last.comma)
-        elif isinstance(last.whitespace_after_arg, cst.ParenthesizedWhitespace):  # one a line, no trailing comma
+            lines = isinstance(call.whitespace_before_args, cst.ParenthesizedWhitespace)
+            return call.with_changes(args=extended(arguments, new, call.whitespace_before_args if lines else _SPACE))
+        if isinstance(last.whitespace_after_arg, cst.ParenthesizedWhitespace):  # one a line, no trailing comma
             between = arguments[-2].comma if len(arguments) > 1 else cst.Comma(call.whitespace_before_args)
             new = new.with_changes(whitespace_after_arg=last.whitespace_after_arg)
             arguments[-1] = last.with_changes(comma=between, whitespace_after_arg=cst.SimpleWhitespace(""))
         else:
-            arguments[-1] = last.with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
+            arguments[-1] = last.with_changes(comma=cst.Comma(whitespace_after=_SPACE))
     return call.with_changes(args=[*arguments, new])
+
+
+_SPACE = cst.SimpleWhitespace(" ")
+
+
+def extended(elements: Sequence[Any], new: Any, between: cst.BaseParenthesizableWhitespace = _SPACE) -> list[Any]:
+    """Elements with commas and one more at their end, in the same layout; ``between``: a first one and the second."""
+    if not elements:
+        return [new]
+    *others, last = elements
+    comma = others[-1].comma if others else cst.Comma(whitespace_after=between)
+    return [*others, last.with_changes(comma=comma), new.with_changes(comma=last.comma)]
 
 
 def with_key(mapping: cst.BaseExpression, name: str, value: cst.BaseExpression) -> cst.Dict:
@@ -332,11 +330,6 @@ def with_key(mapping: cst.BaseExpression, name: str, value: cst.BaseExpression) 
     there = [i for i, key in enumerate(keys) if isinstance(key, cst.SimpleString) and key.evaluated_value == name]
     if there and not any(isinstance(element, cst.StarredDictElement) for element in elements[there[-1] :]):
         elements[there[-1]] = elements[there[-1]].with_changes(value=value)
-    elif elements:
-        last = elements[-1].comma
-        between = elements[-2].comma if len(elements) > 1 else cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-        elements[-1] = elements[-1].with_changes(comma=between)
-        elements.append(new.with_changes(comma=last))
     else:
-        elements.append(new)
+        elements = extended(elements, new)
     return mapping.with_changes(elements=elements)

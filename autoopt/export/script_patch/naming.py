@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 
 import libcst as cst
@@ -87,15 +86,6 @@ _NAMES = ("model", "net", "network")
 _HANDED_ON = (cst.Arg, cst.Call, cst.Tuple, cst.List, cst.Element, cst.Return, cst.Expr, cst.Assign, cst.AnnAssign)
 
 
-@dataclass(frozen=True)
-class Inline:
-    """A model without a name: the statement that it stands in, its whole expression, and a name that is free."""
-
-    spot: Spot
-    expression: cst.BaseExpression
-    name: str
-
-
 def named_there(source: Source, site: Site) -> tuple[Spot, str] | None:
     """The statement on a model's own lines that gives it its name, and that name."""
     held = site.options.get("held_as", {}).get(site.function)
@@ -145,8 +135,12 @@ def named_before(source: Source, used: Place, held: str | None) -> tuple[Spot, s
     return None
 
 
-def inline_model(source: Source, site: Site) -> Inline | None:
-    """A model that is made within a call, a list or a ``return``, where a line above can make it just as well."""
+def inline_model(source: Source, site: Site) -> tuple[Spot, cst.BaseExpression, str] | None:
+    """A model that is made within a call, a list or a ``return``, where a line above can make it just as well.
+
+    Returns:
+        The statement that it stands in, its whole expression, and a name that is free.
+    """
     try:
         made = source.call(site, site.call)
         spot = source.spot(made)
@@ -167,7 +161,7 @@ def inline_model(source: Source, site: Site) -> Inline | None:
         return None
     taken = {node.value for node in source.variables()}
     free = next((name for name in _NAMES if name not in taken), None)
-    return None if free is None else Inline(spot, expression, free)
+    return None if free is None else (spot, expression, free)
 
 
 def _whole(source: Source, made: cst.Call) -> cst.BaseExpression:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -74,13 +75,11 @@ class UserFiles:
             self._texts = {
                 path.relative_to(self._cwd).as_posix(): whole.decode(errors="replace") for path, whole in found
             }
-        return [source for name, whole in self._texts.items() if text in whole and (source := self._source(name))]
-
-    def _source(self, name: str) -> Source | None:
-        try:
-            return self._read(name)
-        except NoHonestEditError:
-            return None
+        sources = []
+        for name in [name for name, whole in self._texts.items() if text in whole]:
+            with suppress(NoHonestEditError):
+                sources.append(self._read(name))
+        return sources
 
     def configured(self, name: str, command: Sequence[str]) -> list[ConfiguredLine]:
         """Lines of YAML, JSON, TOML and INI files below the folder that give a key of this name one value."""

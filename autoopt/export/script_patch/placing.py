@@ -228,10 +228,13 @@ class Placing:
         refused = [name for name in arguments if site.takes is not None and name not in (*site.takes, *named)]
         if refused:
             raise NoHonestEditError(f"{site.call} of {site.file}:{site.line} takes no {' and no '.join(refused)}")
+        usual: JsonDict = {}  # of a loader that is not given these
+        if edit.at in ("loader", "evaluation") and rest is None:
+            usual = {"num_workers": 0, "pin_memory": False, "persistent_workers": False, "prefetch_factor": None}
         texts = {
             name: self._text(edits.source, value)
             for name, value in arguments.items()
-            if name in named or rest is not None or site.kind == "trainer" or not _is_so(site, name, value)
+            if name in named or name not in usual or site.options.get(name, usual[name]) != value
         }
         for name, text in texts.items():
             there = named.get(name)
@@ -248,7 +251,7 @@ class Placing:
                         raise
                     raise NoHonestEditError(f"{reason}; next to it {others}", by_hand=True) from None
             elif rest is not None:
-                edits.merge(rest, name, cst.parse_expression(text))
+                edits.merged[rest][name] = cst.parse_expression(text)  # whether or not it holds the key already
             else:
                 edits.argument(call, name, cst.parse_expression(text), positions)
 
@@ -278,18 +281,17 @@ class Placing:
         self, edits: Edits, call: cst.Call, there: cst.Arg, name: str, text: str, site: Site, positions: tuple[str, ...]
     ) -> None:
         """Changes an argument that the call has, where its value is made; what also reaches the training stays."""
-        made = made_at(edits.source, there.value, self.options, text, site.options.get(name, UNSEEN))
-        training_too = site.kind == "loader_validation" and not self._of_evaluation_alone(edits.source, made)
+        source = edits.source
+        made = made_at(source, there.value, self.options, text, site.options.get(name, UNSEEN))
+        evaluations = (each for each in self.sites.of("loader_validation") if each.direct and each.file == source.name)
+        training_too = site.kind == "loader_validation" and not read_alone(
+            source, made, self.options, [self._call(source, each) for each in evaluations]
+        )
         if training_too or (made.configured is None and made.node is there.value):
             edits.argument(call, name, cst.parse_expression(text), positions)
         else:
             self.change(made, text, there)
         self._note(made.note)
-
-    def _of_evaluation_alone(self, source: Source, made: Made) -> bool:
-        """Whether only loaders of evaluation read what a value is made from."""
-        sites = [site for site in self.sites.of("loader_validation") if site.direct and site.file == source.name]
-        return read_alone(source, made, self.options, [self._call(source, site) for site in sites])
 
     def change(self, made: Made, text: str, on_behalf: cst.CSTNode) -> None:
         """Writes another value where one is made: in the code, or in a file that configures the script."""
@@ -396,26 +398,20 @@ class Placing:
 
     def _moves(self, edit: Edit) -> None:
         """Sets arguments where the loop over the training loader moves what it is given."""
-        site = self.site("loader_training")
-        found = [call for place in site.used for call in self._moved(place)]
-        if not found:
+        moved = False
+        for place in self.site("loader_training").used:
+            edits, source = self.edits(place.file), self.edits(place.file).source
+            for loop in source.all_of(cst.For):
+                names = {name.value for name in source.all_of(cst.Name, loop.target)}
+                for call in source.all_of(cst.Call, loop.body) if source.lines(loop).start.line == place.line else ():
+                    if source.called(call) not in ("to", "cuda") or not isinstance(call.func, cst.Attribute):
+                        continue
+                    if names & {name.value for name in source.all_of(cst.Name, call.func.value)}:
+                        moved = True
+                        for name, value in edit.arguments.items():
+                            edits.argument(call, name, cst.parse_expression(self._text(source, value)))
+        if not moved:
             raise NoHonestEditError("no line of the loop over the loader moves its batch to the device")
-        for source, call in found:
-            for name, value in edit.arguments.items():
-                self.edits(source.name).argument(call, name, cst.parse_expression(self._text(source, value)))
-
-    def _moved(self, place: Place) -> list[tuple[Source, cst.Call]]:
-        source = self.edits(place.file).source
-        loops = [loop for loop in source.all_of(cst.For) if source.lines(loop).start.line == place.line]
-        calls = []
-        for loop in loops:
-            given_names = {name.value for name in source.all_of(cst.Name, loop.target)}
-            for call in source.all_of(cst.Call, loop.body):
-                if source.called(call) not in ("to", "cuda") or not isinstance(call.func, cst.Attribute):
-                    continue
-                if {name.value for name in source.all_of(cst.Name, call.func.value)} & given_names:
-                    calls.append((source, call))
-        return calls
 
     # lines
 
@@ -465,10 +461,10 @@ class Placing:
         inline = inline_model(source, site)
         if inline is None:
             raise NoHonestEditError(f"{site.file}:{site.line} makes the model without giving it a name")
-        edits = self.edits(source.name)
-        edits.insert(inline.spot, [f"{inline.name} = {source.code(inline.expression)}"], below=False)
-        edits.replace(inline.expression, inline.name)
-        return source, inline.spot, inline.name, False
+        spot, expression, name = inline
+        self.edits(source.name).insert(spot, [f"{name} = {source.code(expression)}"], below=False)
+        self.edits(source.name).replace(expression, name)
+        return source, spot, name, False
 
     def _step(self, edit: Edit) -> None:
         """Lines below the optimizer's step."""
@@ -558,11 +554,3 @@ class Placing:
     def _at(source: Source, spot: Spot) -> Place:
         lines = source.lines(spot.statement)
         return Place(file=source.name, line=lines.start.line, end_line=lines.end.line)
-
-
-def _is_so(site: Site, name: str, value: object) -> bool:
-    """Whether a loader that is not given an argument has this value of it all the same."""
-    usual = {"num_workers": 0, "pin_memory": False, "persistent_workers": False, "prefetch_factor": None}
-    if site.kind not in ("loader_training", "loader_validation") or name not in usual:
-        return False
-    return bool(site.options.get(name, usual[name]) == value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -23,13 +23,11 @@ class NoHonestEditError(Exception):
     Args:
         reason: what stands in the way.
         by_hand: the user can make the change at the place that the reason names.
-        variables: of the environment, which make the change.
     """
 
-    def __init__(self, reason: str, *, by_hand: bool = False, variables: Mapping[str, str] | None = None) -> None:
+    def __init__(self, reason: str, *, by_hand: bool = False) -> None:
         super().__init__(reason)
         self.by_hand = by_hand
-        self.variables = dict(variables or {})
 
 
 @dataclass(frozen=True)

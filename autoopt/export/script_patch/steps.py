@@ -103,8 +103,15 @@ def place_precision(placing: Placing, precision: Precision, device: str) -> None
         if within:
             _wrap(placing, source, precision, device, (call, back, sorted(within.values())), training_alone=chosen)
     missing = [way[0] for way in used if way not in covered]
-    if missing or not used:
-        _refuse(placing, losses[0], missing)
+    if not used:
+        raise NoHonestEditError("the lines that call the model while training are not known")
+    if missing:
+        source = placing.edits(losses[0].file).source
+        line = source.lines(source.line_of(source.call(losses[0], "backward")).statement).start.line
+        raise NoHonestEditError(
+            f"the model is called in {missing[0].file}:{missing[0].line}, the backward pass stands in another block "
+            f"({source.name}:{line})"
+        )
 
 
 def _block_of(source: Source, call: cst.Call, used: list[Way]) -> tuple[Spot, bool]:
@@ -204,18 +211,6 @@ def _index_in(source: Source, place: Place, back: Spot) -> int | None:
         if lines.start.line <= place.line and place.end_line <= lines.end.line:
             return index
     return None
-
-
-def _refuse(placing: Placing, loss: Site, missing: list[Place]) -> None:
-    """Raises NoHonestEditError: a model is called where no ``with`` reaches from its call to a loss."""
-    if not missing:
-        raise NoHonestEditError("the lines that call the model while training are not known")
-    source = placing.edits(loss.file).source
-    line = source.lines(source.line_of(source.call(loss, "backward")).statement).start.line
-    raise NoHonestEditError(
-        f"the model is called in {missing[0].file}:{missing[0].line}, the backward pass stands in another block "
-        f"({source.name}:{line})"
-    )
 
 
 def _loss_made_at(source: Source, call: cst.Call, first: int, back: Spot) -> int | None:

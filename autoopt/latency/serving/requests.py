@@ -9,7 +9,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -265,11 +265,9 @@ def measure(
     if clients == 1:
         client()
     else:
-        threads = [threading.Thread(target=client) for _ in range(clients)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(clients) as threads:
+            for _ in range(clients):
+                threads.submit(client)
     if trouble:
         raise trouble[0]
     return found, time.perf_counter() - began

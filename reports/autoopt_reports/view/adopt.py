@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autoopt.records import Change, JsonDict, PatchedChange, Result, ScriptPatch, Snippets, Trial
+from autoopt.records import Change, JsonDict, Result, ScriptPatch, Snippets, Trial
 from autoopt_reports.view import units
 from autoopt_reports.view.quality import SHORT, claim_of, trial_of
 from autoopt_reports.view.text import Interval, Name, Number, change_name, clean, interval, name, number, say
@@ -178,20 +178,18 @@ class PatchView:
         words = words if len(patch.changes) > 1 else words.replace("changes are", "change is")
         self.headline = say(words, *values) if patch.changes else say("Nothing to patch: no change was kept")
         self.diff = clean(patch.diff) or None
-        self.rows = tuple(map(_patch_row, patch.changes))
+        self.rows: tuple[PatchRow, ...] = tuple(
+            (
+                change_name(change.strategy, change.setting),
+                _HOW[change.how],
+                name(f"{change.file}:{change.line}" if change.line else change.file, 120) if change.file else None,
+                name(change.reason, 300) if change.reason else None,
+            )
+            for change in patch.changes
+        )
         self.environment = clean("".join(f"{name}={text}\n" for name, text in patch.environment.items())) or None
 
 
 def patch_view(result: Result) -> PatchView | None:
     """None where the run was on a function that describes the workload, which has no patch."""
     return PatchView(result.patch) if result.sites is not None and result.patch is not None else None
-
-
-def _patch_row(change: PatchedChange) -> PatchRow:
-    where = f"{change.file}:{change.line}" if change.file and change.line else change.file
-    return (
-        change_name(change.strategy, change.setting),
-        _HOW[change.how],
-        name(where, 120) if where else None,
-        name(change.reason, 300) if change.reason else None,
-    )

@@ -52,7 +52,8 @@ class ProfileView(Page):
         self.headline = _headline(profile)
         self.support = _support(profile)
         self.facts = _facts(profile)
-        self.expectations = _expectations(profile)
+        expectations = (Expectation(place, each) for place, each in enumerate(profile.predictions))
+        self.expectations = tuple(sorted(expectations, key=_rank))
         self.expectations_headline = _expected(self.expectations)
         self.tools = tuple(map(_tool, (*profile.profilers, *watched)))
         self.next_command = _next(profile)
@@ -128,14 +129,9 @@ def _facts(profile: Profile) -> tuple[tuple[str, Number], ...]:
     )
 
 
-def _expectations(profile: Profile) -> tuple[Expectation, ...]:
-    rows = [Expectation(place, each) for place, each in enumerate(profile.predictions)]
-
-    def speedup(row: Expectation) -> float:
-        return row.predicted.value.value or 0.0 if row.predicted else 0.0
-
-    rows.sort(key=lambda row: (not row.applies, not _predicts(row), -speedup(row)))
-    return tuple(rows)
+def _rank(row: Expectation) -> tuple[bool, bool, float]:
+    speedup = row.predicted.value.value if row.predicted else None
+    return not row.applies, not _predicts(row), -(speedup or 0.0)
 
 
 def _predicts(row: Expectation) -> bool:

@@ -108,7 +108,7 @@ def quality_view(result: Result) -> QualityView:
     more = whole is not None and (claim not in ("identical", "same_losses") or whole.passed is False)
     if whole is not None and (whole.level or (whole.method != "not_tested" and more)):
         claim = "undecided" if whole.passed is None else claim_of(whole, mode)
-        return QualityView(claim, SHORT[claim], _detail(result, claim, whole, "/quality", "The final plan"))
+        quality, path, strategy = whole, "/quality", "The final plan"
     return QualityView(claim, SHORT[claim], _detail(result, claim, quality, path, strategy))
 
 

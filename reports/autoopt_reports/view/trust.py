@@ -10,7 +10,7 @@ from autoopt.records import Result
 from autoopt_reports.view import units
 from autoopt_reports.view.claims import claim_of, repeats_phrase, verified_phrase
 from autoopt_reports.view.quality import quality_view
-from autoopt_reports.view.text import LONGEST_SENTENCES, Number, Phrase, interval, name, number, say
+from autoopt_reports.view.text import LONGEST_SENTENCES, Number, Phrase, interval, join, name, number, say
 
 Level = Literal["good", "caution", "open"]
 
@@ -97,13 +97,10 @@ def _neighbors(result: Result) -> list[Check]:
     last, at = result.sharing[-1], f"/sharing/{len(result.sharing) - 1}"
     seen = [interval(each, f"{at}/beside/{index}") for index, each in enumerate(last.beside)]
     shown = [each.phrase for each in seen if each is not None]
-    reported = say("throughput with neighbors over alone: {}", shown[0]) if shown else say("it was not measured")
-    for phrase in shown[1:]:
-        reported = reported + ", " + phrase
-    if last.allowed:
-        text = say("Candidates were screened at the same time and confirmed alone; ") + reported + "."
-        return [Check("Neighbors", "good", text)]
-    return [Check("Neighbors", "caution", say("Nothing was screened at the same time; ") + reported + ".")]
+    reported = say("throughput with neighbors over alone: {}", join(shown)) if shown else say("it was not measured")
+    screened = "Candidates were screened at the same time and confirmed alone; {}."
+    text = say(screened if last.allowed else "Nothing was screened at the same time; {}.", reported)
+    return [Check("Neighbors", "good" if last.allowed else "caution", text)]
 
 
 def _load(result: Result) -> Check | None:

@@ -1,0 +1,39 @@
+"""Writes a file whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write into, which takes the place of another once it is on disk: a reader never sees a part of it.
+
+    Folders that are missing are made; where anything fails, the old file stays and the new one is removed.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    try:
+        with open(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        mask = os.umask(0o022)  # it can be read only by setting another
+        os.umask(mask)
+        os.chmod(name, 0o644 & ~mask)
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a text so; see :func:`replacing`."""
+    with replacing(path) as file:
+        file.write(text.encode())
