@@ -15,8 +15,6 @@ ROOT = Path(__file__).parents[1]
 
 def load() -> ModuleType:
     spec = importlib.util.spec_from_file_location("plain", ROOT / ".ci" / "plain.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["plain"] = module  # NamedTuple looks its module up
     spec.loader.exec_module(module)

@@ -100,7 +100,6 @@ def test_trains_as_it_does_by_itself(tmp_path: Path) -> None:
 
 def test_arguments_become_setup_and_lengths(tmp_path: Path) -> None:
     workload = adapt(trainer(tmp_path, bf16=True, max_steps=7, gradient_accumulation_steps=2, dataloader_num_workers=1))
-    assert workload is not None
     assert workload.setup.precision.dtype == "bfloat16"
     assert (workload.max_steps, workload.max_epochs, workload.accumulation) == (7, None, 2)
     assert workload.train_data.num_workers == 1

@@ -23,8 +23,6 @@ SEED = 3
 def module_of(path: Path) -> ModuleType:
     """A file as a module."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     before = list(sys.path)
     sys.modules[path.stem] = module  # dataclasses look there

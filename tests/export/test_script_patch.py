@@ -79,8 +79,8 @@ def test_each_line_that_makes_a_training_loader_gets_the_arguments(tmp_path: Pat
         "    other = DataLoader(Pictures(2), batch_size=8)\n"
         "    valid = DataLoader(Pictures(3), batch_size=9)\n    model = nn",
     )
-    sites = sites_in(tmp_path, text, loader_validation=("DataLoader", "DataLoader(Pictures(3)"))
-    second = sites_in(tmp_path, text, loader_training=("DataLoader", "DataLoader(Pictures(2)")).of("loader_training")
+    sites = sites_in(tmp_path, text, loader_validation="DataLoader(Pictures(3)")
+    second = sites_in(tmp_path, text, loader_training="DataLoader(Pictures(2)").of("loader_training")
     after, _ = patched(tmp_path, text, WORKERS, sites=sites.model_copy(update={"sites": (*sites.sites, *second)}))
     assert "DataLoader(Pictures(), batch_size=32, shuffle=True, num_workers=2, persistent_workers=True)" in after
     assert "DataLoader(Pictures(2), batch_size=8, num_workers=2, persistent_workers=True)" in after
@@ -195,7 +195,7 @@ def test_flags_stand_below_the_imports_and_import_what_they_need(tmp_path: Path)
     after, _ = patched(tmp_path, PLAIN, THREADS)
     assert "from data import Pictures  # ours\n\ntorch.set_num_threads(1)\n" in after
     text = PLAIN.replace("import torch\n", "import torch as th\n").replace("torch.optim.", "th.optim.")
-    sites = sites_in(tmp_path, text, optimizer=("AdamW", "th.optim.AdamW("))
+    sites = sites_in(tmp_path, text, optimizer="th.optim.AdamW(")
     after, _ = patched(tmp_path, text, THREADS, sites=sites)
     assert "\nth.set_num_threads(1)\n" in after
 
@@ -345,7 +345,7 @@ WRAPPED = PLAIN.replace(
     "    model = nn.Linear(8, 2)\n",
     "    model = nn.Linear(8, 2)\n    model = DistributedDataParallel(model, find_unused_parameters=True)\n",
 ).replace("from torch import nn\n", "from torch import nn\nfrom torch.nn.parallel import DistributedDataParallel\n")
-MODEL = ("DistributedDataParallel", "DistributedDataParallel(")
+MODEL = "DistributedDataParallel("
 
 
 def test_arguments_go_into_the_scripts_own_call(tmp_path: Path) -> None:

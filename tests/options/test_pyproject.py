@@ -46,7 +46,6 @@ def test_the_nearest_table_wins_and_files_without_one_are_passed(tmp_path: Path)
     write(tmp_path / "a" / "b", "[tool.ruff]\n")
     assert read_config(tmp_path / "a" / "b" / "c") == {"seed": 2}
     found = find_config(tmp_path / "a" / "b")
-    assert found is not None
     assert found[0] == near
 
 

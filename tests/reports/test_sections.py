@@ -107,7 +107,6 @@ def test_the_section_shows_both_laws_with_their_bounds_and_counts() -> None:
     assert "after 120 steps the line meets the target at 16,300 [12,100–23,900] parameters" in str(learnt.said)
     assert "the line meets the target" not in str(timed.said)
     chart = law_chart(view, learnt)
-    assert chart is not None
     assert [mark.shape for mark in chart.marks] == ["circle"] * 4 + ["square"] * 2
     assert len(chart.paths) == 2
     assert [str(rule.label) for rule in chart.rules] == ["target"]
@@ -120,7 +119,6 @@ def test_it_says_why_no_line_and_no_size_is_told() -> None:
     page = html.render(result_of(found.model_copy(update=two)))
     assert "too few for a line through them" in page
     assert "No line was fitted: <bdi>2 sizes of 3 that a line needs</bdi>" in page
-    assert found.error is not None
     flat = found.error.model_copy(update={"at_target": None, "note": "the bounds hold zero", "by_size": True})
     sloped = found.model_copy(update={"error": flat})
     page = html.render(result_of(sloped))

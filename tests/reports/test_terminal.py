@@ -445,7 +445,6 @@ def test_gains_that_stack_have_an_interval_no_narrower_than_any_of_them(
 ) -> None:
     each = [Estimate(value=v, low=v * (1 - below), high=v * (1 + above), n=3) for v, below, above in gains]
     product = stacked(each)
-    assert product is not None
     assert product.value == pytest.approx(math.prod(gain.value for gain in each))
     for gain in each:
         assert product.high / product.value >= gain.high / gain.value * (1 - 1e-9)

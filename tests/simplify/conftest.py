@@ -93,8 +93,6 @@ def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
         path = tmp_path / f"planted_{len(list(tmp_path.glob('planted_*')))}.py"
         path.write_text(HEAD + "\n\n" + textwrap.dedent(text))
         spec = importlib.util.spec_from_file_location(path.stem, path)
-        assert spec is not None
-        assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         monkeypatch.setitem(sys.modules, path.stem, module)
         spec.loader.exec_module(module)

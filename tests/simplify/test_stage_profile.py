@@ -73,7 +73,6 @@ def test_steps_that_were_tried_with_other_threads_are_in_seconds_of_the_block() 
     fed = {"workers": 2, "threads": 1, "timing": {"seconds": 0.3, "spread": 0.0}}
     found = profile(FakeTrials(measure_stages={"device": "cpu", "overlaps": [fed]}, try_threads={"steps": [tried]}))
     step = found.step_seconds
-    assert step is not None
     (workers, threads) = found.timings["overlaps"]
     assert workers == fed
     assert threads["timing"] == pytest.approx({"seconds": 0.5 * step, "spread": 0.2})

@@ -241,22 +241,12 @@ def test_the_size_that_images_are_shrunk_to_is_seen() -> None:
     found = decoders.reduced(Photographs(side=48))
     assert found["shorter"] == 48
     assert 0 < found["ratio"] <= 1
-    assert "decoded whole" in decoders.reduced(Photographs(side=300))["reason"]
-    assert "no JPEG" in decoders.reduced(torch.utils.data.TensorDataset(torch.ones(3)))["reason"]
-
-
-def test_labels_that_follow_from_an_image_s_size_refuse_it() -> None:
-    assert "more than the pixels" in decoders.reduced(Photographs(boxes=True))["reason"]
 
 
 class Cropped(Photographs):
     def __getitem__(self, index: int) -> Any:
         image = Image.open(io.BytesIO(self.files[index]))
         return torch.from_numpy(np.array(image.resize((48, 48), box=(300, 200, 512, 384)))), index
-
-
-def test_crops_in_pixels_of_the_whole_image_refuse_it() -> None:
-    assert "cannot be made of an image of a reduced size" in decoders.reduced(Cropped())["reason"]
 
 
 def test_images_decoded_at_a_reduced_size_are_close_and_others_stay_as_they_are() -> None:
@@ -291,6 +281,23 @@ class ReadByOpencv(Photographs):
         return torch.from_numpy(cv2.resize(image, (self.side, self.side))), index
 
 
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: Photographs(side=300), "decoded whole"),
+        (lambda: ReadByOpencv(side=300), "decoded whole"),
+        (lambda: torch.utils.data.TensorDataset(torch.ones(3)), "no JPEG"),
+        pytest.param(lambda: Photographs(boxes=True), "more than the pixels", id="labels of an image's size"),
+        pytest.param(Cropped, "cannot be made of an image of a reduced size", id="crops in pixels of the whole image"),
+    ],
+)
+def test_what_cannot_be_decoded_at_a_reduced_size_says_why(
+    make: Any, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opencv(monkeypatch)
+    assert reason in decoders.reduced(make())["reason"]
+
+
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_images_that_opencv_shrinks_are_decoded_at_a_reduced_size(
     on_disk: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -316,11 +323,6 @@ def test_what_opencv_is_asked_for_otherwise_stays(flags: int, monkeypatch: pytes
     opencv(monkeypatch)
     plain = ReadByOpencv(flags=flags)
     assert torch.equal(Decoded(plain, shorter=48, reader="opencv")[0][0], plain[0][0])
-
-
-def test_images_of_opencv_that_are_not_shrunk_by_half_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    opencv(monkeypatch)
-    assert "decoded whole" in decoders.reduced(ReadByOpencv(side=300))["reason"]
 
 
 def test_the_size_of_a_jpeg_file_is_read_off_its_header() -> None:
@@ -369,8 +371,7 @@ optimizer.step()
 def test_a_patch_changes_the_line_that_opens_the_image(
     setting: dict[str, Any], line: str, names: str, tmp_path: Path
 ) -> None:
-    made = {"model": ("Linear", "torch.nn.Linear("), "optimizer": ("SGD", "torch.optim.SGD(")}
-    sites = sites_in(tmp_path, SCRIPT, loader_training=("DataLoader", "DataLoader("), **made)
+    sites = sites_in(tmp_path, SCRIPT)
     number = SCRIPT[: SCRIPT.index("Image.open")].count("\n") + 1
     calls = [{"file": "train.py", "line": number, "name": "open"}]
     change = Change(strategy="decoding", setting={**setting, "calls": calls})
@@ -389,9 +390,8 @@ def test_a_patch_changes_the_line_that_opens_the_image(
 
 
 def test_the_line_is_changed_in_what_a_patch_keeps_by_index(tmp_path: Path) -> None:
-    made = {"model": ("Linear", "torch.nn.Linear("), "optimizer": ("SGD", "torch.optim.SGD(")}
     script = SCRIPT.replace("return torch", "image = image.rotate(torch.rand(1).item())\n        return torch")
-    sites = sites_in(tmp_path, script, loader_training=("DataLoader", "DataLoader("), **made)
+    sites = sites_in(tmp_path, script)
     opened, drawn = (script[: script.index(text)].count("\n") + 1 for text in ("Image.open", "image = image.rotate"))
     calls = [{"file": "train.py", "line": opened, "name": "open"}]
     split = {"file": "train.py", "function": "Photos.__getitem__", "line": drawn}
@@ -420,14 +420,10 @@ class Turned(Dataset[Any]):
 
 def test_samples_that_are_kept_are_decoded_otherwise_once() -> None:
     line = Turned.__getitem__.__code__.co_firstlineno + 2
-    plan = Plan(
-        changes=(
-            Change(
-                strategy="prepared_samples", setting={"form": "unaugmented", "split": {"line": line}, "where": "memory"}
-            ),
-            Change(strategy="decoding", setting={"shorter": 8, "reader": "pillow"}),
-        )
-    )
+    kept = {"form": "unaugmented", "split": {"line": line}, "where": "memory"}
+    small = {"shorter": 8, "reader": "pillow"}
+    both = Change(strategy="prepared_samples", setting=kept), Change(strategy="decoding", setting=small)
+    plan = Plan(changes=both)
     wrapped: Any = Turned(jpeg(side=512))
     for wrap in REGISTRY.fold(REGISTRY.order(plan)).dataset:
         wrapped = wrap(wrapped)
@@ -447,5 +443,4 @@ def test_of_samples_that_are_kept_the_first_reading_takes_less() -> None:
     often, once = STRATEGY.predict(replace(case, plan=Plan()), setting), STRATEGY.predict(case, setting)
     assert STRATEGY.applies(case)
     assert often is not None
-    assert once is not None
     assert 1.0 < once.low < once.value < often.value

@@ -167,7 +167,6 @@ def test_validation_has_a_loader_of_its_own() -> None:
     workload = dataclasses.replace(tiny_workload(), valid_data=data, evaluate=lambda model, batches: {"loss": 0.0})
     setup = REGISTRY["validation_loader"].apply(Setup(), {"num_workers": 1, "persistent_workers": True})
     made = validation_loader(workload, setup, 0)
-    assert made is not None
     assert (made.loader.num_workers, training_loader(workload, setup, 0).loader.num_workers) == (1, 0)
     with pytest.raises(WorkloadError, match="'shuffle' of the validation loader"):
         validation_loader(workload, Setup().with_evaluation(shuffle=True), 0)

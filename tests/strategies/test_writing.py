@@ -23,8 +23,6 @@ REFERENCE = (ROOT / "docs" / "reference" / "strategy-api.md").read_text(encoding
 
 def example() -> Any:
     spec = importlib.util.spec_from_file_location("custom_strategy", ROOT / "examples" / "custom_strategy.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["custom_strategy"] = module
     spec.loader.exec_module(module)
