@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,12 +19,7 @@ from autoopt.benchmark.training import Training
 from autoopt.errors import WorkloadError
 from autoopt.loading import validation
 
-
-@pytest.fixture(autouse=True)
-def their_warnings() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+pytestmark = pytest.mark.usefixtures("their_warnings")
 
 
 def points(samples: int) -> TensorDataset:

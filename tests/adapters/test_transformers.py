@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,7 @@ from autoopt.adapters import adapt
 from autoopt.benchmark.training import Training
 from autoopt.errors import WorkloadError
 
-
-@pytest.fixture(autouse=True)
-def their_warnings() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+pytestmark = pytest.mark.usefixtures("their_warnings")
 
 
 def texts(samples: int) -> list[dict[str, Any]]:

@@ -26,21 +26,20 @@ SECTIONS = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_all_sections_stand_there_in_reading_order(name: str, golden: Callable[[str], Result]) -> None:
-    page = html.render(golden(name))
+def test_the_page_is_self_contained_in_reading_order(name: str, golden: Callable[[str], Result]) -> None:
+    result = golden(name)
+    page = html.render(result)
     there = [section for section in re.findall(r'<section id="([a-z]+)"', page) if section != "warnings"]
     assert there == ([*SECTIONS[:10], "sizes", *SECTIONS[10:]] if name == "sizes" else SECTIONS)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_nothing_in_the_page_points_to_the_network(name: str, golden: Callable[[str], Result]) -> None:
-    page = html.render(golden(name))
     links = re.findall(r'\b(?:src|href|action|poster|data)="([^"]*)"', page)
     assert all(link.startswith(("#", "data:application/gzip", "data:,")) for link in links)
     markup = re.sub(r"<(pre|code|bdi|title|desc)\b.*?</\1>", "", page, flags=re.S)
     assert "@import" not in page
     assert "url(" not in page
     assert not re.search(r"\bstyle=|\bon[a-z]+=", markup)
+    (packed,) = re.findall(r'download="result.json.gz" href="data:application/gzip;base64,([^"]+)"', page)
+    assert json.loads(gzip.decompress(base64.b64decode(packed))) == json.loads(result.model_dump_json())
+    assert html.render(result) == page, "the same document gives the same page"
 
 
 def test_the_policy_allows_the_page_its_own_style_and_script_and_nothing_else(golden: Callable[[str], Result]) -> None:
@@ -55,29 +54,11 @@ def test_the_policy_allows_the_page_its_own_style_and_script_and_nothing_else(go
         assert base64.b64encode(hashlib.sha256(found[0].encode()).digest()).decode() in rules
 
 
-def test_the_embedded_document_is_the_document(golden: Callable[[str], Result]) -> None:
-    for name in NAMES:
-        result = golden(name)
-        packed = re.search(
-            r'download="result.json.gz" href="data:application/gzip;base64,([^"]+)"', html.render(result)
-        )
-        assert packed
-        assert json.loads(gzip.decompress(base64.b64decode(packed[1]))) == json.loads(result.model_dump_json())
-
-
-def test_the_same_document_gives_the_same_page(golden: Callable[[str], Result]) -> None:
-    assert html.render(golden("win")) == html.render(golden("win"))
-
-
-@pytest.mark.parametrize(("count", "limit"), [(50, 250 * 1024), (1000, 1024 * 1024)])
-def test_sizes(count: int, limit: int) -> None:
-    assert len(html.render(sample.many(count)).encode()) <= limit
-
-
-def test_many_rounds_stay_within_the_limit_too() -> None:
-    result = sample.many(50)
-    rounds = tuple(result.rounds[k % 3].model_copy(update={"index": k}) for k in range(8))
-    assert len(html.render(result.model_copy(update={"rounds": rounds})).encode()) <= 250 * 1024
+@pytest.mark.parametrize(("count", "rounds", "limit"), [(50, 3, 250), (50, 8, 250), (1000, 3, 1024)])
+def test_sizes(count: int, rounds: int, limit: int) -> None:
+    result = sample.many(count)
+    more = tuple(result.rounds[k % 3].model_copy(update={"index": k}) for k in range(rounds))
+    assert len(html.render(result.model_copy(update={"rounds": more})).encode()) <= limit * 1024
 
 
 def test_hostile_names_stay_text(golden: Callable[[str], Result]) -> None:
@@ -104,17 +85,13 @@ def test_every_chart_has_a_title_a_description_and_its_data(golden: Callable[[st
 def test_what_was_not_measured_says_so_and_is_never_zero(golden: Callable[[str], Result]) -> None:
     page = html.render(golden("interrupted"))
     assert page.count("not measured") > 20
+    assert page.count(">None.</p>") == 7, "all lists of trials but one are empty"
+    assert "No manual change found" in page
     for section in ("ablation", "learning"):
         part = re.search(rf'<section id="{section}">.*?</section>', page, flags=re.S)
         assert part
         assert "Not measured" in part[0]
     assert '<dt class="u">peak memory</dt><dd><span class="missing"' in page
-
-
-def test_empty_lists_say_so(golden: Callable[[str], Result]) -> None:
-    page = html.render(golden("interrupted"))
-    assert page.count(">None.</p>") == 7, "all lists of trials but one are empty"
-    assert "No manual change found" in page
 
 
 def test_write_replaces_the_file_whole(tmp_path: Path, golden: Callable[[str], Result]) -> None:
@@ -123,11 +100,7 @@ def test_write_replaces_the_file_whole(tmp_path: Path, golden: Callable[[str], R
     html.write(golden("win"), target)
     assert "2.31×" in target.read_text(encoding="utf-8")
     assert [path.name for path in target.parent.iterdir()] == ["report.html"]
-
-
-def test_lone_surrogates_do_not_stop_a_report(tmp_path: Path) -> None:
-    result = sample.win().model_copy(update={"warnings": ("a name from the file system: \udcff",)})
-    html.write(result, tmp_path / "r.html")
+    html.write(sample.win().model_copy(update={"warnings": ("a name from the file system: \udcff",)}), target)
 
 
 def test_the_profile_page(tmp_path: Path, golden_profile: Profile) -> None:
@@ -171,8 +144,5 @@ def test_a_report_needs_no_torch_and_nothing_of_the_engine(tmp_path: Path) -> No
         [sys.executable, "-c", BLOCKED, str(tmp_path / "result.json"), str(tmp_path / "report.html")],
         check=True, capture_output=True, text=True, timeout=120, cwd=tmp_path,
     ).stdout  # fmt: skip
-    assert (
-        out.splitlines()[-1] == "['autoopt.errors', 'autoopt.events', 'autoopt.records']"
-        or out.splitlines()[-1] == "['autoopt.events', 'autoopt.records']"
-    )
+    assert out.splitlines()[-1].replace("'autoopt.errors', ", "") == "['autoopt.events', 'autoopt.records']"
     assert (tmp_path / "report.html").stat().st_size > 50_000

@@ -233,28 +233,30 @@ def test_plain_lines(golden: Callable[[str], Result]) -> None:
     assert max(map(len, lines)) <= 100
 
 
-def test_what_was_set_aside_is_one_line_and_not_one_each(golden: Callable[[str], Result]) -> None:
+@pytest.mark.parametrize(
+    ("aside", "lines"),
+    [
+        ([("pin_memory", Verdict.NOT_APPLICABLE), ("cache", Verdict.NOT_TRIED), ("cache", Verdict.NOT_TRIED),
+          ("channels_last", Verdict.NOT_APPLICABLE)],
+         ["not applicable (2, reasons in the report): pin_memory, channels_last",
+          "not tried (1, reasons in the report): cache"]),
+        ([(f"strategy_{number:03}", Verdict.NOT_APPLICABLE) for number in range(99)],
+         ["not applicable (99, reasons in the report): strategy_000, strategy_001, strategy_002, strategy_003, "
+          "strategy_004 and 94 more"]),
+    ],
+    ids=["one line and not one each", "a long list of names is cut to five"],
+)  # fmt: skip
+def test_what_was_set_aside_is_told_at_once(
+    golden: Callable[[str], Result], aside: list[tuple[str, Verdict]], lines: list[str]
+) -> None:
     trial = golden("win").trials[0]
     stream = io.StringIO()
-    aside = [("pin_memory", Verdict.NOT_APPLICABLE), ("cache", Verdict.NOT_TRIED), ("cache", Verdict.NOT_TRIED)]
     with PlainView(stream, Clock()) as view:
-        for strategy, verdict in [*aside, ("channels_last", Verdict.NOT_APPLICABLE)]:
+        for strategy, verdict in aside:
             view(e.TrialEnded(at=60, trial=trial.model_copy(update={"strategy": strategy, "verdict": verdict})))
         assert stream.getvalue() == "", "the next measured thing, or the end, ends the list"
-    assert [line.partition("] ")[2] for line in stream.getvalue().splitlines()] == [
-        "not applicable (2, reasons in the report): pin_memory, channels_last",
-        "not tried (1, reasons in the report): cache",
-    ]
-
-
-def test_a_long_list_of_names_is_cut_to_five(golden: Callable[[str], Result]) -> None:
-    trial = golden("win").trials[0].model_copy(update={"verdict": Verdict.NOT_APPLICABLE})
-    names = [f"a_strategy_{number:03}" for number in range(99)]
-    stream = io.StringIO()
-    with PlainView(stream, Clock()) as view:
-        for strategy in names:
-            view(e.TrialEnded(at=60, trial=trial.model_copy(update={"strategy": strategy})))
-    assert stream.getvalue().rstrip().endswith("a_strategy_004 and 94 more")
+    told = stream.getvalue().replace("\n          ", " ")
+    assert [line.partition("] ")[2] for line in told.splitlines()] == lines
 
 
 def test_where_nothing_was_kept_no_plan_is_said_to_be_unverified(golden: Callable[[str], Result]) -> None:
@@ -344,20 +346,19 @@ def test_which_view_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_colours_follow_the_environment(monkeypatch: pytest.MonkeyPatch, golden: Callable[[str], Result]) -> None:
-    def coloured(stream: io.StringIO) -> bool:
+    def coloured(stream: io.StringIO, **variables: str) -> bool:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
         summary(golden("win"), console_for(stream))
         return "\x1b[1;34m" in stream.getvalue()
 
     assert coloured(Terminal())
     assert not coloured(io.StringIO())
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert not coloured(Terminal())
+    assert not coloured(Terminal(), NO_COLOR="1")
     monkeypatch.delenv("NO_COLOR")
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    assert coloured(io.StringIO())
+    assert coloured(io.StringIO(), FORCE_COLOR="1")
     monkeypatch.delenv("FORCE_COLOR")
-    monkeypatch.setenv("TERM", "dumb")
-    assert not coloured(Terminal())
+    assert not coloured(Terminal(), TERM="dumb")
 
 
 def test_the_live_view_draws_and_clears_up_after_itself(golden: Callable[[str], Result]) -> None:
