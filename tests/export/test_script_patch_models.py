@@ -240,21 +240,18 @@ def main():
         optimizer.zero_grad(); loss.backward(); optimizer.step()
 """
 NET: dict[str, Any] = {"options": {"held_as": {"main": "net"}}, "function": "main"}
+TRAINED: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
+    ("optimizer", "Adam", "torch.optim.Adam(", {}), ("loss", "backward", "loss.backward(", {}),
+    ("step", "step", "optimizer.step(", {}),
+)  # fmt: skip
 
 
 def test_a_model_that_is_called_by_a_method_is_under_autocast_where_the_loop_calls_that(tmp_path: Path) -> None:
     sites = seen(
         tmp_path,
         METHOD,
-        (
-            "model",
-            "Net",
-            "Net()",
-            {"used": ["self(x).mean("], "options": {"held_as": {"main": "net"}}, "function": "main"},
-        ),
-        ("optimizer", "Adam", "torch.optim.Adam(", {}),
-        ("loss", "backward", "loss.backward(", {}),
-        ("step", "step", "optimizer.step(", {}),
+        ("model", "Net", "Net()", {**NET, "used": ["self(x).mean("]}),
+        *TRAINED,
     )
     (model,) = sites.of("model")
     (caller,) = seen(tmp_path, METHOD, ("model", "", "net.training_step(", {"function": "main"})).sites
@@ -272,9 +269,7 @@ def test_a_model_that_is_named_with_others_at_once_is_changed_below(tmp_path: Pa
         tmp_path,
         text,
         ("model", "Net", "Net()", {**NET, "used": ["net(x)"]}),
-        ("optimizer", "Adam", "torch.optim.Adam(", {}),
-        ("loss", "backward", "loss.backward(", {}),
-        ("step", "step", "optimizer.step(", {}),
+        *TRAINED,
     )
     after, _ = patched(tmp_path, text, COMPILE, sites=sites)
     assert "    teacher, net = Net(), Net()\n    net.compile()\n" in after

@@ -158,7 +158,7 @@ def missed(found: ModelScaling) -> ModelScaling:
 @pytest.mark.parametrize(
     ("result", "shown", "missing"),
     [
-        pytest.param(sample.win(), [], ['id="scaling"', 'id="sizes"', 'id="patch"', "autoopt apply"], id="none of them"),
+        pytest.param(sample.win(), [], ['id="scaling"', 'id="sizes"', 'id="patch"', "autoopt apply"], id="none"),
         pytest.param(sample.win().model_copy(update={"scaling": Scaling()}), ["How it scales was not measured"], [],
                      id="a curve that was not measured"),
         pytest.param(result_of(missed(scaling())), ["<td>not reached</td>", "error (accuracy)"], [],
