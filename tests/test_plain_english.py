@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+
+from modules import module_of
 
 ROOT = Path(__file__).parents[1]
 
 
-def load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("plain", ROOT / ".ci" / "plain.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["plain"] = module  # NamedTuple looks its module up
-    spec.loader.exec_module(module)
-    return module
-
-
-plain = load()
+plain = module_of(ROOT / ".ci" / "plain.py")
 
 
 def broken(folder: Path, text: str, name: str = "docs/page.md") -> list[str]:

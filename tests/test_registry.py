@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from autoopt import Change, Risk, Setup, Strategy
+from autoopt import Case, Change, Risk, Setup, Strategy
 from autoopt.errors import UsageError
 from autoopt.registry import Registry, Source, load_strategies
 from autoopt.strategy import check_strategy
@@ -30,8 +30,12 @@ def made(**parts: Any) -> list[Source]:
     return [*load_strategies().sources, Source(type("Made", (Plain,), parts)(), "under test")]
 
 
-def beside(name: str) -> Any:
-    return lambda self, case, setting: [Change(strategy=name, setting={"threads": 1})]
+def misspelt(self: Strategy, case: Case, setting: dict[str, Any]) -> list[Change]:
+    return [Change(strategy="thread", setting={"threads": 1})]
+
+
+def spelt(self: Strategy, case: Case, setting: dict[str, Any]) -> list[Change]:
+    return [Change(strategy="threads", setting={"threads": 1})]
 
 
 @pytest.mark.parametrize(
@@ -40,7 +44,7 @@ def beside(name: str) -> Any:
         ({"stages": frozenset({"prepare"})}, "there is no stage 'prepare'; did you mean 'preparation'?"),
         ({"after": frozenset({"worker"})},
          "after names a strategy 'worker' that there is not; did you mean 'workers'?"),
-        ({"companions": beside("thread")},
+        ({"companions": misspelt},
          r"companions\(\) names a strategy 'thread' that there is not; did you mean 'threads'?"),
     ],
 )  # fmt: skip
@@ -50,7 +54,7 @@ def test_what_does_not_exist_is_refused_with_the_nearest_name(parts: dict[str, A
 
 
 def test_what_exists_is_registered() -> None:
-    assert "plain" in Registry(made(companions=beside("threads")))
+    assert "plain" in Registry(made(companions=spelt))
     assert all(check_strategy(strategy) == [] for strategy in shipped())
 
 

@@ -130,8 +130,11 @@ def test_help_imports_neither_torch_nor_the_engine() -> None:
     assert "optimize" in done.stdout
 
 
-def test_the_facade_imports_no_torch() -> None:
-    code = "import sys, autoopt; assert 'torch' not in sys.modules; autoopt.Plan; assert 'torch' not in sys.modules"
+def test_neither_the_facade_nor_a_list_of_strategies_imports_torch() -> None:
+    code = (
+        "import sys, autoopt; from autoopt.registry import load_strategies; autoopt.Plan; load_strategies(); "
+        "assert 'torch' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

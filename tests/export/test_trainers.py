@@ -18,10 +18,7 @@ from autoopt.export import export
 from autoopt.export.targets import snippets, trainer_code
 from autoopt.records import Change, Plan, Result
 from autoopt.registry import load_strategies
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from script_running import module_of
+from modules import module_of
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 EXAMPLES = Path(__file__).parents[2] / "examples"

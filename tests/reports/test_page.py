@@ -18,6 +18,7 @@ from autoopt.records import Profile, Result
 from autoopt_reports import html
 from benchmarks import sample
 
+Golden = Callable[[str], Result]
 NAMES = ["win", "no_gain", "out_of_memory", "interrupted", "hostile", "thousand", "sizes"]
 SECTIONS = [
     "verdict", "trust", "adopt", "waterfall", "ablation", "time", "pipeline", "roofline", "learning", "tradeoff",
@@ -26,7 +27,7 @@ SECTIONS = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_page_is_self_contained_in_reading_order(name: str, golden: Callable[[str], Result]) -> None:
+def test_the_page_is_self_contained_in_reading_order(name: str, golden: Golden) -> None:
     result = golden(name)
     page = html.render(result)
     there = [section for section in re.findall(r'<section id="([a-z]+)"', page) if section != "warnings"]
@@ -42,7 +43,7 @@ def test_the_page_is_self_contained_in_reading_order(name: str, golden: Callable
     assert html.render(result) == page, "the same document gives the same page"
 
 
-def test_the_policy_allows_the_page_its_own_style_and_script_and_nothing_else(golden: Callable[[str], Result]) -> None:
+def test_the_policy_allows_the_page_its_own_style_and_script_and_nothing_else(golden: Golden) -> None:
     page = html.render(golden("win"))
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)
     assert policy
@@ -61,7 +62,7 @@ def test_sizes(count: int, rounds: int, limit: int) -> None:
     assert len(html.render(result.model_copy(update={"rounds": more})).encode()) <= limit * 1024
 
 
-def test_hostile_names_stay_text(golden: Callable[[str], Result]) -> None:
+def test_hostile_names_stay_text(golden: Golden) -> None:
     page = html.render(golden("hostile"))
     assert "<script>alert" not in page
     assert page.count("<script>") == page.count("</script>") == page.count("</style>") == 1
@@ -71,7 +72,7 @@ def test_hostile_names_stay_text(golden: Callable[[str], Result]) -> None:
     assert "x" * 2000 not in page
 
 
-def test_every_chart_has_a_title_a_description_and_its_data(golden: Callable[[str], Result]) -> None:
+def test_every_chart_has_a_title_a_description_and_its_data(golden: Golden) -> None:
     page = html.render(golden("win"))
     charts = re.findall(r'<svg class="(?:fluid|fixed)" role="img" aria-labelledby="([\w-]+) ([\w-]+)"', page)
     assert len(charts) >= 12
@@ -82,7 +83,7 @@ def test_every_chart_has_a_title_a_description_and_its_data(golden: Callable[[st
         assert has_table, figure[:300]
 
 
-def test_what_was_not_measured_says_so_and_is_never_zero(golden: Callable[[str], Result]) -> None:
+def test_what_was_not_measured_says_so_and_is_never_zero(golden: Golden) -> None:
     page = html.render(golden("interrupted"))
     assert page.count("not measured") > 20
     assert page.count(">None.</p>") == 7, "all lists of trials but one are empty"
@@ -94,7 +95,7 @@ def test_what_was_not_measured_says_so_and_is_never_zero(golden: Callable[[str],
     assert '<dt class="u">peak memory</dt><dd><span class="missing"' in page
 
 
-def test_write_replaces_the_file_whole(tmp_path: Path, golden: Callable[[str], Result]) -> None:
+def test_write_replaces_the_file_whole(tmp_path: Path, golden: Golden) -> None:
     target = tmp_path / "deep" / "report.html"
     assert html.write(golden("no_gain"), target) == target
     html.write(golden("win"), target)
@@ -115,9 +116,7 @@ def test_the_profile_page(tmp_path: Path, golden_profile: Profile) -> None:
     assert 'href="/elsewhere' not in page
 
 
-def test_golden_documents_are_those_that_the_code_makes(
-    golden: Callable[[str], Result], golden_profile: Profile
-) -> None:
+def test_golden_documents_are_those_that_the_code_makes(golden: Golden, golden_profile: Profile) -> None:
     """After a change of the records or samples: ``python -m benchmarks.sample tests/golden``."""
     assert golden_profile == sample.profile()
     for name, build in sample.DOCUMENTS.items():

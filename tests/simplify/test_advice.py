@@ -112,8 +112,6 @@ CASES = {
     "collate": (
         "Collate goes through the samples in Python",
         """
-        from torch.utils.data import DataLoader
-
         def collate(samples):
             x = torch.zeros(len(samples), 16)
             for row, (features, _) in enumerate(samples):  # planted

@@ -234,13 +234,6 @@ def test_the_costliest_module_and_its_line(plant: Callable[[str], Any]) -> None:
 
 def test_iterable_datasets_and_own_batches(plant: Callable[[str], Any]) -> None:
     planted = plant("""
-        from torch.utils.data import DataLoader, IterableDataset
-
-        class Stream(IterableDataset):
-            def __iter__(self):
-                for _ in range(20):
-                    yield torch.randn(16), torch.tensor(1)
-
         def build():
             return workload(train_data=DataLoader(Stream(), batch_size=8), batch_size=None)
     """)

@@ -190,28 +190,15 @@ def test_a_dataset_of_hugging_face_s_gives_the_same_batches_in_the_torch_format(
 # Files in memory: they are found, the dataset's paths point to copies, and these go with it.
 
 
-class Folder(Dataset[Any]):
-    """Samples in files, listed as torchvision's ImageFolder does."""
+class Opening(Dataset[Any]):
+    """Samples in files that Python opens, listed as torchvision's ImageFolder does."""
 
-    def __init__(self, root: Path, elsewhere: Path | None = None) -> None:
-        self.root, self.elsewhere = str(root), elsewhere
+    def __init__(self, root: Path) -> None:
+        self.root = str(root)
         self.samples = [(str(path), int(path.parent.name)) for path in sorted(root.rglob("*.bin"))]
-        self.length = len(self.samples)
 
     def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> Any:
-        path, label = self.samples[index]
-        return np.fromfile(path, dtype="uint8") if self.elsewhere is None else self._other(path), label
-
-    def _other(self, path: str) -> Any:
-        with (self.elsewhere / Path(path).name).open("rb") as file:
-            return np.frombuffer(file.read(), dtype="uint8")
-
-
-class Opening(Folder):
-    """The same, opened by Python."""
+        return len(self.samples)
 
     def __getitem__(self, index: int) -> Any:
         path, label = self.samples[index]
