@@ -7,6 +7,7 @@ import gc
 import importlib
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,14 @@ def _libraries_are_not_looked_through() -> None:
         importlib.import_module("torch._dynamo")  # which the first optimizer would import
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def their_warnings() -> Iterator[None]:
+    """Leaves the warnings of other libraries alone."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -49,30 +49,40 @@ if __name__ == "__main__":
 '''
 
 
-def places(text: str, start: str) -> list[Place]:
-    """Lines of the calls whose source begins so."""
+def calls_in(text: str, start: str | tuple[str, ...]) -> list[tuple[str, Place]]:
+    """Names and lines of the calls whose source begins so."""
     calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
     found = [node for node in calls if (ast.get_source_segment(text, node) or "").startswith(start)]
     assert found, f"no call {start!r}"
-    return [Place(file="train.py", line=node.lineno, end_line=node.end_lineno or 0) for node in found]
+    return [
+        (ast.unparse(node.func), Place(file="train.py", line=node.lineno, end_line=node.end_lineno or 0))
+        for node in found
+    ]
+
+
+def places(text: str, start: str) -> list[Place]:
+    """Lines of the calls whose source begins so."""
+    return [place for _, place in calls_in(text, start)]
 
 
 def sites_in(
-    folder: Path, text: str, command: tuple[str, ...] = ("python", "train.py"), **wanted: tuple[str, str]
+    folder: Path, text: str, command: tuple[str, ...] = ("python", "train.py"), **wanted: str | tuple[str, ...]
 ) -> Sites:
-    """A script written to a folder, and sites at the calls whose source begins so: kind to (call, its source)."""
+    """A script written to a folder, and sites at the calls whose source begins so, by their kind."""
     (folder / "train.py").write_text(text)
-    kinds: dict[SiteKind, tuple[str, str]] = {
-        "loader_training": ("DataLoader", "DataLoader("),
-        "model": ("Linear", "nn.Linear("),
-        "optimizer": ("AdamW", "torch.optim.AdamW("),
-        "loss": ("backward", "loss.backward("),
-        "step": ("step", "optimizer.step("),
+    kinds: dict[SiteKind, str | tuple[str, ...]] = {
+        "loader_training": ("DataLoader(", "torch.utils.data.DataLoader("),
+        "model": ("nn.Linear(", "torch.nn.Linear("),
+        "optimizer": "torch.optim.",
+        "loss": "loss.backward(",
+        "step": "optimizer.step(",
     }
     found = []
-    for kind, (call, start) in {**kinds, **wanted}.items():  # type: ignore[dict-item]
+    for kind, start in {**kinds, **wanted}.items():
+        name, place = calls_in(text, start)[0]
+        call = name if kind in ("checkpoint", "forced") else name.rpartition(".")[2]
         used = tuple(places(text, "model(")[:1]) if kind == "model" and "model(" in text else ()
-        found.append(Site(**places(text, start)[0].model_dump(), kind=kind, call=call, used=used))
+        found.append(Site(**place.model_dump(), kind=kind, call=call, used=used))
     return Sites(command=command, cwd=str(folder), sites=tuple(found))
 
 

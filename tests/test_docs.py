@@ -22,11 +22,12 @@ OPTIONS = (REFERENCE / "options.md").read_text(encoding="utf-8")
 SOURCES = ("autoopt", "strategies", "reports", "benchmarks", "examples", "tests", ".ci")
 
 
-def test_every_page_is_in_the_index() -> None:
-    docs = ROOT / "docs"
-    index = (docs / "index.md").read_text(encoding="utf-8")
-    pages = {str(page.relative_to(docs)) for page in docs.rglob("*.md")} - {"index.md"}
-    assert pages == set(re.findall(r"\]\((?!\.\.)([\w/-]+\.md)(?:#[^)]*)?\)", index))
+def test_every_page_is_in_the_index_and_in_the_navigation() -> None:
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+    assert pages - {"index.md"} == set(re.findall(r"\]\((?!\.\.)([\w/-]+\.md)(?:#[^)]*)?\)", index))
+    listed = set(re.findall(r"([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE))
+    assert listed == pages | {"readme.md", "contributing.md", "changelog.md"}
 
 
 def test_every_page_that_the_code_names_is_there() -> None:
@@ -60,7 +61,6 @@ INTERNAL = {"cpu_seconds", "padding", "time_to_target_source"}
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_stands_in_the_page_and_no_other(name: str) -> None:
     command = cli.get_command(click.Context(cli), name)
-    assert command is not None
     options = {word for p in command.params if isinstance(p, click.Option) for word in p.opts}
     if name == "optimize":
         written = re.findall(r"^\| `(--[a-z-]+)", OPTIONS, re.MULTILINE)
@@ -82,17 +82,7 @@ def test_the_defaults_in_the_page_are_the_defaults(tmp_path: Path, monkeypatch: 
 def test_the_defaults_in_the_help_are_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
     monkeypatch.chdir(tmp_path)
     command = cli.get_command(click.Context(cli), "optimize")
-    assert command is not None
     (option,) = [p for p in command.params if isinstance(p, click.Option) and f"--{key}" in p.opts]
     stated = re.search(r"\[default: (.+)\]", option.help or "")
     assert stated
     assert read_options({key: stated[1]}) == Options()
-
-
-# The documentation as a site: every page stands in its navigation.
-
-
-def test_every_page_is_in_the_navigation() -> None:
-    listed = set(re.findall(r"([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE))
-    docs = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
-    assert listed == docs | {"readme.md", "contributing.md", "changelog.md"}

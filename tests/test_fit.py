@@ -62,7 +62,6 @@ def test_a_workload_that_does_not_fit_is_compared_with_the_least_costly_plan_tha
     assert (reference.strategy, reference.setting) == ("cut", {"pieces": 8})  # the 1,000 bytes of 4 leave no room
     assert outcome.best.plan.names() == ("cut", "quick")
     ratio = outcome.speedup.throughput
-    assert ratio is not None
     assert ratio.low <= 1.5 <= ratio.high
     assert outcome.speedup.end_to_end_verified
     assert [row.strategy for row in outcome.ablation] == ["quick"]
@@ -138,9 +137,8 @@ def test_a_failure_that_is_none_of_memory_is_the_users_error_at_once(tmp_path: P
         return Behaviour(fails=TrialFailed("error", "boom"), fails_at=15)
 
     made = World(tmp_path, CUT, speed=product({"cut": 1.0}), behave=behave)
-    with pytest.raises(WorkloadError, match="boom"):
+    with pytest.raises(WorkloadError, match="baseline failed.*boom"):
         made.go()
-    assert made.loop.state is not None
     assert not made.loop.state.trials
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from autoopt.errors import Interrupted, TrialFailed, WorkloadError
+from autoopt.errors import Interrupted
 from autoopt.events import Event
 from autoopt.records import Change, JsonDict, Operator, Peaks, Plan, StopReason, Verdict
 from autoopt.records.messages import Block
@@ -30,14 +30,12 @@ def test_gains_are_stacked_ablated_and_verified(tmp_path: Path) -> None:
     assert set(outcome.best.plan.names()) == {"quick", "also_quick"}
     assert outcome.speedup.end_to_end_verified
     ratio = outcome.speedup.throughput
-    assert ratio is not None
     assert ratio.low <= 1.95 <= ratio.high
     found = verdicts(outcome)
     assert found["slow"][0] in (Verdict.HARMFUL, Verdict.NO_GAIN)
     assert Verdict.KEPT not in found["useless"]
     rows = {row.strategy: row for row in outcome.ablation}
     assert set(rows) == {"quick", "also_quick"}
-    assert rows["quick"].without is not None
     assert rows["quick"].without.low <= 1.5 <= rows["quick"].without.high
     assert outcome.stop.reason is StopReason.EXHAUSTED
     assert world.clock() <= world.budget
@@ -70,26 +68,10 @@ def test_a_single_kept_change_is_measured_again_by_the_verification(tmp_path: Pa
     outcome = world.go()
     (trial,) = kept_trials(outcome).values()
     again = outcome.speedup.throughput
-    assert trial.measured_again is not None
-    assert again is not None
     assert trial.measured_again != trial.throughput
     assert (trial.measured_again.value, trial.measured_again.high) == pytest.approx((again.value, again.high))
     (row,) = outcome.ablation
-    assert row.without is not None
     assert row.without.value == trial.measured_again.value
-
-
-class AfterGood(Strategy):
-    """Applies once ``good`` was kept."""
-
-    name = "better"
-    risk = Risk.EXACT
-
-    def applies(self, case: Case) -> Applies:
-        return Applies.yes() if "good" in case.plan.names() else Applies.no("needs good")
-
-    def apply(self, setup: Setup, setting: JsonDict) -> Setup:
-        return setup.with_flags(better=True)
 
 
 def test_a_candidate_that_compiles_again_is_doubted_as_a_baseline_is(
@@ -108,14 +90,6 @@ def test_a_candidate_that_compiles_again_is_doubted_as_a_baseline_is(
     assert any(f"trial {kept.id}: torch.compile compiled again" in text for text in outcome.state.warnings)
     calm = World(tmp_path / "calm", strategy("calm"), speed=product({"calm": 1.5})).go()
     assert not any("compiled again" in text for text in calm.state.warnings)
-
-
-def test_a_baseline_that_fails_is_the_users_error(tmp_path: Path) -> None:
-    def behave(plan: Plan, behaviour: Behaviour) -> Behaviour:
-        return Behaviour(fails=TrialFailed("error", "boom"), fails_at=15)
-
-    with pytest.raises(WorkloadError, match="baseline failed.*boom"):
-        World(tmp_path, strategy("good"), speed=product({"good": 1.0}), behave=behave).go()
 
 
 class Broken(Strategy):
@@ -144,14 +118,12 @@ def test_a_plugin_that_raises_is_a_result(tmp_path: Path, where: str) -> None:
 
 
 def test_the_users_stop_ends_the_search_and_still_verifies(tmp_path: Path) -> None:
+    def applies(self: Strategy, case: Case) -> Applies:
+        return Applies.yes() if "good" in case.plan.names() else Applies.no("needs good")
+
     kept: list[bool] = []
-    world = World(
-        tmp_path,
-        strategy("good"),
-        AfterGood(),
-        speed=product({"good": 1.5, "better": 1.5}),
-        stopping=lambda: bool(kept),
-    )
+    both, speed = (strategy("good"), strategy("better", applies=applies)), product({"good": 1.5, "better": 1.5})
+    world = World(tmp_path, *both, speed=speed, stopping=lambda: bool(kept))
     world.context.announce.subscribe(lambda event: kept.append(True) if type(event).__name__ == "Kept" else None)
     outcome = world.go()
     assert outcome.stop.reason is StopReason.INTERRUPTED
@@ -170,7 +142,6 @@ def test_broken_off_at_once_nothing_unverified_is_best(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         world.go()
     partial = world.loop.partial()
-    assert partial is not None
     assert partial.best.plan == Plan()
     assert partial.stop.reason is StopReason.INTERRUPTED
 
@@ -212,7 +183,6 @@ def test_a_resumed_run_measures_only_what_is_missing_and_ends_alike(
 def test_a_target_out_of_reach_is_replaced_by_what_the_baseline_reached(tmp_path: Path) -> None:
     outcome = World(tmp_path, strategy("good"), speed=product({"good": 1.5}), reach=lambda plan: None).go()
     assert outcome.state.objective.target_source == "baseline"
-    assert outcome.state.objective.target is not None
     assert outcome.state.objective.target < TARGET
     assert any("was not reached within its share" in text for text in outcome.state.warnings)
 
@@ -259,19 +229,25 @@ def survey_of(behaviour: Behaviour) -> JsonDict:
     ).model_dump()  # fmt: skip
 
 
-def world(directory: Path, speed: float) -> World:
-    made = World(directory, strategy("quick"), strategy("sharp", stages={"forward", "backward"}),
-                 speed=product({"quick": speed, "sharp": 1.0}), budget=900.0)  # fmt: skip
+def at_peak(directory: Path, *strategies: Strategy, **how: Any) -> World:
+    made = World(directory, *strategies, **how)
     made.runner.survey = survey_of
     made.runner.peaks = Peaks(matmul_fp32_flops_per_second=PEAK, memory_bytes_per_second=1e12).model_dump()
     return made
 
 
-def test_the_search_ends_at_the_ceiling(tmp_path: Path) -> None:
-    outcome = world(tmp_path, 0.05 / CEILING / 1.01).go()
+SHARP = strategy("sharp", stages={"forward", "backward"})
+
+
+@pytest.mark.parametrize("reached", [True, False])
+def test_the_search_ends_at_the_ceiling(tmp_path: Path, reached: bool) -> None:
+    speeds = {"quick": 0.05 / CEILING / 1.01 if reached else 1.0, "sharp": 1.0}
+    outcome = at_peak(tmp_path, strategy("quick"), SHARP, speed=product(speeds), budget=900.0).go()
+    if not reached:
+        assert outcome.stop.reason is StopReason.EXHAUSTED
+        return
     assert outcome.stop.reason is StopReason.AT_THE_CEILING
     told = re.search(r"a step takes ([0-9.]+) ms, its ceiling here is ([0-9.]+) ms", outcome.stop.detail)
-    assert told is not None
     assert float(told[2]) == pytest.approx(min(1e3 * CEILING, float(told[1])), rel=1e-3), "no step is below its ceiling"
     assert outcome.state.rounds[0].bottleneck == "backward"
     assert outcome.state.rounds[-1].bottleneck is None
@@ -281,28 +257,17 @@ def test_the_search_ends_at_the_ceiling(tmp_path: Path) -> None:
 def test_at_the_ceiling_the_time_that_was_short_for_the_rest_is_not_the_reason(tmp_path: Path) -> None:
     """Strategies that predict nothing are tried all the same; whether all came to their turn does not matter."""
     names = [f"unknown_{number}" for number in range(16)]
-    made = World(
-        tmp_path,
-        *(strategy(name) for name in names),
-        speed=product(dict.fromkeys(names, 1.0)),
+    outcome = at_peak(
+        tmp_path, *map(strategy, names), speed=product(dict.fromkeys(names, 1.0)), budget=100.0,
         behave=lambda plan, behaviour: Behaviour(step_seconds=1.05 * CEILING),
-        budget=100.0,
-    )
-    made.runner.survey = survey_of
-    made.runner.peaks = Peaks(matmul_fp32_flops_per_second=PEAK, memory_bytes_per_second=1e12).model_dump()
-    outcome = made.go()
+    ).go()  # fmt: skip
     assert outcome.state.rounds[0].bottleneck is None
     assert [Verdict.NOT_TRIED] in verdicts(outcome).values()
     assert outcome.stop.reason is StopReason.AT_THE_CEILING
 
 
-def test_below_the_ceiling_it_ends_for_another_reason(tmp_path: Path) -> None:
-    assert world(tmp_path, 1.0).go().stop.reason is StopReason.EXHAUSTED
-
-
 def test_at_the_ceiling_what_cannot_pay_is_not_tried_and_the_report_says_why(tmp_path: Path) -> None:
-    made = World(tmp_path, strategy("sharp", stages={"forward", "backward"}), speed=product({"sharp": 1.0}))
-    made.runner.peaks = Peaks(matmul_fp32_flops_per_second=PEAK, memory_bytes_per_second=1e12).model_dump()
+    made = at_peak(tmp_path, SHARP, speed=product({"sharp": 1.0}))
     made.runner.survey = lambda _: survey_of(Behaviour(step_seconds=CEILING * 1.005))
     (trial,) = made.go().state.all_trials()
     assert trial.verdict is Verdict.NOT_TRIED

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+
+from modules import module_of
 
 ROOT = Path(__file__).parents[1]
 
 
-def load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("plain", ROOT / ".ci" / "plain.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["plain"] = module  # NamedTuple looks its module up
-    spec.loader.exec_module(module)
-    return module
-
-
-plain = load()
+plain = module_of(ROOT / ".ci" / "plain.py")
 
 
 def broken(folder: Path, text: str, name: str = "docs/page.md") -> list[str]:
@@ -31,6 +20,7 @@ def broken(folder: Path, text: str, name: str = "docs/page.md") -> list[str]:
     page = folder / name
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text(text, encoding="utf-8")
+    (page.parent / "other.md").write_text("## A part of `it`\n", encoding="utf-8")
     return [finding.rule for finding in plain.check(folder)]
 
 
@@ -59,6 +49,14 @@ def sentences(count: int) -> str:
         ("docs/page.md", "It had been slow.", ["words"]),
         ("docs/page.md", "Waterproof `proved` code.", []),
         ("docs/page.md", "```\nproved\n```", []),
+        *(
+            ("docs/page.md", f"# Here\n\n[Read]({link}).", [])
+            for link in ("other.md", "other.md#a-part-of-it", "https://example.org/x", "#here")
+        ),
+        *(
+            ("docs/page.md", f"# Here\n\n[Read]({link}).", ["link"])
+            for link in ("missing.md", "other.md#no-such-part", "#not-here")
+        ),
         ("docs/page.md", "The log holds the stack trace of the error. Look up the option `--ledger`.", []),
     ],
 )
@@ -82,24 +80,6 @@ def test_words_of_code(tmp_path: Path, code: str, words: list[str]) -> None:
     (tmp_path / "autoopt").mkdir()
     (tmp_path / "autoopt" / "module.py").write_text(code, encoding="utf-8")
     assert [each.what.split("'")[1] for each in plain.check_code(tmp_path)] == words
-
-
-@pytest.mark.parametrize(
-    ("link", "rules"),
-    [
-        ("other.md", []),
-        ("other.md#a-part-of-it", []),
-        ("https://example.org/x", []),
-        ("missing.md", ["link"]),
-        ("other.md#no-such-part", ["link"]),
-        ("#here", []),
-        ("#not-here", ["link"]),
-    ],
-)
-def test_links(tmp_path: Path, link: str, rules: list[str]) -> None:
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "other.md").write_text("## A part of `it`\n", encoding="utf-8")
-    assert broken(tmp_path, f"# Here\n\n[Read]({link}).") == rules
 
 
 def test_subjects_of_commits(tmp_path: Path) -> None:

@@ -25,39 +25,36 @@ class Plain(Strategy):
         return setup.with_flags(cudnn_benchmark=True)
 
 
-class WrongStage(Plain):
-    stages = frozenset({"prepare"})
+def made(**parts: Any) -> list[Source]:
+    """The built-in strategies and a plain one with such parts."""
+    return [*load_strategies().sources, Source(type("Made", (Plain,), parts)(), "under test")]
 
 
-class WrongAfter(Plain):
-    after = frozenset({"worker"})
+def misspelt(self: Strategy, case: Case, setting: dict[str, Any]) -> list[Change]:
+    return [Change(strategy="thread", setting={"threads": 1})]
 
 
-class WrongCompanion(Plain):
-    def companions(self, case: Case, setting: dict[str, Any]) -> list[Change]:
-        return [Change(strategy="thread", setting={"threads": 1})]
-
-
-class Companion(Plain):
-    def companions(self, case: Case, setting: dict[str, Any]) -> list[Change]:
-        return [Change(strategy="threads", setting={"threads": 1})]
+def spelt(self: Strategy, case: Case, setting: dict[str, Any]) -> list[Change]:
+    return [Change(strategy="threads", setting={"threads": 1})]
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"),
+    ("parts", "said"),
     [
-        (WrongStage, "there is no stage 'prepare'; did you mean 'preparation'?"),
-        (WrongAfter, "after names a strategy 'worker' that there is not; did you mean 'workers'?"),
-        (WrongCompanion, r"companions\(\) names a strategy 'thread' that there is not; did you mean 'threads'?"),
+        ({"stages": frozenset({"prepare"})}, "there is no stage 'prepare'; did you mean 'preparation'?"),
+        ({"after": frozenset({"worker"})},
+         "after names a strategy 'worker' that there is not; did you mean 'workers'?"),
+        ({"companions": misspelt},
+         r"companions\(\) names a strategy 'thread' that there is not; did you mean 'threads'?"),
     ],
-)
-def test_what_does_not_exist_is_refused_with_the_nearest_name(kind: type[Plain], said: str) -> None:
+)  # fmt: skip
+def test_what_does_not_exist_is_refused_with_the_nearest_name(parts: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said.replace("?", r"\?")):
-        Registry([*load_strategies().sources, Source(kind(), "under test")])
+        Registry(made(**parts))
 
 
 def test_what_exists_is_registered() -> None:
-    assert "plain" in Registry([*load_strategies().sources, Source(Companion(), "under test")])
+    assert "plain" in Registry(made(companions=spelt))
     assert all(check_strategy(strategy) == [] for strategy in shipped())
 
 

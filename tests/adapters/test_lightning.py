@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,12 +19,7 @@ from autoopt.benchmark.training import Training
 from autoopt.errors import WorkloadError
 from autoopt.loading import validation
 
-
-@pytest.fixture(autouse=True)
-def their_warnings() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+pytestmark = pytest.mark.usefixtures("their_warnings")
 
 
 def points(samples: int) -> TensorDataset:
@@ -107,7 +101,6 @@ def test_precision_and_early_stopping_of_the_trainer() -> None:
 
     stop = EarlyStopping("accuracy", mode="max", stopping_threshold=0.9)
     workload = adapt((trainer(precision="bf16-mixed", callbacks=[stop]), Module()))
-    assert workload is not None
     assert workload.setup.precision.dtype == "bfloat16"
     assert (workload.target.metric, workload.target.at_least) == ("accuracy", 0.9)  # type: ignore[union-attr]
 
@@ -118,8 +111,6 @@ def test_module_alone_and_with_a_datamodule() -> None:
             return DataLoader(points(40), batch_size=8)
 
     alone, together = adapt(Module()), adapt((Module(), Data()))
-    assert alone is not None
-    assert together is not None
     assert len(alone.train_data) == 5
     assert together.train_data.batch_size == 8
     assert alone.max_epochs == 1000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,7 @@ from autoopt.adapters import adapt
 from autoopt.benchmark.training import Training
 from autoopt.errors import WorkloadError
 
-
-@pytest.fixture(autouse=True)
-def their_warnings() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+pytestmark = pytest.mark.usefixtures("their_warnings")
 
 
 def texts(samples: int) -> list[dict[str, Any]]:
@@ -100,7 +94,6 @@ def test_trains_as_it_does_by_itself(tmp_path: Path) -> None:
 
 def test_arguments_become_setup_and_lengths(tmp_path: Path) -> None:
     workload = adapt(trainer(tmp_path, bf16=True, max_steps=7, gradient_accumulation_steps=2, dataloader_num_workers=1))
-    assert workload is not None
     assert workload.setup.precision.dtype == "bfloat16"
     assert (workload.max_steps, workload.max_epochs, workload.accumulation) == (7, None, 2)
     assert workload.train_data.num_workers == 1

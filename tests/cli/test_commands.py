@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from autoopt.cli import main
-from autoopt.errors import EnvironmentLacks, WorkloadError
+from autoopt.cli import finish, main
+from autoopt.errors import WorkloadError
 from autoopt.events import FirstSteps, Warned
 from autoopt.options import Options
 from autoopt.records import Profile, Result
 from autoopt.script.command import Build
+from autoopt.storage.journal import encode
 from benchmarks import sample
 
 
@@ -120,12 +121,9 @@ def test_an_interrupted_search_is_130_with_its_partial_result(
     assert (engine.run / "report.html").exists()
 
 
-@pytest.mark.parametrize(("error", "code"), [(WorkloadError("no"), 3), (EnvironmentLacks("no"), 4)])
-def test_errors_of_the_engine_keep_standard_output_empty(
-    engine: Engine, capfd: pytest.CaptureFixture[str], error: Exception, code: int
-) -> None:
-    engine.error = error
-    assert main(["optimize", "m:b", "--json", "--quiet"]) == code
+def test_errors_of_the_engine_keep_standard_output_empty(engine: Engine, capfd: pytest.CaptureFixture[str]) -> None:
+    engine.error = WorkloadError("no")
+    assert main(["optimize", "m:b", "--json", "--quiet"]) == 3
     assert capfd.readouterr().out == ""
 
 
@@ -142,9 +140,7 @@ def test_a_report_that_cannot_be_written_costs_no_result(engine: Engine, capfd: 
     ("words", "said"),
     [
         (["--budget", "2"], "--budget 2: a duration needs a unit"),
-        (["--target", "high up"], "--target 'high up': not a finite number"),
         (["--only", "a", "--only", "b", "--skip", "b"], "strategy 'b' stands in both"),
-        (["--out", ""], "--out '': a directory is wanted"),
         (["--executor", "ray://head"], "--executor ray://head: 'ray://head' is none of local, ray"),
     ],
 )
@@ -179,9 +175,6 @@ def test_resume_goes_on_from_the_journal(engine: Engine, capfd: pytest.CaptureFi
 def test_resume_is_followed_by_the_same_trackers(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from autoopt.cli import finish
-    from autoopt.storage.journal import encode
-
     asked: list[tuple[str, ...]] = []
     following = finish.following
 
@@ -238,36 +231,27 @@ def test_report_needs_no_torch(finished: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("{", "is damaged: not JSON"),
-        ('{"schema_version": 2}', "has schema_version 2, this autoopt reads up to 1"),
-        ("[]", "an object is wanted"),
-    ],
-)
-def test_report_refuses_in_one_line(finished: Path, capsys: pytest.CaptureFixture[str], text: str, said: str) -> None:
-    (finished / "result.json").write_text(text)
+def test_report_refuses_in_one_line(  # every damage: tests/records
+    finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (finished / "result.json").write_text("{")
     assert main(["report", str(finished)]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert said in err
+    assert "is damaged: not JSON" in err
     assert len(err.splitlines()) <= 2
-
-
-def test_report_says_where_it_cannot_write(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (finished / "file").touch()
+    (finished / "result.json").write_text(sample.win().model_dump_json())
     assert main(["report", str(finished), "--out", str(finished / "file" / "x.html")]) == 4
     assert "cannot write" in capsys.readouterr().err
 
 
-def test_export_and_verify_want_a_finished_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_and_verify_want_a_finished_run_and_train_a_plan(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["export", str(tmp_path), "--to", "pytorch"]) == 2
     assert main(["verify", str(tmp_path)]) == 2
     assert capsys.readouterr().err.count("holds no result.json") == 2
-
-
-def test_train_wants_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = tmp_path / "plan.json"
     assert main(["train", "m:b", "--plan", str(plan)]) == 2
     plan.write_text('{"schema_version": 9}')

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -16,50 +17,60 @@ from autoopt.cli import group as cli_group
 from autoopt.cli import main
 from autoopt.errors import EnvironmentLacks, Interrupted, UsageError, WorkloadError
 
+Ended = Callable[[BaseException], tuple[int, str]]
 
-def raising(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
-    """Makes ``autoopt doctor`` raise."""
 
-    def fail(*_: object, **__: object) -> None:
-        raise error
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Ended:
+    """Exit code and standard error of a command that raises this; standard output stays empty."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
-    monkeypatch.setattr(cli_group.LazyGroup, "get_command", lambda *_: click.Command("doctor", callback=fail))
+    def run(error: BaseException) -> tuple[int, str]:
+        def fail(*_: object, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr(cli_group.LazyGroup, "get_command", lambda *_: click.Command("doctor", callback=fail))
+        code = main(["doctor"])
+        out, err = capsys.readouterr()
+        assert out == ""
+        return code, err
+
+    return run
+
+
+def missing(module: str) -> ModuleNotFoundError:
+    return ModuleNotFoundError(f"No module named '{module}'", name=module)
 
 
 @pytest.mark.parametrize(
-    ("error", "code"),
+    ("error", "code", "told"),
     [
-        (UsageError("bad", hint="do this"), 2),
-        (WorkloadError("bad", hint="do this"), 3),
-        (EnvironmentLacks("bad", hint="do this"), 4),
-        (Interrupted("bad", hint="do this"), 130),
+        *((kind("bad", hint="do this"), kind.exit_code, ["autoopt: error: bad\n  do this\n"])
+          for kind in (UsageError, WorkloadError, EnvironmentLacks, Interrupted)),
+        (WorkloadError("its import failed", detail="Traceback ...\nValueError: theirs"), 3,
+         ["autoopt: error: its import failed\n\nTraceback ...\nValueError: theirs\n"]),
+        (KeyboardInterrupt(), 130, ["interrupted"]),
+        (click.Abort(), 130, ["interrupted"]),
+        (missing("wandb.x"), 4, ["wandb is not installed", "pip install 'torch-autoopt[wandb]'"]),
+        (missing("line_profiler.x"), 4, ["line_profiler is not installed", "pip install 'torch-autoopt[profilers]'"]),
+        (missing("numpy.x"), 4, ["numpy is not installed", "pip install 'numpy'"]),
+        (missing("autoopt.nowhere"), 1, ["report it"]),
+        *((SystemExit(given), code, []) for given, code in ((None, 0), (0, 0), (3, 3), ("text", 1))),
     ],
-)
-def test_errors_become_one_message_and_their_code(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, code: int
+)  # fmt: skip
+def test_an_error_becomes_one_message_and_its_code(
+    ended: Ended, error: BaseException, code: int, told: list[str]
 ) -> None:
-    raising(monkeypatch, error)
-    assert main(["doctor"]) == code
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err == "autoopt: error: bad\n  do this\n"
+    """Codes as numbers: ``tests/test_public_surface.py``."""
+    found, err = ended(error)
+    assert found == code
+    assert all(text in err for text in told)
+    assert not told or not told[0].endswith("\n") or err == told[0]
 
 
-def test_a_longer_text_follows_after_a_blank_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    raising(monkeypatch, WorkloadError("its import failed", detail="Traceback ...\nValueError: theirs"))
-    assert main(["doctor"]) == 3
-    assert capsys.readouterr().err == "autoopt: error: its import failed\n\nTraceback ...\nValueError: theirs\n"
-
-
-def test_what_nobody_foresaw_is_an_own_error_with_a_way_to_report_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    raising(monkeypatch, ZeroDivisionError("division\nby zero"))
-    assert main(["doctor"]) == 1
-    err = capsys.readouterr().err
+def test_what_nobody_foresaw_is_an_own_error_with_a_way_to_report_it(ended: Ended, tmp_path: Path) -> None:
+    code, err = ended(ZeroDivisionError("division\nby zero"))
+    assert code == 1
     assert err.startswith("autoopt: error: autoopt failed: ZeroDivisionError: division by zero\n")
     assert "report it" in err
     assert "Traceback" not in err
@@ -68,59 +79,17 @@ def test_what_nobody_foresaw_is_an_own_error_with_a_way_to_report_it(
     assert kept.stat().st_mode & 0o077 == 0
 
 
-def test_the_traceback_is_shown_on_request(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_traceback_is_shown_on_request(monkeypatch: pytest.MonkeyPatch, ended: Ended) -> None:
     monkeypatch.setenv("AUTOOPT_DEBUG", "1")
-    raising(monkeypatch, ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
-        main(["doctor"])
-    raising(monkeypatch, UsageError("bad"))
-    assert main(["doctor"]) == 2
-    assert "Traceback" in capsys.readouterr().err
+        ended(ZeroDivisionError())
+    code, err = ended(UsageError("bad"))
+    assert code == 2
+    assert "Traceback" in err
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()])
-def test_an_interruption_is_130(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException
-) -> None:
-    raising(monkeypatch, error)
-    assert main(["doctor"]) == 130
-    assert "interrupted" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("package", "advice"),
-    [("wandb", "torch-autoopt[wandb]"), ("line_profiler", "torch-autoopt[profilers]"), ("numpy", "numpy")],
-)
-def test_a_package_that_is_not_installed_is_named_with_its_extra(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], package: str, advice: str
-) -> None:
-    raising(monkeypatch, ModuleNotFoundError(f"No module named '{package}.x'", name=f"{package}.x"))
-    assert main(["doctor"]) == 4
-    err = capsys.readouterr().err
-    assert f"{package} is not installed" in err
-    assert f"pip install '{advice}'" in err
-
-
-@pytest.mark.parametrize(("code", "expected"), [(None, 0), (0, 0), (3, 3), ("text", 1)])
-def test_an_exit_of_others_keeps_its_code(monkeypatch: pytest.MonkeyPatch, code: object, expected: int) -> None:
-    raising(monkeypatch, SystemExit(code))
-    assert main(["doctor"]) == expected
-
-
-def test_a_module_of_ours_that_is_missing_is_our_own_error(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    raising(monkeypatch, ModuleNotFoundError("No module named 'autoopt.nowhere'", name="autoopt.nowhere"))
-    assert main(["doctor"]) == 1
-
-
-def test_control_characters_of_others_do_not_reach_the_terminal(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    raising(monkeypatch, UsageError("\x1b[31mred\u202e\r\nline", hint="\x07bell"))
-    main(["doctor"])
-    err = capsys.readouterr().err
+def test_control_characters_of_others_do_not_reach_the_terminal(ended: Ended) -> None:
+    _, err = ended(UsageError("\x1b[31mred\u202e\r\nline", hint="\x07bell"))
     assert not {"\x1b", "\r", "\x07", "\u202e"} & set(err)
     assert err.count("\n") == 2
 
@@ -138,6 +107,7 @@ def test_control_characters_of_others_do_not_reach_the_terminal(
         (["export", "run"], "Missing option '--to'"),
         (["train", "a:b"], "Missing option '--plan'"),
         (["--nonsense"], "No such option '--nonsense'"),
+        pytest.param([], "Search:", id="no words show the help"),
     ],
 )
 def test_bad_words_are_usage(capsys: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
@@ -145,15 +115,8 @@ def test_bad_words_are_usage(capsys: pytest.CaptureFixture[str], words: list[str
     out, err = capsys.readouterr()
     assert out == ""
     assert said in err
-    assert err.startswith("autoopt: error: ")
+    assert err.startswith("autoopt: error: ") is bool(words)
     assert "Traceback" not in err
-
-
-def test_no_words_show_the_help_as_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert "Search:" in err
 
 
 def test_help_imports_neither_torch_nor_the_engine() -> None:
@@ -167,8 +130,11 @@ def test_help_imports_neither_torch_nor_the_engine() -> None:
     assert "optimize" in done.stdout
 
 
-def test_the_facade_imports_no_torch() -> None:
-    code = "import sys, autoopt; assert 'torch' not in sys.modules; autoopt.Plan; assert 'torch' not in sys.modules"
+def test_neither_the_facade_nor_a_list_of_strategies_imports_torch() -> None:
+    code = (
+        "import sys, autoopt; from autoopt.registry import load_strategies; autoopt.Plan; load_strategies(); "
+        "assert 'torch' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -220,7 +186,6 @@ def test_every_command_has_help(capsys: pytest.CaptureFixture[str], name: str) -
     assert f"Usage: autoopt {name}" in out
     assert re.search(rf"Examples?:\n    autoopt {name}", out)
     command = cli_group.cli.get_command(click.Context(cli_group.cli), name)
-    assert command is not None
     assert {option for p in command.params for option in p.opts[:1] if option.startswith("-")} <= set(out.split())
 
 

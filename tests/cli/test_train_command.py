@@ -35,9 +35,12 @@ DONE = Trained(
 )
 
 
+Asked = list[tuple[str, Plan, Options]]
+
+
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, Plan, Options]]:
-    calls: list[tuple[str, Plan, Options]] = []
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Asked:
+    calls: Asked = []
 
     def train_run(spec: str, plan: Plan, options: Options, *, listeners: Sequence[object] = ()) -> Trained:
         calls.append((spec, plan, options))
@@ -50,9 +53,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, Pl
     return calls
 
 
-def test_it_says_how_the_training_ended(
-    asked: list[tuple[str, Plan, Options]], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_it_says_how_the_training_ended(asked: Asked, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "m:b", "--plan", "plan.json", "--price", "3.50", "--seed", "4"]) == 0
     assert capfd.readouterr().out.splitlines() == [
         "target reached after 1200 steps in 34.1 s (target)",
@@ -68,7 +69,7 @@ def test_it_says_how_the_training_ended(
 
 
 def test_an_interrupted_training_says_so(
-    asked: list[tuple[str, Plan, Options]], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    asked: Asked, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     stopped = DONE.model_copy(update={"stopped": "interrupted", "reached": False})
     monkeypatch.setattr("autoopt.train.train_run", lambda *args, **keywords: stopped)
@@ -76,9 +77,7 @@ def test_an_interrupted_training_says_so(
     assert "(interrupted)" in capfd.readouterr().out
 
 
-def test_a_tracker_that_does_not_exist_is_refused(
-    asked: list[tuple[str, Plan, Options]], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_tracker_that_does_not_exist_is_refused(asked: Asked, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "m:b", "--plan", "plan.json", "--log", "csv"]) == 2
     assert "mlflow, tensorboard, wandb" in capfd.readouterr().err
     assert asked == []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -16,21 +14,9 @@ from autoopt.loading import importing, validation
 from autoopt.records import Plan
 from autoopt.records.facts import WorkloadFacts
 from autoopt.registry import Registry, load_strategies
+from modules import module_of
 
 SEED = 3
-
-
-def module_of(path: Path) -> ModuleType:
-    """A file as a module."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    before = list(sys.path)
-    sys.modules[path.stem] = module  # dataclasses look there
-    spec.loader.exec_module(module)
-    sys.path[:] = before
-    return module
 
 
 def loaded(text: str, folder: Path) -> ModuleType:

@@ -245,14 +245,8 @@ TABLE = {
 def sites_of(folder: Path, text: str, alike: bool = False) -> Sites:
     """Sites of one of these scripts, both loaders among them."""
     made = "DataLoader(data" if "def make" in text else "DataLoader(train_set"
-    sites = sites_in(
-        folder,
-        text,
-        loader_training=("DataLoader", made),
-        loader_validation=("DataLoader", made if "def make" in text else "DataLoader(test_set"),
-        model=("Linear", "torch.nn.Linear("),
-        optimizer=("SGD", "torch.optim.SGD("),
-    )
+    other = made if "def make" in text else "DataLoader(test_set"
+    sites = sites_in(folder, text, loader_training=made, loader_validation=other)
     if alike:
         of_one = {"options": {"dataset": "Subset"}}
         loaders = [site.model_copy(update=of_one) if "loader" in site.kind else site for site in sites.sites]
@@ -370,14 +364,7 @@ def test_what_cannot_be_wrapped_stays_with_the_plan(tmp_path: Path, edits: dict[
     text = TABLE["samples kept"].script
     for old, new in edits.items():
         text = text.replace(old, new)
-    sites = sites_in(
-        tmp_path,
-        text,
-        loader_training=("DataLoader", "DataLoader("),
-        model=("Linear", "torch.nn.Linear("),
-        optimizer=("SGD", "torch.optim.SGD("),
-    )
-    found = placed(sites, Plan(changes=(KEPT,)), REGISTRY, "cpu")
+    found = placed(sites_in(tmp_path, text), Plan(changes=(KEPT,)), REGISTRY, "cpu")
     assert (found.changes[0].how, found.texts) == ("plan only", {})
     assert reason in found.changes[0].reason
 

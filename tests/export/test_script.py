@@ -40,11 +40,12 @@ def made_plan(setting: dict[str, Any] | None = None, parts: tuple[str, ...] = ()
     return Plan(changes=tuple(changes))
 
 
-@pytest.mark.parametrize("name", export_workloads.EVERY)
-def test_untouched_workload_trains_as_the_trial_does(name: str, tmp_path: Path) -> None:
-    made = script(spec_of(name), Plan(), REGISTRY, facts=facts_of(spec_of(name)))
-    assert "Not in this script" not in made
-    assert script_losses(loaded(made, tmp_path), *SEEDED) == trial_losses(spec_of(name), Plan(), REGISTRY)
+def printed(name: str, plan: Plan = Plan()) -> str:  # noqa: B008
+    return script(spec_of(name), plan, REGISTRY, facts=facts_of(spec_of(name)))
+
+
+PARTS = ("dataset", "loss", "model", "optimizer", "step")
+ORDER: dict[str, Any] = {"with_loader": {"num_workers": 1}}
 
 
 SETTINGS: list[dict[str, Any]] = [
@@ -58,45 +59,35 @@ SETTINGS: list[dict[str, Any]] = [
 FEW = [("plain", 0), ("given_generator", 0), ("accumulating", 1), *((name, 2) for name in ("plain", "own_loader")),
        *((name, 3) for name in ("accumulating", "given_generator", "batch_sampler")), ("own_loader", 4),
        *((name, 5) for name in ("plain", "own_loader", "odd_sampler"))]  # fmt: skip
+ROWS = {
+    **{f"untouched: {name}": (name, Plan()) for name in export_workloads.EVERY},
+    **{f"changed: {name}, {which}": (name, made_plan(SETTINGS[which])) for name, which in FEW},
+    **{f"every kind of transform: {name}": (name, made_plan(parts=PARTS)) for name in ("plain", "own_loader")},
+    **{f"another order: {name}": (name, made_plan(ORDER, parts=("sampler", "collate")))
+       for name in ("own_loader", "odd_sampler")},
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "which"), FEW)
-def test_changed_workload_trains_as_the_trial_does(name: str, which: int, tmp_path: Path) -> None:
-    plan = made_plan(SETTINGS[which])
-    made = script(spec_of(name), plan, REGISTRY, facts=facts_of(spec_of(name)))
-    assert "Not in this script" not in made
-    module = loaded(made, tmp_path)
-    assert script_losses(module, *SEEDED) == trial_losses(spec_of(name), plan, REGISTRY)
-    size = module.Run(module.arguments(["--device", "cpu"])).valid.loader.batch_size
-    assert size == SETTINGS[which].get("with_evaluation", {}).get("batch_size", size)
-
-
-@pytest.mark.parametrize("name", ["plain", "own_loader"])
-def test_every_kind_of_transform_is_printed(name: str, tmp_path: Path) -> None:
-    plan = made_plan(parts=("dataset", "loss", "model", "optimizer", "step"))
-    made = script(spec_of(name), plan, REGISTRY, facts=facts_of(spec_of(name)))
-    assert "Not in this script" not in made
-    assert "import autoopt" not in made
-    assert "from autoopt" not in made
-    assert "# Twice the loss, twice the gradient." in made
-    assert script_losses(loaded(made, tmp_path), *SEEDED) == trial_losses(spec_of(name), plan, REGISTRY)
-
-
-@pytest.mark.parametrize("name", ["own_loader", "odd_sampler"])
-def test_another_order_and_other_batches_are_printed(name: str, tmp_path: Path) -> None:
-    plan = made_plan({"with_loader": {"num_workers": 1}}, parts=("sampler", "collate"))
-    made = script(spec_of(name), plan, REGISTRY, facts=facts_of(spec_of(name)))
-    assert "Not in this script" not in made
-    losses, metrics = trial_losses(spec_of(name), plan, REGISTRY)
-    assert losses != trial_losses(spec_of(name), Plan(), REGISTRY)[0]
-    assert script_losses(loaded(made, tmp_path), *SEEDED) == (losses, metrics)
+@pytest.mark.parametrize("row", ROWS)
+def test_a_workload_trains_as_the_trial_does(row: str, tmp_path: Path) -> None:
+    name, plan = ROWS[row]
+    made = printed(name, plan)
+    for word in ("Not in this script", "import autoopt", "from autoopt"):
+        assert word not in made
+    expected, module = trial_losses(spec_of(name), plan, REGISTRY), loaded(made, tmp_path)
+    assert script_losses(module, *SEEDED) == expected
+    if size := REGISTRY.fold(plan).evaluation.get("batch_size"):
+        assert module.Run(module.arguments(["--device", "cpu"])).valid.loader.batch_size == size
+    if "order" in row:
+        assert expected[0] != trial_losses(spec_of(name), Plan(), REGISTRY)[0]
+    assert ("# Twice the loss, twice the gradient." in made) == ("transform" in row), "comments come along"
 
 
 @pytest.mark.parametrize("name", ["given_generator", "odd_sampler", "accumulating"])
 def test_resumed_script_goes_on_with_the_same_losses(name: str, tmp_path: Path) -> None:
     plan = made_plan({"with_batch": {"size": 4, "learning_rate_factor": 1.2, "warmup_steps": 5}})
     kept = plan if name == "accumulating" else Plan()
-    module = loaded(script(spec_of(name), kept, REGISTRY, facts=facts_of(spec_of(name))), tmp_path)
+    module = loaded(printed(name, kept), tmp_path)
     whole, _ = script_losses(module, *SEEDED)
     for stop in (3, 7, 8):
         checkpoint = str(tmp_path / f"{stop}.pt")
@@ -107,7 +98,7 @@ def test_resumed_script_goes_on_with_the_same_losses(name: str, tmp_path: Path) 
 
 
 def test_ends_at_the_target_that_is_asked_for(tmp_path: Path) -> None:
-    module = loaded(script(spec_of("plain"), Plan(), REGISTRY, facts=facts_of(spec_of("plain"))), tmp_path)
+    module = loaded(printed("plain"), tmp_path)
     whole, accuracies = script_losses(module, *SEEDED)
     enough = accuracies[0]
     losses, metrics = script_losses(module, *SEEDED, "--target", str(enough))
@@ -118,79 +109,47 @@ def test_ends_at_the_target_that_is_asked_for(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_printed_is_said() -> None:
-    plan = Plan(changes=(Change(strategy="hidden"),))
-    made = script(spec_of("plain"), plan, REGISTRY, facts=facts_of(spec_of("plain")))
+    made = printed("plain", Plan(changes=(Change(strategy="hidden"),)))
     assert made.count("# Not in this script: ") == 1
     assert "# Not in this script: a change of the model" in made
     assert "inside a function" in made
 
 
-def test_nothing_is_printed_that_the_plan_does_not_need() -> None:
-    facts = facts_of(spec_of("plain"))
-    text = script(spec_of("plain"), Plan(), REGISTRY, facts=facts)
+def test_what_the_plan_needs_is_printed_and_nothing_else() -> None:
+    text = printed("plain")
     for word in ("autocast", "scaler", "scheduler", "clip_grad", "compile", "samples_of", "Rebuild"):
         assert word not in text
-    half = made_plan({"with_precision": {"dtype": "float16", "loss_scaling": True}})
-    changed = script(spec_of("plain"), half, REGISTRY, facts=facts)
+    setting = {
+        "with_precision": {"dtype": "float16", "loss_scaling": True},
+        "with_flags": {"attention_off": ["flash", "cudnn"]},
+    }
+    changed = printed("plain", made_plan(setting))
     assert "torch.autocast(self.device.type, dtype=torch.float16)" in changed
     assert "scaler.step(self.optimizer)" in changed
-
-
-def test_attention_that_is_off_is_switched_off_in_the_script() -> None:
-    plan = made_plan({"with_flags": {"attention_off": ["flash", "cudnn"]}})
-    text = script(spec_of("plain"), plan, REGISTRY, facts=facts_of(spec_of("plain")))
-    assert "    torch.backends.cuda.enable_flash_sdp(False)\n    torch.backends.cuda.enable_cudnn_sdp(False)\n" in text
+    off = "    torch.backends.cuda.enable_flash_sdp(False)\n    torch.backends.cuda.enable_cudnn_sdp(False)\n"
+    assert off in changed
 
 
 def setups() -> st.SearchStrategy[dict[str, Any]]:
-    methods = {
-        "with_loader": st.fixed_dictionaries(
-            {"num_workers": st.integers(0, 3)}, optional={"pin_memory": st.booleans(), "prefetch_factor": st.just(4)}
-        ),
-        "with_transfer": st.fixed_dictionaries({}, optional={"non_blocking": st.booleans(), "prefetch": st.just(2)}),
-        "with_precision": st.fixed_dictionaries(
-            {},
-            optional={
-                "dtype": st.sampled_from(["bfloat16", "float16"]),
-                "loss_scaling": st.booleans(),
-                "matmul": st.just("high"),
-            },
-        ),
-        "with_compile": st.fixed_dictionaries(
-            {},
-            optional={
-                "mode": st.sampled_from(["default", "max-autotune"]),
-                "dynamic": st.booleans(),
-                "regional": st.booleans(),
-                "fullgraph": st.booleans(),
-            },
-        ),
-        "with_batch": st.fixed_dictionaries(
-            {},
-            optional={
-                "size": st.integers(1, 64),
-                "accumulation": st.integers(1, 4),
-                "learning_rate_factor": st.just(1.5),
-                "warmup_steps": st.integers(1, 9),
-            },
-        ),
-        "with_flags": st.fixed_dictionaries(
-            {},
-            optional={
-                "threads": st.just(1),
-                "interop_threads": st.just(1),
-                "cudnn_benchmark": st.booleans(),
-                "attention_off": st.just(["flash", "cudnn"]),
-                "affinity": st.just([0]),
-                "env": st.just({"OMP_NUM_THREADS": "1", "A": 'with "quotes"'}),
-                "multiprocessing_sharing_strategy": st.just("file_system"),
-            },
-        ),
-        "with_cadence": st.fixed_dictionaries(
-            {}, optional={"evaluate_every": st.just(7), "checkpoint_every": st.just(9)}
-        ),
-    }
-    return st.fixed_dictionaries({}, optional=methods)  # type: ignore[arg-type]
+    """Some keywords of some methods of a setup."""
+    flag, few = st.booleans(), st.integers(1, 4)
+    methods: dict[str, dict[str, Any]] = {
+        "with_loader": {"num_workers": st.integers(0, 3), "pin_memory": flag, "prefetch_factor": st.just(4)},
+        "with_transfer": {"non_blocking": flag, "prefetch": st.just(2)},
+        "with_precision": {"dtype": st.sampled_from(["bfloat16", "float16"]), "loss_scaling": flag,
+                           "matmul": st.just("high")},
+        "with_compile": {"mode": st.sampled_from(["default", "max-autotune"]), "dynamic": flag, "regional": flag,
+                         "fullgraph": flag},
+        "with_batch": {"size": st.integers(1, 64), "accumulation": few, "learning_rate_factor": st.just(1.5),
+                       "warmup_steps": st.integers(1, 9)},
+        "with_flags": {"threads": st.just(1), "interop_threads": st.just(1), "cudnn_benchmark": flag,
+                       "attention_off": st.just(["flash", "cudnn"]), "affinity": st.just([0]),
+                       "env": st.just({"OMP_NUM_THREADS": "1", "A": 'with "quotes"'}),
+                       "multiprocessing_sharing_strategy": st.just("file_system")},
+        "with_cadence": {"evaluate_every": st.just(7), "checkpoint_every": st.just(9)},
+    }  # fmt: skip
+    some = {name: st.fixed_dictionaries({}, optional=keywords) for name, keywords in methods.items()}
+    return st.fixed_dictionaries({}, optional=some)
 
 
 FACTS: dict[str, WorkloadFacts] = {}
@@ -200,7 +159,7 @@ FACTS: dict[str, WorkloadFacts] = {}
 @settings(max_examples=25)
 @given(
     setups(),
-    st.lists(st.sampled_from(["dataset", "loss", "model", "optimizer", "step"]), unique=True),
+    st.lists(st.sampled_from(PARTS), unique=True),
     st.sampled_from(export_workloads.EVERY),
 )
 def test_every_combination_is_formatted_and_compiles(setting: dict[str, Any], parts: list[str], name: str) -> None:

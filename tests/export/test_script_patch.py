@@ -21,25 +21,50 @@ AFFINITY = Change(strategy="affinity", setting={"affinity": [0]})
 SEGMENTS = Change(strategy="allocator", setting={"expandable_segments": True})
 
 
-def test_loader_options_are_merged_into_the_call(tmp_path: Path) -> None:
-    after, patch = patched(tmp_path, PLAIN, WORKERS)
-    assert "DataLoader(Pictures(), batch_size=32, shuffle=True, num_workers=2, persistent_workers=True)" in after
-    assert len(changed_lines(patch.diff)) == 2
-    assert [(c.how, c.file, c.line) for c in patch.changes] == [("patched", "train.py", 11)]
+def with_import(name: str) -> str:
+    return PLAIN.replace("import torch\n", f"import torch as {name}\n").replace("torch.optim.", f"{name}.optim.")
 
 
-def test_an_argument_that_is_there_is_changed_in_its_place_and_its_layout_stays(tmp_path: Path) -> None:
-    text = PLAIN.replace(
-        "DataLoader(Pictures(), batch_size=32, shuffle=True)",
-        "DataLoader(\n        Pictures(),  # all\n        batch_size=32,\n"
-        "        num_workers=0,\n        shuffle=True,\n    )",
-    )
-    _, patch = patched(tmp_path, text, WORKERS)
-    assert changed_lines(patch.diff) == [
-        "-        num_workers=0,",
-        "+        num_workers=2,",
-        "+        persistent_workers=True,",
-    ]
+MADE = PLAIN.replace("model = nn.Linear(8, 2)", "model = make()\n    model = model.to('cpu')")
+MADE += "\n\ndef make():\n    return nn.Linear(8, 2)\n"
+FUSED = Change(strategy="fused_optimizer", setting={"implementation": "fused"})
+LAYOUT = Change(strategy="channels_last", setting={})
+
+
+@pytest.mark.parametrize(
+    ("text", "changes", "expected"),
+    [
+        pytest.param(PLAIN, [COMPILE], ["    model = nn.Linear(8, 2)\n    model.compile()\n    optimizer"],
+                     id="below the line that makes the model"),
+        pytest.param(MADE, [COMPILE], ["    model = model.to('cpu')\n    model.compile()\n"],
+                     id="a model that a function returns is named where it is used"),
+        pytest.param(PLAIN, [THREADS], ["from data import Pictures  # ours\n\ntorch.set_num_threads(1)\n"],
+                     id="flags below the imports"),
+        pytest.param(with_import("th"), [THREADS], ["\nth.set_num_threads(1)\n"], id="by the script's own name"),
+        pytest.param(PLAIN, [FUSED, LAYOUT],
+                     ["AdamW(model.parameters(), lr=1e-3, fused=True)",
+                      "    model = nn.Linear(8, 2)\n    model.to(memory_format=torch.channels_last)\n"],
+                     id="where optimizer and model are made"),
+        pytest.param(PLAIN, [BF16],
+                     ["\n\n        # one step\n        with torch.autocast(\"cpu\", dtype=torch.bfloat16):\n"
+                      "            out = model(x)\n            loss = nn.functional.cross_entropy(out, y)\n"
+                      "        optimizer.zero_grad()\n"], id="autocast around forward and loss"),
+        pytest.param(PLAIN, [THREADS, WORKERS, BF16, COMPILE], ["set_num", "num_workers", "autocast", "compile"],
+                     id="each has its own hunk"),
+        *(pytest.param(PLAIN, [each], [], id=f"a user can take {each.strategy} alone") for each in (WORKERS, BF16)),
+        *((PLAIN.replace(at, at + "    import os\n"), [AFFINITY], ["\nimport os\n", "\nos.sched_setaffinity("])
+          for at in ("def main():\n", '__main__":\n')),
+    ],
+)  # fmt: skip
+def test_a_change_stands_where_it_belongs(
+    tmp_path: Path, text: str, changes: list[Change], expected: list[str]
+) -> None:
+    sites = sites_in(tmp_path, text, optimizer=("torch.optim.", "th.optim."))
+    after, patch = patched(tmp_path, text, *changes, sites=sites)
+    assert [change.how for change in patch.changes] == ["patched"] * len(changes)
+    assert [each for each in expected if each not in after] == []
+    if AFFINITY in changes:  # what a function or a later line imports is not imported at the top
+        assert after.index(expected[0]) < after.index(expected[1])
 
 
 def valued(sites: Sites, **options: dict[str, Any]) -> Sites:
@@ -79,8 +104,8 @@ def test_each_line_that_makes_a_training_loader_gets_the_arguments(tmp_path: Pat
         "    other = DataLoader(Pictures(2), batch_size=8)\n"
         "    valid = DataLoader(Pictures(3), batch_size=9)\n    model = nn",
     )
-    sites = sites_in(tmp_path, text, loader_validation=("DataLoader", "DataLoader(Pictures(3)"))
-    second = sites_in(tmp_path, text, loader_training=("DataLoader", "DataLoader(Pictures(2)")).of("loader_training")
+    sites = sites_in(tmp_path, text, loader_validation="DataLoader(Pictures(3)")
+    second = sites_in(tmp_path, text, loader_training="DataLoader(Pictures(2)").of("loader_training")
     after, _ = patched(tmp_path, text, WORKERS, sites=sites.model_copy(update={"sites": (*sites.sites, *second)}))
     assert "DataLoader(Pictures(), batch_size=32, shuffle=True, num_workers=2, persistent_workers=True)" in after
     assert "DataLoader(Pictures(2), batch_size=8, num_workers=2, persistent_workers=True)" in after
@@ -88,15 +113,6 @@ def test_each_line_that_makes_a_training_loader_gets_the_arguments(tmp_path: Pat
     validation = Change(strategy="validation_loader", setting={"num_workers": 1, "persistent_workers": True})
     after, _ = patched(tmp_path, text, validation, sites=sites)
     assert "DataLoader(Pictures(3), batch_size=9, num_workers=1, persistent_workers=True)" in after
-
-
-@pytest.mark.parametrize("place", ["WORKERS = 0", "WORKERS: int = 0"])
-def test_a_variable_is_changed_where_it_is_made(tmp_path: Path, place: str) -> None:
-    text = PLAIN.replace("shuffle=True)", "shuffle=True, num_workers=WORKERS)").replace(
-        "\n\ndef main", f"\n{place}\n\ndef main"
-    )
-    _, patch = patched(tmp_path, text, Change(strategy="workers", setting={"num_workers": 2}))
-    assert changed_lines(patch.diff) == [f"-{place}", f"+{place.replace('0', '2')}"]
 
 
 ARGPARSE = (
@@ -109,20 +125,38 @@ ARGPARSE = (
     )
     .replace("import torch\n", "import argparse\nimport torch\n")
 )
+CALL = "DataLoader(Pictures(), batch_size=32, shuffle=True)"
+IN_LINES = "DataLoader(\n    Pictures(),  # all\n    batch_size=32,\n    num_workers=0,\n    shuffle=True,\n    )"
+NAMED = PLAIN.replace("shuffle=True)", "shuffle=True, num_workers=WORKERS)")
+FEW = Change(strategy="workers", setting={"num_workers": 2})
+OPTION = '    parser.add_argument("-j", "--num-workers", type=int, default='
 
 
-def test_an_option_s_default_is_changed(tmp_path: Path) -> None:
-    _, patch = patched(tmp_path, ARGPARSE, Change(strategy="workers", setting={"num_workers": 2}))
-    assert [line.strip("+- ") for line in changed_lines(patch.diff)] == [
-        'parser.add_argument("-j", "--num-workers", type=int, default=0)',
-        'parser.add_argument("-j", "--num-workers", type=int, default=2)',
-    ]
+@pytest.mark.parametrize(
+    ("text", "change", "changed"),
+    [
+        (PLAIN, WORKERS,
+         [f"-    loader = {CALL}", f"+    loader = {CALL[:-1]}, num_workers=2, persistent_workers=True)"]),
+        pytest.param(PLAIN.replace(CALL, IN_LINES), WORKERS,
+                     ["-    num_workers=0,", "+    num_workers=2,", "+    persistent_workers=True,"],
+                     id="an argument that is there is changed in its place and its layout stays"),
+        *((NAMED.replace("\n\ndef main", f"\n{place}0\n\ndef main"), FEW, [f"-{place}0", f"+{place}2"])
+          for place in ("WORKERS = ", "WORKERS: int = ")),
+        pytest.param(ARGPARSE, FEW, [f"-{OPTION}0)", f"+{OPTION}2)"], id="the default of an option"),
+    ],
+)  # fmt: skip
+def test_a_loaders_options_are_set_where_they_are_made(
+    tmp_path: Path, text: str, change: Change, changed: list[str]
+) -> None:
+    _, patch = patched(tmp_path, text, change)
+    assert changed_lines(patch.diff) == changed
+    assert [(each.how, each.file) for each in patch.changes] == [("patched", "train.py")]
 
 
 @pytest.mark.parametrize("word", ["-j", "--num-workers=4"])
 def test_an_option_that_the_command_gives_is_left_to_the_user(tmp_path: Path, word: str) -> None:
     sites = sites_in(tmp_path, ARGPARSE, command=("python", "train.py", word))
-    _, patch = patched(tmp_path, ARGPARSE, Change(strategy="workers", setting={"num_workers": 2}), sites=sites)
+    _, patch = patched(tmp_path, ARGPARSE, FEW, sites=sites)
     assert patch.diff == ""
     assert patch.changes[0].how == "by hand"
     assert word.split("=")[0] in patch.changes[0].reason
@@ -137,20 +171,6 @@ def test_what_is_computed_or_handed_on_with_a_star_stays_with_the_plan(tmp_path:
         _, patch = patched(tmp_path, text, WORKERS)
         assert (patch.diff, patch.changes[0].how) == ("", how)
         assert why in patch.changes[0].reason
-
-
-def test_autocast_stands_around_forward_and_loss(tmp_path: Path) -> None:
-    after, patch = patched(tmp_path, PLAIN, BF16)
-    expected = """\
-
-        # one step
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            out = model(x)
-            loss = nn.functional.cross_entropy(out, y)
-        optimizer.zero_grad()
-"""
-    assert expected in after
-    assert patch.changes[0].how == "patched"
 
 
 def test_float16_gets_a_scaler_and_unscales_before_clipping(tmp_path: Path) -> None:
@@ -177,34 +197,6 @@ def test_a_backward_pass_in_another_function_leaves_precision_to_the_plan(tmp_pa
     assert [change.how for change in patch.changes] == ["plan only", "patched"]
     assert "another block" in patch.changes[0].reason
     assert "autocast" not in patch.diff
-
-
-def test_compilation_stands_below_the_line_that_makes_the_model(tmp_path: Path) -> None:
-    after, _ = patched(tmp_path, PLAIN, COMPILE)
-    assert "    model = nn.Linear(8, 2)\n    model.compile()\n    optimizer" in after
-
-
-def test_a_model_that_a_function_returns_is_named_where_it_is_used(tmp_path: Path) -> None:
-    text = PLAIN.replace("model = nn.Linear(8, 2)", "model = make()\n    model = model.to('cpu')")
-    text += "\n\ndef make():\n    return nn.Linear(8, 2)\n"
-    after, _ = patched(tmp_path, text, COMPILE)
-    assert "    model = model.to('cpu')\n    model.compile()\n" in after
-
-
-def test_flags_stand_below_the_imports_and_import_what_they_need(tmp_path: Path) -> None:
-    after, _ = patched(tmp_path, PLAIN, THREADS)
-    assert "from data import Pictures  # ours\n\ntorch.set_num_threads(1)\n" in after
-    text = PLAIN.replace("import torch\n", "import torch as th\n").replace("torch.optim.", "th.optim.")
-    sites = sites_in(tmp_path, text, optimizer=("AdamW", "th.optim.AdamW("))
-    after, _ = patched(tmp_path, text, THREADS, sites=sites)
-    assert "\nth.set_num_threads(1)\n" in after
-
-
-def test_each_change_has_its_own_hunk_and_a_user_can_take_one(tmp_path: Path) -> None:
-    _, patch = patched(tmp_path, PLAIN, THREADS, WORKERS, BF16, COMPILE)
-    assert [change.how for change in patch.changes] == ["patched"] * 4
-    for change in (THREADS, WORKERS, BF16, COMPILE):
-        patched(tmp_path, PLAIN, change)
 
 
 def test_a_file_outside_the_folder_is_not_edited(tmp_path: Path) -> None:
@@ -248,16 +240,7 @@ def test_any_layout_gives_a_patch_that_applies_and_reverts(
         assert (folder / "train.py").read_bytes() == expected
 
 
-FUSED = Change(strategy="fused_optimizer", setting={"implementation": "fused"})
-LAYOUT = Change(strategy="channels_last", setting={})
 PINNED = Change(strategy="pin_memory", setting={"pin_memory": True, "non_blocking": True})
-
-
-def test_optimizer_and_layout_stand_where_they_are_made(tmp_path: Path) -> None:
-    after, patch = patched(tmp_path, PLAIN, FUSED, LAYOUT)
-    assert "AdamW(model.parameters(), lr=1e-3, fused=True)" in after
-    assert "    model = nn.Linear(8, 2)\n    model.to(memory_format=torch.channels_last)\n" in after
-    assert [change.how for change in patch.changes] == ["patched", "patched"]
 
 
 def test_batches_that_the_loop_moves_are_moved_without_blocking(tmp_path: Path) -> None:
@@ -324,28 +307,11 @@ def test_a_trainer_s_arguments_that_a_parser_makes_are_the_command_s(tmp_path: P
     assert "add --bf16 True to it" in patch.changes[0].reason
 
 
-@pytest.mark.parametrize(
-    ("text", "change"),
-    [
-        (PLAIN.replace("def main():\n", "def main():\n    import os\n"), AFFINITY),
-        (PLAIN.replace("    main()\n", "    import os\n\n    main()\n"), AFFINITY),
-    ],
-)
-def test_what_a_function_or_a_later_line_imports_is_not_imported_at_the_top(
-    tmp_path: Path, text: str, change: Change
-) -> None:
-    after, patch = patched(tmp_path, text, change)
-    assert [placed.how for placed in patch.changes] == ["patched"]
-    lines = after.splitlines()
-    used = next(index for index, line in enumerate(lines) if line.startswith("os."))
-    assert lines.index("import os") < used
-
-
 WRAPPED = PLAIN.replace(
     "    model = nn.Linear(8, 2)\n",
     "    model = nn.Linear(8, 2)\n    model = DistributedDataParallel(model, find_unused_parameters=True)\n",
 ).replace("from torch import nn\n", "from torch import nn\nfrom torch.nn.parallel import DistributedDataParallel\n")
-MODEL = ("DistributedDataParallel", "DistributedDataParallel(")
+MODEL = "DistributedDataParallel("
 
 
 def test_arguments_go_into_the_scripts_own_call(tmp_path: Path) -> None:

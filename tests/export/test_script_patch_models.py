@@ -54,16 +54,16 @@ def seen(folder: Path, text: str, *sites: tuple[str, str, str, dict[str, Any]]) 
     return Sites(command=("python", "train.py"), cwd=str(folder), sites=tuple(made))
 
 
-def gan(folder: Path) -> Sites:
+def gan(folder: Path, text: str = GAN, fake: str = "errD_fake.backward(") -> Sites:
     return seen(
         folder,
-        GAN,
+        text,
         ("model", "Linear", "nn.Linear(8, 1)", {"used": ["netD("]}),
         ("model", "Linear", "nn.Linear(4, 8)", {"used": ["netG("]}),
         ("optimizer", "Adam", "torch.optim.Adam(netD", {}),
         ("optimizer", "Adam", "torch.optim.Adam(netG", {}),
         ("loss", "backward", "errD_real.backward(", {}),
-        ("loss", "backward", "errD_fake.backward(", {}),
+        ("loss", "backward", fake, {}),
         ("loss", "backward", "errG.backward(", {}),
         ("step", "step", "optD.step(", {}),
         ("step", "step", "optG.step(", {}),
@@ -92,12 +92,9 @@ def test_autocast_stands_around_each_loss_with_the_calls_that_lead_to_it(tmp_pat
 
 def test_a_picture_after_the_last_backward_pass_needs_no_autocast(tmp_path: Path) -> None:
     text = GAN + "    if errG > 9:\n        shown = netG(torch.ones(2, 4))\n"
-    used = seen(tmp_path, text, ("model", "", "nn.Linear(4, 8)", {"used": ["netG("]})).sites[0].used
-    assert len(used) == 2
-    sites = gan(tmp_path)
-    (tmp_path / "train.py").write_text(text)
-    changed = [site.model_copy(update={"used": used}) if site.line == 4 else site for site in sites.sites]
-    after, patch = patched(tmp_path, text, BF16, sites=sites.model_copy(update={"sites": tuple(changed)}))
+    sites = gan(tmp_path, text)
+    assert [len(site.used) for site in sites.of("model")] == [3, 2]
+    after, patch = patched(tmp_path, text, BF16, sites=sites)
     assert patch.changes[0].how == "patched", patch.changes[0].reason
     assert after.endswith("    if errG > 9:\n        shown = netG(torch.ones(2, 4))\n")
 
@@ -107,15 +104,7 @@ def test_a_loss_without_a_name_gets_one_under_autocast(tmp_path: Path) -> None:
         "    errD_fake = criterion(netD(fake.detach()), torch.zeros(2, 1))\n    errD_fake.backward()\n",
         "    # the false ones\n    criterion(netD(fake.detach()), torch.zeros(2, 1)).backward()\n",
     )
-    sites = seen(
-        tmp_path,
-        text,
-        ("model", "Linear", "nn.Linear(8, 1)", {"used": ["netD("]}),
-        ("model", "Linear", "nn.Linear(4, 8)", {"used": ["netG("]}),
-        ("loss", "backward", "errD_real.backward(", {}),
-        ("loss", "backward", "criterion(netD(fake.detach()), torch.zeros(2, 1)).backward(", {}),
-        ("loss", "backward", "errG.backward(", {}),
-    )
+    sites = gan(tmp_path, text, "criterion(netD(fake.detach()), torch.zeros(2, 1)).backward(")
     after, patch = patched(tmp_path, text, BF16, sites=sites)
     assert patch.changes[0].how == "patched", patch.changes[0].reason
     header = '    with torch.autocast("cpu", dtype=torch.bfloat16):\n        '
@@ -240,21 +229,18 @@ def main():
         optimizer.zero_grad(); loss.backward(); optimizer.step()
 """
 NET: dict[str, Any] = {"options": {"held_as": {"main": "net"}}, "function": "main"}
+TRAINED: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
+    ("optimizer", "Adam", "torch.optim.Adam(", {}), ("loss", "backward", "loss.backward(", {}),
+    ("step", "step", "optimizer.step(", {}),
+)  # fmt: skip
 
 
 def test_a_model_that_is_called_by_a_method_is_under_autocast_where_the_loop_calls_that(tmp_path: Path) -> None:
     sites = seen(
         tmp_path,
         METHOD,
-        (
-            "model",
-            "Net",
-            "Net()",
-            {"used": ["self(x).mean("], "options": {"held_as": {"main": "net"}}, "function": "main"},
-        ),
-        ("optimizer", "Adam", "torch.optim.Adam(", {}),
-        ("loss", "backward", "loss.backward(", {}),
-        ("step", "step", "optimizer.step(", {}),
+        ("model", "Net", "Net()", {**NET, "used": ["self(x).mean("]}),
+        *TRAINED,
     )
     (model,) = sites.of("model")
     (caller,) = seen(tmp_path, METHOD, ("model", "", "net.training_step(", {"function": "main"})).sites
@@ -272,9 +258,7 @@ def test_a_model_that_is_named_with_others_at_once_is_changed_below(tmp_path: Pa
         tmp_path,
         text,
         ("model", "Net", "Net()", {**NET, "used": ["net(x)"]}),
-        ("optimizer", "Adam", "torch.optim.Adam(", {}),
-        ("loss", "backward", "loss.backward(", {}),
-        ("step", "step", "optimizer.step(", {}),
+        *TRAINED,
     )
     after, _ = patched(tmp_path, text, COMPILE, sites=sites)
     assert "    teacher, net = Net(), Net()\n    net.compile()\n" in after

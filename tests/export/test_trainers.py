@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,7 @@ from autoopt.export import export
 from autoopt.export.targets import snippets, trainer_code
 from autoopt.records import Change, Plan, Result
 from autoopt.registry import load_strategies
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from script_running import module_of
+from modules import module_of
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -40,11 +36,9 @@ CHANGES = (
 
 
 @pytest.fixture(autouse=True)
-def threads() -> Iterator[None]:
+def threads(their_warnings: None) -> Iterator[None]:
     before = torch.get_num_threads()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what the Trainers warn of is theirs
-        yield
+    yield
     torch.set_num_threads(before)
 
 
@@ -60,6 +54,13 @@ def written(folder: Path, target: str, changes: tuple[Change, ...] = CHANGES) ->
     path = folder / "optimized_trainer.py"
     path.write_text(trainer_code(result(changes), target, load_strategies()).text)
     return module_of(path)
+
+
+def trainer(**options: Any) -> Any:
+    """Lightning's, which writes nothing."""
+    lightning = pytest.importorskip("lightning")
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    return lightning.Trainer(accelerator="cpu", **quiet, **options)
 
 
 @pytest.mark.parametrize("target", ["lightning", "transformers"])
@@ -95,34 +96,21 @@ def test_lightning_trains_with_the_callback(tmp_path: Path, monkeypatch: pytest.
             seen["fused"], seen["workers"] = group["fused"], trainer.train_dataloader.num_workers
             seen["scheduled"] = trainer.lr_scheduler_configs[0].scheduler.total_steps
 
-    trainer = lightning.Trainer(
-        max_epochs=2,
-        accelerator="cpu",
-        precision="bf16-mixed",
-        callbacks=[module.Optimized(), Look()],
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
-    trainer.fit(example.Classifier(width=4), example.Digits())
+    fitted = trainer(max_epochs=2, precision="bf16-mixed", callbacks=[module.Optimized(), Look()])
+    fitted.fit(example.Classifier(width=4), example.Digits())
     assert seen == {"size": 64, "channels_last": True, "fused": True, "workers": 1, "scheduled": 2 * 23}
     assert torch.get_num_threads() == 1
-    assert trainer.callback_metrics["accuracy"] > 0.3
+    assert fitted.callback_metrics["accuracy"] > 0.3
 
 
 def test_lightning_says_where_the_loader_is_out_of_reach(tmp_path: Path) -> None:
-    lightning = pytest.importorskip("lightning")
+    pytest.importorskip("lightning")
     module = written(tmp_path, "lightning")
     example = module_of(EXAMPLES / "lightning_digits.py")
     data = example.Digits()
     data.setup("fit")
-    trainer = lightning.Trainer(
-        max_epochs=1, accelerator="cpu", callbacks=[module.Optimized()], logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False,
-    )  # fmt: skip
     with pytest.raises(RuntimeError, match="give fit"):
-        trainer.fit(example.Classifier(width=4), data.train_dataloader())
+        trainer(max_epochs=1, callbacks=[module.Optimized()]).fit(example.Classifier(width=4), data.train_dataloader())
 
 
 @pytest.mark.slow
@@ -217,13 +205,9 @@ def test_strategy_without_a_recipe_is_said() -> None:
 
 def test_lightning_trainer_takes_it() -> None:
     yaml = pytest.importorskip("yaml")
-    lightning = pytest.importorskip("lightning")
-    text, _ = export(result(ARGUED), "lightning")
-    trainer = lightning.Trainer(
-        **yaml.safe_load(text)["trainer"], accelerator="cpu", logger=False, enable_checkpointing=False
-    )
-    assert trainer.precision == "bf16-mixed"
-    assert trainer.accumulate_grad_batches == 2
+    made = trainer(**yaml.safe_load(export(result(ARGUED), "lightning")[0])["trainer"])
+    assert made.precision == "bf16-mixed"
+    assert made.accumulate_grad_batches == 2
 
 
 def test_transformers_arguments_take_it(tmp_path: Path) -> None:

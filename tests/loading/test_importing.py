@@ -26,48 +26,47 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             del sys.modules[name]
 
 
-def test_a_module_in_the_working_directory(here: Path) -> None:
-    (here / "mine_one.py").write_text("def build(): return 7\n")
-    assert load("mine_one:build")() == 7
+BUILD = "def build(): return 7\n"
 
 
-def test_a_path_and_a_dotted_attribute(here: Path) -> None:
-    (here / "sub").mkdir()
-    (here / "sub" / "mine_two.py").write_text("class A:\n    @staticmethod\n    def build(): return 8\n")
-    assert load("sub/mine_two.py:A.build")() == 8
-    assert load(f"{here}/sub/mine_two.py:A.build")() == 8
+def write(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
 
 
-def test_a_file_finds_what_stands_beside_it(here: Path) -> None:
-    (here / "sub").mkdir()
-    (here / "sub" / "beside_three.py").write_text("value = 9\n")
-    (here / "sub" / "mine_three.py").write_text("import beside_three\nbuild = lambda: beside_three.value\n")
-    assert load("sub/mine_three.py:build")() == 9
+@pytest.mark.parametrize(
+    ("spec", "files"),
+    [
+        ("mine_one:build", {"mine_one.py": BUILD}),
+        ("sub/mine_two.py:A.build", {"sub/mine_two.py": "class A:\n    @staticmethod\n    def build(): return 7\n"}),
+        ("{here}/sub/mine_two.py:build", {"sub/mine_two.py": BUILD}),
+        (
+            "sub/mine_three.py:build",
+            {"sub/by_three.py": BUILD, "sub/mine_three.py": "from by_three import *\n"},
+        ),
+        pytest.param("json.py:build", {"json.py": BUILD}, id="a file named like a known module"),
+    ],
+)
+def test_what_a_spec_names_is_imported(here: Path, spec: str, files: dict[str, str]) -> None:
+    import json
+
+    write(here, files)
+    assert load(spec.format(here=here))() == 7
+    assert sys.modules["json"] is json
 
 
 def test_a_file_in_a_package_keeps_its_relative_imports(here: Path) -> None:
-    package = here / "pack_four" / "inner"
-    package.mkdir(parents=True)
-    (here / "pack_four" / "__init__.py").write_text("")
-    (package / "__init__.py").write_text("")
-    (here / "pack_four" / "other.py").write_text("value = 10\n")
-    (package / "mine.py").write_text("from ..other import value\nbuild = lambda: value\n")
+    relative = "from ..other import value\nbuild = lambda: value\n"
+    files = {"__init__.py": "", "inner/__init__.py": "", "other.py": "value = 10\n", "inner/mine.py": relative}
+    write(here / "pack_four", files)
     build = load("pack_four/inner/mine.py:build")
     assert build() == 10
     assert build.__module__ == "pack_four.inner.mine"
 
 
-def test_a_file_named_like_a_known_module_is_imported_all_the_same(here: Path) -> None:
-    (here / "json.py").write_text("build = lambda: 'mine'\n")
-    assert load("json.py:build")() == "mine"
-    import json
-
-    assert json.dumps(1) == "1"
-
-
 def test_a_search_path_is_used_and_the_class_can_be_pickled_by_name(here: Path) -> None:
-    (here / "far").mkdir()
-    (here / "far" / "mine_five.py").write_text("class Data: pass\n")
+    write(here, {"far/mine_five.py": "class Data: pass\n"})
     data = load("mine_five:Data", [str(here / "far")])
     assert sys.modules[data.__module__].Data is data
 
@@ -79,25 +78,22 @@ def test_malformed(spec: str) -> None:
     assert "such as" in caught.value.hint
 
 
-def test_module_not_found_names_the_directory_and_the_nearest(here: Path) -> None:
-    (here / "my_training.py").write_text("")
-    with pytest.raises(WorkloadError, match="there is no module 'my_trainin'") as caught:
-        load("my_trainin:build")
-    assert str(here) in caught.value.message
-    assert "my_training" in caught.value.hint
-
-
-def test_file_not_found(here: Path) -> None:
-    (here / "train.py").write_text("")
-    with pytest.raises(WorkloadError, match="there is no file trian.py, searched from") as caught:
-        load("trian.py:build")
-    assert "train.py" in caught.value.hint
-
-
-def test_a_submodule_of_what_is_no_package(here: Path) -> None:
-    (here / "flat_six.py").write_text("")
-    with pytest.raises(WorkloadError, match="there is no module 'flat_six.deep'"):
-        load("flat_six.deep:build")
+@pytest.mark.parametrize(
+    ("spec", "there", "said", "hint"),
+    [
+        ("my_trainin:build", "my_training.py", "there is no module 'my_trainin'.*{here}", "my_training"),
+        ("trian.py:build", "train.py", "there is no file trian.py, searched from", "train.py"),
+        ("flat_six.deep:build", "flat_six.py", "there is no module 'flat_six.deep'", ""),
+        pytest.param("mine_nine:build", "mine_nine.py", "importing mine_nine failed", "", id="its parent is missing"),
+    ],
+)
+def test_what_is_not_found_is_told_with_the_directory_and_the_nearest(
+    here: Path, spec: str, there: str, said: str, hint: str
+) -> None:
+    (here / there).write_text("import mine_nine.deeper\n" if "nine" in spec else "")
+    with pytest.raises(WorkloadError, match=said.format(here=here)) as caught:
+        load(spec)
+    assert hint in caught.value.hint
 
 
 def test_an_import_inside_shows_the_users_traceback_without_our_frames(here: Path) -> None:
@@ -129,13 +125,6 @@ def test_any_failure_inside(here: Path, where: str, code: str, said: str) -> Non
     assert said in caught.value.message
     assert "\n" not in caught.value.message
     assert caught.value.exit_code == 3
-
-
-def test_a_module_that_imports_itself_under_a_wrong_name_fails_inside(here: Path) -> None:
-    """The missing name is the module's own parent, and yet the import that failed is inside it."""
-    (here / "mine_nine.py").write_text("import mine_nine.deeper\n")
-    with pytest.raises(WorkloadError, match="importing mine_nine failed"):
-        load("mine_nine:build")
 
 
 def test_attribute_missing_names_the_nearest_and_the_callables(here: Path) -> None:

@@ -46,13 +46,16 @@ def test_the_example_in_the_messages_works() -> None:
 
 
 def test_a_good_workload_comes_back() -> None:
-    good = workload()
-    assert check(good) is good
+    model = nn.Linear(8, 2)
+    for changes in (
+        {},
+        {"train_data": [(torch.randn(8), 0)] * 8},
+        {"model": nn.Sequential(nn.LazyLinear(4), nn.ReLU())},
+        {"model": model, "optimizer": torch.optim.Adam(model.parameters())},
+    ):
+        good = workload(**changes)
+        assert check(good) is good
     assert build(lambda: good) is good
-
-
-def test_a_list_of_samples_is_a_dataset() -> None:
-    check(workload(train_data=[(torch.randn(8), 0)] * 8))
 
 
 def nothing(*_: Any) -> None:
@@ -127,9 +130,6 @@ def test_one_clear_error(changes: dict[str, Any], said: str) -> None:
 def test_a_wrong_return_value(returned: Any) -> None:
     with pytest.raises(WorkloadError, match="an autoopt.Workload"):
         build(lambda: returned)
-
-
-def test_what_is_no_function() -> None:
     with pytest.raises(WorkloadError, match=r"names something of type int"):
         build(3)
 
@@ -151,20 +151,13 @@ def test_a_build_that_raises_shows_the_users_traceback() -> None:
 
 
 @pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory"), SystemExit(2),
-                                   RuntimeError("CUDA error: device-side assert"), KeyboardInterrupt()])  # fmt: skip
+                                   RuntimeError("CUDA error: device-side assert"), KeyboardInterrupt(),
+                                   WorkloadError("an error of our own")])  # fmt: skip
 def test_what_is_not_the_codes_fault_is_left_as_it_is(error: BaseException) -> None:
     def build_it() -> None:
         raise error
 
-    with pytest.raises(type(error)):
-        build(build_it)
-
-
-def test_an_error_of_our_own_passes_through() -> None:
-    def build_it() -> None:
-        raise WorkloadError("mine")
-
-    with pytest.raises(WorkloadError, match="^mine$"):
+    with pytest.raises(type(error), match=f"^{error}$"):
         build(build_it)
 
 
@@ -176,15 +169,6 @@ def test_objects_of_other_libraries_are_handed_to_the_adapters(root: str, monkey
     monkeypatch.setattr(validation, "adapt", lambda given: workload(name="adapted"))
     assert check(made).name == "adapted"
     assert build(lambda: (object(), made)).name == "adapted"
-
-
-def test_lazy_models_are_welcome() -> None:
-    check(workload(model=nn.Sequential(nn.LazyLinear(4), nn.ReLU())))
-
-
-def test_an_optimizer_instance_over_the_model() -> None:
-    model = nn.Linear(8, 2)
-    check(workload(model=model, optimizer=torch.optim.Adam(model.parameters())))
 
 
 @given(

@@ -52,11 +52,6 @@ def test_what_is_no_duration_gets_an_example(value: object) -> None:
     assert "\n" not in caught.value.message
 
 
-def test_a_negative_duration_is_named_as_such() -> None:
-    with pytest.raises(UsageError, match="negative"):
-        parse_duration("-1h")
-
-
 @given(st.integers(1, 10**9))
 def test_what_is_formatted_is_read_back(seconds: int) -> None:
     assert parse_duration(format_duration(seconds)) == seconds

@@ -46,6 +46,10 @@ def test_every_field_has_a_key() -> None:
         ("log", "mlflow,wandb", "log", ("mlflow", "wandb")),
         ("out", "runs/first", "out", Path("runs/first")),
         ("out", Path("x"), "out", Path("x")),
+        *(
+            ("nproc", given, "processes", meant)
+            for given, meant in (("1", (1, 1)), (4, (4, 4)), ("4", (4, 4)), ("1..4", (1, 4)), ("2..2", (2, 2)))
+        ),
         ("json", True, "json", True),
         ("quiet", True, "quiet", True),
         ("open", False, "open", False),
@@ -98,6 +102,7 @@ def test_values_that_are_read(key: str, value: object, field: str, expected: obj
         ("out", "", "a directory is wanted"),
         ("out", "a\0b", "a directory is wanted"),
         ("out", "~nobody-of-that-name/x", "no such home directory"),
+        *(("nproc", given, "nproc") for given in ("0", "4..1", "-2", "two", "1...4", 2.0, True)),
         ("json", "yes", "true or false"),
         ("quiet", 1, "true or false"),
         pytest.param("seed", 10**5000, "can be used", id="huge seed"),
@@ -155,19 +160,6 @@ def test_a_strategy_that_does_not_exist_gets_the_nearest_name(key: str, name: st
     with pytest.raises(UsageError, match=f"--{key}: there is no strategy '{name}'") as caught:
         check_names(make_options({key: name}), RISKS)
     assert caught.value.hint == f"did you mean {near}?"
-
-
-@pytest.mark.parametrize(
-    ("given", "meant"), [("1", (1, 1)), (4, (4, 4)), ("4", (4, 4)), ("1..4", (1, 4)), ("2..2", (2, 2))]
-)
-def test_processes_are_those_of_the_baseline_and_the_most_of_a_plan(given: object, meant: tuple[int, int]) -> None:
-    assert make_options({"nproc": given}).processes == meant
-
-
-@pytest.mark.parametrize("given", ["0", "4..1", "-2", "two", "1...4", 2.0, True])
-def test_a_bad_number_of_processes_is_refused(given: object) -> None:
-    with pytest.raises(UsageError, match="nproc"):
-        make_options({"nproc": given})
 
 
 def test_allowing_a_class_that_no_strategy_has_pretends_nothing() -> None:

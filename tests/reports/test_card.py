@@ -37,8 +37,6 @@ def test_the_card_says_what_the_report_says(tmp_path: Path) -> None:
     result = win()
     texts = [shape.text for shape in card.shapes(result) if isinstance(shape, card.Text)]
     estimate, before = result.speedup.time_to_target, result.baseline.time_to_target_seconds
-    assert estimate is not None
-    assert before is not None
     assert texts[0] == f"{estimate.value:.2f}× faster to target"
     assert units.duration(before.value) in texts
     assert units.duration(before.value / estimate.value) in texts, "who divides the seconds gets the factor"

@@ -29,6 +29,7 @@ from autoopt_reports.view.profile import ProfileView
 from autoopt_reports.view.text import Number, change_name, clip, name, say, setting_text
 from benchmarks import sample
 
+Golden = Callable[[str], Result]
 NAMES = ["win", "no_gain", "out_of_memory", "interrupted", "hostile", "thousand", "sizes"]
 UNITS = {
     "": 1.0, "×": 1, "%": 0.01, "µs": 1e-6, "ms": 1e-3, "s": 1, "min": 60, "h": 3600, "d": 86400,
@@ -130,7 +131,7 @@ def numbers_in(view: object) -> Iterator[Number]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_number_of_the_view_follows_from_the_document(name: str, golden: Callable[[str], Result]) -> None:
+def test_every_number_of_the_view_follows_from_the_document(name: str, golden: Golden) -> None:
     result = golden(name)
     view, document = Report(result), json.loads(result.model_dump_json())
     charts = [planes.search_chart(view.search), *(planes.tradeoff_chart(t) for t in view.tradeoffs)]
@@ -217,7 +218,7 @@ def read(page: str, document: Record) -> Page:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_number_on_the_page_has_a_source_and_agrees_with_it(name: str, golden: Callable[[str], Result]) -> None:
+def test_every_number_on_the_page_has_a_source_and_agrees_with_it(name: str, golden: Golden) -> None:
     result = golden(name)
     reader = read(html.render(result), result)
     assert reader.numbers > 40
@@ -228,7 +229,7 @@ def test_the_profile_page_too(golden_profile: Any) -> None:
     assert read(html.render(golden_profile), golden_profile).numbers > 60
 
 
-def test_a_wrong_number_is_caught(golden: Callable[[str], Result]) -> None:
+def test_a_wrong_number_is_caught(golden: Golden) -> None:
     """The check itself can fail: a digit changed by hand, and a number without a source."""
     result = golden("win")
     page = html.render(result)

@@ -18,6 +18,7 @@ from autoopt.records import Profile, Result
 from autoopt_reports import html
 from benchmarks import sample
 
+Golden = Callable[[str], Result]
 NAMES = ["win", "no_gain", "out_of_memory", "interrupted", "hostile", "thousand", "sizes"]
 SECTIONS = [
     "verdict", "trust", "adopt", "waterfall", "ablation", "time", "pipeline", "roofline", "learning", "tradeoff",
@@ -26,24 +27,23 @@ SECTIONS = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_all_sections_stand_there_in_reading_order(name: str, golden: Callable[[str], Result]) -> None:
-    page = html.render(golden(name))
+def test_the_page_is_self_contained_in_reading_order(name: str, golden: Golden) -> None:
+    result = golden(name)
+    page = html.render(result)
     there = [section for section in re.findall(r'<section id="([a-z]+)"', page) if section != "warnings"]
     assert there == ([*SECTIONS[:10], "sizes", *SECTIONS[10:]] if name == "sizes" else SECTIONS)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_nothing_in_the_page_points_to_the_network(name: str, golden: Callable[[str], Result]) -> None:
-    page = html.render(golden(name))
     links = re.findall(r'\b(?:src|href|action|poster|data)="([^"]*)"', page)
     assert all(link.startswith(("#", "data:application/gzip", "data:,")) for link in links)
     markup = re.sub(r"<(pre|code|bdi|title|desc)\b.*?</\1>", "", page, flags=re.S)
     assert "@import" not in page
     assert "url(" not in page
     assert not re.search(r"\bstyle=|\bon[a-z]+=", markup)
+    (packed,) = re.findall(r'download="result.json.gz" href="data:application/gzip;base64,([^"]+)"', page)
+    assert json.loads(gzip.decompress(base64.b64decode(packed))) == json.loads(result.model_dump_json())
+    assert html.render(result) == page, "the same document gives the same page"
 
 
-def test_the_policy_allows_the_page_its_own_style_and_script_and_nothing_else(golden: Callable[[str], Result]) -> None:
+def test_the_policy_allows_the_page_its_own_style_and_script_and_nothing_else(golden: Golden) -> None:
     page = html.render(golden("win"))
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)
     assert policy
@@ -55,32 +55,14 @@ def test_the_policy_allows_the_page_its_own_style_and_script_and_nothing_else(go
         assert base64.b64encode(hashlib.sha256(found[0].encode()).digest()).decode() in rules
 
 
-def test_the_embedded_document_is_the_document(golden: Callable[[str], Result]) -> None:
-    for name in NAMES:
-        result = golden(name)
-        packed = re.search(
-            r'download="result.json.gz" href="data:application/gzip;base64,([^"]+)"', html.render(result)
-        )
-        assert packed
-        assert json.loads(gzip.decompress(base64.b64decode(packed[1]))) == json.loads(result.model_dump_json())
+@pytest.mark.parametrize(("count", "rounds", "limit"), [(50, 3, 250), (50, 8, 250), (1000, 3, 1024)])
+def test_sizes(count: int, rounds: int, limit: int) -> None:
+    result = sample.many(count)
+    more = tuple(result.rounds[k % 3].model_copy(update={"index": k}) for k in range(rounds))
+    assert len(html.render(result.model_copy(update={"rounds": more})).encode()) <= limit * 1024
 
 
-def test_the_same_document_gives_the_same_page(golden: Callable[[str], Result]) -> None:
-    assert html.render(golden("win")) == html.render(golden("win"))
-
-
-@pytest.mark.parametrize(("count", "limit"), [(50, 250 * 1024), (1000, 1024 * 1024)])
-def test_sizes(count: int, limit: int) -> None:
-    assert len(html.render(sample.many(count)).encode()) <= limit
-
-
-def test_many_rounds_stay_within_the_limit_too() -> None:
-    result = sample.many(50)
-    rounds = tuple(result.rounds[k % 3].model_copy(update={"index": k}) for k in range(8))
-    assert len(html.render(result.model_copy(update={"rounds": rounds})).encode()) <= 250 * 1024
-
-
-def test_hostile_names_stay_text(golden: Callable[[str], Result]) -> None:
+def test_hostile_names_stay_text(golden: Golden) -> None:
     page = html.render(golden("hostile"))
     assert "<script>alert" not in page
     assert page.count("<script>") == page.count("</script>") == page.count("</style>") == 1
@@ -90,7 +72,7 @@ def test_hostile_names_stay_text(golden: Callable[[str], Result]) -> None:
     assert "x" * 2000 not in page
 
 
-def test_every_chart_has_a_title_a_description_and_its_data(golden: Callable[[str], Result]) -> None:
+def test_every_chart_has_a_title_a_description_and_its_data(golden: Golden) -> None:
     page = html.render(golden("win"))
     charts = re.findall(r'<svg class="(?:fluid|fixed)" role="img" aria-labelledby="([\w-]+) ([\w-]+)"', page)
     assert len(charts) >= 12
@@ -101,9 +83,11 @@ def test_every_chart_has_a_title_a_description_and_its_data(golden: Callable[[st
         assert has_table, figure[:300]
 
 
-def test_what_was_not_measured_says_so_and_is_never_zero(golden: Callable[[str], Result]) -> None:
+def test_what_was_not_measured_says_so_and_is_never_zero(golden: Golden) -> None:
     page = html.render(golden("interrupted"))
     assert page.count("not measured") > 20
+    assert page.count(">None.</p>") == 7, "all lists of trials but one are empty"
+    assert "No manual change found" in page
     for section in ("ablation", "learning"):
         part = re.search(rf'<section id="{section}">.*?</section>', page, flags=re.S)
         assert part
@@ -111,23 +95,14 @@ def test_what_was_not_measured_says_so_and_is_never_zero(golden: Callable[[str],
     assert '<dt class="u">peak memory</dt><dd><span class="missing"' in page
 
 
-def test_empty_lists_say_so(golden: Callable[[str], Result]) -> None:
-    page = html.render(golden("interrupted"))
-    assert page.count(">None.</p>") == 7, "all lists of trials but one are empty"
-    assert "No manual change found" in page
-
-
-def test_write_replaces_the_file_whole(tmp_path: Path, golden: Callable[[str], Result]) -> None:
+def test_write_replaces_the_file_whole(tmp_path: Path, golden: Golden) -> None:
     target = tmp_path / "deep" / "report.html"
     assert html.write_text(html.render(golden("no_gain")), target) == target
     html.write_text(html.render(golden("win")), target)
     assert "2.31×" in target.read_text(encoding="utf-8")
     assert [path.name for path in target.parent.iterdir()] == ["report.html"]
-
-
-def test_lone_surrogates_do_not_stop_a_report(tmp_path: Path) -> None:
-    result = sample.win().model_copy(update={"warnings": ("a name from the file system: \udcff",)})
-    html.write_text(html.render(result), tmp_path / "r.html")
+    odd = sample.win().model_copy(update={"warnings": ("a name from the file system: \udcff",)})
+    html.write_text(html.render(odd), target)
 
 
 def test_the_profile_page(tmp_path: Path, golden_profile: Profile) -> None:
@@ -142,9 +117,7 @@ def test_the_profile_page(tmp_path: Path, golden_profile: Profile) -> None:
     assert 'href="/elsewhere' not in page
 
 
-def test_golden_documents_are_those_that_the_code_makes(
-    golden: Callable[[str], Result], golden_profile: Profile
-) -> None:
+def test_golden_documents_are_those_that_the_code_makes(golden: Golden, golden_profile: Profile) -> None:
     """After a change of the records or samples: ``python -m benchmarks.sample tests/golden``."""
     assert golden_profile == sample.profile()
     for name, build in sample.DOCUMENTS.items():
@@ -171,8 +144,5 @@ def test_a_report_needs_no_torch_and_nothing_of_the_engine(tmp_path: Path) -> No
         [sys.executable, "-c", BLOCKED, str(tmp_path / "result.json"), str(tmp_path / "report.html")],
         check=True, capture_output=True, text=True, timeout=120, cwd=tmp_path,
     ).stdout  # fmt: skip
-    assert (
-        out.splitlines()[-1] == "['autoopt.errors', 'autoopt.events', 'autoopt.records']"
-        or out.splitlines()[-1] == "['autoopt.events', 'autoopt.records']"
-    )
+    assert out.splitlines()[-1].replace("'autoopt.errors', ", "") == "['autoopt.events', 'autoopt.records']"
     assert (tmp_path / "report.html").stat().st_size > 50_000

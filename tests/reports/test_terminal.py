@@ -32,6 +32,7 @@ from autoopt_reports.state import State, stacked
 from autoopt_reports.terminal import clock_text, encodable
 from benchmarks import sample
 
+Golden = Callable[[str], Result]
 SNAPSHOTS = Path(__file__).parents[1] / "golden" / "terminal"
 
 
@@ -129,7 +130,7 @@ def frame_text(state: State, width: int, height: int = 24, stream: io.StringIO |
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_live_frame(width: int, golden: Callable[[str], Result]) -> None:
+def test_live_frame(width: int, golden: Golden) -> None:
     assert_snapshot(f"live_{width}", frame_text(state_of(golden("win")), width))
 
 
@@ -150,7 +151,7 @@ def test_no_line_is_wider_than_the_terminal_and_the_frame_fits(
 
 
 @pytest.mark.parametrize("name", ["win", "no_gain", "interrupted", "out_of_memory"])
-def test_summary(name: str, golden: Callable[[str], Result]) -> None:
+def test_summary(name: str, golden: Golden) -> None:
     report = Path("runs/x/report.html")
     assert_snapshot(f"summary_{name}", printed(lambda console: summary(golden(name), console, report=report)))
 
@@ -195,7 +196,7 @@ def test_strategies_that_one_reason_speaks_against_share_a_line(golden_profile: 
     assert "simulated" in line, "what there is to a setting is cut, not wrapped"
 
 
-def test_hostile_names_cannot_steer_the_terminal(golden: Callable[[str], Result]) -> None:
+def test_hostile_names_cannot_steer_the_terminal(golden: Golden) -> None:
     console = Console(file=io.StringIO(), width=80, color_system="truecolor", force_terminal=True)
     result = golden("hostile")
     summary(result, console)
@@ -211,12 +212,12 @@ def test_hostile_names_cannot_steer_the_terminal(golden: Callable[[str], Result]
         assert "[bold]" in out, "markup in a name is text"
 
 
-def test_commands_are_never_wrapped(golden: Callable[[str], Result]) -> None:
+def test_commands_are_never_wrapped(golden: Golden) -> None:
     text = printed(lambda console: summary(golden("win"), console), 40)
     assert "autoopt train synthetic.photos:build --plan autoopt-runs/synthetic-1/plan.json\n" in text
 
 
-def test_plain_lines(golden: Callable[[str], Result]) -> None:
+def test_plain_lines(golden: Golden) -> None:
     stream = io.StringIO()
     result = golden("win")
     with make_view(stream, clock=Clock()) as view:
@@ -233,31 +234,31 @@ def test_plain_lines(golden: Callable[[str], Result]) -> None:
     assert max(map(len, lines)) <= 100
 
 
-def test_what_was_set_aside_is_one_line_and_not_one_each(golden: Callable[[str], Result]) -> None:
+@pytest.mark.parametrize(
+    ("aside", "lines"),
+    [
+        ([("pin_memory", Verdict.NOT_APPLICABLE), ("cache", Verdict.NOT_TRIED), ("cache", Verdict.NOT_TRIED),
+          ("channels_last", Verdict.NOT_APPLICABLE)],
+         ["not applicable (2, reasons in the report): pin_memory, channels_last",
+          "not tried (1, reasons in the report): cache"]),
+        ([(f"strategy_{number:03}", Verdict.NOT_APPLICABLE) for number in range(99)],
+         ["not applicable (99, reasons in the report): strategy_000, strategy_001, strategy_002, strategy_003, "
+          "strategy_004 and 94 more"]),
+    ],
+    ids=["one line and not one each", "a long list of names is cut to five"],
+)  # fmt: skip
+def test_what_was_set_aside_is_told_at_once(golden: Golden, aside: list[tuple[str, Verdict]], lines: list[str]) -> None:
     trial = golden("win").trials[0]
     stream = io.StringIO()
-    aside = [("pin_memory", Verdict.NOT_APPLICABLE), ("cache", Verdict.NOT_TRIED), ("cache", Verdict.NOT_TRIED)]
     with PlainView(stream, Clock()) as view:
-        for strategy, verdict in [*aside, ("channels_last", Verdict.NOT_APPLICABLE)]:
+        for strategy, verdict in aside:
             view(e.TrialEnded(at=60, trial=trial.model_copy(update={"strategy": strategy, "verdict": verdict})))
         assert stream.getvalue() == "", "the next measured thing, or the end, ends the list"
-    assert [line.partition("] ")[2] for line in stream.getvalue().splitlines()] == [
-        "not applicable (2, reasons in the report): pin_memory, channels_last",
-        "not tried (1, reasons in the report): cache",
-    ]
+    told = stream.getvalue().replace("\n          ", " ")
+    assert [line.partition("] ")[2] for line in told.splitlines()] == lines
 
 
-def test_a_long_list_of_names_is_cut_to_five(golden: Callable[[str], Result]) -> None:
-    trial = golden("win").trials[0].model_copy(update={"verdict": Verdict.NOT_APPLICABLE})
-    names = [f"a_strategy_{number:03}" for number in range(99)]
-    stream = io.StringIO()
-    with PlainView(stream, Clock()) as view:
-        for strategy in names:
-            view(e.TrialEnded(at=60, trial=trial.model_copy(update={"strategy": strategy})))
-    assert stream.getvalue().rstrip().endswith("a_strategy_004 and 94 more")
-
-
-def test_where_nothing_was_kept_no_plan_is_said_to_be_unverified(golden: Callable[[str], Result]) -> None:
+def test_where_nothing_was_kept_no_plan_is_said_to_be_unverified(golden: Golden) -> None:
     result = golden("win")
     best = result.best.model_copy(update={"plan": Plan()})
     assert describe(e.Verified(at=9, best=best, speedup=result.speedup)) == (
@@ -265,7 +266,7 @@ def test_where_nothing_was_kept_no_plan_is_said_to_be_unverified(golden: Callabl
     )
 
 
-def test_without_a_value_to_reach_a_gain_in_time_is_that_of_the_same_steps(golden: Callable[[str], Result]) -> None:
+def test_without_a_value_to_reach_a_gain_in_time_is_that_of_the_same_steps(golden: Golden) -> None:
     result = golden("win")
     trial = next(trial for trial in result.trials if trial.time_to_target is not None)
     for has_target, words in ((True, " to target"), (False, " for the same steps")):
@@ -283,7 +284,7 @@ def test_every_kind_of_event_has_its_line() -> None:
     assert {*re.findall(r"case events\.(\w+)\(", inspect.getsource(describe)), "TrialProgress"} == kinds
 
 
-def test_at_most_one_heartbeat_a_minute_and_none_after_the_end(golden: Callable[[str], Result]) -> None:
+def test_at_most_one_heartbeat_a_minute_and_none_after_the_end(golden: Golden) -> None:
     stream, clock = io.StringIO(), Clock()
     result = golden("win")
     with make_view(stream, clock=clock) as view:
@@ -308,9 +309,7 @@ def test_at_most_one_heartbeat_a_minute_and_none_after_the_end(golden: Callable[
         assert len(stream.getvalue().splitlines()) == lines
 
 
-def test_what_a_resumed_run_replays_is_known_but_not_printed_again(
-    golden: Callable[[str], Result], tmp_path: Path
-) -> None:
+def test_what_a_resumed_run_replays_is_known_but_not_printed_again(golden: Golden, tmp_path: Path) -> None:
     stream = io.StringIO()
     view = PlainView(stream, Clock())
     directory = RunDirectory(tmp_path)
@@ -343,24 +342,23 @@ def test_which_view_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(make_view(Terminal()), PlainView)
 
 
-def test_colours_follow_the_environment(monkeypatch: pytest.MonkeyPatch, golden: Callable[[str], Result]) -> None:
-    def coloured(stream: io.StringIO) -> bool:
+def test_colours_follow_the_environment(monkeypatch: pytest.MonkeyPatch, golden: Golden) -> None:
+    def coloured(stream: io.StringIO, **variables: str) -> bool:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
         summary(golden("win"), console_for(stream))
         return "\x1b[1;34m" in stream.getvalue()
 
     assert coloured(Terminal())
     assert not coloured(io.StringIO())
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert not coloured(Terminal())
+    assert not coloured(Terminal(), NO_COLOR="1")
     monkeypatch.delenv("NO_COLOR")
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    assert coloured(io.StringIO())
+    assert coloured(io.StringIO(), FORCE_COLOR="1")
     monkeypatch.delenv("FORCE_COLOR")
-    monkeypatch.setenv("TERM", "dumb")
-    assert not coloured(Terminal())
+    assert not coloured(Terminal(), TERM="dumb")
 
 
-def test_the_live_view_draws_and_clears_up_after_itself(golden: Callable[[str], Result]) -> None:
+def test_the_live_view_draws_and_clears_up_after_itself(golden: Golden) -> None:
     result, stream, clock = golden("win"), Terminal(), Clock()
     with make_view(stream, clock=clock) as view:
         assert isinstance(view, LiveView)
@@ -379,7 +377,7 @@ def test_a_quiet_view_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_stream_of_few_signs_gets_ascii(golden: Callable[[str], Result]) -> None:
+def test_a_stream_of_few_signs_gets_ascii(golden: Golden) -> None:
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     view = PlainView(stream, Clock())
     for event in run_events(golden("hostile")):
@@ -392,7 +390,7 @@ def test_a_stream_of_few_signs_gets_ascii(golden: Callable[[str], Result]) -> No
     assert few.getvalue() == "1.2x-3 us"
 
 
-def test_quality_is_ticked_only_where_each_kept_change_was_tested(golden: Callable[[str], Result]) -> None:
+def test_quality_is_ticked_only_where_each_kept_change_was_tested(golden: Golden) -> None:
     state = state_of(golden("win"))
     assert "quality ✓" in frame_text(state, 80)
     untested: Any = golden("win").trials[0].model_copy(update={"quality": None})
@@ -400,7 +398,7 @@ def test_quality_is_ticked_only_where_each_kept_change_was_tested(golden: Callab
     assert "quality untested" in frame_text(state, 80)
 
 
-def test_what_is_good_to_know_is_no_warning(golden: Callable[[str], Result]) -> None:
+def test_what_is_good_to_know_is_no_warning(golden: Golden) -> None:
     state, note = State(), e.Noted(at=3.0, text="the metric is val_loss")
     state.update(note)
     assert "the metric is val_loss" in (shown := frame_text(state, 100))
@@ -445,7 +443,6 @@ def test_gains_that_stack_have_an_interval_no_narrower_than_any_of_them(
 ) -> None:
     each = [Estimate(value=v, low=v * (1 - below), high=v * (1 + above), n=3) for v, below, above in gains]
     product = stacked(each)
-    assert product is not None
     assert product.value == pytest.approx(math.prod(gain.value for gain in each))
     for gain in each:
         assert product.high / product.value >= gain.high / gain.value * (1 - 1e-9)

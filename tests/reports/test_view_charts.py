@@ -35,7 +35,6 @@ def test_the_waterfall_sums_exactly_also_as_printed(ratios: list[float], before:
     base, best = (c.model_copy(update={"step_seconds": p, "samples_per_second": None})
                   for c, p in zip((WIN.baseline, WIN.best), percentiles, strict=True))  # fmt: skip
     view = waterfall_view(WIN.model_copy(update={"trials": trials, "baseline": base, "best": best}))
-    assert view is not None
     first, *middle, last = view.bars
     assert math.isclose(first.end + sum(bar.end - bar.start for bar in middle), last.end)
     for one, following in zip(view.bars, view.bars[1:-1], strict=False):
@@ -55,7 +54,6 @@ def test_a_larger_batch_is_compared_on_as_many_samples() -> None:
         update={"samples_per_second": 1200.0, "step_seconds": r.Percentiles(p50=0.4267, p95=0.5, p99=0.6)}
     )
     basis = step_basis(WIN.model_copy(update={"best": doubled}))
-    assert basis is not None
     assert basis.after == 256 / 1200
     assert "256" in str(basis.words)
 
@@ -63,8 +61,6 @@ def test_a_larger_batch_is_compared_on_as_many_samples() -> None:
 def test_a_step_of_a_launched_script_has_a_batch_of_each_process() -> None:
     launched = WIN.workload.model_copy(update={"processes": 4})
     one, four = step_basis(WIN), step_basis(WIN.model_copy(update={"workload": launched}))
-    assert one is not None
-    assert four is not None
     assert four.before == 4 * one.before
     assert "1,024" in str(four.words) or "1024" in str(four.words)
 
@@ -124,7 +120,6 @@ def test_curves_are_read_between_their_points_and_not_beyond() -> None:
 
 def test_stages_in_the_bar_have_colours_of_their_own() -> None:
     view = Report(WIN).stages
-    assert view is not None
     for bar in view.bars:
         colours = [segment.colour for segment in bar.segments]
         assert len(set(colours)) == len(colours)
@@ -136,7 +131,6 @@ def test_the_waterfall_names_changes_and_leaves_their_settings_to_the_list() -> 
         trial.model_copy(update={"setting": {"prefetch_factor": 2, "persistent_workers": True}}) for trial in WIN.trials
     )
     view = waterfall_view(WIN.model_copy(update={"trials": trials}))
-    assert view is not None
     assert not any("prefetch_factor" in str(bar.label) for bar in view.bars)
 
 
@@ -163,7 +157,6 @@ def test_what_was_trained_stands_in_the_trade_off_of_time_and_quality() -> None:
     costs = {str(spot.label): spot.x.value for spot in view.spots if spot.x}
     assert math.isclose(costs["change_1"] or 0.0, WIN.baseline.cost_to_target / 0.5)
     assert [str(spot.label) for spot in view.failed] == ["change_3"]
-    assert view.limit is not None
     assert (view.limit.value.value, view.limit.below, view.limit.word) == (WIN.objective.target, False, "target")
     front = {str(spot.label) for spot in view.spots if spot.front}
     assert front == {"change_1", "change_2"}, "cheapest, and best in the metric"

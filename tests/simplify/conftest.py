@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,13 +13,14 @@ import torch
 
 from autoopt.benchmark.training import Training
 from autoopt.simplify import measure
+from modules import module_of
 
 HEAD = """
 import time
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 import autoopt
 
 
@@ -35,6 +34,12 @@ class Rows(Dataset):
 
     def __getitem__(self, index):
         return self.x[index], self.y[index]
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        for _ in range(20):
+            yield torch.randn(16), torch.tensor(1)
 
 
 class Net(nn.Module):
@@ -92,13 +97,7 @@ def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     def make(text: str) -> Planted:
         path = tmp_path / f"planted_{len(list(tmp_path.glob('planted_*')))}.py"
         path.write_text(HEAD + "\n\n" + textwrap.dedent(text))
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        monkeypatch.setitem(sys.modules, path.stem, module)
-        spec.loader.exec_module(module)
-        return Planted(path, module)
+        return Planted(path, module_of(path))
 
     yield make
     torch.set_num_threads(threads)

@@ -112,8 +112,6 @@ CASES = {
     "collate": (
         "Collate goes through the samples in Python",
         """
-        from torch.utils.data import DataLoader
-
         def collate(samples):
             x = torch.zeros(len(samples), 16)
             for row, (features, _) in enumerate(samples):  # planted
@@ -200,14 +198,8 @@ def test_a_line_that_asks_the_device_for_a_value_is_found(name: str, plant: Call
     (found,) = advise.sync_advice(functions, seen)
     assert (found.file, found.line) == (str(planted.path), planted.line())
     if name in ("item", "branch on a tensor"):
-        assert found.share is not None
         assert 0 < found.share < 1
         assert "of a step" in found.evidence
-
-
-@pytest.mark.parametrize("name", ["item", "cpu", "branch on a tensor"])
-def test_on_a_cpu_a_value_is_there_and_nobody_waits_for_it(name: str, plant: Callable[[str], Any]) -> None:
-    assert [item.title for item in advised(plant(WAITS[name])) if "fetched" in item.title] == []
 
 
 def test_what_torch_asks_of_its_own_is_not_the_users_to_change(plant: Callable[[str], Any]) -> None:
@@ -262,30 +254,36 @@ def test_planted_and_found_at_its_line(name: str, plant: Callable[[str], Any]) -
     assert [(item.file, item.line) for item in found][:1] == [(str(planted.path), planted.line())]
 
 
-def test_a_clean_workload_gets_no_advice(plant: Callable[[str], Any]) -> None:
-    planted = plant("""
-        def build():
-            return workload(evaluate_every=10_000)
-    """)
-    assert advised(planted) == []
+CLEAN = """
+def build():
+    return workload(evaluate_every=10_000)
+"""
+LAYERS = """
+class Deep(Net):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(40))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = F.relu(layer(x))
+        return super().forward(x)
+
+def build():
+    return workload(model=Deep(), evaluate_every=10_000)
+"""
 
 
-def test_layers_in_a_loop_are_no_loop_over_tensors(plant: Callable[[str], Any]) -> None:
-    planted = plant("""
-        class Deep(Net):
-            def __init__(self):
-                super().__init__()
-                self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(40))
-
-            def forward(self, x):
-                for layer in self.layers:
-                    x = F.relu(layer(x))
-                return super().forward(x)
-
-        def build():
-            return workload(model=Deep(), evaluate_every=10_000)
-    """)
-    assert [item.title for item in advised(planted) if "loop" in item.title] == []
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        (CLEAN, ""),
+        pytest.param(LAYERS, "loop", id="layers in a loop are no loop over tensors"),
+        *((WAITS[name], "fetched") for name in ("item", "cpu", "branch on a tensor")),  # on a CPU nobody waits for it
+    ],
+)
+def test_what_costs_nothing_here_is_not_told(text: str, title: str, plant: Callable[[str], Any]) -> None:
+    assert [item.title for item in advised(plant(text)) if title in item.title] == []
 
 
 def _collecting(samples: Any) -> Any:
@@ -318,7 +316,6 @@ def test_garbage_that_is_collected_by_force_is_told_with_its_line_and_share() ->
         assert "collected by force" in found.title
         assert found.file == __file__
         assert found.line == function.__code__.co_firstlineno + 1
-        assert found.share is not None
         assert found.share > 0.01
 
 

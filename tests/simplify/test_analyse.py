@@ -291,7 +291,6 @@ def test_the_exposed_wait_for_data_is_shared_out_by_weight() -> None:
 
 def test_what_a_micro_batch_costs_the_training_process_is_paid_for_each_of_a_step() -> None:
     known = round_of(survey_of(accumulation=2)).simulation
-    assert known is not None
     assert (known.handover_seconds, known.receive_seconds) == (pytest.approx(0.0004), pytest.approx(0.0002))
 
 

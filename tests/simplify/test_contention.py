@@ -93,13 +93,6 @@ def test_more_workers_than_cores_are_no_warning_to_the_user(plant: Callable[[str
 
 def test_a_stream_has_no_samples_to_ask_for(plant: Callable[[str], Any]) -> None:
     planted = plant("""
-        from torch.utils.data import DataLoader, IterableDataset
-
-        class Stream(IterableDataset):
-            def __iter__(self):
-                for _ in range(20):
-                    yield torch.randn(16), torch.tensor(1)
-
         def build():
             return workload(train_data=DataLoader(Stream(), batch_size=8), batch_size=None)
     """)

@@ -73,7 +73,6 @@ def test_steps_that_were_tried_with_other_threads_are_in_seconds_of_the_block() 
     fed = {"workers": 2, "threads": 1, "timing": {"seconds": 0.3, "spread": 0.0}}
     found = profile(FakeTrials(measure_stages={"device": "cpu", "overlaps": [fed]}, try_threads={"steps": [tried]}))
     step = found.step_seconds
-    assert step is not None
     (workers, threads) = found.timings["overlaps"]
     assert workers == fed
     assert threads["timing"] == pytest.approx({"seconds": 0.5 * step, "spread": 0.2})
@@ -91,64 +90,55 @@ def seen(step: float, foreign: float | None = None) -> StageProfile:
 
 
 @pytest.mark.parametrize(
-    ("profile", "usual", "word"),
+    ("profile", "usual", "watched", "word"),
     [
-        (seen(0.1, 0.0), 0.1, ""),
-        (seen(0.12, FOREIGN_CORES), 0.1, ""),
-        (seen(0.2), 0.1, "200 ms"),
-        (seen(0.05), 0.1, "50 ms"),
-        (seen(0.1, 0.9), 0.1, "0.9 cores"),
-        (seen(0.1, None), None, ""),
-        (seen(0.1, 1.0), None, "1.0 cores"),
+        (seen(0.1, 0.0), 0.1, None, ""),
+        (seen(0.12, FOREIGN_CORES), 0.1, None, ""),
+        (seen(0.2), 0.1, None, "200 ms"),
+        (seen(0.05), 0.1, None, "50 ms"),
+        (seen(0.1, 0.9), 0.1, None, "0.9 cores"),
+        (seen(0.1, None), None, None, ""),
+        (seen(0.1, 1.0), None, None, "1.0 cores"),
+        (seen(0.1), None, 0.1, ""),
+        (seen(0.05), None, 0.1, ""),
+        (seen(0.4), None, 0.1, "400 ms while its stages were measured, and 100 ms in the first steps"),
+        (seen(0.1, 0.9), None, 0.1, "0.9 cores"),
     ],
 )
-def test_what_speaks_against_a_profile(profile: StageProfile, usual: float | None, word: str) -> None:
-    assert word in reason_to_doubt(profile, usual)
-    assert bool(reason_to_doubt(profile, usual)) == bool(word)
-
-
-@pytest.mark.parametrize(
-    ("profile", "look", "word"),
-    [
-        (seen(0.1), 0.1, ""),
-        (seen(0.05), 0.1, ""),
-        (seen(0.4), 0.1, "400 ms while its stages were measured, and 100 ms in the first steps"),
-        (seen(0.1, 0.9), 0.1, "0.9 cores"),
-        (seen(0.1), None, ""),
-    ],
-)
-def test_a_profile_is_doubted_where_its_steps_are_slower_than_watched_ones(
-    profile: StageProfile, look: float | None, word: str
+def test_what_speaks_against_a_profile(
+    profile: StageProfile, usual: float | None, watched: float | None, word: str
 ) -> None:
-    assert word in reason_to_doubt(profile, watched_step=look)
-    assert bool(reason_to_doubt(profile, watched_step=look)) == bool(word)
+    """Steps of another length than usual, slower ones than were watched, and other programs."""
+    found = reason_to_doubt(profile, usual, watched_step=watched)
+    assert word in found
+    assert bool(found) == bool(word)
+
+
+def erring(*errors: float | None) -> list[tuple[StageProfile, float | None]]:
+    return [(seen(0.1), error) for error in errors]
 
 
 @pytest.mark.parametrize(
     ("looks", "kept"),
     [
-        ([seen(0.1)], 0),
-        ([seen(0.3), seen(0.1)], 1),
-        ([seen(0.3), seen(0.2)], 1),
-        ([seen(0.2), seen(0.3)], 0),
-        ([seen(0.1, 1.0), seen(0.1, 0.5)], 1),
+        ([(seen(0.1), None)], 0),
+        ([(seen(0.3), None), (seen(0.1), None)], 1),
+        ([(seen(0.3), None), (seen(0.2), None)], 1),
+        ([(seen(0.2), None), (seen(0.3), None)], 0),
+        ([(seen(0.1, 1.0), None), (seen(0.1, 0.5), None)], 1),
+        (erring(0.19), 0),
+        (erring(-0.2), 0),
+        (erring(0.5, -0.1), 1),
+        (erring(-0.3, 0.4), 0),
+        (erring(0.3, None), 1),
     ],
 )
-def test_a_second_look_where_the_first_was_disturbed(looks: list[StageProfile], kept: int) -> None:
+def test_a_second_look_where_the_first_was_disturbed_or_its_stages_do_not_add_up_to_its_step(
+    looks: list[tuple[StageProfile, float | None]], kept: int
+) -> None:
     rest = iter(looks)
-    assert least_doubtful(lambda: next(rest), lambda look: doubt_of(look, 0.1, None)) is looks[kept]
-    assert next(rest, None) is None
-
-
-@pytest.mark.parametrize(
-    ("errors", "kept"),
-    [([0.19], 0), ([-0.2], 0), ([0.5, -0.1], 1), ([-0.3, 0.4], 0), ([0.3, None], 1), ([None], 0)],
-)
-def test_stages_that_do_not_add_up_to_their_step_are_measured_again(errors: list[float | None], kept: int) -> None:
-    looks = [seen(0.1) for _ in errors]
-    by_look = {id(look): error for look, error in zip(looks, errors, strict=True)}
-    rest = iter(looks)
-    assert least_doubtful(lambda: next(rest), lambda look: doubt_of(look, None, by_look[id(look)])) is looks[kept]
+    found = least_doubtful(lambda: next(rest), lambda look: doubt_of(look[0], 0.1, look[1]))
+    assert found is looks[kept]
     assert next(rest, None) is None
 
 

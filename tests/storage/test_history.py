@@ -58,12 +58,10 @@ def test_the_variable_names_another_file_or_switches_it_off(monkeypatch: pytest.
     assert History.of_user() is None
     monkeypatch.setenv("AUTOOPT_HISTORY", str(tmp_path / "mine.json"))
     found = History.of_user()
-    assert found is not None
     assert found.path == tmp_path / "mine.json"
     monkeypatch.delenv("AUTOOPT_HISTORY")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     found = History.of_user()
-    assert found is not None
     assert found.path == tmp_path / "autoopt" / "history.json"
 
 

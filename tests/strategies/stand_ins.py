@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -12,9 +13,14 @@ import numpy as np
 import pytest
 import torch
 
+from autoopt.benchmark.trial_context import TrialContext
 from autoopt.records import Estimate
+from autoopt.registry import load_strategies
 from autoopt.search.planner import predict
+from autoopt.simplify.pipeline import Pipeline
 from autoopt.strategy import Case, Strategy
+from autoopt.trial.protocol import TrialSpec
+from autoopt.workload import Workload
 
 REDUCED = {16: 2, 32: 4, 64: 8}
 
@@ -87,3 +93,14 @@ def promised(strategy: Strategy, case: Case, setting: dict[str, Any]) -> Estimat
     found = predict(strategy, case, setting)
     assert found is not None
     return found
+
+
+def with_stages(case: Case, **seconds: float) -> Case:
+    """The same where these stages take so many seconds."""
+    stages = [s.model_copy(update={"seconds": seconds.get(s.name, s.seconds)}) for s in case.pipeline.stages]
+    return replace(case, pipeline=Pipeline(case.pipeline.round.model_copy(update={"stages": tuple(stages)})))
+
+
+def in_trial(given: Workload) -> TrialContext:
+    """A trial of a workload, in this process."""
+    return TrialContext(TrialSpec(workload="tests:given", device="cpu"), load_strategies(), workload=given)

@@ -139,27 +139,6 @@ def test_what_only_looks_like_attention_is_left_alone_with_a_reason(kind: type[n
     assert re.search(OTHER[kind], found["refused"][""]), found["refused"]
 
 
-def test_a_window_that_no_batch_has_reached_is_not_taken_for_causal() -> None:
-    torch.manual_seed(0)
-    module = Window()
-    plain = copy.deepcopy(module)
-    found = rewrite(module, torch.randn(2, 12, WIDTH))
-    assert (found["found"], found["causal"]) == (1, 0)
-    x = torch.randn(2, 64, WIDTH)
-    torch.testing.assert_close(module(x), plain(x), rtol=1e-4, atol=1e-5)
-
-
-def test_a_sample_of_padding_alone_computes_the_same() -> None:
-    torch.manual_seed(0)
-    module, x, keep = Padding(), torch.randn(3, 12, WIDTH), torch.ones(3, 12, dtype=torch.bool)
-    keep[1, 5:] = False
-    plain = copy.deepcopy(module)
-    assert rewrite(module, x, keep)["found"] == 1
-    keep = keep.clone()
-    keep[2] = False
-    torch.testing.assert_close(module(x, keep), plain(x, keep), rtol=1e-4, atol=1e-5)
-
-
 class Maskable(Base):
     """A mask that may be left out, as the annotated transformer has it."""
 
@@ -172,17 +151,6 @@ class Maskable(Base):
         return torch.matmul(weights, v)
 
 
-@pytest.mark.parametrize("given", [True, False])
-def test_a_mask_that_may_be_left_out_stays_so(given: bool) -> None:
-    torch.manual_seed(0)
-    module, x, mask = Maskable(), torch.randn(3, 12, WIDTH), torch.ones(3, 1, 12, 12).tril()
-    plain = copy.deepcopy(module)
-    assert rewrite(module, x, *((mask,) if given else ()))["found"] == 1
-    for arguments in ((x,), (x, mask)):
-        torch.testing.assert_close(module(*arguments), plain(*arguments), rtol=1e-4, atol=1e-5)
-        assert is_fused(module, *arguments)
-
-
 class CausalAndPadded(Base):
     """A triangle beside padding, of which this batch has none."""
 
@@ -191,16 +159,6 @@ class CausalAndPadded(Base):
         earlier = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
         mask = earlier & keep[:, None, None, :]
         return (q @ k.mT / 2.0).masked_fill(~mask, float("-inf")).softmax(-1) @ v
-
-
-def test_padding_that_a_batch_does_not_have_is_kept() -> None:
-    torch.manual_seed(0)
-    module, x, keep = CausalAndPadded(), torch.randn(3, 12, WIDTH), torch.ones(3, 12, dtype=torch.bool)
-    plain = copy.deepcopy(module)
-    found = rewrite(module, x, keep)
-    assert (found["found"], found["causal"]) == (1, 0)
-    keep[1, 5:] = False
-    torch.testing.assert_close(module(x, keep), plain(x, keep), rtol=1e-4, atol=1e-5)
 
 
 class Scaled(Base):
@@ -223,14 +181,46 @@ class Learned(Base):
         return (q @ k.mT / self.temperature).softmax(-1) @ v
 
 
-@pytest.mark.parametrize(("kind", "scale"), [(Scaled, "given"), (Learned, "queries")])
-def test_a_scale_of_its_own_is_kept(kind: type[nn.Module], scale: str) -> None:
+def rows(samples: int = 3, length: int = 12) -> torch.Tensor:
+    return torch.randn(samples, length, WIDTH, generator=torch.Generator().manual_seed(0))
+
+
+WHOLE = torch.ones(3, 12, dtype=torch.bool)
+SHORT = torch.cat([WHOLE[:1], torch.arange(12)[None] < 5, WHOLE[:1]])
+TRIANGLE = torch.ones(3, 1, 12, 12).tril()
+
+
+@pytest.mark.parametrize(
+    ("kind", "seen", "later", "scale"),
+    [
+        pytest.param(Window, [rows()], [[rows(2, 64)]], "default", id="a window that no batch has reached"),
+        pytest.param(Padding, [rows(), SHORT], [[rows(), WHOLE]], "default", id="no padding"),
+        pytest.param(Maskable, [rows()], [[rows()], [rows(), TRIANGLE]], "default", id="a mask may be left out"),
+        pytest.param(Maskable, [rows(), TRIANGLE], [[rows()], [rows(), TRIANGLE]], "default", id="or be given"),
+        pytest.param(CausalAndPadded, [rows(), WHOLE], [[rows(), SHORT]], "default", id="padding of another batch"),
+        (Scaled, [rows()], [[rows()]], "given"),
+        (Learned, [rows()], [[rows()]], "queries"),
+    ],
+)
+def test_batches_of_another_kind_than_that_which_was_seen_train_the_same(
+    kind: type[nn.Module], seen: list[torch.Tensor], later: list[list[torch.Tensor]], scale: str
+) -> None:
     torch.manual_seed(0)
-    module, x = kind(), torch.randn(3, 12, WIDTH)
+    module = kind()
     plain = copy.deepcopy(module)
-    found = rewrite(module, x)
-    assert found["functions"][0]["scale"] == scale
-    same_training(plain, module, x)
+    found = rewrite(module, *seen)
+    assert (found["found"], found["causal"], found["functions"][0]["scale"]) == (1, 0, scale)
+    for batch in later:
+        assert is_fused(module, *batch)
+        same_training(plain, module, *batch)
+
+
+def test_a_sample_of_padding_alone_computes_the_same() -> None:
+    torch.manual_seed(0)
+    module, batch = Padding(), (rows(), torch.cat([SHORT[:2], ~WHOLE[:1]]))
+    plain = copy.deepcopy(module)
+    assert rewrite(module, rows(), SHORT)["found"] == 1
+    torch.testing.assert_close(module(*batch), plain(*batch), rtol=1e-4, atol=1e-5)
 
 
 def test_layers_of_one_class_are_checked_once_and_others_say_why_not() -> None:
@@ -318,13 +308,7 @@ optimizer.step()
 
 
 def test_a_patch_edits_the_statements_of_the_function(tmp_path: Path) -> None:
-    sites = sites_in(
-        tmp_path,
-        SCRIPT,
-        loader_training=("DataLoader", "torch.utils.data.DataLoader("),
-        model=("Attention", "Attention()"),
-        optimizer=("SGD", "torch.optim.SGD("),
-    )
+    sites = sites_in(tmp_path, SCRIPT, model="Attention()")
     function = {"file": "train.py", "module": "__main__", "function": "Attention.forward"}
     setting = {"functions": [{**function, "scale": "default", "mask": "causal"}]}
     found = placed(sites, Plan(changes=(Change(strategy="flash_attention", setting=setting),)), REGISTRY, "cpu")

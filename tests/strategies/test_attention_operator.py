@@ -113,12 +113,6 @@ def flags() -> Iterator[None]:
         getattr(torch.backends.cuda, f"enable_{name}_sdp")(True)
 
 
-def test_where_the_operator_runs_it_is_seen() -> None:
-    x = torch.randn(2, 4, 16, 8)
-    assert attends(lambda: Attending()(x))
-    assert not attends(lambda: nn.Linear(8, 8)(x))
-
-
 def test_a_copy_takes_one_back_end_and_computes_the_same() -> None:
     model, x = Attending(), torch.randn(2, 4, 16, 8)
     expected = model(x)

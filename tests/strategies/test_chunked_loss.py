@@ -17,12 +17,11 @@ from autoopt.benchmark.trial_context import TrialContext
 from autoopt.registry import load_strategies
 from autoopt.setup import Setup
 from autoopt.testing.strategies import sample_case, train_few_steps
-from autoopt.trial.protocol import TrialSpec
 from autoopt.workload import Workload
 from autoopt_strategies.compute import deferred_head
 from autoopt_strategies.compute.deferred_head import DeferHead, Logits
 from autoopt_strategies.compute.head_of_loss import head_of_loss
-from tests.strategies.stand_ins import promised
+from tests.strategies.stand_ins import in_trial, promised
 
 REGISTRY = load_strategies()
 WORDS = 301
@@ -156,7 +155,6 @@ def test_the_history_of_a_loss_tells_its_head_and_its_labels() -> None:
     model, ids = Speaker(tied=True), batch()
     for loss in IN_CHUNKS:
         head = loss_head(loss(model, ids))
-        assert head is not None
         assert head.weight is model.head.weight
     head = loss_head(F.cross_entropy(model(ids).flatten(0, 1), ids.flatten().masked_fill(ids.flatten() > 99, -100)))
     assert (head.rows, head.labelled) == (44, int((ids <= 99).sum())) if head is not None else False
@@ -196,7 +194,7 @@ def live(loss: Any, model: nn.Module | None = None) -> TrialContext:
         model=model or Speaker(), train_data=TensorDataset(ids), batch_size=4,
         loss=lambda model, batch: loss(model, batch[0]), optimizer=partial(torch.optim.SGD, lr=0.1), max_steps=16,
     )  # fmt: skip
-    return TrialContext(TrialSpec(workload="tests:loss", device="cpu"), REGISTRY, workload=given)
+    return in_trial(given)
 
 
 @pytest.mark.parametrize("loss", IN_CHUNKS, ids=lambda loss: loss.__name__)
@@ -206,17 +204,17 @@ def test_the_head_is_found_by_what_goes_into_the_loss(loss: Any) -> None:
     assert found["words"] == WORDS
 
 
-def test_a_head_that_is_used_otherwise_is_left_alone() -> None:
-    assert "all of them at once" in head_of_loss(live(penalized))["reason"]
-    assert "no linear layer" in head_of_loss(live(some_words))["reason"]
-    assert "no linear layer" in head_of_loss(live(weighted))["reason"]
-
-
-def test_a_loss_without_a_head_is_left_alone() -> None:
-    def squared(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
-        return model(ids).square().mean()
-
-    assert "no linear layer" in head_of_loss(live(squared))["reason"]
+@pytest.mark.parametrize(
+    ("loss", "reason"),
+    [
+        (penalized, "all of them at once"),
+        (some_words, "no linear layer"),
+        (weighted, "no linear layer"),
+        pytest.param(lambda model, ids: model(ids).square().mean(), "no linear layer", id="no head"),
+    ],
+)
+def test_a_head_that_is_used_otherwise_is_left_alone(loss: Any, reason: str) -> None:
+    assert reason in head_of_loss(live(loss))["reason"]
 
 
 def test_it_is_tried_where_the_logits_are_large() -> None:

@@ -6,6 +6,7 @@ import gc
 import io
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +36,12 @@ def jpeg(mode: str = "RGB", side: int = 96, form: str = "JPEG") -> bytes:
     return file.getvalue()
 
 
-class Files:
-    """Samples are files in memory, or on the disk where a folder is given."""
+class Files(Dataset[Any]):
+    """Samples are files in memory, or on the disk where a folder is given, each as ``read`` makes it of its file."""
 
-    def __init__(self, *files: bytes, folder: Path | None = None, resized: bool = False) -> None:
+    def __init__(self, *files: bytes, read: Any = None, folder: Path | None = None) -> None:
         self.files: list[Any] = list(files)
-        self.resized = resized
+        self.read = read or whole
         if folder is not None:
             for number, data in enumerate(files):
                 self.files[number] = folder / f"{number}.jpg"
@@ -50,11 +51,44 @@ class Files:
         return len(self.files)
 
     def __getitem__(self, index: int) -> Any:
-        file = self.files[index]
-        image = Image.open(file if isinstance(file, Path) else io.BytesIO(file))
-        if self.resized:
-            return np.asarray(image.convert("RGB").resize((8, 8)))
-        return np.asarray(image.convert("RGB")), image.size, index
+        return self.read(self.files[index], index)
+
+
+def opened(file: Any) -> Any:
+    return Image.open(file if isinstance(file, Path) else io.BytesIO(file))
+
+
+def whole(file: Any, index: int) -> Any:
+    image = opened(file)
+    return np.asarray(image.convert("RGB")), image.size, index
+
+
+def shrunk(file: Any, index: int, side: int = 48, box: Any = None) -> Any:
+    small = np.asarray(opened(file).convert("RGB").resize((side, side), box=box), dtype="float32") / 255
+    return torch.from_numpy(small).permute(2, 0, 1), index
+
+
+def with_width(file: Any, index: int) -> Any:
+    """A label that is worked out from the image's size."""
+    image = opened(file).convert("RGB")
+    return torch.from_numpy(np.asarray(image.resize((48, 48)), dtype="float32")), image.size[0]
+
+
+def by_imageio(file: Any, index: int) -> Any:
+    import imageio.v3
+
+    return imageio.v3.imread(file)
+
+
+def by_opencv(file: Any, index: int, side: int | None = None, flags: int = 1) -> Any:
+    import cv2
+
+    if isinstance(file, Path):
+        image = cv2.imread(str(file), flags)
+    else:
+        image = cv2.imdecode(np.frombuffer(file, np.uint8), flags=flags)
+    assert image is not None
+    return torch.from_numpy(image if side is None else cv2.resize(image, (side, side))), index
 
 
 @pytest.fixture
@@ -115,9 +149,9 @@ def test_other_images_stay_pillow_s(mode: str, form: str, decoder: str, decoded:
 
 
 def test_an_image_that_is_drafted_is_decoded_at_its_reduced_size(decoded: list[str]) -> None:
-    data = Files(jpeg(side=160), resized=True)
+    data = Files(jpeg(side=160), read=partial(shrunk, side=8))
     small = Decoded(data, shorter=20)[0]
-    assert not np.array_equal(small, data[0])
+    assert not np.array_equal(small[0], data[0][0])
     assert not decoded
 
 
@@ -140,16 +174,9 @@ def test_an_image_that_is_turned_by_its_exif_stays_as_pillow_gives_it(decoder: s
     assert decoded
 
 
-class ByImageio(Files):
-    def __getitem__(self, index: int) -> Any:
-        import imageio.v3
-
-        return imageio.v3.imread(self.files[index])
-
-
 def test_what_imageio_reads_is_read_by_pillow(decoded: list[str]) -> None:
     pytest.importorskip("imageio")
-    data = ByImageio(jpeg())
+    data = Files(jpeg(), read=by_imageio)
     assert np.array_equal(Decoded(data, "simplejpeg")[0], data[0])
     assert decoded == ["simplejpeg"]
     assert [each["reader"] for each in decoders.readers(data, 0)] == ["imageio", "Pillow"]
@@ -189,17 +216,10 @@ def test_a_library_that_cannot_be_imported_says_so(monkeypatch: pytest.MonkeyPat
 
 def test_who_decodes_is_told_with_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
     opencv(monkeypatch)
-    assert decoders.by(ByOpencv(jpeg()))["reason"].startswith("test_decoding.py:")
-    assert "decodes by OpenCV" in decoders.by(ByOpencv(jpeg()))["reason"]
+    assert decoders.by(Files(jpeg(), read=by_opencv))["reason"].startswith("test_decoding.py:")
+    assert "decodes by OpenCV" in decoders.by(Files(jpeg(), read=by_opencv))["reason"]
     assert "opens images of JPEG in L" in decoders.by(Files(jpeg("L")))["reason"]
     assert "no image is decoded" in decoders.by([np.ones(3)])["reason"]
-
-
-class ByOpencv(Files):
-    def __getitem__(self, index: int) -> Any:
-        import cv2
-
-        return cv2.imdecode(np.frombuffer(self.files[index], np.uint8), cv2.IMREAD_COLOR), index
 
 
 def photograph(number: int, width: int = 512, height: int = 384) -> bytes:
@@ -211,26 +231,12 @@ def photograph(number: int, width: int = 512, height: int = 384) -> bytes:
     return file.getvalue()
 
 
-class Photographs(Dataset[Any]):
-    """Decoded by Pillow, shrunk to ``side``; ``boxes`` gives a number worked out from the image's size as well."""
-
-    def __init__(self, side: int = 48, boxes: bool = False) -> None:
-        self.files = [photograph(number) for number in range(6)]
-        self.side, self.boxes = side, boxes
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def __getitem__(self, index: int) -> Any:
-        image = Image.open(io.BytesIO(self.files[index])).convert("RGB")
-        width = image.size[0]
-        small = np.asarray(image.resize((self.side, self.side)), dtype="float32") / 255
-        label = width if self.boxes else index
-        return torch.from_numpy(small).permute(2, 0, 1), label
+def photographs(read: Any = shrunk, folder: Path | None = None, **how: Any) -> Files:
+    return Files(*map(photograph, range(6)), read=partial(read, **how), folder=folder)
 
 
 def test_the_line_is_the_user_s_once_other_ways_were_tried() -> None:
-    dataset = Photographs()
+    dataset = photographs()
     before = decoders.calls(dataset)
     assert "ratio" in decoders.reduced(dataset)
     assert decoders.calls(dataset) == before
@@ -238,29 +244,13 @@ def test_the_line_is_the_user_s_once_other_ways_were_tried() -> None:
 
 
 def test_the_size_that_images_are_shrunk_to_is_seen() -> None:
-    found = decoders.reduced(Photographs(side=48))
+    found = decoders.reduced(photographs())
     assert found["shorter"] == 48
     assert 0 < found["ratio"] <= 1
-    assert "decoded whole" in decoders.reduced(Photographs(side=300))["reason"]
-    assert "no JPEG" in decoders.reduced(torch.utils.data.TensorDataset(torch.ones(3)))["reason"]
-
-
-def test_labels_that_follow_from_an_image_s_size_refuse_it() -> None:
-    assert "more than the pixels" in decoders.reduced(Photographs(boxes=True))["reason"]
-
-
-class Cropped(Photographs):
-    def __getitem__(self, index: int) -> Any:
-        image = Image.open(io.BytesIO(self.files[index]))
-        return torch.from_numpy(np.array(image.resize((48, 48), box=(300, 200, 512, 384)))), index
-
-
-def test_crops_in_pixels_of_the_whole_image_refuse_it() -> None:
-    assert "cannot be made of an image of a reduced size" in decoders.reduced(Cropped())["reason"]
 
 
 def test_images_decoded_at_a_reduced_size_are_close_and_others_stay_as_they_are() -> None:
-    plain = Photographs()
+    plain = photographs()
     drafted = Decoded(plain, shorter=48)
     assert len(drafted) == len(plain)
     for index in range(len(plain)):
@@ -270,25 +260,25 @@ def test_images_decoded_at_a_reduced_size_are_close_and_others_stay_as_they_are(
     assert Image.open(io.BytesIO(plain.files[0])).size == (512, 384), "outside the dataset nothing is reduced"
 
 
-class ReadByOpencv(Photographs):
-    """The same, read by OpenCV from files or from memory, and shrunk by it."""
-
-    def __init__(self, folder: Path | None = None, side: int = 48, flags: int = 1) -> None:
-        super().__init__(side)
-        self.paths = [folder / f"{number}.jpg" for number in range(len(self.files))] if folder else []
-        self.flags = flags
-        for path, data in zip(self.paths, self.files, strict=False):
-            path.write_bytes(data)
-
-    def __getitem__(self, index: int) -> Any:
-        import cv2
-
-        if self.paths:
-            image = cv2.imread(str(self.paths[index]), self.flags)
-        else:
-            image = cv2.imdecode(np.frombuffer(self.files[index], np.uint8), flags=self.flags)
-        assert image is not None
-        return torch.from_numpy(cv2.resize(image, (self.side, self.side))), index
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (partial(photographs, side=300), "decoded whole"),
+        (partial(photographs, by_opencv, side=300), "decoded whole"),
+        (lambda: torch.utils.data.TensorDataset(torch.ones(3)), "no JPEG"),
+        pytest.param(partial(photographs, with_width), "more than the pixels", id="labels of an image's size"),
+        pytest.param(
+            partial(photographs, box=(300, 200, 512, 384)),
+            "cannot be made of an image of a reduced size",
+            id="crops",
+        ),
+    ],
+)
+def test_what_cannot_be_decoded_at_a_reduced_size_says_why(
+    make: Any, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opencv(monkeypatch)
+    assert reason in decoders.reduced(make())["reason"]
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
@@ -296,7 +286,7 @@ def test_images_that_opencv_shrinks_are_decoded_at_a_reduced_size(
     on_disk: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cv2 = opencv(monkeypatch)
-    plain = ReadByOpencv(tmp_path if on_disk else None)
+    plain = photographs(by_opencv, tmp_path if on_disk else None, side=48)
     found = decoders.reduced(plain)
     assert (found["shorter"], found["reader"]) == (48, "opencv")
     sizes: list[Any] = []
@@ -314,13 +304,8 @@ def test_images_that_opencv_shrinks_are_decoded_at_a_reduced_size(
 @pytest.mark.parametrize("flags", [-1, 2, 17])
 def test_what_opencv_is_asked_for_otherwise_stays(flags: int, monkeypatch: pytest.MonkeyPatch) -> None:
     opencv(monkeypatch)
-    plain = ReadByOpencv(flags=flags)
+    plain = photographs(by_opencv, side=48, flags=flags)
     assert torch.equal(Decoded(plain, shorter=48, reader="opencv")[0][0], plain[0][0])
-
-
-def test_images_of_opencv_that_are_not_shrunk_by_half_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    opencv(monkeypatch)
-    assert "decoded whole" in decoders.reduced(ReadByOpencv(side=300))["reason"]
 
 
 def test_the_size_of_a_jpeg_file_is_read_off_its_header() -> None:
@@ -369,8 +354,7 @@ optimizer.step()
 def test_a_patch_changes_the_line_that_opens_the_image(
     setting: dict[str, Any], line: str, names: str, tmp_path: Path
 ) -> None:
-    made = {"model": ("Linear", "torch.nn.Linear("), "optimizer": ("SGD", "torch.optim.SGD(")}
-    sites = sites_in(tmp_path, SCRIPT, loader_training=("DataLoader", "DataLoader("), **made)
+    sites = sites_in(tmp_path, SCRIPT)
     number = SCRIPT[: SCRIPT.index("Image.open")].count("\n") + 1
     calls = [{"file": "train.py", "line": number, "name": "open"}]
     change = Change(strategy="decoding", setting={**setting, "calls": calls})
@@ -389,9 +373,8 @@ def test_a_patch_changes_the_line_that_opens_the_image(
 
 
 def test_the_line_is_changed_in_what_a_patch_keeps_by_index(tmp_path: Path) -> None:
-    made = {"model": ("Linear", "torch.nn.Linear("), "optimizer": ("SGD", "torch.optim.SGD(")}
     script = SCRIPT.replace("return torch", "image = image.rotate(torch.rand(1).item())\n        return torch")
-    sites = sites_in(tmp_path, script, loader_training=("DataLoader", "DataLoader("), **made)
+    sites = sites_in(tmp_path, script)
     opened, drawn = (script[: script.index(text)].count("\n") + 1 for text in ("Image.open", "image = image.rotate"))
     calls = [{"file": "train.py", "line": opened, "name": "open"}]
     split = {"file": "train.py", "function": "Photos.__getitem__", "line": drawn}
@@ -420,14 +403,10 @@ class Turned(Dataset[Any]):
 
 def test_samples_that_are_kept_are_decoded_otherwise_once() -> None:
     line = Turned.__getitem__.__code__.co_firstlineno + 2
-    plan = Plan(
-        changes=(
-            Change(
-                strategy="prepared_samples", setting={"form": "unaugmented", "split": {"line": line}, "where": "memory"}
-            ),
-            Change(strategy="decoding", setting={"shorter": 8, "reader": "pillow"}),
-        )
-    )
+    kept = {"form": "unaugmented", "split": {"line": line}, "where": "memory"}
+    small = {"shorter": 8, "reader": "pillow"}
+    both = Change(strategy="prepared_samples", setting=kept), Change(strategy="decoding", setting=small)
+    plan = Plan(changes=both)
     wrapped: Any = Turned(jpeg(side=512))
     for wrap in REGISTRY.fold(REGISTRY.order(plan)).dataset:
         wrapped = wrap(wrapped)
@@ -447,5 +426,4 @@ def test_of_samples_that_are_kept_the_first_reading_takes_less() -> None:
     often, once = STRATEGY.predict(replace(case, plan=Plan()), setting), STRATEGY.predict(case, setting)
     assert STRATEGY.applies(case)
     assert often is not None
-    assert once is not None
     assert 1.0 < once.low < once.value < often.value

@@ -13,12 +13,12 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from autoopt.records import Change, Evaluated, Plan, RunParts, Site, Sites
 from autoopt.registry import load_strategies
-from autoopt.simplify.pipeline import Pipeline
 from autoopt.testing.strategies import sample_case
 from autoopt_strategies.compute.rewriting.source import Refused, edited
 from autoopt_strategies.input.prepared_samples import _evaluation_left
 from autoopt_strategies.training.evaluation_loop import LargerBatches, in_batches_of, loop_around, statements
 from scripted import patched
+from tests.strategies.stand_ins import with_stages
 
 SCRIPT = """\
 import torch
@@ -161,6 +161,10 @@ def test_what_was_kept_of_the_loader_stays_beside_what_is_tried_next() -> None:
     assert all(setting["batch_size"] == first["batch_size"] and len(setting) > 1 for setting in tried)
 
 
+EVALUATED = Evaluated(step=10, seconds=15.0, samples=640, batches=10)
+RUN = RunParts(steps=1000, step_seconds=0.2, evaluation_seconds=15.0, evaluate_every=10.0, evaluations=(EVALUATED,))
+
+
 @pytest.mark.parametrize(("wait", "first"), [(0.02, "batch_size"), (20.0, "num_workers")])
 def test_what_a_sample_waits_for_decides_whether_workers_or_large_batches_come_first(wait: float, first: str) -> None:
     """A reader that waits for each sample was offered large batches, which wait as long."""
@@ -169,23 +173,12 @@ def test_what_a_sample_waits_for_decides_whether_workers_or_large_batches_come_f
         file="train.py", line=9, end_line=9, function="main", kind="loader_validation", call="DataLoader",
         options={"batch_size": 64, "num_workers": 0},
     )  # fmt: skip
-    seen = Evaluated(step=10, seconds=15.0, samples=640, batches=10)
-    run = RunParts(steps=1000, step_seconds=0.2, evaluation_seconds=15.0, evaluate_every=10.0, evaluations=(seen,))
-    case = sample_case(run=run)
-    assert case.pipeline is not None
-    known = {"storage": wait, "evaluate": 1.5}
-    stages = [
-        stage.model_copy(update={"seconds": known.get(stage.name, stage.seconds), "parallel": 1})
-        for stage in case.pipeline.round.stages
-    ]
+    case = sample_case(run=RUN)
     sites = Sites(command=("python", "train.py"), cwd=".", sites=(loader,))
-    case = replace(
-        case, pipeline=Pipeline(case.pipeline.round.model_copy(update={"stages": tuple(stages)})), sites=sites
-    )
+    case = with_stages(replace(case, sites=sites), storage=wait, evaluate=1.5)
     (setting, *_) = strategy.settings(case)
     assert first in setting
     estimate = strategy.predict(case, setting)
-    assert estimate is not None
     assert estimate.value > 1.0
     plan = Plan(changes=(Change(strategy="validation_loader", setting=setting),))
     later = list(strategy.settings(replace(case, plan=plan, setup=strategy.apply(case.setup, setting))))
@@ -204,19 +197,10 @@ def test_kept_samples_shorten_evaluations_that_read_the_same_class(kind: str, le
         )
         for line, role, name in ((8, "loader_training", "Pictures"), (9, "loader_validation", kind))
     ]  # fmt: skip
-    seen = Evaluated(step=10, seconds=15.0, samples=640, batches=10)
-    run = RunParts(steps=1000, step_seconds=0.2, evaluation_seconds=15.0, evaluate_every=10.0, evaluations=(seen,))
     kept = {"deterministic": True, "sample_seconds": 0.02, "sample_bytes": 1000}
-    case = sample_case(run=run, inspected={"prepared_samples": {"kept": kept}})
-    assert case.pipeline is not None
-    known = {"preparation": 1.28, "evaluate": 1.5}  # 20 ms a sample, 64 of them a step, 640 an evaluation
-    stages = [
-        stage.model_copy(update={"seconds": known.get(stage.name, stage.seconds), "parallel": 1})
-        for stage in case.pipeline.round.stages
-    ]
+    case = sample_case(run=RUN, inspected={"prepared_samples": {"kept": kept}})
     sites = Sites(command=("python", "train.py"), cwd=".", sites=tuple(both))
-    pipeline = Pipeline(case.pipeline.round.model_copy(update={"stages": tuple(stages)}))
-    case = replace(case, pipeline=pipeline, sites=sites, workload=case.workload.model_copy(update={"batch_size": 64}))
+    case = with_stages(replace(case, sites=sites), preparation=1.28, evaluate=1.5)  # 20 ms a sample
     left = _evaluation_left(case, {"preparation": 0.0})
     assert ("evaluate" in left) is less
     assert left.get("evaluate", 1.5) == pytest.approx(0.22 if less else 1.5, abs=0.1)

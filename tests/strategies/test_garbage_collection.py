@@ -17,15 +17,16 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from autoopt.benchmark.loader import training_loader, validation_loader
-from autoopt.benchmark.trial_context import TrialContext
 from autoopt.errors import WorkloadError
 from autoopt.registry import load_strategies
 from autoopt.setup import Setup
 from autoopt.testing.strategies import sample_case, tiny_workload
-from autoopt.trial.protocol import TrialSpec
 from autoopt.workload import Workload
 from autoopt_strategies.compute.garbage_collection import CollectRarely, collected_share
 from autoopt_strategies.input.worker_threads import parallelism
+from tests.strategies.stand_ins import in_trial
+
+REGISTRY = load_strategies()
 
 
 @pytest.fixture(autouse=True)
@@ -77,14 +78,11 @@ def test_what_collate_collects_by_force_is_seen() -> None:
         optimizer=partial(torch.optim.SGD, lr=0.1),
         max_steps=8,
     )
-    registry = load_strategies()
-    live = TrialContext(TrialSpec(workload="tests:garbage", device="cpu"), registry, workload=given)
-    found = registry["garbage_collection"].inspect(live)
-    assert found["preparing"] > 0.2
+    assert REGISTRY["garbage_collection"].inspect(in_trial(given))["preparing"] > 0.2
 
 
 def test_it_applies_where_the_collector_takes_a_share() -> None:
-    strategy = load_strategies()["garbage_collection"]
+    strategy = REGISTRY["garbage_collection"]
     assert strategy.applies(sample_case(inspected={strategy.name: {"preparing": 0.05, "computing": 0.0}}))
     refused = strategy.applies(sample_case(inspected={strategy.name: {"preparing": 0.0001, "computing": 0.0}}))
     assert "0.0% of the time" in refused.reason
@@ -92,8 +90,6 @@ def test_it_applies_where_the_collector_takes_a_share() -> None:
 
 
 # Threads inside loader workers: seen, limited, and the user's own ``worker_init_fn`` still called.
-
-REGISTRY = load_strategies()
 
 
 class Limits(Dataset[Any]):
@@ -167,7 +163,6 @@ def test_validation_has_a_loader_of_its_own() -> None:
     workload = dataclasses.replace(tiny_workload(), valid_data=data, evaluate=lambda model, batches: {"loss": 0.0})
     setup = REGISTRY["validation_loader"].apply(Setup(), {"num_workers": 1, "persistent_workers": True})
     made = validation_loader(workload, setup, 0)
-    assert made is not None
     assert (made.loader.num_workers, training_loader(workload, setup, 0).loader.num_workers) == (1, 0)
     with pytest.raises(WorkloadError, match="'shuffle' of the validation loader"):
         validation_loader(workload, Setup().with_evaluation(shuffle=True), 0)

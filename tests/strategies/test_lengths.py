@@ -15,16 +15,14 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from autoopt.benchmark.contents import padding_share
 from autoopt.benchmark.loader import reorder
 from autoopt.benchmark.training import Training
-from autoopt.benchmark.trial_context import TrialContext
 from autoopt.registry import load_strategies
 from autoopt.setup import Setup
 from autoopt.testing.strategies import sample_case
-from autoopt.trial.protocol import TrialSpec
 from autoopt.workload import Workload
 from autoopt_strategies.input.packing import PackSequences, packable, packed, placed
 from autoopt_strategies.input.sequences import Grouped, cut, group_by_length, needed, size_of
 from autoopt_strategies.training.length_grouping import GroupByLength, padding_shares
-from tests.strategies.stand_ins import promised
+from tests.strategies.stand_ins import in_trial, promised
 
 REGISTRY = load_strategies()
 WIDTH = 64
@@ -86,10 +84,6 @@ def workload(masked: bool = True, **data: Any) -> Workload:
     )  # fmt: skip
 
 
-def live(given: Workload) -> TrialContext:
-    return TrialContext(TrialSpec(workload="tests:lengths", device="cpu"), REGISTRY, workload=given)
-
-
 def losses(given: Workload, setup: Setup, steps: int = 12) -> tuple[list[float], int]:
     """Of each step, and the samples of all of them."""
     training = Training(given, setup, device="cpu", seed=3)
@@ -135,7 +129,7 @@ def test_training_without_padding_has_the_same_losses() -> None:
 
 def test_it_is_tried_where_the_model_leaves_padding_out() -> None:
     strategy = REGISTRY["trim_padding"]
-    found = strategy.inspect(live(workload()))
+    found = strategy.inspect(in_trial(workload()))
     assert set(found["widths"]) == {WIDTH}
     assert max(found["needed"]) <= 40
     assert found["same"] is True
@@ -144,10 +138,10 @@ def test_it_is_tried_where_the_model_leaves_padding_out() -> None:
     assert strategy.applies(case)
     predicted = promised(strategy, case, {"multiple": 8})
     assert predicted.value > 1.0
-    other = strategy.inspect(live(workload(masked=False)))
+    other = strategy.inspect(in_trial(workload(masked=False)))
     assert other["same"] is False
     assert "computes with the padding" in strategy.applies(sample_case(inspected={"trim_padding": other})).reason
-    longest = strategy.inspect(live(workload(width=None)))
+    longest = strategy.inspect(in_trial(workload(width=None)))
     assert "already" in strategy.applies(sample_case(inspected={"trim_padding": longest})).reason
 
 
@@ -188,14 +182,12 @@ def test_an_epoch_in_groups_reads_each_sample_once() -> None:
     share = padding_share([[batch, batch] for batch in batches])
     plain = Training(workload(width=None), Setup(), device="cpu", seed=3)
     usual = padding_share([[plain.next()[0][0]] * 2 for _ in range(12)])
-    assert share is not None
-    assert usual is not None
     assert share < 0.5 * usual
 
 
 def test_grouping_is_predicted_from_the_lengths_of_samples() -> None:
     strategy = REGISTRY["length_grouping"]
-    found = strategy.inspect(live(workload(width=None)))
+    found = strategy.inspect(in_trial(workload(width=None)))
     assert found["follows"] is True
     assert 0.2 < found["now"] < 0.6
     assert found["grouped"]["50"] < 0.5 * found["now"]
@@ -203,7 +195,7 @@ def test_grouping_is_predicted_from_the_lengths_of_samples() -> None:
     assert strategy.applies(case)
     predicted = promised(strategy, case, {"pool": 50})
     assert predicted.high > 1.1
-    fixed = strategy.inspect(live(workload()))
+    fixed = strategy.inspect(in_trial(workload()))
     assert fixed["follows"] is False
     alone = sample_case(inspected={"length_grouping": fixed})
     assert "one width" in strategy.applies(alone).reason
@@ -235,7 +227,7 @@ def test_samples_that_a_dataset_pads_are_grouped_by_what_they_hold() -> None:
     lengths = torch.randint(1, 30, (96,), generator=draw).tolist()
     rows = torch.stack([torch.tensor([7] * length + [0] * (240 - length)) for length in lengths])
     strategy = REGISTRY["length_grouping"]
-    found = strategy.inspect(live(dataclasses.replace(workload(), train_data=TensorDataset(rows))))
+    found = strategy.inspect(in_trial(dataclasses.replace(workload(), train_data=TensorDataset(rows))))
     assert found["follows"] is False
     assert found["grouped"]["50"] < found["now"]
     assert found["now"] < 0.9, "padding that all batches have is what trimming saves"
@@ -338,7 +330,7 @@ def test_real_places_are_laid_end_to_end(left: bool) -> None:
 
 @pytest.mark.parametrize("model", [llama, gpt2])
 def test_a_causal_model_of_transformers_has_the_same_loss_and_gradients(model: Any) -> None:
-    found = STRATEGY.inspect(live(texts(model())))
+    found = STRATEGY.inspect(in_trial(texts(model())))
     assert found["same"] is True, found
     assert found["left"] < 0.6
     assert found["ratio"] > 0
@@ -360,7 +352,7 @@ def test_evaluation_is_left_as_it_is() -> None:
 
 
 def test_padding_that_counts_in_the_loss_is_no_padding() -> None:
-    found = STRATEGY.inspect(live(texts(llama(), ignored=False)))
+    found = STRATEGY.inspect(in_trial(texts(llama(), ignored=False)))
     assert found["same"] is False
     assert "others when sequences are packed" in STRATEGY.applies(sample_case(inspected={"packing": found})).reason
 
@@ -375,12 +367,12 @@ def test_a_model_that_does_not_keep_sequences_apart_is_left_alone() -> None:
 
     model = llama()
     model.__class__ = Mixing
-    assert STRATEGY.inspect(live(texts(model)))["same"] is False
+    assert STRATEGY.inspect(in_trial(texts(model)))["same"] is False
 
 
 def test_other_batches_and_models_are_told_apart_cheaply() -> None:
-    assert STRATEGY.inspect(live(texts(llama(), same=True))) == {"left": 1.0}
+    assert STRATEGY.inspect(in_trial(texts(llama(), same=True))) == {"left": 1.0}
     assert not packable({"input_ids": torch.ones(2, 3), "labels": torch.ones(2, 3)})
     assert not packable([torch.ones(2, 3)])
-    other = STRATEGY.inspect(live(texts(torch.nn.Linear(2, 2))))
+    other = STRATEGY.inspect(in_trial(texts(torch.nn.Linear(2, 2))))
     assert "none of transformers'" in other["reason"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import textwrap
+from collections import OrderedDict
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -186,20 +187,11 @@ def test_an_untrained_teacher_teaches_nothing() -> None:
     assert not Distillation().applies(sample_case("cpu", inspected={"distillation": found}))
 
 
-class TwoProducts(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.head = nn.Linear(16, 32), nn.Linear(32, 16)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.head(F.relu(self.body(x)))
-        return out
-
-
 def test_eight_bit_products_round_and_their_weights_are_trained() -> None:
     pytest.importorskip("torchao")
     torch.manual_seed(0)
-    plain, x = TwoProducts(), torch.randn(6, 16)
+    plain = nn.Sequential(OrderedDict(body=nn.Linear(16, 32), relu=nn.ReLU(), head=nn.Linear(32, 16)))
+    x = torch.randn(6, 16)
     rounded = InFloat8(("body",), emulate=True)(copy.deepcopy(plain))
     assert list(rounded.state_dict()) == list(plain.state_dict())
     assert type(rounded.head) is nn.Linear

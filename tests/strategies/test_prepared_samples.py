@@ -8,7 +8,6 @@ import os
 import pickle
 import threading
 from collections import OrderedDict
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from autoopt.registry import load_strategies
 from autoopt.setup import Setup
-from autoopt.simplify.pipeline import Pipeline
 from autoopt.strategy import Case
 from autoopt.testing.strategies import sample_case, sample_facts, tiny_workload, train_few_steps
 from autoopt.trial.shared import remove_copies
@@ -29,6 +27,7 @@ from autoopt_strategies.input.batches import equal
 from autoopt_strategies.input.files import opened_files, paths_in, probe, root_of
 from autoopt_strategies.input.prepared import FilesInMemory, MappedSamples, moved
 from autoopt_strategies.input.prepared_samples import as_tensors
+from tests.strategies.stand_ins import with_stages
 
 STRATEGY = load_strategies()["prepared_samples"]
 
@@ -133,13 +132,7 @@ def test_samples_that_wait_are_read_by_threads_where_these_get_the_same(one_posi
     assert seen["threads"] is not one_position
     kept = {**seen, "sample_seconds": 0.02, "hit": 0.1}
     case = sample_case(**found(kept=kept), train_samples=800)
-    assert case.pipeline is not None
-    waiting = [
-        stage.model_copy(update={"seconds": 2.0 if stage.name == "storage" else stage.seconds})
-        for stage in case.pipeline.round.stages
-    ]
-    slow = replace(case, pipeline=Pipeline(case.pipeline.round.model_copy(update={"stages": tuple(waiting)})))
-    (setting,) = (each for each in STRATEGY.settings(slow) if each["form"] == "samples")
+    (setting,) = (each for each in STRATEGY.settings(with_stages(case, storage=2.0)) if each["form"] == "samples")
     assert ("threads" in setting) is not one_position
     assert "threads" not in next(each for each in STRATEGY.settings(case) if each["form"] == "samples")
 
@@ -175,12 +168,6 @@ def test_reading_that_takes_the_search_s_time_is_not_tried() -> None:
 def test_every_form_says_why_it_is_none() -> None:
     reason = STRATEGY.applies(sample_case(**found(kept={"reason": "random from the first transform on"}))).reason
     assert "samples: random from the first transform on; rows: samples are random" in reason
-
-
-def test_each_form_is_tried_on_real_samples() -> None:
-    data = TensorDataset(torch.ones(20, 3))
-    assert probes.kept(data)["deterministic"]
-    assert probes.batches(data, 4)["index"] == "tensor"
     assert "collated by torch's default" in probes.batches(Varied(), 4)["reason"]
 
 
@@ -203,29 +190,15 @@ def test_a_dataset_of_hugging_face_s_gives_the_same_batches_in_the_torch_format(
 # Files in memory: they are found, the dataset's paths point to copies, and these go with it.
 
 
-class Folder(Dataset[Any]):
-    """Samples in files, listed as torchvision's ImageFolder does."""
+class Opening(Dataset[Any]):
+    """Samples in files that Python opens, listed as torchvision's ImageFolder does."""
 
-    def __init__(self, root: Path, elsewhere: Path | None = None) -> None:
-        self.root, self.elsewhere = str(root), elsewhere
+    def __init__(self, root: Path) -> None:
+        self.root = str(root)
         self.samples = [(str(path), int(path.parent.name)) for path in sorted(root.rglob("*.bin"))]
-        self.length = len(self.samples)
 
     def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> Any:
-        path, label = self.samples[index]
-        return np.fromfile(path, dtype="uint8") if self.elsewhere is None else self._other(path), label
-
-    def _other(self, path: str) -> Any:
-        assert self.elsewhere is not None
-        with (self.elsewhere / Path(path).name).open("rb") as file:
-            return np.frombuffer(file.read(), dtype="uint8")
-
-
-class Opening(Folder):
-    """The same, opened by Python."""
+        return len(self.samples)
 
     def __getitem__(self, index: int) -> Any:
         path, label = self.samples[index]
@@ -323,10 +296,7 @@ def test_it_is_offered_where_storage_is_waited_for_and_the_files_fit() -> None:
     assert STRATEGY.predict(case, {"form": "files", "where": "memory", "root": "/data"}) is not None
     assert "GB of files" in told(case, bytes=1 << 39)
     assert "copying takes" in told(dataclasses.replace(case, seconds_left=10.0))
-    assert case.pipeline is not None
-    stages = tuple(s.model_copy(update={"seconds": 0.0}) if s.name == "storage" else s for s in case.pipeline.stages)
-    warm = type(case.pipeline)(case.pipeline.round.model_copy(update={"stages": stages}))  # type: ignore[call-arg]
-    assert "keeps the files in memory" in told(dataclasses.replace(case, pipeline=warm))
+    assert "keeps the files in memory" in told(with_stages(case, storage=0.0))
 
 
 def test_copies_that_a_killed_process_has_left_are_found_by_its_number(root: Path, tmp_path: Path) -> None:

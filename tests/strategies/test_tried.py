@@ -34,7 +34,6 @@ def doubled(case: Case, ratio: float) -> Case:
     """The same with twice the batch measured."""
     assert isinstance(case.pipeline, Pipeline)
     round_ = case.pipeline.round
-    assert round_.simulation is not None
     known = round_.simulation.model_copy(update={"doubled": ratio})
     return dataclasses.replace(case, pipeline=Pipeline(round_.model_copy(update={"simulation": known})))
 
@@ -43,7 +42,6 @@ def doubled(case: Case, ratio: float) -> Case:
 def test_what_was_tried_is_what_is_predicted(name: str) -> None:
     inspected, setting, stages = TRIED[name]
     case = sample_case(inspected={name: inspected})
-    assert case.pipeline is not None
     found = predict(REGISTRY[name], case, setting)
     changed = {stage.name: stage.seconds * RATIO for stage in case.pipeline.stages if stage.name in stages}
     assert found == case.pipeline.gain(changed).as_kind("tried")

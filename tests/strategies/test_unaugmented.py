@@ -97,9 +97,7 @@ def test_samples_are_divided_before_the_first_draw(tmp_path: Path, monkeypatch: 
     module = imported(tmp_path, FLIPPED, monkeypatch)
     dataset = Subset(module.Pictures(), range(5, 25))
     found = probe(dataset)
-    line = 1 + (HEADER + FLIPPED).splitlines().index(
-        "        if self.flips and torch.rand(1).item() < 0.5:  # mirrored"
-    )
+    line = 1 + (HEADER + FLIPPED).splitlines().index(MIRRORED)
     assert found["where"] == {"file": "pictures.py", "function": "Pictures.__getitem__", "line": line}
     assert found["sample_bytes"] >= 48
     kept = KeepUnaugmented(line)(dataset)

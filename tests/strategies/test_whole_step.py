@@ -27,7 +27,7 @@ from autoopt.strategy import Case, Strategy
 from autoopt.testing.strategies import sample_case
 from autoopt.workload import Workload
 from autoopt_strategies.compute import whole_step
-from tests.strategies.stand_ins import promised
+from tests.strategies.stand_ins import promised, with_stages
 
 STRATEGY = load_strategies()["cuda_graphs"]
 WHOLE = STRATEGY.apply(Setup(), {"whole": True})
@@ -324,13 +324,8 @@ def test_a_library_s_own_kernels_are_compiled_to_nothing_else() -> None:
 def test_operators_of_one_micro_batch_are_held_to_all_of_the_steps() -> None:
     """With four micro-batches the stages are four times what the operators of one add up to."""
     case = case_of(LONG, 0.001, "cpu")
-    pipeline: Any = case.pipeline
-    more = pipeline.round.simulation.model_copy(update={"accumulation": 4})
-    stages = tuple(
-        stage.model_copy(update={"seconds": stage.seconds * 4}) if stage.name in ("forward", "backward") else stage
-        for stage in pipeline.round.stages
-    )
-    four = Pipeline(pipeline.round.model_copy(update={"simulation": more, "stages": stages}))
-    one = promised(REGISTRY["compile"], case, {"mode": "default"})
-    many = promised(REGISTRY["compile"], dataclasses.replace(case, pipeline=four), {"mode": "default"})
+    four: Any = with_stages(case, **{name: 4 * case.pipeline.stage(name).seconds for name in ("forward", "backward")})
+    more = four.pipeline.round.simulation.model_copy(update={"accumulation": 4})
+    four = dataclasses.replace(four, pipeline=Pipeline(four.pipeline.round.model_copy(update={"simulation": more})))
+    one, many = (promised(REGISTRY["compile"], each, {"mode": "default"}) for each in (case, four))
     assert many.value == pytest.approx(one.value, rel=0.03)

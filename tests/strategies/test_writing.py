@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import inspect
 import re
 import subprocess
@@ -15,24 +14,15 @@ from autoopt.records.facts import TensorFacts
 from autoopt.setup import Setup
 from autoopt.testing import StrategyTestCase
 from autoopt.testing.strategies import sample_case, sample_facts
+from modules import module_of
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "how-to" / "write-a-strategy.md").read_text(encoding="utf-8")
 REFERENCE = (ROOT / "docs" / "reference" / "strategy-api.md").read_text(encoding="utf-8")
 
 
-def example() -> Any:
-    spec = importlib.util.spec_from_file_location("custom_strategy", ROOT / "examples" / "custom_strategy.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["custom_strategy"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 class TestExample(StrategyTestCase):
-    strategy = example().LabelSmoothing()
+    strategy = module_of(ROOT / "examples" / "custom_strategy.py").LabelSmoothing()
 
     def case(self) -> Any:
         labels = TensorFacts(path="[1]", shape=(64,), dtype="int64", bytes=512)
