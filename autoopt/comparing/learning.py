@@ -369,7 +369,11 @@ class Judge:
                 step(self.steps - ahead)
             if not number:
                 trained.middle = keep(folder / f"{name}-middle.pt")
+            began = clock()
             step(self.steps)
+            if name == "baseline":  # its steps are warm by now
+                for probes in self._probes:
+                    probes.step_seconds = (clock() - began) / self.steps
             keep(out)
             if not losses:
                 raise TrialFailed("error", "no loss was captured")

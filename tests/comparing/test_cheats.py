@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import textwrap
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -158,13 +159,20 @@ def test_the_evaluator_is_the_baselines(tmp_path: Path) -> None:
     assert judge.evaluating.values["candidate"] == judge.evaluating.values["baseline"]
 
 
-def test_rounding_is_told_from_another_training(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "rounded",
+    ["(16 * logits).round() / 16 - logits", "0.15 * torch.sin(1e4 * b[0][:, :2])"],
+    ids=["known from the usual batches", "known from more of them"],
+)
+def test_rounding_is_told_from_another_training(tmp_path: Path, rounded: str) -> None:
     """Logits that are rounded coarsely: weights part a little on their way, gradients hardly differ."""
-    extra = """
+    extra = f"""
         def loss(m, b):
             logits = m(b[0])
-            return F.cross_entropy(logits + ((16 * logits).round() / 16 - logits).detach(), b[1])"""
-    found = judged(tmp_path, "rounding", extra).learning()
+            return F.cross_entropy(logits + ({rounded}).detach(), b[1])"""
+    judge = judged(tmp_path, "rounding", extra)
+    judge.trials.clock = time.monotonic
+    found = judge.learning()
     assert found.apart is not None
     assert IDENTICAL < found.apart < DRIFTED
     assert found.level == "equivalent", found.detail

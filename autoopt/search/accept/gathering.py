@@ -41,8 +41,8 @@ FEWEST_GRADIENTS, GRADIENTS, MOST_GRADIENTS = 4, 32, 256
 """Batches that gradients are compared of at each set of weights: of a step of whatever length; where those at all
 sets take no longer than ``SECONDS``; and where only more of them would tell a bias."""
 
-MORE_SECONDS = 5 * SECONDS
-"""For the gradients at all sets of weights, where more batches are wanted to tell a bias."""
+_MORE = 5
+"""Parts of a probe, in seconds, that gradients at all sets of weights may take where more of them would tell a bias."""
 
 _POINTS = 3
 """Sets of weights: of the start, the middle and the end of a training."""
@@ -120,7 +120,7 @@ class Probes:
             found = asked(0)
             wanted, most = found.batches_wanted, self._affordable(facts)
             if wanted is not None and not at_any_weights and wanted <= most:
-                found = asked(min(int(1.5 * wanted), most))  # half again: it is an estimate
+                found = asked(min(max(int(1.5 * wanted), GRADIENTS // 2), most))  # more, since it is an estimate
         except TrialFailed as failure:
             return Quality(method="not_tested", level="undecided", detail=f"{UNPROBED}: {failure.reason}")
         return found
@@ -158,7 +158,7 @@ class Probes:
         step = self.step_seconds
         if step is None or not (self.weights or facts.adapter == "script"):
             return 0
-        return int(min(MOST_GRADIENTS, MORE_SECONDS / _POINTS / step))
+        return int(min(MOST_GRADIENTS, _MORE * self._seconds / _POINTS / step))
 
     def _usual(self, facts: WorkloadFacts, until: int) -> int:
         step = self.step_seconds
