@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import textwrap
 import time
 from collections.abc import Iterator
@@ -17,12 +18,13 @@ from torch.utils.data._utils.fetch import _MapDatasetFetcher
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.comparing.answer import changed_sources, unbelieved
 from autoopt.comparing.learning import DRIFTED, IDENTICAL, SAME, Judge, Trials
-from autoopt.comparing.watched import Pairs
-from autoopt.errors import TrialFailed
+from autoopt.comparing.watched import SAMPLED, Pairs, WatchedScriptArm, apart
+from autoopt.errors import ScriptEnded, TrialFailed
 from autoopt.records import Estimate, JsonDict, Objective, Plan
 from autoopt.records.comparing import Learning
 from autoopt.registry import Registry
 from autoopt.script.tasks import LOSSES
+from autoopt.search.compare.arm import WARM_UP
 from autoopt.testing.fakes import Behaviour, fake_facts
 from autoopt.trial.protocol import TrialSpec
 from tests.comparing.conftest import HONEST
@@ -224,6 +226,49 @@ class Ending:
         if self._kind == "timeout":
             raise TrialFailed("timeout", self._told)
         return {"losses": [], "steps": 0}
+
+
+class Short:
+    """A script of 40 steps, whose weights are those of its step."""
+
+    can_freeze = False
+
+    def __init__(self, warm: int) -> None:
+        self._warm, self._steps = warm, 0
+
+    def call(self, task: str, *, timeout: float | None = None, steps: int = 0, **arguments: Any) -> JsonDict:
+        if task == SAMPLED:
+            return {"values": [float(self._steps)]}
+        first, self._steps = self._steps, self._steps + (self._warm if task == WARM_UP else steps)
+        if self._steps > 40:
+            raise ScriptEnded(first)
+        block = {"steps": steps, "first_step": first, "seconds": 1.0, "samples": steps, "losses": []}
+        started = {
+            "build_seconds": 0.0,
+            "setup_seconds": 0.0,
+            "warmup_seconds": 1.0,
+            "fixed_seconds": 0.0,
+            "steady": True,
+        }
+        return {**started, "warmup_steps": self._warm} if task == WARM_UP else block
+
+    def close(self) -> None:
+        pass
+
+
+def test_runs_of_scripts_that_end_are_compared_from_the_same_step() -> None:
+    pairs, clock = Pairs(1.0, 1.0), itertools.count()
+    for side, label, warm in (("baseline", "incumbent", 3), ("candidate", "candidate", 7)):
+        WatchedScriptArm(
+            lambda warm=warm: Short(warm), Plan(), clock=lambda: float(next(clock)), began=0.0,  # type: ignore[misc]
+            side=side, label=label, pair=pairs.joined(label), pairs=pairs,
+        ).warm_up(1.0)  # fmt: skip
+    (pair,) = pairs.all
+    for _ in range(12):
+        for arm in pair.arms.values():
+            arm.block(6.0, 6, 0.0)
+    assert {run for run, _ in pair.seen["candidate"]} == {0, 1, 2}
+    assert apart(pairs.all) == 0.0
 
 
 @pytest.mark.parametrize("name", ["baseline", "candidate"])
