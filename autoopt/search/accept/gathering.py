@@ -477,9 +477,9 @@ class Gate:
             self.risk_over(plan, incumbent).trains_otherwise,
         )
         reference = incumbent if differ or otherwise else self.baseline
-        have = len(trainings.pairs(reference, plan))
-        seeds = [self.seed + n for n in range(1, wanted.seeds + 1)]
-        missing = [seed for seed in seeds if trainings.pair(reference, plan, seed) is None][: wanted.seeds - have]
+        known = {pair.baseline.seed for pair in trainings.pairs(reference, plan)}
+        have, seeds = len(known), [self.seed + n for n in range(1, wanted.seeds + 1)]
+        missing = [seed for seed in seeds if seed not in known][: wanted.seeds - have]
         # the metric of another training is held against the baseline's own
         alone = [seed for seed in missing if differ and otherwise and not trainings.has(self.baseline, seed)]
         pairs = max(len(missing), wanted.planned - have)
