@@ -14,7 +14,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
-from scipy.stats import t as student_t
 
 from autoopt.records import Curve, Estimate, RunPart, RunParts, WholeRun
 from autoopt.records.base import Z
@@ -22,8 +21,6 @@ from autoopt.records.messages import WHOLE_RUN, TrainingRun
 
 Mode = Literal["max", "min"]
 Array = NDArray[np.float64]
-_SEED_SD, _SEED_DOF = 0.1, 3.0
-"""Spread of the steps to a target between seeds before any was seen, and how many seeds that is worth."""
 
 
 def whole_run_seconds(parts: RunParts, steps: float | None = None) -> WholeRun:
@@ -198,18 +195,3 @@ def time_ratio(before: Parts, after: Parts, throughput: Estimate | None) -> Esti
     rest = after.seconds - stepping
     low, value, high = (before.seconds / (rest + stepping / math.exp(z * spread)) for z in (-Z, 0.0, Z))
     return Estimate(value=value, low=low, high=high, n=1 if throughput is None else throughput.n)
-
-
-def mean_seconds(times: Sequence[float]) -> Estimate | None:
-    """Seconds to the target over seeds, geometric mean with a 95 % interval; None without a run that reached it.
-
-    A bootstrap over two or three seeds is too narrow (Hesterberg, The American Statistician 69, 2015): the interval is
-    Student's, with a prior guess of a tenth for the spread between seeds, worth three of them.
-    """
-    if not times:
-        return None
-    logs = np.log(times)
-    mean, degrees = float(logs.mean()), _SEED_DOF + len(logs) - 1
-    variance = (_SEED_DOF * _SEED_SD**2 + float(np.sum((logs - mean) ** 2))) / degrees
-    half = float(student_t.ppf(0.975, degrees)) * math.sqrt(variance / len(logs))
-    return Estimate(value=math.exp(mean), low=math.exp(mean - half), high=math.exp(mean + half), n=len(logs))

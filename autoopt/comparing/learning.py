@@ -188,12 +188,14 @@ class Trained:
     """A side's trainings. ``weights``: of each at its end.
 
     Of the first training ``first``, ``middle``: weights before it and in its middle; ``samples``: that it counted.
+    ``step_seconds``: of the latest one's steps.
     """
 
     weights: list[Path] = field(default_factory=list)
     samples: int | None = None
     first: Path | None = None
     middle: Path | None = None
+    step_seconds: float | None = None
 
 
 class Judge:
@@ -226,9 +228,6 @@ class Judge:
         self.trials, self._seconds, self.again = trials, seconds, again
         self._facts, self._objective, self._epsilon = facts, objective, epsilon
         self.evaluating = Evaluating(trials, facts, seconds / 3, wanted=evaluates)
-        part = min(SECONDS, seconds / _PARTS)
-        one, two = (Probes(trials.runners[name], self, trials.folder, part) for name in ("baseline", "candidate"))
-        self._probes = one, two
         planned = facts.max_steps
         self._most = max(min(MOST_STEPS, planned // 2 - 1), 1) if planned else MOST_STEPS
         self.steps = min(LEAST_STEPS, self._most)
@@ -259,7 +258,7 @@ class Judge:
             learning = self._apart(judge)
             self.again = learning.again
             self.evaluating.candidate(judge, str(one.weights[0]), str(two.weights[0]))
-        learning = self._level(learning.model_copy(update={"evaluation": self.evaluating.pinned}))
+        learning = learning.model_copy(update={"evaluation": self.evaluating.pinned, **self._level(learning)})
         drawn = learning.level == "undecided" and (learning.start_apart or 0.0) <= SAME < (learning.apart or 0.0)
         return self._drawn_alike(learning) if drawn and (learning.again or 0.0) <= SAME else learning
 
@@ -293,7 +292,8 @@ class Judge:
         for name in ("baseline", "candidate"):
             self._train(name)
         with self.trials.begin("baseline", "judge") as judge:
-            found = self._level(self._apart(judge).model_copy(update={"evaluation": before.evaluation}))
+            found = self._apart(judge).model_copy(update={"evaluation": before.evaluation})
+        found = found.model_copy(update=self._level(found))
         if found.level == "undecided":
             for runner in self.trials.runners.values():
                 runner.draw_alike(False)
@@ -301,10 +301,7 @@ class Judge:
         detail = f"{found.detail}; what is drawn at random for a sample is another draw, and was made the same for this"
         return found.model_copy(update={"level": "equivalent", "detail": detail})
 
-    def _level(self, learning: Learning) -> Learning:
-        return learning.model_copy(update=self._shown(learning))
-
-    def _shown(self, learning: Learning) -> JsonDict:
+    def _level(self, learning: Learning) -> JsonDict:
         """The level that distances of weights show, and gradients where these leave it open, with its reason."""
         steps, again, apart = learning.steps, learning.again, learning.apart
         if again is None or apart is None:
@@ -321,7 +318,9 @@ class Judge:
             return {"detail": f"{detail}; it starts from other weights"}
         if apart > DRIFTED or self._objective is None:
             return {"detail": detail}
-        one, (probes, other) = self.trained["baseline"], self._probes
+        one, part, runners = self.trained["baseline"], min(SECONDS, self._seconds / _PARTS), self.trials.runners
+        probes, other = (Probes(runners[name], self, self.trials.folder, part) for name in ("baseline", "candidate"))
+        probes.step_seconds = other.step_seconds = one.step_seconds
         probes.weights = tuple(str(path) for path in (one.first, one.middle, one.weights[0]))
         quality = probes.quality(  # the class is of a strategy's change; what two sides differ by is not known
             Risk.NUMERIC, self.trials.plans["baseline"], self.trials.plans["candidate"], self._facts, self._objective,
@@ -369,7 +368,9 @@ class Judge:
                 step(self.steps - ahead)
             if not number:
                 trained.middle = keep(folder / f"{name}-middle.pt")
+            began = clock()
             step(self.steps)
+            trained.step_seconds = (clock() - began) / self.steps  # they are warm by now
             keep(out)
             if not losses:
                 raise TrialFailed("error", "no loss was captured")

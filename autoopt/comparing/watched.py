@@ -266,4 +266,5 @@ class WatchedScriptArm(ScriptArm, WatchedArm):
         return self._unended(lambda: WatchedArm.block(self, seconds, min_steps, ramp_seconds, cycle))
 
     def _go_on(self) -> None:
+        """Both processes of the pair are measured from the same step of their runs on, which both train to."""
         self.run, self.aligned = self.run + 1, False

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from math import log
 from typing import Literal
 
-from autoopt.benchmark.target import mean_seconds
 from autoopt.errors import TrialFailed
 from autoopt.records import Change, Estimate, Headline, Plan, Quality, Record, Speedup, Verdict
 from autoopt.records.messages import TrainingRun
@@ -19,6 +19,7 @@ from autoopt.search.accept.time_to_target import (
     same_steps_ratio,
     seconds_of,
 )
+from autoopt.search.accept.trainings import ratio_of_pairs
 from autoopt.search.budget_allocation import PAST
 from autoopt.search.compare.comparison import Comparison, Decision, Side
 from autoopt.search.first_training import train_first, train_with
@@ -317,7 +318,7 @@ def _nothing_kept(context: RunContext, state: SearchState) -> Verification:
     aa = state.aa
     evidence = context.gate.evidence(state.baseline, state.baseline, state.facts)
     objective = state.objective
-    seconds = mean_seconds([p.seconds for run in evidence.baseline_runs if (p := parts_to(run, objective))])
+    logs = [log(p.seconds) for run in evidence.baseline_runs if (p := parts_to(run, objective))]
     return Verification(
         speedup=Speedup(
             time_to_target=same_steps_ratio(aa.comparison, evidence, objective),
@@ -326,7 +327,7 @@ def _nothing_kept(context: RunContext, state: SearchState) -> Verification:
             detail="nothing was kept: these are the baseline against itself",
         ),
         baseline_runs=evidence.baseline_runs,
-        baseline_seconds=seconds,
+        baseline_seconds=ratio_of_pairs(logs) if logs else None,
     )
 
 

@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import trim_mean
 
-from autoopt.search.compare.comparison import Rule
-from autoopt.search.compare.rounds import undisturbed
+from autoopt.search.compare.rounds import DISTURBED, undisturbed
 from benchmarks.documents import RESULTS, environment, load, save
 
 MOST_BIAS = 0.005
@@ -59,14 +58,14 @@ def pair(rng: np.random.Generator, cores: tuple[int, int], rate: float, share: f
 
 def measure(repeats: int = 2000) -> dict[str, Any]:
     """Mean error of the log ratio over pairs of processes, with and without leaving out."""
-    began, rng, limit = time.monotonic(), np.random.default_rng(0), Rule().foreign_share
+    began, rng = time.monotonic(), np.random.default_rng(0)
     rows = []
     for cores in CORES:
         for rate, share in BURSTS:
             kept_values, all_values, left_out = [], [], 0
             for _ in range(repeats):
                 ratios, shares = pair(rng, cores, rate, share)
-                keep = undisturbed(shares, limit)
+                keep = undisturbed(shares)
                 kept_values.append(trim_mean([r for r, k in zip(ratios, keep, strict=True) if k], 0.2))
                 all_values.append(trim_mean(ratios, 0.2))
                 left_out += keep.count(False)
@@ -85,7 +84,7 @@ def measure(repeats: int = 2000) -> dict[str, Any]:
             )
     return {
         "rule": f"the mean error of the log ratio stays below {MOST_BIAS:.1%}",
-        "settings": {"block": BLOCK, "pairs": PAIRS, "sd": SD, "steady": STEADY, "length": LENGTH, "limit": limit},
+        "settings": {"block": BLOCK, "pairs": PAIRS, "sd": SD, "steady": STEADY, "length": LENGTH, "limit": DISTURBED},
         "rows": rows,
         "holds": all(abs(row["bias"]) + 2 * row["bias_error"] < MOST_BIAS for row in rows),
         "seconds": time.monotonic() - began,

@@ -440,7 +440,7 @@ def test_a_late_search_is_charged_to_its_process_as_fixed() -> None:
 
 
 def test_block_pairs_before_a_late_search_go_once_there_are_enough_after_it() -> None:
-    rounds = Rounds(0.15)
+    rounds = Rounds()
 
     def add(candidate: Block) -> None:
         rounds.add(*(row_of(one, Plan(), "", len(rounds.paired), 0.0) for one in (block(), candidate)))

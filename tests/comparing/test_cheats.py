@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import textwrap
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,12 +18,13 @@ from torch.utils.data._utils.fetch import _MapDatasetFetcher
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.comparing.answer import changed_sources, unbelieved
 from autoopt.comparing.learning import DRIFTED, IDENTICAL, SAME, Judge, Trials
-from autoopt.comparing.watched import Pairs
-from autoopt.errors import TrialFailed
+from autoopt.comparing.watched import SAMPLED, Pairs, WatchedScriptArm, apart
+from autoopt.errors import ScriptEnded, TrialFailed
 from autoopt.records import Estimate, JsonDict, Objective, Plan
 from autoopt.records.comparing import Learning
 from autoopt.registry import Registry
 from autoopt.script.tasks import LOSSES
+from autoopt.search.compare.arm import WARM_UP
 from autoopt.testing.fakes import Behaviour, fake_facts
 from autoopt.trial.protocol import TrialSpec
 from tests.comparing.conftest import HONEST
@@ -56,6 +59,13 @@ CHEATS = {
     "smaller_model": "class Model(Model):\n    def __init__(self):\n        super().__init__()\n"
     "        self.first = torch.nn.Linear(8, 64, bias=False)",
 }
+
+
+ROUNDED = """
+def loss(m, b):
+    logits = m(b[0])
+    return F.cross_entropy(logits + ({rounding}).detach(), b[1])"""
+COARSE = ROUNDED.format(rounding="(16 * logits).round() / 16 - logits")
 
 
 class InProcess:
@@ -131,7 +141,12 @@ def test_another_training_is_not_called_the_same(tmp_path: Path, cheat: str) -> 
     assert found.detail
 
 
-def test_other_draws_of_augmentation_are_made_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("extra", "level"),
+    [("", "equivalent"), (COARSE, "equivalent"), (CHEATS["smaller_model"], "undecided")],
+    ids=["draws alone", "rounded as well", "another model"],
+)
+def test_other_draws_of_augmentation_are_made_the_same(tmp_path: Path, extra: str, level: str) -> None:
     """A loader worker draws other numbers than the process that trains."""
     both = """
 WORKERS = 0
@@ -139,17 +154,15 @@ class Noisy(torch.utils.data.Dataset):
     def __len__(self):
         return 256
     def __getitem__(self, index):
-        x = torch.randn(8)
+        x = torch.randn(8, generator=torch.Generator().manual_seed(index)) + 0.1 * torch.randn(8)
         return x, int(x.sum() > 0)
 def fields(whole=fields):
     kept = {name: value for name, value in whole().items() if name != "batch_size"}
     return {**kept, "train_data": torch.utils.data.DataLoader(Noisy(), batch_size=16, num_workers=WORKERS)}
 """
-    draws = "\nWORKERS = 1\n"
-    found = judged(tmp_path, "draws", draws, both).learning()
-    assert found.level == "equivalent", found.detail
-    assert "was made the same" in found.detail
-    assert judged(tmp_path, "smaller", CHEATS["smaller_model"] + draws, both).learning().level == "undecided"
+    found = judged(tmp_path, "draws", extra + "\nWORKERS = 1\n", both).learning()
+    assert found.level == level, found.detail
+    assert ("was made the same" in found.detail) is (level == "equivalent")
 
 
 def test_the_evaluator_is_the_baselines(tmp_path: Path) -> None:
@@ -158,13 +171,16 @@ def test_the_evaluator_is_the_baselines(tmp_path: Path) -> None:
     assert judge.evaluating.values["candidate"] == judge.evaluating.values["baseline"]
 
 
-def test_rounding_is_told_from_another_training(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "extra",
+    [COARSE, ROUNDED.format(rounding="0.15 * torch.sin(1e4 * b[0][:, :2])")],
+    ids=["known from the usual batches", "known from more of them"],
+)
+def test_rounding_is_told_from_another_training(tmp_path: Path, extra: str) -> None:
     """Logits that are rounded coarsely: weights part a little on their way, gradients hardly differ."""
-    extra = """
-        def loss(m, b):
-            logits = m(b[0])
-            return F.cross_entropy(logits + ((16 * logits).round() / 16 - logits).detach(), b[1])"""
-    found = judged(tmp_path, "rounding", extra).learning()
+    judge = judged(tmp_path, "rounding", extra)
+    judge.trials.clock = time.monotonic
+    found = judge.learning()
     assert found.apart is not None
     assert IDENTICAL < found.apart < DRIFTED
     assert found.level == "equivalent", found.detail
@@ -216,6 +232,49 @@ class Ending:
         if self._kind == "timeout":
             raise TrialFailed("timeout", self._told)
         return {"losses": [], "steps": 0}
+
+
+class Short:
+    """A script of 40 steps, whose weights are those of its step."""
+
+    can_freeze = False
+
+    def __init__(self, warm: int) -> None:
+        self._warm, self._steps = warm, 0
+
+    def call(self, task: str, *, timeout: float | None = None, steps: int = 0, **arguments: Any) -> JsonDict:
+        if task == SAMPLED:
+            return {"values": [float(self._steps)]}
+        first, self._steps = self._steps, self._steps + (self._warm if task == WARM_UP else steps)
+        if self._steps > 40:
+            raise ScriptEnded(first)
+        block = {"steps": steps, "first_step": first, "seconds": 1.0, "samples": steps, "losses": []}
+        started = {
+            "build_seconds": 0.0,
+            "setup_seconds": 0.0,
+            "warmup_seconds": 1.0,
+            "fixed_seconds": 0.0,
+            "steady": True,
+        }
+        return {**started, "warmup_steps": self._warm} if task == WARM_UP else block
+
+    def close(self) -> None:
+        pass
+
+
+def test_runs_of_scripts_that_end_are_compared_from_the_same_step() -> None:
+    pairs, clock = Pairs(1.0, 1.0), itertools.count()
+    for side, label, warm in (("baseline", "incumbent", 3), ("candidate", "candidate", 7)):
+        WatchedScriptArm(
+            lambda warm=warm: Short(warm), Plan(), clock=lambda: float(next(clock)), began=0.0,  # type: ignore[misc]
+            side=side, label=label, pair=pairs.joined(label), pairs=pairs,
+        ).warm_up(1.0)  # fmt: skip
+    (pair,) = pairs.all
+    for _ in range(12):
+        for arm in pair.arms.values():
+            arm.block(6.0, 6, 0.0)
+    assert {run for run, _ in pair.seen["candidate"]} == {0, 1, 2}
+    assert apart(pairs.all) == 0.0
 
 
 @pytest.mark.parametrize("name", ["baseline", "candidate"])

@@ -142,7 +142,7 @@ def test_a_script_that_hangs_failed(
         judge = judge_of(runners, tmp_path)
         judge.fix_baseline()
         monkeypatch.setattr("autoopt.comparing.learning.PATIENCE", 1.0)
-        judge._deadline = time.monotonic()
+        judge.trials.deadline = time.monotonic()
         with pytest.raises(TrialFailed) as failed:
             judge.learning()
     assert (failed.value.kind, failed.value.where) == ("timeout", "candidate")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from autoopt.errors import TrialFailed
-from autoopt.records import Noise, Objective, Plan, Quality
+from autoopt.records import JsonDict, Noise, Objective, Plan, Quality
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import Block, Probe, samples_read
 from autoopt.registry import Registry
@@ -41,8 +41,8 @@ FEWEST_GRADIENTS, GRADIENTS, MOST_GRADIENTS = 4, 32, 256
 """Batches that gradients are compared of at each set of weights: of a step of whatever length; where those at all
 sets take no longer than ``SECONDS``; and where only more of them would tell a bias."""
 
-MORE_SECONDS = 5 * SECONDS
-"""For the gradients at all sets of weights, where more batches are wanted to tell a bias."""
+_MORE = 5
+"""Parts of a probe, in seconds, that gradients at all sets of weights may take where more of them would tell a bias."""
 
 _POINTS = 3
 """Sets of weights: of the start, the middle and the end of a training."""
@@ -125,7 +125,7 @@ class Probes:
             found = asked(0)
             wanted, most = found.batches_wanted, self._affordable(facts)
             if wanted is not None and not at_any_weights and wanted <= most:
-                found = asked(min(int(1.5 * wanted), most))  # half again: it is an estimate
+                found = asked(min(max(int(1.5 * wanted), GRADIENTS // 2), most))  # more, since it is an estimate
         except TrialFailed as failure:
             return Quality(method="not_tested", level="undecided", detail=f"{UNPROBED}: {failure.reason}")
         return found
@@ -153,17 +153,17 @@ class Probes:
         """
         if at_any_weights and (earlier := self.earlier(incumbent, candidate)):
             return earlier
-        ask = _Ask(facts, until, gradients or self._usual(facts, until), self.weights)
-        before, other = self._probe(incumbent, ask, None), other_side or self
+        asked = {"until": until, "gradients": gradients or self._usual(facts, until), "weights": self.weights}
+        before, other = self._probe(incumbent, facts, asked, None), other_side or self
         other._own = self._own  # gradients are compared at the same weights
-        return before, other._probe(candidate, ask, before)
+        return before, other._probe(candidate, facts, asked, before)
 
     def _affordable(self, facts: WorkloadFacts) -> int:
         """Batches at each set of weights that the time for a bias allows."""
         step = self.step_seconds
         if step is None or not (self.weights or facts.adapter == "script"):
             return 0
-        return int(min(MOST_GRADIENTS, MORE_SECONDS / _POINTS / step))
+        return int(min(MOST_GRADIENTS, _MORE * self._seconds / _POINTS / step))
 
     def _usual(self, facts: WorkloadFacts, until: int) -> int:
         step = self.step_seconds
@@ -198,27 +198,28 @@ class Probes:
         )
         return LossPath.of(block.losses, block.first_step)
 
-    def _probe(self, plan: Plan, ask: _Ask, before: ProbeResult | None) -> ProbeResult:
+    def _probe(self, plan: Plan, facts: WorkloadFacts, asked: JsonDict, before: ProbeResult | None) -> ProbeResult:
         steps, samples = (before.probe.steps, samples_read(before.probe.epochs)) if before else (None, 0)
-        place = (plan.key, len(self.weights), ask.gradients)
+        place = (plan.key, len(self.weights), asked["gradients"])
         mine = self._seen.get(place)
         if mine is not None and mine.probe.steps >= (steps or 0):
             return mine
         self._directory.mkdir(parents=True, exist_ok=True)
-        key = {"plan": plan.model_dump(), "steps": steps, "weights": len(self.weights)}
-        key["gradients"] = ask.gradients
+        key = {"plan": plan.model_dump(), "steps": steps, "weights": len(self.weights), "gradients": asked["gradients"]}
         if before:  # only as far as the other got: what comes after that has nothing to be compared with
-            ask = replace(ask, until=before.probe.until if before.probe.trained >= before.probe.until else 0)
-        probe = self._steps.step("probe", key, lambda: self._measure(plan, ask, steps, samples), Probe)
+            asked = {**asked, "until": before.probe.until if before.probe.trained >= before.probe.until else 0}
+        probe = self._steps.step("probe", key, lambda: self._measure(plan, facts, steps, samples, asked), Probe)
         if not (self._directory / probe.file).exists():  # a run that was moved without its probes
-            probe = self._measure(plan, ask, steps, samples)
+            probe = self._measure(plan, facts, steps, samples, asked)
         self._own = self._own or probe.kept  # where there are no others, the next plans are asked at these
 
         def again(**other: Any) -> Probe | None:
-            asked, read = replace(ask, until=probe.until, **other), samples_read(probe.epochs)
-            known = {**key, "steps": probe.steps, **other}
+            once_more, read = {**asked, "until": probe.until, **other}, samples_read(probe.epochs)
+            known, count = {**key, "steps": probe.steps, **other}, probe.steps
             try:
-                return self._steps.step("probe", known, lambda: self._measure(plan, asked, probe.steps, read), Probe)
+                return self._steps.step(
+                    "probe", known, lambda: self._measure(plan, facts, count, read, once_more), Probe
+                )
             except TrialFailed:  # a training that ends at such weights
                 return None
 
@@ -236,9 +237,16 @@ class Probes:
         seen = self._seen[place] = ProbeResult(probe, arrays, elsewhere, rounded)
         return seen
 
-    def _measure(self, plan: Plan, ask: _Ask, steps: int | None, samples: int) -> Probe:
+    def _measure(self, plan: Plan, facts: WorkloadFacts, steps: int | None, samples: int, asked: JsonDict) -> Probe:
+        """A probe in a process of its own.
+
+        Args:
+            asked: arguments that all probes of a pair have in common: see :meth:`pair`. ``weights``: files of kept
+                weights; ``elsewhere``: the incumbent's from weights far away from them; ``disturbed``: so far away,
+                over each weight, they begin.
+        """
         number = len(list(self._directory.glob("probe-*.npz")))
-        script = ask.facts.adapter == "script"
+        script = facts.adapter == "script"
         slow = script and (self.step_seconds or 0.0) > SLOW_STEP
         document = self._runner.ask(
             plan,
@@ -248,34 +256,14 @@ class Probes:
             out=str(self._directory / f"probe-{number:03d}.npz"),
             steps=steps or STEPS,
             seconds=self._seconds if steps is None else CANDIDATE * self._seconds,
-            weights=[path for path in ask.weights or self._own if Path(path).exists()],
-            batches=str(self._directory / "batches.pt") if ask.facts.dataset.deterministic is False else "",
+            batches=str(self._directory / "batches.pt") if facts.dataset.deterministic is False else "",
             reading=0.0 if slow else self._seconds,
             samples=0 if slow else samples,
-            gradients=ask.gradients,
-            until=ask.until,
             # where there was no time to train and to keep weights, there is as little for evaluations
-            evaluates=bool(ask.weights or script),
-            **({"elsewhere": True} if ask.elsewhere else {}),
-            **({"disturbed": ask.disturbed} if ask.disturbed else {}),
+            evaluates=bool(asked["weights"] or script),
+            **{**asked, "weights": [path for path in asked["weights"] or self._own if Path(path).exists()]},
         )
         return Probe.model_validate(document)
-
-
-@dataclass(frozen=True)
-class _Ask:
-    """What both probes of a pair have in common: see :meth:`Probes.pair`.
-
-    ``weights``: files of kept weights. ``elsewhere``: the incumbent's from weights far away from them. ``disturbed``:
-    so far away, over each weight, they begin.
-    """
-
-    facts: WorkloadFacts
-    until: int
-    gradients: int
-    weights: tuple[str, ...]
-    elsewhere: bool = False
-    disturbed: float = 0.0
 
 
 _SUMS = 8 * ROUNDING[None]
@@ -483,9 +471,9 @@ class Gate:
             self.risk_over(plan, incumbent).trains_otherwise,
         )
         reference = incumbent if differ or otherwise else self.baseline
-        have = len(trainings.pairs(reference, plan))
-        seeds = [self.seed + n for n in range(1, wanted.seeds + 1)]
-        missing = [seed for seed in seeds if trainings.pair(reference, plan, seed) is None][: wanted.seeds - have]
+        known = {pair.baseline.seed for pair in trainings.pairs(reference, plan)}
+        have, seeds = len(known), [self.seed + n for n in range(1, wanted.seeds + 1)]
+        missing = [seed for seed in seeds if seed not in known][: wanted.seeds - have]
         # the metric of another training is held against the baseline's own
         alone = [seed for seed in missing if differ and otherwise and not trainings.has(self.baseline, seed)]
         pairs = max(len(missing), wanted.planned - have)

@@ -10,13 +10,14 @@ from math import exp, hypot, log, log1p
 from statistics import fmean
 from typing import Any
 
-from autoopt.benchmark.target import Parts, mean_seconds, time_ratio
+from autoopt.benchmark.target import Parts, time_ratio
 from autoopt.records import Estimate, Headline, Objective, Quality
 from autoopt.records.headline import AGREEMENT, HeadlineKind, HeadlineSource, differ
 from autoopt.search.accept.evidence import Evidence, Pairs, TrainedPair, length_scatter
 from autoopt.search.accept.metric import parts_to
 from autoopt.search.accept.trainings import ratio_of_pairs
 from autoopt.search.compare.comparison import Comparison, Decision, Side
+from autoopt.search.compare.sequential_test import as_estimate
 from autoopt.search.compare.statistics import BetweenProcess, TwoLevel
 
 Timed = tuple[Parts, Parts]
@@ -78,9 +79,7 @@ class TrainedRatio:
     @property
     def estimate(self) -> Estimate:
         """As a speedup, with the bounds of 95 %."""
-        low, high = self.bounds(0.05)
-        value = math.exp(self._level.value)
-        return Estimate(value=value, low=math.exp(low), high=math.exp(high), n=len(self.ratios), confidence=0.95)
+        return as_estimate(self._level, self.bounds(0.05), 0.95)
 
 
 def trained_ratio(comparison: Comparison, evidence: Evidence, objective: Objective) -> TrainedRatio | None:
@@ -132,7 +131,7 @@ class SameSteps:
 
     before: Parts
     after: Parts
-    ratio: Estimate | None
+    ratio: Estimate
     planned_steps: int | None
 
 
@@ -453,9 +452,9 @@ def _modelled(
     found = None
     if not evidence.risk.trains_otherwise:
         found = same_steps(net, evidence, objective, planned=False)
-        if found is None or found.ratio is None or found.ratio.low <= 1.0:
+        if found is None or found.ratio.low <= 1.0:
             found = same_steps(net, evidence, objective)
-    if found is None or found.ratio is None:
+    if found is None:
         kind: HeadlineKind = "per_step"
         ratio, seconds, steps, planned = speed, times[0], 1.0, False
     else:
@@ -490,7 +489,7 @@ def seconds_of(headline: Headline | None, trained: Trained | None) -> tuple[Esti
     if headline is None or headline.kind == "per_step":
         return None, None
     if headline.source == "trained" and trained is not None and headline.n > 1:
-        own = [mean_seconds([parts[side].seconds for parts in trained.timed]) for side in (0, 1)]
+        own = [ratio_of_pairs([log(parts[side].seconds) for parts in trained.timed]) for side in (0, 1)]
         return own[0], own[1]
     before, after = headline.baseline_seconds, headline.best_seconds
     low, high = (before / bound if bound else after for bound in (headline.high, headline.low))

@@ -37,7 +37,7 @@ TURNS_SCATTER = 0.03
 def ratio_of_pairs(
     logs: Sequence[float], process_sd: float | None = None, *, time_sliced: bool = False, length: float = 0.0
 ) -> Estimate:
-    """A ratio over pairs of trainings, with Student's t interval.
+    """The geometric mean of a ratio over pairs of trainings, or of their seconds, with Student's t interval.
 
     The spread is that of the pairs with :data:`SCATTER` as a guess beforehand: two pairs alone would give an interval
     ten times too wide or one that is false. Of one pair the interval is the guess alone.
@@ -282,10 +282,6 @@ class Trainings:
         if remember:
             self._runs[baseline.key, seed], self._runs[plan.key, seed] = pair.baseline, pair.best
         return pair
-
-    def pair(self, baseline: Plan, plan: Plan, seed: int) -> TrainedPair | None:
-        """Their trainings alternately from that seed; None where there were none."""
-        return self._pairs.get((baseline.key, plan.key, seed))
 
     def pairs(self, baseline: Plan, plan: Plan) -> tuple[TrainedPair, ...]:
         """All of their trainings alternately, by seed."""

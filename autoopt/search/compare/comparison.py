@@ -44,8 +44,6 @@ class Rule(Record):
         alpha_accept: the same for keeping it, where many candidates of a run share one budget of errors
             (:func:`autoopt.search.compare.sequential_test.alpha_of`); ``alpha`` where None.
         alpha_reject: the same for ``no gain``, where an error costs a missed gain and no untruth.
-        foreign_share: foreign CPU seconds per block second, beyond what is usual in this comparison,
-            from which a block pair counts as disturbed.
         until_error: goes on, undecided or not, until the half-width of the interval (log) is below
             this (verification and ablation want a figure, not a verdict).
     """
@@ -62,7 +60,6 @@ class Rule(Record):
     alpha: float = 0.05
     alpha_accept: float | None = None
     alpha_reject: float = 0.2
-    foreign_share: float = 0.15
     until_error: float | None = None
 
 
@@ -289,10 +286,6 @@ class Comparison(Record):
     disturbed_share: float | None = None
     between_process_sd: float | None = None
     mode: Mode = "interleaved"
-
-    @property
-    def block_log_ratios(self) -> tuple[float, ...]:
-        return tuple(ratio for pair in self.pairs for ratio in pair.block_log_ratios)
 
     @property
     def ratios(self) -> tuple[float, ...]:

@@ -196,7 +196,7 @@ class Contest:
         """
         began = self._clock()
         for rival in waiting:
-            rival.rounds = Rounds(self._rule.foreign_share)
+            rival.rounds = Rounds()
         source, self._source = self._source, Source(self._source.start, None, self._source.switched)
         arena = Arena(source, [self._shared, *waiting], self._rule, self._clock, self._rng)
         try:

@@ -24,6 +24,8 @@ Array = NDArray[np.float64]
 Paired = tuple[Row, Row]
 """Blocks of incumbent and candidate from one round."""
 
+DISTURBED = 0.15
+"""CPU seconds of other programs per block second, beyond what is usual, from which a block counts as disturbed."""
 _MOST_DISCARDED = 0.25
 """Share of rounds that other programs may disturb: load that is there all the time belongs to the conditions."""
 _EXPECTED_DOF = 8
@@ -94,14 +96,9 @@ def merged(rows: Sequence[Row]) -> Row:
 
 
 class Rounds:
-    """Rounds of one pair of processes.
+    """Rounds of one pair of processes."""
 
-    Args:
-        limit: other programs' CPU seconds per block second above the usual, from which a block counts as disturbed.
-    """
-
-    def __init__(self, limit: float) -> None:
-        self.limit = limit
+    def __init__(self) -> None:
         self.paired: list[Paired] = []
         self._settled = 0
 
@@ -119,7 +116,7 @@ class Rounds:
     def counted(self) -> list[Paired]:
         """Rounds that other programs did not disturb."""
         later = self.paired[self.since :]
-        keep = undisturbed([(one.foreign_share, other.foreign_share) for one, other in later], self.limit)
+        keep = undisturbed([(one.foreign_share, other.foreign_share) for one, other in later])
         return [pair for pair, kept in zip(later, keep, strict=True) if kept]
 
     def level(self, expected_sd: float | None = None) -> Level | None:
@@ -144,16 +141,16 @@ class Rounds:
         )
 
 
-def undisturbed(shares: Sequence[tuple[float | None, float | None]], limit: float) -> list[bool]:
+def undisturbed(shares: Sequence[tuple[float | None, float | None]]) -> list[bool]:
     """Which rounds to keep, from the foreign CPU share of their two blocks alone; ratios are never read.
 
-    A block is disturbed when it saw more than ``limit`` above what is usual for its own side. Where one side has n of
-    them, the n rounds with the most foreign time go on either side: time that is taken from every busy core shows more
-    in the side that keeps more cores busy, and leaving out its slow blocks alone would make it look faster. At most a
-    quarter goes: load that is there all the time belongs to the conditions of the measurement.
+    A block is disturbed when it saw more than ``DISTURBED`` above what is usual for its own side. Where one side has n
+    of them, the n rounds with the most foreign time go on either side: time that is taken from every busy core shows
+    more in the side that keeps more cores busy, and leaving out its slow blocks alone would make it look faster. At
+    most a quarter goes: load that is there all the time belongs to the conditions of the measurement.
     """
     most = int(_MOST_DISCARDED * len(shares))
-    sides = [_burdened([pair[side] for pair in shares], limit) for side in (0, 1)]
+    sides = [_burdened([pair[side] for pair in shares]) for side in (0, 1)]
     count = min(max(disturbed for _, disturbed in sides), -(-most // 2))
     ranked = [
         (place >= disturbed, -over, index)
@@ -167,10 +164,10 @@ def undisturbed(shares: Sequence[tuple[float | None, float | None]], limit: floa
     return [index not in gone for index in range(len(shares))]
 
 
-def _burdened(shares: list[float | None], limit: float) -> tuple[list[tuple[float, int]], int]:
-    """Blocks of a side above its usual share, by how much and where, most first; and how many by ``limit``."""
+def _burdened(shares: list[float | None]) -> tuple[list[tuple[float, int]], int]:
+    """Blocks of a side above its usual share, by how much and where, most first; and how many are disturbed."""
     known = [share for share in shares if share is not None]
     usual = median(known) if known else 0.0
     over = [(share - usual, -index) for index, share in enumerate(shares) if share is not None and share > usual]
     ranked = [(excess, -index) for excess, index in sorted(over, reverse=True)]
-    return ranked, sum(excess > limit for excess, _ in ranked)
+    return ranked, sum(excess > DISTURBED for excess, _ in ranked)

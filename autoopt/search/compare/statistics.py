@@ -92,12 +92,6 @@ def _taus(sd: float, dof: float, most: float) -> Any:
     return np.minimum(dof * sd**2 / chi2.ppf(levels, dof), most**2)
 
 
-def _log_sum(terms: Array) -> Array:
-    """``log(sum(exp(terms)))`` over the last axis."""
-    top = terms.max(axis=-1, keepdims=True)
-    return np.asarray(np.log(np.exp(terms - top).sum(axis=-1)) + top[..., 0])
-
-
 class TwoLevel:
     """Joint estimate from pairs of processes of a log speedup ``mu``.
 
@@ -119,7 +113,7 @@ class TwoLevel:
         residual = y[None, :] - self._means[:, None]
         self._fit: Array = 0.5 * np.log(weights).sum(axis=1) - 0.5 * (weights * residual**2).sum(axis=1)
         flat = self._fit - 0.5 * np.log(self._information)
-        self._odds: Array = np.exp(flat - _log_sum(flat))
+        self._odds: Array = np.exp(flat - np.logaddexp.reduce(flat))
         self.n = len(y)
 
     @property
@@ -180,8 +174,8 @@ class TwoLevel:
             if upward:  # the share of the mixture, after these pairs, that lies above m
                 score = np.sign(self._means - m[:, None]) * np.sqrt(square * (1.0 - 1.0 / grown))
                 terms = terms + np.log(2.0) + norm.logcdf(score)
-            against.append(np.log(weight) + _log_sum(terms))
-        return np.asarray(np.logaddexp.reduce(against) - _log_sum(self._fit - 0.5 * square))
+            against.append(np.log(weight) + np.logaddexp.reduce(terms, axis=-1))
+        return np.asarray(np.logaddexp.reduce(against) - np.logaddexp.reduce(self._fit - 0.5 * square, axis=-1))
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
         """Bounds of mu for a number of pairs fixed beforehand (the A/A control): posterior quantiles."""
