@@ -8,7 +8,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from autoopt.errors import AutooptError, EnvironmentLacks, TrialFailed
+from autoopt.errors import AutooptError, EnvironmentLacks, TrialFailed, UsageError, WorkloadError
 from autoopt.loading.importing import chain, user_traceback
 from autoopt.trial.protocol import Failure
 
@@ -123,6 +123,14 @@ def _judge(error: BaseException, oom_kills: int | None) -> tuple[str, str]:
         code = "" if error.code is None else repr(error.code)
         return "error", f"the code called sys.exit({code}){_at(error)}"
     return "error", _named(error)
+
+
+def error_of(failure: Failure) -> AutooptError:
+    """The error that another process has reported as a failure."""
+    if failure.exit_code is None:
+        return TrialFailed(failure.failure, failure.message, where=failure.where, detail=failure.detail)
+    kinds: dict[int, type[AutooptError]] = {2: UsageError, 3: WorkloadError, 4: EnvironmentLacks}
+    return kinds.get(failure.exit_code, AutooptError)(failure.message, hint=failure.hint, detail=failure.detail)
 
 
 def device_full() -> bool:

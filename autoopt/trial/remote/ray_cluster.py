@@ -15,6 +15,7 @@ from typing import Any
 from autoopt.errors import AutooptError, EnvironmentLacks, NodeLost
 from autoopt.records import JsonDict
 from autoopt.trial.child import LIVE
+from autoopt.trial.failures import failure_of
 from autoopt.trial.parent import Launcher
 from autoopt.trial.preloading import set_variable
 from autoopt.trial.process import LocalTrial
@@ -70,15 +71,15 @@ class Host:
             log = self._folder / f"{number}.log"
             self._trials[number] = self._launcher.start(_here(TrialSpec.model_validate(spec)), log=log, timeout=timeout)
         except AutooptError as error:
-            return _error_document(error)
+            return failure_of(error, "").model_dump()
         return {}
 
     def call(self, number: int, task: str, timeout: float | None, arguments: JsonDict) -> JsonDict:
-        """Runs a task of a trial: its ``answer`` or its error."""
+        """Runs a task of a trial: its ``answer``, or its failure."""
         try:
             return {"answer": self._trials[number].call(task, timeout=timeout, **arguments)}
         except AutooptError as error:
-            return _error_document(error)
+            return failure_of(error, "").model_dump()
 
     def freeze(self, number: int) -> None:
         self._trials[number].freeze()
@@ -136,18 +137,6 @@ def _check_script(folder: str, interpreter: str) -> None:
                 f"{platform.node()} has no {path}, the {what} of the script",
                 hint="scripts run on machines that see them under the same path; a build() is brought there",
             )
-
-
-def _error_document(error: AutooptError) -> JsonDict:
-    kind = getattr(error, "kind", None)
-    return {
-        "error": type(error).__name__,
-        "kind": kind,
-        "message": error.message,
-        "hint": error.hint,
-        "detail": error.detail,
-        "where": getattr(error, "where", ""),
-    }
 
 
 def as_users(environment: Mapping[str, str]) -> dict[str, str | None]:
