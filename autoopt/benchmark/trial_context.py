@@ -4,42 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 from autoopt.benchmark import affinity
 from autoopt.benchmark.device import Device, open_device
-from autoopt.benchmark.distributed.group import Group, Place, device_of, join, keep_to_cores, variables
+from autoopt.benchmark.distributed.group import Group, device_of, join, keep_to_cores, variables
 from autoopt.benchmark.fingerprint import same_draws
 from autoopt.benchmark.live import LiveTraining
 from autoopt.benchmark.seeding import disturb, seed_everything
 from autoopt.benchmark.switching import Switching
 from autoopt.benchmark.training import Training
-from autoopt.benchmark.whatif import SECONDS, ratio_with
+from autoopt.benchmark.whatif import ratio_with
 from autoopt.loading import importing, validation
-from autoopt.records import JsonDict, Plan
+from autoopt.records import JsonDict
 from autoopt.records.facts import WorkloadFacts
+from autoopt.records.protocol import TrialSpec
 from autoopt.registry import Registry
 from autoopt.setup import Setup
 from autoopt.workload import Workload
-
-
-class Spec(Protocol):
-    """The orders of a trial: ``autoopt.trial.protocol.TrialSpec``."""
-
-    workload: str
-    plan: Plan
-    device: str
-    seed: int
-    search_path: tuple[str, ...]
-    memory_limit_bytes: int | None
-    target: float | None
-    disturbed: float
-    same_draws: bool
-
-    @property
-    def rank(self) -> Place | None: ...
 
 
 class TrialContext:
@@ -63,7 +47,7 @@ class TrialContext:
 
     def __init__(
         self,
-        spec: Spec,
+        spec: TrialSpec,
         registry: Registry,
         workload: Workload | None = None,
         *,
@@ -157,17 +141,10 @@ class TrialContext:
         lost = affinity.lost_affinity_warning(self.cores_at_start, "importing or building the workload")
         return facts.model_copy(update={"warnings": (*facts.warnings, lost)}) if lost else facts
 
-    def ratio_with(
-        self,
-        change: Callable[[Any], Any] | None = None,
-        *,
-        dtype: Any = None,
-        matmul: str | None = None,
-        rebatch: Callable[[Any], Any] | None = None,
-        seconds: float = SECONDS,
-    ) -> float | None:
+    @property
+    def ratio_with(self) -> Callable[..., float | None]:
         """Forward and backward with a change over without, tried on copies (``benchmark.whatif.ratio_with``)."""
-        return ratio_with(self.training, change, dtype=dtype, matmul=matmul, rebatch=rebatch, seconds=seconds)
+        return partial(ratio_with, self.training)
 
     @property
     def target(self) -> float | None:

@@ -18,6 +18,7 @@ from autoopt.benchmark.losses import LossHead, loss_head, takes_probabilities
 from autoopt.benchmark.seeding import mix, seed_everything
 from autoopt.benchmark.steady import epoch_start, excess
 from autoopt.records import RunParts, Sites
+from autoopt.records.protocol import TrialSpec
 from autoopt.registry import Registry, load_strategies
 from autoopt.script.applicable import added_up
 from autoopt.script.applying import Applying, Lean
@@ -30,7 +31,6 @@ from autoopt.script.observer import Observer
 from autoopt.script.refusals import refuse_processes
 from autoopt.script.session import Session, seconds_of_one, steps_between
 from autoopt.script.torch_hooks import TorchHooks
-from autoopt.trial.protocol import TrialSpec
 
 
 @dataclass

@@ -31,6 +31,7 @@ from autoopt.errors import ScriptEnded, UsageError, WorkloadError
 from autoopt.loading.validation import length_of
 from autoopt.records.evaluating import HeldEvaluations
 from autoopt.records.facts import WorkloadFacts
+from autoopt.records.protocol import Rank
 from autoopt.script.applicable import own_setup
 from autoopt.script.applying import Applying
 from autoopt.script.loops import ends_by_result, steps_per_epoch
@@ -40,7 +41,6 @@ from autoopt.script.process import MicroBatch, Script
 from autoopt.script.session import Goal, seconds_by_step
 from autoopt.script.tasks import held_evaluations
 from autoopt.setup import Precision, Setup
-from autoopt.trial.protocol import Rank
 from autoopt.workload import Target, Workload
 
 T = TypeVar("T")

@@ -24,9 +24,9 @@ from autoopt.benchmark.cputime import cpu_times, foreign_seconds
 from autoopt.errors import EnvironmentLacks, TrialFailed
 from autoopt.records import Curve, CurvePoint
 from autoopt.records.messages import WHOLE_RUN, TrainingRun
+from autoopt.records.protocol import ScriptSpec
 from autoopt.script.execute import opened, placed, seeded
 from autoopt.script.metric import MetricReader
-from autoopt.trial.protocol import ScriptSpec
 from autoopt.trial.tree import CAN_FREEZE, die_with_parent, freeze, thaw
 
 _START = (

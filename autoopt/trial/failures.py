@@ -10,7 +10,7 @@ from pathlib import Path
 
 from autoopt.errors import AutooptError, EnvironmentLacks, TrialFailed, UsageError, WorkloadError
 from autoopt.loading.importing import chain, user_traceback
-from autoopt.trial.protocol import Failure
+from autoopt.records.protocol import Failure
 
 LONGEST_REASON = 300
 """Characters of a reason: it stands in one line of the report."""

@@ -17,11 +17,11 @@ from autoopt.benchmark.cputime import descendants
 from autoopt.errors import AutooptError, TrialFailed
 from autoopt.records import JsonDict
 from autoopt.records.messages import Ready
+from autoopt.records.protocol import Call, Failure, TrialSpec
 from autoopt.trial import tree
 from autoopt.trial.channel import Channel, ChannelBroken, ChannelClosed, readable
 from autoopt.trial.child import DUMP_SIGNAL
 from autoopt.trial.failures import ended, error_of, hung
-from autoopt.trial.protocol import Call, Failure, TrialSpec
 from autoopt.trial.start import Started
 
 logger = logging.getLogger(__name__)

@@ -20,10 +20,10 @@ from autoopt.comparing.watched import Pairs
 from autoopt.errors import TrialFailed
 from autoopt.records import Estimate, JsonDict, Objective, Plan
 from autoopt.records.comparing import Learning
+from autoopt.records.protocol import TrialSpec
 from autoopt.registry import Registry
 from autoopt.script.tasks import LOSSES
 from autoopt.testing.fakes import Behaviour, fake_facts
-from autoopt.trial.protocol import TrialSpec
 from tests.comparing.conftest import HONEST
 
 CHEATS = {

@@ -13,6 +13,7 @@ from autoopt.errors import AutooptError
 from autoopt.export.script_patch import placed
 from autoopt.records import Change, Plan, Site, Sites
 from autoopt.records.messages import TrainingRun
+from autoopt.records.protocol import ScriptSpec
 from autoopt.registry import load_strategies
 from autoopt.script.applicable import inapplicable
 from autoopt.script.execute import run_with_plan
@@ -22,7 +23,6 @@ from autoopt.search.compare.arm import TrialArm
 from autoopt.search.compare.comparison import SideStatistics
 from autoopt.search.trial_runner import Turns
 from autoopt.setup import Setup
-from autoopt.trial.protocol import ScriptSpec
 from tests.script.conftest import StartScript, sites_of
 
 STEPS = 20

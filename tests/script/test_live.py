@@ -14,9 +14,9 @@ from autoopt.benchmark import tasks as benchmark_tasks
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.profilers import tasks as profilers_tasks
 from autoopt.records import JsonDict
+from autoopt.records.protocol import TrialSpec
 from autoopt.registry import load_strategies
 from autoopt.simplify import tasks as simplify_tasks
-from autoopt.trial.protocol import TrialSpec
 from tests.script import narrowed
 from tests.script.conftest import StartScript
 

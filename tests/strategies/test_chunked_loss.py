@@ -14,10 +14,10 @@ from torch.utils.data import TensorDataset
 
 from autoopt.benchmark.losses import loss_head
 from autoopt.benchmark.trial_context import TrialContext
+from autoopt.records.protocol import TrialSpec
 from autoopt.registry import load_strategies
 from autoopt.setup import Setup
 from autoopt.testing.strategies import sample_case, train_few_steps
-from autoopt.trial.protocol import TrialSpec
 from autoopt.workload import Workload
 from autoopt_strategies.compute import deferred_head
 from autoopt_strategies.compute.deferred_head import DeferHead, Logits

@@ -19,10 +19,10 @@ from torch.utils.data import DataLoader, Dataset
 from autoopt.benchmark.loader import training_loader, validation_loader
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.errors import WorkloadError
+from autoopt.records.protocol import TrialSpec
 from autoopt.registry import load_strategies
 from autoopt.setup import Setup
 from autoopt.testing.strategies import sample_case, tiny_workload
-from autoopt.trial.protocol import TrialSpec
 from autoopt.workload import Workload
 from autoopt_strategies.compute.garbage_collection import CollectRarely, collected_share
 from autoopt_strategies.input.worker_threads import parallelism

@@ -16,10 +16,10 @@ from autoopt.benchmark.contents import padding_share
 from autoopt.benchmark.loader import reorder
 from autoopt.benchmark.training import Training
 from autoopt.benchmark.trial_context import TrialContext
+from autoopt.records.protocol import TrialSpec
 from autoopt.registry import load_strategies
 from autoopt.setup import Setup
 from autoopt.testing.strategies import sample_case
-from autoopt.trial.protocol import TrialSpec
 from autoopt.workload import Workload
 from autoopt_strategies.input.packing import PackSequences, packable, packed, placed
 from autoopt_strategies.input.sequences import Grouped, cut, group_by_length, needed, size_of

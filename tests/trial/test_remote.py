@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from autoopt.errors import EnvironmentLacks, NodeLost, TrialFailed, WorkloadError
-from autoopt.trial.protocol import ScriptSpec, TrialSpec
+from autoopt.records.protocol import ScriptSpec, TrialSpec
 from autoopt.trial.remote.launcher import RemoteLauncher
 from autoopt.trial.remote.ray_cluster import _here, as_users, bundle_of
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from autoopt.errors import AutooptError, EnvironmentLacks, NodeLost, TrialFailed
 from autoopt.records import JsonDict
+from autoopt.records.protocol import Failure, TrialSpec
 from autoopt.trial.failures import error_of
 from autoopt.trial.process import Answering, Closing, LocalTrial, Task, name_of
-from autoopt.trial.protocol import Failure, TrialSpec
 from autoopt.trial.remote.ray_cluster import RayCluster, RayHost
 
 MOST_OF_OTHER_KINDS = 8

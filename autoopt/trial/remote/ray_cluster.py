@@ -14,12 +14,12 @@ from typing import Any
 
 from autoopt.errors import AutooptError, EnvironmentLacks, NodeLost
 from autoopt.records import JsonDict
+from autoopt.records.protocol import TrialSpec
 from autoopt.trial.child import LIVE
 from autoopt.trial.failures import failure_of
 from autoopt.trial.parent import Launcher
 from autoopt.trial.preloading import set_variable
 from autoopt.trial.process import LocalTrial
-from autoopt.trial.protocol import TrialSpec
 
 PLACE_SECONDS = 600.0
 """How long a free place is waited for: a cluster may have to start a machine."""
