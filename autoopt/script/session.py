@@ -125,13 +125,11 @@ class Between:
     def of(self, stage: str) -> list[Interruption]:
         return [each for each in self.over if each.stage == stage]
 
-    def opens(self, now: float) -> None:
-        """A loader of the training is asked for an iterator."""
-        self._opening = now
-        self.begins(now)
-
-    def begins(self, now: float) -> None:
-        """The training asks for a batch, or calls its model."""
+    def begins(self, *, opens: bool = False) -> None:
+        """The training asks for a batch, or calls its model; ``opens``: it asks a loader for an iterator."""
+        now = perf_counter()
+        if opens:
+            self._opening = now
         if self.first_at is None:
             self.first_at = now
 
@@ -266,11 +264,7 @@ class Session:
     def data_begin(self, *, opens: bool = False) -> None:
         """Args: opens: a loader is asked for an iterator, and not for a batch of one."""
         self.train_again()
-        now = perf_counter()
-        if opens:
-            self.between.opens(now)
-        else:
-            self.between.begins(now)
+        self.between.begins(opens=opens)
         if self._goal is None:
             return
         gone = self.clock.set_aside()
@@ -292,7 +286,7 @@ class Session:
         """Args: prepared: whether what came before it was the making of a batch without a loader."""
         self.train_again()
         if self.between.first_at is None:
-            self.between.begins(perf_counter())
+            self.between.begins()
         if not self.timed:
             return
         clock, first, self._begun = self.clock, not self._begun, True

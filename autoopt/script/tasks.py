@@ -25,7 +25,7 @@ from autoopt.records.evaluating import HeldEvaluations
 from autoopt.script.loaders import Watcher
 from autoopt.script.metric import LEAST_EVALUATIONS, candidates, chosen, name_of, values
 from autoopt.script.process import run_parts
-from autoopt.script.session import Goal, Interruption
+from autoopt.script.session import Goal, seconds_by_step
 
 WATCHED_SECONDS, FEWEST_WATCHED = 4.0, 10
 """A script is watched for so many steps; where they are slow, for that time and fewer steps, or for twice that time."""
@@ -212,26 +212,21 @@ def held_evaluations(training: Any, count: int, seconds: float, stage: str) -> H
     saves, other = HeldSaves(), stage != "evaluate"
     watchers.append(saves if other else held)
 
-    def made() -> dict[int, list[Interruption]]:
-        found: dict[int, list[Interruption]] = {}
-        for each in between.of(stage)[before:]:
-            found.setdefault(each.step, []).append(each)
-        return found
-
     def enough(done: int, elapsed: float) -> bool:
-        return len(made()) >= count or perf_counter() - began > seconds
+        return len(seconds_by_step(between.of(stage)[before:])) >= count or perf_counter() - began > seconds
 
     goal: Goal = training.follow(enough, lambda *_: held.put())
     watchers.remove(saves if other else held)
-    each = list(made().values())
-    why = "" if each else f"no {'checkpoint' if other else 'evaluation'} came within {perf_counter() - began:.0f} s"
+    made = between.of(stage)[before:]
+    times = tuple(seconds_by_step(made).values())
+    why = "" if made else f"no {'checkpoint' if other else 'evaluation'} came within {perf_counter() - began:.0f} s"
     if other:
-        read, times = saves.read(), tuple(sum(part.seconds for part in parts) for parts in each)
+        read = saves.read()
         return HeldEvaluations(seconds=times, metric=SAVED if read is not None else None, value=read, why=why)
     reported = held.metric_found(goal, None)
     return HeldEvaluations(
-        seconds=tuple(sum(part.seconds for part in parts) for parts in each),
-        samples=sum(part.samples for part in each[0]) or None if each else None,
+        seconds=times,
+        samples=sum(each.samples for each in made if each.step == made[0].step) or None,
         metric=reported[0] if reported else None,
         value=reported[1] if reported and not held.others else None,
         digits=decimals(reported[1]) if reported else None,

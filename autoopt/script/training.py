@@ -147,15 +147,19 @@ class ScriptTraining:
             )
         self.roots = self._called = roots
         self.model: nn.Module = roots[0] if len(roots) == 1 else Models(roots)
-        self.optimizers = self._stepping()
+        own = {id(p): p.numel() for root in roots for p in root.parameters()}
+
+        def held(optimizer: Optimizer) -> int:
+            return sum(own.get(id(p), 0) for group in optimizer.param_groups for p in group["params"])
+
+        # those that hold parameters of the models, the one with the most first
+        self.optimizers = sorted(filter(held, script.hooks.optimizers), key=held, reverse=True)
         self.optimizer = self.users_optimizer = self.optimizers[0]
         self.batches: list[MicroBatch] = script.recording.batches
+        size = self.batches[0].samples or None if self.batches else None
         loaders = script.hooks.roles.training
-        self.loader = SimpleNamespace(
-            loader=loaders[0] if loaders else DataLoader(NoBatches(), batch_size=self._size()),
-            batch_size=self._size(),
-            warnings=(),
-        )
+        loader = loaders[0] if loaders else DataLoader(NoBatches(), batch_size=size)
+        self.loader = SimpleNamespace(loader=loader, batch_size=size, warnings=())
         accumulation = max(len(self.batches), 1)
         total = script.planned_steps()
         self.ends_by_result = ends_by_result()
@@ -165,35 +169,23 @@ class ScriptTraining:
         self.lengths = Lengths(total or 0, per_epoch, total or 0, per_epoch, 1.0, every, accumulation)
         self.dtype = self.batches[0][0].dtype if self.batches and self.batches[0] else None
         self.autocast = torch.autocast(self.device.torch.type, dtype=self.dtype) if self.dtype is not None else None
-        own, metric = own_setup(script.sites()), script.command.metric
+        users, metric = own_setup(script.sites()), script.command.metric
         named = None if self.dtype is None else str(self.dtype).removeprefix("torch.")
-        found = replace(own, precision=Precision(dtype=named))
+        found = replace(users, precision=Precision(dtype=named))
         self.workload = Workload(
             model=self.model.module if isinstance(self.model, DistributedDataParallel) else self.model,
-            train_data=self.loader.loader,
-            batch_size=self._size(),
+            train_data=loader,
+            batch_size=size,
             loss=self.loss,
             optimizer=self.optimizer,
             max_steps=total,
             accumulation=accumulation,
-            setup=found if not script.setup.precision.dtype else own,
+            setup=found if not script.setup.precision.dtype else users,
             target=None if metric is None else target_of(metric, script.spec.target),
             adapter=ADAPTER,
         )
         self.setup = script.registry.fold(script.spec.plan, self.workload.setup)
         self.begin = new_graph_hook(self.device.torch, self.setup.compile)
-
-    def _stepping(self) -> list[Optimizer]:
-        """The optimizers that hold parameters of the models, the one with the most first."""
-        own = {id(p): p.numel() for root in self.roots for p in root.parameters()}
-
-        def held(optimizer: Optimizer) -> int:
-            return sum(own.get(id(p), 0) for group in optimizer.param_groups for p in group["params"])
-
-        return sorted(filter(held, self.script.hooks.optimizers), key=held, reverse=True)
-
-    def _size(self) -> int | None:
-        return self.batches[0].samples or None if self.batches else None
 
     # the running script
 

@@ -270,10 +270,11 @@ class TrialProcess:
         lost = self._end is None
         self.close()
         end = self._end or {}
-        if lost:
-            return TrialFailed("crashed", "it closed its channel to autoopt", where=where, detail=self.tail())
         failure = ended(end.get("ended"), end.get("oom_kills"), end.get("peak_rss"), where)
-        return TrialFailed(failure.failure, failure.message, where=where, detail=self.tail())
+        if lost:
+            failure = TrialFailed("crashed", "it closed its channel to autoopt", where=where)
+        failure.detail = self.tail()
+        return failure
 
     def hung(self, where: str, timeout: float | None) -> TrialFailed:
         """No answer in time: has every thread's call stack written to the log, then ends the trial."""
@@ -283,7 +284,8 @@ class TrialProcess:
             readable([self._supervisor], 0.3)
         self.close()
         failure = hung(f"no answer within {timeout:g} s ({where})", self._printed(), where)
-        return TrialFailed(failure.failure, failure.message, where=where, detail=self.tail())
+        failure.detail = self.tail()
+        return failure
 
     def error(self, failure: Failure) -> AutooptError:
         """The exception for a failure that the trial reported."""
