@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -195,10 +194,6 @@ class ScriptRecorder(Recorder, Watcher):
             scale = getattr(optimizer, "grad_scale", None)  # of a scaler that leaves it to a fused update
             self._gradient = self.coordinates.gradients(1.0 if scale is None else float(scale))
             return None
-        watched = self._watched(closure)
-        return ((*args[:1], *args[2:]), {**kwargs, "closure": watched})
-
-    def _watched(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         first = True
 
         def watched() -> Any:
@@ -208,7 +203,7 @@ class ScriptRecorder(Recorder, Watcher):
                 self._gradient, first = self.coordinates.gradients(), False
             return loss
 
-        return watched
+        return ((*args[:1], *args[2:]), {**kwargs, "closure": watched})
 
     # how far the script trains
 

@@ -25,7 +25,6 @@ from autoopt.script.applying import Applying, Lean
 from autoopt.script.draws import draw_anew
 from autoopt.script.frames import ImportClock, folder, import_sites
 from autoopt.script.loaders import Watcher
-from autoopt.script.loops import planned_steps
 from autoopt.script.metric import MetricReader, overhear
 from autoopt.script.observer import Observer
 from autoopt.script.refusals import refuse_processes
@@ -251,10 +250,6 @@ class Script:
         found = self.observer.sites(self.command.command, folder())
         sites = (*found.sites, *import_sites(self._early_imports, self._imports))
         return found.model_copy(update={**self._start, "sites": sites})
-
-    def planned_steps(self) -> int | None:
-        """Training steps of the whole run, where its loops tell; None where they do not."""
-        return planned_steps(self.batches_per_step if self.hooks.roles.known else 1)
 
     @property
     def batches_per_step(self) -> int:

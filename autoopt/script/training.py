@@ -34,7 +34,7 @@ from autoopt.records.facts import WorkloadFacts
 from autoopt.records.protocol import Rank
 from autoopt.script.applicable import own_setup
 from autoopt.script.applying import Applying
-from autoopt.script.loops import ends_by_result, steps_per_epoch
+from autoopt.script.loops import ends_by_result, planned_steps, steps_per_epoch
 from autoopt.script.metric import candidates, chosen, target_of, values
 from autoopt.script.probe import ScriptRecorder
 from autoopt.script.process import MicroBatch, Script
@@ -161,7 +161,7 @@ class ScriptTraining:
         loader = loaders[0] if loaders else DataLoader(NoBatches(), batch_size=size)
         self.loader = SimpleNamespace(loader=loader, batch_size=size, warnings=())
         accumulation = max(len(self.batches), 1)
-        total = script.planned_steps()
+        total = planned_steps(script.batches_per_step if script.hooks.roles.known else 1)
         self.ends_by_result = ends_by_result()
         per_epoch = length_of(loaders[0]) if loaders else None
         per_epoch = None if per_epoch is None else steps_per_epoch(per_epoch, script.batches_per_step)

@@ -48,7 +48,7 @@ MEASURING: tuple[tuple[str, JsonDict], ...] = (
 )
 TRAINING: tuple[tuple[str, JsonDict], ...] = (
     ("benchmark:train_leg", {"seconds": 0.01, **TRAIN}),
-    ("benchmark:train_rung", {"steps": 20, **TRAIN}),
+    ("benchmark:train", {"steps": 20, **TRAIN}),
     ("benchmark:train", TRAIN),
 )
 PROBING: tuple[tuple[str, JsonDict], ...] = (

@@ -116,27 +116,23 @@ def _here(spec: TrialSpec) -> TrialSpec:
     Raises:
         EnvironmentLacks: a script's folder, or its interpreter, is not where it is on the user's machine.
     """
-    if spec.script is not None:
-        _check_script(spec.directory, spec.script.command[0])
+    if spec.script is not None:  # its command, its launcher's answer and its patch name files by their paths
+        folder, interpreter = spec.directory, spec.script.command[0]
+        for what, there, path in (
+            ("folder", os.path.isdir(folder), folder),
+            ("interpreter", os.access(interpreter, os.X_OK), interpreter),
+        ):
+            if not there:
+                raise EnvironmentLacks(
+                    f"{platform.node()} has no {path}, the {what} of the script",
+                    hint="scripts run on machines that see them under the same path; a build() is brought there",
+                )
     if os.path.isdir(spec.directory):
         return spec
     here = os.getcwd()
     path = tuple(folder for folder in spec.search_path if os.path.isdir(folder))
     workload = spec.workload.removeprefix(spec.directory.rstrip("/") + "/")
     return spec.model_copy(update={"directory": here, "search_path": (here, *path), "workload": workload})
-
-
-def _check_script(folder: str, interpreter: str) -> None:
-    """A script's command, its launcher's answer and its patch name files by their paths: they must be the same here."""
-    for what, there, path in (
-        ("folder", os.path.isdir(folder), folder),
-        ("interpreter", os.access(interpreter, os.X_OK), interpreter),
-    ):
-        if not there:
-            raise EnvironmentLacks(
-                f"{platform.node()} has no {path}, the {what} of the script",
-                hint="scripts run on machines that see them under the same path; a build() is brought there",
-            )
 
 
 def as_users(environment: Mapping[str, str]) -> dict[str, str | None]:
