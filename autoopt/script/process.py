@@ -130,23 +130,22 @@ def run_parts(training: Any, lap: Lap) -> RunParts:
     Args:
         lap: of steps that it has trained since its first.
     """
-    session = training.session
-    between, step = session.between, median(lap.steps) if lap.steps else None
-    evaluations, saved = between.of("evaluate"), between.of("checkpoint")
-    first_batch = between.openings[0] if between.openings else None if training.script.hooks.roles.known else 0.0
-    begun = session.began if between.first_at is None else between.first_at
+    session, step = training.session, median(lap.steps) if lap.steps else None
+    evaluations, saved = session.interruptions("evaluate"), session.interruptions("checkpoint")
+    first_batch = session.openings[0] if session.openings else None if training.script.hooks.roles.known else 0.0
+    begun = session.began if session.first_at is None else session.first_at
     ready = session.began if session.first_step_at is None else session.first_step_at
     before = training.script.imports_seconds
     return RunParts(
-        imports_seconds=None if before is None else before + (between.imports or 0.0),
-        build_seconds=max(begun - session.began - (between.imports or 0.0), 0.0),
+        imports_seconds=None if before is None else before + (session.imports or 0.0),
+        build_seconds=max(begun - session.began - (session.imports or 0.0), 0.0),
         first_batch_seconds=first_batch,
         warm_up_seconds=max(ready - begun - (first_batch or 0.0) - (step or 0.0), 0.0) + excess(lap.steps),
         step_seconds=step,
         steps=training.lengths.total or None,
         steps_per_epoch=training.lengths.per_epoch,
         epoch_seconds=epoch_start(
-            between.openings, training.loader.loader, lap.stages.get("data", 0.0) / max(len(lap.steps), 1)
+            session.openings, training.loader.loader, lap.stages.get("data", 0.0) / max(len(lap.steps), 1)
         ),
         evaluation_seconds=seconds_of_one(evaluations),
         evaluate_every=steps_between(evaluations, session.steps),
@@ -230,7 +229,7 @@ class Script:
     def stop_recording(self) -> None:
         """The first step has ended, and what it read is known."""
         if self.observer is not None:
-            self.session.between.imports = self._imports.stop()
+            self.session.imports = self._imports.stop()
         self.recording.stop()
         self.hooks.watchers.remove(self.recording)
 

@@ -199,7 +199,7 @@ class ScriptTraining:
 
     @property
     def openings(self) -> list[float]:
-        return self.session.between.openings
+        return self.session.openings
 
     @property
     def over(self) -> bool:
@@ -211,7 +211,7 @@ class ScriptTraining:
 
     @property
     def evaluation_seconds(self) -> tuple[float, ...]:
-        return tuple(seconds_by_step(self.session.between.of("evaluate")).values())
+        return tuple(seconds_by_step(self.session.interruptions("evaluate")).values())
 
     @property
     def stretch(self) -> Goal:
