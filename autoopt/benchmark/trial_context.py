@@ -31,7 +31,6 @@ class TrialContext:
 
     Args:
         registry: folds the plan into the setup.
-        workload: given instead of built from ``spec.workload`` (tests, ``autoopt.apply``).
         training: that is under way already, such as a script's, and the seconds until it was.
 
     Attributes:
@@ -49,7 +48,6 @@ class TrialContext:
         self,
         spec: TrialSpec,
         registry: Registry,
-        workload: Workload | None = None,
         *,
         training: tuple[LiveTraining, float] | None = None,
     ) -> None:
@@ -75,22 +73,19 @@ class TrialContext:
             os.environ.update(variables(place))
             keep_to_cores(registry.fold(spec.plan), place)
         self.cores_at_start = affinity.cores()
-        self.workload = self._build(workload)
+        self.workload = self._build()
         self.group = join(place, self.device.torch) if place is not None else Group()
         self.setup = registry.fold(spec.plan, self.workload.setup)
 
-    def _build(self, given: Workload | None = None) -> Workload:
+    def _build(self) -> Workload:
         """The user's workload, from their seed on."""
         began = perf_counter()
         if self.spec.same_draws:
             same_draws()
         seed_everything(self.seed)
-        if given is not None:
-            workload = validation.check(given)
-        else:
-            build = importing.load(self.spec.workload, self.spec.search_path)
-            _ = self.device  # only now, since the module may say which devices are to be seen; what it builds is on it
-            workload = validation.build(build)
+        build = importing.load(self.spec.workload, self.spec.search_path)
+        _ = self.device  # only now, since the module may say which devices are to be seen; what it builds is on it
+        workload = validation.build(build)
         if self.spec.disturbed:
             disturb(workload.model, self.spec.disturbed, self.seed, 0)
         self.build_seconds = perf_counter() - began

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -229,14 +230,15 @@ def test_what_cannot_be_put_on_from_outside_says_so(start_script: StartScript, s
         start_script("plain.py", "100000", sites=sites, plan=plan("accumulation", size=8, accumulation=2), fresh=True)
 
 
-def test_a_copy_stands_in_where_no_overlay_can_be_had(tmp_path: Path) -> None:
+def test_a_copy_stands_in_where_no_overlay_can_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autoopt.script.view._overlay", lambda *_: os.stat("/no/such"))
     user, scratch = tmp_path / "user", tmp_path / "scratch"
     (user / "data").mkdir(parents=True)
     scratch.mkdir()
     (user / "train.py").write_text("print(1)")
     with (user / "data" / "big.bin").open("wb") as file:
         file.truncate(LINKED_FROM)
-    view = open_view([str(user), str(user / "data")], scratch, copy=True)
+    view = open_view([str(user), str(user / "data")], scratch)
     copied = Path(view.path(str(user / "train.py")))
     assert copied != user / "train.py"
     assert copied.read_text() == "print(1)"

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 from autoopt.benchmark.losses import loss_head
+from autoopt.benchmark.training import Training
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.records.protocol import TrialSpec
 from autoopt.registry import load_strategies
@@ -196,7 +197,8 @@ def live(loss: Any, model: nn.Module | None = None) -> TrialContext:
         model=model or Speaker(), train_data=TensorDataset(ids), batch_size=4,
         loss=lambda model, batch: loss(model, batch[0]), optimizer=partial(torch.optim.SGD, lr=0.1), max_steps=16,
     )  # fmt: skip
-    return TrialContext(TrialSpec(workload="tests:loss", device="cpu"), REGISTRY, workload=given)
+    training = Training(given, device="cpu")
+    return TrialContext(TrialSpec(workload="tests:loss", device="cpu"), REGISTRY, training=(training, 0.0))
 
 
 @pytest.mark.parametrize("loss", IN_CHUNKS, ids=lambda loss: loss.__name__)

@@ -17,6 +17,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from autoopt.benchmark.loader import training_loader, validation_loader
+from autoopt.benchmark.training import Training
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.errors import WorkloadError
 from autoopt.records.protocol import TrialSpec
@@ -78,7 +79,8 @@ def test_what_collate_collects_by_force_is_seen() -> None:
         max_steps=8,
     )
     registry = load_strategies()
-    live = TrialContext(TrialSpec(workload="tests:garbage", device="cpu"), registry, workload=given)
+    training = Training(given, device="cpu")
+    live = TrialContext(TrialSpec(workload="tests:garbage", device="cpu"), registry, training=(training, 0.0))
     found = registry["garbage_collection"].inspect(live)
     assert found["preparing"] > 0.2
 

@@ -87,7 +87,8 @@ def workload(masked: bool = True, **data: Any) -> Workload:
 
 
 def live(given: Workload) -> TrialContext:
-    return TrialContext(TrialSpec(workload="tests:lengths", device="cpu"), REGISTRY, workload=given)
+    training = Training(given, device="cpu")
+    return TrialContext(TrialSpec(workload="tests:lengths", device="cpu"), REGISTRY, training=(training, 0.0))
 
 
 def losses(given: Workload, setup: Setup, steps: int = 12) -> tuple[list[float], int]:
