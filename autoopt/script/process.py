@@ -45,13 +45,9 @@ class ModelCall:
         """A scalar to begin a backward pass with, of this model or of another in its place."""
         return scalar_of(model(*self.args, **self.kwargs))
 
-
-class MicroBatch(list[ModelCall]):
-    """The training calls of one micro-batch, in their order."""
-
     @property
     def samples(self) -> int:
-        return max((samples_of((call.args, call.kwargs)) or 0 for call in self), default=0)
+        return samples_of((self.args, self.kwargs)) or 0
 
 
 class Recording(Watcher):
@@ -67,32 +63,28 @@ class Recording(Watcher):
 
     def __init__(self, pieces: int = 1) -> None:
         self._pieces = pieces
-        self.batches: list[MicroBatch] = []
+        self.batches: list[list[ModelCall]] = []  # the calls of each micro-batch, in their order
         self.host_digests: tuple[str, str, str] | None = None
         self.takes_probabilities = False
         self.loss_head: LossHead | None = None
-        self._over = False
         self._next = True
         self._loads = False
 
-    def stop(self) -> None:
-        self._over = True
-
     def batch_given(self, loader: Any, batch: Any, training: bool) -> None:
-        if not self._over and training:
+        if training:
             self._next = self._loads = True
             self.host_digests = digests(batch) if self.host_digests is None else self.host_digests
 
     def forward(self, model: nn.Module, args: Any, kwargs: Any, training: bool) -> None:
-        if self._over or not training:
+        if not training:
             return
         if self._next:
-            self.batches.append(MicroBatch())
+            self.batches.append([])
             self._next = False
         self.batches[-1].append(ModelCall(model, _detached(args), _detached(kwargs), _autocast(model)))
 
     def backward(self, loss: Any) -> None:
-        if not self._over and isinstance(loss, torch.Tensor):
+        if isinstance(loss, torch.Tensor):
             self.takes_probabilities = self.takes_probabilities or takes_probabilities(loss)
             self.loss_head = loss_head(loss)
         if not self._loads or self._pieces > 1:
@@ -230,7 +222,6 @@ class Script:
         """The first step has ended, and what it read is known."""
         if self.observer is not None:
             self.session.imports = self._imports.stop()
-        self.recording.stop()
         self.hooks.watchers.remove(self.recording)
 
     def why_never_trained(self) -> str:

@@ -37,7 +37,7 @@ from autoopt.script.applying import Applying
 from autoopt.script.loops import ends_by_result, planned_steps, steps_per_epoch
 from autoopt.script.metric import candidates, chosen, target_of, values
 from autoopt.script.probe import ScriptRecorder
-from autoopt.script.process import MicroBatch, Script
+from autoopt.script.process import ModelCall, Script
 from autoopt.script.session import Goal, seconds_by_step
 from autoopt.script.tasks import held_evaluations
 from autoopt.setup import Precision, Setup
@@ -155,8 +155,8 @@ class ScriptTraining:
         # those that hold parameters of the models, the one with the most first
         self.optimizers = sorted(filter(held, script.hooks.optimizers), key=held, reverse=True)
         self.optimizer = self.users_optimizer = self.optimizers[0]
-        self.batches: list[MicroBatch] = script.recording.batches
-        size = self.batches[0].samples or None if self.batches else None
+        self.batches: list[list[ModelCall]] = script.recording.batches
+        size = max((call.samples for call in self.batches[0]), default=0) or None if self.batches else None
         loaders = script.hooks.roles.training
         loader = loaders[0] if loaders else DataLoader(NoBatches(), batch_size=size)
         self.loader = SimpleNamespace(loader=loader, batch_size=size, warnings=())
