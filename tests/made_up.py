@@ -11,12 +11,12 @@ from autoopt.benchmark.run import RunUnderWay
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.records import Change, Curve, CurvePoint, Estimate, Noise, Objective, Plan, Quality
 from autoopt.records.messages import Startup, TrainingRun
+from autoopt.records.protocol import TrialSpec
 from autoopt.registry import Registry
 from autoopt.search.accept.evidence import Evidence, Judgement, RequiredRuns
 from autoopt.search.accept.gate import judge, required_runs
 from autoopt.search.compare.comparison import Comparison, Decision, LossPath, Side
 from autoopt.strategy import Risk
-from autoopt.trial.protocol import TrialSpec
 from workloads import breakers
 
 OBJECTIVE = Objective(metric="accuracy", mode="max", target=0.9, target_source="user", tolerance=0.005, min_gain=0.01)

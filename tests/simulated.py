@@ -18,6 +18,7 @@ from autoopt.options import Options
 from autoopt.records import Change, Curve, CurvePoint, Environment, JsonDict, Plan, Verdict
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import Probe, TrainingRun
+from autoopt.records.protocol import TrialSpec
 from autoopt.registry import Registry, Source
 from autoopt.search.accept.evidence import TrainedPair
 from autoopt.search.accept.gathering import Gate, Probes
@@ -32,7 +33,6 @@ from autoopt.storage.run import Run
 from autoopt.storage.run_directory import RunDirectory
 from autoopt.strategy import Case, Risk, Strategy
 from autoopt.testing.fakes import Behaviour, FakeClock, FakeMachine, NoiseModel, fake_facts
-from autoopt.trial.protocol import TrialSpec
 
 STEPS = 1000
 TARGET = 0.9

@@ -13,10 +13,10 @@ import pytest
 
 from autoopt.export.script_patch import placed
 from autoopt.records import Change, Plan, Result
+from autoopt.records.protocol import ScriptSpec, TrialSpec
 from autoopt.registry import load_strategies
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.trial.parent import Launcher
-from autoopt.trial.protocol import ScriptSpec, TrialSpec
 
 SCRIPT = Path(__file__).parent / "scripts" / "walked.py"
 WITHOUT = """

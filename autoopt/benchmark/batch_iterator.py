@@ -101,7 +101,6 @@ class BatchIterator:
         self.ahead = (
             CopyAhead(device, move, prefetch) if prefetch and device and device.type == "cuda" and move else None
         )
-        self._next = self._read_ahead if self.ahead else self._read
 
     def group(self) -> list[Any]:
         """The micro-batches of the next step, on their device.
@@ -109,14 +108,14 @@ class BatchIterator:
         Raises:
             WorkloadError: the loader gave no batch in a whole epoch.
         """
-        first = self._next()
+        first = self._read()
         if first is END:
             began = perf_counter()
             if self.epoch >= 0 and self.on_epoch is not None:
                 self.on_epoch()
             self.epoch, self.batch = self.epoch + 1, 0
             self._open_epoch()
-            first = self._next()
+            first = self._read()
             if first is END:
                 raise WorkloadError(
                     f"the training loader gave no batch in epoch {self.epoch}",
@@ -126,7 +125,7 @@ class BatchIterator:
         self.latest = group = [first]
         self.taken = self._size(first)
         while len(group) < self._accumulation:
-            following = self._next()
+            following = self._read()
             if following is END:
                 break
             group.append(following)
@@ -159,28 +158,22 @@ class BatchIterator:
         self._iterator = behind(inner, unread) if unread else iter(inner)
 
     def _read(self) -> Any:
+        """The next batch on its device; ``END`` where the epoch has no further one."""
         if self._iterator is None:
             return END
-        batch = next(self._iterator, END)
-        self.mark("data")
+        if self.ahead is None:
+            batch = next(self._iterator, END)
+            self.mark("data")
+        else:
+            self.ahead.fill(self._iterator, 1)
+            self.mark("data")
+            batch = self.ahead.take()
+            self.mark("copy")
         if batch is END:
             self._iterator = None
-            return END
-        if self._move is not None:
+        elif self.ahead is None and self._move is not None:
             batch = self._move(batch)
             self.mark("copy")
-        return batch
-
-    def _read_ahead(self) -> Any:
-        assert self.ahead is not None
-        if self._iterator is None:
-            return END
-        self.ahead.fill(self._iterator, 1)
-        self.mark("data")
-        batch = self.ahead.take()
-        if batch is END:
-            self._iterator = None
-        self.mark("copy")
         return batch
 
     def state_dict(self) -> dict[str, Any]:

@@ -171,23 +171,17 @@ def _length(batch: Any) -> int | None:
         return None
 
 
-def unpinned(batch: Any) -> str:
-    """The type of an object whose tensors ``torch.utils.data`` does not pin: it looks into containers and asks objects
-    for ``pin_memory``. "" where it reaches all."""
-    if isinstance(batch, torch.Tensor) or callable(getattr(batch, "pin_memory", None)):
-        return ""
-    if isinstance(batch, (Mapping, list, tuple)):
-        return next((found for _, part in parts_of(batch) or () if (found := unpinned(part))), "")
-    return type(batch).__name__ if tensors(batch) else ""
+def unreached(batch: Any, method: str) -> str:
+    """The type of an object whose tensors are not pinned or moved: it has no such method. "" where all are reached.
 
-
-def unmoved(batch: Any) -> str:
-    """The type of an object whose tensors ``transfer.mapped`` does not reach: neither a container nor with a ``to`` of
-    its own. "" where it reaches all."""
-    if isinstance(batch, torch.Tensor) or callable(getattr(batch, "to", None)):
+    Args:
+        method: ``pin_memory``, for which ``torch.utils.data`` looks into containers and asks objects; ``to``, for which
+            ``transfer.mapped`` looks into dataclasses as well.
+    """
+    if isinstance(batch, torch.Tensor) or callable(getattr(batch, method, None)):
         return ""
-    if isinstance(batch, (Mapping, list, tuple)) or dataclasses.is_dataclass(batch):
-        return next((found for _, part in parts_of(batch) or () if (found := unmoved(part))), "")
+    if isinstance(batch, (Mapping, list, tuple)) or (method == "to" and dataclasses.is_dataclass(batch)):
+        return next((found for _, part in parts_of(batch) or () if (found := unreached(part, method))), "")
     return type(batch).__name__ if tensors(batch) else ""
 
 

@@ -42,13 +42,17 @@ def environment(device: str | torch.device) -> Environment:
     for name in (*_PACKAGES, *_TRITON):
         with contextlib.suppress(PackageNotFoundError):
             packages["triton" if name in _TRITON else name] = version(name)
+    if where.type == "cuda":
+        device_name: str | None = torch.cuda.get_device_name(where)
+    else:
+        device_name = cpu_name() if where.type == "cpu" else "Apple " + (platform.machine() or "GPU")
     return Environment(
         python=platform.python_version(),
         torch=torch.__version__,
         cuda=torch.version.cuda,
         device=str(where),
         devices=torch.cuda.device_count() - (where.index or 0) if where.type == "cuda" else None,
-        device_name=_device_name(where),
+        device_name=device_name,
         device_memory_bytes=(
             int(torch.cuda.get_device_properties(where).total_memory) if where.type == "cuda" else usable_ram()
         ),
@@ -62,12 +66,6 @@ def environment(device: str | torch.device) -> Environment:
         compiler=compiler(),
         packages=packages,
     )
-
-
-def _device_name(device: torch.device) -> str | None:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return cpu_name() if device.type == "cpu" else "Apple " + (platform.machine() or "GPU")
 
 
 def cpu_name() -> str | None:

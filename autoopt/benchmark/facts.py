@@ -17,7 +17,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 from torch.utils.data.dataloader import default_collate, default_convert
 
 from autoopt.benchmark.compiling import repeated_blocks
-from autoopt.benchmark.contents import array_of, bytes_of, leaves, shape_of, tensors, unmoved, unpinned
+from autoopt.benchmark.contents import array_of, bytes_of, leaves, shape_of, tensors, unreached
 from autoopt.benchmark.cputime import memory
 from autoopt.benchmark.fingerprint import same_samples
 from autoopt.benchmark.live import LiveTraining
@@ -159,8 +159,8 @@ def workload_facts(training: LiveTraining, spec: str) -> WorkloadFacts:
         ),
         batch=batch,
         batch_bytes=sum(each.bytes for each in batch),
-        unpinned=unpinned(samples.batch),
-        unmoved=unmoved(samples.batch),
+        unpinned=unreached(samples.batch, "pin_memory"),
+        unmoved=unreached(samples.batch, "to"),
         beside_tensors=next(
             (type(leaf).__name__ for _, leaf in leaves(samples.batch) if not isinstance(leaf, torch.Tensor)), ""
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from math import inf
 from typing import Any
 
 from autoopt.benchmark import warmup
@@ -112,14 +113,17 @@ def evaluations(live: TrialContext, count: int, seconds: float, stage: str = "ev
 
 
 @drives
-def train(live: TrialContext, **arguments: Any) -> JsonDict:
+def train(live: TrialContext, steps: int | None = None, **arguments: Any) -> JsonDict:
     """Trains from the first step to the target or a limit: a :class:`~autoopt.records.messages.TrainingRun`.
 
     Args:
-        arguments: of :class:`~autoopt.benchmark.run.RunUnderWay`.
+        steps: at which a level of a search ends: trains on to the evaluation there, and goes on when it is asked again.
+        arguments: of :class:`~autoopt.benchmark.run.RunUnderWay`; the first level's hold.
     """
-    run = RunUnderWay(live, **arguments)
-    run.go_on()
+    run = (live.under_way if steps else None) or RunUnderWay(live, **arguments)
+    if steps:
+        live.under_way = run
+    run.go_on(steps=steps or inf)
     document: JsonDict = run.document().model_dump()
     return document
 
@@ -144,20 +148,6 @@ def train_leg(live: TrialContext, seconds: float, no_further: list[int] | None =
     over = run.go_on(seconds)
     document = run.document().model_dump() if over else None
     return {"over": over, "run": document, "seconds": run.seconds, "steps": run.steps}
-
-
-@drives
-def train_rung(live: TrialContext, steps: int, **arguments: Any) -> JsonDict:
-    """Trains on to a step's evaluation: a :class:`~autoopt.records.messages.TrainingRun` as far as it has come.
-
-    Args:
-        steps: at which a level of a search ends.
-        arguments: those of :func:`train`; the first level's hold.
-    """
-    run = live.under_way = live.under_way or RunUnderWay(live, **arguments)
-    run.go_on(steps=steps)
-    document: JsonDict = run.document().model_dump()
-    return document
 
 
 def flops(live: TrialContext) -> JsonDict:

@@ -4,42 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 from autoopt.benchmark import affinity
 from autoopt.benchmark.device import Device, open_device
-from autoopt.benchmark.distributed.group import Group, Place, device_of, join, keep_to_cores, variables
+from autoopt.benchmark.distributed.group import Group, device_of, join, keep_to_cores, variables
 from autoopt.benchmark.fingerprint import same_draws
 from autoopt.benchmark.live import LiveTraining
 from autoopt.benchmark.seeding import disturb, seed_everything
 from autoopt.benchmark.switching import Switching
 from autoopt.benchmark.training import Training
-from autoopt.benchmark.whatif import SECONDS, ratio_with
+from autoopt.benchmark.whatif import ratio_with
 from autoopt.loading import importing, validation
-from autoopt.records import JsonDict, Plan
+from autoopt.records import JsonDict
 from autoopt.records.facts import WorkloadFacts
+from autoopt.records.protocol import TrialSpec
 from autoopt.registry import Registry
 from autoopt.setup import Setup
 from autoopt.workload import Workload
-
-
-class Spec(Protocol):
-    """The orders of a trial: ``autoopt.trial.protocol.TrialSpec``."""
-
-    workload: str
-    plan: Plan
-    device: str
-    seed: int
-    search_path: tuple[str, ...]
-    memory_limit_bytes: int | None
-    target: float | None
-    disturbed: float
-    same_draws: bool
-
-    @property
-    def rank(self) -> Place | None: ...
 
 
 class TrialContext:
@@ -47,7 +31,6 @@ class TrialContext:
 
     Args:
         registry: folds the plan into the setup.
-        workload: given instead of built from ``spec.workload`` (tests, ``autoopt.apply``).
         training: that is under way already, such as a script's, and the seconds until it was.
 
     Attributes:
@@ -63,9 +46,8 @@ class TrialContext:
 
     def __init__(
         self,
-        spec: Spec,
+        spec: TrialSpec,
         registry: Registry,
-        workload: Workload | None = None,
         *,
         training: tuple[LiveTraining, float] | None = None,
     ) -> None:
@@ -91,22 +73,19 @@ class TrialContext:
             os.environ.update(variables(place))
             keep_to_cores(registry.fold(spec.plan), place)
         self.cores_at_start = affinity.cores()
-        self.workload = self._build(workload)
+        self.workload = self._build()
         self.group = join(place, self.device.torch) if place is not None else Group()
         self.setup = registry.fold(spec.plan, self.workload.setup)
 
-    def _build(self, given: Workload | None = None) -> Workload:
+    def _build(self) -> Workload:
         """The user's workload, from their seed on."""
         began = perf_counter()
         if self.spec.same_draws:
             same_draws()
         seed_everything(self.seed)
-        if given is not None:
-            workload = validation.check(given)
-        else:
-            build = importing.load(self.spec.workload, self.spec.search_path)
-            _ = self.device  # only now, since the module may say which devices are to be seen; what it builds is on it
-            workload = validation.build(build)
+        build = importing.load(self.spec.workload, self.spec.search_path)
+        _ = self.device  # only now, since the module may say which devices are to be seen; what it builds is on it
+        workload = validation.build(build)
         if self.spec.disturbed:
             disturb(workload.model, self.spec.disturbed, self.seed, 0)
         self.build_seconds = perf_counter() - began
@@ -157,17 +136,10 @@ class TrialContext:
         lost = affinity.lost_affinity_warning(self.cores_at_start, "importing or building the workload")
         return facts.model_copy(update={"warnings": (*facts.warnings, lost)}) if lost else facts
 
-    def ratio_with(
-        self,
-        change: Callable[[Any], Any] | None = None,
-        *,
-        dtype: Any = None,
-        matmul: str | None = None,
-        rebatch: Callable[[Any], Any] | None = None,
-        seconds: float = SECONDS,
-    ) -> float | None:
+    @property
+    def ratio_with(self) -> Callable[..., float | None]:
         """Forward and backward with a change over without, tried on copies (``benchmark.whatif.ratio_with``)."""
-        return ratio_with(self.training, change, dtype=dtype, matmul=matmul, rebatch=rebatch, seconds=seconds)
+        return partial(ratio_with, self.training)
 
     @property
     def target(self) -> float | None:

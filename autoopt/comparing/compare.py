@@ -26,6 +26,7 @@ from autoopt.options import Options
 from autoopt.records import Environment, Estimate, Noise, Objective, Plan, Sites
 from autoopt.records.comparing import Compared, ComparedSide, Learning, Requirement
 from autoopt.records.facts import WorkloadFacts
+from autoopt.records.protocol import TrialSpec
 from autoopt.registry import Registry
 from autoopt.running.baseline_spec import baseline_spec, registry_of
 from autoopt.running.document import now
@@ -40,7 +41,6 @@ from autoopt.search.compare.noise import control, doubts, learned
 from autoopt.search.trial_runner import SITES, WATCH_SECONDS, TrialRunner
 from autoopt.storage.interrupts import handled
 from autoopt.trial.parent import Launcher
-from autoopt.trial.protocol import TrialSpec
 from autoopt.trial.remote.launcher import AnyTrial
 
 NAMES = {"incumbent": "baseline", "candidate": "candidate"}

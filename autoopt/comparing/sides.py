@@ -22,12 +22,12 @@ from autoopt.loading.importing import is_path, parse
 from autoopt.plan import read_plan
 from autoopt.records import Plan
 from autoopt.records.comparing import SideKind
+from autoopt.records.protocol import ScriptSpec
 from autoopt.records.reading import RESULT_FILE, read_result
 from autoopt.running.baseline_spec import search_path
 from autoopt.script.command import Build, Script, is_launcher
 from autoopt.script.command import parse as read_workload
 from autoopt.storage.fingerprint import source_hashes
-from autoopt.trial.protocol import ScriptSpec
 
 _OWN = Path(autoopt.__file__).resolve().parents[1]
 

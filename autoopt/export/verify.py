@@ -34,6 +34,7 @@ from autoopt.options import Options
 from autoopt.records import Plan, Result
 from autoopt.records.headline import AGREEMENT
 from autoopt.records.messages import TrainingRun
+from autoopt.records.protocol import ScriptSpec, TrialSpec
 from autoopt.records.reading import read_result
 from autoopt.registry import load_strategies
 from autoopt.script.command import Build, parse
@@ -45,7 +46,6 @@ from autoopt.search.compare.comparison import Rule
 from autoopt.search.compare.contest import compare
 from autoopt.search.trial_runner import CONFIRMED, TrialRunner, Turns
 from autoopt.trial.parent import Launcher
-from autoopt.trial.protocol import ScriptSpec, TrialSpec
 
 DEFAULT_SECONDS = 180.0
 """Of a verification, where the run had more."""

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 from autoopt.errors import EnvironmentLacks, UsageError
 from autoopt.options import Options, check_names
+from autoopt.records.protocol import ScriptSpec, TrialSpec
 from autoopt.registry import Registry, load_strategies
 from autoopt.script.command import Build, Script
 from autoopt.storage.run_directory import check_free
 from autoopt.trackers import check_installed
-from autoopt.trial.protocol import ScriptSpec, TrialSpec
 
 
 def check_command(workload: Build | Script, options: Options) -> None:

@@ -254,25 +254,24 @@ class Applying:
             return args, kwargs
         names = list(inspect.signature(DataLoader.__init__).parameters)[1:]
         options = {**dict(zip(names, args, strict=False)), **kwargs}
-        options = self._of_training(options) if role == "training" else self._of_validation(options)
+        if role == "validation":
+            options = self._of_validation(options)
+        else:
+            if self.setup.batch.size is not None and self.setup.batch.accumulation is None:  # else its lines say it
+                options["batch_size"] = self.setup.batch.size
+            with kept_random_state():  # a cache may read every sample
+                for transform in self.setup.dataset:
+                    options["dataset"] = transform(options["dataset"])
+            if self.setup.loader:
+                changed = "num_workers" in self.setup.loader
+                options = consistent({**options, **self.setup.loader})
+                check_workers(options["dataset"], options, options.get("num_workers", 0), changed=changed)
         if options.get("generator") is None and self._compared:
             # torch's global generator is drawn from at moments that depend on the workers: each loader gets its own
             self._orders += 1
             seed = mix(self.seed, torch.initial_seed(), "order", self._orders)
             options["generator"] = torch.Generator().manual_seed(seed)
         return (), options
-
-    def _of_training(self, options: dict[str, Any]) -> dict[str, Any]:
-        if self.setup.batch.size is not None and self.setup.batch.accumulation is None:  # else its lines say it
-            options["batch_size"] = self.setup.batch.size
-        with kept_random_state():  # a cache may read every sample
-            for transform in self.setup.dataset:
-                options["dataset"] = transform(options["dataset"])
-        if self.setup.loader:
-            changed = "num_workers" in self.setup.loader
-            options = consistent({**options, **self.setup.loader})
-            check_workers(options["dataset"], options, options.get("num_workers", 0), changed=changed)
-        return options
 
     def _of_validation(self, options: dict[str, Any]) -> dict[str, Any]:
         """As a patch has it: a dataset of the training's class is read as the training reads it."""

@@ -1,4 +1,4 @@
-"""Start of a script's process: the file guard, what follows an import, and waiting for torch."""
+"""Start of a script's process: the file guard, what follows an import, waiting for torch, and answers to the parent."""
 
 from __future__ import annotations
 
@@ -8,20 +8,25 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
+import queue
 import re
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
 from typing import Any
 
 from autoopt.benchmark.affinity import cores
-from autoopt.errors import WorkloadError
+from autoopt.errors import ScriptEnded, WorkloadError
 from autoopt.records import Record
+from autoopt.records.protocol import Call, TrialSpec
 from autoopt.script.frames import ImportClock, begin_here
-from autoopt.trial.channel import Channel
-from autoopt.trial.protocol import TrialSpec
+from autoopt.script.refusals import explained
+from autoopt.trial.channel import Channel, ChannelClosed
+from autoopt.trial.child import TaskServer, resolve, seal
+from autoopt.trial.preloading import EnvironmentLog
 
 VARIABLE = "AUTOOPT_SCRIPT"
 PACKAGES = "AUTOOPT_PACKAGES"
@@ -169,7 +174,7 @@ class ScriptProcess:
         self._early: tuple[str, ...] = ()
         self._pid = os.getpid()
         self._script: Any = None
-        self._server: Any = None
+        self._server: ScriptServer | None = None
         self._code: Any = None  # of sys.exit
         self.listening_seconds = 0.0  # before the script's first line
         self._imports = ImportClock()
@@ -178,11 +183,9 @@ class ScriptProcess:
 
     def answer(self, channel: Channel) -> None:
         """Starts the thread that answers the parent."""
-        from autoopt.script.serving import ScriptServer
-        from autoopt.trial.preloading import EnvironmentLog
-
-        self._server = ScriptServer(channel, self.orders.spec)
-        self._server.start(EnvironmentLog() if self.orders.tell_imports else None)
+        self._server = server = ScriptServer(channel, self.orders.spec)
+        log = EnvironmentLog() if self.orders.tell_imports else None
+        threading.Thread(target=server.answers, args=(log,), name="autoopt", daemon=True).start()
         plain = sys.excepthook
 
         def failed(kind: type[BaseException], error: BaseException, trace: Any) -> None:
@@ -240,6 +243,58 @@ class ScriptProcess:
             self._server.found(None, error)
         else:
             self._script.session.end(error)
+
+
+class ScriptServer(TaskServer):
+    """Answers the parent from a thread of its own, while the main thread trains or stands still."""
+
+    def __init__(self, channel: Channel, spec: TrialSpec) -> None:
+        seal(channel)
+        super().__init__(channel, spec, "")
+        self._script: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._session: Any = None
+
+    def found(self, script: Any, error: BaseException | None = None) -> None:
+        """torch has been imported, and the script's session begins; or why it never will."""
+        self._script.put((script, error))
+        if error is not None:
+            threading.Event().wait()  # until the parent, which is notified, ends this process
+
+    def answers(self, log: EnvironmentLog | None) -> None:
+        """Until the parent closes its end; see :meth:`serve`."""
+        with contextlib.suppress(ChannelClosed):
+            self.serve(log)
+
+    def make_live(self) -> Any:
+        self._where = "start"
+        script, error = self._script.get()
+        if error is not None:
+            raise explained(error)
+        self._session = script.session
+        try:
+            script.session.first_step()
+        except ScriptEnded:
+            raise WorkloadError(script.why_never_trained(), hint="name the script that trains") from None
+
+        def made() -> Any:
+            # torch is there: the script has imported it
+            from autoopt.benchmark.trial_context import TrialContext
+            from autoopt.script.training import ScriptTraining, meet
+
+            script.stop_recording()
+            session, spec = script.session, script.spec
+            training = ScriptTraining(script, meet(spec.rank, session.device.torch))
+            began = session.first_step_at - session.began
+            return TrialContext(spec, script.registry, training=(training, began))
+
+        return script.session.in_main(made)
+
+    def run(self, live: Any, call: Call) -> Any:
+        """In the thread that trains, unless the task lets the training go on."""
+        task = self._session.in_main(lambda: resolve(call.task))
+        if getattr(task, "drives", False):
+            return task(live, **call.arguments)
+        return self._session.in_main(lambda: task(live, **call.arguments))
 
 
 def _settings() -> dict[str, Any]:

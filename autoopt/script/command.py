@@ -22,8 +22,8 @@ from typing import Any
 
 from autoopt.errors import EnvironmentLacks, UsageError, WorkloadError
 from autoopt.loading.importing import check_spec
+from autoopt.records.protocol import Launch, ScriptSpec
 from autoopt.script import hook
-from autoopt.trial.protocol import Launch, ScriptSpec
 
 HOOK = str(Path(hook.__path__[0]))
 ASKED = "AUTOOPT_LAUNCH_ASKED"

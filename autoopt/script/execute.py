@@ -24,13 +24,13 @@ from typing import Any, NoReturn
 from autoopt.benchmark.libraries import is_users
 from autoopt.errors import AutooptError
 from autoopt.records import JsonDict, Plan, Sites
+from autoopt.records.protocol import Rank, ScriptSpec, TrialSpec
 from autoopt.registry import OURS
 from autoopt.script.boot import PACKAGES, PATH_WAS_UNSET, SEED, VARIABLE, Orders, ScriptProcess, listen
 from autoopt.script.command import HOOK, PASSED_ON
 from autoopt.script.view import View, join_view, open_view
 from autoopt.trial.channel import Channel
 from autoopt.trial.failures import failure_of
-from autoopt.trial.protocol import Rank, ScriptSpec, TrialSpec
 from autoopt.trial.supervisor import supervise
 
 OFFLINE = {

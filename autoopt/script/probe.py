@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -49,63 +48,104 @@ _WEIGHT = 5e-2
 """Size of weights that are made up for an optimizer: as most layers of some hundred inputs begin."""
 
 
-class StepData(Watcher):
-    """The data of one process's steps, from hook to hook.
+class ScriptRecorder(Recorder, Watcher):
+    """The record of one process that probes its plan, from hook to hook; made in the thread that trains.
 
-    Attributes:
-        digests: of each step's data; ``orders``: of their whole numbers alone.
-        epochs: what each pass over the training loaders has read so far.
-        given: a training loader has given a batch.
-        steps: of the present pass; the first step of all comes before this begins.
+    Batches are the script's own: none are handed to it. Reading on is training here, and its evaluations on the way are
+    examined, whichever there are. Two windows of it are written down, each from the weights of the start with an
+    optimizer that is new: the steps across the end of an epoch, and the last ones of a whole short training.
+
+    Args:
+        training: the ``ScriptTraining``, which stands at the end of its first step.
     """
 
-    def __init__(self, training: Any) -> None:
-        script = training.script
-        self._roles = script.hooks.roles
-        self.digests: list[str] = []
-        self.orders: list[str] = []
-        self.epochs: list[EpochRead] = []
-        self.given, self.steps = False, 1
+    def __init__(self, training: Any, gradients: int = 0) -> None:
+        super().__init__(training)
+        self._rounds = gradients or _ROUNDS
+        self.session, self.hooks = training.session, training.script.hooks
+        self._roles = training.script.hooks.roles
+        self._given, self._pass_steps = False, 1  # of a loader of the training; the first step of all came before
         self._labels, self._own_loss, self._unhashed = True, False, ""
-        self._keys: list[set[int]] = [set()]
-        self._taken: list[tuple[str, str]] = []
-        if script.recording.host_digests is not None:
-            self._hold(*script.recording.host_digests)
+        self._keys: list[set[int]] = [set()]  # of the samples of each pass over the training loaders
+        self._digested: list[tuple[str, str]] = []
+        if training.script.recording.host_digests is not None:
+            self._hold(*training.script.recording.host_digests)
         self._called: set[int] = set()
         self._outputs: list[torch.Tensor] = []
         self._outputs_before: list[torch.Tensor] = []
         for number, call in enumerate(call for batch in training.batches for call in batch):
             self._take(call.model, call.args, call.kwargs, unseen=number > 0)
+        self._points = self._taken = self._until = self._left = self._crossed = 0
+        self._steps, self._window, self._elsewhere = 1, "", False
+        self._held: HeldWeights | None = None
+        self._aside: Any = None
+        self._metrics: tuple[float | None, ...] = ()
+        self._evaluation = ""
+        self._kept: Any = None
+        self._own: tuple[str, ...] = ()
+        self._gradient: Array | None = None
+        self._plain: contextlib.ExitStack | None = None
+        self.hooks.watchers.append(self)
+        self._hook = register_optimizer_step_pre_hook(self._before_step)
 
-    @property
-    def samples(self) -> int:
-        """Samples read in all."""
-        return samples_read(self.epochs)
+    def run(self, asked: Asked) -> None:
+        seconds, self._until, self._elsewhere = asked.seconds, asked.until, asked.elsewhere
+        if not asked.weights and self.training.group.size == 1:
+            folder = str(Path(asked.out).with_suffix(""))
+            self._own = self.training.do(lambda: KeptWeights(self.training, folder).files())
+        self._gradients_at(asked.weights or list(self._own))
+        began = perf_counter()
+        self._train(asked.steps, seconds)
+        each = (perf_counter() - began) / max(len(self.rates), 1)
+        self._hook.remove()
+        if not self.session.over:
+            self._read_on(seconds, seconds if asked.reading is None else asked.reading, asked.samples, each)
+        self._put_together(self.training.group)
+        self.training.do(self._finish)
 
-    @property
-    def epoch(self) -> int:
-        """Passes over the training loaders that have ended."""
-        return len(self._keys) - 1
+    def found(self) -> JsonDict:
+        return {
+            **super().found(),
+            "kept": self._own,
+            "gradient_digests": tuple(self.digests[: self._taken]),
+            "points": self._points,
+            "metrics": self._metrics,
+            "evaluation_digest": self._evaluation,
+            "unseen": self._unhashed or ("" if self._labels and all(self.digests) else "labels"),
+            "trained": self._until if "end" in self.windows else 0,
+            "until": self._until,
+            "crossed": self._crossed,
+        }
 
-    @property
-    def unseen(self) -> str:
-        """Data that the digests may not hold; "" where they hold all of them."""
-        return self._unhashed or ("" if self._labels and all(self.digests) else "labels")
+    # what the torch hooks tell
 
     def loader_opened(self, loader: Any) -> None:
         if self._roles.of(loader) and self._keys[-1]:
             self._keys.append(set())
-            self.steps = 0
+            self._pass_steps = 0
 
     def batch_given(self, loader: Any, batch: Any, training: bool) -> None:
         if training:
-            self.given = True
+            self._given = True
             self._hold(*digests(batch))
-            note_samples([batch], self.epoch, self._keys, self.epochs)
+            note_samples([batch], len(self._keys) - 1, self._keys, self.epochs)
 
     def forward(self, model: nn.Module, args: Any, kwargs: Any, training: bool) -> None:
         if training:
             self._take(model, args, kwargs)
+        if training and self._plain is not None:
+            self._plain.enter_context(_without_draws_within(model))
+        if training and self._aside is not None:
+            self._put(self._aside)
+            self._aside = None
+        between = self._plain is not None and not model.training  # at trained weights it may reach the script's target
+        if training or self._aside is not None or not (between or (self._left and self._held is not None)):
+            return
+        self._aside = self.training.device.copied(self.training.model.state_dict())  # of the steps around an evaluation
+        if between:
+            self._put(self._present[0])
+        elif self._held is not None:
+            self._held.put()
 
     def forward_done(self, model: nn.Module, output: Any) -> None:
         leaves = tree_leaves(dict(output) if hasattr(output, "keys") else output)
@@ -127,12 +167,12 @@ class StepData(Watcher):
         given = [(path, leaf) for path, leaf in leaves((args, kwargs)) if not self._is_own(leaf)]
         given = [(path, leaf) for path, leaf in given if all(leaf is not option for option in options)]
         whole = [(path, leaf) for path, leaf in given if not has_fractions(leaf)]
-        shown = not self.digests and (self.given or any(isinstance(leaf, torch.Tensor) for _, leaf in whole))
+        shown = not self.digests and (self._given or any(isinstance(leaf, torch.Tensor) for _, leaf in whole))
         computed = shown or unseen or len(self._called) > 1
         self._hold(*digests(dict(whole if computed else given)))
 
     def _hold(self, whole: str, order: str, unhashed: str) -> None:
-        self._taken.append((whole, order))
+        self._digested.append((whole, order))
         self._unhashed = self._unhashed or unhashed
 
     def _is_own(self, value: Any) -> bool:
@@ -140,125 +180,6 @@ class StepData(Watcher):
         if not isinstance(value, torch.Tensor) or not value.dtype.is_floating_point:
             return False
         return any(_same_numbers(value, output) for output in (*self._outputs, *self._outputs_before))
-
-    def step_ended(self) -> None:
-        """Takes the digests of the step that has ended."""
-        self.steps += 1
-        self.digests.append("".join(whole for whole, _ in self._taken))
-        self.orders.append("".join(order for _, order in self._taken))
-        self._labels = self._labels and (self.given or self._own_loss)
-        self._taken.clear()
-        self._called.clear()
-        self._outputs_before, self._outputs = self._outputs, []
-        self._own_loss = False
-
-    def put_together(self, group: Any) -> None:
-        """Batches that all processes have read: a step's batches are those of all ranks, an epoch's samples as well."""
-        if group.size == 1:
-            return
-        own = (self.digests, self.orders, self._keys, self._labels, [epoch.samples for epoch in self.epochs])
-        digests, orders, keys, labels, samples = zip(*group.gather(own), strict=True)
-        self.digests, self.orders = (["".join(step) for step in zip(*each, strict=False)] for each in (digests, orders))
-        self._labels = all(labels)
-        epochs = [set().union(*each) for each in zip(*keys, strict=False)]
-        self.epochs = [
-            EpochRead(
-                samples=sum(rank[number] for rank in samples if number < len(rank)),
-                distinct=len(keys),
-                seen_before=len(keys & set().union(*epochs[:number])),
-            )
-            for number, keys in enumerate(epochs)
-            if keys
-        ]
-
-
-def _same_numbers(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors share their memory, or hold equal numbers."""
-    if one.device != other.device or one.is_nested or other.is_nested:
-        return False
-    if one.layout != torch.strided or other.layout != torch.strided:
-        return False
-    if one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr():
-        return True
-    return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)
-
-
-class ScriptRecorder(Recorder, Watcher):
-    """The record of one process that probes its plan, from hook to hook; made in the thread that trains.
-
-    Batches are the script's own: none are handed to it. Reading on is training here, and its evaluations on the way are
-    examined, whichever there are. Two windows of it are written down, each from the weights of the start with an
-    optimizer that is new: the steps across the end of an epoch, and the last ones of a whole short training.
-
-    Args:
-        training: the ``ScriptTraining``, which stands at the end of its first step.
-    """
-
-    def __init__(self, training: Any, gradients: int = 0) -> None:
-        super().__init__(training)
-        self._rounds = gradients or _ROUNDS
-        self.session, self.hooks = training.session, training.script.hooks
-        self.data = StepData(training)
-        self._points = self._taken = self._until = self._left = self._crossed = 0
-        self._steps, self._window, self._elsewhere = 1, "", False
-        self._held: HeldWeights | None = None
-        self._aside: Any = None
-        self._metrics: tuple[float | None, ...] = ()
-        self._evaluation = ""
-        self._kept: Any = None
-        self._own: tuple[str, ...] = ()
-        self._gradient: Array | None = None
-        self._plain: contextlib.ExitStack | None = None
-        self.hooks.watchers += [self.data, self]
-        self._hook = register_optimizer_step_pre_hook(self._before_step)
-
-    def run(self, asked: Asked) -> None:
-        seconds, self._until, self._elsewhere = asked.seconds, asked.until, asked.elsewhere
-        if not asked.weights and self.training.group.size == 1:
-            folder = str(Path(asked.out).with_suffix(""))
-            self._own = self.training.do(lambda: KeptWeights(self.training, folder).files())
-        self._gradients_at(asked.weights or list(self._own))
-        began = perf_counter()
-        self._train(asked.steps, seconds)
-        each = (perf_counter() - began) / max(len(self.rates), 1)
-        self._hook.remove()
-        if not self.session.over:
-            self._read_on(seconds, seconds if asked.reading is None else asked.reading, asked.samples, each)
-        self.data.put_together(self.training.group)
-        self.training.do(self._finish)
-
-    def found(self) -> JsonDict:
-        data = self.data
-        self.digests, self.orders, self.epochs = data.digests, data.orders, data.epochs
-        return {
-            **super().found(),
-            "kept": self._own,
-            "gradient_digests": tuple(data.digests[: self._taken]),
-            "points": self._points,
-            "metrics": self._metrics,
-            "evaluation_digest": self._evaluation,
-            "unseen": data.unseen,
-            "trained": self._until if "end" in self.windows else 0,
-            "until": self._until,
-            "crossed": self._crossed,
-        }
-
-    # what the torch hooks tell
-
-    def forward(self, model: nn.Module, args: Any, kwargs: Any, training: bool) -> None:
-        if training and self._plain is not None:
-            self._plain.enter_context(_without_draws_within(model))
-        if training and self._aside is not None:
-            self._put(self._aside)
-            self._aside = None
-        between = self._plain is not None and not model.training  # at trained weights it may reach the script's target
-        if training or self._aside is not None or not (between or (self._left and self._held is not None)):
-            return
-        self._aside = self.training.device.copied(self.training.model.state_dict())  # of the steps around an evaluation
-        if between:
-            self._put(self._present[0])
-        elif self._held is not None:
-            self._held.put()
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         """Takes the step's gradient; one that a closure computes within the step (Lightning's do), when it first has.
@@ -273,10 +194,6 @@ class ScriptRecorder(Recorder, Watcher):
             scale = getattr(optimizer, "grad_scale", None)  # of a scaler that leaves it to a fused update
             self._gradient = self.coordinates.gradients(1.0 if scale is None else float(scale))
             return None
-        watched = self._watched(closure)
-        return ((*args[:1], *args[2:]), {**kwargs, "closure": watched})
-
-    def _watched(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         first = True
 
         def watched() -> Any:
@@ -286,7 +203,7 @@ class ScriptRecorder(Recorder, Watcher):
                 self._gradient, first = self.coordinates.gradients(), False
             return loss
 
-        return watched
+        return ((*args[:1], *args[2:]), {**kwargs, "closure": watched})
 
     # how far the script trains
 
@@ -328,7 +245,7 @@ class ScriptRecorder(Recorder, Watcher):
         wanted = self._rounds * len(states)
         self.training.follow(lambda done, _: done >= wanted, each, most=wanted)
         self.training.do(self._as_before)
-        self._taken = len(self.data.digests)
+        self._taken = len(self.digests)
         whole = all(state is not None for state in states) and all(_tells(each, self._rounds) for each in found)
         if whole:
             self._points = len(found)
@@ -373,8 +290,16 @@ class ScriptRecorder(Recorder, Watcher):
         self.losses = list(mean_losses([losses[:fewest] for losses in ranks]))
 
     def _step_ended(self) -> None:
-        self.data.step_ended()
+        """Takes the digests of the step that has ended."""
         self._steps += 1
+        self._pass_steps += 1
+        self.digests.append("".join(whole for whole, _ in self._digested))
+        self.orders.append("".join(order for _, order in self._digested))
+        self._labels = self._labels and (self._given or self._own_loss)
+        self._digested.clear()
+        self._called.clear()
+        self._outputs_before, self._outputs = self._outputs, []
+        self._own_loss = False
 
     def _read_on(self, seconds: float, usual: float, samples: int, step_seconds: float) -> None:
         """Trains on for the sake of its batches and rates, into the third epoch where there is time.
@@ -401,11 +326,11 @@ class ScriptRecorder(Recorder, Watcher):
                 held.put()
 
         def enough(done: int, elapsed: float) -> bool:
-            read, spent = self.data.samples * self.training.group.size, perf_counter() - began
+            read, spent = samples_read(self.epochs) * self.training.group.size, perf_counter() - began
             if self._left or (fits and self._steps < self._until):
                 return spent > 2 * seconds
             late = spent > (usual if read >= samples else seconds)
-            return late or done >= _MOST_READ or self.data.epoch >= 3 or not self.data.given
+            return late or done >= _MOST_READ or len(self._keys) > 3 or not self._given
 
         began = perf_counter()
         goal = self.training.follow(enough, each, most=_MOST_READ)
@@ -413,12 +338,31 @@ class ScriptRecorder(Recorder, Watcher):
             self.hooks.watchers.remove(held)
             self._metrics, self._evaluation = (held.metric_at(goal),), held.hashed.hexdigest()
 
+    def _put_together(self, group: Any) -> None:
+        """Batches that all processes have read: a step's batches are those of all ranks, an epoch's samples as well."""
+        if group.size == 1:
+            return
+        own = (self.digests, self.orders, self._keys, self._labels, [epoch.samples for epoch in self.epochs])
+        digests, orders, keys, labels, samples = zip(*group.gather(own), strict=True)
+        self.digests, self.orders = (["".join(step) for step in zip(*each, strict=False)] for each in (digests, orders))
+        self._labels = all(labels)
+        epochs = [set().union(*each) for each in zip(*keys, strict=False)]
+        self.epochs = [
+            EpochRead(
+                samples=sum(rank[number] for rank in samples if number < len(rank)),
+                distinct=len(keys),
+                seen_before=len(keys & set().union(*epochs[:number])),
+            )
+            for number, keys in enumerate(epochs)
+            if keys
+        ]
+
     def _begin_window(self) -> None:
         """Begins a window where one is due, at the draws that the script has come to."""
-        left = (self.training.lengths.per_epoch or 0) - self.data.steps
+        left = (self.training.lengths.per_epoch or 0) - self._pass_steps
         if self._steps == self._until - LAST:
             window, steps = "end", LAST
-        elif 0 < left <= BEFORE_END < self.data.steps and "epoch" not in self.windows:
+        elif 0 < left <= BEFORE_END < self._pass_steps and "epoch" not in self.windows:
             window, steps = "epoch", WINDOW
         else:
             return
@@ -437,8 +381,7 @@ class ScriptRecorder(Recorder, Watcher):
         Decay follows the weights, and a schedule the steps, of which each plan has trained as many as there was time
         for; and where augmentations are drawn otherwise, even the first step leads elsewhere.
         """
-        for watcher in (self.data, self):
-            self.hooks.watchers.remove(watcher)
+        self.hooks.watchers.remove(self)
         with contextlib.suppress(Exception):  # an optimizer that wants a closure, or keeps its own state
             self.coordinates.set_synthetic_weights(_WEIGHT)
             for optimizer, kept in zip(self.training.optimizers, self._rates, strict=True):
@@ -453,6 +396,17 @@ class ScriptRecorder(Recorder, Watcher):
         for batch in self.training.batches:
             self.training.backward(self.training.forward(batch))
         return self.coordinates.gradients(self.session.loss_factor)  # of the mean over the same samples
+
+
+def _same_numbers(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors share their memory, or hold equal numbers."""
+    if one.device != other.device or one.is_nested or other.is_nested:
+        return False
+    if one.layout != torch.strided or other.layout != torch.strided:
+        return False
+    if one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr():
+        return True
+    return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)
 
 
 def _tells(gradients: list[Array], rounds: int) -> bool:

@@ -18,19 +18,18 @@ from autoopt.benchmark.losses import LossHead, loss_head, takes_probabilities
 from autoopt.benchmark.seeding import mix, seed_everything
 from autoopt.benchmark.steady import epoch_start, excess
 from autoopt.records import RunParts, Sites
+from autoopt.records.protocol import TrialSpec
 from autoopt.registry import Registry, load_strategies
 from autoopt.script.applicable import added_up
 from autoopt.script.applying import Applying, Lean
 from autoopt.script.draws import draw_anew
 from autoopt.script.frames import ImportClock, folder, import_sites
 from autoopt.script.loaders import Watcher
-from autoopt.script.loops import planned_steps
 from autoopt.script.metric import MetricReader, overhear
 from autoopt.script.observer import Observer
 from autoopt.script.refusals import refuse_processes
 from autoopt.script.session import Session, seconds_of_one, steps_between
 from autoopt.script.torch_hooks import TorchHooks
-from autoopt.trial.protocol import TrialSpec
 
 
 @dataclass
@@ -46,13 +45,9 @@ class ModelCall:
         """A scalar to begin a backward pass with, of this model or of another in its place."""
         return scalar_of(model(*self.args, **self.kwargs))
 
-
-class MicroBatch(list[ModelCall]):
-    """The training calls of one micro-batch, in their order."""
-
     @property
     def samples(self) -> int:
-        return max((samples_of((call.args, call.kwargs)) or 0 for call in self), default=0)
+        return samples_of((self.args, self.kwargs)) or 0
 
 
 class Recording(Watcher):
@@ -68,32 +63,28 @@ class Recording(Watcher):
 
     def __init__(self, pieces: int = 1) -> None:
         self._pieces = pieces
-        self.batches: list[MicroBatch] = []
+        self.batches: list[list[ModelCall]] = []  # the calls of each micro-batch, in their order
         self.host_digests: tuple[str, str, str] | None = None
         self.takes_probabilities = False
         self.loss_head: LossHead | None = None
-        self._over = False
         self._next = True
         self._loads = False
 
-    def stop(self) -> None:
-        self._over = True
-
     def batch_given(self, loader: Any, batch: Any, training: bool) -> None:
-        if not self._over and training:
+        if training:
             self._next = self._loads = True
             self.host_digests = digests(batch) if self.host_digests is None else self.host_digests
 
     def forward(self, model: nn.Module, args: Any, kwargs: Any, training: bool) -> None:
-        if self._over or not training:
+        if not training:
             return
         if self._next:
-            self.batches.append(MicroBatch())
+            self.batches.append([])
             self._next = False
         self.batches[-1].append(ModelCall(model, _detached(args), _detached(kwargs), _autocast(model)))
 
     def backward(self, loss: Any) -> None:
-        if not self._over and isinstance(loss, torch.Tensor):
+        if isinstance(loss, torch.Tensor):
             self.takes_probabilities = self.takes_probabilities or takes_probabilities(loss)
             self.loss_head = loss_head(loss)
         if not self._loads or self._pieces > 1:
@@ -131,23 +122,22 @@ def run_parts(training: Any, lap: Lap) -> RunParts:
     Args:
         lap: of steps that it has trained since its first.
     """
-    session = training.session
-    between, step = session.between, median(lap.steps) if lap.steps else None
-    evaluations, saved = between.of("evaluate"), between.of("checkpoint")
-    first_batch = between.openings[0] if between.openings else None if training.script.hooks.roles.known else 0.0
-    begun = session.began if between.first_at is None else between.first_at
+    session, step = training.session, median(lap.steps) if lap.steps else None
+    evaluations, saved = session.interruptions("evaluate"), session.interruptions("checkpoint")
+    first_batch = session.openings[0] if session.openings else None if training.script.hooks.roles.known else 0.0
+    begun = session.began if session.first_at is None else session.first_at
     ready = session.began if session.first_step_at is None else session.first_step_at
     before = training.script.imports_seconds
     return RunParts(
-        imports_seconds=None if before is None else before + (between.imports or 0.0),
-        build_seconds=max(begun - session.began - (between.imports or 0.0), 0.0),
+        imports_seconds=None if before is None else before + (session.imports or 0.0),
+        build_seconds=max(begun - session.began - (session.imports or 0.0), 0.0),
         first_batch_seconds=first_batch,
         warm_up_seconds=max(ready - begun - (first_batch or 0.0) - (step or 0.0), 0.0) + excess(lap.steps),
         step_seconds=step,
         steps=training.lengths.total or None,
         steps_per_epoch=training.lengths.per_epoch,
         epoch_seconds=epoch_start(
-            between.openings, training.loader.loader, lap.stages.get("data", 0.0) / max(len(lap.steps), 1)
+            session.openings, training.loader.loader, lap.stages.get("data", 0.0) / max(len(lap.steps), 1)
         ),
         evaluation_seconds=seconds_of_one(evaluations),
         evaluate_every=steps_between(evaluations, session.steps),
@@ -231,8 +221,7 @@ class Script:
     def stop_recording(self) -> None:
         """The first step has ended, and what it read is known."""
         if self.observer is not None:
-            self.session.between.imports = self._imports.stop()
-        self.recording.stop()
+            self.session.imports = self._imports.stop()
         self.hooks.watchers.remove(self.recording)
 
     def why_never_trained(self) -> str:
@@ -251,10 +240,6 @@ class Script:
         found = self.observer.sites(self.command.command, folder())
         sites = (*found.sites, *import_sites(self._early_imports, self._imports))
         return found.model_copy(update={**self._start, "sites": sites})
-
-    def planned_steps(self) -> int | None:
-        """Training steps of the whole run, where its loops tell; None where they do not."""
-        return planned_steps(self.batches_per_step if self.hooks.roles.known else 1)
 
     @property
     def batches_per_step(self) -> int:

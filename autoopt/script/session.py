@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -105,45 +105,6 @@ class Interruption:
         )
 
 
-@dataclass
-class Between:
-    """The account of one process, by ``perf_counter``.
-
-    Attributes:
-        openings: seconds until each epoch's first batch was there, from where its loader was asked for an iterator.
-        over: evaluations and checkpoints that came to their end.
-        first_at: when the first batch, or the first training call without one, was asked for; None before.
-        imports: seconds of imports between the import of torch and the first step; None where nobody looked.
-    """
-
-    openings: list[float] = field(default_factory=list)
-    over: list[Interruption] = field(default_factory=list)
-    first_at: float | None = None
-    imports: float | None = None
-    _opening: float | None = None
-
-    def of(self, stage: str) -> list[Interruption]:
-        return [each for each in self.over if each.stage == stage]
-
-    def opens(self, now: float) -> None:
-        """A loader of the training is asked for an iterator."""
-        self._opening = now
-        self.begins(now)
-
-    def begins(self, now: float) -> None:
-        """The training asks for a batch, or calls its model."""
-        if self.first_at is None:
-            self.first_at = now
-
-    def has_come(self, now: float) -> float:
-        """A batch of the training has come; seconds of the epoch's start where it is the first of one, else 0."""
-        if self._opening is None:
-            return 0.0
-        seconds, self._opening = now - self._opening, None
-        self.openings.append(seconds)
-        return seconds
-
-
 def steps_between(interruptions: list[Interruption], trained: int) -> float | None:
     """Training steps between two of them, on the mean; None where there was none after the first step.
 
@@ -181,7 +142,9 @@ class Session:
         timed: whether a model was called in training. From then on there are ``device``, where it is, ``clock`` and
             ``deferred_cost``.
         evaluations: seen so far.
-        between: what it did besides steps.
+        openings: seconds until each epoch's first batch was there, from where its loader was asked for an iterator.
+        first_at: when the first batch, or the first training call without one, was asked for; None before.
+        imports: seconds of imports between the import of torch and the first step; None where nobody looked.
         began: when the process started to listen, by ``perf_counter``.
         first_step_at: when the first step's end was reached; None before.
         goal: the latest that was set.
@@ -199,7 +162,11 @@ class Session:
         self.stops, self.counts, self.memory_limit = stops, counts, memory_limit
         self.steps = self.samples = self._given = self._latest = 0
         self.evaluations, self.loss_factor = 0, 1.0
-        self.between = Between()
+        self.openings: list[float] = []
+        self.first_at: float | None = None
+        self.imports: float | None = None
+        self._opening: float | None = None
+        self._interruptions: list[Interruption] = []
         self.timed = False
         self.began = perf_counter()
         self.first_step_at: float | None = None
@@ -268,9 +235,9 @@ class Session:
         self.train_again()
         now = perf_counter()
         if opens:
-            self.between.opens(now)
-        else:
-            self.between.begins(now)
+            self._opening = now
+        if self.first_at is None:
+            self.first_at = now
         if self._goal is None:
             return
         gone = self.clock.set_aside()
@@ -281,18 +248,19 @@ class Session:
 
     def data_end(self, *, has_come: bool = True) -> None:
         """Args: has_come: a batch, and not an iterator alone."""
-        if has_come:
-            opening = self.between.has_come(perf_counter())
+        if has_come and self._opening is not None:
+            seconds, self._opening = perf_counter() - self._opening, None
+            self.openings.append(seconds)
             if self._goal is not None:
-                self._goal.opening += opening
+                self._goal.opening += seconds
         if self.timed:
             self.clock.mark("data")
 
     def forward_begin(self, prepared: bool) -> None:
         """Args: prepared: whether what came before it was the making of a batch without a loader."""
         self.train_again()
-        if self.between.first_at is None:
-            self.between.begins(perf_counter())
+        if self.first_at is None:
+            self.first_at = perf_counter()
         if not self.timed:
             return
         clock, first, self._begun = self.clock, not self._begun, True
@@ -372,6 +340,10 @@ class Session:
         self._aside = Interruption(stage, self.steps, self.device.now())
         return True
 
+    def interruptions(self, stage: str) -> list[Interruption]:
+        """Evaluations, or checkpoints, that came to their end."""
+        return [each for each in self._interruptions if each.stage == stage]
+
     @property
     def evaluating(self) -> Interruption | None:
         """The evaluation that is under way; None where there is none."""
@@ -381,7 +353,7 @@ class Session:
         """A checkpoint was written within an evaluation."""
         assert self._aside is not None
         self._aside.saving_seconds += seconds
-        self.between.over.append(Interruption("checkpoint", self.steps, self._aside.began, seconds))
+        self._interruptions.append(Interruption("checkpoint", self.steps, self._aside.began, seconds))
 
     def uncounted(self, work: Callable[[], None]) -> None:
         """Does something at a step's end that is no part of the script's time."""
@@ -402,7 +374,7 @@ class Session:
         over, self._aside = self._aside, None
         stage, seconds = over.stage, self.device.now() - over.began
         over.seconds = max(seconds - over.saving_seconds, 0.0)
-        self.between.over.append(over)
+        self._interruptions.append(over)
         if self._goal is not None:
             self._goal.aside[stage] = self._goal.aside.get(stage, 0.0) + seconds
             self._goal.away_now += seconds

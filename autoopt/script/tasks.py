@@ -25,7 +25,7 @@ from autoopt.records.evaluating import HeldEvaluations
 from autoopt.script.loaders import Watcher
 from autoopt.script.metric import LEAST_EVALUATIONS, candidates, chosen, name_of, values
 from autoopt.script.process import run_parts
-from autoopt.script.session import Goal, Interruption
+from autoopt.script.session import Goal, seconds_by_step
 
 WATCHED_SECONDS, FEWEST_WATCHED = 4.0, 10
 """A script is watched for so many steps; where they are slow, for that time and fewer steps, or for twice that time."""
@@ -51,9 +51,9 @@ def sites(live: Any, seconds: float = WATCHED_SECONDS, steps: int = 24) -> JsonD
     lap = live.training.follow(enough).lap()
     first = script.sites()
     with suppress(Exception):  # what fails after the first steps is reported by the training that comes to it
-        between, until = live.training.session.between, min(seconds, WATCHED_SECONDS)
-        if not between.of("evaluate"):  # one is waited for no longer than the watching itself took
-            live.training.follow(lambda done, elapsed: elapsed >= until or bool(between.of("evaluate")))
+        session, until = live.training.session, min(seconds, WATCHED_SECONDS)
+        if not session.interruptions("evaluate"):  # one is waited for no longer than the watching itself took
+            live.training.follow(lambda done, elapsed: elapsed >= until or bool(session.interruptions("evaluate")))
     # of one loop: a later one may have begun since
     found: JsonDict = {"period": first.period, "backwards": first.backwards, "run": run_parts(live.training, lap)}
     whole = sum(lap.stages.values())
@@ -205,33 +205,28 @@ def held_evaluations(training: Any, count: int, seconds: float, stage: str) -> H
         seconds: after which no other one is.
         stage: ``evaluate`` or ``checkpoint``.
     """
-    session, between, watchers = training.session, training.session.between, training.script.hooks.watchers
-    model = training.model
+    session, watchers, model = training.session, training.script.hooks.watchers, training.model
     state = session.in_main(lambda: {name: value.clone() for name, value in model.state_dict().items()})
-    held, before, began = HeldWeights(training, state), len(between.of(stage)), perf_counter()
+    held, before, began = HeldWeights(training, state), len(session.interruptions(stage)), perf_counter()
     saves, other = HeldSaves(), stage != "evaluate"
     watchers.append(saves if other else held)
 
-    def made() -> dict[int, list[Interruption]]:
-        found: dict[int, list[Interruption]] = {}
-        for each in between.of(stage)[before:]:
-            found.setdefault(each.step, []).append(each)
-        return found
-
     def enough(done: int, elapsed: float) -> bool:
-        return len(made()) >= count or perf_counter() - began > seconds
+        made = session.interruptions(stage)[before:]
+        return len(seconds_by_step(made)) >= count or perf_counter() - began > seconds
 
     goal: Goal = training.follow(enough, lambda *_: held.put())
     watchers.remove(saves if other else held)
-    each = list(made().values())
-    why = "" if each else f"no {'checkpoint' if other else 'evaluation'} came within {perf_counter() - began:.0f} s"
+    made = session.interruptions(stage)[before:]
+    times = tuple(seconds_by_step(made).values())
+    why = "" if made else f"no {'checkpoint' if other else 'evaluation'} came within {perf_counter() - began:.0f} s"
     if other:
-        read, times = saves.read(), tuple(sum(part.seconds for part in parts) for parts in each)
+        read = saves.read()
         return HeldEvaluations(seconds=times, metric=SAVED if read is not None else None, value=read, why=why)
     reported = held.metric_found(goal, None)
     return HeldEvaluations(
-        seconds=tuple(sum(part.seconds for part in parts) for parts in each),
-        samples=sum(part.samples for part in each[0]) or None if each else None,
+        seconds=times,
+        samples=sum(each.samples for each in made if each.step == made[0].step) or None,
         metric=reported[0] if reported else None,
         value=reported[1] if reported and not held.others else None,
         digits=decimals(reported[1]) if reported else None,

@@ -31,16 +31,16 @@ from autoopt.errors import ScriptEnded, UsageError, WorkloadError
 from autoopt.loading.validation import length_of
 from autoopt.records.evaluating import HeldEvaluations
 from autoopt.records.facts import WorkloadFacts
+from autoopt.records.protocol import Rank
 from autoopt.script.applicable import own_setup
 from autoopt.script.applying import Applying
-from autoopt.script.loops import ends_by_result, steps_per_epoch
+from autoopt.script.loops import ends_by_result, planned_steps, steps_per_epoch
 from autoopt.script.metric import candidates, chosen, target_of, values
 from autoopt.script.probe import ScriptRecorder
-from autoopt.script.process import MicroBatch, Script
+from autoopt.script.process import ModelCall, Script
 from autoopt.script.session import Goal, seconds_by_step
 from autoopt.script.tasks import held_evaluations
 from autoopt.setup import Precision, Setup
-from autoopt.trial.protocol import Rank
 from autoopt.workload import Target, Workload
 
 T = TypeVar("T")
@@ -147,17 +147,21 @@ class ScriptTraining:
             )
         self.roots = self._called = roots
         self.model: nn.Module = roots[0] if len(roots) == 1 else Models(roots)
-        self.optimizers = self._stepping()
+        own = {id(p): p.numel() for root in roots for p in root.parameters()}
+
+        def held(optimizer: Optimizer) -> int:
+            return sum(own.get(id(p), 0) for group in optimizer.param_groups for p in group["params"])
+
+        # those that hold parameters of the models, the one with the most first
+        self.optimizers = sorted(filter(held, script.hooks.optimizers), key=held, reverse=True)
         self.optimizer = self.users_optimizer = self.optimizers[0]
-        self.batches: list[MicroBatch] = script.recording.batches
+        self.batches: list[list[ModelCall]] = script.recording.batches
+        size = max((call.samples for call in self.batches[0]), default=0) or None if self.batches else None
         loaders = script.hooks.roles.training
-        self.loader = SimpleNamespace(
-            loader=loaders[0] if loaders else DataLoader(NoBatches(), batch_size=self._size()),
-            batch_size=self._size(),
-            warnings=(),
-        )
+        loader = loaders[0] if loaders else DataLoader(NoBatches(), batch_size=size)
+        self.loader = SimpleNamespace(loader=loader, batch_size=size, warnings=())
         accumulation = max(len(self.batches), 1)
-        total = script.planned_steps()
+        total = planned_steps(script.batches_per_step if script.hooks.roles.known else 1)
         self.ends_by_result = ends_by_result()
         per_epoch = length_of(loaders[0]) if loaders else None
         per_epoch = None if per_epoch is None else steps_per_epoch(per_epoch, script.batches_per_step)
@@ -165,35 +169,23 @@ class ScriptTraining:
         self.lengths = Lengths(total or 0, per_epoch, total or 0, per_epoch, 1.0, every, accumulation)
         self.dtype = self.batches[0][0].dtype if self.batches and self.batches[0] else None
         self.autocast = torch.autocast(self.device.torch.type, dtype=self.dtype) if self.dtype is not None else None
-        own, metric = own_setup(script.sites()), script.command.metric
+        users, metric = own_setup(script.sites()), script.command.metric
         named = None if self.dtype is None else str(self.dtype).removeprefix("torch.")
-        found = replace(own, precision=Precision(dtype=named))
+        found = replace(users, precision=Precision(dtype=named))
         self.workload = Workload(
             model=self.model.module if isinstance(self.model, DistributedDataParallel) else self.model,
-            train_data=self.loader.loader,
-            batch_size=self._size(),
+            train_data=loader,
+            batch_size=size,
             loss=self.loss,
             optimizer=self.optimizer,
             max_steps=total,
             accumulation=accumulation,
-            setup=found if not script.setup.precision.dtype else own,
+            setup=found if not script.setup.precision.dtype else users,
             target=None if metric is None else target_of(metric, script.spec.target),
             adapter=ADAPTER,
         )
         self.setup = script.registry.fold(script.spec.plan, self.workload.setup)
         self.begin = new_graph_hook(self.device.torch, self.setup.compile)
-
-    def _stepping(self) -> list[Optimizer]:
-        """The optimizers that hold parameters of the models, the one with the most first."""
-        own = {id(p): p.numel() for root in self.roots for p in root.parameters()}
-
-        def held(optimizer: Optimizer) -> int:
-            return sum(own.get(id(p), 0) for group in optimizer.param_groups for p in group["params"])
-
-        return sorted(filter(held, self.script.hooks.optimizers), key=held, reverse=True)
-
-    def _size(self) -> int | None:
-        return self.batches[0].samples or None if self.batches else None
 
     # the running script
 
@@ -207,7 +199,7 @@ class ScriptTraining:
 
     @property
     def openings(self) -> list[float]:
-        return self.session.between.openings
+        return self.session.openings
 
     @property
     def over(self) -> bool:
@@ -219,7 +211,7 @@ class ScriptTraining:
 
     @property
     def evaluation_seconds(self) -> tuple[float, ...]:
-        return tuple(seconds_by_step(self.session.between.of("evaluate")).values())
+        return tuple(seconds_by_step(self.session.interruptions("evaluate")).values())
 
     @property
     def stretch(self) -> Goal:

@@ -40,26 +40,23 @@ class View:
         return path
 
 
-def open_view(folders: Iterable[str], scratch: Path, *, shared: Iterable[str] = (), copy: bool = False) -> View:
+def open_view(folders: Iterable[str], scratch: Path, *, shared: Iterable[str] = ()) -> View:
     """Gives this process, which has one thread, its own view of some folders.
 
     Args:
         folders: absolute paths.
         scratch: a folder outside of them, for what is written.
         shared: folders within them that stay as they are, for autoopt's own files.
-        copy: do not try an overlay.
 
     Raises:
         EnvironmentLacks: neither an overlay nor a copy can be had.
     """
     outermost = _outermost(folders)
-    refused = "not tried"
-    if not copy:
-        try:
-            _overlay(outermost, scratch, [folder for folder in shared if os.path.isdir(folder)])
-            return View("overlay")
-        except (OSError, AttributeError) as error:
-            refused = str(error)
+    try:
+        _overlay(outermost, scratch, [folder for folder in shared if os.path.isdir(folder)])
+        return View("overlay")
+    except (OSError, AttributeError) as error:
+        refused = str(error)
     return View("copy", {folder: _copied(folder, scratch / f"copy-{i}", refused) for i, folder in enumerate(outermost)})
 
 

@@ -24,9 +24,9 @@ from autoopt.benchmark.cputime import cpu_times, foreign_seconds
 from autoopt.errors import EnvironmentLacks, TrialFailed
 from autoopt.records import Curve, CurvePoint
 from autoopt.records.messages import WHOLE_RUN, TrainingRun
+from autoopt.records.protocol import ScriptSpec
 from autoopt.script.execute import opened, placed, seeded
 from autoopt.script.metric import MetricReader
-from autoopt.trial.protocol import ScriptSpec
 from autoopt.trial.tree import CAN_FREEZE, die_with_parent, freeze, thaw
 
 _START = (
@@ -141,23 +141,18 @@ def whole_runs(
             words = (sys.executable, "-P", "-c", _START, json.dumps(sys.path))
             commands.append(Command(words, text=json.dumps(document)))
         found = run_time_sliced(commands, timeout=timeout, shares=shares, turn=turn)
-    for side in sorted(range(len(found)), key=lambda side: found[side].code is None):  # those were ended with others
-        _check(side, found[side], timeout)
-    return [WholeRun(each.seconds, output=each.output) for each in found]
-
-
-def _check(side: int, found: Ended, timeout: float) -> None:
-    if found.code is None:
+    for side, each in sorted(enumerate(found), key=lambda item: item[1].code is None):  # those were ended with others
+        if each.code is not None and not each.begun:
+            raise EnvironmentLacks(f"the script could not be started: {each.last}")
+        if each.code == 0:
+            continue
         failure = TrialFailed("timeout", f"the run was not at its end after {timeout:.0f} s")
-    elif not found.begun:
-        raise EnvironmentLacks(f"the script could not be started: {found.last}")
-    elif found.code != 0:
-        reason = f"the run ended with exit code {found.code}: {found.last}"
-        failure = TrialFailed("error", reason, detail=found.output)
-    else:
-        return
-    failure.side = side  # type: ignore[attr-defined]
-    raise failure
+        if each.code is not None:
+            reason = f"the run ended with exit code {each.code}: {each.last}"
+            failure = TrialFailed("error", reason, detail=each.output)
+        failure.side = side  # type: ignore[attr-defined]
+        raise failure
+    return [WholeRun(each.seconds, output=each.output) for each in found]
 
 
 @dataclass(frozen=True)

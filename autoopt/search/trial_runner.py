@@ -13,6 +13,7 @@ from typing import Any
 from autoopt.errors import TrialFailed, WorkloadError
 from autoopt.records import Change, JsonDict, Plan, Sites
 from autoopt.records.messages import TrainingRun
+from autoopt.records.protocol import ScriptSpec, TrialSpec
 from autoopt.registry import Registry
 from autoopt.script.applicable import in_lines, own_setup
 from autoopt.script.execute import runs_here
@@ -25,7 +26,6 @@ from autoopt.search.compare.arm import ScriptArm, TrialArm
 from autoopt.search.compare.comparison import Comparison
 from autoopt.trial.parent import Launcher
 from autoopt.trial.places import Place, ThreadWorkers, Workers
-from autoopt.trial.protocol import ScriptSpec, TrialSpec
 from autoopt.trial.remote.launcher import AnyTrial, RemoteLauncher
 
 SITES = "autoopt.script.tasks:sites"

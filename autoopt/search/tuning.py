@@ -214,7 +214,7 @@ class Tuner:
                     live.append(stack.enter_context(context.runner.trial(plan, label, seed=document.seed)))
                 seconds = 4.0 * self.limit * self.step_seconds + 60.0
                 answer = live[0].call(
-                    "autoopt.benchmark.tasks:train_rung", timeout=2 * seconds + 120.0, steps=steps,
+                    "autoopt.benchmark.tasks:train", timeout=2 * seconds + 120.0, steps=steps,
                     max_seconds=seconds, max_steps=self.limit, target=document.target, confirm=CONFIRMED,
                 )  # fmt: skip
                 return TrainingRun.model_validate(answer).model_copy(update={"losses": ()})

@@ -15,11 +15,11 @@ from collections.abc import Callable
 from typing import Any
 
 from autoopt.records import JsonDict, Record
+from autoopt.records.protocol import Answer, Call, Failure, TrialSpec
 from autoopt.trial import tree
 from autoopt.trial.channel import FIRST_DESCRIPTOR, Channel, ChannelClosed
 from autoopt.trial.failures import failure_of
 from autoopt.trial.preloading import EnvironmentLog, Imports, import_libraries, imports
-from autoopt.trial.protocol import Answer, Call, Failure, TrialSpec
 
 LIVE = "autoopt.benchmark.trial_context:TrialContext"
 DUMP_SIGNAL = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else signal.SIGTERM

@@ -8,9 +8,9 @@ import sys
 import traceback
 from pathlib import Path
 
-from autoopt.errors import AutooptError, EnvironmentLacks, TrialFailed
+from autoopt.errors import AutooptError, EnvironmentLacks, TrialFailed, UsageError, WorkloadError
 from autoopt.loading.importing import chain, user_traceback
-from autoopt.trial.protocol import Failure
+from autoopt.records.protocol import Failure
 
 LONGEST_REASON = 300
 """Characters of a reason: it stands in one line of the report."""
@@ -125,6 +125,14 @@ def _judge(error: BaseException, oom_kills: int | None) -> tuple[str, str]:
     return "error", _named(error)
 
 
+def error_of(failure: Failure) -> AutooptError:
+    """The error that another process has reported as a failure."""
+    if failure.exit_code is None:
+        return TrialFailed(failure.failure, failure.message, where=failure.where, detail=failure.detail)
+    kinds: dict[int, type[AutooptError]] = {2: UsageError, 3: WorkloadError, 4: EnvironmentLacks}
+    return kinds.get(failure.exit_code, AutooptError)(failure.message, hint=failure.hint, detail=failure.detail)
+
+
 def device_full() -> bool:
     """Whether nearly all memory of the CUDA device that this process uses is taken."""
     torch = sys.modules.get("torch")
@@ -175,7 +183,7 @@ def _at(error: BaseException) -> str:
     return place
 
 
-def hung(message: str, log: str, where: str) -> Failure:
+def hung(message: str, log: str, where: str) -> TrialFailed:
     """The failure of a trial that gave no answer in time.
 
     Loader workers that find /dev/shm full say so on standard error alone, and the loader waits for ever.
@@ -185,12 +193,12 @@ def hung(message: str, log: str, where: str) -> Failure:
     """
     full = next((line for line in reversed(log.splitlines()) if _SHARED_MEMORY.search(line)), None)
     if full is None:
-        return Failure(failure="timeout", message=message, where=where)
+        return TrialFailed("timeout", message, where=where)
     said = _one_line(f"/dev/shm is full, and the data loader waits for ever: {full.strip()}")
-    return Failure(failure="out_of_memory", message=said, where=where)
+    return TrialFailed("out_of_memory", said, where=where)
 
 
-def ended(status: int | None, oom_kills: int | None, peak_rss: int | None, where: str) -> Failure:
+def ended(status: int | None, oom_kills: int | None, peak_rss: int | None, where: str) -> TrialFailed:
     """The failure of a trial whose process is gone without an answer.
 
     Args:
@@ -199,26 +207,16 @@ def ended(status: int | None, oom_kills: int | None, peak_rss: int | None, where
         peak_rss: its peak resident memory, bytes.
     """
     if status is None:
-        return Failure(failure="crashed", message="the process is gone", where=where)
-    if status & 0x7F:
-        number = status & 0x7F
-        if number == signal.SIGKILL and oom_kills:
-            held = f", which held {peak_rss / 2**30:.1f} GiB" if peak_rss else ""
-            return Failure(
-                failure="out_of_memory", message=f"the kernel killed the process for lack of memory{held}", where=where
-            )
-        return Failure(failure="crashed", message=_signal_name(number), where=where)
-    code = status >> 8
+        return TrialFailed("crashed", "the process is gone", where=where)
+    number, code = status & 0x7F, status >> 8
+    if number == signal.SIGKILL and oom_kills:
+        held = f", which held {peak_rss / 2**30:.1f} GiB" if peak_rss else ""
+        return TrialFailed("out_of_memory", f"the kernel killed the process for lack of memory{held}", where=where)
+    if number:
+        name = signal.Signals(number).name if number in set(signal.Signals) else "unknown"
+        words = (signal.strsignal(number) or "").lower()
+        if name == "SIGBUS":
+            words += ", often for lack of space in /dev/shm"
+        return TrialFailed("crashed", f"signal {number} ({name}{', ' + words if words else ''})", where=where)
     how = "its main thread ended" if code == 0 else f"the process ended with exit code {code}"
-    return Failure(failure="crashed", message=f"{how} without an answer", where=where)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        name = signal.Signals(number).name
-    except ValueError:
-        name = "unknown"
-    words = (signal.strsignal(number) or "").lower()
-    if name == "SIGBUS":
-        words += ", often for lack of space in /dev/shm"
-    return f"signal {number} ({name}{', ' + words if words else ''})"
+    return TrialFailed("crashed", f"{how} without an answer", where=where)

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Self
 
 from autoopt.records import JsonDict
+from autoopt.records.protocol import Launch, Rank, TrialSpec
 from autoopt.trial.child import LIVE
 from autoopt.trial.preloading import Imports
 from autoopt.trial.process import Closing, LocalTrial, TrialProcess
-from autoopt.trial.protocol import Launch, Rank, TrialSpec
 from autoopt.trial.start import SUPERVISOR, ForkServer, Started, fresh, new_server
 
 logger = logging.getLogger(__name__)

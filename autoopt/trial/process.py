@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any, Self
 
 from autoopt.benchmark.cputime import descendants
-from autoopt.errors import AutooptError, EnvironmentLacks, TrialFailed, UsageError, WorkloadError
+from autoopt.errors import AutooptError, TrialFailed
 from autoopt.records import JsonDict
 from autoopt.records.messages import Ready
+from autoopt.records.protocol import Call, Failure, TrialSpec
 from autoopt.trial import tree
 from autoopt.trial.channel import Channel, ChannelBroken, ChannelClosed, readable
 from autoopt.trial.child import DUMP_SIGNAL
-from autoopt.trial.failures import ended, hung
-from autoopt.trial.protocol import Call, Failure, TrialSpec
+from autoopt.trial.failures import ended, error_of, hung
 from autoopt.trial.start import Started
 
 logger = logging.getLogger(__name__)
@@ -272,8 +272,9 @@ class TrialProcess:
         end = self._end or {}
         failure = ended(end.get("ended"), end.get("oom_kills"), end.get("peak_rss"), where)
         if lost:
-            failure = Failure(failure="crashed", message="it closed its channel to autoopt", where=where)
-        return TrialFailed(failure.failure, failure.message, where=where, detail=self.tail())
+            failure = TrialFailed("crashed", "it closed its channel to autoopt", where=where)
+        failure.detail = self.tail()
+        return failure
 
     def hung(self, where: str, timeout: float | None) -> TrialFailed:
         """No answer in time: has every thread's call stack written to the log, then ends the trial."""
@@ -283,21 +284,20 @@ class TrialProcess:
             readable([self._supervisor], 0.3)
         self.close()
         failure = hung(f"no answer within {timeout:g} s ({where})", self._printed(), where)
-        return TrialFailed(failure.failure, failure.message, where=where, detail=self.tail())
+        failure.detail = self.tail()
+        return failure
 
     def error(self, failure: Failure) -> AutooptError:
         """The exception for a failure that the trial reported."""
         if failure.exit_code and not self.spec.plan.changes:
-            kinds: dict[int, type[AutooptError]] = {2: UsageError, 3: WorkloadError, 4: EnvironmentLacks}
-            kind = kinds.get(failure.exit_code, AutooptError)
             detail = failure.detail
             if not detail and self.spec.script:  # what the script has printed before it was refused for that reason
                 printed = self.tail()
                 refused = printed.rfind("\nautoopt.errors.")
                 begins = printed.rfind("Traceback (most recent call last):", 0, refused) if refused >= 0 else -1
                 detail = (printed[:begins] if begins >= 0 else printed).rstrip().removesuffix(failure.message).rstrip()
-            return kind(failure.message, hint=failure.hint, detail=detail)
-        return TrialFailed(failure.failure, failure.message, where=failure.where, detail=failure.detail or self.tail())
+            return error_of(failure.model_copy(update={"detail": detail}))
+        return error_of(failure.model_copy(update={"exit_code": None, "detail": failure.detail or self.tail()}))
 
     def tail(self) -> str:
         """The last lines of the log."""

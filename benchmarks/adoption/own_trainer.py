@@ -27,13 +27,13 @@ import numpy as np
 from autoopt.export import export
 from autoopt.export.targets import trainer_code
 from autoopt.records import Plan, Result
+from autoopt.records.protocol import TrialSpec
 from autoopt.records.reading import read_result
 from autoopt.registry import load_strategies
 from autoopt.search.compare.arm import TrialArm
 from autoopt.search.compare.comparison import Rule
 from autoopt.search.compare.contest import compare
 from autoopt.trial.parent import Launcher
-from autoopt.trial.protocol import TrialSpec
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

@@ -67,12 +67,12 @@ def ratio_by_autoopt(seconds: float) -> dict[str, Any]:
     import numpy as np
 
     from autoopt.records import Change, Plan
+    from autoopt.records.protocol import TrialSpec
     from autoopt.registry import load_strategies
     from autoopt.search.compare.comparison import Rule
     from autoopt.search.compare.contest import compare
     from autoopt.search.trial_runner import TrialRunner
     from autoopt.trial.parent import Launcher
-    from autoopt.trial.protocol import TrialSpec
 
     two = Plan(changes=(Change(strategy="ddp", setting={"processes": 2}),))
     spec = TrialSpec(workload=f"{WORKLOAD}:build", directory=str(ROOT), search_path=(str(ROOT),))

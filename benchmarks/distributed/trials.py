@@ -24,9 +24,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from autoopt.records.protocol import TrialSpec
 from autoopt.trial.parent import Launcher
 from autoopt.trial.places import Place, ThreadWorkers, places_of
-from autoopt.trial.protocol import TrialSpec
 from autoopt.trial.remote.launcher import RemoteLauncher
 from benchmarks.documents import RESULTS, environment, load, save
 

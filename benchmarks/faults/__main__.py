@@ -22,9 +22,9 @@ import psutil
 
 from autoopt.errors import AutooptError, TrialFailed
 from autoopt.records.messages import TrainingRun
+from autoopt.records.protocol import TrialSpec
 from autoopt.trial import shared
 from autoopt.trial.parent import Launcher
-from autoopt.trial.protocol import TrialSpec
 from benchmarks.faults import runs as run_faults
 from benchmarks.faults.cases import FAULTS, SURVIVED, TINY, USAGE_ERROR, WORKLOAD_ERROR, WORKLOADS, Fault
 

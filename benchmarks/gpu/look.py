@@ -113,8 +113,8 @@ def _trial_starts(look: Look) -> list[Found]:
 def trials(look: Look) -> Iterator[Callable[..., Any]]:
     """``start(case, *changes)``: a trial's process as a search starts it."""
     from autoopt.records import Change, Plan
+    from autoopt.records.protocol import TrialSpec
     from autoopt.trial.parent import Launcher
-    from autoopt.trial.protocol import TrialSpec
 
     with tempfile.TemporaryDirectory() as logs, Launcher() as launcher:
 
@@ -223,8 +223,8 @@ def _beside_a_bare_loop(look: Look, name: str, changes: Any) -> Found:
     from autoopt.benchmark.tasks import run_block
     from autoopt.benchmark.trial_context import TrialContext
     from autoopt.records import Change, Plan
+    from autoopt.records.protocol import TrialSpec
     from autoopt.registry import load_strategies
-    from autoopt.trial.protocol import TrialSpec
 
     plan = Plan(changes=tuple(Change(strategy=strategy, setting=setting) for strategy, setting in changes))
     spec = TrialSpec(workload=look.case(name), plan=plan, device=look.device, search_path=(str(ROOT),))

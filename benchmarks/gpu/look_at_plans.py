@@ -17,6 +17,7 @@ def predictions(look: Look) -> Found:
     """Predictions of strategies on ``tiny``, beside a direct comparison of each in pairs of processes."""
     from autoopt.options import Options
     from autoopt.records import Plan
+    from autoopt.records.protocol import TrialSpec
     from autoopt.registry import load_strategies
     from autoopt.search.baseline import objective_of
     from autoopt.search.compare.comparison import Rule
@@ -27,7 +28,6 @@ def predictions(look: Look) -> Found:
     from autoopt.simplify.analyse import build_round
     from autoopt.simplify.stage_profile import describe, profile_stages
     from autoopt.trial.parent import Launcher
-    from autoopt.trial.protocol import TrialSpec
 
     registry, found = load_strategies(), {}
     spec = TrialSpec(workload=look.case("tiny"), device=look.device, directory=str(ROOT), search_path=(str(ROOT),))

@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from autoopt.records import Sites
+from autoopt.records.protocol import ScriptSpec, TrialSpec
 from autoopt.trial.parent import Launcher
-from autoopt.trial.protocol import ScriptSpec, TrialSpec
 
 SCRIPT = Path(__file__).with_name("steps.py")
 WIDTHS = (64, 512, 1024)

@@ -13,6 +13,7 @@ import numpy as np
 from autoopt.benchmark.target import Parts, parts
 from autoopt.errors import TrialFailed
 from autoopt.records import Objective, Plan
+from autoopt.records.protocol import TrialSpec
 from autoopt.registry import Registry, load_strategies
 from autoopt.search.accept.losses import common, same_on_average, same_within_tolerance
 from autoopt.search.compare.comparison import Comparison, Decision, Rule
@@ -23,7 +24,6 @@ from autoopt.simplify.analyse import build_round
 from autoopt.simplify.stage_profile import describe, profile_stages
 from autoopt.strategy import Case
 from autoopt.trial.parent import Launcher
-from autoopt.trial.protocol import TrialSpec
 
 WARM_UP_SECONDS = 4.0
 FEWEST_STEPS = 8

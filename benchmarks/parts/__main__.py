@@ -17,11 +17,11 @@ from autoopt.benchmark.target import whole_run_seconds
 from autoopt.records import Plan, RunParts, Sites
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import Block, Startup
+from autoopt.records.protocol import ScriptSpec, TrialSpec
 from autoopt.simplify.analyse import run_parts, with_watched
 from autoopt.simplify.stage_timings import StageTimings
 from autoopt.trial.parent import Launcher
 from autoopt.trial.process import LocalTrial
-from autoopt.trial.protocol import ScriptSpec, TrialSpec
 
 HERE = Path(__file__).parent
 TASKS = "autoopt.benchmark.tasks"

@@ -18,6 +18,7 @@ from autoopt.options import Options
 from autoopt.records import Change as Item
 from autoopt.records import Peaks, Plan
 from autoopt.records.messages import Block
+from autoopt.records.protocol import TrialSpec
 from autoopt.registry import Registry, load_strategies
 from autoopt.search.baseline import objective_of
 from autoopt.search.compare.comparison import Rule
@@ -43,7 +44,6 @@ from autoopt.simplify.stage_timings import StageTimings
 from autoopt.simplify.tasks import measure_stages
 from autoopt.strategy import Case
 from autoopt.trial.parent import Launcher
-from autoopt.trial.protocol import TrialSpec
 from benchmarks.prediction.cases import CHANGES, ROOT, WORKLOADS, Change
 from benchmarks.prediction.planted import Plant, plants
 

@@ -19,6 +19,7 @@ from typing import Any
 from autoopt.options import Options
 from autoopt.records import Change, Environment, Plan
 from autoopt.records.facts import WorkloadFacts
+from autoopt.records.protocol import TrialSpec
 from autoopt.registry import load_strategies
 from autoopt.search.baseline import objective_of
 from autoopt.search.compare.comparison import Rule
@@ -27,7 +28,6 @@ from autoopt.search.planner import candidate_plan
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.strategy import Case
 from autoopt.trial.parent import Launcher
-from autoopt.trial.protocol import TrialSpec
 from benchmarks.documents import RESULTS, environment, load, save
 from benchmarks.reports.asked import ASKS, BUDGET
 from benchmarks.reports.asked import answer as answer_to

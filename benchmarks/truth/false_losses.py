@@ -25,12 +25,12 @@ from autoopt.benchmark.run import RunUnderWay
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.records import Curve, CurvePoint, Noise, Objective, Plan, Quality
 from autoopt.records.messages import TrainingRun
+from autoopt.records.protocol import TrialSpec
 from autoopt.registry import Registry
 from autoopt.search.accept.evidence import Evidence
 from autoopt.search.accept.gate import judge_runs
 from autoopt.search.accept.metric import metric_difference, seed_noise
 from autoopt.search.budget_allocation import PAST
-from autoopt.trial.protocol import TrialSpec
 from benchmarks.documents import RESULTS, environment, load, save
 from benchmarks.truth import accuracy
 

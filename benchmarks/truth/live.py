@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from autoopt.records import Change, Noise, Plan
+from autoopt.records.protocol import TrialSpec
 from autoopt.search.compare.arm import TrialArm
 from autoopt.search.compare.comparison import Comparison, Rule
 from autoopt.search.compare.contest import compare
 from autoopt.search.compare.noise import control, learned
 from autoopt.trial.parent import Launcher
-from autoopt.trial.protocol import TrialSpec
 from benchmarks.documents import environment
 from benchmarks.truth import workload as truth_workload
 

@@ -27,13 +27,13 @@ from autoopt.benchmark.tasks import probe, ready
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.records import Change, JsonDict, Noise, Objective, Plan, Quality
 from autoopt.records.messages import Ready, TrainingRun
+from autoopt.records.protocol import TrialSpec
 from autoopt.registry import Registry, Source
 from autoopt.search.accept.evidence import Evidence
 from autoopt.search.accept.fidelity import gradient_fidelity
 from autoopt.search.accept.gate import judge_runs
 from autoopt.search.accept.gathering import Gate, Probes
 from autoopt.search.accept.trainings import Trainings
-from autoopt.trial.protocol import TrialSpec
 from autoopt.workload import Workload
 from benchmarks.documents import RESULTS, environment, load, save
 from benchmarks.truth import quality_changes, quality_nets

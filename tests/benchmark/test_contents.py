@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
-from autoopt.benchmark.contents import samples_of, shape_of, tensors, unmoved, unpinned
+from autoopt.benchmark.contents import samples_of, shape_of, tensors, unreached
 from autoopt.benchmark.facts import size_of
 from autoopt.benchmark.fingerprint import SampleDigest, digest, equal, sample_keys, step_digest, unhashed
 from autoopt.benchmark.transfer import mover
@@ -130,7 +130,7 @@ def test_what_a_batch_tells(kind: str) -> None:
     make, samples, not_pinned, not_moved = KINDS[kind]
     one, again, other = make([1.0, 2.0, 3.0]), make([1.0, 2.0, 3.0]), make([1.0, 2.0, 4.0])
     assert samples_of(one) == samples
-    assert (unpinned(one), unmoved(one)) == (not_pinned, not_moved)
+    assert (unreached(one, "pin_memory"), unreached(one, "to")) == (not_pinned, not_moved)
     hashed = kind not in ("nothing", "silent")
     assert bool(digest(one)) is hashed
     assert unhashed(one) == ("Silent" if kind == "silent" else "")

@@ -24,10 +24,10 @@ from autoopt.errors import EnvironmentLacks
 from autoopt.records import Change, Environment, Plan
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import Block, Ready, Startup, TrainingRun
+from autoopt.records.protocol import TrialSpec
 from autoopt.registry import Registry, Source
 from autoopt.setup import Setup
 from autoopt.strategy import Strategy
-from autoopt.trial.protocol import TrialSpec
 from autoopt.workload import Workload
 
 TINY = str(Path(__file__).parents[1] / "workloads" / "tiny.py") + ":build"

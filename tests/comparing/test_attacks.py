@@ -21,9 +21,9 @@ from autoopt.comparing.watched import Pairs, WatchedArm, apart
 from autoopt.records import Estimate, JsonDict, Plan
 from autoopt.records.comparing import Compared, ComparedSide, Learning, Requirement
 from autoopt.records.messages import Block
+from autoopt.records.protocol import TrialSpec
 from autoopt.trial.parent import Launcher
 from autoopt.trial.process import LocalTrial
-from autoopt.trial.protocol import TrialSpec
 from tests.comparing.conftest import HONEST
 
 LAZY = """

@@ -22,11 +22,11 @@ from autoopt.comparing.watched import SAMPLED, Pairs, WatchedScriptArm, apart
 from autoopt.errors import ScriptEnded, TrialFailed
 from autoopt.records import Estimate, JsonDict, Objective, Plan
 from autoopt.records.comparing import Learning
+from autoopt.records.protocol import TrialSpec
 from autoopt.registry import Registry
 from autoopt.script.tasks import LOSSES
 from autoopt.search.compare.arm import WARM_UP
 from autoopt.testing.fakes import Behaviour, fake_facts
-from autoopt.trial.protocol import TrialSpec
 from tests.comparing.conftest import HONEST
 
 CHEATS = {

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from autoopt.options import make_options
+from autoopt.records.protocol import TrialSpec
 from autoopt.registry import load_strategies
 from autoopt.search.planner import Choice
 from autoopt.search.profile import profile
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.trial.parent import Launcher
-from autoopt.trial.protocol import TrialSpec
 from tests.distributed.conftest import HERE
 
 

@@ -194,7 +194,7 @@ def test_a_verdict_passes_through_and_other_errors_keep_message_and_exit_code() 
 )
 def test_how_a_process_without_an_answer_ended(status: int | None, oom_kills: int | None, kind: str, said: str) -> None:
     failure = ended(status, oom_kills, 3 * GIB, "step")
-    assert failure.failure == kind
+    assert failure.kind == kind
     assert said in failure.message
 
 
@@ -207,9 +207,9 @@ def test_a_loader_that_waits_because_shared_memory_is_full_is_out_of_memory() ->
     said = "RuntimeError: unable to allocate shared memory(shm) for file </torch_1_2_0>: No space left on device (28)"
     log = f"Traceback ...\n{said}\n"
     failure = hung("no answer within 60 s (train)", log + "Current thread 0x1 (most recent call first):\n", "train")
-    assert failure.failure == "out_of_memory"
+    assert failure.kind == "out_of_memory"
     assert "/dev/shm is full" in failure.message
-    assert hung("no answer within 60 s (train)", "Epoch 1\n", "train").failure == "timeout"
+    assert hung("no answer within 60 s (train)", "Epoch 1\n", "train").kind == "timeout"
 
 
 @pytest.mark.parametrize(

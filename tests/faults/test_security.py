@@ -12,8 +12,8 @@ import pytest
 
 import autoopt
 from autoopt.errors import TrialFailed
+from autoopt.records.protocol import TrialSpec
 from autoopt.trial.parent import Launcher
-from autoopt.trial.protocol import TrialSpec
 
 ROOT = Path(autoopt.__file__).resolve().parents[1]
 SOURCES = [

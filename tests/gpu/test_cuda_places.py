@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from autoopt.records import Plan
+from autoopt.records.protocol import TrialSpec
 from autoopt.registry import load_strategies
 from autoopt.search.compare.comparison import Rule
 from autoopt.search.parallel import Neighbours, sharing_of
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.trial.parent import Launcher
 from autoopt.trial.places import places_of, visible_devices
-from autoopt.trial.protocol import TrialSpec
 
 pytestmark = [pytest.mark.gpu, pytest.mark.cuda_only]
 

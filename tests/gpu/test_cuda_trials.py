@@ -14,12 +14,12 @@ import torch
 
 from autoopt.errors import TrialFailed
 from autoopt.records import Change, Plan
+from autoopt.records.protocol import TrialSpec
 from autoopt.search.compare.arm import TrialArm
 from autoopt.search.compare.comparison import Decision, Rule
 from autoopt.search.compare.contest import compare
 from autoopt.trial.parent import Launcher
 from autoopt.trial.process import LocalTrial
-from autoopt.trial.protocol import TrialSpec
 
 pytestmark = [pytest.mark.gpu, pytest.mark.cuda_only]
 

@@ -16,10 +16,10 @@ from autoopt.errors import EnvironmentLacks
 from autoopt.options import Options
 from autoopt.profilers import check_tools, tasks
 from autoopt.records import Profile
+from autoopt.records.protocol import TrialSpec
 from autoopt.records.reading import read_document
 from autoopt.registry import load_strategies
 from autoopt.script.command import parse
-from autoopt.trial.protocol import TrialSpec
 
 SPEC = TrialSpec(workload=f"{Path(__file__).parents[1] / 'train' / 'train_workload.py'}:build")
 

@@ -20,8 +20,8 @@ import pytest
 
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.profilers import tasks
+from autoopt.records.protocol import TrialSpec
 from autoopt.registry import load_strategies
-from autoopt.trial.protocol import TrialSpec
 
 pytest.importorskip("tensorboard")
 pytest.importorskip("torch_tb_profiler")

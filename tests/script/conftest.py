@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from autoopt.records import Plan, Sites
+from autoopt.records.protocol import ScriptSpec, TrialSpec
 from autoopt.trial.parent import Launcher
 from autoopt.trial.process import LocalTrial
-from autoopt.trial.protocol import ScriptSpec, TrialSpec
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from autoopt.errors import AutooptError
 from autoopt.export.script_patch import placed
 from autoopt.records import Change, Plan, Site, Sites
 from autoopt.records.messages import TrainingRun
+from autoopt.records.protocol import ScriptSpec
 from autoopt.registry import load_strategies
 from autoopt.script.applicable import inapplicable
 from autoopt.script.execute import run_with_plan
@@ -22,7 +24,6 @@ from autoopt.search.compare.arm import TrialArm
 from autoopt.search.compare.comparison import SideStatistics
 from autoopt.search.trial_runner import Turns
 from autoopt.setup import Setup
-from autoopt.trial.protocol import ScriptSpec
 from tests.script.conftest import StartScript, sites_of
 
 STEPS = 20
@@ -229,14 +230,15 @@ def test_what_cannot_be_put_on_from_outside_says_so(start_script: StartScript, s
         start_script("plain.py", "100000", sites=sites, plan=plan("accumulation", size=8, accumulation=2), fresh=True)
 
 
-def test_a_copy_stands_in_where_no_overlay_can_be_had(tmp_path: Path) -> None:
+def test_a_copy_stands_in_where_no_overlay_can_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autoopt.script.view._overlay", lambda *_: os.stat("/no/such"))
     user, scratch = tmp_path / "user", tmp_path / "scratch"
     (user / "data").mkdir(parents=True)
     scratch.mkdir()
     (user / "train.py").write_text("print(1)")
     with (user / "data" / "big.bin").open("wb") as file:
         file.truncate(LINKED_FROM)
-    view = open_view([str(user), str(user / "data")], scratch, copy=True)
+    view = open_view([str(user), str(user / "data")], scratch)
     copied = Path(view.path(str(user / "train.py")))
     assert copied != user / "train.py"
     assert copied.read_text() == "print(1)"

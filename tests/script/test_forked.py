@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from autoopt.records import Change, Plan
+from autoopt.records.protocol import ScriptSpec, TrialSpec
 from autoopt.registry import load_strategies
 from autoopt.script import execute
 from autoopt.script.boot import Orders
@@ -21,7 +22,6 @@ from autoopt.search.trial_runner import TrialRunner
 from autoopt.simplify.stage_profile import describe
 from autoopt.trial.parent import Launcher
 from autoopt.trial.process import LocalTrial
-from autoopt.trial.protocol import ScriptSpec, TrialSpec
 from tests.script.conftest import sites_of
 
 SEEN = """\

@@ -11,13 +11,13 @@ import pytest
 from autoopt.errors import TrialFailed
 from autoopt.export.script_patch import placed
 from autoopt.records import Change, JsonDict, Plan
+from autoopt.records.protocol import ScriptSpec, TrialSpec
 from autoopt.registry import load_strategies
 from autoopt.script.metric import name_of
 from autoopt.script.sites import moved
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.trial.parent import Launcher
 from autoopt.trial.process import LocalTrial
-from autoopt.trial.protocol import ScriptSpec, TrialSpec
 from tests.script.conftest import StartScript, sites_of
 
 TASKS = "autoopt.benchmark.tasks"

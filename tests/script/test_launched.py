@@ -19,12 +19,12 @@ from autoopt.errors import TrialFailed, UsageError, WorkloadError
 from autoopt.records import Change, Plan
 from autoopt.records.distributed import Communication
 from autoopt.records.messages import Block, Probe, TrainingRun
+from autoopt.records.protocol import Launch, ScriptSpec, TrialSpec
 from autoopt.registry import load_strategies
 from autoopt.script.command import asked, launcher_of, parse
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.trial.parent import Launcher, before_torch
 from autoopt.trial.process import LocalTrial
-from autoopt.trial.protocol import Launch, ScriptSpec, TrialSpec
 from tests.distributed.test_groups import leaves_nothing
 from tests.script.conftest import sites_of
 

@@ -14,9 +14,9 @@ from autoopt.benchmark import tasks as benchmark_tasks
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.profilers import tasks as profilers_tasks
 from autoopt.records import JsonDict
+from autoopt.records.protocol import TrialSpec
 from autoopt.registry import load_strategies
 from autoopt.simplify import tasks as simplify_tasks
-from autoopt.trial.protocol import TrialSpec
 from tests.script import narrowed
 from tests.script.conftest import StartScript
 
@@ -48,7 +48,7 @@ MEASURING: tuple[tuple[str, JsonDict], ...] = (
 )
 TRAINING: tuple[tuple[str, JsonDict], ...] = (
     ("benchmark:train_leg", {"seconds": 0.01, **TRAIN}),
-    ("benchmark:train_rung", {"steps": 20, **TRAIN}),
+    ("benchmark:train", {"steps": 20, **TRAIN}),
     ("benchmark:train", TRAIN),
 )
 PROBING: tuple[tuple[str, JsonDict], ...] = (

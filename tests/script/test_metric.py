@@ -200,13 +200,10 @@ def test_only_words_of_held_out_data_show_a_metric_in_the_output_of_a_whole_run(
     assert [name_of(pattern) for pattern in in_output(lines)] == names
 
 
-def test_what_is_printed_and_logged_is_one_metric_and_one_evaluation() -> None:
+def test_what_is_printed_and_logged_is_one_metric_and_one_evaluation_and_another_value_is_another() -> None:
     """Lightning gives its logger what its callbacks read; many scripts print with fewer digits what they log."""
     lines = told("val_psnr: 19.866413", "val_psnr: 19.866413", "val_psnr: 19.99", "val_psnr: 19.988985", each=2)
     (pattern,) = candidates(lines)
     assert [(step, value) for step, _, value in values(pattern, lines)] == [(10, 19.866413), (20, 19.99)]
-
-
-def test_another_value_at_the_same_step_is_another_evaluation() -> None:
     lines = told("val acc 0.50", "val acc 0.60", "val acc 0.61", "val acc 0.61", each=2)
     assert [value for _, _, value in values("val acc ([0-9.]+)", lines)] == [0.5, 0.6, 0.61]

@@ -12,13 +12,13 @@ from autoopt.errors import TrialFailed
 from autoopt.events import Event, FirstSteps, Opportunities
 from autoopt.options import make_options
 from autoopt.records import Plan
+from autoopt.records.protocol import ScriptSpec, TrialSpec
 from autoopt.registry import load_strategies
 from autoopt.search.planner import Choice
 from autoopt.search.profile import profile
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.simplify.stage_profile import StageProfile, profile_stages
 from autoopt.trial.parent import Launcher
-from autoopt.trial.protocol import ScriptSpec, TrialSpec
 from tests.script.conftest import StartScript, sites_of
 
 

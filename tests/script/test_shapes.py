@@ -116,20 +116,17 @@ def test_who_leaves_before_the_first_step_has_not_trained() -> None:
     assert "after 3 training steps" in str(explained(left, 3))
 
 
-def test_a_step_that_reads_nothing_new_trains_on_as_many_samples_again() -> None:
+@pytest.mark.parametrize(
+    ("given", "samples", "counts"),
+    [((8, None, 4, 0), 8 + 8 + 4 + 4, True), ((None, 8), 8, False)],
+    ids=["a step that reads nothing new trains on as many again", "no unit where the first step does not tell"],
+)
+def test_samples_of_steps(given: tuple[int | None, ...], samples: int, counts: bool) -> None:
     session = Session(stops=False)
-    for given in (8, None, 4, 0):
-        session.count(given)
+    for each in given:
+        session.count(each)
         session.step_end()
-    assert (session.samples, session.counts) == (8 + 8 + 4 + 4, True)
-
-
-def test_samples_are_no_unit_where_the_first_step_does_not_tell() -> None:
-    session = Session(stops=False)
-    for given in (None, 8):
-        session.count(given)
-        session.step_end()
-    assert not session.counts
+    assert (session.samples, session.counts) == (samples, counts)
 
 
 def test_sites_of_an_earlier_record_count_samples() -> None:

@@ -14,11 +14,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from autoopt.records import Change, Plan, Sites
 from autoopt.records.evaluating import HeldEvaluations
+from autoopt.records.protocol import ScriptSpec
 from autoopt.script.loops import planned_steps, steps_per_epoch
 from autoopt.script.session import Interruption, steps_between
 from autoopt.script.sites import advice_of
 from autoopt.script.whole_run import Command, run_time_sliced, whole_runs
-from autoopt.trial.protocol import ScriptSpec
 from tests.script.conftest import StartScript, sites_of
 
 HEAD = """\

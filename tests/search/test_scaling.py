@@ -11,6 +11,7 @@ import pytest
 from autoopt.errors import EnvironmentLacks
 from autoopt.records import Change, Curve, CurvePoint, Environment, Estimate, JsonDict, Objective, Plan
 from autoopt.records.messages import TrainingRun
+from autoopt.records.protocol import Launch
 from autoopt.search.accept.evidence import TrainedPair
 from autoopt.search.accept.trainings import Trainings
 from autoopt.search.baseline import check_devices
@@ -19,7 +20,6 @@ from autoopt.search.outcome import configuration
 from autoopt.search.scaling import counts, efficiency
 from autoopt.setup import Setup
 from autoopt.strategy import Applies, Case, Risk, Strategy
-from autoopt.trial.protocol import Launch
 from tests.simulated import World, strategy
 
 SPEED = {1: 1.0, 2: 1.8, 4: 3.0}

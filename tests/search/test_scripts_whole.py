@@ -26,6 +26,7 @@ from autoopt.records import (
     Verdict,
 )
 from autoopt.records.messages import TrainingRun
+from autoopt.records.protocol import ScriptSpec, TrialSpec
 from autoopt.script.whole_run import WholeRun
 from autoopt.search.accept.evidence import Evidence, TrainedPair
 from autoopt.search.accept.gathering import Gate
@@ -35,7 +36,6 @@ from autoopt.setup import Setup
 from autoopt.simplify.stage_timings import InputTimings, StageTimings, Timing
 from autoopt.strategy import Applies, Case, Risk
 from autoopt.testing import Behaviour
-from autoopt.trial.protocol import ScriptSpec, TrialSpec
 from simulated import World, product, strategy, verdicts
 
 STEPS = 600

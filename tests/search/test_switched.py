@@ -16,6 +16,7 @@ import pytest
 
 from autoopt.errors import TrialFailed
 from autoopt.records import Change, Noise, Plan
+from autoopt.records.protocol import ScriptSpec, TrialSpec
 from autoopt.registry import load_strategies
 from autoopt.search.compare.arena import Source
 from autoopt.search.compare.comparison import Comparison, Decision, Rule
@@ -25,7 +26,6 @@ from autoopt.search.race import MOST_ROUNDS, Race
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.testing import Behaviour, FakeMachine, NoiseModel
 from autoopt.trial.parent import Launcher
-from autoopt.trial.protocol import ScriptSpec, TrialSpec
 
 BASE = Behaviour(step_seconds=0.05, startup_seconds=8.0)
 NOISE = Noise(process_sd=0.05, process_dof=8.0, block_sd=0.06)

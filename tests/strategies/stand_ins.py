@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 import torch
 
+from autoopt.benchmark.training import Training
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.records import Estimate
+from autoopt.records.protocol import TrialSpec
 from autoopt.registry import load_strategies
 from autoopt.search.planner import predict
 from autoopt.simplify.pipeline import Pipeline
 from autoopt.strategy import Case, Strategy
-from autoopt.trial.protocol import TrialSpec
 from autoopt.workload import Workload
 
 REDUCED = {16: 2, 32: 4, 64: 8}
@@ -103,4 +104,5 @@ def with_stages(case: Case, **seconds: float) -> Case:
 
 def in_trial(given: Workload) -> TrialContext:
     """A trial of a workload, in this process."""
-    return TrialContext(TrialSpec(workload="tests:given", device="cpu"), load_strategies(), workload=given)
+    spec, training = TrialSpec(workload="tests:given", device="cpu"), Training(given, device="cpu")
+    return TrialContext(spec, load_strategies(), training=(training, 0.0))

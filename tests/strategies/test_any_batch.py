@@ -19,9 +19,9 @@ from autoopt.benchmark.facts import inspected
 from autoopt.benchmark.training import Training
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.records import Sites
+from autoopt.records.protocol import TrialSpec
 from autoopt.registry import load_strategies
 from autoopt.testing.strategies import sample_case
-from autoopt.trial.protocol import TrialSpec
 from autoopt.workload import Workload
 from tests.strategies.stand_ins import promised
 

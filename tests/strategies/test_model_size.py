@@ -17,10 +17,10 @@ from autoopt.benchmark.trial_context import TrialContext
 from autoopt.export.script import script
 from autoopt.loading import importing, validation
 from autoopt.records import Change, JsonDict, Plan, Sites
+from autoopt.records.protocol import TrialSpec
 from autoopt.registry import load_strategies
 from autoopt.setup import Setup
 from autoopt.testing.strategies import example_case, sample_case
-from autoopt.trial.protocol import TrialSpec
 from autoopt_model.model_size import ModelSize
 from autoopt_model.sizes import integer_defaults
 from tests.strategies.stand_ins import promised

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from autoopt.records.protocol import TrialSpec
 from autoopt.trial.parent import Launcher
 from autoopt.trial.process import LocalTrial
-from autoopt.trial.protocol import TrialSpec
 
 HERE = Path(__file__).parent
 WORKLOADS = HERE.parent / "workloads"

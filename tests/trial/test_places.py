@@ -13,13 +13,13 @@ import pytest
 
 from autoopt.errors import EnvironmentLacks, UsageError
 from autoopt.records import Change, Noise, Plan
+from autoopt.records.protocol import TrialSpec
 from autoopt.registry import load_strategies
 from autoopt.search.compare.comparison import Rule
 from autoopt.search.parallel import Expected, Neighbours, ParallelRace, sharing_of
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.trial.parent import Launcher, trial_environment
 from autoopt.trial.places import ThreadWorkers, places_of
-from autoopt.trial.protocol import TrialSpec
 from autoopt.trial.remote.launcher import RemoteLauncher
 from autoopt.trial.remote.ray_cluster import RayCluster
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from autoopt.records.protocol import TrialSpec
 from autoopt.trial.parent import Launcher
 from autoopt.trial.preloading import Imports, device_opened
-from autoopt.trial.protocol import TrialSpec
 from autoopt.trial.start import ForkServer
 
 HERE = Path(__file__).parent

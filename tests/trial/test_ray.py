@@ -13,10 +13,10 @@ import pytest
 from autoopt.errors import EnvironmentLacks, NodeLost, TrialFailed
 from autoopt.records import JsonDict, Plan
 from autoopt.records.messages import Block
+from autoopt.records.protocol import TrialSpec
 from autoopt.script.command import Build
 from autoopt.storage.run import Run
 from autoopt.storage.run_directory import RunDirectory
-from autoopt.trial.protocol import TrialSpec
 from autoopt.trial.remote.launcher import RemoteLauncher, RemoteTrial
 from autoopt.trial.remote.ray_cluster import RayCluster
 from tests.script.test_launched import in_two

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from autoopt.errors import EnvironmentLacks, NodeLost, TrialFailed, WorkloadError
-from autoopt.trial.protocol import ScriptSpec, TrialSpec
+from autoopt.records.protocol import ScriptSpec, TrialSpec
 from autoopt.trial.remote.launcher import RemoteLauncher
 from autoopt.trial.remote.ray_cluster import _here, as_users, bundle_of
 
@@ -101,12 +101,9 @@ def test_a_lost_machine_is_no_verdict_and_the_next_start_gets_another(tmp_path: 
         assert start(launcher, tmp_path).call("m:task") == {"host": "two"}
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [("TrialFailed", TrialFailed), ("WorkloadError", WorkloadError), ("EnvironmentLacks", EnvironmentLacks)],
-)
-def test_errors_travel_as_documents(tmp_path: Path, name: str, kind: type[Exception]) -> None:
-    fault = {"error": name, "kind": "error", "message": "no such sample", "hint": "h", "detail": "d", "where": "step"}
+@pytest.mark.parametrize(("code", "kind"), [(None, TrialFailed), (3, WorkloadError), (4, EnvironmentLacks)])
+def test_errors_travel_as_documents(tmp_path: Path, code: int | None, kind: type[Exception]) -> None:
+    fault = {"failure": "error", "message": "no such sample", "hint": "h", "detail": "d", "exit_code": code}
     with (
         RemoteLauncher(FakeCluster(FakeHost("one", fault=fault)), str(tmp_path)) as launcher,
         pytest.raises(kind, match="no such sample"),

@@ -15,10 +15,10 @@ import pytest
 
 from autoopt.benchmark.cputime import stat
 from autoopt.errors import TrialFailed
+from autoopt.records.protocol import TrialSpec
 from autoopt.trial import shared
 from autoopt.trial.parent import Launcher
 from autoopt.trial.process import LocalTrial
-from autoopt.trial.protocol import TrialSpec
 from autoopt.trial.start import begin_server, new_server
 
 
@@ -249,7 +249,7 @@ import tempfile
 import time
 from pathlib import Path
 from autoopt.trial.parent import Launcher
-from autoopt.trial.protocol import TrialSpec
+from autoopt.records.protocol import TrialSpec
 launcher = Launcher(live="mini_live:TrialContext").__enter__()
 spec = TrialSpec(workload=sys.argv[1], search_path=(sys.argv[2],))
 trials = [launcher.start(spec, log=Path(sys.argv[3]), timeout=60) for _ in range(2)]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from statistics import fmean
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -19,6 +19,7 @@ from autoopt.benchmark import affinity
 from autoopt.benchmark.clock import Lap
 from autoopt.errors import WorkloadError
 from autoopt.records.messages import Block
+from autoopt.records.protocol import Rank
 from autoopt.setup import Setup
 
 _END, _AT = 0, 1
@@ -71,15 +72,6 @@ class Board:
     def _read(self, place: int, lap: int) -> int | None:
         value = self._numbers[place]
         return value & ((1 << _SHIFT) - 1) if value >> _SHIFT == lap else None
-
-
-class Place(Protocol):
-    """Where a process stands in its group (``autoopt.trial.protocol.Rank``)."""
-
-    rank: int
-    size: int
-    folder: str
-    port: int
 
 
 class Group:
@@ -216,7 +208,7 @@ def alone() -> Any:
     return _alone
 
 
-def join(place: Place, device: torch.device) -> Group:
+def join(place: Rank, device: torch.device) -> Group:
     """Joins the group of a trial, unless the user's code has made one.
 
     Raises:
@@ -262,7 +254,7 @@ def present(processes: int, device: torch.device) -> Group:
     return Ranks(dist.get_rank(), dist.get_world_size(), device, Board(f"{folder}/autoopt-board-{run}"))
 
 
-def variables(place: Place) -> dict[str, str]:
+def variables(place: Rank) -> dict[str, str]:
     """The variables that torchrun sets for the processes that it starts, for code that asks."""
     rank, size = str(place.rank), str(place.size)
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(place.port)}
@@ -277,7 +269,7 @@ def device_of(name: str, rank: int) -> str:
     return f"cuda:{int(number or 0) + rank}" if kind == "cuda" else kind
 
 
-def keep_to_cores(setup: Setup, place: Place) -> None:
+def keep_to_cores(setup: Setup, place: Rank) -> None:
     """Shares the cores out, before anything runs on them: as many threads as each has, unless a plan says more.
 
     All processes of a group would each start as many threads as there are cores, and wait for one another.

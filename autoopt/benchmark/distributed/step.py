@@ -71,7 +71,17 @@ class SharedStep(TrainingStep):
             with contextlib.nullcontext() if last or not self.quiet else silent(self.model):
                 if number:
                     self.clock.mark("backward")
-                loss = self._weighted(batch, factor)
+                called = self._called
+                loss = self.forward(self.model, batch)
+                if self._unchecked:
+                    self._check(loss)
+                    if self._called == called:
+                        raise WorkloadError(
+                            "the loss does not call the model itself, model(...), so that gradients of several "
+                            "processes would never be averaged",
+                            hint="call model(inputs) in the loss, not a method of it",
+                        )
+                loss = loss if factor == 1.0 else loss * factor
                 self.clock.mark("forward")
                 self.backward(loss)
             total = loss.detach() if total is None else total + loss.detach()
@@ -80,19 +90,6 @@ class SharedStep(TrainingStep):
         self.clock.mark("optimizer")
         assert total is not None
         return total
-
-    def _weighted(self, batch: Any, factor: float) -> torch.Tensor:
-        called = self._called
-        loss = self.forward(self.model, batch)
-        if self._unchecked:
-            self._check(loss)
-            if self._called == called:
-                raise WorkloadError(
-                    "the loss does not call the model itself, model(...), so that gradients of several processes "
-                    "would never be averaged",
-                    hint="call model(inputs) in the loss, not a method of it",
-                )
-        return loss if factor == 1.0 else loss * factor
 
     def _factors(self, batches: list[Any]) -> list[float]:
         weights, self.weights = self.weights, None

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from autoopt import errors
 from autoopt.errors import AutooptError, EnvironmentLacks, NodeLost, TrialFailed
 from autoopt.records import JsonDict
+from autoopt.records.protocol import Failure, TrialSpec
+from autoopt.trial.failures import error_of
 from autoopt.trial.process import Answering, Closing, LocalTrial, Task, name_of
-from autoopt.trial.protocol import TrialSpec
 from autoopt.trial.remote.ray_cluster import RayCluster, RayHost
 
 MOST_OF_OTHER_KINDS = 8
@@ -190,14 +190,8 @@ class RemoteTrial(Answering):
 
 def _raised(document: JsonDict) -> None:
     """Raises the error that a host reports; nothing where it reports none."""
-    name = document.get("error")
-    if not name:
-        return
-    more = {"hint": document["hint"], "detail": document["detail"]}
-    if name == "TrialFailed":
-        raise TrialFailed(document["kind"], document["message"], detail=document["detail"], where=document["where"])
-    kind = getattr(errors, name, AutooptError)
-    raise kind(document["message"], **more)
+    if "failure" in document:
+        raise error_of(Failure.model_validate(document))
 
 
 AnyTrial = LocalTrial | RemoteTrial

@@ -14,11 +14,12 @@ from typing import Any
 
 from autoopt.errors import AutooptError, EnvironmentLacks, NodeLost
 from autoopt.records import JsonDict
+from autoopt.records.protocol import TrialSpec
 from autoopt.trial.child import LIVE
+from autoopt.trial.failures import failure_of
 from autoopt.trial.parent import Launcher
 from autoopt.trial.preloading import set_variable
 from autoopt.trial.process import LocalTrial
-from autoopt.trial.protocol import TrialSpec
 
 PLACE_SECONDS = 600.0
 """How long a free place is waited for: a cluster may have to start a machine."""
@@ -70,15 +71,15 @@ class Host:
             log = self._folder / f"{number}.log"
             self._trials[number] = self._launcher.start(_here(TrialSpec.model_validate(spec)), log=log, timeout=timeout)
         except AutooptError as error:
-            return _error_document(error)
+            return failure_of(error, "").model_dump()
         return {}
 
     def call(self, number: int, task: str, timeout: float | None, arguments: JsonDict) -> JsonDict:
-        """Runs a task of a trial: its ``answer`` or its error."""
+        """Runs a task of a trial: its ``answer``, or its failure."""
         try:
             return {"answer": self._trials[number].call(task, timeout=timeout, **arguments)}
         except AutooptError as error:
-            return _error_document(error)
+            return failure_of(error, "").model_dump()
 
     def freeze(self, number: int) -> None:
         self._trials[number].freeze()
@@ -115,39 +116,23 @@ def _here(spec: TrialSpec) -> TrialSpec:
     Raises:
         EnvironmentLacks: a script's folder, or its interpreter, is not where it is on the user's machine.
     """
-    if spec.script is not None:
-        _check_script(spec.directory, spec.script.command[0])
+    if spec.script is not None:  # its command, its launcher's answer and its patch name files by their paths
+        folder, interpreter = spec.directory, spec.script.command[0]
+        for what, there, path in (
+            ("folder", os.path.isdir(folder), folder),
+            ("interpreter", os.access(interpreter, os.X_OK), interpreter),
+        ):
+            if not there:
+                raise EnvironmentLacks(
+                    f"{platform.node()} has no {path}, the {what} of the script",
+                    hint="scripts run on machines that see them under the same path; a build() is brought there",
+                )
     if os.path.isdir(spec.directory):
         return spec
     here = os.getcwd()
     path = tuple(folder for folder in spec.search_path if os.path.isdir(folder))
     workload = spec.workload.removeprefix(spec.directory.rstrip("/") + "/")
     return spec.model_copy(update={"directory": here, "search_path": (here, *path), "workload": workload})
-
-
-def _check_script(folder: str, interpreter: str) -> None:
-    """A script's command, its launcher's answer and its patch name files by their paths: they must be the same here."""
-    for what, there, path in (
-        ("folder", os.path.isdir(folder), folder),
-        ("interpreter", os.access(interpreter, os.X_OK), interpreter),
-    ):
-        if not there:
-            raise EnvironmentLacks(
-                f"{platform.node()} has no {path}, the {what} of the script",
-                hint="scripts run on machines that see them under the same path; a build() is brought there",
-            )
-
-
-def _error_document(error: AutooptError) -> JsonDict:
-    kind = getattr(error, "kind", None)
-    return {
-        "error": type(error).__name__,
-        "kind": kind,
-        "message": error.message,
-        "hint": error.hint,
-        "detail": error.detail,
-        "where": getattr(error, "where", ""),
-    }
 
 
 def as_users(environment: Mapping[str, str]) -> dict[str, str | None]:

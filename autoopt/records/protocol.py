@@ -10,7 +10,9 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Literal
 
-from autoopt.records import JsonDict, Plan, Record, Sites
+from autoopt.records.base import Plan
+from autoopt.records.record import JsonDict, Record
+from autoopt.records.script import Sites
 
 
 class Launch(Record):
