@@ -118,13 +118,13 @@ def _here(spec: TrialSpec) -> TrialSpec:
     """
     if spec.script is not None:  # its command, its launcher's answer and its patch name files by their paths
         folder, interpreter = spec.directory, spec.script.command[0]
-        for what, there, path in (
+        for what, there, named in (
             ("folder", os.path.isdir(folder), folder),
             ("interpreter", os.access(interpreter, os.X_OK), interpreter),
         ):
             if not there:
                 raise EnvironmentLacks(
-                    f"{platform.node()} has no {path}, the {what} of the script",
+                    f"{platform.node()} has no {named}, the {what} of the script",
                     hint="scripts run on machines that see them under the same path; a build() is brought there",
                 )
     if os.path.isdir(spec.directory):
