@@ -36,6 +36,6 @@ def test_a_report_that_cannot_be_rendered_costs_no_result(
     def fails(*args: Any) -> Path:
         raise ValueError("a template is broken")
 
-    monkeypatch.setattr(html, "write", fails)
+    monkeypatch.setattr(html, "render", fails)
     assert api.optimize("mine:build") is result
     assert f"a template is broken; render it later: autoopt report {tmp_path}" in caplog.text

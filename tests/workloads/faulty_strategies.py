@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import dataclasses
+import os
 import sys
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -62,3 +66,51 @@ for _method in METHODS:
             (Faulty,),
             {"name": f"faulty_{_method}_{_fault}", "method": _method, "fault": _fault, "__module__": __name__},
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class Spoil:
+    """A transform that breaks the step from its n-th call on."""
+
+    how: str
+    at: int = 3
+
+    def __call__(self, step: Any) -> Any:
+        calls = 0
+
+        def spoiled(batches: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls >= self.at:
+                if self.how == "error":
+                    raise ValueError("broken on purpose")
+                if self.how == "segfault":
+                    ctypes.string_at(0)
+                if self.how == "hang":
+                    time.sleep(3600)
+                if self.how == "os_exit":
+                    os._exit(5)
+                if self.how == "nan":
+                    return step(batches) * float("nan")
+                if self.how == "not_a_step":
+                    return "nonsense"
+            return step(batches)
+
+        return spoiled
+
+
+class Spoiler(Strategy):
+    """Breaks while it trains, in each of several settings."""
+
+    name = "spoiler"
+    stages = frozenset({"forward", "backward"})
+    risk = Risk.EXACT
+
+    def applies(self, case: Any) -> Applies:
+        return Applies.yes()
+
+    def settings(self, case: Any) -> Iterable[dict[str, Any]]:
+        yield from ({"how": how} for how in ("error", "segfault", "os_exit", "nan", "not_a_step"))
+
+    def apply(self, setup: Setup, setting: Any) -> Setup:
+        return setup.with_step(Spoil(setting["how"]))
