@@ -251,7 +251,7 @@ def changed_code(folder: Path) -> Outcome:
 
 def full_disk(folder: Path) -> Outcome | None:
     """On a file system of its own, of a few megabytes; None where that cannot be mounted."""
-    with _small_disk(folder / "disk", "4m") as disk:
+    with _small_disk(folder / "disk", "8m") as disk:
         if disk is None:
             return None
         out = disk / "run"
