@@ -102,14 +102,20 @@ def opportunity_texts(found: Opportunities) -> list[str]:
 
 
 def prediction_texts(found: Predicted) -> list[str]:
-    """``1.50× amp`` for each predicted gain, then upper bounds, and strategies without a prediction."""
-    kinds = {EstimateKind.BOUND: "at most "}
+    """``1.50× amp`` for each predicted gain, then upper bounds, and strategies without a prediction.
+
+    A gain whose interval reaches down to none is the most that is possible.
+    """
+
+    def text(gain: Estimate | None) -> str:
+        if gain is None:
+            return "no prediction for"
+        bound = gain.kind is EstimateKind.BOUND or gain.low <= 1.0
+        return ("at most " if bound else "") + units.ratio(gain.value)
+
     pairs = [(each.predicted, each.strategy) for each in found.predictions]
-    return grouped(
-        (kinds.get(gain.kind, "") + units.ratio(gain.value) if gain is not None else "no prediction for", strategy)
-        for gain, strategy in pairs
-        if gain is None or gain.value >= 1.005  # below it a speedup reads 1.00x
-    ) or ["none"]
+    found_texts = [(text(gain), strategy) for gain, strategy in pairs if gain is None or gain.value >= 1.005]
+    return grouped(found_texts) or ["none"]  # below 1.005 a speedup reads 1.00x
 
 
 def trial_change(trial: Trial, longest: int = 60) -> str:

@@ -455,7 +455,7 @@ def gain(value: float, kind: EstimateKind = EstimateKind.SIMULATED) -> Estimate:
 
 
 PREDICTED = {"amp": gain(1.5), "cache": gain(1.5), "threads": gain(2.0, EstimateKind.BOUND), "allocator": None,
-             "compile": gain(0.9)}  # fmt: skip
+             "compile": gain(0.9), "fused": gain(3.0).model_copy(update={"low": 1.0})}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -480,7 +480,7 @@ PREDICTED = {"amp": gain(1.5), "cache": gain(1.5), "threads": gain(2.0, Estimate
         (
             e.Predicted(predictions=tuple(Prediction(strategy=n, predicted=p) for n, p in PREDICTED.items())),
             "predicted gains: ",
-            ["1.50× amp, cache", "at most 2.00× threads", "no prediction for allocator"],
+            ["1.50× amp, cache", "at most 2.00× threads", "no prediction for allocator", "at most 3.00× fused"],
         ),
         (e.Predicted(), "predicted gains: ", ["none"]),
     ],
