@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 
-from autoopt.errors import TrialFailed
+from autoopt.errors import ScriptEnded, TrialFailed
 from autoopt.events import Predicted, RoundMeasured
 from autoopt.records import Round, Stop, StopReason
 from autoopt.registry import Registry
@@ -121,8 +121,9 @@ def simplify(context: RunContext, state: SearchState) -> tuple[Round, Pipeline |
     except TrialFailed as failure:
         if state.incumbent == state.baseline:
             raise BaselineFailed(failure, "while its stages were measured") from failure
-        detail = f"the incumbent could not be profiled: {failure.reason}"
-        return Stop(reason=StopReason.EXHAUSTED, detail=detail)
+        short = failure.where == ScriptEnded.WHERE
+        why = "a run of it is over before its steps can be measured" if short else failure.reason
+        return Stop(reason=StopReason.EXHAUSTED, detail=f"the incumbent could not be profiled: {why}")
     return _round(context, state, seen, index)
 
 
