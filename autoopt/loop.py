@@ -10,6 +10,7 @@ from autoopt.options import Options
 from autoopt.records import Ablation, Stop
 from autoopt.search.ablate import ablate, alone
 from autoopt.search.baseline import benchmark, described
+from autoopt.search.first_training import run_to_target
 from autoopt.search.incumbent_profile import diagnose, simplify
 from autoopt.search.model_scaling import model_scaling
 from autoopt.search.outcome import Outcome, broken_off, finished
@@ -41,6 +42,7 @@ class Loop:
         """
         self.context.begin("benchmark")
         state = self.state = described(self.context, self.options)
+        run_to_target(self.context, state)
         diagnose(self.context, state)
         benchmark(self.context, state, self.options)
         tune(self.context, state, self.options)

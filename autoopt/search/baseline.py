@@ -18,7 +18,7 @@ from autoopt.search.accept.evidence import memory_limit
 from autoopt.search.budget_allocation import NOISE_AT_MOST, TimeLimits
 from autoopt.search.compare.comparison import Comparison, Decision, PairOfProcesses, Rule
 from autoopt.search.compare.noise import control, doubts, noise_of
-from autoopt.search.first_training import begin, ends_at_target
+from autoopt.search.first_training import begin
 from autoopt.search.fit_memory import Fitting
 from autoopt.search.outcome import configuration
 from autoopt.search.planner import Choice, build_queue
@@ -211,10 +211,9 @@ def _measure(context: RunContext, state: SearchState) -> BaselineFailed | None:
             state.control = AAControl.expected(seen)
         else:
             compare_with_itself(context, state)
-        if not ends_at_target(context, state):
-            if context.run_seconds(state) is None:
-                compare_with_itself(context, state)
-            begin(context, state)
+        if context.run_seconds(state) is None:
+            compare_with_itself(context, state)
+        begin(context, state)
     except BaselineFailed as failed:
         state.control = None
         return failed

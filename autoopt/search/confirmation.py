@@ -205,10 +205,11 @@ MOST_MINUTES = 24 * 60
 def takes_trainings(context: RunContext, state: SearchState, changes: Sequence[Change]) -> bool:
     """Whether no probe reports the quality of changes: they make other samples of data that draw at random.
 
-    Gradients are compared on the same batches, and such data never give one twice.
+    Gradients are compared on the same batches, and such data never give one twice; a script's do in its probes, where
+    draws follow from a sample's index.
     """
     registry = context.runner.registry
-    if state.facts.dataset.deterministic is not False:
+    if state.facts.dataset.deterministic is not False or state.sites is not None:
         return False
     if any(registry[change.strategy].risk.trains_otherwise for change in changes):
         return False

@@ -51,11 +51,14 @@ NO_METRIC = (
 
 
 def begin(context: RunContext, state: SearchState) -> None:
-    """The baseline's first training, unless that can wait for a plan to be trained next to it.
+    """The baseline's first training, unless it was whole, or can wait for a plan to be trained next to it.
 
     Raises:
         BaselineFailed: the baseline does not train.
     """
+    if state.trained is not None:
+        _adopt(context, state, state.trained)
+        return
     budget, peak = context.allocation.budget, state.aa.side.peak_memory_bytes
     limit = context.gate.memory_limit_bytes
     near_limit = limit is not None and peak is not None and peak > ROOM * limit
@@ -78,9 +81,10 @@ def begin(context: RunContext, state: SearchState) -> None:
         context.allocation = planned
 
 
-def ends_at_target(context: RunContext, state: SearchState) -> bool:
-    """Runs a script whole that may end by itself at the user's target. True where it did: such runs are the time to the
-    target then, and short for the budget.
+def run_to_target(context: RunContext, state: SearchState) -> None:
+    """Runs a script whole that may end by itself at the user's target, before anything is measured within its steps.
+
+    Where it does, such runs are the time to the target, short for the budget, and how long they are is known.
 
     Raises:
         BaselineFailed: the script fails.
@@ -88,23 +92,21 @@ def ends_at_target(context: RunContext, state: SearchState) -> bool:
     run, objective = state.facts.run, state.objective
     asked = objective.metric is not None and objective.users_target is not None
     if not asked or state.baseline.changes or run is None or not run.ends_by_result or not context.runner.runs_here:
-        return False
+        return
     trainings, seconds = context.gate.trainings, context.allocation.longest_run
     steps, every = state.planned_steps or 0, run.evaluate_every
     try:
         found = trainings.whole_run(state.baseline, context.seed, steps=steps, every=every, max_seconds=seconds)
     except TrialFailed as failure:
         if failure.kind == "timeout":
-            return False
+            return
         raise _untrained(failure) from failure
     if parts_to(found, objective) is None:
         trainings.forget(state.baseline)
-        return False
+        return
     trainings.evaluate_every = every or found.steps
-    state.planned_steps = found.steps
+    state.planned_steps, state.trained = found.steps, found
     state.facts = state.facts.model_copy(update={"run": run.model_copy(update={"steps": found.steps})})
-    _adopt(context, state, found)
-    return True
 
 
 def _unnamed(context: RunContext, state: SearchState) -> bool:

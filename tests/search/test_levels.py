@@ -411,3 +411,20 @@ def test_static_checks_have_their_sentences(before, after, words: str, probes) -
     found = levels.another_training(Risk.NUMERIC, told(before), told(after), OBJECTIVE)
     assert words in found
     assert bool(found) is bool(words)
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_samples_that_are_made_otherwise_are_judged_by_the_gradients_of_the_same_labels(probes, same: bool) -> None:
+    """A script's images are decoded at another size: no number of a batch is the same, and every label is."""
+    after, orders = probes.of(plan_of("bf16")), probes.before.probe.orders
+    seen = {
+        side: replace(
+            each, probe=each.probe.model_copy(update={"gradient_digests": (side,) * 2, "digests": (side,) * 9})
+        )
+        for side, each in (("before", probes.before), ("after", after))
+    }
+    if not same:
+        other = seen["after"].probe.model_copy(update={"orders": ("another", *orders[1:])})
+        seen["after"] = replace(seen["after"], probe=other)
+    quality = level_of(Risk.NUMERIC, *seen.values(), OBJECTIVE, deterministic=False, planned_steps=256)
+    assert (quality.level, quality.passed) == (("equivalent", True) if same else ("undecided", None))

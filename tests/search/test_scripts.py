@@ -58,6 +58,7 @@ class Begun:
         side = SimpleNamespace(step_seconds=Percentiles(p50=step, p95=step, p99=step), peak_memory_bytes=None)
         facts: WorkloadFacts = fake_facts(Behaviour()).model_copy(update={"steps_per_epoch": epoch})
         self.state: Any = SimpleNamespace(
+            trained=None,
             aa=SimpleNamespace(side=side, start_seconds=start, pair_seconds=8.0),
             sites=Sites(command=("python", "train.py"), cwd="/", sites=seen),
             objective=Objective(

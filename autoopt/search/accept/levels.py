@@ -88,8 +88,9 @@ def level_of(
         before, after = before.cut(data.until), after.cut(data.until)
     points = _points(before, after, planned_steps or UNKNOWN_STEPS, alike=data.alike)
     found = _Found(before, after, points)
+    others = before.probe.gradient_digests != after.probe.gradient_digests  # whose draws may be others, too
     for number, point in enumerate(points):
-        if point.another and not data.alike:
+        if point.another and not data.alike and not others:
             where = ("at the start", "in the middle", "at the end")[min(number, 2)]
             return found.quality(None, f"another gradient {where} of the training: {point.text}", passed=False)
     update = update_difference(before.arrays, after.arrays)
@@ -205,16 +206,20 @@ class _Found:
 
 
 def _points(before: ProbeResult, after: ProbeResult, steps: int, *, alike: bool) -> list[GradientFidelity]:
-    """Fidelity at each set of weights; empty where the parameters or the batches are not the same ones.
+    """Fidelity at each set of weights; empty where the parameters are not the same, or batches are of other samples.
 
-    Where they are handed on there are no digests, and the batches are the same.
+    Where they are handed on there are no digests, and the batches are the same. Those of a script whose samples are
+    made otherwise (decoded at another size) have the same labels in the same order: a probe's augmentation draws by a
+    sample's index, and what it draws otherwise all the same shows as an error of the gradient.
 
     Args:
         steps: of the planned run.
         alike: batches are the same but for what the model computed itself.
     """
     one, other = before.arrays, after.arrays
-    same = alike or before.probe.gradient_digests == after.probe.gradient_digests
+    taken = len(before.probe.gradient_digests)
+    orders, others = before.probe.orders[:taken], after.probe.orders[:taken]
+    same = alike or before.probe.gradient_digests == after.probe.gradient_digests or (all(orders) and orders == others)
     if not same or not one.alike(other):
         return []
     pairs = zip(one.gradients, other.gradients, strict=False)
