@@ -33,7 +33,7 @@ from autoopt.benchmark.probe import (
     move_elsewhere,
     note_samples,
 )
-from autoopt.benchmark.seeding import mix, seed_everything
+from autoopt.benchmark.seeding import disturb, mix, seed_everything
 from autoopt.records import JsonDict
 from autoopt.records.messages import EpochRead, samples_read
 from autoopt.script.loaders import Watcher
@@ -369,6 +369,9 @@ class ScriptRecorder(Recorder, Watcher):
         if self.training.setup.step or self.training.group.size > 1:  # a step that is replayed as a whole
             return
         self._put(self._origin)
+        spec = self.training.script.spec
+        if spec.disturbed:  # weights that were kept are those of a training that was not
+            disturb(self.training.model, spec.disturbed, spec.seed, 0)
         for optimizer in self.training.optimizers:
             optimizer.state.clear()
         self._window, self._left = window, steps

@@ -208,14 +208,18 @@ def takes_trainings(context: RunContext, state: SearchState, changes: Sequence[C
     Gradients are compared on the same batches, and such data never give one twice; a script's do in its probes, where
     draws follow from a sample's index.
     """
+    return state.sites is None and bool(drawn_otherwise(context, state, changes))
+
+
+def drawn_otherwise(context: RunContext, state: SearchState, changes: Sequence[Change]) -> list[Change]:
+    """Those of changes that make other samples of data that draw at random; none where one trains otherwise."""
     registry = context.runner.registry
-    if state.facts.dataset.deterministic is not False or state.sites is not None:
-        return False
+    if state.facts.dataset.deterministic is not False:
+        return []
     if any(registry[change.strategy].risk.trains_otherwise for change in changes):
-        return False
-    return any(
-        registry[change.strategy].risk is Risk.NUMERIC and other_samples(context, state, change) for change in changes
-    )
+        return []
+    numeric = (change for change in changes if registry[change.strategy].risk is Risk.NUMERIC)
+    return [change for change in numeric if other_samples(context, state, change)]
 
 
 def screenable(context: RunContext, state: SearchState, proposals: Sequence[Proposal]) -> list[Proposal]:

@@ -16,7 +16,7 @@ from autoopt.search.ablate import by_whole_runs
 from autoopt.search.accept.evidence import FEWEST_SEEDS
 from autoopt.search.budget_allocation import TRIAL
 from autoopt.search.candidate import FEWEST_PAIRS, HOPE, Candidate, Screened, alone_or_together, pairs_to_confirm
-from autoopt.search.confirmation import OTHER_SAMPLES, confirm, other_samples, takes_trainings
+from autoopt.search.confirmation import OTHER_SAMPLES, confirm, drawn_otherwise, takes_trainings
 from autoopt.search.first_training import train_first
 from autoopt.search.planner import PLUGIN_ERRORS, Skipped, candidate_plan
 from autoopt.search.promised import small_gains, with_small
@@ -211,8 +211,7 @@ def most_doubtful(context: RunContext, state: SearchState, candidate: Candidate)
 
 def suspect(context: RunContext, state: SearchState, changes: Sequence[Change]) -> Change:
     """Of changes that together do not train as well, the likeliest reason."""
-    if takes_trainings(context, state, changes):
-        changes = [change for change in changes if other_samples(context, state, change)]
+    changes = drawn_otherwise(context, state, changes) or changes
     return max(changes, key=lambda change: _suspicion(context, state, change))
 
 

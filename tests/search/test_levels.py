@@ -118,7 +118,7 @@ def test_a_training_may_part_as_far_as_it_does_from_itself(probes, by_rounding, 
 
     before = crossing(probes.before, 0.0)
     if by_rounding is not None:
-        before = replace(before, rounded=lambda: crossing(probes.before, by_rounding).arrays)
+        before = replace(before, rounded=lambda size: crossing(probes.before, by_rounding).arrays)
     found = level_of(Risk.NUMERIC, before, crossing(after, 1.0), OBJECTIVE)
     assert found.passed is passed, found.detail
     assert passed or "across the end of an epoch" in found.detail
@@ -140,7 +140,7 @@ def test_buffers_may_part_as_far_as_they_do_by_rounding(probes, by_rounding, fir
 
     before = moving(probes.before, 0.0)
     if by_rounding is not None:
-        before = replace(before, rounded=lambda: moving(probes.before, by_rounding).arrays)
+        before = replace(before, rounded=lambda size: moving(probes.before, by_rounding).arrays)
     found = level_of(Risk.NUMERIC, before, moving(probes.of(Plan()), 1.0), OBJECTIVE)
     assert found.passed is passed, found.detail
     assert passed or "running_mean changes by" in found.detail

@@ -97,6 +97,7 @@ class Probes:
         objective: Objective,
         *,
         epsilon: float,
+        rounded_off: float = ROUNDING[None],
         until: int = 0,
         at_any_weights: bool = False,
         other_side: Probes | None = None,
@@ -106,6 +107,7 @@ class Probes:
         Where only more batches would tell a bias, both are probed again with as many, if there is time.
 
         Args:
+            rounded_off: see :func:`autoopt.search.accept.levels.level_of`.
             until: steps of the shortest training that quality asks for.
             at_any_weights: those that were made before the present weights were kept will do.
             other_side: asks the candidate, where it is not of the same workload.
@@ -118,7 +120,8 @@ class Probes:
             )  # fmt: skip
             return level_of(
                 risk, *both, objective,
-                deterministic=facts.dataset.deterministic, epsilon=epsilon, planned_steps=facts.max_steps,
+                deterministic=facts.dataset.deterministic, epsilon=epsilon, rounded_off=rounded_off,
+                planned_steps=facts.max_steps,
             )  # fmt: skip
 
         try:
@@ -228,8 +231,8 @@ class Probes:
             return again(elsewhere=True)
 
         @cache
-        def rounded() -> Arrays | None:
-            found = again(disturbed=ROUNDING[None])
+        def rounded(size: float) -> Arrays | None:
+            found = again(disturbed=size)
             file = None if found is None else self._directory / found.file
             return Arrays.read(file) if file is not None and file.exists() else None
 
@@ -365,7 +368,8 @@ class Gate:
 
         quality = probes.quality(
             risk, incumbent, plan, facts, objective,
-            epsilon=self.rounding(incumbent), until=until, at_any_weights=hurried or risk is Risk.EXACT,
+            epsilon=self.rounding(incumbent), rounded_off=self.rounded_off(plan), until=until,
+            at_any_weights=hurried or risk is Risk.EXACT,
         )  # fmt: skip
         self._prices[plan.key, incumbent.key] = price_of(quality)
         return quality
@@ -400,12 +404,16 @@ class Gate:
 
     def _rounded(self, incumbent: Plan, plan: Plan, steps: int) -> LossPath:
         """Losses of the incumbent from weights that differ by what the plan's arithmetic rounds off."""
-        precision = self.registry.fold(plan).precision
-        size = ROUNDING[precision.dtype] if precision.dtype else _PRODUCTS.get(precision.matmul, _SUMS)
         try:
+            size = self.rounded_off(plan)
             return self.probes.rounded(incumbent, size, steps) if self.probes is not None else LossPath()
         except TrialFailed:
             return LossPath()
+
+    def rounded_off(self, plan: Plan) -> float:
+        """What a plan's arithmetic rounds off, relative to each weight."""
+        precision = self.registry.fold(plan).precision
+        return ROUNDING[precision.dtype] if precision.dtype else _PRODUCTS.get(precision.matmul, _SUMS)
 
     def risk_over(self, plan: Plan, incumbent: Plan) -> Risk:
         """The class of the riskiest change that the plan has and the incumbent has not."""

@@ -67,6 +67,7 @@ def level_of(
     *,
     deterministic: bool | None = True,
     epsilon: float = 2.0**-23,
+    rounded_off: float = 2.0**-23,
     planned_steps: int | None = None,
 ) -> Quality:
     """The quality level that two probes show of the candidate's training next to the incumbent's.
@@ -75,6 +76,7 @@ def level_of(
         risk: ``exact`` or ``numeric``; others train otherwise by intention and are not known from a probe.
         deterministic: the dataset gives the same sample twice.
         epsilon: rounding of the arithmetic of both.
+        rounded_off: what the candidate's arithmetic rounds off, by which the incumbent may begin apart from itself.
         planned_steps: of the run that the user plans; None where it is not known.
 
     Returns:
@@ -100,7 +102,7 @@ def level_of(
     if identical and (update is None or update <= UPDATE):
         drawn = deterministic is False and before.probe.digests != after.probe.digests
         return found.quality("equivalent" if drawn else "identical", identical, passed=True)
-    doubt = _doubt(before, after, points, update)
+    doubt = _doubt(before, after, points, update, rounded_off)
     if doubt:
         return found.quality("undecided", doubt + _unseen(before.probe, after.probe) + data.note, passed=None)
     worst = max(points, key=lambda point: point.bias_bound)
@@ -260,7 +262,13 @@ _ROUNDING_BUFFERS = 0.02
 """Difference of a buffer's changes, over these, that rounding in float32 explains."""
 
 
-def _doubt(before: ProbeResult, after: ProbeResult, points: list[GradientFidelity], update: float | None) -> str:
+def _doubt(
+    before: ProbeResult,
+    after: ProbeResult,
+    points: list[GradientFidelity],
+    update: float | None,
+    rounded_off: float,
+) -> str:
     """Why probes do not show the same training but for rounding; empty where they do."""
     if not points:
         return "gradients could not be compared: no kept weights fit this model, a scaler, or other batches"
@@ -281,7 +289,7 @@ def _doubt(before: ProbeResult, after: ProbeResult, points: list[GradientFidelit
     if "epoch" in before.same_windows(after):
         parted = parted_across_epochs(before.arrays, after.arrays)
         usual = MOVED + PARTED * error * sqrt(max(len(before.arrays.windows.get("epoch", ())) - 1, 1))
-        if parted > usual and parted > PARTED * _by_rounding(before, parted_across_epochs):
+        if parted > usual and parted > PARTED * _by_rounding(before, parted_across_epochs, rounded_off):
             return f"weights part by {parted:.2g} of a step across the end of an epoch, from the same start"
     first = buffers_apart_at_once(before.arrays, after.arrays)
     if first and first[0] > BUFFERS:
@@ -293,14 +301,14 @@ def _doubt(before: ProbeResult, after: ProbeResult, points: list[GradientFidelit
         def by_windows(one: Arrays, other: Arrays) -> float:
             return (buffers_apart(one, other, windows) or (0.0, ""))[0]
 
-        if buffers[0] > PARTED * _by_rounding(before, by_windows):
+        if buffers[0] > PARTED * _by_rounding(before, by_windows, rounded_off):
             return f"{buffers[1]} changes by {buffers[0]:.0%} otherwise"
     return ""
 
 
-def _by_rounding(before: ProbeResult, apart: Callable[[Arrays, Arrays], float]) -> float:
-    """How far the incumbent parts from itself where its weights begin a rounding apart."""
-    arrays = before.rounded() if before.rounded is not None else None
+def _by_rounding(before: ProbeResult, apart: Callable[[Arrays, Arrays], float], size: float) -> float:
+    """How far the incumbent parts from itself where its weights begin so far apart, a rounding."""
+    arrays = before.rounded(size) if before.rounded is not None else None
     return 0.0 if arrays is None or not before.arrays.alike(arrays) else apart(before.arrays, arrays)
 
 
