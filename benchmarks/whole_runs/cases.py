@@ -166,7 +166,7 @@ class Suite:
 
 def hashes(case: Case) -> dict[str, str]:
     """What tells whether a script is still the frozen one: the SHA-256 of each file of the case."""
-    return {name: _hash(case.folder / name) for name in case.files}
+    return {name: _hash(case.folder / case.below / name) for name in case.files}
 
 
 def _hash(file: Path) -> str:

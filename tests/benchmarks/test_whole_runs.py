@@ -9,6 +9,7 @@ import random
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -279,6 +280,13 @@ def test_the_page_shows_patches_in_full_and_what_was_not_measured() -> None:
     assert "1.90× same_steps | 1.33× [1.33, 1.33] | 2.00× [2.00, 2.00] | 0.42 [0.42, 0.42] | no |" in text
     assert "```diff\n--- a\n+++ b\n```" in text
     assert "Median score 0.42 of 1 scripts, 0 below 0; 0 of 1 claims within 10 %." in text
+
+
+def test_a_script_in_a_folder_of_its_repository_is_hashed_there(tmp_path: Path) -> None:
+    case = replace(CASES["ppo"], name="far", home=tmp_path, place="", below="examples/far", expert=None)
+    (case.folder / case.below).mkdir(parents=True)
+    (case.folder / case.below / case.script).write_text("print(1)")
+    assert set(hashes(case)) == {case.script}
 
 
 def test_an_edited_script_is_refused(tmp_path: Path) -> None:
