@@ -133,9 +133,13 @@ class Arrays:
         if self.draws is None or batches is None:
             return 0.0
         between = np.square(self.norm(np.nan_to_num(batches - batches.mean(axis=0)))).sum() / (len(batches) - 1)
-        count = len(self.draws) // 2 * 2
-        within = np.square(self.norm(np.nan_to_num(self.draws[:count:2] - self.draws[1:count:2]))).mean() / 2
+        within = self.between_draws(self.draws).mean() / 2
         return float(np.sqrt(within / between)) if between > 0 else 0.0
+
+    def between_draws(self, draws: Array) -> Array:
+        """Squared difference of the gradients of each batch under two draws."""
+        count = len(draws) // 2 * 2
+        return np.square(self.norm(np.nan_to_num(draws[:count:2] - draws[1:count:2])))
 
     def felt(self) -> Arrays:
         """With a scale of zero for parameters whose gradient is nothing but rounding.
@@ -449,8 +453,8 @@ def draws_ratio(before: Arrays, after: Arrays) -> tuple[float, float] | None:
     drawn = [each.draws for each in (before, after) if each.draws is not None]
     if len(drawn) < 2 or not before.alike(after):
         return None
-    count = min(len(each) for each in drawn) // 2 * 2
-    one, other = (np.square(before.norm(np.nan_to_num(d[:count:2] - d[1:count:2]))) for d in drawn)
+    count = min(len(each) for each in drawn)
+    one, other = (before.between_draws(each[:count]) for each in drawn)
     usual = float(before.norm(np.nan_to_num(drawn[0])).mean())
     if sqrt(float(one.mean())) <= 1e-4 * usual:
         return None if sqrt(float(other.mean())) <= 0.05 * usual else (inf, 0.0)
