@@ -71,6 +71,11 @@ class Startup(Record):
     first_batch_seconds: float | None = None
     epoch_seconds: float | None = None
 
+    @property
+    def steady_seconds(self) -> float:
+        """From the start of the process to steady steps."""
+        return self.build_seconds + self.setup_seconds + self.warmup_seconds
+
 
 class Moved(Record):
     """Parameters of a training between two readings of sampled elements of them, by their place in the model's order.

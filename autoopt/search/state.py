@@ -75,7 +75,7 @@ class AAControl(Record):
     def start_seconds(self) -> float:
         """Seconds to start a trial and warm it up: half of what a pair of them took."""
         pairs, seen = [pair.startup_seconds for pair in self.comparison.pairs], self.side.startup
-        alone = 5.0 if seen is None else seen.build_seconds + seen.setup_seconds + seen.warmup_seconds
+        alone = 5.0 if seen is None else seen.steady_seconds
         return max(float(np.median(pairs)) / 2 if pairs else alone, 0.5)
 
     @property

@@ -332,8 +332,7 @@ class Contest:
         if self._most_rounds is not None and level is not None and len(rival.rounds.paired) >= self._most_rounds:
             return True
         if self._source.switched is not None and self._shared.startup is not None:  # what another process would take
-            started = self._shared.startup
-            startup = max(startup, started.build_seconds + started.setup_seconds + started.warmup_seconds)
+            startup = max(startup, self._shared.startup.steady_seconds)
         return rival.test.enough(level, startup, cost)
 
     def _alternate_from_now_on(self) -> None:
