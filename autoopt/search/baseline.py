@@ -209,9 +209,7 @@ def _measure(context: RunContext, state: SearchState) -> BaselineFailed | None:
     try:
         if seen is not None and seen.plan == state.baseline:
             state.control = AAControl.expected(seen)
-        else:
-            compare_with_itself(context, state)
-        if context.run_seconds(state) is None:
+        if state.control is None or context.run_seconds(state) is None:
             compare_with_itself(context, state)
         begin(context, state)
     except BaselineFailed as failed:

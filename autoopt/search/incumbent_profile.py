@@ -96,8 +96,8 @@ def simplify(context: RunContext, state: SearchState) -> tuple[Round, Pipeline |
         BaselineFailed: the incumbent is the baseline, and does not train.
     """
     index, diagnosed = len(state.rounds), state.diagnosed
-    early = diagnosed is not None and diagnosed.plan == state.incumbent and _seconds(context) <= EARLY_SECONDS
-    if index == 0 and diagnosed is not None and early:
+    first = index == 0 and _seconds(context) <= EARLY_SECONDS  # a longer budget has a longer profile, too
+    if first and diagnosed is not None and diagnosed.plan == state.incumbent:
         return _round(context, state, diagnosed, index)
     trace = _trace(context, state) if index == 0 else None
     description, usual = _description(state), _usual_step(state)
