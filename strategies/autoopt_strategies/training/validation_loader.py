@@ -90,12 +90,15 @@ class ValidationLoader(Strategy):
             return
         if isinstance(loader, str):
             return
-        evaluating = _own_seconds(case)
+        evaluating, now = _own_seconds(case), best
         for option in _options(case, loader):
-            more = {**best, **option}
-            slower = _left(case, loader, more, evaluating) > _left(case, loader, best, evaluating)
-            if not slower and kept((yield more)):  # one large batch leaves its workers nothing to share out
+            more = {**now, **option}
+            slower = _left(case, loader, more, evaluating) >= _left(case, loader, best, evaluating)
+            if not slower and kept((yield more)):
                 best = more
+        pinned = case.device == "cuda"
+        if loader.pin_memory != pinned:
+            yield {**best, "pin_memory": pinned}
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
         if "loop" in setting:
@@ -219,50 +222,58 @@ def _loop_gain(case: Case, setting: Setting) -> Estimate | None:
 
 
 def _options(case: Case, loader: _Loader) -> list[Setting]:
-    """Changes that may shorten an evaluation, the likeliest first."""
-    found: list[Setting] = []
-    large = _large(case)
-    if loader.samples:
-        large = min(large, loader.samples)
+    """Batches, workers, and both, that may shorten an evaluation: the likeliest first."""
+    large = min(_large(case), loader.samples or _large(case))
+    batches: list[Setting] = [{}]
     if loader.batch_size and 2 * loader.batch_size <= large:
-        found.append({"batch_size": large})
+        batches.append({"batch_size": large})
+    workers: list[Setting] = [{}]
     if loader.num_workers:
-        found.append({"num_workers": 0})
-        if not loader.persistent_workers:
-            found.append({"num_workers": loader.num_workers, "persistent_workers": True})
-    elif loader.sample_seconds is None or loader.sample_seconds * (loader.samples or 0) > WORKER_START:
+        workers.append({"num_workers": 0})
+    if (loader.sample_seconds or 0.0) * (loader.samples or 0) > WORKER_START:
         most = max(1, min(4, case.environment.cores or 1))
         if waits(case):
             most = most_workers(case, most)
-        found += [{"num_workers": n, "persistent_workers": True} for n in sorted({most, max(most // 2, 1)})]
-    if loader.pin_memory != (case.device == "cuda"):
-        found.append({"pin_memory": case.device == "cuda"})
+        numbers = {most, max(most // 2, 1), loader.num_workers} - {0}
+        kept_now = loader.num_workers if loader.persistent_workers else 0
+        workers += [{"num_workers": n, "persistent_workers": True} for n in sorted(numbers - {kept_now})]
     evaluating = _own_seconds(case)
-    return sorted(found, key=lambda option: _left(case, loader, option, evaluating))
+    found = [{**batch, **number} for batch in batches for number in workers if batch or number]
+    left = [(_left(case, loader, option, evaluating), len(option)) for option in found]
+    return [option for _, option in sorted(zip(left, found, strict=True), key=lambda each: each[0])]
 
 
 def _left(case: Case, loader: _Loader, setting: Setting, evaluating: float) -> float:
     """Seconds of evaluations for each step under a setting, where they take ``evaluating`` as they are.
 
-    Reading is shared out between workers, and what else a batch costs once between its samples.
+    Workers share out the reading, and take their start; what else a batch costs once is shared between its samples.
     """
     every = _every(case)
-    size, workers = setting.get("batch_size", loader.batch_size), setting.get("num_workers", loader.num_workers)
+    now = {name: getattr(loader, name) for name in ("batch_size", "num_workers", "persistent_workers")}
+    then = now | ({"persistent_workers": False} if "num_workers" in setting else {}) | setting
     computing = min(_computing(case, loader.samples, every), evaluating)
     alone = (loader.sample_seconds or 0.0) * (loader.samples or 0) / every
-    before = _share(case, loader, loader.batch_size, loader.num_workers)
-    reading = min(alone * before, evaluating - computing)
-    each_batch = evaluating - computing - reading
-    if loader.batch_size and size:
-        each_batch *= loader.batch_size / size
-    return computing + reading * _share(case, loader, size, workers) / before + each_batch
+    reading = min(alone * _share(case, loader, now), evaluating - computing)
+    starting = min(_starting(case, now), evaluating - computing - reading)
+    each_batch = evaluating - computing - reading - starting
+    if now["batch_size"] and then["batch_size"]:
+        each_batch *= now["batch_size"] / then["batch_size"]
+    reading *= _share(case, loader, then) / _share(case, loader, now)
+    return computing + reading + _starting(case, then) + each_batch
 
 
-def _share(case: Case, loader: _Loader, size: int | None, workers: int) -> float:
+def _starting(case: Case, options: Setting) -> float:
+    """Seconds in which an evaluation's workers start, for each step: once a run where they are kept."""
+    every = max(_every(case), case.planned_steps or 0) if options["persistent_workers"] else _every(case)
+    return options["num_workers"] * WORKER_START / every
+
+
+def _share(case: Case, loader: _Loader, options: Setting) -> float:
     """Share of the seconds of reading alone that is left with workers, each of which prepares whole batches."""
+    workers = options["num_workers"]
     if not workers:
         return 1.0
-    batches = ceil((loader.samples or 1) / (size or 1))
+    batches = ceil((loader.samples or 1) / (options["batch_size"] or 1))
     least = 0.0 if waits(case) else 1.0 / (min(workers, case.environment.cores or 1) + 1)
     return max(ceil(batches / workers) / batches, least)
 
