@@ -169,7 +169,9 @@ def test_workers_that_start_for_each_evaluation_are_charged_for_it(wait: float, 
         options={"batch_size": 1, "num_workers": 8},
     )  # fmt: skip
     evaluated = Evaluated(step=50, seconds=0.7, samples=200, batches=200)
-    run = RunParts(steps=1000, step_seconds=0.01, evaluation_seconds=14.0, evaluate_every=50.0, evaluations=(evaluated,))
+    run = RunParts(
+        steps=1000, step_seconds=0.01, evaluation_seconds=14.0, evaluate_every=50.0, evaluations=(evaluated,)
+    )
     sites = Sites(command=("python", "train.py"), cwd=".", sites=(loader,))
     case = with_stages(replace(sample_case(run=run), sites=sites), preparation=wait * 32, evaluate=0.7 / 50)
     (setting, *_) = strategy.settings(case)

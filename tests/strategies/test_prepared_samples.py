@@ -123,18 +123,17 @@ class OnePosition(Dataset[Any]):
         return torch.full((4,), self.position)
 
 
-@pytest.mark.parametrize("one_position", [False, True])
-def test_samples_that_wait_are_read_by_threads_where_these_get_the_same(one_position: bool) -> None:
+@pytest.mark.parametrize(("one_position", "saved"), [(False, 0.1), (True, 0.1), (False, 1.1)])
+def test_samples_are_read_by_threads_where_these_get_the_same_sooner(one_position: bool, saved: float) -> None:
     """Eight processes were started for what threads only have to wait for."""
     dataset = OnePosition() if one_position else TensorDataset(torch.arange(64.0).reshape(16, 4))
     seen = probes.kept(dataset)
     assert seen["deterministic"]
-    assert seen["threads"] is not one_position
-    kept = {**seen, "sample_seconds": 0.02, "hit": 0.1}
+    assert (seen["threads"] is None) is one_position
+    kept = {**seen, "sample_seconds": 0.02, "hit": 0.1, "threads": None if one_position else saved}
     case = sample_case(**found(kept=kept), train_samples=800)
     (setting,) = (each for each in STRATEGY.settings(with_stages(case, storage=2.0)) if each["form"] == "samples")
-    assert ("threads" in setting) is not one_position
-    assert "threads" not in next(each for each in STRATEGY.settings(case) if each["form"] == "samples")
+    assert ("threads" in setting) is (saved < 1.0 and not one_position)
 
 
 def test_the_form_that_promises_most_is_tried_first() -> None:

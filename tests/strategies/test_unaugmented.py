@@ -93,14 +93,17 @@ def drawn(dataset: Any, seed: int = 5) -> list[Any]:
     return [batch["picture"] for _ in range(2) for batch in DataLoader(dataset, batch_size=4, shuffle=True)]
 
 
-def test_samples_are_divided_before_the_first_draw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("threads", [0, 4])
+def test_samples_are_divided_before_the_first_draw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
     module = imported(tmp_path, FLIPPED, monkeypatch)
     dataset = Subset(module.Pictures(), range(5, 25))
     found = probe(dataset)
     line = 1 + (HEADER + FLIPPED).splitlines().index(MIRRORED)
     assert found["where"] == {"file": "pictures.py", "function": "Pictures.__getitem__", "line": line}
     assert found["sample_bytes"] >= 48
-    kept = KeepUnaugmented(line)(dataset)
+    kept = KeepUnaugmented(line, threads)(dataset)
     read = dataset.dataset.reads
     assert all(torch.equal(one, other) for one, other in zip(drawn(dataset), drawn(kept), strict=True))
     assert dataset.dataset.reads == read + 40, "the dataset itself reads as before"
@@ -145,18 +148,22 @@ def test_a_file_that_was_changed_is_refused() -> None:
             split(HEADER + FLIPPED, "Pictures.__getitem__", line)
 
 
-def test_the_patch_divides_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("threads", [{}, {"threads": 4}])
+def test_the_patch_divides_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: dict[str, int]) -> None:
     text = HEADER + FLIPPED + "\n\nprint(sum(sample['picture'].sum() for sample in map(Pictures().__getitem__, [3])))\n"
     (tmp_path / "train.py").write_text(text)
     line = 1 + text.splitlines().index(MIRRORED)
     where = {"file": "train.py", "function": "Pictures.__getitem__", "line": line}
-    change = Change(strategy="prepared_samples", setting={"form": "unaugmented", "where": "memory", "split": where})
+    setting = {"form": "unaugmented", "where": "memory", "split": where, **threads}
+    change = Change(strategy="prepared_samples", setting=setting)
     sites = Sites(command=("python", "train.py"), cwd=str(tmp_path))
     after, patch = patched(tmp_path, text, change, sites=sites)
     assert [each.how for each in patch.changes] == ["patched"], patch.changes
-    assert SPLIT in patch.diff, patch.diff
+    assert SPLIT in patch.diff or threads, patch.diff
     assert "from prepared import kept_by_index" in after
     assert "def kept_by_index(" in patch.diff
+    assert ("        return read_by_threads(self, indices, threads=4)\n" in after) is bool(threads)
+    assert ("def read_by_threads(" in patch.diff) is bool(threads)
     assert len([each for each in changed_lines(patch.diff) if not each.startswith("+")]) <= 3
 
 

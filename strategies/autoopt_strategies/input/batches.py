@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 
@@ -50,6 +51,15 @@ def kept_by_index(prepare: Any) -> Any:
         return kept[key]
 
     return read
+
+
+def read_by_threads(dataset: Any, indices: list[int], threads: int) -> list[Any]:
+    """The samples of a batch: what is not kept of each yet is made at the same time, the rest in their order."""
+    new = [index for index in indices if index not in dataset.__dict__.get("_kept", ())]
+    if new:
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(dataset.unaugmented, new))
+    return [dataset[index] for index in indices]
 
 
 def as_is(item: Any) -> Any:

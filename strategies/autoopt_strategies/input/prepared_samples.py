@@ -20,7 +20,7 @@ from autoopt_strategies.common import (
     seconds_of,
 )
 from autoopt_strategies.input import unaugmented
-from autoopt_strategies.input.batches import collate_whole, dataset_of, kept_by_index
+from autoopt_strategies.input.batches import collate_whole, dataset_of, kept_by_index, read_by_threads
 from autoopt_strategies.input.workers import WORKER_START, most_workers, waits, without_workers
 
 PREPARED = "autoopt_strategies.input.prepared"
@@ -144,7 +144,7 @@ class PreparedSamples(Strategy):
         if form == "tensors":
             return setup.with_dataset(as_tensors)
         if form == "unaugmented":
-            return setup.with_dataset(unaugmented.KeepUnaugmented(setting["split"]["line"]))
+            return setup.with_dataset(unaugmented.KeepUnaugmented(setting["split"]["line"], setting.get("threads", 0)))
         options = {name: value for name, value in setting.items() if name not in ("form", "where") and value}
         if form == "samples" and "threads" in options:
             threads = (("threads", options.pop("threads")),)
@@ -160,12 +160,12 @@ class PreparedSamples(Strategy):
             code = 'dataset = dataset.with_format("torch")'
             edits: tuple[Edit, ...] = (Edit("dataset", ('{dataset}.with_format("torch")',)),)
         elif form == "unaugmented":
-            where, parts = (
-                setting["split"],
-                (f"{unaugmented.__name__}:statements", f"{kept_by_index.__module__}:kept_by_index"),
-            )
+            where, threads = setting["split"], {"threads": setting["threads"]} if "threads" in setting else {}
+            used = (kept_by_index, read_by_threads) if threads else (kept_by_index,)
+            parts = (f"{unaugmented.__name__}:statements", *(f"{each.__module__}:{each.__name__}" for each in used))
             code = "def __getitem__(self, index): return augment(*self.unaugmented(index))  # which keeps by index"
-            edits = (Edit("function", (where["file"], where["function"]), {"line": where["line"]}, parts=parts),)
+            variant = {"line": where["line"], **threads}
+            edits = (Edit("function", (where["file"], where["function"]), variant, parts=parts),)
         else:
             code, edits = _CODE[form].format(**{"device": "cpu", **setting}), ()
         return Recipe.noted(code, f"of the dataset, once before training: {code}", edits=edits)
@@ -249,21 +249,19 @@ def _samples(case: Case) -> Setting | str:
     found = _found(case, "kept")
     if not found.get("prefix") and not _the_same(case):
         return found.get("reason") or "samples are not known to be the same every time"
-    setting = _with_room(case, found, ("memory", "disk"), threads=bool(found.get("threads")) and waits(case))
+    setting = _with_room(case, found, ("memory", "disk"))
     if isinstance(setting, str) or not found.get("prefix"):
         return setting if isinstance(setting, str) else {"form": "samples", **setting}
     return {"form": "heads", **setting, "first": found["prefix"]}
 
 
 def _reading(case: Case, found: Setting, count: int, setting: Setting) -> float:
-    """Seconds in which so many processes read all samples once and hand them over, or so many threads wait for them."""
+    """Seconds in which so many processes read all samples once and hand them over, or threads at the same time."""
     seconds, handing = found.get("sample_seconds") or 0.0, found.get("handing_seconds") or 0.0
     if workers := setting.get("workers"):
         return float(count * (seconds / workers + handing) + workers * WORKER_START)
-    if threads := setting.get("threads"):
-        storage, preparation = seconds_of(case, "storage"), seconds_of(case, "preparation")
-        waiting = storage / (storage + preparation) if storage else 0.0
-        return float(count * seconds * (waiting / threads + 1.0 - waiting))
+    if setting.get("threads"):
+        return float(count * seconds * (found.get("threads") or 1.0) + WORKER_START)  # less is not worth its lines
     return float(count * seconds)
 
 
@@ -274,17 +272,17 @@ def _unaugmented(case: Case) -> Setting | str:
     if _the_same(case) or kept.get("prefix"):
         return "samples are kept as they are, or as their transforms make them"
     setting = _with_room(case, found, ("memory",), alone=True)
-    return setting if isinstance(setting, str) else {"form": "unaugmented", "where": "memory", "split": found["where"]}
+    if isinstance(setting, str):
+        return setting
+    threads = {"threads": setting["threads"]} if "threads" in setting else {}
+    return {"form": "unaugmented", "where": "memory", "split": found["where"], **threads}
 
 
-def _with_room(
-    case: Case, found: Setting, places: tuple[str, ...], *, alone: bool = False, threads: bool = False
-) -> Setting | str:
+def _with_room(case: Case, found: Setting, places: tuple[str, ...], *, alone: bool = False) -> Setting | str:
     """Where samples fit, and the processes or threads that read them once; or why they cannot be kept.
 
     Args:
-        alone: the training's process reads them, one by one.
-        threads: may read them.
+        alone: the training's process reads them.
     """
     facts = case.workload
     size = (found.get("sample_bytes") or facts.dataset.sample_bytes or 0) * (facts.train_samples or 0)
@@ -300,7 +298,7 @@ def _with_room(
     cores = case.environment.cores or 1
     many = {most_workers(case, cores)} if waits(case) else set[int]()
     possible: list[Setting] = [{"workers": number} for number in ((0,) if alone else {0, min(cores, 8), *many})]
-    possible += [{"workers": 0, "threads": min(32, facts.batch_size or 4)}] if threads else []
+    possible += [{"workers": 0, "threads": min(32, facts.batch_size or 4)}] if found.get("threads") else []
     taken = [_reading(case, found, facts.train_samples or 0, how) for how in possible]
     filling = min(taken)
     if case.seconds_left is not None and filling > PATIENCE * case.seconds_left:

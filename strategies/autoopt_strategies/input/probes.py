@@ -46,7 +46,8 @@ def kept(dataset: Any) -> Setting:
         made, seconds = timed(dataset, indices)
         hit = hit_ratio(dataset, dict(zip(indices, made, strict=True)), ())
         found = {"deterministic": True, "share": 1.0, "sample_seconds": seconds, "hit": hit}
-        return {**found, "handing_seconds": handing_seconds(made), "threads": bears_threads(dataset, indices, made)}
+        threads = threads_ratio(dataset, indices, made, seconds)
+        return {**found, "handing_seconds": handing_seconds(made), "threads": threads}
     chain = chain_of(dataset)
     if not chain:
         return {"reason": "samples are random, and there is no chain of transforms whose first part could be cached"}
@@ -86,15 +87,22 @@ def handing_seconds(samples: list[Any]) -> float:
     return (perf_counter() - began) / max(1, len(samples))
 
 
-def bears_threads(dataset: Any, indices: list[int], made: list[Any]) -> bool:
-    """Whether threads that read at the same time get the same samples: a file that they share has one position."""
+def threads_ratio(dataset: Any, indices: list[int], made: list[Any], seconds: float) -> float | None:
+    """Seconds of a sample that threads read at the same time over those of one thread.
+
+    None where threads get other samples: a file that they share has one position.
+    """
     from autoopt_strategies.input.prepared import ThreadedSamples
 
+    if not indices or not seconds:
+        return None
+    threaded, began = ThreadedSamples(dataset, len(indices)), perf_counter()
     try:
-        found = ThreadedSamples(dataset, max(len(indices), 1)).__getitems__(indices)
+        found = threaded.__getitems__(indices)
     except Exception:  # a handle that belongs to the thread that has made it
-        return False
-    return all(equal(one, other) for one, other in zip(made, found, strict=True))
+        return None
+    ratio = (perf_counter() - began) / len(indices) / seconds
+    return ratio if all(equal(one, other) for one, other in zip(made, found, strict=True)) else None
 
 
 def hit_ratio(dataset: Any, samples: dict[int, Any], tail: tuple[Any, ...]) -> float:

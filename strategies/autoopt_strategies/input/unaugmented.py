@@ -14,8 +14,8 @@ import sysconfig
 import types
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partialmethod
 from itertools import pairwise
-from time import perf_counter
 from typing import Any
 
 from autoopt_strategies.common import Setting
@@ -29,7 +29,7 @@ from autoopt_strategies.compute.rewriting.source import (
     users_path,
     with_method,
 )
-from autoopt_strategies.input.batches import Wrapper, equal, kept_by_index
+from autoopt_strategies.input.batches import Wrapper, equal, kept_by_index, read_by_threads
 from autoopt_strategies.input.probes import (
     NAMES,
     SEEDS,
@@ -39,9 +39,13 @@ from autoopt_strategies.input.probes import (
     seconds_ratio,
     seed_everything,
     spread,
+    threads_ratio,
+    timed,
 )
 
-READ, HEAD = "__getitem__", "unaugmented"
+READ, READ_BATCH, HEAD = "__getitem__", "__getitems__", "unaugmented"
+CHUNK = 64
+"""Samples that are read at once where all are, whose other half is thrown away."""
 DRAWS = (*NAMES, "rand", "rng", "shuffle", "choice")
 """Parts of names that say that a statement may draw numbers: a rare draw may not show in a few tries."""
 
@@ -107,13 +111,14 @@ def _is_docstring(node: ast.stmt, function: ast.FunctionDef) -> bool:
     return node is function.body[0] and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
-def statements(text: str, name: str, line: int) -> Edits:
+def statements(text: str, name: str, line: int, threads: int = 0) -> Edits:
     """The function as two: one whose results are kept by index, and one that goes on from there.
 
     Args:
         text: of the file.
         name: of the function, qualified.
         line: of the statement with its first random draw.
+        threads: that make what is kept of a batch; 0: it is made one by one.
 
     Raises:
         Refused: the file is another one than that which was read before.
@@ -143,6 +148,9 @@ def statements(text: str, name: str, line: int) -> Edits:
         f"{inner}{values} = {owner}.{HEAD}({index})" if values else f"{inner}{owner}.{HEAD}({index})",
         *after,
     ]
+    if threads:
+        call = f"return {read_by_threads.__name__}({owner}, indices, threads={threads})"
+        made += ["", f"{blank}def {READ_BATCH}({owner}, indices):", f"{inner}{call}"]
     return [(function.lineno, function.end_lineno or line, "\n".join(made).lstrip())]
 
 
@@ -167,25 +175,31 @@ class KeepUnaugmented:
 
     Args:
         line: of the statement with the draw.
+        threads: that read at the same time; 0: one sample after the other.
     """
 
     line: int
+    threads: int = 0
 
     def __call__(self, dataset: Any) -> Any:
-        made = with_halves(dataset, self.line)
-        for index in range(len(made)):
-            made[index]
+        made = with_halves(dataset, self.line, self.threads)
+        many = getattr(made, READ_BATCH, None) or (lambda indices: [made[index] for index in indices])
+        for first in range(0, len(made), CHUNK):
+            many(list(range(first, min(first + CHUNK, len(made)))))
         return made
 
 
-def with_halves(dataset: Any, line: int) -> Any:
+def with_halves(dataset: Any, line: int, threads: int = 0) -> Any:
     """A copy of a dataset, or of the one below a subset or another wrapper, whose class is split."""
     other = copy.copy(dataset)
     if is_subset(dataset) or isinstance(dataset, Wrapper):
-        other.dataset = with_halves(dataset.dataset, line)
+        other.dataset = with_halves(dataset.dataset, line, threads)
         return other
     head, rest = halves(reader_of(dataset), line)
-    other.__class__ = with_method(with_method(type(dataset), READ, rest), HEAD, kept_by_index(head))
+    kind = with_method(with_method(type(dataset), READ, rest), HEAD, kept_by_index(head))
+    if threads:
+        kind = with_method(kind, READ_BATCH, partialmethod(read_by_threads, threads=threads))
+    other.__class__ = kind
     return other
 
 
@@ -262,14 +276,20 @@ def _random_state() -> Any:
     return random.getstate(), numbers, torch.get_rng_state().numpy().tobytes()
 
 
+class _Heads:
+    """What is kept of each sample of a dataset."""
+
+    def __init__(self, base: Any, head: Any) -> None:
+        self.base, self.head = base, head
+
+    def __getitem__(self, index: int) -> Any:
+        return self.head(self.base, index)
+
+
 def _alike(base: Any, head: Any, line: int, indices: Sequence[int]) -> bool:
     """Whether samples in two parts are the same to the bit, and leave what is kept as it was."""
 
-    class Heads:
-        def __getitem__(self, index: int) -> Any:
-            return head(base, index)
-
-    if not deterministic(Heads(), list(indices)):
+    if not deterministic(_Heads(base, head), list(indices)):
         return False
     made = with_halves(base, line)
     for seed in range(SEEDS):
@@ -288,12 +308,12 @@ def _measured(
     """The split with seconds and bytes of what is kept, and the share of a sample's seconds that is left."""
     own, below = indices
     divided = with_halves(dataset, line)
-    began = perf_counter()
-    made = [head(base, index) for index in below]
-    seconds = (perf_counter() - began) / len(below)
+    made, seconds = timed(_Heads(base, head), below)
+    batches = hasattr(base, READ_BATCH)
     return {
         "where": {"file": users_path(function.__code__.co_filename), "function": function.__qualname__, "line": line},
         "sample_seconds": seconds,
         "sample_bytes": max(item_bytes(each) for each in made),
         "hit": min(1.0, seconds_ratio(dataset, divided, list(own))),
+        "threads": None if batches else threads_ratio(_Heads(base, head), list(below), made, seconds),
     }

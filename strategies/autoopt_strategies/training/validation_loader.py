@@ -265,7 +265,7 @@ def _left(case: Case, loader: _Loader, setting: Setting, evaluating: float) -> f
 def _starting(case: Case, options: Setting) -> float:
     """Seconds in which an evaluation's workers start, for each step: once a run where they are kept."""
     every = max(_every(case), case.planned_steps or 0) if options["persistent_workers"] else _every(case)
-    return options["num_workers"] * WORKER_START / every
+    return float(options["num_workers"] * WORKER_START / every)
 
 
 def _share(case: Case, loader: _Loader, options: Setting) -> float:
@@ -275,7 +275,7 @@ def _share(case: Case, loader: _Loader, options: Setting) -> float:
         return 1.0
     batches = ceil((loader.samples or 1) / (options["batch_size"] or 1))
     least = 0.0 if waits(case) else 1.0 / (min(workers, case.environment.cores or 1) + 1)
-    return max(ceil(batches / workers) / batches, least)
+    return float(max(ceil(batches / workers) / batches, least))
 
 
 def _every(case: Case) -> float:
