@@ -121,16 +121,13 @@ def metric_phrase(result: Result) -> Phrase | None:
     if pair is None:
         return say("{} of the final plan was not compared with the baseline's.", metric)
     before, after = pair
+    if _ends_at_target(result) and (quality is None or quality.candidate is None):
+        return say("Each run ends at the target: {} {} against {} in the last pair.", metric, after, before)
     if quality is None or quality.difference is None or quality.candidate is None:
         return say("{} {} against {}; their difference has no interval.", metric, after, before)
     text = say("{} {} against {}: a difference of {}", metric, after, before, _interval(quality, "/quality"))
     if quality.seeds is not None:
-        headline = result.speedup.headline
-        whole = headline is not None and headline.whole
-        own = whole and result.sites is not None and result.sites.seeded  # every run of such a script has the same seed
-        each = "run" if own else "seed"
-        words = f" over {{}} {each}" if quality.seeds == 1 else f" over {{}} {each}s"
-        words += " from the script's own seed" if own else ""
+        words = " over {} seed" if quality.seeds == 1 else " over {} seeds"
         text = text + say(words, number(quality.seeds, count, "/quality/seeds"))
     return text + _too_wide(result, quality) + "."
 
@@ -149,7 +146,8 @@ def metric_pair(result: Result) -> tuple[Number, Number] | None:
         )
     before, after = _last_of_each_step(result.baseline), _last_of_each_step(result.best)
     common = before.keys() & after.keys()
-    ended = all(any(run.reached for run in side.curves) for side in (result.baseline, result.best))
+    trained = all(any(run.reached for run in side.curves) for side in (result.baseline, result.best))
+    ended = trained or _ends_at_target(result)
     if common and not ended:
         (b_value, b_path), (a_value, a_path) = before[max(common)], after[max(common)]
         return number(b_value, plain, f"/baseline/{b_path}"), number(a_value, plain, f"/best/{a_path}")
@@ -158,6 +156,12 @@ def metric_pair(result: Result) -> tuple[Number, Number] | None:
     if not ended and (before or after):
         return None
     return number(result.baseline.metric, plain, "/baseline/metric"), number(result.best.metric, plain, "/best/metric")
+
+
+def _ends_at_target(result: Result) -> bool:
+    """Whether the comparison is of whole runs, each of which ended once it had come to the target."""
+    headline = result.speedup.headline
+    return headline is not None and headline.whole and headline.kind == "to_target" and not headline.target_missed
 
 
 def _last_of_each_step(measured: Configuration) -> dict[int, tuple[float, str]]:
