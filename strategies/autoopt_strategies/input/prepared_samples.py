@@ -54,6 +54,7 @@ class PreparedSamples(Strategy):
         files), ``batches`` (the dataset is asked for a whole batch by one index), ``tensors`` (Hugging Face's
         torch format), ``threads`` (the samples of a batch are read at the same time). ``where``: in ``memory``, on the
         ``device``, on ``disk`` where they do not fit into memory, or in the ``dataset`` itself, which keeps nothing.
+        Processes or threads read what is kept, whichever is sooner; threads where a probe saw the same samples.
     When it helps: reading, decoding, Python and collating take the time, and several epochs are planned. Kept samples
         make workers needless, so that both are tried together.
     When it does not: augmentation is random from the start, samples are slices of memory already, a single epoch.
