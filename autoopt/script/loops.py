@@ -12,19 +12,25 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
 
-from torch.utils.data import DataLoader
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
 
 from autoopt.benchmark.libraries import is_users
 from autoopt.script.frames import users_frames
 
 _Rest = Literal["stepped", "dropped"]
 _Loop = ast.For | ast.While | ast.AsyncFor
-_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
+_OPERATORS: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.FloorDiv: operator.floordiv,
+    ast.Div: operator.truediv,
 }
+_SIZED = (list, tuple, dict, torch.Tensor, np.ndarray, Dataset)
+_ROUNDS: dict[str, Callable[[float], int]] = {"int": int, "ceil": math.ceil, "floor": math.floor}
+_COUNTED = frozenset(("arange", "randperm", "permutation"))
 _TRAINERS = frozenset(
     (
         "transformers.trainer.Trainer",
@@ -259,7 +265,7 @@ def _length(loop: ast.AST, frame: FrameType) -> tuple[int, bool] | None:
             return int(min(len(value), most)), True
         except (TypeError, NotImplementedError):
             return None
-    return (int(min(len(value), most)), False) if isinstance(value, range | list | tuple | dict) else None
+    return (int(min(len(value), most)), False) if isinstance(value, (range, *_SIZED)) else None
 
 
 def _broken_off(loop: ast.For, frame: FrameType) -> float:
@@ -279,25 +285,54 @@ def _called(call: ast.Call) -> str:
 
 
 def _value(node: ast.AST, frame: FrameType) -> Any:
-    """The value of an expression of names, attributes, numbers and ranges; None for any other: no user code runs."""
+    """The value of an expression of names, attributes, numbers, sizes and ranges; None for any other: none runs code
+    of the user's."""
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.Name):
         return frame.f_locals.get(node.id, frame.f_globals.get(node.id))
     if isinstance(node, ast.Attribute):
         owner = _value(node.value, frame)
+        if isinstance(owner, torch.Tensor | np.ndarray):
+            return owner.shape if node.attr == "shape" else None
         return getattr(owner, "__dict__", {}).get(node.attr)
+    if isinstance(node, ast.Subscript):
+        shape, index = _value(node.value, frame), _value(node.slice, frame)
+        known = isinstance(shape, tuple) and isinstance(index, int) and -len(shape) <= index < len(shape)
+        return shape[index] if known else None
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
         left, right = _value(node.left, frame), _value(node.right, frame)
-        if not isinstance(left, int) or not isinstance(right, int) or (isinstance(node.op, ast.FloorDiv) and not right):
-            return None
-        return _OPERATORS[type(node.op)](left, right)
-    if isinstance(node, ast.Call) and _called(node) in ("range", "int", "len") and isinstance(node.func, ast.Name):
-        values = [_value(argument, frame) for argument in node.args]
-        if _called(node) == "range":
-            return range(*values) if values and all(isinstance(value, int) for value in values) else None
-        if len(values) == 1 and isinstance(values[0], int | float) and _called(node) == "int":
-            return int(values[0])
-        sized = isinstance(values[0], list | tuple | dict | DataLoader) if len(values) == 1 else False
-        return len(values[0]) if sized and _called(node) == "len" else None
+        numbers = isinstance(left, int | float) and isinstance(right, int | float)
+        divides = isinstance(node.op, ast.FloorDiv | ast.Div)
+        return _OPERATORS[type(node.op)](left, right) if numbers and (right or not divides) else None
+    if isinstance(node, ast.Call):
+        return _called_value(node, [_value(argument, frame) for argument in node.args], frame)
     return None
+
+
+def _called_value(call: ast.Call, values: list[Any], frame: FrameType) -> Any:
+    """The value of a call that gives a number, a size or as many parts: by its name, as everybody's scripts use it."""
+    name, owner = _called(call), _value(call.func.value, frame) if isinstance(call.func, ast.Attribute) else None
+    first = values[0] if values else None
+    whole = all(isinstance(value, int) for value in values)
+    if name == "range":
+        return range(*values) if values and whole else None
+    if name in _COUNTED:  # numbers from 0 in some order
+        return range(first) if len(values) == 1 and whole else None
+    if name == "size" and isinstance(owner, torch.Tensor):
+        return owner.shape[first] if values and whole else owner.shape
+    if name == "split" and isinstance(owner, torch.Tensor | range):
+        return range(-(-len(owner) // first)) if len(values) == 1 and whole and first > 0 else None
+    if name in _ROUNDS and len(values) == 1 and isinstance(first, int | float):
+        return _ROUNDS[name](first)
+    if (
+        name not in ("len", "zip")
+        or not values
+        or not all(isinstance(each, (range, DataLoader, *_SIZED)) for each in values)
+    ):
+        return None
+    try:
+        fewest = min(map(len, values))
+    except (TypeError, NotImplementedError):  # an iterable one, whose length nobody knows
+        return None
+    return fewest if name == "len" else range(fewest)

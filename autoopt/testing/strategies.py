@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
+import io
 import json
 from collections.abc import Generator
 from functools import partial
@@ -311,6 +312,22 @@ class StrategyTestCase:
         for setting in self._settings()[:1]:
             losses = train_few_steps(self.workload(), self.strategy.apply(Setup(), setting))
             assert all(math.isfinite(loss) for loss in losses)
+
+    def test_a_model_that_it_has_changed_is_saved_as_the_users(self) -> None:
+        """A script that saves its whole model can load it again, with its own classes alone."""
+        import torch
+
+        if self.strategy.risk is Risk.MODEL or not example_of(self.strategy).trains:
+            return
+        model, buffer = self.workload().model, io.BytesIO()
+        kinds = list({type(module) for module in model.modules()})
+        for transform in self.strategy.apply(Setup(), self._settings()[0]).model:
+            model = transform(model)
+        torch.save(model, buffer)
+        buffer.seek(0)
+        with torch.serialization.safe_globals(kinds):
+            loaded = torch.load(buffer, weights_only=True)
+        assert loaded.state_dict().keys() == model.state_dict().keys()
 
     def test_what_it_calls_switchable_is_taken_on_and_put_off(self) -> None:
         """A training under way takes its first setting on, trains on, and has the weights that it had before."""

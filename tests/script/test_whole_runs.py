@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from autoopt.records import Change, Plan, Sites
 from autoopt.records.evaluating import HeldEvaluations
@@ -256,6 +258,14 @@ def test_a_last_group_that_is_not_full_counts_as_the_script_treats_it(
             "        train()",
             15,
         ),
+        ("for epoch in range(2):\n    for i in range(0, data.size(0) - 1, 3):\n        train()", 6),
+        ("for i in range(0, data.shape[0], 4):\n    train()", 3),
+        ("for i in range(len(data) // 3):\n    train()", 3),
+        ("for i in range(int(math.ceil(len(data) / 3))):\n    train()", 4),
+        ("for batch, rows in enumerate(torch.randperm(len(data)).split(4)):\n    train()", 3),
+        ("for rows, more in zip(data.split(3), range(9)):\n    train()", 4),
+        ("for row in data:\n    train()", 10),
+        ("for rows, more in zip(stream, range(3)):\n    train()", None),
         ("while True:\n    train()\n    if stop():\n        break", None),
         ("step = 0\nwhile True:\n    train()\n    step += 1\n    if step >= 0 - most:\n        break", None),
     ],
@@ -273,9 +283,15 @@ def test_a_counter_that_ends_the_loops_tells_their_steps(tmp_path: Path, lines: 
         if planned is None:
             raise EnoughError
 
-    loader = DataLoader(TensorDataset(torch.zeros(10, 1)), batch_size=1)
+    class Stream(IterableDataset[int]):
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(8))
+
+    data = torch.zeros(10, 2)
+    known = {"math": math, "torch": torch, "data": data, "stream": DataLoader(Stream())}
+    loader = DataLoader(TensorDataset(data), batch_size=1)
     with contextlib.suppress(EnoughError):
-        exec(compile(lines, str(file), "exec"), {"train": train, "loader": loader, "most": 12, "stop": bool})
+        exec(compile(lines, str(file), "exec"), {"train": train, "loader": loader, "most": 12, "stop": bool, **known})
     assert told == {planned}
     assert planned is None or trained[0] == planned  # what it does is the truth
 

@@ -176,6 +176,12 @@ def test_workers_that_start_for_each_evaluation_are_charged_for_it(wait: float, 
     case = with_stages(replace(sample_case(run=run), sites=sites), preparation=wait * 32, evaluate=0.7 / 50)
     (setting, *_) = strategy.settings(case)
     assert bool(setting["num_workers"]) == workers
+    kept = {"batch_size": 200, "num_workers": 8, "persistent_workers": True}
+    plan = Plan(changes=(Change(strategy="validation_loader", setting=kept),))
+    later = replace(case, plan=plan, setup=strategy.apply(case.setup, kept))
+    without = [each for each in strategy.settings(later) if each.get("num_workers") == 0]
+    assert all("persistent_workers" not in each for each in without)
+    assert bool(without) is not workers
 
 
 EVALUATED = Evaluated(step=10, seconds=15.0, samples=640, batches=10)

@@ -2,7 +2,8 @@
 
 The head of a language model gives one number for each token and word of the vocabulary, which the loss reads once:
 often the largest tensor of a step. Here the head gives a tensor that knows how it is made. Where ``cross_entropy`` gets
-it, loss and gradients are computed chunk by chunk; anything else that is done with it makes the logits as before.
+it, or ``nll_loss`` gets their ``log_softmax``, loss and gradients are computed chunk by chunk; anything else that is
+done with it makes the logits as before.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional as F
+
+from autoopt_strategies.compute.rewriting.source import with_method
 
 
 @dataclass(frozen=True)
@@ -35,25 +38,19 @@ class DeferHead:
     labelled: bool = False
 
     def __call__(self, model: nn.Module) -> nn.Module:
-        head: Any = model.get_submodule(self.path)
-        head.__class__ = DeferredLinear
-        head.rows, head.multiple, head.labelled = self.rows, self.multiple, self.labelled
+        how = self
+
+        def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+            """:class:`Logits` in training; elsewhere, and where it is compiled, a linear layer as it was."""
+            if not self.training or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+                return F.linear(x, self.weight, self.bias)
+            kind = x.device.type
+            cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+            return Logits(x, self, how, cast)
+
+        head = model.get_submodule(self.path)
+        head.__class__ = with_method(type(head), "forward", forward)
         return model
-
-
-class DeferredLinear(nn.Linear):
-    """A linear layer that gives :class:`Logits` in training; elsewhere, and where it is compiled, it is as it was."""
-
-    rows: int
-    multiple: int
-    labelled: bool
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if not self.training or not torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return super().forward(x)
-        kind = x.device.type
-        cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-        return Logits(x, self, cast)
 
 
 class Logits(torch.Tensor):
@@ -61,22 +58,43 @@ class Logits(torch.Tensor):
 
     Args:
         hidden: what the head was called with.
-        head: a :class:`DeferredLinear`.
+        head: the linear layer.
+        how: the loss is made of it.
         cast: the dtype of autocast in which it was called; None where that was off.
         moved: whether words stand in dimension 1 rather than in the last.
         full: whether the user has made them float32.
+        logs: whether the user has made them logarithms of probabilities.
     """
 
     @staticmethod
-    def __new__(cls, hidden: torch.Tensor, head: Any, cast: Any, moved: bool = False, full: bool = False) -> Any:
+    def __new__(
+        cls,
+        hidden: torch.Tensor,
+        head: Any,
+        how: DeferHead,
+        cast: Any,
+        moved: bool = False,
+        full: bool = False,
+        logs: bool = False,
+    ) -> Any:
         shape = (*hidden.shape[:-1], head.out_features)
         if moved:
             shape = (shape[0], shape[-1], *shape[1:-1])
         dtype = torch.float32 if full else cast or hidden.dtype
         return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=hidden.device, requires_grad=True)
 
-    def __init__(self, hidden: torch.Tensor, head: Any, cast: Any, moved: bool = False, full: bool = False) -> None:
-        self._hidden, self._head, self._cast, self._moved, self._full = hidden, head, cast, moved, full
+    def __init__(
+        self,
+        hidden: torch.Tensor,
+        head: Any,
+        how: DeferHead,
+        cast: Any,
+        moved: bool = False,
+        full: bool = False,
+        logs: bool = False,
+    ) -> None:
+        self._hidden, self._head, self._how, self._cast = hidden, head, how, cast
+        self._moved, self._full, self._logs = moved, full, logs
         self._made: torch.Tensor | None = None
 
     @classmethod
@@ -91,7 +109,7 @@ class Logits(torch.Tensor):
             derived = known(first, *args[1:], **kwargs) if known is not None else None
             if derived is not None:
                 return derived
-            if func is F.cross_entropy:
+            if func is F.cross_entropy or (func is F.nll_loss and first._logs):
                 found = _cross_entropy(first, *args[1:], **{k: v for k, v in kwargs.items() if k != "input"})
                 if found is not None:
                     return found
@@ -107,6 +125,7 @@ class Logits(torch.Tensor):
             with _autocast(self._hidden, self._cast):
                 made = F.linear(self._hidden, self._head.weight, self._head.bias)
             made = made.float() if self._full else made
+            made = F.log_softmax(made, dim=-1) if self._logs else made
             self._made = made.movedim(-1, 1) if self._moved else made
         return self._made
 
@@ -130,8 +149,9 @@ def _autocast(tensor: torch.Tensor, dtype: Any) -> Any:
 # Operations that leave each row of words whole: they are done to the hidden states.
 
 
-def _derived(given: Logits, hidden: torch.Tensor) -> Logits:
-    return Logits(hidden, given._head, given._cast, given._moved, given._full)
+def _derived(given: Logits, hidden: torch.Tensor | None = None, **changed: bool) -> Logits:
+    states = {"moved": given._moved, "full": given._full, "logs": given._logs, **changed}
+    return Logits(given._hidden if hidden is None else hidden, given._head, given._how, given._cast, **states)
 
 
 def _reshaped(given: Logits, *shape: Any) -> Logits | None:
@@ -169,11 +189,19 @@ def _indexed(given: Logits, index: Any) -> Logits | None:
 def _transposed(given: Logits, one: int, other: int) -> Logits | None:
     if given.ndim != 3 or given._moved or {one % 3, other % 3} != {1, 2}:
         return None
-    return Logits(given._hidden, given._head, given._cast, True, given._full)
+    return _derived(given, moved=True)
 
 
 def _float(given: Logits) -> Logits:
-    return Logits(given._hidden, given._head, given._cast, given._moved, True)
+    return _derived(given, full=True)
+
+
+def _log_softmax(given: Logits, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Logits | None:
+    words = 1 if given._moved else given.ndim - 1
+    if not isinstance(dim, int) or dim % given.ndim != words or dtype not in (None, torch.float32):
+        return None
+    kind = given._hidden.device.type  # autocast has it in float32
+    return _derived(given, logs=True, full=given._full or dtype is not None or torch.is_autocast_enabled(kind))
 
 
 _KNOWN: dict[str, Callable[..., Logits | None]] = {
@@ -186,6 +214,7 @@ _KNOWN: dict[str, Callable[..., Logits | None]] = {
         _transposed(given, 1, 2) if tuple(to[0] if len(to) == 1 else to) == (0, 2, 1) else None
     ),
     "float": _float,
+    "log_softmax": _log_softmax,
     "to": lambda given, *to, **more: _float(given) if to == (torch.float32,) and not more else None,
     "contiguous": lambda given, *more, **named: None if more or named else given,
 }
@@ -201,7 +230,7 @@ def _cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> torch.Tensor | None:
-    """The loss in chunks; None where it is one that chunks do not add up to."""
+    """The loss in chunks; None where chunks do not add up to it. A second ``log_softmax`` changes nothing."""
     plain = weight is None and size_average is None and reduce is None and reduction in ("mean", "sum")
     rows = given._hidden.shape[:-1]
     if not plain or target.is_floating_point() or target.shape != rows or (given.ndim > 2 and not given._moved):
@@ -209,11 +238,11 @@ def _cross_entropy(
     hidden = given._hidden.reshape(-1, given._hidden.shape[-1])
     kind = hidden.device.type
     full = given._full or torch.is_autocast_enabled(kind)  # autocast has this loss in float32
-    head = given._head
-    multiple = 1 if label_smoothing else head.multiple  # smoothing would give a share to words that are not there
-    how = Chunks(head.rows, multiple, given._cast, full, ignore_index, float(label_smoothing))
+    head, defer = given._head, given._how
+    multiple = 1 if label_smoothing else defer.multiple  # smoothing would give a share to words that are not there
+    how = Chunks(defer.rows, multiple, given._cast, full, ignore_index, float(label_smoothing))
     labels = target.reshape(-1)
-    if head.labelled:
+    if defer.labelled:
         counts = labels != ignore_index
         hidden, labels = hidden[counts], labels[counts]
     total: torch.Tensor = ChunkedLoss.apply(hidden, head.weight, head.bias, labels, how)  # type: ignore[no-untyped-call]

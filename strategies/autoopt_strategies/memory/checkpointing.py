@@ -16,6 +16,7 @@ from autoopt_strategies.common import (
     seconds_of,
     until_kept,
 )
+from autoopt_strategies.compute.rewriting.source import with_method
 from autoopt_strategies.training.batch_size import BatchSize
 
 PART = "autoopt_strategies.memory.checkpointing:checkpoint_blocks"
@@ -50,8 +51,7 @@ def checkpointed(kind: type, selective: bool) -> type:
             return plain(self, *args, **kwargs)
         return checkpoint(plain, self, *args, **options, **kwargs)
 
-    body = {"forward": forward, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    return type(kind.__name__, (kind,), body)
+    return with_method(kind, "forward", forward)
 
 
 def expensive_operators() -> list[Any]:

@@ -92,7 +92,8 @@ class ValidationLoader(Strategy):
             return
         evaluating, now = _own_seconds(case), best
         for option in _options(case, loader):
-            more = {**now, **option}
+            stays = {"batch_size", "pin_memory"} if "num_workers" in option else {*now}
+            more = {**{name: now[name] for name in now if name in stays}, **option}
             slower = _left(case, loader, more, evaluating) >= _left(case, loader, best, evaluating)
             if not slower and kept((yield more)):
                 best = more
@@ -265,7 +266,14 @@ def _left(case: Case, loader: _Loader, setting: Setting, evaluating: float) -> f
 def _starting(case: Case, options: Setting) -> float:
     """Seconds in which an evaluation's workers start, for each step: once a run where they are kept."""
     every = max(_every(case), case.planned_steps or 0) if options["persistent_workers"] else _every(case)
-    return float(options["num_workers"] * WORKER_START / every)
+    return float(options["num_workers"] * _worker_start(case) / every)
+
+
+def _worker_start(case: Case) -> float:
+    """Seconds in which a worker starts, as the training's do at each epoch where they are seen to."""
+    workers = 0 if case.loader_option("persistent_workers") else case.loader_option("num_workers") or 0
+    seen = seconds_of(case, "epoch") * (case.workload.steps_per_epoch or 0)
+    return seen / workers if seen and workers else WORKER_START
 
 
 def _share(case: Case, loader: _Loader, options: Setting) -> float:

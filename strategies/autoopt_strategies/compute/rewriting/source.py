@@ -195,11 +195,12 @@ def compiled(node: ast.FunctionDef, function: Any) -> Any:
 
 
 def with_method(kind: Any, name: str, method: Any) -> type:
-    """A class like ``kind`` with another method; pickled it is the one that its author wrote."""
+    """A class like ``kind`` with another method; to whoever asks or pickles it is the one that its author wrote."""
+    written, own = vars(kind).get("written", kind), vars(object)["__class__"]
 
     def reduced(self: Any, protocol: Any) -> Any:
-        function, arguments, *rest = kind.__reduce_ex__(self, 1)  # 2 and up would insist on this class
-        return function, tuple(kind if item is type(self) else item for item in arguments), *rest
+        function, arguments, *rest = kind.__reduce_ex__(self, protocol)
+        return function, tuple(written if item is type(self) else item for item in arguments), *rest
 
     def copied(self: Any, memo: dict[int, Any]) -> Any:
         other = memo[id(self)] = self.__new__(type(self))
@@ -207,6 +208,7 @@ def with_method(kind: Any, name: str, method: Any) -> type:
         return other
 
     body = {name: method, "__reduce_ex__": reduced, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    body |= {"written": written, "__class__": property(lambda self: written, lambda self, new: own.__set__(self, new))}
     if not hasattr(kind, "__deepcopy__"):
         body["__deepcopy__"] = copied
     return type(kind.__name__, (kind,), body)
