@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,18 +33,17 @@ _FP32 = {"highest": "ieee", "high": "tf32", "medium": "tf32"}
 """The same precisions in torch's newer words (``torch.backends.cuda.matmul.fp32_precision``)."""
 
 
-def keep_freed_memory() -> None:
+def keep_freed_memory() -> bool:
     """Has glibc take large blocks from the heap and never give the heap's end back (mallopt(3)).
 
     Else a step's large tensors are given back to the system as they are freed, and their pages are asked for, and
     zeroed, one by one in the next step.
 
-    Raises:
-        RuntimeError: the C library has no ``mallopt``, or refuses.
+    Returns:
+        Whether it does: other C libraries have no ``mallopt``.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None or not (mallopt(M_MMAP_MAX, 0) and mallopt(M_TRIM_THRESHOLD, -1)):
-        raise RuntimeError("freed memory can be kept with glibc's malloc alone")
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    return mallopt is not None and bool(mallopt(M_MMAP_MAX, 0) and mallopt(M_TRIM_THRESHOLD, -1))
 
 
 def apply_flags(setup: Setup) -> None:
@@ -52,6 +52,7 @@ def apply_flags(setup: Setup) -> None:
 
     Raises:
         ValueError: a flag that does not exist.
+        RuntimeError: freed memory is to be kept, and cannot.
     """
     flags = setup.flags
     unknown = set(flags) - _KNOWN
@@ -73,8 +74,8 @@ def apply_flags(setup: Setup) -> None:
         torch.backends.cudnn.benchmark = bool(flags["cudnn_benchmark"])
     for name in flags.get("attention_off", ()):
         getattr(torch.backends.cuda, f"enable_{name}_sdp")(False)
-    if flags.get("keep_freed_memory"):
-        keep_freed_memory()
+    if flags.get("keep_freed_memory") and not keep_freed_memory():
+        raise RuntimeError("freed memory can be kept with glibc's malloc alone")
     if flags.get("multiprocessing_sharing_strategy"):
         torch.multiprocessing.set_sharing_strategy(flags["multiprocessing_sharing_strategy"])  # type: ignore[no-untyped-call]
     if setup.precision.matmul is not None:

@@ -28,7 +28,7 @@ _OPERATORS: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Div: operator.truediv,
 }
-_SIZED = (list, tuple, dict, torch.Tensor, np.ndarray, Dataset)
+_SIZED: tuple[type[Any], ...] = (list, tuple, dict, torch.Tensor, np.ndarray, Dataset)
 _ROUNDS: dict[str, Callable[[float], int]] = {"int": int, "ceil": math.ceil, "floor": math.floor}
 _COUNTED = frozenset(("arange", "randperm", "permutation"))
 _TRAINERS = frozenset(
@@ -257,7 +257,8 @@ def _length(loop: ast.AST, frame: FrameType) -> tuple[int, bool] | None:
             expression.func = ast.Name("range", ast.Load())
             break
         expression = expression.args[0] if expression.args else ast.Constant(None)
-    value, most = _value(expression, frame), _broken_off(loop, frame)
+    value: Any = _value(expression, frame)
+    most = _broken_off(loop, frame)
     if type(value).__module__.partition(".")[0] == "tqdm":  # a bar that has a name of its own
         value = getattr(value, "iterable", None)
     if isinstance(value, DataLoader):
@@ -265,7 +266,10 @@ def _length(loop: ast.AST, frame: FrameType) -> tuple[int, bool] | None:
             return int(min(len(value), most)), True
         except (TypeError, NotImplementedError):
             return None
-    return (int(min(len(value), most)), False) if isinstance(value, (range, *_SIZED)) else None
+    if not isinstance(value, (range, *_SIZED)):
+        return None
+    length: Any = value
+    return int(min(len(length), most)), False
 
 
 def _broken_off(loop: ast.For, frame: FrameType) -> float:
@@ -313,7 +317,7 @@ def _value(node: ast.AST, frame: FrameType) -> Any:
 def _called_value(call: ast.Call, values: list[Any], frame: FrameType) -> Any:
     """The value of a call that gives a number, a size or as many parts: by its name, as everybody's scripts use it."""
     name, owner = _called(call), _value(call.func.value, frame) if isinstance(call.func, ast.Attribute) else None
-    first = values[0] if values else None
+    first: Any = values[0] if values else None
     whole = all(isinstance(value, int) for value in values)
     if name == "range":
         return range(*values) if values and whole else None

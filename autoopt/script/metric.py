@@ -38,7 +38,7 @@ _QUALITY = re.compile(
     r"|ssim|score|r2",
     re.I,
 )
-_HELD_OUT = re.compile(r"\b(val|valid|validation|test|testing|eval|evaluation|dev|held)", re.I)
+_HELD_OUT = re.compile(r"(?:\b|_)(val|valid|validation|test|testing|eval|evaluation|dev|held)", re.I)
 _TRAINED = re.compile(r"\btrain", re.I)
 _LOSS = re.compile(r"loss|perplexity|ppl|bpc|nll|entropy", re.I)
 _BEST_SO_FAR = re.compile(r"\b(best|max|highest|lowest)", re.I)

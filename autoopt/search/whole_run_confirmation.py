@@ -112,9 +112,10 @@ class WholeRunConfirmation:
         opened = OpenTrial(context, state, self.candidate, "confirming by whole runs")
         trial = opened.ended(self._judged(opened.number))
         if trial.verdict is Verdict.KEPT:
-            if not state.together:
-                state.before_combined = self._before
-            state.together |= self.candidate.parts
+            if self.candidate.companions:
+                if not state.together:
+                    state.before_combined = self._before
+                state.together |= self.candidate.parts
             if self._before != state.baseline:
                 with suppress(TrialFailed):  # its patch ran next to the incumbent's
                     self._pair(opened.number, 0, state.baseline)

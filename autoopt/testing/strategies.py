@@ -320,7 +320,7 @@ class StrategyTestCase:
         if self.strategy.risk is Risk.MODEL or not example_of(self.strategy).trains:
             return
         model, buffer = self.workload().model, io.BytesIO()
-        kinds = list({type(module) for module in model.modules()})
+        kinds: list[Any] = [*{type(module) for module in model.modules()}]
         for transform in self.strategy.apply(Setup(), self._settings()[0]).model:
             model = transform(model)
         torch.save(model, buffer)

@@ -256,18 +256,18 @@ def test_batches_that_the_loop_moves_are_moved_without_blocking(tmp_path: Path) 
     assert "moves its batch" in patch.changes[0].reason
 
 
-@pytest.mark.parametrize(
-    ("change", "variables"),
-    [
-        (SEGMENTS, {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}),
-        (Change(strategy="allocator"), {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "1099511627776"}),
-    ],
-)
-def test_the_environment_is_set_where_the_script_is_started(
-    tmp_path: Path, change: Change, variables: dict[str, str]
-) -> None:
-    _, patch = patched(tmp_path, PLAIN, change, THREADS)
-    assert patch.environment == variables
+def test_freed_memory_is_kept_by_a_line_of_the_script(tmp_path: Path) -> None:
+    after, patch = patched(tmp_path, PLAIN, Change(strategy="allocator"))
+    assert [each.how for each in patch.changes] == ["patched"]
+    added = [line for line in changed_lines(patch.diff.split("--- /dev/null")[0]) if line != "+"]
+    assert added == ["+from prepared import keep_freed_memory", "+keep_freed_memory()"]
+    assert after.index("from prepared import") < after.index("\nkeep_freed_memory()")
+    assert "def keep_freed_memory():" in patch.diff
+
+
+def test_the_environment_is_set_where_the_script_is_started(tmp_path: Path) -> None:
+    _, patch = patched(tmp_path, PLAIN, SEGMENTS, THREADS)
+    assert patch.environment == {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
     assert [each.how for each in patch.changes] == ["by hand", "patched"]
     assert changed_lines(patch.diff) == ["+", "+torch.set_num_threads(1)"]
 

@@ -175,6 +175,7 @@ def test_an_evaluation_that_prints_none_of_it_hides_no_metric_of_held_out_data()
         (["valid loss 3.1 | valid ppl 22.2", "valid loss 3.0 | valid ppl 20.1"], "valid loss"),
         (["best acc 0.7, val acc 0.7", "best acc 0.7, val acc 0.6"], "val acc"),
         (["eval_loss: 0.5\neval_f1: 0.3", "eval_loss: 0.4\neval_f1: 0.4"], "eval_f1"),
+        (["loss_train: 0.7 acc_train: 0.4 acc_val: 0.3", "loss_train: 0.6 acc_train: 0.5 acc_val: 0.4"], "acc_val"),
         (["val_wer 0.5 val_loss 0.7", "val_wer 0.4 val_loss 0.6"], "val_wer"),
     ],
 )

@@ -102,6 +102,7 @@ def _place(placing: Placing, change: Change, before: Plan, registry: Registry, d
         place_precision(placing, precision, device)
 
 
+KEEP_FREED_MEMORY = "autoopt.benchmark.flags:keep_freed_memory"
 COMPILE_IN_PLACE = "autoopt.benchmark.compiling:compile_in_place"
 HOOKS = "torch.distributed.algorithms.ddp_comm_hooks.default_hooks"
 _NONE = object()
@@ -224,6 +225,8 @@ def _of_setup(old: Setup, new: Setup) -> Iterator[Edit]:
             yield Edit("start", lines=off, imports=("torch",))
         elif name == "affinity":
             yield Edit("start", lines=(f"os.sched_setaffinity(0, {literal(list(value))})",), imports=("os",))
+        elif name == "keep_freed_memory":
+            yield Edit("start", lines=("keep_freed_memory()",), parts=(KEEP_FREED_MEMORY,))
         elif name in FLAG_LINES:
             line = FLAG_LINES[name].replace("{value}", literal(value))
             yield Edit("start", lines=(line,), imports=("torch",))

@@ -481,6 +481,8 @@ class Placing:
         source = self.edits(entry).source
         last = last_import(source)
         names = self._imported(source, edit.imports, last)
+        for part in edit.parts:
+            self.import_part(source, part)
         lines = [line.replace("{torch}", names.get("torch", "torch")) for line in edit.lines]
         self.edits(entry).insert(last, lines, below=True, apart=True)
         self.touched = self.touched or self._at(source, last)

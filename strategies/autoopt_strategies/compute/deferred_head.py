@@ -67,34 +67,16 @@ class Logits(torch.Tensor):
     """
 
     @staticmethod
-    def __new__(
-        cls,
-        hidden: torch.Tensor,
-        head: Any,
-        how: DeferHead,
-        cast: Any,
-        moved: bool = False,
-        full: bool = False,
-        logs: bool = False,
-    ) -> Any:
+    def __new__(cls, hidden: torch.Tensor, head: Any, how: DeferHead, cast: Any, **states: bool) -> Any:
         shape = (*hidden.shape[:-1], head.out_features)
-        if moved:
+        if states.get("moved"):
             shape = (shape[0], shape[-1], *shape[1:-1])
-        dtype = torch.float32 if full else cast or hidden.dtype
+        dtype = torch.float32 if states.get("full") else cast or hidden.dtype
         return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=hidden.device, requires_grad=True)
 
-    def __init__(
-        self,
-        hidden: torch.Tensor,
-        head: Any,
-        how: DeferHead,
-        cast: Any,
-        moved: bool = False,
-        full: bool = False,
-        logs: bool = False,
-    ) -> None:
+    def __init__(self, hidden: torch.Tensor, head: Any, how: DeferHead, cast: Any, **states: bool) -> None:
         self._hidden, self._head, self._how, self._cast = hidden, head, how, cast
-        self._moved, self._full, self._logs = moved, full, logs
+        self._moved, self._full, self._logs = (states.get(name, False) for name in ("moved", "full", "logs"))
         self._made: torch.Tensor | None = None
 
     @classmethod

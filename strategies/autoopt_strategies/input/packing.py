@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import CLOSE, Setting, first_line, tried_gain
-from autoopt_strategies.compute.rewriting.source import Refused
+from autoopt_strategies.compute.rewriting.source import Refused, with_method
 
 LEAST_SAVING = 0.1
 """Of a batch's places: a mask that is no plain causal one costs more than the operator's own."""
@@ -28,11 +28,18 @@ class PackSequences:
     multiple: int = 8
 
     def __call__(self, model: Any) -> Any:
-        model.register_forward_pre_hook(partial(pack, multiple=self.multiple), with_kwargs=True)
+        plain, multiple = type(model).forward, self.multiple
+
+        @functools.wraps(plain)  # a trainer reads its signature
+        def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+            args, kwargs = pack(self, args, kwargs, multiple)
+            return plain(self, *args, **kwargs)
+
+        model.__class__ = with_method(type(model), "forward", forward)
         return model
 
 
-def pack(model: Any, args: Any, kwargs: Any, multiple: int = 8) -> Any:
+def pack(model: Any, args: Any, kwargs: Any, multiple: int) -> Any:
     """The arguments of a model's call with its sequences packed; those of other calls as they are."""
     if not model.training or args or not packable(kwargs):
         return args, kwargs
@@ -144,8 +151,8 @@ class Packing(Strategy):
     def recipe(self, setting: Setting) -> Recipe:
         code = "DataLoader(..., collate_fn=DataCollatorWithFlattening())  # transformers: one row, positions begin anew"
         note = "pack sequences: transformers.DataCollatorWithFlattening(), samples without padding"
-        line = "{model}.register_forward_pre_hook(pack, with_kwargs=True)"
-        edits = (Edit("model", lines=(line,), parts=("autoopt_strategies.input.packing:pack",)),)
+        line = f"PackSequences({setting['multiple']})({{model}})"
+        edits = (Edit("model", lines=(line,), parts=("autoopt_strategies.input.packing:PackSequences",)),)
         return Recipe.noted(code, note, edits)
 
     def inspect(self, live: Any) -> Setting:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import (
     COMPUTE,
     TURNS,
@@ -24,8 +24,6 @@ LINES = (
     "ctypes.CDLL(None).mallopt(-4, 0)  # M_MMAP_MAX: large tensors come from the heap",
     "ctypes.CDLL(None).mallopt(-1, -1)  # M_TRIM_THRESHOLD: what a step frees is kept for the next",
 )
-VARIABLES = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
-"""The same from outside: nothing is mapped, and more memory than there is would have to be free to be given back."""
 REPLACED = ("jemalloc", "tcmalloc", "mimalloc")
 CUDA_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 """The first is what torch 2.9 and later read first; the second is what all read."""
@@ -120,7 +118,6 @@ class Allocator(Strategy):
             lightning=note,
             transformers=note,
             accelerate=note,
-            edits=(Edit("environment", arguments=VARIABLES),),
         )
 
     def inspect(self, live: Any) -> Setting:
