@@ -64,6 +64,9 @@ def _evidence(result: Result) -> Iterator[Check]:
         enough, text = found
         yield Check("Repeats", "open" if enough is None else "good" if enough else "caution", text)
         verified, text = verified_phrase(result)
+        headline, patch = result.speedup.headline, result.patch
+        if patch is not None and patch.diff and not (headline is not None and headline.whole):
+            verified, text = False, text + " The patched script itself was not run to its end."
         yield Check("End to end", "good" if verified else "caution", text)
 
 
