@@ -136,18 +136,15 @@ def _between_steps(round_: Round, whole: WholeRun, facts: WorkloadFacts, sites: 
         if part is not None:
             times = f"{time_text(part.each)}, {part.count:.0f} times"
             yield _cost(whole, what, part.seconds, edit, _place(sites, kind), times)
-    start = sum(part.seconds for name in ("imports", "build") if (part := whole.part(name)) is not None)
-    file, _ = _place(sites, "model")
-    import_part = whole.part("imports")
-    text = f"{time_text(import_part.seconds)} of it importing" if import_part is not None else ""
-    once = "keep what is made from files at each start (decoded, tokenized) in one file; import only what is used"
-    slow = sites.of("import") if sites is not None else ()
-    for site in slow:
+    for site in sites.of("import") if sites is not None else ():
         smaller = "import it where it is used, if this run uses it; else a smaller part of it, or leave it out"
         where = site.file, site.line
         yield _cost(whole, f"Importing {site.call}", site.options["seconds"], smaller, where, "at each start")
-    start -= sum(site.options["seconds"] for site in slow)
-    yield _cost(whole, "The start, before the first batch", start, once, (file, None), text)
+    build = whole.part("build")
+    if build is not None:
+        once = "keep what is made from files at each start (decoded, tokenized) in one file"
+        file, _ = _place(sites, "model")
+        yield _cost(whole, "The start, before the first batch", build.seconds, once, (file, None), "after the imports")
     part = whole.part("evaluations")
     if part is None:
         return

@@ -115,3 +115,11 @@ def test_an_evaluation_in_training_mode_is_told(wrong: bool) -> None:
     seen = PARTS.evaluations[0].model_copy(update={"training_mode": wrong})
     found = mistakes(SITES.model_copy(update={"run": PARTS.model_copy(update={"evaluations": (seen,)})}))
     assert [item.line for item in found] == ([31] if wrong else [])
+
+
+@pytest.mark.parametrize(("imports", "build", "named"), [(400.0, 1.0, False), (1.0, 400.0, True)])
+def test_a_start_is_advised_on_where_the_script_and_not_its_imports_take_it(
+    imports: float, build: float, named: bool
+) -> None:
+    found = advice(PARTS.model_copy(update={"imports_seconds": imports, "build_seconds": build}))
+    assert any(item.title.startswith("The start") for item in found) is named
