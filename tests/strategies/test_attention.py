@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import io
 import itertools
 import json
 import pickle
@@ -95,6 +96,17 @@ def test_a_copy_has_weights_of_its_own_and_a_pickle_is_the_module_that_its_autho
     loaded: Any = pickle.loads(pickle.dumps(changed))
     assert type(loaded.layers[0]) is NanoGPT
     torch.testing.assert_close(loaded.eval()(tokens()), changed.eval()(tokens()), rtol=1e-4, atol=1e-5)
+
+
+def test_what_derives_from_the_class_that_a_module_shows_keeps_the_edit() -> None:
+    """As sharding does with each module, also after it was saved."""
+    changed: Any = copy.deepcopy(pair("nanogpt")[1])
+    torch.save(changed, io.BytesIO())
+    for layer in changed.layers:
+        layer.__class__ = type(f"Sharded{layer.__class__.__name__}", (layer.__class__,), {})
+    assert is_fused(changed, tokens())
+    loaded: Any = pickle.loads(pickle.dumps(pair("nanogpt")[1]))
+    assert type(loaded.layers[0]) is NanoGPT
 
 
 def test_the_plan_alone_edits_another_model_and_leaves_one_of_another_kind() -> None:

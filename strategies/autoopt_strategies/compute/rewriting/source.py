@@ -195,12 +195,16 @@ def compiled(node: ast.FunctionDef, function: Any) -> Any:
 
 
 def with_method(kind: Any, name: str, method: Any) -> type:
-    """A class like ``kind`` with another method; to whoever asks or pickles it is the one that its author wrote."""
-    authors, own = vars(kind).get("authors", kind), vars(object)["__class__"]
+    """A class like ``kind`` with another method; pickled it is the one that its author wrote."""
+    authors, own, pickled = vars(kind).get("authors", kind), vars(object)["__class__"], list[int]()
 
     def reduced(self: Any, protocol: Any) -> Any:
         function, arguments, *rest = kind.__reduce_ex__(self, protocol)
+        pickled[:] = [id(self)]
         return function, tuple(authors if item is type(self) else item for item in arguments), *rest
+
+    def shown(self: Any) -> type:  # pickle asks once, and insists on the class that is written down
+        return authors if pickled and pickled.pop() == id(self) else type(self)
 
     def copied(self: Any, memo: dict[int, Any]) -> Any:
         other = memo[id(self)] = self.__new__(type(self))
@@ -208,7 +212,7 @@ def with_method(kind: Any, name: str, method: Any) -> type:
         return other
 
     body = {name: method, "__reduce_ex__": reduced, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    body |= {"authors": authors, "__class__": property(lambda self: authors, lambda self, new: own.__set__(self, new))}
+    body |= {"authors": authors, "__class__": property(shown, lambda self, new: own.__set__(self, new))}
     if not hasattr(kind, "__deepcopy__"):
         body["__deepcopy__"] = copied
     return type(kind.__name__, (kind,), body)
