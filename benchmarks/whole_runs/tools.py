@@ -162,7 +162,8 @@ def by_autoopt(work: Work) -> Record:
     command = [sys.executable, "-m", "autoopt", "optimize", work.script, *options, "--", *work.command[2:]]
     paths = [str(ROOT), str(ROOT / "strategies"), str(ROOT / "reports")]
     paths += filter(None, [work.case.environment(work.tree).get("PYTHONPATH"), os.environ.get("PYTHONPATH")])
-    code, _, output = work.run(command, {"PYTHONPATH": os.pathsep.join(paths)})
+    own = {"PYTHONPATH": os.pathsep.join(paths), "AUTOOPT_HISTORY": "off"}  # as the first search on a machine
+    code, _, output = work.run(command, own)
     file = work.folder / "run" / "result.json"
     result = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
     status = "cannot" if code == 3 else "failed" if result is None else "result"
