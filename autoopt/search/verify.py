@@ -6,7 +6,7 @@ from math import log
 from typing import Literal
 
 from autoopt.errors import TrialFailed
-from autoopt.records import Change, Estimate, Headline, Plan, Quality, Record, Speedup, Verdict
+from autoopt.records import Change, Estimate, Headline, Plan, Quality, Record, Speedup, Trial, Verdict
 from autoopt.records.messages import TrainingRun
 from autoopt.search.accept.evidence import FEWEST_SEEDS, Evidence, TrainedPair, lost_margin
 from autoopt.search.accept.gate import judge_runs
@@ -56,7 +56,11 @@ class Verification(Record):
 
 
 def verify(context: RunContext, state: SearchState) -> Verification:
-    """Trains the incumbent again from start to end; gives up changes until what is left passes."""
+    """Trains the incumbent again from start to end; gives up changes until what is left passes.
+
+    Where it fails in a whole run, the plan that whole runs have confirmed last takes its place: nothing else of a
+    script is known to run.
+    """
     doubted = False  # whole trainings have shown another training where probes had not
     while state.found:
         found, trouble = _check(context, state, doubted)
@@ -65,6 +69,10 @@ def verify(context: RunContext, state: SearchState) -> Verification:
                 state.measured_again(state.found[0].strategy, found.speedup.throughput)
             return found
         doubted = doubted or bool(found.best_runs)
+        failed = context.gate.trainings.failure(state.incumbent) is not None
+        if failed and context.shown_by_whole_runs(state, state.incumbent) is not None:
+            context.warn(state, _back_to_whole_runs(context, state, trouble))
+            continue
         given_up = _riskiest(context, state)
         state.revise(given_up.strategy, _verdict(found, trouble), trouble)
         context.warn(state, f"{given_up.strategy} was removed again by the verification: {trouble}")
@@ -75,6 +83,22 @@ def verify(context: RunContext, state: SearchState) -> Verification:
     if not context.stopping() and context.now() + context.allocation.verification(1) / 2 <= context.allocation.budget:
         train_first(context, state)  # it waited for a plan to be trained next to it, and none came
     return _nothing_kept(context, state)
+
+
+def _back_to_whole_runs(context: RunContext, state: SearchState, trouble: str) -> str:
+    """Gives up all that was kept since whole runs have confirmed a plan, or everything. Returns the note."""
+    lost = list[Trial]()
+    state.incumbent, state.base = state.baseline, "baseline"
+    for trial in reversed([trial for trial in state.trials if trial.verdict is Verdict.KEPT]):
+        plan = state.comparisons[trial.id].candidate.plan
+        known = context.gate.trainings.failure(plan) is None and context.gate.trained_pairs(plan)
+        if known and any(pair.whole for pair in known):
+            state.incumbent, state.base = context.runner.registry.order(plan), str(trial.id)
+            break
+        lost.append(trial)
+        state.amend(trial.id, f"{trouble} (in the verification)", verdict=Verdict.FAILED)
+    names = ", ".join(str(trial.id) for trial in reversed(lost))
+    return f"what was kept in trial {names} was removed again by the verification: {trouble}"
 
 
 def _give_up_all(state: SearchState, given_up: str) -> str:

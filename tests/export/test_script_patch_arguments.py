@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import re
 import runpy
 import subprocess
 import sys
@@ -117,6 +118,16 @@ def test_without_workers_goes_what_torch_refuses_beside_none(tmp_path: Path) -> 
     call = "DataLoader(list(range(8)), **{**kwargs, 'persistent_workers': True, 'prefetch_factor': 3})"
     called(tmp_path, call, NO_WORKERS, options={**SEEN, "persistent_workers": True, "prefetch_factor": 3})
     assert prints(tmp_path) == "0 1 False False"
+
+
+@pytest.mark.parametrize("call", ["DataLoader(list(range(8)))", "DataLoader(list(range(8)), **kwargs)"])
+def test_a_change_without_workers_takes_back_what_another_gave_them(tmp_path: Path, call: str) -> None:
+    several = {"num_workers": 1, "prefetch_factor": 2, "persistent_workers": True}
+    rows = Change(strategy="prepared_samples", setting={"form": "rows", "where": "memory"})
+    called(tmp_path, call, Change(strategy="workers", setting=several), rows)
+    line = line_of(tmp_path, "loader")
+    assert "Rows(" in line
+    assert not re.search(r"prefetch_factor\W+2|persistent_workers\W+True", line)
 
 
 @pytest.mark.parametrize(

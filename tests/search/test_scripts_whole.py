@@ -374,6 +374,31 @@ def test_on_what_whole_runs_have_kept_whole_runs_go_on(tmp_path: Path) -> None:
     assert outcome.speedup.end_to_end_verified
 
 
+@pytest.mark.parametrize("ran", [True, False])
+def test_a_patch_that_does_not_run_gives_way_to_the_plan_that_has_run(tmp_path: Path, ran: bool) -> None:
+    """Blocks of steps had kept it; the verification left one of its other changes out, and published the rest."""
+
+    class Broken(ScriptWorld):
+        def run_whole(self, before: Plan, plan: Plan, **more: Any) -> TrainedPair:
+            if "second" not in plan.names():
+                return super().run_whole(before, plan, **more)
+            self.clock.advance(5.0)
+            failed.append(plan.names())
+            failure = TrialFailed("error", "the run ended with exit code 1")
+            failure.side = 1  # type: ignore[attr-defined]
+            raise failure
+
+    failed = list[tuple[str, ...]]()
+    gains = {"first": 2.0, "second": 1.5, "rounds": 1.5} if ran else {"second": 1.5, "rounds": 1.5}
+    made = [strategy("second"), strategy("rounds", risk=Risk.NUMERIC)]
+    made += [promised("first", 2.0, "forward")] if ran else []
+    outcome = Broken(tmp_path, *made, speed=product(gains), whole=gains, budget=900.0).go()
+    assert outcome.best.plan.names() == (("first",) if ran else ())
+    assert outcome.speedup.end_to_end_verified is ran
+    assert Verdict.KEPT not in verdicts(outcome)["second"]
+    assert len(failed) == (1 if ran else 2), "once screened together, once kept: no part is left out on suspicion"
+
+
 @pytest.mark.parametrize("every", [None, 32.0])
 def test_a_run_that_ends_by_its_result_may_take_longer_from_another_seed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: float | None

@@ -220,7 +220,14 @@ class Placing:
         if edit.at in ("loader", "evaluation") and edit.arguments.get("num_workers", 1) == 0:
             # arguments that torch refuses next to no workers, each as it is where nothing sets it
             unset = {"prefetch_factor": None, "persistent_workers": False, "timeout": 0}
-            unset = {name: value for name, value in unset.items() if site.options.get(name, not value) != value}
+            added = edits.arguments[call] if rest is None else edits.merged[rest]
+            for name in {*unset} & {*added} - {*named}:  # by another change of the plan
+                del added[name]
+            unset = {
+                name: value
+                for name, value in unset.items()
+                if name in added or site.options.get(name, not value) != value
+            }
         passed = set[str]() if rest is None else keys_of(edits.source, rest.value)
         if passed is not None:
             unset = {name: value for name, value in unset.items() if name in (*named, *passed)}
