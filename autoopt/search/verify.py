@@ -61,23 +61,27 @@ def verify(context: RunContext, state: SearchState) -> Verification:
     Where it fails in a whole run, the plan that whole runs have confirmed last takes its place: nothing else of a
     script is known to run.
     """
-    doubted = False  # whole trainings have shown another training where probes had not
+    doubted = broken = False  # whole trainings have shown another training where probes had not, or have failed
+    trained = False  # no probe is believed on what is left
     while state.found:
-        found, trouble = _check(context, state, doubted)
+        found, trouble = _check(context, state, trained)
         if trouble is None:
             if len(state.found) == 1 and found.speedup.throughput is not None:
                 state.measured_again(state.found[0].strategy, found.speedup.throughput)
             return found
         doubted = doubted or bool(found.best_runs)
         failed = context.gate.trainings.failure(state.incumbent) is not None
+        broken = broken or failed
         if failed and context.shown_by_whole_runs(state, state.incumbent) is not None:
             context.warn(state, _back_to_whole_runs(context, state, trouble))
+            trained = True
             continue
         given_up = _riskiest(context, state)
         state.revise(given_up.strategy, _verdict(found, trouble), trouble)
         context.warn(state, f"{given_up.strategy} was removed again by the verification: {trouble}")
         state.incumbent = state.without(given_up.strategy)
-        if state.found and not may_be_checked(context, state, trained=doubted):
+        trained = broken or (doubted and not exact(context, state))
+        if state.found and not may_be_checked(context, state, trained=trained):
             context.warn(state, _give_up_all(state, given_up.strategy))
     state.incumbent = state.baseline  # without what made it fit, where that was left out
     if not context.stopping() and context.now() + context.allocation.verification(1) / 2 <= context.allocation.budget:
@@ -111,11 +115,11 @@ def _give_up_all(state: SearchState, given_up: str) -> str:
     return f"{left} was removed as well: {why}"
 
 
-def _check(context: RunContext, state: SearchState, doubted: bool) -> tuple[Verification, str | None]:
+def _check(context: RunContext, state: SearchState, trained: bool) -> tuple[Verification, str | None]:
     """One plan against the baseline. The sentence says why it does not pass, None where it does.
 
     Args:
-        doubted: probes have passed a plan of which this one is a part, and its training was another one.
+        trained: it must be: one of which it is a part has failed in training, or was another one there.
     """
     plan, gate = state.incumbent, context.gate
     # a second pair of trainings shows more than probes at the weights of the first
@@ -159,8 +163,8 @@ def _check(context: RunContext, state: SearchState, doubted: bool) -> tuple[Veri
         quality = judge_runs(seen, state.objective, state.noise)
     if quality is not None and quality.passed is False:
         return _not_passed(quality, level, pairs), quality.detail
-    if doubted and not pairs and not exact(context, state) and quality is not None:
-        why = "a plan with more changes trained otherwise, and no time was left to train this one"
+    if trained and not pairs and quality is not None:
+        why = "a plan with more changes failed or trained otherwise, and no time was left to train this one"
         quality = quality.model_copy(update={"level": "undecided", "passed": None, "detail": why})
     if (quality is None or quality.passed is None) and not gate.accept_undecided:
         why = quality.detail if quality is not None else "there was no time to train it"
@@ -412,10 +416,10 @@ def may_be_checked(context: RunContext, state: SearchState, *, trained: bool) ->
     """Whether the incumbent can be confirmed against the baseline itself: what is left of a combined candidate was not.
 
     Args:
-        trained: no probe is believed on what is left, unless it is exact.
+        trained: what is left has to be.
     """
     needed = 0.0 if confirmation_of(context, state) is not None else _short(context, state) + probes_due(context, state)
-    if trained and not exact(context, state):
+    if trained:
         needed += context.allocation.trained_pair(state.speedup_so_far)
     if not needed:
         return True
