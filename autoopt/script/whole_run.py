@@ -267,10 +267,12 @@ class _Running:
         process, most = self._process, min(seconds, self._timeout - self.seconds)
         assert process is not None
         self._resumed = time.monotonic()
-        if self.begun:
-            thaw(process.pid, process.pid)
-        self.begun = True
-        self._reader.join(None if most == inf else max(most, 0.0))
+        self.begun, until = True, self._resumed + most
+        thaw(process.pid, process.pid)
+        while self._reader.is_alive() and (left := until - time.monotonic()) > 0:
+            self._reader.join(min(left, TURN_SECONDS / 10))
+            with suppress(ProcessLookupError):  # a worker that was made as the run was stopped may stand still yet
+                os.killpg(process.pid, signal.SIGCONT)
         if self._reader.is_alive():
             freeze(process.pid, process.pid)
         else:

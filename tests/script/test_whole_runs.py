@@ -332,6 +332,14 @@ def test_one_that_takes_too_long_is_ended() -> None:
     assert all(run.code is None for run in found)
 
 
+def test_a_child_that_stands_still_holds_no_run_up() -> None:
+    """A worker was made as its run was stopped, and stood still when the run went on, which waited for it for ever."""
+    stands = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP); print(7)"
+    child = f"subprocess.run([sys.executable, '-c', {stands!r}], capture_output=True).stdout"
+    (found,) = run_time_sliced([python(f"import subprocess, sys\nprint({child})")], timeout=60)
+    assert (found.code, found.last) == (0, "b'7\\n'")
+
+
 def test_one_that_ends_before_it_is_ready_was_not_begun() -> None:
     (found,) = run_time_sliced([python(FAILS, text="{}")], timeout=60)
     assert (found.begun, found.code, found.last) == (False, 3, "no data")
