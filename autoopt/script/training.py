@@ -100,7 +100,9 @@ class Models(nn.Module):
 
 
 class NoBatches(IterableDataset[Any]):
-    """In place of a dataset where the script's own function makes the batches; there is nothing to be read."""
+    """In place of a dataset where the script's own lines make the batches; there is nothing to be read."""
+
+    empty = True
 
     def __iter__(self) -> Iterator[Any]:
         return self

@@ -162,7 +162,7 @@ def _stages(timings: StageTimings, block: Block) -> list[Stage]:
     micro = timings.accumulation
     lanes = max(1, timings.workers)
     side = Resource.WORKER if timings.workers else Resource.HOST
-    found = _input_stages(timings, lanes, side)
+    found = _input_stages(timings, lanes, side, block)
     plain: list[tuple[str, Resource, Timing | float | None, float]] = [
         ("pin", Resource.HOST, timings.pin if timings.pin_memory else None, micro),
         ("copy", Resource.LINK, timings.transfer, micro),
@@ -226,9 +226,14 @@ def _as_one(stages: list[Stage], timings: StageTimings) -> list[Stage]:
     ]
 
 
-def _input_stages(timings: StageTimings, lanes: int, side: Resource) -> list[Stage]:
+def _input_stages(timings: StageTimings, lanes: int, side: Resource, block: Block) -> list[Stage]:
+    """Input stages by the seconds of a sample; of a script without a loader by what passes between its steps."""
     inputs, samples = timings.inputs, timings.batch_size * timings.accumulation
     found = []
+    between = block.stage_seconds.get("data", 0.0) / max(block.steps, 1)
+    if not inputs.sample and between and not timings.workers:
+        note = "the script's own lines between two steps"
+        found.append(Stage(name="preparation", resource=side, seconds=between, cpu_seconds=between, note=note))
     if inputs.sample:
         wait = inputs.sample.wait_seconds or 0.0
         cpu = inputs.sample.cpu_seconds if inputs.sample.cpu_seconds is not None else inputs.sample.seconds

@@ -87,12 +87,12 @@ def _compute(timings: StageTimings, peaks: Peaks) -> dict[str, float]:
 def ceiling_step(pipeline: Pipeline, timings: StageTimings, peaks: Peaks) -> float | None:
     """The best step when everything that can overlap does, from the ceilings as they were computed.
 
-    It may lie above the measured step, which contradicts it. On the CPU, preparation and compute share the cores, so
-    that their best times add up.
+    None where that of the model or of the preparation is not known. It may lie above the measured step, which
+    contradicts it. On the CPU, preparation and compute share the cores, so that their best times add up.
     """
     present = {stage.name for stage in pipeline.stages}
     best = {name: value for name, value in stage_ceilings(timings, peaks).items() if name in present}
-    if "forward" not in best or "backward" not in best:
+    if {"forward", "backward"} - best.keys() or "preparation" in present - best.keys():
         return None
     compute = best["forward"] + best["backward"] + best.get("optimizer", 0.0)
     preparation = best.get("preparation", 0.0) + best.get("collate", 0.0)

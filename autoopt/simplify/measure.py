@@ -69,6 +69,8 @@ def measure_training(training: LiveTraining, seconds: float) -> StageTimings:
 def _inputs(training: LiveTraining, time_limit: float, notes: list[str]) -> InputTimings:
     """The input side, in a forked child: the dataset's caches and the loader's random numbers must stay as they are."""
     loader = training.loader.loader
+    if getattr(loader.dataset, "empty", False):
+        return InputTimings()
     try:
         found = in_child(lambda: measure_inputs(loader, time_limit).model_dump(), timeout=time_limit * 10 + 30)
     except ChildFailed as error:
