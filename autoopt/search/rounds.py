@@ -363,8 +363,10 @@ class Rounds:
                 state.unseen[proposal.strategy.name] = needed
                 continue
             train_first(context, state)
-            if state.untrainable or state.trained is None:
-                self._not_tried(proposal, state.untrainable or "there was no time to train the baseline")
+            unjudged = "" if state.objective.metric is not None else "no metric is known by which to judge its training"
+            if state.untrainable or unjudged or state.trained is None:
+                text = state.untrainable or unjudged or "there was no time to train the baseline"
+                self._not_tried(proposal, text)
                 continue
             self._seen_bottleneck[proposal.strategy.name] = round_.bottleneck
             case = state.case(context.runner.registry, pipeline, left)

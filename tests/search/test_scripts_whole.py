@@ -518,6 +518,19 @@ def test_what_makes_it_train_otherwise_is_left_out_of_the_whole_runs(tmp_path: P
     assert Verdict.QUALITY_LOST in verdicts(outcome)["low"]
 
 
+@pytest.mark.parametrize("metric", ["accuracy", None])
+def test_a_change_of_training_is_not_compared_where_no_metric_would_judge_it(
+    tmp_path: Path, metric: str | None
+) -> None:
+    """Half of a budget went into batches and optimizers of a script that prints no metric."""
+    world = ScriptWorld(tmp_path, strategy("batches", risk=Risk.TRAINING), whole={"batches": 1.5}, budget=900.0)
+    runner: Any = world.runner
+    runner.facts = runner.facts.model_copy(update={"metric": metric, "mode": "max"})
+    trial = next(trial for trial in world.go().state.all_trials() if trial.strategy == "batches")
+    assert (trial.verdict is Verdict.NOT_TRIED) is (metric is None)
+    assert ("no metric is known" in trial.reason) is (metric is None)
+
+
 def test_what_does_not_run_is_found_by_halves_and_left_out(tmp_path: Path) -> None:
     def behave(plan: Plan, known: Behaviour) -> Behaviour:
         asked.append(plan.names())
