@@ -6,7 +6,7 @@ from math import log
 from typing import Literal
 
 from autoopt.errors import TrialFailed
-from autoopt.records import Change, Estimate, Headline, Plan, Quality, Record, Speedup, Trial, Verdict
+from autoopt.records import Change, Estimate, Headline, Plan, Quality, Record, Speedup, Verdict
 from autoopt.records.messages import TrainingRun
 from autoopt.search.accept.evidence import FEWEST_SEEDS, Evidence, TrainedPair, lost_margin
 from autoopt.search.accept.gate import judge_runs
@@ -91,7 +91,6 @@ def verify(context: RunContext, state: SearchState) -> Verification:
 
 def _back_to_whole_runs(context: RunContext, state: SearchState, trouble: str) -> str:
     """Gives up all that was kept since whole runs have confirmed a plan, or everything. Returns the note."""
-    lost = list[Trial]()
     state.incumbent, state.base = state.baseline, "baseline"
     for trial in reversed([trial for trial in state.trials if trial.verdict is Verdict.KEPT]):
         plan = state.comparisons[trial.id].candidate.plan
@@ -99,10 +98,9 @@ def _back_to_whole_runs(context: RunContext, state: SearchState, trouble: str) -
         if known and any(pair.whole for pair in known):
             state.incumbent, state.base = context.runner.registry.order(plan), str(trial.id)
             break
-        lost.append(trial)
         state.amend(trial.id, f"{trouble} (in the verification)", verdict=Verdict.FAILED)
-    names = ", ".join(str(trial.id) for trial in reversed(lost))
-    return f"what was kept in trial {names} was removed again by the verification: {trouble}"
+    left = "the baseline" if state.base == "baseline" else f"the plan of trial {state.base}"
+    return f"the patch of the final plan did not run, and {left} takes its place: {trouble}"
 
 
 def _give_up_all(state: SearchState, given_up: str) -> str:
