@@ -77,8 +77,9 @@ def demo(cores: int) -> None:
 
 
 def judge() -> None:
-    """Interleaved whole runs of the untouched script and of each patch that was not judged under its load."""
-    for row in document()["demos"]:
+    """Interleaved whole runs of the untouched script and of each patch that was not judged under its load, the latest
+    first."""
+    for row in reversed(document()["demos"]):
         known = document()
         if not row["patch"].strip() or judged(known, row) is not None:
             continue
