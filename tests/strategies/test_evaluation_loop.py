@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from autoopt.records import Change, Evaluated, Plan, RunParts, Site, Sites
 from autoopt.registry import load_strategies
+from autoopt.strategy import Case
 from autoopt.testing.strategies import sample_case
 from autoopt_strategies.compute.rewriting.source import Refused, edited
 from autoopt_strategies.input.prepared_samples import _evaluation_left
@@ -160,20 +161,25 @@ def test_what_was_kept_of_the_loader_stays_beside_what_is_tried_next() -> None:
     assert all(setting["batch_size"] == first["batch_size"] and len(setting) > 1 for setting in tried)
 
 
+def evaluating(run: RunParts, options: dict[str, int], **seconds: float) -> Case:
+    """A script that evaluates with one loader of these options, with so many seconds of its stages."""
+    loader = Site(
+        file="train.py", line=9, end_line=9, function="main", kind="loader_validation", call="DataLoader",
+        options=options,
+    )  # fmt: skip
+    sites = Sites(command=("python", "train.py"), cwd=".", sites=(loader,))
+    return with_stages(replace(sample_case(run=run), sites=sites), **seconds)
+
+
 @pytest.mark.parametrize(("wait", "workers"), [(1e-4, False), (1e-2, True)])
 def test_workers_that_start_for_each_evaluation_are_charged_for_it(wait: float, workers: bool) -> None:
     """Eight of them started for 200 quick samples, and stayed: an evaluation of 0.18 s read for 0.02 s."""
     strategy = load_strategies()["validation_loader"]
-    loader = Site(
-        file="train.py", line=9, end_line=9, function="main", kind="loader_validation", call="DataLoader",
-        options={"batch_size": 1, "num_workers": 8},
-    )  # fmt: skip
     evaluated = Evaluated(step=50, seconds=0.7, samples=200, batches=200)
     run = RunParts(
         steps=1000, step_seconds=0.01, evaluation_seconds=14.0, evaluate_every=50.0, evaluations=(evaluated,)
     )
-    sites = Sites(command=("python", "train.py"), cwd=".", sites=(loader,))
-    case = with_stages(replace(sample_case(run=run), sites=sites), preparation=wait * 32, evaluate=0.7 / 50)
+    case = evaluating(run, {"batch_size": 1, "num_workers": 8}, preparation=wait * 32, evaluate=0.7 / 50)
     (setting, *_) = strategy.settings(case)
     assert bool(setting["num_workers"]) == workers
     kept = {"batch_size": 200, "num_workers": 8, "persistent_workers": True}
@@ -192,13 +198,7 @@ RUN = RunParts(steps=1000, step_seconds=0.2, evaluation_seconds=15.0, evaluate_e
 def test_what_a_sample_waits_for_decides_whether_workers_or_large_batches_come_first(wait: float, first: str) -> None:
     """A reader that waits for each sample was offered large batches, which wait as long."""
     strategy = load_strategies()["validation_loader"]
-    loader = Site(
-        file="train.py", line=9, end_line=9, function="main", kind="loader_validation", call="DataLoader",
-        options={"batch_size": 64, "num_workers": 0},
-    )  # fmt: skip
-    case = sample_case(run=RUN)
-    sites = Sites(command=("python", "train.py"), cwd=".", sites=(loader,))
-    case = with_stages(replace(case, sites=sites), storage=wait, evaluate=1.5)
+    case = evaluating(RUN, {"batch_size": 64, "num_workers": 0}, storage=wait, evaluate=1.5)
     (setting, *_) = strategy.settings(case)
     assert first in setting
     estimate = strategy.predict(case, setting)
