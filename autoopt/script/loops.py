@@ -28,7 +28,7 @@ _OPERATORS: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Div: operator.truediv,
 }
-_SIZED: tuple[type[Any], ...] = (list, tuple, dict, torch.Tensor, np.ndarray, Dataset)
+_SIZED: tuple[Any, ...] = (range, list, tuple, dict, torch.Tensor, np.ndarray, Dataset, DataLoader)
 _ROUNDS: dict[str, Callable[[float], int]] = {"int": int, "ceil": math.ceil, "floor": math.floor}
 _COUNTED = frozenset(("arange", "randperm", "permutation"))
 _TRAINERS = frozenset(
@@ -257,19 +257,19 @@ def _length(loop: ast.AST, frame: FrameType) -> tuple[int, bool] | None:
             expression.func = ast.Name("range", ast.Load())
             break
         expression = expression.args[0] if expression.args else ast.Constant(None)
-    value: Any = _value(expression, frame)
-    most = _broken_off(loop, frame)
+    value, most = _value(expression, frame), _broken_off(loop, frame)
     if type(value).__module__.partition(".")[0] == "tqdm":  # a bar that has a name of its own
         value = getattr(value, "iterable", None)
-    if isinstance(value, DataLoader):
-        try:
-            return int(min(len(value), most)), True
-        except (TypeError, NotImplementedError):
-            return None
-    if not isinstance(value, (range, *_SIZED)):
+    size = _size(value)
+    return None if size is None else (int(min(size, most)), isinstance(value, DataLoader))
+
+
+def _size(value: Any) -> int | None:
+    """The length of a range, a loader, a dataset, rows or a collection of Python's; None where nobody knows it."""
+    try:
+        return len(value) if isinstance(value, _SIZED) else None
+    except (TypeError, NotImplementedError):  # an iterable one
         return None
-    length: Any = value
-    return int(min(len(length), most)), False
 
 
 def _broken_off(loop: ast.For, frame: FrameType) -> float:
@@ -329,14 +329,7 @@ def _called_value(call: ast.Call, values: list[Any], frame: FrameType) -> Any:
         return range(-(-len(owner) // first)) if len(values) == 1 and whole and first > 0 else None
     if name in _ROUNDS and len(values) == 1 and isinstance(first, int | float):
         return _ROUNDS[name](first)
-    if (
-        name not in ("len", "zip")
-        or not values
-        or not all(isinstance(each, (range, DataLoader, *_SIZED)) for each in values)
-    ):
+    sizes = [size for value in values if (size := _size(value)) is not None]
+    if name not in ("len", "zip") or not sizes or len(sizes) < len(values):
         return None
-    try:
-        fewest = min(map(len, values))
-    except (TypeError, NotImplementedError):  # an iterable one, whose length nobody knows
-        return None
-    return fewest if name == "len" else range(fewest)
+    return min(sizes) if name == "len" else range(min(sizes))

@@ -104,7 +104,8 @@ def _of_steps(round_: Round, whole: WholeRun, facts: WorkloadFacts, sites: Sites
 
     data, model = facts.dataset, facts.model
     loader = _place(sites, "loader_training")
-    own = (data.file, data.line) if data.file else loader if loader[0] else _place(sites, "batch_without_loader")
+    made = loader if loader[0] else _place(sites, "batch_without_loader")
+    own = (data.file, data.line) if data.file else made
     prepare = (
         "make what is the same in every epoch once: all samples as tensors before the first epoch, where memory holds "
         "them, and index these"

@@ -92,8 +92,9 @@ class ValidationLoader(Strategy):
             return
         evaluating, now = _own_seconds(case), best
         for option in _options(case, loader):
-            stays = {"batch_size", "pin_memory"} if "num_workers" in option else {*now}
-            more = {**{name: now[name] for name in now if name in stays}, **option}
+            more = {**now, **option}
+            if option.get("num_workers") == 0:  # torch refuses to keep workers that there are not
+                more.pop("persistent_workers", None)
             slower = _left(case, loader, more, evaluating) >= _left(case, loader, best, evaluating)
             if not slower and kept((yield more)):
                 best = more
