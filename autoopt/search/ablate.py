@@ -76,7 +76,7 @@ def by_whole_runs(context: RunContext, state: SearchState) -> bool:
     """Whether whole runs of a script have shown what the incumbent brings, and no blocks of steps."""
     if state.made_by is None or state.made_by.pairs:
         return False
-    return any(pair.whole for pair in context.gate.trained_pairs(state.incumbent))
+    return context.gate.ran_whole(state.incumbent)
 
 
 def _without_by_whole_runs(context: RunContext, state: SearchState, change: Change, deadline: float) -> Ablation:
@@ -264,7 +264,7 @@ def _loser(context: RunContext, state: SearchState, rows: list[Ablation]) -> Abl
     """The change that least pays its place, of those that their comparison refuses. A single one is verified anyway."""
     if len(rows) < 2:
         return None
-    whole = any(pair.whole for pair in context.gate.trained_pairs(state.incumbent))
+    whole = context.gate.ran_whole(state.incumbent)
     losers = [
         row
         for row in rows

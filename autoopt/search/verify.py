@@ -62,9 +62,8 @@ def verify(context: RunContext, state: SearchState) -> Verification:
     script is known to run.
     """
     doubted = broken = False  # whole trainings have shown another training where probes had not, or have failed
-    trained = False  # no probe is believed on what is left
     while state.found:
-        found, trouble = _check(context, state, trained)
+        found, trouble = _check(context, state, _must_be_trained(context, state, doubted, broken))
         if trouble is None:
             if len(state.found) == 1 and found.speedup.throughput is not None:
                 state.measured_again(state.found[0].strategy, found.speedup.throughput)
@@ -74,13 +73,12 @@ def verify(context: RunContext, state: SearchState) -> Verification:
         broken = broken or failed
         if failed and context.shown_by_whole_runs(state, state.incumbent) is not None:
             context.warn(state, _back_to_whole_runs(context, state, trouble))
-            trained = True
             continue
         given_up = _riskiest(context, state)
         state.revise(given_up.strategy, _verdict(found, trouble), trouble)
         context.warn(state, f"{given_up.strategy} was removed again by the verification: {trouble}")
         state.incumbent = state.without(given_up.strategy)
-        trained = broken or (doubted and not exact(context, state))
+        trained = _must_be_trained(context, state, doubted, broken)
         if state.found and not may_be_checked(context, state, trained=trained):
             context.warn(state, _give_up_all(state, given_up.strategy))
     state.incumbent = state.baseline  # without what made it fit, where that was left out
@@ -94,8 +92,7 @@ def _back_to_whole_runs(context: RunContext, state: SearchState, trouble: str) -
     state.incumbent, state.base = state.baseline, "baseline"
     for trial in reversed([trial for trial in state.trials if trial.verdict is Verdict.KEPT]):
         plan = state.comparisons[trial.id].candidate.plan
-        known = context.gate.trainings.failure(plan) is None and context.gate.trained_pairs(plan)
-        if known and any(pair.whole for pair in known):
+        if context.gate.trainings.failure(plan) is None and context.gate.ran_whole(plan):
             state.incumbent, state.base = context.runner.registry.order(plan), str(trial.id)
             break
         state.amend(trial.id, f"{trouble} (in the verification)", verdict=Verdict.FAILED)
@@ -424,9 +421,10 @@ def may_be_checked(context: RunContext, state: SearchState, *, trained: bool) ->
     return not context.stopping() and context.now() + needed <= (1 + OVER) * context.allocation.budget
 
 
-def exact(context: RunContext, state: SearchState) -> bool:
-    """Whether what was kept changes no result at all, by its class."""
-    return context.gate.risk_over(state.incumbent, state.baseline) is Risk.EXACT
+def _must_be_trained(context: RunContext, state: SearchState, doubted: bool, broken: bool) -> bool:
+    """Whether probes do not suffice for the incumbent: a plan that it is a part of has failed in training, or trained
+    otherwise; the latter says nothing of changes that are exact by their class."""
+    return broken or (doubted and context.gate.risk_over(state.incumbent, state.baseline) is not Risk.EXACT)
 
 
 def compared_by(context: RunContext, state: SearchState) -> float:

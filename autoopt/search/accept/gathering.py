@@ -433,6 +433,10 @@ class Gate:
             return ()
         return self.trainings.pairs(self.baseline, plan)
 
+    def ran_whole(self, plan: Plan) -> bool:
+        """Whether a whole run of a script with this plan's patch came to its end next to an untouched one."""
+        return any(pair.whole for pair in self.trained_pairs(plan))
+
     def evidence(self, plan: Plan, incumbent: Plan, facts: WorkloadFacts) -> Evidence:
         """Trainings and facts of these plans so far."""
         failure, differ = self.trainings.failure(plan), self.risk_over(incumbent, Plan()).trains_otherwise
