@@ -214,14 +214,15 @@ def _dataset_facts(workload: Workload, samples: Samples) -> DatasetFacts:
     while type(inner).__module__.startswith("torch.") and hasattr(inner, "dataset"):
         inner = inner.dataset  # a Subset, as random_split makes
     method = getattr(type(inner), "__iter__" if iterable else "__getitem__", None)
-    file, line = _source(method) if not type(inner).__module__.startswith("torch.") else (None, None)
+    named = not type(inner).__module__.startswith("torch.") and not getattr(inner, "empty", False)
+    file, line = _source(method) if named else (None, None)
     return DatasetFacts(
         type=type(inner).__name__,
         map_style=not iterable,
         samples=length_of(dataset),
         deterministic=samples.deterministic(),
         sample_bytes=samples.sample_bytes(),
-        has_getitems=hasattr(dataset, "__getitems__"),
+        has_getitems=hasattr(inner, "__getitems__"),
         picklable=_picklable(dataset),
         file=file,
         line=line,

@@ -15,7 +15,16 @@ from autoopt.script.boot import when_imported
 from autoopt.workload import Target
 
 _NUMBER = r"\s*[:=]?\s*([-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)"
-_SMALLER = re.compile(r"loss|err|perplexity|ppl|bpc|mse|mae|rmse|nll|wer|cer|fid|distance", re.I)
+_SMALLER = re.compile(
+    r"loss|err|perplexity|ppl|bpc|mse|mae|mape|nll|cross.?entropy|distance|divergence"
+    r"|(?<![a-z])(wer|cer|fid|mean rank)(?![a-z])",
+    re.I,
+)
+_LARGER = re.compile(
+    r"acc|top-?[15]|auc|bleu|rouge|iou|precision|recall|psnr|ssim|score|ndcg|(?<![a-z])(f1|r2|hits?|hr|mrr|m?ap|dice|mcc"
+    r"|kappa|pearson|spearman|reward|return|success)(?![a-z])",
+    re.I,
+)
 _SPECIAL = re.compile(r"\(.*|[\\^$.|?*+\[\]{}]+")
 _TRACKERS = (
     ("torch.utils.tensorboard", "SummaryWriter", "add_scalar"),
@@ -33,11 +42,6 @@ ROUNDED = 5e-3
 """Relative difference up to which two numbers are one, of which somebody prints fewer digits."""
 _FIGURE = re.compile(r"(?<![\w.@])[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _WRITTEN = r"([-+]?[0-9]+\.?[0-9]*(?:[eE][-+]?[0-9]+)?)"
-_QUALITY = re.compile(
-    r"loss|err|perplexity|ppl|bpc|mse|mae|rmse|nll|wer|cer|fid|acc|top-?[15]|f1|auc|bleu|rouge|iou|precision|recall|psnr"
-    r"|ssim|score|r2",
-    re.I,
-)
 _HELD_OUT = re.compile(r"(?:\b|_)(val|valid|validation|test|testing|eval|evaluation|dev|held)", re.I)
 _TRAINED = re.compile(r"\btrain", re.I)
 _LOSS = re.compile(r"loss|perplexity|ppl|bpc|nll|entropy", re.I)
@@ -312,7 +316,8 @@ def _numbers(text: str) -> Iterator[tuple[str, str]]:
         if own is None or text[found.end() : found.end() + 1] == "/" or between.endswith("/"):
             continue
         words = own[1].strip()
-        if not _QUALITY.search(words) or _TRAINED.search(words) or _UNIT.match(text[found.end() :]):
+        quality = _SMALLER.search(words) or _LARGER.search(words)
+        if not quality or _TRAINED.search(words) or _UNIT.match(text[found.end() :]):
             continue
         pattern = re.sub(r"([.^$*+?{}\[\]\\|()])", r"\\\1", words + own[2]) + _WRITTEN
         if _value(pattern, text) == float(found[0]):  # the same words may stand before another number of the line

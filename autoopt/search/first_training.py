@@ -11,7 +11,7 @@ from shlex import quote
 
 from autoopt.benchmark.target import reachable
 from autoopt.errors import TrialFailed
-from autoopt.records import JsonDict, Objective, Plan
+from autoopt.records import JsonDict, Objective, Plan, RunParts
 from autoopt.records.messages import WHOLE_RUN, TrainingRun
 from autoopt.script.metric import chosen, direction_of, name_of, why_chosen
 from autoopt.search.accept.metric import parts_to
@@ -244,9 +244,21 @@ def _whole_runs(context: RunContext, state: SearchState, plan: Plan, seconds: fl
     return True
 
 
+def evaluated_as(parts: RunParts, run: TrainingRun) -> RunParts:
+    """Evaluations as often, and as long, as a training has seen them: the few steps before it hold one or none."""
+    points = run.curve.points
+    if run.stopped == WHOLE_RUN or len(points) < 2 or points[-1].step <= points[0].step:
+        return parts
+    every = (points[-1].step - points[0].step) / (len(points) - 1)
+    seconds = run.evaluation_seconds / max(run.evaluations, 1)
+    return parts.model_copy(update={"evaluate_every": every, "evaluation_seconds": seconds})
+
+
 def _adopt(context: RunContext, state: SearchState, run: TrainingRun) -> None:
     """Takes over what the first training has shown: weights to probe at, metric, target, what a training takes."""
     state.trained = run
+    if state.facts.run is not None:
+        state.facts = state.facts.model_copy(update={"run": evaluated_as(state.facts.run, run)})
     trainings = context.gate.trainings
     if context.gate.probes is not None:
         context.gate.probes.weights = run.kept

@@ -49,6 +49,24 @@ def test_a_criterion_is_a_closure(loss: Any) -> None:
     assert trained(loss=loss) == trained()
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_what_a_part_of_a_dataset_fetches_whole_is_told_of_the_dataset(own: bool) -> None:
+    """torch's Subset asks for many samples at once whether its dataset can or not."""
+
+    class Rows(Dataset[Any]):
+        def __len__(self) -> int:
+            return SAMPLES
+
+        def __getitem__(self, index: int) -> Any:
+            return data()[index]
+
+    if own:
+        Rows.__getitems__ = lambda self, indices: [self[index] for index in indices]  # type: ignore[attr-defined]
+    part = torch.utils.data.random_split(Rows(), [16, SAMPLES - 16])[0]
+    training = Training(workload(train_data=DataLoader(part, batch_size=8)), device="cpu")
+    assert training.facts("train.py:build").dataset.has_getitems == own
+
+
 def test_a_dict_batch() -> None:
     class Dicts(Dataset[dict[str, torch.Tensor]]):
         def __len__(self) -> int:

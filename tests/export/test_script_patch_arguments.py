@@ -188,22 +188,23 @@ def test_what_is_computed_of_options_alone_is_replaced_and_said(
 
 
 @pytest.mark.parametrize(
-    ("computed", "words", "options", "how", "why"),
+    ("computed", "words", "options", "why"),
     [
-        ("min(cores, opt.workers)", (), SEEN, "by hand", "computes it"),
-        ("opt.unknown // 2", (), SEEN, "by hand", "computes it"),
-        ("self.workers", (), SEEN, "by hand", "takes it from self.workers, which no one line was seen to set"),
-        ("int(opt.workers)", (), {**SEEN, "num_workers": 6}, "plan only", "6 does"),
-        ("opt.workers // 2", ("-j4",), SEEN, "by hand", "-j4"),
-        ("int(opt.workers)", ("--workers=4",), SEEN, "by hand", "--workers"),
+        ("min(cores, opt.workers)", (), SEEN, "computes it"),
+        ("opt.unknown // 2", (), SEEN, "computes it"),
+        ("self.workers", (), SEEN, "takes it from self.workers, which no one line was seen to set"),
+        ("int(opt.workers)", (), {**SEEN, "num_workers": 6}, "6 does"),
+        ("opt.workers // 2", ("-j4",), SEEN, "the command gives -j4"),
+        ("int(opt.workers)", ("--workers=4",), SEEN, "the command gives --workers"),
     ],
 )
-def test_what_another_decides_too_is_left_alone(
-    tmp_path: Path, computed: str, words: tuple[str, ...], options: dict[str, Any], how: str, why: str
+def test_what_another_decides_too_is_written_into_the_call(
+    tmp_path: Path, computed: str, words: tuple[str, ...], options: dict[str, Any], why: str
 ) -> None:
     call = f"DataLoader(list(range(8)), num_workers={computed})"
     patch = called(tmp_path, call, WORKERS, words=words, options=options)
-    assert (patch.diff, patch.changes[0].how) == ("", how)
+    assert "num_workers=2" in line_of(tmp_path, "loader")
+    assert [row.how for row in patch.changes] == ["patched"]
     assert why in patch.changes[0].reason
 
 
@@ -248,22 +249,22 @@ def test_a_default_in_another_file_that_was_not_seen_to_arrive_is_left_and_the_c
 
 
 @pytest.mark.parametrize(
-    ("options", "more", "how", "why"),
+    ("options", "more", "why"),
     [
-        ({**SEEN, "num_workers": 3}, "", "plan only", "settings/options.py:6 gives --workers a default that is not"),
+        ({**SEEN, "num_workers": 3}, "", "settings/options.py:6 gives --workers a default that is not"),
         (
             SEEN,
             '\n\ndef other(parser):\n    parser.add_argument("--workers", default=4)\n',
-            "by hand",
             "takes it from args.workers",
         ),
     ],
 )
 def test_a_default_in_another_file_that_does_not_decide_alone_stays(
-    tmp_path: Path, options: dict[str, Any], more: str, how: str, why: str
+    tmp_path: Path, options: dict[str, Any], more: str, why: str
 ) -> None:
     patch = apart(tmp_path, options, more)
-    assert (patch.diff, patch.changes[0].how) == ("", how)
+    assert "settings" not in patch.diff
+    assert "num_workers=2" in patch.diff
     assert why in patch.changes[0].reason
 
 

@@ -17,7 +17,13 @@ from autoopt.strategy import Case
 from autoopt.testing.strategies import sample_case
 from autoopt_strategies.compute.rewriting.source import Refused, edited
 from autoopt_strategies.input.prepared_samples import _evaluation_left
-from autoopt_strategies.training.evaluation_loop import LargerBatches, in_batches_of, loop_around, statements
+from autoopt_strategies.training.evaluation_loop import (
+    EvaluationLoop,
+    in_batches_of,
+    loop_around,
+    loop_without_gradients,
+    statements,
+)
 from scripted import patched
 from tests.strategies.stand_ins import with_stages
 
@@ -128,13 +134,13 @@ def test_a_trial_runs_the_loop_as_the_patch_writes_it(tmp_path: Path, monkeypatc
     torch.manual_seed(0)
     model, data = Model(4, 3), TensorDataset(torch.randn(100, 4), torch.randint(3, (100,)))
     before = module.test(model, DataLoader(data, batch_size=10))
-    change = LargerBatches("user_script.py", "test", 9, 40)
+    change = EvaluationLoop("user_script.py", "test", 9, 40)
     for _ in range(2):
         assert change(model) is model
     assert module.test(model, DataLoader(data, batch_size=10)) == before
     assert sizes == [10] * 10 + [40, 40, 20]
     with pytest.raises(Refused):
-        LargerBatches("user_script.py", "gone", 9, 40)(model)
+        EvaluationLoop("user_script.py", "gone", 9, 40)(model)
 
 
 def test_the_patch_edits_the_loop_and_holds_the_function(tmp_path: Path) -> None:
@@ -147,6 +153,74 @@ def test_the_patch_edits_the_loop_and_holds_the_function(tmp_path: Path) -> None
     assert "    for x, y in in_batches_of(loader, 256):\n" in after
     assert "from prepared import in_batches_of" in after
     assert "def in_batches_of(" in patch.diff
+
+
+RECORDING = """\
+import torch
+
+
+def train(model, loader, optimizer):
+    for epoch in range(3):
+        for x in loader:
+            model(x).sum().backward()
+            optimizer.step()
+        for x in loader:
+
+            print(model(x))
+
+
+class Ranker:
+\tdef ranks(self, model, users):
+\t\tfor user in users:
+\t\t\tfor item in user:
+\t\t\t\tself.found += model(item)
+\t\treturn self.found
+
+
+def told(model, loader):
+    for x in loader:
+        print('''text
+  over lines''', model(x))
+"""
+
+
+def test_the_outermost_loop_that_trains_nothing_keeps_no_gradients(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(RECORDING)
+    inner, outer = {"function": "train", "line": 9}, {"function": "Ranker.ranks", "line": 16}
+    assert loop_without_gradients(path, 11) == inner, "the loop of epochs trains"
+    assert loop_without_gradients(path, 18) == outer
+    assert loop_without_gradients(path, 7) is None
+    assert loop_without_gradients(path, 25) is None, "the text would be another one"
+    path.write_text(RECORDING.replace("import torch", "import numpy"))
+    assert loop_without_gradients(path, 11) is None, "nothing is called torch"
+    text = RECORDING.replace("import torch", "import torch as th")
+    after = edited(text, statements(text, inner["function"], inner["line"], no_grad=True))
+    assert "        with th.no_grad():\n            for x in loader:\n\n                print(model(x))\n" in after
+    after = edited(RECORDING, statements(RECORDING, outer["function"], outer["line"], no_grad=True))
+    assert "\t\twith torch.no_grad():\n\t\t\tfor user in users:\n\t\t\t\tfor item in user:\n\t\t\t\t\tself" in after
+
+
+def test_an_evaluation_that_keeps_gradients_is_offered_to_keep_none(tmp_path: Path) -> None:
+    """In front of what else may shorten it, in a trial as in the patch."""
+    (tmp_path / "train.py").write_text(RECORDING)
+    strategy = load_strategies()["validation_loader"]
+    seen = EVALUATED.model_copy(update={"gradients": True, "file": "train.py", "line": 11})
+    run = RUN.model_copy(update={"evaluations": (seen,)})
+    case = evaluating(run, {"batch_size": 1024}, evaluate=1.5, forward=0.1)
+    case = replace(case, sites=case.sites and case.sites.model_copy(update={"cwd": str(tmp_path)}))
+    assert strategy.applies(case)
+    (setting, *_) = strategy.settings(case)
+    assert setting == {"no_grad": {"file": "train.py", "function": "train", "line": 9}}
+    predicted = strategy.predict(case, setting)
+    assert predicted is not None
+    assert predicted.value > 1
+    change = Change(strategy="validation_loader", setting=setting)
+    sites = Sites(command=("python", "train.py"), cwd=str(tmp_path))
+    after, patch = patched(tmp_path, RECORDING, change, sites=sites)
+    assert [each.how for each in patch.changes] == ["patched"], patch.changes
+    assert "        with torch.no_grad():\n            for x in loader:\n" in after
+    assert "prepared" not in patch.diff
 
 
 def test_what_was_kept_of_the_loader_stays_beside_what_is_tried_next() -> None:

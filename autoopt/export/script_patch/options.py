@@ -143,14 +143,14 @@ class Option:
         """Nothing where the command leaves the option to its default.
 
         Raises:
-            NoHonestEditError: the command gives it, and its user changes it there.
+            NoHonestEditError: the command gives it.
         """
         if not self.words[0].startswith("-"):
-            raise NoHonestEditError(f"the command gives {self.shown}: change it there", by_hand=True)
+            raise NoHonestEditError(f"the command gives {self.shown}")
         for word in command:
             attached = any(len(own) == 2 and word.startswith(own) for own in self.words)
             if word.split("=")[0] in self.words or attached:
-                raise NoHonestEditError(f"the command gives {word.split('=')[0]}: change it there", by_hand=True)
+                raise NoHonestEditError(f"the command gives {word.split('=')[0]}")
 
 
 @dataclass

@@ -250,13 +250,7 @@ class Placing:
             elif there is not None and callable(arguments[name]):
                 edits.argument(call, name, cst.parse_expression(text), positions)
             elif there is not None:
-                try:
-                    self.set_where_made(edits, call, there, name, text, site, positions)
-                except NoHonestEditError as reason:
-                    others = ", ".join(f"{other}={value}" for other, value in texts.items() if other != name)
-                    if not reason.by_hand or not others:
-                        raise
-                    raise NoHonestEditError(f"{reason}; next to it {others}", by_hand=True) from None
+                self.set_where_made(edits, call, there, name, text, site, positions)
             elif rest is not None:
                 edits.merged[rest][name] = cst.parse_expression(text)  # whether or not it holds the key already
             else:
@@ -287,9 +281,15 @@ class Placing:
     def set_where_made(
         self, edits: Edits, call: cst.Call, there: cst.Arg, name: str, text: str, site: Site, positions: tuple[str, ...]
     ) -> None:
-        """Changes an argument that the call has, where its value is made; what also reaches the training stays."""
+        """Changes an argument that the call has, where its value is made, else in its own place: this is what ran.
+
+        What also reaches the training stays.
+        """
         source = edits.source
-        made = made_at(source, there.value, self.options, text, site.options.get(name, UNSEEN))
+        try:
+            made = made_at(source, there.value, self.options, text, site.options.get(name, UNSEEN))
+        except NoHonestEditError as reason:
+            made = Made(source, there.value, f"{reason}; {text} stands in the call in its place")
         evaluations = (each for each in self.sites.of("loader_validation") if each.direct and each.file == source.name)
         training_too = site.kind == "loader_validation" and not read_alone(
             source, made, self.options, [self._call(source, each) for each in evaluations]

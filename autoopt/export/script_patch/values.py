@@ -142,8 +142,6 @@ def _entry(source: Source, value: cst.Subscript) -> cst.BaseExpression | None:
     return None
 
 
-_MOST_NAMED = 3
-"""Places that a sentence names; the others are counted."""
 _READ = ("loader", "add_argument")
 """Calls whose arguments of this name set nothing that is kept under it."""
 
@@ -151,7 +149,7 @@ Setter = tuple[Source, cst.BaseExpression]
 
 
 def made_elsewhere(
-    source: Source, value: cst.BaseExpression, options: ScriptOptions, text: str, seen: object
+    source: Source, value: cst.BaseExpression, options: ScriptOptions, seen: object
 ) -> Setter | ConfiguredLine:
     """The one literal in the user's files that is the value which was seen to arrive.
 
@@ -159,22 +157,20 @@ def made_elsewhere(
         source: the file in which ``value`` stands.
         value: a name that is imported, an attribute or an entry of some configuration, or anything that is computed.
         options: of the command line, which may set it.
-        text: what it is to become.
         seen: what arrived.
 
     Raises:
-        NoHonestEditError: nothing or several lines of code set it, or a file that configures the script does; a user
-            can, at the lines that are named.
+        NoHonestEditError: nothing or several lines of code set it, or the command gives it.
     """
     code, line = source.code(value), source.lines(value).start.line
     name = _last_name(value)
     if name is None:
-        raise NoHonestEditError(f"{source.name}:{line} computes it: {code}; write {text} in its place", by_hand=True)
+        raise NoHonestEditError(f"{source.name}:{line} computes it: {code}")
     for word in options.command:
         key = word.partition("=")[0]
         last = key.rpartition(".")[2].lstrip("-+~").replace("-", "_")
         if last == name and (word.startswith("-") or "=" in word):
-            raise NoHonestEditError(f"the command gives {key}: change it there", by_hand=True)
+            raise NoHonestEditError(f"the command gives {key}")
     setters: list[Setter] = []  # lines of code that keep something under this name, but no other value than arrived
     for other in options.files.with_text(name):
         for node in _kept(other, name, constants_alone=isinstance(value, cst.Name)):
@@ -187,17 +183,7 @@ def made_elsewhere(
         return setters[0]
     if len(lines) == 1 and not setters and lines[0].named:
         return lines[0]
-    places = [f"{other.name}:{other.lines(node).start.line}" for other, node in setters] + [
-        each.place for each in lines
-    ]
-    words = f"{source.name}:{line} takes it from {code}"
-    if not places:
-        raise NoHonestEditError(f"{words}, which no one line was seen to set; write {text} in its place", by_hand=True)
-    if len(places) == 1:
-        raise NoHonestEditError(f"{words}, which is set in {places[0]}; write {text} there", by_hand=True)
-    more = f" and {len(places) - _MOST_NAMED} more" if len(places) > _MOST_NAMED else ""
-    named = ", ".join(places[:_MOST_NAMED]) + more
-    raise NoHonestEditError(f"{words}, which {named} may set; write {text} there, or in its place", by_hand=True)
+    raise NoHonestEditError(f"{source.name}:{line} takes it from {code}, which no one line was seen to set")
 
 
 def _last_name(value: cst.BaseExpression) -> str | None:
@@ -321,7 +307,7 @@ def made_at(
     if not found:
         if of_machine(source, value):
             return Made(source, value)
-        setter = made_elsewhere(source, value, options, text, seen)
+        setter = made_elsewhere(source, value, options, seen)
         if isinstance(setter, ConfiguredLine):
             return Made(source, value, configured=setter, readers=(*on_the_way, value))
         return Made(*setter, readers=(*on_the_way, value))

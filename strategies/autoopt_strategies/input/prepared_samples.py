@@ -220,7 +220,7 @@ def no_whole_batches(case: Case) -> str:
         return "the loader collates in a way of its own"
     if not facts.batch_size:
         return "the loader does not batch"
-    if facts.dataset.has_getitems and facts.dataset.type not in ("Subset", "TensorDataset"):
+    if facts.dataset.has_getitems and facts.dataset.type != "TensorDataset":
         return "the dataset fetches whole batches already"
     return ""
 

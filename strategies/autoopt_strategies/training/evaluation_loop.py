@@ -1,4 +1,4 @@
-"""The loop of an evaluation in a script's source, which gets larger batches: in trials, and in a patch."""
+"""The loop of an evaluation in a script's source: larger batches, no gradients; in trials, and in a patch."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 import inspect
 import sys
 import types
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
@@ -28,17 +29,51 @@ def loop_around(path: Path, line: int) -> Loop | None:
     Returns:
         None where no function, or no loop over a name, stands there.
     """
+    loops = [(name, loop) for name, loop in _loops(_text_of(path), line) if _loader_of(loop) is not None]
+    return {"function": loops[-1][0], "line": loops[-1][1].lineno} if loops else None
+
+
+def loop_without_gradients(path: Path, line: int) -> Loop | None:
+    """The outermost loop around a line that needs no gradients: its function's qualified name, and its own line.
+
+    Args:
+        path: of the file.
+        line: where the model is called with gradients on.
+
+    Returns:
+        None where each loop there trains as well, or cannot be edited.
+    """
+    text = _text_of(path)
+    for name, loop in _loops(text, line):
+        called = {getattr(node.func, "attr", None) for node in ast.walk(loop) if isinstance(node, ast.Call)}
+        if called & {"backward", "grad", "step"}:
+            continue
+        try:
+            statements(text, name, loop.lineno, no_grad=True)
+        except Refused:
+            continue
+        return {"function": name, "line": loop.lineno}
+    return None
+
+
+def _text_of(path: Path) -> str:
     try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        ast.parse(text)
     except (OSError, SyntaxError, UnicodeDecodeError):
-        return None
-    found: list[Loop] = [
-        {"function": name, "line": node.lineno}
-        for name, function in _functions(tree.body)
+        return ""
+    return text
+
+
+def _loops(text: str, line: int) -> list[tuple[str, ast.For]]:
+    """The loops of functions around a line, the outermost first."""
+    found = (
+        (name, node)
+        for name, function in _functions(ast.parse(text).body)
         for node in ast.walk(function)
-        if isinstance(node, ast.For) and node.lineno < line <= (node.end_lineno or 0) and _loader_of(node) is not None
-    ]
-    return max(found, key=lambda loop: loop["line"], default=None)
+        if isinstance(node, ast.For) and node.lineno < line <= (node.end_lineno or 0)
+    )
+    return sorted(found, key=lambda each: each[1].lineno)
 
 
 def _functions(body: list[ast.stmt], above: str = "") -> Iterator[tuple[str, ast.FunctionDef]]:
@@ -57,8 +92,8 @@ def _loader_of(loop: ast.For) -> ast.expr | None:
     return given if isinstance(given, (ast.Name, ast.Attribute)) else None
 
 
-def statements(text: str, name: str, line: int, size: int) -> Edits:
-    """The loop over ``in_batches_of(loader, size)``.
+def statements(text: str, name: str, line: int, size: int | None = None, no_grad: bool = False) -> Edits:
+    """The loop over ``in_batches_of(loader, size)``, within ``torch.no_grad()``, or both.
 
     Args:
         text: of the file.
@@ -66,41 +101,65 @@ def statements(text: str, name: str, line: int, size: int) -> Edits:
         line: of the loop.
 
     Raises:
-        Refused: the file is another one than that which was read before.
+        Refused: the file is another one than that which was read before, or it cannot be edited so.
     """
-    function = function_of(ast.parse(text), name)
-    loops = [node for node in ast.walk(function) if isinstance(node, ast.For) and node.lineno == line]
+    tree = ast.parse(text)
+    loops = [each for each in ast.walk(function_of(tree, name)) if isinstance(each, ast.For) and each.lineno == line]
     loader = _loader_of(loops[0]) if loops else None
-    if loader is None:
+    if not loops or (size and loader is None):
         raise Refused(f"no loop over a loader stands on line {line}")
-    lines = text.splitlines()
-    row, begin, end = loader.lineno - 1, loader.col_offset, loader.end_col_offset
-    known = lines[row].encode()
-    given = known[begin:end].decode()
-    lines[row] = f"{known[:begin].decode()}in_batches_of({given}, {size}){known[end or begin :].decode()}"
-    last = loops[0].end_lineno or line
-    return [(line, last, "\n".join(lines[line - 1 : last]).lstrip())]
+    (loop,) = loops
+    lines, last = text.splitlines(), loop.end_lineno or line
+    if size and loader is not None:
+        row, begin, end = loader.lineno - 1, loader.col_offset, loader.end_col_offset
+        known = lines[row].encode()
+        given = known[begin:end].decode()
+        lines[row] = f"{known[:begin].decode()}in_batches_of({given}, {size}){known[end or begin :].decode()}"
+    body = lines[line - 1 : last]
+    if no_grad:
+        if any(
+            isinstance(node, ast.JoinedStr | ast.Constant) and node.end_lineno != node.lineno for node in ast.walk(loop)
+        ):
+            raise Refused("a text over several lines stands in the loop")
+        outer, inner = (
+            lines[row][: len(lines[row]) - len(lines[row].lstrip())] for row in (line - 1, loop.body[0].lineno - 1)
+        )
+        body = [f"with {_torch(tree)}.no_grad():", *(f"{inner[len(outer) :]}{each}" if each else "" for each in body)]
+    return [(line, last, "\n".join(body).lstrip())]
+
+
+def _torch(tree: ast.Module) -> str:
+    """What a file calls ``torch``."""
+    for node in tree.body:
+        for each in node.names if isinstance(node, ast.Import) else ():
+            if each.name == "torch" or (each.name.startswith("torch.") and each.asname is None):
+                return each.asname or "torch"
+    raise Refused("its file does not import torch")
 
 
 @dataclass(frozen=True)
-class LargerBatches:
-    """``model -> model``, which stays as it is: the loop of the script's evaluation gets larger batches.
+class EvaluationLoop:
+    """``model -> model``, which stays as it is: the loop of the script's evaluation is edited.
 
     Args:
         file, function, line: of the loop.
-        size: samples of a batch.
+        size: samples of a batch; as they are where None.
+        no_grad: whether it keeps no gradients.
     """
 
     file: str
     function: str
     line: int
-    size: int
+    size: int | None = None
+    no_grad: bool = False
 
     def __call__(self, model: Any) -> Any:
         found = self._function()
-        if "in_batches_of" not in found.__code__.co_names:  # a model that is wrapped is found again
-            found.__code__ = rewritten(found, {"line": self.line, "size": self.size}, statements).__code__
+        if found not in _edited:
             found.__globals__["in_batches_of"] = in_batches_of
+            wanted = {"line": self.line, "size": self.size, "no_grad": self.no_grad}
+            found.__code__ = rewritten(found, wanted, statements).__code__
+            _edited.add(found)  # a model that is wrapped is found again
         return model
 
     def _function(self) -> Any:
@@ -113,6 +172,9 @@ class LargerBatches:
                 if isinstance(found, types.FunctionType):
                     return found
         raise Refused(f"no module has {self.function} of {self.file}")
+
+
+_edited: weakref.WeakSet[types.FunctionType] = weakref.WeakSet()
 
 
 def in_batches_of(loader: Any, size: int) -> Any:

@@ -24,21 +24,31 @@ from autoopt_strategies.common import (
 from autoopt_strategies.compute.rewriting.source import edits_of
 from autoopt_strategies.input.probes import spread, timed
 from autoopt_strategies.input.workers import WORKER_START, most_workers, waits
-from autoopt_strategies.training.evaluation_loop import BATCHES, LargerBatches, Loop, loop_around, statements
+from autoopt_strategies.training.evaluation_loop import (
+    BATCHES,
+    EvaluationLoop,
+    Loop,
+    loop_around,
+    loop_without_gradients,
+    statements,
+)
 
 LARGE_BATCH = 256
 """Samples that nearly fill what a step of evaluation costs once; four training batches where that is more."""
+UNRECORDED = 0.8
+"""Share of a forward pass's seconds that is left where nothing is recorded for gradients, about."""
 
 
 class ValidationLoader(Strategy):
-    """Evaluates in larger batches, and keeps, starts or leaves out the workers of the validation loader.
+    """Evaluates in larger batches and without gradients, with the workers that the validation loader needs.
 
     What it does: sets ``batch_size``, ``num_workers``, ``persistent_workers`` or ``pin_memory`` of the validation
         loader alone. An evaluation has no gradients to store, so that several training batches fit where one did.
         Where a script evaluates on the training's data as well, or with several loaders, the loop itself gets the
-        larger batches, in the same order and with the same draws.
-    When it helps: evaluations take a good part of the run: in small batches, with workers that are started for each
-        of them, or with samples that are slow to prepare.
+        larger batches, in the same order and with the same draws; where it keeps what gradients would need, the loop
+        goes into ``torch.no_grad()``.
+    When it helps: evaluations take a good part of the run: in small batches, with gradients, with workers that are
+        started for each of them, or with samples that are slow to prepare.
     When it does not: rare or short evaluations.
     What it costs: memory of larger batches, or of each worker. It is kept only where the same samples give the same
         metric; one that is averaged over batches of unequal size is not the same.
@@ -46,7 +56,7 @@ class ValidationLoader(Strategy):
     """
 
     name = "validation_loader"
-    title = "evaluation in larger batches, workers for it"
+    title = "evaluation in larger batches, without gradients, workers for it"
     stages = frozenset({"evaluate"})
     risk = Risk.EXACT
     after = frozenset({"workers"})
@@ -56,15 +66,15 @@ class ValidationLoader(Strategy):
     )
 
     def applies(self, case: Case) -> Applies:
-        loader, loop = _loader(self, case), _loop(case)
-        if isinstance(loader, str) and loop is None:
+        loader, loop, gradients = _loader(self, case), _loop(case), _gradients(case)
+        if isinstance(loader, str) and loop is None and gradients is None:
             return Applies.no(loader)
         if case.pipeline is not None and case.pipeline.step_seconds:
-            seconds = _own_seconds(case) if loop is None else seconds_of(case, "evaluate")
+            seconds = seconds_of(case, "evaluate") if loop or gradients else _own_seconds(case)
             share = seconds / case.pipeline.step_seconds
             if share < LEAST_SHARE:
                 return Applies.no(f"evaluation takes {share:.1%} of the time")
-        if loop is not None or isinstance(loader, str) or _options(case, loader):
+        if loop is not None or gradients is not None or isinstance(loader, str) or _options(case, loader):
             return Applies.yes()
         return Applies.no("its loader is set as it should be")
 
@@ -72,49 +82,61 @@ class ValidationLoader(Strategy):
         """Larger batches share out what each costs once; workers share out the reading; others may save it all."""
         if "loop" in setting:
             return _loop_gain(case, setting)
-        loader, evaluating = _loader(self, case), _own_seconds(case)
-        if isinstance(loader, str) or not evaluating:
+        loader, evaluating, all_of_it = _loader(self, case), _own_seconds(case), seconds_of(case, "evaluate")
+        if setting.keys() == {"no_grad"}:
+            left = evaluating = all_of_it
+        elif isinstance(loader, str) or not evaluating:
             return None
-        others = seconds_of(case, "evaluate") - evaluating
-        left = _left(case, loader, setting, evaluating)
+        else:
+            left = _left(case, loader, setting, evaluating)
+        if "no_grad" in setting:
+            samples = loader.samples if isinstance(loader, _Loader) else None
+            left -= (1.0 - UNRECORDED) * min(_computing(case, samples, _every(case)) or left, left)
         if left < evaluating:
-            return declared(gain(case, {"evaluate": max(left, 0.0) + others}))
-        return at_most(gain(case, {"evaluate": others}))
+            return declared(gain(case, {"evaluate": max(left, 0.0) + all_of_it - evaluating}))
+        return at_most(gain(case, {"evaluate": all_of_it - evaluating}))
 
     def settings(self, case: Case) -> Settings:
-        loader, loop = _loader(self, case), _loop(case)
+        loader, loop, gradients = _loader(self, case), _loop(case), _gradients(case)
         best: Setting = dict(case.plan.setting(self.name) or {})  # what was kept before stays
         if loop is not None and kept((yield {"batch_size": _large(case), "loop": loop})):
             return  # every loader that the loop goes over has them
         if "loop" in best:
             return
-        if isinstance(loader, str):
-            return
         evaluating, now = _own_seconds(case), best
-        for option in _options(case, loader):
+        unrecorded: Setting = {"no_grad": gradients} if gradients is not None else {}
+        for option in _options(case, loader) if isinstance(loader, _Loader) else ():
+            assert isinstance(loader, _Loader)
             more = {**now, **option}
             if option.get("num_workers") == 0:  # torch refuses to keep workers that there are not
                 more.pop("persistent_workers", None)
             slower = _left(case, loader, more, evaluating) >= _left(case, loader, best, evaluating)
-            if not slower and kept((yield more)):
-                best = more
+            if not slower and kept((yield more | unrecorded)):
+                best = more | unrecorded
+        if unrecorded and "no_grad" not in best and kept((yield best | unrecorded)):
+            best = best | unrecorded
         pinned = case.device == "cuda"
-        if loader.pin_memory != pinned:
+        if isinstance(loader, _Loader) and loader.pin_memory != pinned:
             yield {**best, "pin_memory": pinned}
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
-        if "loop" in setting:
-            return setup.with_model(LargerBatches(**setting["loop"], size=setting["batch_size"]))
-        return setup.with_evaluation(**setting)
+        edit = _edit(setting)
+        if edit is not None:
+            setup = setup.with_model(EvaluationLoop(**edit))
+        return setup.with_evaluation(**_of_loader(setting))
 
     def recipe(self, setting: Setting) -> Recipe:
-        if "loop" in setting:
-            code = f"for batch in in_batches_of(loader, {setting['batch_size']}):  # in {setting['loop']['function']}"
-            edits = edits_of([{**setting["loop"], "size": setting["batch_size"]}], statements, BATCHES)
-            return Recipe.noted(code, edits=edits)
-        options = ", ".join(f"{name}={value!r}" for name, value in setting.items())
-        code = f"valid_loader = DataLoader(valid_data, ..., {options})"
-        return Recipe.noted(code)
+        edit, options = _edit(setting), _of_loader(setting)
+        lines = []
+        if options:
+            written = ", ".join(f"{name}={value!r}" for name, value in options.items())
+            lines.append(f"valid_loader = DataLoader(valid_data, ..., {written})")
+        if edit is not None and edit.get("no_grad"):
+            lines.append(f"with torch.no_grad():  # around the loop in {edit['function']}")
+        if edit is not None and "size" in edit:
+            lines.append(f"for batch in in_batches_of(loader, {edit['size']}):  # in {edit['function']}")
+        names = (BATCHES,) if edit is not None and "size" in edit else ()
+        return Recipe.noted("\n".join(lines), edits=edits_of([edit], statements, *names) if edit is not None else ())
 
     def inspect(self, live: Any) -> Setting:
         """Options of the validation's loader, and the seconds that one of its samples takes."""
@@ -127,6 +149,18 @@ class ValidationLoader(Strategy):
         size = getattr(data, "batch_size", None) if data is not dataset else live.workload.batch_size
         options = {name: getattr(data, name, None) for name in ("num_workers", "persistent_workers", "pin_memory")}
         return {"batch_size": size, **options, "sample_seconds": seconds}
+
+
+def _edit(setting: Setting) -> Setting | None:
+    """The edit of the evaluation's loop, as :func:`statements` takes it; None where there is none."""
+    if "loop" in setting:
+        return {**setting["loop"], "size": setting["batch_size"]}
+    return {**setting["no_grad"], "no_grad": True} if "no_grad" in setting else None
+
+
+def _of_loader(setting: Setting) -> Setting:
+    """Arguments of the validation's loader; none where its loop is edited to read larger batches."""
+    return {} if "loop" in setting else {name: value for name, value in setting.items() if name != "no_grad"}
 
 
 @dataclass(frozen=True)
@@ -198,6 +232,18 @@ def _loop(case: Case) -> Loop | None:
         return None
     ((file, line),) = places
     found = loop_around(Path(case.sites.cwd, file or ""), line or 0)
+    if found is None:
+        return None
+    return {"file": file, **found} | ({"no_grad": True} if _gradients(case) else {})
+
+
+def _gradients(case: Case) -> Loop | None:
+    """The loop of a script's evaluations that keeps what gradients would need; None where there is none to edit."""
+    places = {(each.file, each.line) for each in _evaluations(case) if each.gradients}
+    if case.sites is None or len(places) != 1 or "no_grad" in (case.plan.setting("validation_loader") or {}):
+        return None
+    ((file, line),) = places
+    found = loop_without_gradients(Path(case.sites.cwd, file or ""), line or 0)
     return None if found is None else {"file": file, **found}
 
 
