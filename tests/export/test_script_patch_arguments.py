@@ -263,7 +263,7 @@ def test_a_default_in_another_file_that_does_not_decide_alone_stays(
     tmp_path: Path, options: dict[str, Any], more: str, why: str
 ) -> None:
     patch = apart(tmp_path, options, more)
-    assert "settings" not in patch.diff
+    assert "+++ b/settings" not in patch.diff
     assert "num_workers=2" in patch.diff
     assert why in patch.changes[0].reason
 
