@@ -21,12 +21,16 @@ class TensorFacts(Record):
 
 
 class DatasetFacts(Record):
-    """The training dataset. ``deterministic``: the same index twice gave the same sample (None: not known)."""
+    """The training dataset. ``deterministic``: the same index twice gave the same sample (None: not known).
+
+    ``changes``: the script puts other contents into it before it is read, as for each epoch's negative samples.
+    """
 
     type: str
     map_style: bool
     samples: int | None = None
     deterministic: bool | None = None
+    changes: bool = False
     sample_bytes: int | None = None
     has_getitems: bool = False
     picklable: bool | None = None

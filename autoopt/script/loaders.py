@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, MutableMapping, Sized
 from time import perf_counter
 from typing import Any
 
@@ -65,6 +65,8 @@ class Roles:
         self._of: MutableMapping[Any, bool] = WeakIdKeyDictionary()
         self._lines: MutableMapping[Any, tuple[str, int]] = WeakIdKeyDictionary()
         self._of_line: dict[tuple[str, int], set[bool]] = defaultdict(set)
+        self._contents: MutableMapping[Any, dict[str, Any]] = WeakIdKeyDictionary()
+        self._changed: MutableMapping[Any, bool] = WeakIdKeyDictionary()
         self._given: list[_Given] = []
         self._evaluated = 0  # so many of the given ones
 
@@ -78,6 +80,18 @@ class Roles:
         found = maker_place(loader)
         if found is not None:
             self._lines[loader] = (found.place.file, found.place.line)
+        self._contents[loader] = _contents(loader.dataset)
+
+    def opened(self, loader: Any) -> None:
+        """A loader is about to be read; what its dataset holds is compared with what it held as the loader was made."""
+        held, now = self._contents.pop(loader, None), _contents(loader.dataset)
+        if held is not None and any(held.get(name) is not now.get(name) for name in held | now):
+            self._changed[loader] = True
+
+    @property
+    def dataset_changes(self) -> bool:
+        """Whether the script has put other contents into a dataset of the training in between."""
+        return any(loader in self._changed for loader in self.training)
 
     def of(self, loader: Any) -> bool | None:
         """Whether a loader serves training, by itself or by its line; None where neither is known."""
@@ -219,6 +233,7 @@ class LoaderHook:
                 session.data_begin(opens=True)
             else:
                 session.aside("evaluate")
+            roles.opened(self)
             for watcher in watchers:
                 watcher.loader_opened(self)
             if getattr(self, "_iterator", None) is not None:  # workers that persist begin anew
@@ -316,6 +331,14 @@ class LoaderHook:
         if iterator is not None:
             iterator.__dict__.pop("_autoopt_evaluates", None)
         self.latest = None
+
+
+def _contents(dataset: Any) -> dict[str, Any]:
+    """The collections, arrays and tensors that a dataset holds, by their names."""
+    while type(dataset).__module__.startswith("torch.") and hasattr(dataset, "dataset"):
+        dataset = dataset.dataset  # a Subset, as random_split makes
+    held = getattr(dataset, "__dict__", {})
+    return {name: value for name, value in held.items() if isinstance(value, Sized) and not isinstance(value, str)}
 
 
 def _counted(iterator: Any, batch: Any) -> int | None:

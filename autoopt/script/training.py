@@ -328,6 +328,10 @@ class ScriptTraining:
         return isinstance(self.model, DistributedDataParallel)
 
     @property
+    def dataset_changes(self) -> bool:
+        return self.script.hooks.roles.dataset_changes
+
+    @property
     def takes_probabilities(self) -> bool:
         return self.script.recording.takes_probabilities
 

@@ -14,6 +14,7 @@ from math import exp, inf, isfinite, log, log1p
 from autoopt.records import Change, Plan, Quality, Round, Verdict
 from autoopt.search.ablate import by_whole_runs
 from autoopt.search.accept.evidence import FEWEST_SEEDS
+from autoopt.search.accept.levels import BATCHES
 from autoopt.search.budget_allocation import TRIAL
 from autoopt.search.candidate import FEWEST_PAIRS, HOPE, Candidate, Screened, alone_or_together, pairs_to_confirm
 from autoopt.search.confirmation import OTHER_SAMPLES, confirm, drawn_otherwise, takes_trainings
@@ -206,26 +207,22 @@ def most_doubtful(context: RunContext, state: SearchState, candidate: Candidate)
     level = context.gate.quality(candidate.plan, state.incumbent, state.facts, state.objective)
     if level is None or level.passed or (level.passed is None and context.gate.accept_undecided):
         return None
-    return suspect(context, state, candidate.changes), level
+    return suspect(context, state, candidate.changes, by_data=level.rests_on == BATCHES), level
 
 
-def suspect(context: RunContext, state: SearchState, changes: Sequence[Change]) -> Change:
-    """Of changes that together do not train as well, the likeliest reason."""
-    changes = drawn_otherwise(context, state, changes) or changes
-    return max(changes, key=lambda change: _suspicion(context, state, change))
+def suspect(context: RunContext, state: SearchState, changes: Sequence[Change], by_data: bool = False) -> Change:
+    """Of changes that together do not train as well, the likeliest reason.
 
-
-def first_to_go(context: RunContext, state: SearchState, changes: Sequence[Change]) -> Change:
-    """Of changes that probes saw train alike, and whose whole run ends with another metric, the likeliest reason.
-
-    Other draws of augmentation come before rounding.
+    Args:
+        by_data: batches differ, or probes saw them train alike and a whole run ends with another metric: what makes
+            other batches, or other draws of augmentation, comes before what rounds.
     """
 
-    def key(change: Change) -> tuple[bool, int, float]:
+    def key(change: Change) -> tuple[bool, int, float, bool]:
         risk, rounding, other = _suspicion(context, state, change)
-        return other, risk, rounding
+        return by_data and other, risk, rounding, other
 
-    return max(changes, key=key)
+    return max(drawn_otherwise(context, state, changes) or changes, key=key)
 
 
 def without_suspect(context: RunContext, state: SearchState, candidate: Candidate) -> Candidate | None:

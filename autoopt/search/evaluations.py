@@ -68,7 +68,7 @@ def try_evaluations(
                 text = f"{STAGES[stage]}s take {share:.1%} of the run: too little to be worth a trial now"
                 skip(context, state, proposal.strategy, Verdict.NOT_TRIED, text)
                 break
-            seconds = _pair_seconds(context, state, stage)
+            seconds = pair_seconds(context, state, stage)
             left = deadline - context.now()
             if context.stopping() or share is None or fewest * seconds > TRIAL * left:
                 text = (
@@ -107,7 +107,7 @@ def share_of_run(state: SearchState, round_: Round, stage: str) -> float | None:
     return part.share if part is not None else None
 
 
-def _pair_seconds(context: RunContext, state: SearchState, stage: str) -> float:
+def pair_seconds(context: RunContext, state: SearchState, stage: str) -> float:
     """Seconds of two processes that evaluate, or save, so often, about; a script trains in between."""
     run, step = state.run, state.aa.side.step_seconds
     waited = 0.0

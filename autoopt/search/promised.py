@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from math import log, prod
 from typing import Any
@@ -26,6 +27,7 @@ def together(
     proposals: Iterable[Proposal | Skipped],
     fewest: int = 2,
     likely: float = 1.0,
+    without: AbstractSet[str] = frozenset(),
 ) -> Candidate | None:
     """All that predictions promise, as one plan on the incumbent.
 
@@ -36,6 +38,7 @@ def together(
     Args:
         fewest: changes, with their companions counted as one with theirs.
         likely: the chance of a gain from which on it counts, where not the whole of its interval is one.
+        without: strategies that come with no other as its companion.
 
     Returns:
         None where predictions promise fewer changes.
@@ -51,7 +54,8 @@ def together(
         each, promise, said, after = max(found, key=lambda one: one[1].value)
         left = [one for one in left if one is not each]
         try:
-            added = (each.change, *companions(context, state, each.strategy, now, each.setting))
+            come_with = companions(context, state, each.strategy, now, each.setting)
+            added = (each.change, *(one for one in come_with if one.strategy not in without))
             once = each.strategy.once_seconds(case, each.setting)
         except PLUGIN_ERRORS:
             continue

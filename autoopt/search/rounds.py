@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
-from math import inf
+from math import inf, log
 
 from autoopt.events import Kept, Predicted, TrialEnded
 from autoopt.records import (
@@ -27,8 +27,8 @@ from autoopt.search.baseline import compare_with_itself
 from autoopt.search.candidate import HOPE, Candidate, Screened
 from autoopt.search.combined import screen_combined
 from autoopt.search.confirmation import screenable, search_settings, seconds_of_trainings
-from autoopt.search.confirmations import Confirmations, Costs, first_to_go, most_doubtful
-from autoopt.search.evaluations import MOST_PAIRS, try_evaluations
+from autoopt.search.confirmations import Confirmations, Costs, most_doubtful, suspect
+from autoopt.search.evaluations import MOST_PAIRS, pair_seconds, try_evaluations
 from autoopt.search.first_training import train_first, train_with
 from autoopt.search.outcome import configuration, named, out_of_time, unscreened
 from autoopt.search.planner import Proposal, Queue, Skipped, at_the_ceiling, build_queue, nothing_left, predicted_gain
@@ -277,7 +277,7 @@ class Rounds:
         aside = set[str]()  # what a smaller plan goes without, to find what it is of the whole that does not run
         while (not state.found or by_whole_runs(context, state)) and not context.stopping():
             open_ = [each for each in every if each.strategy.name not in refused | aside]
-            candidate = together(context, state, case, open_, 1, likely)
+            candidate = together(context, state, case, open_, 1, likely, without=refused | aside)
             if candidate is None:
                 return False
             confirmation = WholeRunConfirmation(context, state, candidate, hope)
@@ -289,6 +289,10 @@ class Rounds:
                 doubtful = next(evaluates, doubtful[0]), doubtful[1]
             if doubtful is None:
                 unconfirmed = self._unconfirmed(candidate, every, timed)
+                later = {each.strategy.name for each in unconfirmed if self._waits(each, confirmation)}
+                aside |= later
+                if later:
+                    continue
                 if unconfirmed:
                     by = context.allocation.budget - confirmation.needed - confirmation.pair_seconds  # which verify it
                     untimed = [each for each in unconfirmed if self._comes_back(each.strategy, round_)]
@@ -305,7 +309,7 @@ class Rounds:
                 trial = confirmation.run()
                 if trial.verdict is not Verdict.QUALITY_LOST or not candidate.companions or trial.quality is None:
                     return trial.verdict is Verdict.KEPT
-                doubtful = first_to_go(context, state, candidate.changes), trial.quality
+                doubtful = suspect(context, state, candidate.changes, by_data=True), trial.quality
             elif doubtful[1].detail.startswith(UNPROBED):
                 if len(candidate.members) > 1:
                     names = [name for name, _ in candidate.members]
@@ -336,6 +340,12 @@ class Rounds:
             for each in every
             if each.strategy.name in found and each.strategy.name not in timed
         ]
+
+    def _waits(self, evaluating: Proposal, confirmation: WholeRunConfirmation) -> bool:
+        """Whether timing a change of evaluations brings less a second than the whole runs do that it would delay."""
+        (stage,) = evaluating.strategy.stages
+        gain = log(predicted_gain(evaluating.predicted) or 1.0)
+        return gain / pair_seconds(self.context, self.state, stage) < confirmation.gain / (confirmation.needed or inf)
 
     def _evaluates_faster(self, proposal: Proposal) -> Estimate | None:
         """The gain of the whole run that evaluations timed once promise; None where the metric is not the same.

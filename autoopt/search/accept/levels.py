@@ -52,6 +52,9 @@ MIDDLE = 2.0
 """Tolerances by which rounding may move a metric at weights before the last. Its size is that of the largest: few of an
 untrained model's answers are right, and hardly any of them are sure. What counts is the end."""
 
+BATCHES = "the batches of the same steps"
+"""What a verdict rests on that other data have lost."""
+
 METRIC_ROUNDING = 1e-5
 """Relative difference of a metric that sums in float32 give it, added up in another order."""
 
@@ -85,7 +88,8 @@ def level_of(
     data = DataCompared.of(before, after, deterministic)
     lost = data.lost or another_training(risk, before, after, objective)
     if lost:
-        return Quality(method="probe", passed=False, steps=after.probe.steps, detail=lost)
+        rests_on = BATCHES if data.lost else ""
+        return Quality(method="probe", passed=False, steps=after.probe.steps, detail=lost, rests_on=rests_on)
     if data.until is not None:
         before, after = before.cut(data.until), after.cut(data.until)
     points = _points(before, after, planned_steps or UNKNOWN_STEPS, alike=data.alike)

@@ -226,6 +226,8 @@ def no_whole_batches(case: Case) -> str:
 
 
 def _found(case: Case, form: str) -> Setting:
+    if form in KEPT.values() and case.workload.dataset.changes:
+        return {"reason": "the script puts other contents into its dataset, which kept samples would not show"}
     return dict(case.inspected("prepared_samples").get(form) or {})
 
 

@@ -70,11 +70,17 @@ class Workers(Strategy):
             if kept((yield NONE)):
                 return
             first = min(max(1, now // 2), most)
-        best = yield from climb(first, 1, most, _setting)
-        if best is None and now and not case.loader_option("persistent_workers") and kept((yield _setting(now))):
+        stay = not case.workload.dataset.changes  # workers that stay read what the dataset held at their start
+
+        def setting(number: int) -> Setting:
+            return {"num_workers": number, "prefetch_factor": 2, "persistent_workers": stay}
+
+        best = yield from climb(first, 1, most, setting)
+        stayed = case.loader_option("persistent_workers")
+        if best is None and now and stay and not stayed and kept((yield setting(now))):
             best = now
         if best and (_spread(case) or 0.0) > UNEVEN:
-            yield {**_setting(best), "prefetch_factor": 4}
+            yield {**setting(best), "prefetch_factor": 4}
 
     def companions(self, case: Case, setting: Setting) -> list[Change]:
         """Compute threads that leave the workers their cores; samples prepared by one thread in each worker."""
@@ -112,10 +118,6 @@ class Workers(Strategy):
 def without_workers(case: Case) -> list[Change]:
     """The companion of samples that are prepared already, where there are workers: handing them over is all they do."""
     return [Change(strategy="workers", setting=dict(NONE))] if case.loader_option("num_workers") else []
-
-
-def _setting(number: int) -> Setting:
-    return {"num_workers": number, "prefetch_factor": 2, "persistent_workers": True}
 
 
 def most_workers(case: Case, now: int) -> int:

@@ -100,7 +100,8 @@ class BatchSize(Strategy):
         alone = self.predict(case, setting)
         if alone is None or alone.value > 1.02 or cores < 2 or case.loader_option("num_workers"):
             return []
-        setting = {"num_workers": min(4, cores), "prefetch_factor": 2, "persistent_workers": True}
+        stay = not case.workload.dataset.changes
+        setting = {"num_workers": min(4, cores), "prefetch_factor": 2, "persistent_workers": stay}
         return [Change(strategy="workers", setting=setting)]
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
