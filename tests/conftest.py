@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-os.environ["AUTOOPT_HISTORY"] = "off"  # what one test finds must not order another's search
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: tests of logic must not spin on two cores
 
 import pytest

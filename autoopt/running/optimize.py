@@ -31,7 +31,6 @@ from autoopt.search.planner import Choice
 from autoopt.search.run_context import RunContext
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.storage.account import entries, summary, table
-from autoopt.storage.history import History
 from autoopt.storage.interrupts import Interrupts
 from autoopt.storage.run import Run
 from autoopt.storage.run_directory import RunDirectory, compiler_cache_of
@@ -163,7 +162,6 @@ def _context(
         seed=options.seed,
         stopping=interrupts.stopping,
         allocation=BudgetAllocation(budget=options.budget_seconds),
-        history=History.of_user(),
         gate=Gate(
             trainings=trainings,
             registry=registry,

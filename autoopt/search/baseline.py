@@ -22,7 +22,6 @@ from autoopt.search.first_training import begin
 from autoopt.search.fit_memory import Fitting
 from autoopt.search.outcome import configuration
 from autoopt.search.planner import Choice, build_queue
-from autoopt.search.recollection import known_noise, recall
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import AAControl, SearchState
 from autoopt.search.trial_runner import BaselineFailed, TrialRunner
@@ -79,12 +78,12 @@ def measure_noise(context: RunContext, state: SearchState) -> AAControl:
         failure = comparison.failure
         raised = TrialFailed(failure.kind, failure.message, detail=failure.detail, where=failure.where)
         raise BaselineFailed(raised, f"in the step ({failure.where or 'training'})")
-    noise = noise_of(comparison, Rule(min_gain=context.min_gain), known_noise(state))
+    noise = noise_of(comparison, Rule(min_gain=context.min_gain))
     return AAControl(noise=noise, comparison=comparison)
 
 
 def described(context: RunContext, options: Options) -> SearchState:
-    """The state of a search that knows the workload's facts, the machine's peaks and what is remembered of both.
+    """The state of a search that knows the workload's facts, and the machine's peaks.
 
     Raises:
         BaselineFailed: the baseline cannot be built.
@@ -128,7 +127,6 @@ def described(context: RunContext, options: Options) -> SearchState:
     if least > 1:
         state.adopt(context.run.step("together", {"processes": least}, lambda: together(context.runner, least), Plan))
     context.warn(state, *context.runner.registry.warnings, *state.facts.warnings)
-    recall(context, state)
     return state
 
 

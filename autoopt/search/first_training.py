@@ -247,7 +247,7 @@ def _whole_runs(context: RunContext, state: SearchState, plan: Plan, seconds: fl
 def evaluated_as(parts: RunParts, run: TrainingRun) -> RunParts:
     """Evaluations as often, and as long, as a training has seen them: the few steps before it hold one or none."""
     points = run.curve.points
-    if run.stopped == WHOLE_RUN or len(points) < 2 or points[-1].step <= points[0].step:
+    if run.stopped == WHOLE_RUN or not run.evaluation_seconds or len(points) < 2 or points[-1].step <= points[0].step:
         return parts
     every = (points[-1].step - points[0].step) / (len(points) - 1)
     seconds = run.evaluation_seconds / max(run.evaluations, 1)

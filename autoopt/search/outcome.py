@@ -29,7 +29,6 @@ from autoopt.records import (
 )
 from autoopt.records.messages import TrainingRun
 from autoopt.search.compare.comparison import Comparison, Decision, Side, most, percentiles
-from autoopt.search.recollection import remember
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 from autoopt.search.verify import Verification
@@ -58,11 +57,10 @@ def finished(
     rows: list[Ablation],
     price_per_hour: float | None,
 ) -> Outcome:
-    """The outcome of a run that came to its end: announced, and its plan remembered."""
+    """The outcome of a run that came to its end, announced."""
     outcome = outcome_of(state, verification, stop, rows, price_per_hour)
     has_target = state.objective.has_target
     context.announce(Verified(at=context.now(), best=outcome.best, speedup=outcome.speedup, has_target=has_target))
-    remember(context, state, outcome.best.plan, outcome.speedup)
     context.announce(Stopped(at=context.now(), stop=stop))
     return outcome
 
@@ -221,7 +219,6 @@ def _steps(runs: Sequence[TrainingRun]) -> int | None:
 _BY_KIND = {
     "inspect": "start-up",
     "sites": "start-up",
-    "history": "start-up",
     "fit": "start-up",
     "control": "A/A control",
     "sharing": "A/A control",

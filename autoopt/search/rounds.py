@@ -33,7 +33,6 @@ from autoopt.search.first_training import train_first, train_with
 from autoopt.search.outcome import configuration, named, out_of_time, unscreened
 from autoopt.search.planner import Proposal, Queue, Skipped, at_the_ceiling, build_queue, nothing_left, predicted_gain
 from autoopt.search.promised import together
-from autoopt.search.recollection import confirmed
 from autoopt.search.run_context import RunContext
 from autoopt.search.screening import Screening
 from autoopt.search.state import SearchState
@@ -173,7 +172,7 @@ class Rounds:
             self._no_time(unseen)
             return False
         with closing(Screening(context, state, case, self._costs.latest, self._costs.confirmation)) as screening:
-            known = confirmed(context, state, screening) or self._promised(screening, proposals)
+            known = self._promised(screening, proposals)
             while not context.stopping():
                 before = len(unseen)
                 if not known:

@@ -20,7 +20,6 @@ from autoopt.search.compare.sequential_test import alpha_of
 from autoopt.search.planner import Choice
 from autoopt.search.state import SearchState
 from autoopt.search.trial_runner import TrialRunner
-from autoopt.storage.history import History
 from autoopt.storage.run import Run
 
 R = TypeVar("R", bound=Record)
@@ -42,7 +41,6 @@ class RunContext:
     stopping: Callable[[], bool]
     allocation: BudgetAllocation
     gate: Gate
-    history: History | None = None
 
     def now(self) -> float:
         return self.run.clock.elapsed()

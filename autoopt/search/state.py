@@ -40,7 +40,6 @@ from autoopt.search.beliefs import Beliefs, Member
 from autoopt.search.compare.comparison import Comparison, Decision, Side, SideStatistics
 from autoopt.search.compare.statistics import MIN_BLOCKS
 from autoopt.simplify.stage_profile import StageProfile
-from autoopt.storage.history import KnownNoise, Remembered
 from autoopt.strategy import Case, PipelineView, Strategy
 
 
@@ -106,8 +105,7 @@ class SearchState:
     ``unconfirmed``: trials by id whose confirmation would have taken so many seconds more than were left.
     ``processes``: the most that may train together; ``scaling``: how the final plan does;
     ``sharing``: what neighbours cost an incumbent, by its key.
-    ``remembered``: what an earlier run found, which orders this one and confirms nothing; ``known_noise``: of the
-    device. ``tried``: changes with the incumbent that they were tried on, so that nothing is tried twice;
+    ``tried``: changes with the incumbent that they were tried on, so that nothing is tried twice;
     ``beliefs``: how far off predictions of each change were.
     ``control``, ``trained``: the A/A control of the baseline and its first training, once measured;
     ``untrainable``: why no change of training can be judged in this budget; empty where one can.
@@ -150,10 +148,8 @@ class SearchState:
     missing: list[str] = field(default_factory=list)
     together: dict[str, Member] = field(default_factory=dict)
     before_combined: Plan = field(default_factory=Plan)
-    known_noise: KnownNoise = field(default_factory=KnownNoise)
     unseen: dict[str, float] = field(default_factory=dict)
     unconfirmed: dict[int, float] = field(default_factory=dict)
-    remembered: Remembered = field(default_factory=Remembered)
     processes: int = 1
     scaling: Scaling | None = None
     sharing: dict[str, Sharing] = field(default_factory=dict)

@@ -231,12 +231,13 @@ def _train(
     had at first: enough to see that nothing broke, and no verified ratio.
 
     Args:
-        ratio: of the plan's speed to the baseline's; at its lower end the plan's training is expected to end.
+        ratio: of the plan's speed to the baseline's, where blocks of steps have shown it; at its lower end the plan's
+            training is expected to end.
         whole: seconds of a whole run of the untouched script; None where whole runs do not show the plan.
     """
     plan, seed = state.incumbent, context.seed + FRESH_SEEDS + number
     trainings, baseline = context.gate.trainings, context.gate.baseline
-    speedup = max(ratio.low if ratio else 1.0, 1.0)
+    speedup = max(ratio.low if ratio else state.speedup_so_far, 1.0)
     end = context.allocation.budget
     room = end - context.now() + OVER * end
     if whole is not None and whole * (1 + 1 / speedup) <= room:

@@ -358,12 +358,12 @@ class Pipeline:
         """The predicted speedup of the same replacement, against the present simulated alike.
 
         The interval is as wide as the simulation is off the measured step, and where a step was tried as its repeats
-        scatter; what comes between steps counts where one part of it is replaced.
+        scatter. It is the speedup of steps, and where only what comes between them is replaced, of both.
         """
         changed = seconds or {}
         now = self.simulate()
         then = self.simulate(seconds, workers=workers, threads=threads, prefetch=prefetch)
-        if any(name in BETWEEN for name in changed):
+        if changed and all(name in BETWEEN for name in changed):
             now += self._interruptions({})
             then += self._interruptions(changed)
         value = now / then

@@ -162,7 +162,7 @@ def by_autoopt(work: Work) -> Record:
     command = [sys.executable, "-m", "autoopt", "optimize", work.script, *options, "--", *work.command[2:]]
     paths = [str(ROOT), str(ROOT / "strategies"), str(ROOT / "reports")]
     paths += filter(None, [work.case.environment(work.tree).get("PYTHONPATH"), os.environ.get("PYTHONPATH")])
-    own = {"PYTHONPATH": os.pathsep.join(paths), "AUTOOPT_HISTORY": "off"}  # as the first search on a machine
+    own = {"PYTHONPATH": os.pathsep.join(paths)}
     code, _, output = work.run(command, own)
     file = work.folder / "run" / "result.json"
     result = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None

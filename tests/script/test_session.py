@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset, Subset
 
 from autoopt.benchmark import clock as clock_module
 from autoopt.script import session
@@ -168,3 +168,37 @@ def test_loaders_of_each_epoch_have_the_role_of_their_line() -> None:
     assert not roles.serves_training(valid)
     del train, valid
     assert roles.training == [], "what a script gives up is not kept"
+
+
+class Drawn(Dataset[int]):
+    """Negative samples that are drawn for each epoch; a count is no content."""
+
+    def __init__(self) -> None:
+        self.items, self.epoch = [0], 0
+
+    def draw(self) -> None:
+        self.items, self.epoch = [1], self.epoch + 1
+
+    def __getitem__(self, index: int) -> int:
+        return self.items[index]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
+@pytest.mark.parametrize("change", ["none", "count", "draw", "late"])
+def test_a_dataset_that_is_changed_before_it_is_read_is_known(change: str) -> None:
+    roles, dataset = Roles(), Drawn()
+    train = DataLoader(Subset(dataset, [0]))
+    roles.made(train)
+    if change == "count":
+        dataset.epoch += 1
+    elif change == "draw":
+        dataset.draw()
+    roles.opened(train)
+    if change == "late":  # as it keeps what it has read
+        dataset.draw()
+    roles.opened(train)
+    read(roles, train)
+    roles.trained()
+    assert roles.dataset_changes is (change == "draw")

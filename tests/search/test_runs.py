@@ -1,4 +1,4 @@
-"""Runs on the simulated machine: remembered plans, evaluations, the final check, and instability past the target."""
+"""Runs on the simulated machine: evaluations, the final check, and instability past the target."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from autoopt.events import Kept
-from autoopt.records import Change, Curve, CurvePoint, JsonDict, Noise, Objective, Plan, Quality, RunParts, Verdict
+from autoopt.records import Curve, CurvePoint, JsonDict, Noise, Objective, Plan, Quality, RunParts, Verdict
 from autoopt.records.evaluating import HeldEvaluations
 from autoopt.records.messages import Moved, TrainingRun
 from autoopt.registry import Registry, Source
@@ -19,11 +18,8 @@ from autoopt.search.accept.gate import judge_runs
 from autoopt.search.accept.losses import stood_still
 from autoopt.search.accept.metric import fell_after_target, seed_noise
 from autoopt.search.budget_allocation import PAST
-from autoopt.search.compare.sequential_test import PLAN_DOF
-from autoopt.search.recollection import known_noise
 from autoopt.setup import Setup
 from autoopt.simplify.stage_profile import describe
-from autoopt.storage.history import History, KnownNoise, Remembered
 from autoopt.strategy import Case, Risk, Strategy
 from autoopt.testing.fakes import Behaviour
 from benchmarks.truth import quality_changes
@@ -31,46 +27,6 @@ from benchmarks.truth.quality_changes import FrozenLater, bf16, hooked
 from made_up import trained
 from simulated import STEPS, FakeTrial, World, product, strategy, verdicts
 from workloads import breakers
-
-SPEEDS = {"a": 1.0, "b": 1.3, "c": 1.0, "d": 0.9, "e": 1.6, **dict.fromkeys("fghijk", 1.0)}
-
-
-def world(folder: Path, history: History, budget: float = 900.0) -> World:
-    made = World(folder, *(strategy(name) for name in SPEEDS), speed=product(SPEEDS), budget=budget)
-    made.context.history = history
-    return made
-
-
-def first_kept(made: World) -> float:
-    return next(event.at for event in made.events if isinstance(event, Kept))
-
-
-def test_the_second_run_keeps_the_plan_of_the_first_sooner_and_proves_it(tmp_path: Path) -> None:
-    history = History(tmp_path / "history.json")
-    first, second = world(tmp_path / "first", history), world(tmp_path / "second", history)
-    outcome = first.go()
-    assert {"b", "e"} <= set(outcome.best.plan.names())
-    assert history.recall("cpu", KnownNoise).process_sd == outcome.state.noise.process_sd
-    again = second.go()
-    assert set(again.best.plan.names()) >= {"b", "e"}
-    control = next(event.at for event in second.events if type(event).__name__ == "RoundMeasured")
-    assert first_kept(second) - control < (first_kept(first) - control) / 1.5
-    (kept,) = [trial for trial in again.state.trials if trial.verdict == "kept" and trial.round == 1]
-    assert len(kept.ratios) >= 2  # fresh pairs of processes
-    assert second.loop.state is not None
-    guess = known_noise(second.loop.state)
-    assert guess is not None
-    assert guess.dof == PLAN_DOF, "worth two pairs of processes at most"
-    assert history.recall("nothing of the kind", Remembered) == Remembered(), "workloads are another section"
-
-
-def test_a_plan_that_no_longer_pays_is_only_looked_at(tmp_path: Path) -> None:
-    history = History(tmp_path / "history.json")
-    made = world(tmp_path / "run", history)
-    key = f"fake:build in {Path.cwd()} on cpu"
-    history.remember(key, Remembered(plan=Plan(changes=(Change(strategy="d"),)), speedup=3.0))
-    assert set(made.go().best.plan.names()) == {"b", "e"}
-
 
 # The loop over a fake machine whose evaluations take most of the run: what shortens them alone is found and kept.
 

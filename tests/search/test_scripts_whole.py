@@ -27,6 +27,7 @@ from autoopt.records.messages import TrainingRun
 from autoopt.script.whole_run import WholeRun
 from autoopt.search.accept.evidence import Evidence, TrainedPair
 from autoopt.search.accept.gathering import Gate
+from autoopt.search.accept.levels import BATCHES
 from autoopt.search.accept.time_to_target import Trained
 from autoopt.search.compare.comparison import Comparison, Decision, Side
 from autoopt.setup import Setup
@@ -274,6 +275,50 @@ def test_an_evaluation_that_gives_another_metric_blames_no_other_change(
     assert Verdict.QUALITY_LOST in verdicts(outcome)["evaluation"]
 
 
+@pytest.mark.parametrize("lost", ["batches", "gradients"])
+def test_what_comes_along_is_left_out_or_stays_with_what_brings_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    """Workers that stay gave another batch: the threads that come with them were refused for ever."""
+    plain, guilty = Gate.quality, "workers" if lost == "batches" else "threads"
+
+    def quality(self: Gate, plan: Plan, *others: Any, **named: Any) -> Quality | None:
+        if guilty in plan.names():
+            return Quality(method="probe", passed=False, rests_on=BATCHES if lost == "batches" else "", detail=lost)
+        return plain(self, plan, *others, **named)
+
+    monkeypatch.setattr(Gate, "quality", quality)
+    workers, threads = promised("workers", 1.5, "preparation"), strategy("threads", risk=Risk.NUMERIC)
+    workers.companions = lambda case, setting: [Change(strategy="threads")]
+    workers.apply = lambda setup, setting: setup.with_loader(num_workers=2)
+    gains = {"workers": 1.5, "fused": 1.2, "threads": 1.0}
+    world = ScriptWorld(
+        tmp_path,
+        workers,
+        threads,
+        promised("fused", 1.2, "optimizer"),
+        speed=product(gains),
+        whole=gains,
+        sites=SITES.model_copy(update={"sites": (LOADER,)}),
+        budget=900.0,
+    )
+    outcome = world.go()
+    assert set(outcome.best.plan.names()) == ({"fused"} if lost == "batches" else {"workers", "fused"})
+    assert Verdict.QUALITY_LOST in verdicts(outcome)[guilty]
+
+
+def test_timing_evaluations_waits_for_what_brings_more_a_second(tmp_path: Path) -> None:
+    """An evaluation of 3 % of the run took 30 of 240 s before the whole runs that brought 1.4x."""
+    larger = promised("evaluation", 1.03, "evaluate")
+    larger.settings = lambda case: iter([{"batch_size": 256}])
+    gains = {"evaluation": 1.03, "fused": 1.4}
+    made = (larger, promised("fused", 1.4, "optimizer"))
+    world = ScriptWorld(tmp_path, *made, speed=product({"evaluation": 1.0, "fused": 1.4}), whole=gains, budget=900.0)
+    outcome = world.go()
+    first = next(trial for trial in outcome.state.trials if trial.time_to_target is not None)
+    assert (first.strategy, world.pairs[0]) == ("fused", ("fused",))
+
+
 def test_a_short_run_confirms_what_is_promised_before_any_block_is_compared(tmp_path: Path) -> None:
     """Gains that blocks of a few seconds could not tell from noise, in a pair of whole runs each."""
     world = ScriptWorld(
@@ -375,7 +420,7 @@ def test_a_pair_that_took_longer_than_predicted_stays_the_measure(tmp_path: Path
         promised("fused", 1.02, "optimizer"),
         whole={"layout": 1.3, "fused": 1.02},
         sites=SITES.model_copy(update={"run": RunParts(steps=STEPS, end_seconds=20.0)}),
-        budget=280.0,
+        budget=250.0,
         seconds=80.0,
     )
     outcome = world.go()
@@ -383,6 +428,25 @@ def test_a_pair_that_took_longer_than_predicted_stays_the_measure(tmp_path: Path
     assert set(outcome.best.plan.names()) == {"layout", "fused"}
     assert headline is not None
     assert (headline.whole, headline.n, headline.value) == (True, 1, pytest.approx(1.3 * 1.02))
+
+
+def test_a_second_pair_takes_what_the_first_has_shown_it_to_take(tmp_path: Path) -> None:
+    """Of a run four times as fast it was thought to take two untouched runs, and the plan stayed unverified."""
+    gains = {"layout": 4.0, "fused": 1.02}
+    world = ScriptWorld(
+        tmp_path,
+        promised("layout", 4.0, "forward"),
+        promised("fused", 1.02, "optimizer"),
+        whole=gains,
+        sites=SITES.model_copy(update={"run": RunParts(steps=STEPS, end_seconds=20.0)}),
+        budget=235.0,
+        seconds=80.0,
+    )
+    outcome = world.go()
+    headline = outcome.speedup.headline
+    assert headline is not None
+    assert (headline.whole, headline.n) == (True, 2)
+    assert outcome.speedup.end_to_end_verified
 
 
 def test_whole_runs_are_compared_before_the_baseline_is_with_itself(tmp_path: Path) -> None:

@@ -134,6 +134,20 @@ def test_more_and_fewer_workers_are_tried_as_predicted(now: int, speeds: dict[st
     assert [setting["num_workers"] for setting in asked] == tried
 
 
+def test_a_dataset_that_its_script_changes_is_read_by_workers_that_start_anew() -> None:
+    """Workers that stay read the first epoch's negative samples in all of them."""
+    kept = {"kept": {"deterministic": True, "sample_seconds": 1e-3}}
+    same = sample_case(inspected={"prepared_samples": kept})
+    dataset = same.workload.dataset.model_copy(update={"changes": True})
+    changing = dataclasses.replace(same, workload=same.workload.model_copy(update={"dataset": dataset}))
+    for case, stay in ((same, True), (changing, False)):
+        asked = [*REGISTRY["workers"].settings(case)]
+        assert asked
+        assert all(setting["persistent_workers"] is stay for setting in asked)
+        forms = {setting["form"] for setting in REGISTRY["prepared_samples"].settings(case)}
+        assert bool(forms & {"samples", "rows"}) is stay
+
+
 def test_samples_that_are_prepared_are_tried_without_workers() -> None:
     loader = sample_facts().loader.model_copy(update={"num_workers": 4})
     strategy, none = REGISTRY["prepared_samples"], Change(strategy="workers", setting={"num_workers": 0})

@@ -13,7 +13,7 @@ from autoopt.search.compare.arm import Start
 from autoopt.search.compare.comparison import Comparison, PairOfProcesses, Rule, Side
 from autoopt.search.compare.contest import compare
 from autoopt.search.compare.sequential_test import as_estimate, between_process_of, scatter
-from autoopt.search.compare.statistics import BetweenProcess, TwoLevel, known_radius
+from autoopt.search.compare.statistics import TwoLevel, known_radius
 
 _DRIFT, _FLOOR, _DISTURBED = 0.10, 0.10, 0.15
 """From where on a machine is doubtful: drift, the gain within noise, the share of pairs that others disturbed."""
@@ -41,7 +41,7 @@ def control(
     return noise_of(comparison, rule), comparison
 
 
-def noise_of(comparison: Comparison, rule: Rule, known: BetweenProcess | None = None) -> Noise:
+def noise_of(comparison: Comparison, rule: Rule) -> Noise:
     """The noise that an A/A comparison shows: the ratio with its interval, the between-process variance, the floor.
 
     The floor is the smallest gain that a comparison of ``rule.max_pairs`` pairs can tell from none:
@@ -52,9 +52,8 @@ def noise_of(comparison: Comparison, rule: Rule, known: BetweenProcess | None = 
     Args:
         comparison: the A/A control.
         rule: of the comparisons to come.
-        known: the variance between processes before it; a guess where None.
     """
-    before = known or between_process_of(None)
+    before = between_process_of(None)
     if not comparison.pairs:
         return Noise()
     values = [pair.log_ratio for pair in comparison.pairs]
