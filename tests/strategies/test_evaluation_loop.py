@@ -192,6 +192,8 @@ def test_the_outermost_loop_that_trains_nothing_keeps_no_gradients(tmp_path: Pat
     assert loop_without_gradients(path, 18) == outer
     assert loop_without_gradients(path, 7) is None
     assert loop_without_gradients(path, 25) is None, "the text would be another one"
+    path.write_text(RECORDING.replace("print(model(x))", "yield model(x)"))
+    assert loop_without_gradients(path, 11) is None, "what it yields may be trained on"
     path.write_text(RECORDING.replace("import torch", "import numpy"))
     assert loop_without_gradients(path, 11) is None, "nothing is called torch"
     text = RECORDING.replace("import torch", "import torch as th")

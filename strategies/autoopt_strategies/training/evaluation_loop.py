@@ -46,7 +46,8 @@ def loop_without_gradients(path: Path, line: int) -> Loop | None:
     text = _text_of(path)
     for name, loop in _loops(text, line):
         called = {getattr(node.func, "attr", None) for node in ast.walk(loop) if isinstance(node, ast.Call)}
-        if called & {"backward", "grad", "step"}:
+        yields = any(isinstance(node, ast.Yield | ast.YieldFrom) for node in ast.walk(loop))
+        if yields or called & {"backward", "grad", "step"}:  # whoever is given a value would get no gradients, too
             continue
         try:
             statements(text, name, loop.lineno, no_grad=True)
