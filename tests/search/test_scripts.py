@@ -12,9 +12,11 @@ import pytest
 from autoopt.errors import ScriptEnded, TrialFailed
 from autoopt.events import NoiseMeasured, Predicted
 from autoopt.records import (
+    CurvePoint,
     Objective,
     Percentiles,
     Plan,
+    RunParts,
     Site,
     Sites,
 )
@@ -267,3 +269,22 @@ def test_on_a_short_budget_that_profile_is_the_first_round_s(tmp_path: Path) -> 
     assert profiles(build)[0] == "examine", "a function is profiled in its round"
     examined = [step for step in short.run.took if step.kind == "examine"]
     assert len(examined) == len(short.loop.state.rounds) - 1
+
+
+@pytest.mark.parametrize(
+    ("steps", "seconds", "every", "each"),
+    [
+        ((1, 501, 1001), 2.7, 500.0, 0.9),
+        ((501,), 0.9, 24.0, 2.5),  # one shows no distance
+        ((1, 501), 0.0, 24.0, 2.5),  # a build() whose evaluations were not timed
+    ],
+)
+def test_evaluations_are_as_often_as_the_first_training_has_seen_them(
+    steps: tuple[int, ...], seconds: float, every: float, each: float
+) -> None:
+    """25 steps were watched, with an evaluation after the first: one after each 24 was 74 % of the run."""
+    parts = RunParts(steps=2000, evaluation_seconds=2.5, evaluate_every=24.0)
+    points = tuple(CurvePoint(step=step, seconds=0.01 * step, metric=0.5) for step in steps)
+    run = training_run(Behaviour(), 0, points, 1400, reached=False)
+    seen = first_training.evaluated_as(parts, run.model_copy(update={"evaluation_seconds": seconds}))
+    assert (seen.evaluate_every, seen.evaluation_seconds) == (every, pytest.approx(each))
