@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from math import inf, log
 
@@ -24,14 +24,24 @@ from autoopt.search.ablate import by_whole_runs, take_apart
 from autoopt.search.accept.evidence import FEWEST_SEEDS
 from autoopt.search.accept.gathering import UNPROBED
 from autoopt.search.baseline import compare_with_itself
-from autoopt.search.candidate import HOPE, Candidate, Screened
+from autoopt.search.candidate import HOPE, Candidate, Screened, conversation
 from autoopt.search.combined import screen_combined
 from autoopt.search.confirmation import screenable, search_settings, seconds_of_trainings
 from autoopt.search.confirmations import Confirmations, Costs, most_doubtful, suspect
 from autoopt.search.evaluations import MOST_PAIRS, pair_seconds, try_evaluations
 from autoopt.search.first_training import train_first, train_with
 from autoopt.search.outcome import configuration, named, out_of_time, unscreened
-from autoopt.search.planner import Proposal, Queue, Skipped, at_the_ceiling, build_queue, nothing_left, predicted_gain
+from autoopt.search.planner import (
+    PLUGIN_ERRORS,
+    Proposal,
+    Queue,
+    Skipped,
+    at_the_ceiling,
+    build_queue,
+    nothing_left,
+    predict,
+    predicted_gain,
+)
 from autoopt.search.promised import together
 from autoopt.search.run_context import RunContext
 from autoopt.search.screening import Screening
@@ -39,7 +49,7 @@ from autoopt.search.state import SearchState
 from autoopt.search.trial_runner import BaselineFailed
 from autoopt.search.whole_run_confirmation import WholeRunConfirmation
 from autoopt.simplify.pipeline import Pipeline
-from autoopt.strategy import Strategy
+from autoopt.strategy import Case, Strategy
 
 AGAIN_SECONDS = 10.0
 """Seconds, about, that a further round takes on a short budget before it screens anything: its profile."""
@@ -297,7 +307,9 @@ class Rounds:
                     untimed = [each for each in unconfirmed if self._comes_back(each.strategy, round_)]
                     self._evaluate(untimed, round_, pipeline, most=1, by=by)
                     gains = {each.strategy.name: self._evaluates_faster(each) for each in unconfirmed}
-                    refused |= {name for name, gain in gains.items() if gain is None}
+                    for each in unconfirmed:
+                        if gains[each.strategy.name] is None:
+                            every = _less(every, each.change, case)
                     timed |= gains.keys()
                     every = [replace(each, predicted=gains.get(each.strategy.name) or each.predicted) for each in every]
                     continue
@@ -315,17 +327,18 @@ class Rounds:
                     aside.update(names[len(names) // 2 :])
                     continue
                 doubtful = candidate.change, doubtful[1]
-            refused.add(self._leave_out(*doubtful, candidate, round_))
+            self._leave_out(*doubtful, candidate, round_)
+            every = _less(every, doubtful[0], case)
+            refused |= {doubtful[0].strategy} - {each.strategy.name for each in every}
             aside.clear()
         return False
 
-    def _leave_out(self, change: Change, quality: Quality, whole: Candidate, round_: Round) -> str:
-        """Notes that a change is left out of what is confirmed together, for the quality of the whole; its name."""
+    def _leave_out(self, change: Change, quality: Quality, whole: Candidate, round_: Round) -> None:
+        """Notes that a change is left out of what is confirmed together, for the quality of the whole."""
         self._seen_bottleneck[change.strategy] = round_.bottleneck
         lost = Verdict.QUALITY_LOST if quality.passed is False else Verdict.INCONCLUSIVE
         text = f"{quality.detail} (tried with {named(whole.plan.names())})"
         self.state.skip(self.context.runner.registry[change.strategy], lost, text, setting=change.setting)
-        return change.strategy
 
     def _unconfirmed(
         self, candidate: Candidate, every: Sequence[Proposal | Skipped], timed: set[str]
@@ -456,6 +469,26 @@ def _as_seen(queue: Queue, screening: Screening) -> Queue:
         for each in queue.proposals
     ]
     return replace(queue, proposals=tuple(proposals))
+
+
+def _less(every: Sequence[Proposal | Skipped], refused: Change, case: Case) -> list[Proposal | Skipped]:
+    """The same but for a refused one, in whose place comes its strategy's next setting that is a part of that: an
+    evaluation without its larger batches.
+    """
+    found = list[Proposal | Skipped]()
+    for each in every:
+        if each.strategy.name != refused.strategy:
+            found.append(each)
+        elif each.setting == refused.setting:
+            for setting, answer in conversation(each.strategy, case):
+                if isinstance(setting, BaseException):
+                    break
+                if setting.items() < refused.setting.items():
+                    with suppress(*PLUGIN_ERRORS):
+                        found.append(Proposal(each.strategy, predict(each.strategy, case, setting), setting))
+                    break
+                answer(None)
+    return found
 
 
 def _refuses(trial: Trial) -> bool:
