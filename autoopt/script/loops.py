@@ -68,7 +68,7 @@ def planned_steps(batches_per_step: int) -> int | None:
             if length is None or total is None:
                 total = None
                 continue
-            count, loaded = length
+            count, loaded = _rounds(loop, frame, length[0]), length[1]
             rest = _remainder(loop, frame.f_lineno) if loaded and batches_per_step > 1 else None
             total *= count if rest is None else _steps(count, batches_per_step, rest)
             batches = max(batches_per_step, 1) if loaded and rest is None else batches
@@ -264,6 +264,19 @@ def _length(loop: ast.AST, frame: FrameType) -> tuple[int, bool] | None:
     return None if size is None else (int(min(size, most)), isinstance(value, DataLoader))
 
 
+def _rounds(loop: _Loop, frame: FrameType, count: int) -> int:
+    """Of a loop's rounds, those that come to the line, where its own variable decides: ``if phase == "train"``."""
+    target, values = getattr(loop, "target", None), _value(getattr(loop, "iter", loop), frame)
+    if not isinstance(target, ast.Name) or not isinstance(values, list | tuple):
+        return count
+    for guard in ast.walk(loop):
+        test = guard.test if isinstance(guard, ast.If) and _holds(guard, frame.f_lineno) else None
+        if isinstance(test, ast.Compare) and ast.unparse(test.left) == target.id and isinstance(test.ops[0], ast.Eq):
+            wanted = _value(test.comparators[0], frame)
+            return sum(isinstance(each, str | int) and each == wanted for each in values)
+    return count
+
+
 def _size(value: Any) -> int | None:
     """The length of a range, a loader, a dataset, rows or a collection of Python's; None where nobody knows it."""
     try:
@@ -300,8 +313,12 @@ def _value(node: ast.AST, frame: FrameType) -> Any:
         if isinstance(owner, torch.Tensor | np.ndarray):
             return owner.shape if node.attr == "shape" else None
         return getattr(owner, "__dict__", {}).get(node.attr)
+    if isinstance(node, ast.List | ast.Tuple):
+        return [_value(each, frame) for each in node.elts]
     if isinstance(node, ast.Subscript):
         shape, index = _value(node.value, frame), _value(node.slice, frame)
+        if isinstance(shape, dict):
+            return shape.get(index) if isinstance(index, str | int) else None
         known = isinstance(shape, tuple) and isinstance(index, int) and -len(shape) <= index < len(shape)
         return shape[index] if known else None
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:

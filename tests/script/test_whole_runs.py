@@ -265,6 +265,16 @@ def test_a_last_group_that_is_not_full_counts_as_the_script_treats_it(
         ("for batch, rows in enumerate(torch.randperm(len(data)).split(4)):\n    train()", 3),
         ("for rows, more in zip(data.split(3), range(9)):\n    train()", 4),
         ("for row in data:\n    train()", 10),
+        (
+            "for epoch in range(2):\n    for phase in ['train', 'val']:\n        for batch in loaders[phase]:\n"
+            "            if phase == 'train':\n                train()",
+            20,
+        ),
+        (
+            "splits = ('train', 'val', 'test')\nfor split in splits:\n    for batch in loader:\n"
+            "        if split == splits[0]:\n            train()",
+            10,
+        ),
         ("for rows, more in zip(stream, range(3)):\n    train()", None),
         ("while True:\n    train()\n    if stop():\n        break", None),
         ("step = 0\nwhile True:\n    train()\n    step += 1\n    if step >= 0 - most:\n        break", None),
@@ -290,6 +300,7 @@ def test_a_counter_that_ends_the_loops_tells_their_steps(tmp_path: Path, lines: 
     data = torch.zeros(10, 2)
     known = {"math": math, "torch": torch, "data": data, "stream": DataLoader(Stream())}
     loader = DataLoader(TensorDataset(data), batch_size=1)
+    known["loaders"] = {"train": loader, "val": loader}
     with contextlib.suppress(EnoughError):
         exec(compile(lines, str(file), "exec"), {"train": train, "loader": loader, "most": 12, "stop": bool, **known})
     assert told == {planned}
