@@ -130,6 +130,13 @@ def told(*texts: str, each: int = 1) -> list[Printed]:
             0.25,
         ),
         (["val_acc=9.1e-1", "val_acc=9.25e-1"], "val_acc", "max", 0.925),
+        (
+            ["Accuracy of the network on the 10000 test images: 53 %"],
+            "Accuracy of the network on the 10000 test images",
+            "max",
+            53.0,
+        ),
+        (["mAP@0.5 = 0.31", "mAP@0.5 = 0.42"], "mAP@0.5", "max", 0.42),
         (["epoch 0 loss 0.6133 val acc 0.9500 3.2s"], "val acc", "max", 0.95),  # one: its words name held-out data
     ],
 )
@@ -149,6 +156,7 @@ def test_the_one_number_of_each_evaluation_is_the_metric(
         ["epoch 1 took 3.1s", "epoch 2 took 3.2s"],
         ["saved to run-1.pt", "saved to run-2.pt"],
         ["batch 10/100 lr 0.01", "batch 20/100 lr 0.02"],
+        ["loss after 100 steps", "loss after 200 steps"],
         ["acc 50%|#####     | 5/10 [00:01, 5.0it/s]", "acc 60%|######    | 6/10 [00:01, 5.0it/s]"],
         ["accuracy none", "accuracy none"],
     ],
