@@ -258,9 +258,9 @@ def _length(loop: ast.AST, frame: FrameType) -> tuple[int, bool] | None:
             break
         expression = expression.args[0] if expression.args else ast.Constant(None)
     value, most = _value(expression, frame), _broken_off(loop, frame)
-    if type(value).__module__.partition(".")[0] == "tqdm":  # a bar that has a name of its own
-        value = getattr(value, "iterable", None)
     size = _size(value)
+    if type(value).__module__.partition(".")[0] == "tqdm":  # a bar that has a name of its own
+        size, value = getattr(value, "total", None), getattr(value, "iterable", None)
     return None if size is None else (int(min(size, most)), isinstance(value, DataLoader))
 
 

@@ -13,6 +13,7 @@ from types import CodeType
 import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from tqdm import tqdm
 
 from autoopt.records import Change, Plan, Sites
 from autoopt.records.evaluating import HeldEvaluations
@@ -265,6 +266,8 @@ def test_a_last_group_that_is_not_full_counts_as_the_script_treats_it(
         ("for batch, rows in enumerate(torch.randperm(len(data)).split(4)):\n    train()", 3),
         ("for rows, more in zip(data.split(3), range(9)):\n    train()", 4),
         ("for row in data:\n    train()", 10),
+        ("bar = tqdm(enumerate(loader), total=len(loader))\nfor i, batch in bar:\n    train()", 10),
+        ("bar = tqdm(loader)\nfor epoch in range(2):\n    for batch in bar:\n        train()", 20),
         (
             "for epoch in range(2):\n    for phase in ['train', 'val']:\n        for batch in loaders[phase]:\n"
             "            if phase == 'train':\n                train()",
@@ -300,7 +303,7 @@ def test_a_counter_that_ends_the_loops_tells_their_steps(tmp_path: Path, lines: 
     data = torch.zeros(10, 2)
     known = {"math": math, "torch": torch, "data": data, "stream": DataLoader(Stream())}
     loader = DataLoader(TensorDataset(data), batch_size=1)
-    known["loaders"] = {"train": loader, "val": loader}
+    known |= {"loaders": {"train": loader, "val": loader}, "tqdm": tqdm}
     with contextlib.suppress(EnoughError):
         exec(compile(lines, str(file), "exec"), {"train": train, "loader": loader, "most": 12, "stop": bool, **known})
     assert told == {planned}
