@@ -24,6 +24,7 @@ from autoopt.benchmark.live import LiveTraining
 from autoopt.benchmark.loader import user_batch_size
 from autoopt.benchmark.losses import is_criterion
 from autoopt.benchmark.seeding import kept_random_state
+from autoopt.benchmark.whatif import without_graphs
 from autoopt.loading.validation import length_of
 from autoopt.records import JsonDict
 from autoopt.records.facts import DatasetFacts, LoaderFacts, ModelFacts, OptimizerFacts, TensorFacts, WorkloadFacts
@@ -325,6 +326,7 @@ def _source(function: Any) -> tuple[str | None, int | None]:
 def inspected(live: Any, names: list[str]) -> dict[str, JsonDict]:
     """The findings of each strategy's ``inspect``; one that crashes says so under ``error``."""
     found: dict[str, JsonDict] = {}
+    without_graphs(live.training.model)
     for name in names:
         try:
             found[name] = dict(live.registry[name].inspect(live))

@@ -43,6 +43,13 @@ def tried_within(seconds: float | None) -> Iterator[None]:
         _Limit.until = inf
 
 
+def without_graphs(model: nn.Module) -> None:
+    """Takes the last step's graph from what modules keep of it, such as attention's probabilities: a copy has none."""
+    for module in model.modules():
+        kept = {name: value for name, value in vars(module).items() if isinstance(value, torch.Tensor)}
+        vars(module).update({name: value.detach() for name, value in kept.items() if value.grad_fn is not None})
+
+
 def ratio_with(
     training: LiveTraining,
     change: Callable[[nn.Module], nn.Module] | None = None,
@@ -73,6 +80,7 @@ def ratio_with(
     if training.setup.compile is not None or time.perf_counter() > _Limit.until or not _fits(training):
         return None
     devices = [training.device.torch] if training.device.torch.type == "cuda" else []
+    without_graphs(training.model)
     try:
         with torch.random.fork_rng(devices=devices):
             plain = copy.deepcopy(training.model)

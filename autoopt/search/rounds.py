@@ -281,7 +281,7 @@ class Rounds:
         context, state = self.context, self.state
         case = state.case(context.runner.registry, pipeline, self._left())
         refused = {trial.strategy for trial in state.trials if not trial.companions and _refuses(trial)}
-        every: list[Proposal | Skipped] = [*queue.proposals, *queue.skipped]
+        every: list[Proposal | Skipped] = [*queue.proposals, *(each for each in queue.skipped if each.predicted)]
         timed = set[str]()
         aside = set[str]()  # what a smaller plan goes without, to find what it is of the whole that does not run
         while (not state.found or by_whole_runs(context, state)) and not context.stopping():

@@ -29,6 +29,7 @@ from autoopt.search.accept.evidence import Evidence, TrainedPair
 from autoopt.search.accept.gathering import Gate
 from autoopt.search.accept.levels import BATCHES
 from autoopt.search.accept.time_to_target import Trained
+from autoopt.search.beliefs import Beliefs
 from autoopt.search.compare.comparison import Comparison, Decision, Side
 from autoopt.setup import Setup
 from autoopt.simplify.stage_timings import InputTimings, StageTimings, Timing
@@ -360,6 +361,24 @@ def test_on_what_whole_runs_have_kept_whole_runs_go_on(tmp_path: Path) -> None:
     assert headline.value == pytest.approx(3.0)
     assert headline.whole
     assert outcome.speedup.end_to_end_verified
+
+
+def test_what_no_longer_applies_is_not_confirmed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was seen of it promised as much once more, without the setting that it had: its recipe found none."""
+    seen = Estimate(value=2.0, low=1.8, high=2.2, n=1, kind=EstimateKind.TRIED)
+    monkeypatch.setattr(Beliefs, "believed", lambda self, name, predicted: seen if name == "first" else predicted)
+    first, vague = promised("first", 2.0, "forward"), strategy("vague", predict=lambda self, case, setting: VAGUE)
+    first.settings = lambda case: iter([{"size": 4}])
+    first.applies = lambda case: Applies.no("done") if case.plan.setting("first") is not None else Applies.yes()
+    first.apply = lambda setup, setting: setup.with_loader(num_workers=setting.get("size", 1))
+    gains, sites = {"first": 2.0, "vague": 1.3, "main": 3.0}, SITES.model_copy(update={"sites": (LOADER,)})
+    made = (promised("main", 3.0, "optimizer"), first, vague)
+    world = ScriptWorld(tmp_path, *made, speed=product(gains), whole=gains, budget=900.0, sites=sites)
+    outcome = world.go()
+    assert set(world.pairs[0]) == {"main", "first"}
+    assert outcome.best.plan.setting("first") == {"size": 4}
+    changes = [(each.strategy, each.setting) for trial in outcome.state.trials for each in (trial, *trial.companions)]
+    assert {} not in [setting for name, setting in changes if name == "first"]
 
 
 @pytest.mark.parametrize("ran", [True, False])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import inspect
 import io
 import itertools
 import json
@@ -18,6 +19,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from autoopt.benchmark.whatif import without_graphs
 from autoopt.export.script_patch import placed
 from autoopt.records import Change, Plan
 from autoopt_strategies.compute.flash_attention import switch_attention
@@ -27,7 +29,19 @@ from autoopt_strategies.compute.rewriting.source import RewriteFunctions, edited
 from benchmarks.attention import models
 from benchmarks.attention.models import OWN, Model, NanoGPT, Size
 from scripted import REGISTRY, changed_lines, sites_in
-from workloads.attention import OTHER, WIDTH, Base, Padding, Window, is_fused, rewrite, same_training
+from workloads.attention import (
+    OTHER,
+    WIDTH,
+    Asks,
+    Base,
+    GivesBoth,
+    GivesWeights,
+    Padding,
+    Window,
+    is_fused,
+    rewrite,
+    same_training,
+)
 
 SIZE = Size(layers=1)
 UNDERSTOOD = ("nanogpt", "mingpt", "timm_vit", "t5", "rotary", "cross")
@@ -269,6 +283,31 @@ def test_a_training_is_surveyed_on_copies_and_left_as_it_is() -> None:
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
     assert type(model.layers[0]) is NanoGPT
+
+
+@pytest.mark.parametrize("kind", [GivesWeights, GivesBoth])
+def test_probabilities_that_nobody_computes_with_are_not_computed(kind: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, 6, WIDTH)
+
+    def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        return model(batch)  # type: ignore[no-any-return]
+
+    plain = Asks(kind())
+    changed = copy.deepcopy(plain)
+    assert rewrite(changed, x)["found"] == 1
+    assert is_fused(changed, x)
+    assert changed.seen is None
+    same_training(plain, changed, x)
+    without_graphs(plain)  # it keeps its probabilities, whose graph no copy can have
+    assert survey_training(plain, loss, x, lambda model: 0)["refused"] == {}
+    refused = survey_training(Asks(kind(), uses=True), loss, x, lambda model: 0)
+    assert refused["functions"] == []
+    text = Path(inspect.getfile(kind)).read_text(encoding="utf-8")
+    name = f"{kind.__name__}.forward"
+    after = edited(text, statements(text, name, "given", "added" if kind is GivesWeights else ""))
+    ast.parse(after)
+    assert after.count(", None\n") == text.count(", None\n") + 1
 
 
 def test_the_edited_source_is_what_a_person_would_write() -> None:

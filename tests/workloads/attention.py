@@ -82,11 +82,44 @@ class OverQueries(Base):
 
 
 class GivesWeights(Base):
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """As the annotated Transformer does: a mask and a dropout that are given, and the probabilities, too."""
+
+    def forward(self, x: torch.Tensor, mask: Any = None, dropout: Any = None) -> tuple[torch.Tensor, torch.Tensor]:
         q, k, v = self.parts(x)
-        scores = q @ k.transpose(-2, -1) / 2.0
-        weights = scores.softmax(-1)
-        return weights @ v, weights
+        scores = torch.matmul(q, k.transpose(-2, -1)) / 2.0
+        if mask is not None:
+            scores = scores.masked_fill(mask == 0, -1e9)
+        weights = F.softmax(scores, dim=-1)
+        if dropout is not None:
+            weights = dropout(weights)
+        return torch.matmul(weights, v), weights
+
+
+class GivesBoth(Base):
+    """The same in two statements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop = nn.Dropout(0.1)
+
+    def forward(self, x: torch.Tensor, mask: Any = None, dropout: Any = None) -> tuple[torch.Tensor, torch.Tensor]:
+        q, k, v = self.parts(x)
+        weights = self.drop(F.softmax(torch.matmul(q / 2.0, k.transpose(2, 3)), dim=-1))
+        output = torch.matmul(weights, v)
+        return output, weights
+
+
+class Asks(nn.Module):
+    """Takes what an attention gives; ``uses``: computes with its probabilities."""
+
+    def __init__(self, attention: nn.Module, uses: bool = False) -> None:
+        super().__init__()
+        self.attention, self.drop, self.uses, self.seen = attention, nn.Dropout(0.1), uses, None
+
+    def forward(self, x: torch.Tensor) -> Any:
+        mask = torch.ones(x.shape[1], x.shape[1]).tril()
+        out, self.seen = self.attention(x, mask, dropout=self.drop)
+        return out.sum() + (self.seen.square().sum() if self.uses else 0.0)  # type: ignore[union-attr]
 
 
 class UsesWeights(Base):
@@ -148,7 +181,6 @@ class UsesSdpa(Base):
 
 OTHER = {
     OverQueries: "runs over dimension -2",
-    GivesWeights: "used a second time",
     UsesWeights: "used a second time",
     KeepsScores: "second time",
     SoftMask: "leaves them a share",

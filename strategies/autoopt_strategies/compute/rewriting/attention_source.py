@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +22,11 @@ MODULES = ("torch", "F", "nn.functional", "torch.nn.functional", "functional")
 
 @dataclass
 class Found:
-    """Attention in a block of statements. ``used``: places in the block of the statements that go."""
+    """Attention in a block of statements.
+
+    ``used``: places in the block of the statements that go. ``returned``: the place of a ``return`` that gives the
+    probabilities, too, and their name: None is given instead, which fails in whoever computes with them.
+    """
 
     function: ast.FunctionDef
     block: list[ast.stmt]
@@ -36,6 +41,7 @@ class Found:
     kept: list[tuple[bool, ast.expr, ast.expr]] = field(default_factory=list)
     dropout: str = ""
     condition: str = ""
+    returned: tuple[int, str] | None = None
 
 
 def variants(text: str, name: str, causal: frozenset[str]) -> list[tuple[str, str]]:
@@ -79,8 +85,16 @@ def statements(text: str, name: str, scale: str = "default", mask: str = "") -> 
     statement, result = found.block[found.place], found.result
     operator, arguments = _call(found, scale, mask, tree)
     before, after = _around(text, statement, result)
+    edits = list[tuple[int, int, str]]()
+    if found.returned is not None:
+        place, gone = found.returned
+        given = found.block[place]
+        before, after = (_none_for(gone, part) if given is statement else part for part in (before, after))
+        if given is not statement:
+            whole = _none_for(gone, ast.get_source_segment(text, given) or "")
+            edits.append((given.lineno, given.end_lineno or given.lineno, whole))
     made = written(f"{before}{operator}", arguments, after, statement.col_offset, text)
-    edits = [(statement.lineno, statement.end_lineno or statement.lineno, made)]
+    edits.append((statement.lineno, statement.end_lineno or statement.lineno, made))
     edits += [(s.lineno, s.end_lineno or s.lineno, "") for s in (found.block[place] for place in sorted(found.used))]
     edits += _idle(found, edits, made)
     begins = [s.lineno for s in ast.walk(found.function) if isinstance(s, ast.stmt)]
@@ -237,6 +251,12 @@ def _on(found: Found, node: ast.expr, place: int) -> None:
         elif isinstance(parent, ast.Call) and parent.args and parent.args[0] is node and (drop := _dropout(parent)):
             found.dropout, node = drop, parent
         elif isinstance(parent, ast.Assign) and len(parent.targets) == 1 and isinstance(parent.targets[0], ast.Name):
+            guard = found.block[place]
+            if isinstance(guard, ast.If):  # if dropout is not None: weights = dropout(weights)
+                if guard.body != [parent] or guard.orelse or not found.dropout:
+                    raise Refused(f"what becomes of the probabilities depends on {ast.unparse(guard.test)}")
+                rate, mode = found.dropout.split(" if ", 1)
+                found.dropout = f"{rate} if {ast.unparse(guard.test)} and {mode}"
             found.used.add(place)
             place, node = _only_read(found, parent.targets[0].id, place)
             above = {child: each for each in ast.walk(found.block[place]) for child in ast.iter_child_nodes(each)}
@@ -248,11 +268,17 @@ def _on(found: Found, node: ast.expr, place: int) -> None:
 
 
 def _only_read(found: Found, name: str, after: int) -> tuple[int, ast.expr]:
-    """The one place at which a name is read before it gets another value."""
+    """The one place at which a name is read before it gets another value, but for a ``return`` of it as it is."""
     read: list[tuple[int, ast.expr]] = []
     for place in range(after + 1, len(found.block)):
-        nodes = [n for n in ast.walk(found.block[place]) if isinstance(n, ast.Name) and n.id == name]
-        read += [(place, node) for node in nodes if isinstance(node.ctx, ast.Load)]
+        statement = found.block[place]
+        nodes = [n for n in ast.walk(statement) if isinstance(n, ast.Name) and n.id == name]
+        given = (
+            statement.value.elts if isinstance(statement, ast.Return) and isinstance(statement.value, ast.Tuple) else []
+        )
+        if any(node in given for node in nodes):
+            found.returned = place, name
+        read += [(place, node) for node in nodes if isinstance(node.ctx, ast.Load) and node not in given]
         if any(isinstance(node.ctx, ast.Store) for node in nodes):
             break
     if len(read) != 1:
@@ -298,7 +324,9 @@ def _dropout(node: ast.Call) -> str:
         mode = keywords.get("training", node.args[2] if len(node.args) > 2 else ast.Constant(True))
         return f"{ast.unparse(rate)} if {ast.unparse(mode)} else 0.0"
     owner = ast.unparse(node.func)
-    return f"{owner}.p if self.training else 0.0" if owner.startswith("self.") and "drop" in owner.lower() else ""
+    if "drop" not in owner.lower() or not (owner.startswith("self.") or owner.isidentifier()):
+        return ""
+    return f"{owner}.p if {'self' if owner.startswith('self.') else owner}.training else 0.0"
 
 
 def _number(node: ast.AST) -> int | float | None:
@@ -485,6 +513,11 @@ def _around(text: str, statement: ast.stmt, node: ast.expr) -> tuple[str, str]:
     if before.endswith("(") and after.startswith(")") and not before[-2:-1].isalnum() and before[-2:-1] not in "_)]":
         before, after = before[:-1], after[1:]  # (weights @ v).transpose(1, 2)
     return before, after
+
+
+def _none_for(name: str, text: str) -> str:
+    """A ``return`` that gives None in the place of a name."""
+    return re.sub(rf"\b{name}\b", "None", text)
 
 
 def _names(node: ast.AST, context: type[ast.expr_context]) -> set[str]:

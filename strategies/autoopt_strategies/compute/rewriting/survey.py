@@ -141,6 +141,8 @@ def compare(
 ) -> None:
     """Compares outputs and gradients of a module and its rewritten copy, called with arguments by name.
 
+    What the copy gives as None is left out: whether somebody computes with it, the whole model shows.
+
     Args:
         lower: dtype of autocast; none where None.
         share: the largest difference in units of the largest number; that of the dtype where None.
@@ -151,11 +153,13 @@ def compare(
     device = tensors_of(given)[0].device.type
     autocast = torch.autocast(device, dtype=lower) if lower is not None else nullcontext()
     with full_precision():
-        results = _results(plain, given, autocast), _results(changed, given, autocast)
-        exact = results[0] if lower is None else _results(plain, given, nullcontext())
-    if results[0][0] != results[1][0]:
+        after = _results(changed, given, autocast)
+        gone = frozenset(n for n, output in enumerate(after[1]) if output is None)
+        before = _results(plain, given, autocast, gone)
+        exact = before if lower is None else _results(plain, given, nullcontext(), gone)
+    if before[0] != after[0]:
         raise Refused("the outputs are not built alike")
-    for expected, got, true, what in zip(results[0][1:], results[1][1:], exact[1:], COMPARED, strict=True):
+    for expected, got, true, what in zip(before[1:], after[1:], exact[1:], COMPARED, strict=True):
         check(expected, got, what, true if lower is not None else None, share)
 
 
@@ -204,7 +208,10 @@ def _size(tensor: torch.Tensor) -> float:
     return float(tensor.double().nan_to_num(0, 0, 0).abs().max()) if tensor.numel() else 0.0
 
 
-def _results(module: nn.Module, given: dict[str, Any], autocast: AbstractContextManager[Any]) -> tuple[Any, ...]:
+def _results(
+    module: nn.Module, given: dict[str, Any], autocast: AbstractContextManager[Any], gone: frozenset[int] = frozenset()
+) -> tuple[Any, ...]:
+    """How outputs are built, the outputs but for those that are ``gone``, and gradients of inputs and parameters."""
     values = [
         tensor.detach().clone().requires_grad_(tensor.is_floating_point() or tensor.is_complex())
         for tensor in tensors_of(given)
@@ -222,8 +229,9 @@ def _results(module: nn.Module, given: dict[str, Any], autocast: AbstractContext
         except Exception as error:
             raise Refused(f"it cannot be tried on a copy: {first_line(error)}") from None
         flat, spec = pytree.tree_flatten(found)
-        outputs = [item for item in flat if isinstance(item, torch.Tensor)]
-        loss = sum(((out * _weights(out)).sum().float() for out in outputs if out.requires_grad), 0.0)
+        outputs = [item if isinstance(item, torch.Tensor) and n not in gone else None for n, item in enumerate(flat)]
+        learnt = [out for out in outputs if out is not None and out.requires_grad]
+        loss = sum(((out * _weights(out)).sum().float() for out in learnt), 0.0)
         if not isinstance(loss, torch.Tensor):
             raise Refused("its output has no gradient")
         gradients = torch.autograd.grad(loss, [*inputs, *parameters], allow_unused=True)
