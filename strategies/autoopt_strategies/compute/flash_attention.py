@@ -73,7 +73,8 @@ class FlashAttention(Strategy):
     When it does not: short sequences; attention that is a small part of the step. Together with mixed
         precision on a CPU it may cost (facts differ by machine), so both are also tried apart.
     What it costs: sums in another order; dropout draws other random numbers. What the back end that is left refuses,
-        such as a mask, is written out.
+        such as a mask, is written out. A function that also returns the probabilities returns None in their place,
+        where the training computes nothing with them.
     Source: Dao et al., "FlashAttention", NeurIPS 2022;
         https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html;
         https://docs.pytorch.org/docs/stable/backends.html#torch.backends.cuda.enable_flash_sdp
