@@ -85,7 +85,11 @@ def score(patched: Sequence[float], expert: Sequence[float]) -> Estimate | None:
 
 
 def quality(case: Case, runs: Sequence[Run], side: str) -> dict[str, Any] | None:
-    """The mean over the rounds of how much worse a side's metric is, and whether that is within the tolerance."""
+    """The mean over the rounds of how much worse a side's metric is, and whether that is within the tolerance.
+
+    A mean beyond it counts where it is told from chance: rounding alone moves the end of a training, either way. A
+    target is reached or missed.
+    """
     metrics: dict[int, dict[str, float]] = {}
     for run in runs:
         if run.get("metric") is not None:
@@ -93,8 +97,10 @@ def quality(case: Case, runs: Sequence[Run], side: str) -> dict[str, Any] | None
     worse = [case.worse(one[UNTOUCHED], one[side]) for one in metrics.values() if UNTOUCHED in one and side in one]
     if not worse:
         return None
-    mean = statistics.fmean(worse)
-    return {"worse": mean, "tolerance": case.tolerance, "within": mean <= case.tolerance, "n": len(worse)}
+    mean, number = statistics.fmean(worse), len(worse)
+    chance = _quantile(number) * statistics.stdev(worse) / math.sqrt(number) if number > 1 and not case.target else 0.0
+    within = mean <= max(case.tolerance, chance)
+    return {"worse": mean, "chance": chance, "tolerance": case.tolerance, "within": within, "n": number}
 
 
 def claim_holds(claimed: float | None, shown: Estimate | None) -> bool | None:

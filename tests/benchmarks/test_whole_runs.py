@@ -125,6 +125,15 @@ def test_a_lost_metric_and_a_failed_side_have_no_score() -> None:
     assert (failed["score"], failed["no_score"]) == (None, "patched: ended with 1: boom")
 
 
+@pytest.mark.parametrize(("each", "within"), [((0.06, -0.03, -0.1, 0.49, 0.17), True), ((0.4, 0.5, 0.45), False)])
+def test_a_metric_that_only_scatters_beyond_its_tolerance_is_not_lost(each: tuple[float, ...], within: bool) -> None:
+    """An expert's edit that trains the same was said to lose 0.12 dB: rounding moves the end of each training."""
+    judged = runs(untouched=[20.0] * len(each), patched=[15.0] * len(each), expert=[10.0] * len(each))
+    judged = [{**run, "metric": 0.9 - (each[run["round"]] if run["side"] == "patched" else 0.0)} for run in judged]
+    found = patched(judged)["quality"]
+    assert (found["within"], found["worse"] > found["tolerance"]) == (within, True)
+
+
 def patched(judged: list[dict[str, Any]], case: Case = CASE) -> dict[str, Any]:
     """The figures of the patched side."""
     found: dict[str, Any] = figures.summary(case, judged)["sides"]["patched"]
