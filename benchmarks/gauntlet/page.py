@@ -18,7 +18,7 @@ that comes from fewer seconds a sample. *Search* is the budget. The placebo
 twin offers no gain, so a tool must keep nothing there. "-" is not measured.
 
 Rules: `benchmarks/gauntlet/RULES.md`. Reproduce: `make gauntlet CASE=jpegs`, under 15 minutes. The result of your
-machine joins the table of machines; commit `benchmarks/results/gauntlet.json` to share it.
+machine joins the table of machines.
 """
 
 
