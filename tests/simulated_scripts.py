@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from autoopt.errors import TrialFailed
-from autoopt.records import Estimate, EstimateKind, Plan, RunParts, Sites
+from autoopt.records import Estimate, EstimateKind, Plan, RunParts, Site, Sites
 from autoopt.records.messages import TrainingRun
 from autoopt.records.protocol import ScriptSpec, TrialSpec
 from autoopt.script.whole_run import WholeRun
@@ -16,6 +16,9 @@ from simulated import World, product, strategy
 
 STEPS = 600
 SITES = Sites(command=("python", "train.py"), cwd=".", run=RunParts(steps=STEPS, end_seconds=10.0))
+LOADER = Site(file="train.py", line=1, end_line=1, function="main", kind="loader_training", call="DataLoader")
+VAGUE = Estimate(value=1.05, low=0.9, high=1.22, n=3, kind=EstimateKind.TRIED)
+"""A prediction that leaves open whether there is a gain."""
 
 
 class ScriptWorld(World):
