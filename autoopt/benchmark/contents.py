@@ -114,6 +114,13 @@ def array_of(leaf: Any) -> Any:
     return None if found.dtype.hasobject else found
 
 
+def users_dataset(dataset: Any) -> Any:
+    """The dataset within torch's own around it, such as a Subset of ``random_split``."""
+    while type(dataset).__module__.startswith("torch.") and hasattr(dataset, "dataset"):
+        dataset = dataset.dataset
+    return dataset
+
+
 def samples_of(batch: Any) -> int | None:
     """Samples in a batch, as it reports them itself, or by its length or first dimension; None where that is not known.
 

@@ -17,7 +17,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 from torch.utils.data.dataloader import default_collate, default_convert
 
 from autoopt.benchmark.compiling import repeated_blocks
-from autoopt.benchmark.contents import array_of, bytes_of, leaves, shape_of, tensors, unreached
+from autoopt.benchmark.contents import array_of, bytes_of, leaves, shape_of, tensors, unreached, users_dataset
 from autoopt.benchmark.cputime import memory
 from autoopt.benchmark.fingerprint import same_samples
 from autoopt.benchmark.live import LiveTraining
@@ -211,9 +211,7 @@ def _of_loader(data: Any) -> Any:
 def _dataset_facts(workload: Workload, samples: Samples, changes: bool) -> DatasetFacts:
     dataset = _of_loader(workload.train_data)
     iterable = isinstance(dataset, IterableDataset)
-    inner = dataset
-    while type(inner).__module__.startswith("torch.") and hasattr(inner, "dataset"):
-        inner = inner.dataset  # a Subset, as random_split makes
+    inner = users_dataset(dataset)
     method = getattr(type(inner), "__iter__" if iterable else "__getitem__", None)
     named = not type(inner).__module__.startswith("torch.") and not getattr(inner, "empty", False)
     file, line = _source(method) if named else (None, None)

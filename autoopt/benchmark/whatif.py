@@ -80,7 +80,6 @@ def ratio_with(
     if training.setup.compile is not None or time.perf_counter() > _Limit.until or not _fits(training):
         return None
     devices = [training.device.torch] if training.device.torch.type == "cuda" else []
-    without_graphs(training.model)
     try:
         with torch.random.fork_rng(devices=devices):
             plain = copy.deepcopy(training.model)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset
 
+from autoopt.benchmark.contents import users_dataset
 from autoopt.benchmark.live import drives, run_until
 from autoopt.records import JsonDict
 
@@ -75,11 +76,8 @@ def lines(live: Any, folder: str, steps: int) -> JsonDict:
     training, workload = live.training, live.workload
     _train(live, 1)
     dataset = training.loader.loader.dataset
-    inner = dataset
-    while type(inner).__module__.startswith("torch.") and hasattr(inner, "dataset"):
-        inner = inner.dataset
     functions = [
-        getattr(type(inner), "__getitem__", None),
+        getattr(type(users_dataset(dataset)), "__getitem__", None),
         training.loader.loader.collate_fn,
         workload.loss,
         type(workload.model).forward,

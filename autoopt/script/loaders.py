@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
 from torch.utils.weak import WeakIdKeyDictionary
 
-from autoopt.benchmark.contents import samples_of
+from autoopt.benchmark.contents import samples_of, users_dataset
 from autoopt.script.frames import maker_place
 from autoopt.script.session import Session
 
@@ -335,9 +335,7 @@ class LoaderHook:
 
 def _contents(dataset: Any) -> dict[str, Any]:
     """The collections, arrays and tensors that a dataset holds, by their names."""
-    while type(dataset).__module__.startswith("torch.") and hasattr(dataset, "dataset"):
-        dataset = dataset.dataset  # a Subset, as random_split makes
-    held = getattr(dataset, "__dict__", {})
+    held = getattr(users_dataset(dataset), "__dict__", {})
     return {name: value for name, value in held.items() if isinstance(value, Sized) and not isinstance(value, str)}
 
 

@@ -7,7 +7,7 @@ import functools
 import math
 import operator
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
@@ -68,7 +68,7 @@ def planned_steps(batches_per_step: int) -> int | None:
             if length is None or total is None:
                 total = None
                 continue
-            count, loaded = _rounds(loop, frame, length[0]), length[1]
+            count, loaded = length
             rest = _remainder(loop, frame.f_lineno) if loaded and batches_per_step > 1 else None
             total *= count if rest is None else _steps(count, batches_per_step, rest)
             batches = max(batches_per_step, 1) if loaded and rest is None else batches
@@ -258,23 +258,26 @@ def _length(loop: ast.AST, frame: FrameType) -> tuple[int, bool] | None:
             break
         expression = expression.args[0] if expression.args else ast.Constant(None)
     value, most = _value(expression, frame), _broken_off(loop, frame)
-    size = _size(value)
+    size: int | None = _size(value)
     if type(value).__module__.partition(".")[0] == "tqdm":  # a bar that has a name of its own
         size, value = getattr(value, "total", None), getattr(value, "iterable", None)
-    return None if size is None else (int(min(size, most)), isinstance(value, DataLoader))
+    if size is None:
+        return None
+    chosen = _chosen(loop, value, frame) if isinstance(value, list | tuple) else None
+    return int(min(size, most)) if chosen is None else chosen, isinstance(value, DataLoader)
 
 
-def _rounds(loop: _Loop, frame: FrameType, count: int) -> int:
-    """Of a loop's rounds, those that come to the line, where its own variable decides: ``if phase == "train"``."""
-    target, values = getattr(loop, "target", None), _value(getattr(loop, "iter", loop), frame)
-    if not isinstance(target, ast.Name) or not isinstance(values, list | tuple):
-        return count
-    for guard in ast.walk(loop):
+def _chosen(loop: ast.For, values: Sequence[Any], frame: FrameType) -> int | None:
+    """The rounds that come to the line, where the loop's own variable decides: ``if phase == "train"``; else None."""
+    target = loop.target
+    for guard in ast.walk(loop) if isinstance(target, ast.Name) else ():
         test = guard.test if isinstance(guard, ast.If) and _holds(guard, frame.f_lineno) else None
-        if isinstance(test, ast.Compare) and ast.unparse(test.left) == target.id and isinstance(test.ops[0], ast.Eq):
+        if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.Eq):
+            continue
+        if ast.unparse(test.left) == ast.unparse(target):
             wanted = _value(test.comparators[0], frame)
-            return sum(isinstance(each, str | int) and each == wanted for each in values)
-    return count
+            return sum(1 for each in values if isinstance(each, str | int) and each == wanted)
+    return None
 
 
 def _size(value: Any) -> int | None:

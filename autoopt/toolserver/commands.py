@@ -113,7 +113,7 @@ async def _ended(process: Process) -> None:
 
 
 def environment(root: Path) -> dict[str, str]:
-    """Of a command: it looks for no configuration, or repository outside of the workspace."""
+    """Of a command: it looks for no configuration or repository outside of the workspace."""
     own = {
         CEILING: str(root),
         "GIT_CEILING_DIRECTORIES": str(root.parent),

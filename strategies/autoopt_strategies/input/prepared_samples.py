@@ -21,7 +21,7 @@ from autoopt_strategies.common import (
 )
 from autoopt_strategies.input import unaugmented
 from autoopt_strategies.input.batches import collate_whole, dataset_of, kept_by_index, read_by_threads
-from autoopt_strategies.input.workers import WORKER_START, most_workers, waits, without_workers
+from autoopt_strategies.input.workers import WORKER_START, most_workers, so_many, waits, without_workers
 
 PREPARED = "autoopt_strategies.input.prepared"
 """The module that a patch takes its code from; it imports torch."""
@@ -134,8 +134,7 @@ class PreparedSamples(Strategy):
         if setting["form"] != "heads" or case.loader_option("num_workers"):
             return []
         number, cores = max(1, (case.environment.cores or 2) // 2), case.environment.cores or 1
-        workers = {"num_workers": number, "prefetch_factor": 2, "persistent_workers": True}
-        found = [Change(strategy="workers", setting=workers)]
+        found = [Change(strategy="workers", setting=so_many(case, number))]
         if case.device == "cpu" and cores > number:
             found.append(Change(strategy="threads", setting={"threads": cores - number}))
         return found

@@ -70,17 +70,13 @@ class Workers(Strategy):
             if kept((yield NONE)):
                 return
             first = min(max(1, now // 2), most)
-        stay = not case.workload.dataset.changes  # workers that stay read what the dataset held at their start
-
-        def setting(number: int) -> Setting:
-            return {"num_workers": number, "prefetch_factor": 2, "persistent_workers": stay}
-
-        best = yield from climb(first, 1, most, setting)
-        stayed = case.loader_option("persistent_workers")
-        if best is None and now and stay and not stayed and kept((yield setting(now))):
+        best = yield from climb(first, 1, most, lambda number: so_many(case, number))
+        again = so_many(case, now)
+        stays = again["persistent_workers"] and not case.loader_option("persistent_workers")
+        if best is None and now and stays and kept((yield again)):
             best = now
         if best and (_spread(case) or 0.0) > UNEVEN:
-            yield {**setting(best), "prefetch_factor": 4}
+            yield {**so_many(case, best), "prefetch_factor": 4}
 
     def companions(self, case: Case, setting: Setting) -> list[Change]:
         """Compute threads that leave the workers their cores; samples prepared by one thread in each worker."""
@@ -113,6 +109,11 @@ class Workers(Strategy):
         except (OSError, TypeError):
             return {}
         return {"shares_work": "get_worker_info" in source or getattr(data, "worker_init_fn", None) is not None}
+
+
+def so_many(case: Case, number: int) -> Setting:
+    """Workers that stay from epoch to epoch, unless they would read what a dataset that changes held at their start."""
+    return {"num_workers": number, "prefetch_factor": 2, "persistent_workers": not case.workload.dataset.changes}
 
 
 def without_workers(case: Case) -> list[Change]:

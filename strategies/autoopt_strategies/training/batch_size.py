@@ -16,6 +16,7 @@ from autoopt_strategies.common import (
     ranged,
     seconds_of,
 )
+from autoopt_strategies.input.workers import so_many
 
 LINEAR = frozenset({"SGD", "ASGD", "Rprop"})
 WARMUP = 0.05
@@ -100,9 +101,7 @@ class BatchSize(Strategy):
         alone = self.predict(case, setting)
         if alone is None or alone.value > 1.02 or cores < 2 or case.loader_option("num_workers"):
             return []
-        stay = not case.workload.dataset.changes
-        setting = {"num_workers": min(4, cores), "prefetch_factor": 2, "persistent_workers": stay}
-        return [Change(strategy="workers", setting=setting)]
+        return [Change(strategy="workers", setting=so_many(case, min(4, cores)))]
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
         return setup.with_batch(**setting)

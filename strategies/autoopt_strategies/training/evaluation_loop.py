@@ -59,18 +59,20 @@ def loop_without_gradients(path: Path, line: int) -> Loop | None:
 
 def _text_of(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8")
-        ast.parse(text)
-    except (OSError, SyntaxError, UnicodeDecodeError):
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
         return ""
-    return text
 
 
 def _loops(text: str, line: int) -> list[tuple[str, ast.For]]:
-    """The loops of functions around a line, the outermost first."""
+    """The loops of functions around a line, the outermost first; none in a text that is no Python."""
+    try:
+        body = ast.parse(text).body
+    except SyntaxError:
+        return []
     found = (
         (name, node)
-        for name, function in _functions(ast.parse(text).body)
+        for name, function in _functions(body)
         for node in ast.walk(function)
         if isinstance(node, ast.For) and node.lineno < line <= (node.end_lineno or 0)
     )

@@ -103,10 +103,13 @@ class ValidationLoader(Strategy):
             return  # every loader that the loop goes over has them
         if "loop" in best:
             return
-        evaluating, now = _own_seconds(case), best
         unrecorded: Setting = {"no_grad": gradients} if gradients is not None else {}
-        for option in _options(case, loader) if isinstance(loader, _Loader) else ():
-            assert isinstance(loader, _Loader)
+        if isinstance(loader, str):
+            if unrecorded:
+                yield best | unrecorded
+            return
+        evaluating, now = _own_seconds(case), best
+        for option in _options(case, loader):
             more = {**now, **option}
             if option.get("num_workers") == 0:  # torch refuses to keep workers that there are not
                 more.pop("persistent_workers", None)
@@ -116,7 +119,7 @@ class ValidationLoader(Strategy):
         if unrecorded and "no_grad" not in best and kept((yield best | unrecorded)):
             best = best | unrecorded
         pinned = case.device == "cuda"
-        if isinstance(loader, _Loader) and loader.pin_memory != pinned:
+        if loader.pin_memory != pinned:
             yield {**best, "pin_memory": pinned}
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
