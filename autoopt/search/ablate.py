@@ -76,13 +76,13 @@ def by_whole_runs(context: RunContext, state: SearchState) -> bool:
     """Whether whole runs of a script have shown what the incumbent brings, and no blocks of steps."""
     if state.made_by is None or state.made_by.pairs:
         return False
-    return context.gate.ran_whole(state.incumbent)
+    return bool(context.gate.whole_pairs(state.incumbent))
 
 
 def _without_by_whole_runs(context: RunContext, state: SearchState, change: Change, deadline: float) -> Ablation:
     """With a change against without it, by a whole run of each patch; without a figure where the time holds no pair."""
     plan, base, now = state.incumbent, state.without(change.strategy), context.now()
-    known = [pair for pair in context.gate.trained_pairs(plan) if pair.whole]
+    known = context.gate.whole_pairs(plan)
     longest = max(pair.baseline.seconds for pair in known)
     row = Ablation(strategy=change.strategy, setting=change.setting)
     if context.stopping() or now + longest + max(pair.best.seconds for pair in known) > deadline:
@@ -264,7 +264,7 @@ def _loser(context: RunContext, state: SearchState, rows: list[Ablation]) -> Abl
     """The change that least pays its place, of those that their comparison refuses. A single one is verified anyway."""
     if len(rows) < 2:
         return None
-    whole = context.gate.ran_whole(state.incumbent)
+    whole = bool(context.gate.whole_pairs(state.incumbent))
     losers = [
         row
         for row in rows

@@ -12,15 +12,15 @@ from autoopt.events import TrialEnded, TrialStarted
 from autoopt.records import Change, Plan, Trial, Verdict
 from autoopt.search.accept.evidence import FEWEST_SEEDS, Judgement
 from autoopt.search.budget_allocation import BudgetAllocation
-from autoopt.search.candidate import Candidate, candidate_of, conversation, skip
+from autoopt.search.candidate import Candidate
 from autoopt.search.compare.comparison import Comparison, Decision, Side
 from autoopt.search.compare.noise import compiled_again, learned
 from autoopt.search.compare.sequential_test import alpha_of
 from autoopt.search.first_training import expected, train_first, train_with
-from autoopt.search.planner import PLUGIN_ERRORS, Proposal, candidate_plan, plugin_error, predicted_gain
+from autoopt.search.planner import PLUGIN_ERRORS, Proposal, candidate_plan, predicted_gain
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
-from autoopt.strategy import Case, Risk
+from autoopt.strategy import Risk
 
 ONCE_AT_MOST = 0.05
 """Of the planned steps: more seconds at a start than that are weighed against the steps to the target."""
@@ -302,31 +302,3 @@ def seconds_of_trainings(context: RunContext, state: SearchState, left: float) -
 
 def _needed(allocation: BudgetAllocation) -> float:
     return allocation.comparison + allocation.verification(2)
-
-
-def search_settings(
-    context: RunContext, state: SearchState, proposal: Proposal, case: Case, deadline: float, remaining: int = 0
-) -> bool:
-    """Tries settings until the strategy has no more, or time is up. True where something was kept.
-
-    Args:
-        deadline: on the run's clock.
-        remaining: strategies that follow in this round.
-    """
-    kept, strategy = False, proposal.strategy
-    for setting, answer in conversation(strategy, case):
-        if isinstance(setting, BaseException):
-            skip(context, state, strategy, Verdict.FAILED, plugin_error(setting))
-            break
-        if context.stopping() or context.now() + context.allocation.comparison > deadline:
-            skip(context, state, strategy, Verdict.NOT_TRIED, "the time for the search is up")
-            break
-        candidate = candidate_of(context, state, strategy, case, setting)
-        if candidate is None:
-            answer(None)
-            continue
-        seconds = context.allocation.trial
-        trial = confirm(context, state, candidate, deadline=deadline, seconds=seconds, remaining=remaining)
-        kept = kept or trial.verdict is Verdict.KEPT
-        answer(trial)
-    return kept

@@ -24,9 +24,9 @@ from autoopt.search.ablate import by_whole_runs, take_apart
 from autoopt.search.accept.evidence import FEWEST_SEEDS
 from autoopt.search.accept.gathering import UNPROBED
 from autoopt.search.baseline import compare_with_itself
-from autoopt.search.candidate import HOPE, Candidate, Screened, conversation
+from autoopt.search.candidate import HOPE, Candidate, Screened, candidate_of, conversation, skip
 from autoopt.search.combined import screen_combined
-from autoopt.search.confirmation import screenable, search_settings, seconds_of_trainings
+from autoopt.search.confirmation import confirm, screenable, seconds_of_trainings
 from autoopt.search.confirmations import Confirmations, Costs, most_doubtful, suspect
 from autoopt.search.evaluations import MOST_PAIRS, pair_seconds, try_evaluations
 from autoopt.search.first_training import train_first, train_with
@@ -39,6 +39,7 @@ from autoopt.search.planner import (
     at_the_ceiling,
     build_queue,
     nothing_left,
+    plugin_error,
     predict,
     predicted_gain,
 )
@@ -373,16 +374,15 @@ class Rounds:
         return None
 
     def _train(self, proposals: Sequence[Proposal], round_: Round, pipeline: Pipeline | None) -> bool:
-        """Tries what trains otherwise, where there is time for the trainings that it takes."""
+        """Tries what trains otherwise, where there is time for the runs to the target that it takes."""
         context, state = self.context, self.state
         waiting = [proposal for proposal in proposals if proposal.strategy.risk.trains_otherwise]
+        by_runs = self._ends_at_the_target()
         for n, proposal in enumerate(waiting):
-            needed = seconds_of_trainings(context, state, self._left())
+            needed = 0.0 if by_runs else seconds_of_trainings(context, state, self._left())
             left = self._left()
             if needed > left or context.stopping():
-                text = f"no time for it: its trainings take about {needed:.0f} s, and {max(left, 0):.0f} s were left"
-                self._not_tried(proposal, text)
-                state.unseen[proposal.strategy.name] = needed
+                self._no_time_to_train(proposal, needed, left)
                 continue
             train_first(context, state)
             unjudged = "" if state.objective.metric is not None else "no metric is known by which to judge its training"
@@ -392,9 +392,56 @@ class Rounds:
                 continue
             self._seen_bottleneck[proposal.strategy.name] = round_.bottleneck
             case = state.case(context.runner.registry, pipeline, left)
-            if search_settings(context, state, proposal, case, self._costs.deadline(), len(waiting) - n - 1):
+            if self._search_settings(proposal, case, len(waiting) - n - 1):
                 return True
         return False
+
+    def _ends_at_the_target(self) -> bool:
+        """Whether whole runs, which end at the user's target, show what trains otherwise on the incumbent."""
+        context, state = self.context, self.state
+        if state.objective.users_target is None or context.run_seconds(state) is None:
+            return False
+        return not state.found or by_whole_runs(context, state)
+
+    def _search_settings(self, proposal: Proposal, case: Case, remaining: int) -> bool:
+        """Tries settings of what trains otherwise until there are no more, or time is up. True where one was kept.
+
+        Args:
+            remaining: strategies that follow in this round.
+        """
+        context, state, strategy = self.context, self.state, proposal.strategy
+        kept = False
+        for setting, answer in conversation(strategy, case):
+            if isinstance(setting, BaseException):
+                skip(context, state, strategy, Verdict.FAILED, plugin_error(setting))
+                break
+            deadline, by_runs = self._costs.deadline(), self._ends_at_the_target()
+            if context.stopping() or (not by_runs and context.now() + context.allocation.comparison > deadline):
+                skip(context, state, strategy, Verdict.NOT_TRIED, "the time for the search is up")
+                break
+            candidate = candidate_of(context, state, strategy, case, setting)
+            if candidate is None:
+                answer(None)
+                continue
+            if by_runs and context.shown_by_whole_runs(state, candidate.plan) is not None:
+                confirmation = WholeRunConfirmation(context, state, candidate, HOPE)
+                needed, left = confirmation.needed, context.allocation.budget - context.now()
+                if needed is None or needed > left:
+                    self._no_time_to_train(proposal, needed, left)
+                    break
+                trial = confirmation.run()
+            else:
+                seconds = context.allocation.trial
+                trial = confirm(context, state, candidate, deadline=deadline, seconds=seconds, remaining=remaining)
+            kept = kept or trial.verdict is Verdict.KEPT
+            answer(trial)
+        return kept
+
+    def _no_time_to_train(self, proposal: Proposal, needed: float | None, left: float) -> None:
+        """Notes that the runs which would judge a change of the training do not fit; None: that no few would."""
+        takes = "take more pairs than a confirmation has" if needed is None else f"take about {needed:.0f} s"
+        self._not_tried(proposal, f"no time for it: its trainings {takes}, and {max(left, 0):.0f} s were left")
+        self.state.unseen[proposal.strategy.name] = needed or left
 
     def over(self) -> Stop | None:
         """Why nothing more may be started: the user, or the budget. None while there is time."""

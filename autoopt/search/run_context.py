@@ -121,10 +121,11 @@ class RunContext:
 
         A plan is measured in blocks only to choose it. Where a budget holds whole runs of the untouched and the patched
         script, they are the final figure: they hold imports, the first batch, evaluations and the end, and nothing
-        listens to them.
+        listens to them. What trains otherwise takes its own steps, which only runs that end at the user's target show.
         """
         seconds = self.run_seconds(state)
-        if seconds is None or self.gate.risk_over(plan, state.baseline).trains_otherwise:
+        otherwise = self.gate.risk_over(plan, state.baseline).trains_otherwise
+        if seconds is None or (otherwise and state.objective.users_target is None):
             return None
         return seconds if self.runner.runs_whole(plan) else None
 

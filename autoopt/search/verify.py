@@ -92,7 +92,7 @@ def _back_to_whole_runs(context: RunContext, state: SearchState, trouble: str) -
     state.incumbent, state.base = state.baseline, "baseline"
     for trial in reversed([trial for trial in state.trials if trial.verdict is Verdict.KEPT]):
         plan = state.comparisons[trial.id].candidate.plan
-        if context.gate.trainings.failure(plan) is None and context.gate.ran_whole(plan):
+        if context.gate.trainings.failure(plan) is None and context.gate.whole_pairs(plan):
             state.incumbent, state.base = context.runner.registry.order(plan), str(trial.id)
             break
         state.amend(trial.id, f"{trouble} (in the verification)", verdict=Verdict.FAILED)

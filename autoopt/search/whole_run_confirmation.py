@@ -18,6 +18,7 @@ from autoopt.records.whole_run import WholeRun
 from autoopt.script.whole_run import turn_of
 from autoopt.search.accept.evidence import FEWEST_SEEDS, Judgement, TrainedPair, length_scatter
 from autoopt.search.accept.gate import NOT_TESTED, judge_runs
+from autoopt.search.accept.time_to_target import Trained
 from autoopt.search.accept.trainings import ratio_of_pairs
 from autoopt.search.candidate import Candidate
 from autoopt.search.confirmation import OpenTrial
@@ -80,18 +81,20 @@ class WholeRunConfirmation:
     def __init__(self, context: RunContext, state: SearchState, candidate: Candidate, hope: float = 0.0) -> None:
         self.context, self.state, self.candidate = context, state, candidate
         predicted, beliefs = candidate.predicted, state.beliefs
+        self._otherwise = context.gate.risk_over(candidate.plan, state.incumbent).trains_otherwise
         self._before, whole = state.incumbent, state.rounds[-1].whole_run if state.found and state.rounds else None
         untouched = context.shown_by_whole_runs(state, candidate.plan)
         if state.found:
-            runs = [pair.best.seconds for pair in context.gate.trained_pairs(state.incumbent) if pair.whole]
+            runs = [pair.best.seconds for pair in context.gate.whole_pairs(state.incumbent)]
             stepping = whole.part("steps") if whole is not None else None
             self.seconds = fmean(runs) if runs and untouched is not None else None
             self._run = InWholeRun.of(self.seconds, stepping.seconds if stepping is not None else None, whole)
-            # what is kept is verified on the untouched script
-            self._reserve = FEWEST_SEEDS * ((untouched or 0.0) + (self.seconds or 0.0))
         else:
-            self.seconds, self._reserve = untouched, 0.0
+            self.seconds = untouched
             self._run = InWholeRun.of(context.run_seconds(state), state.planned_seconds, state.untouched_run)
+        # what is kept is verified on the untouched script, by other runs than those that it was selected by
+        verified = state.found or self._otherwise
+        self._reserve = FEWEST_SEEDS * ((untouched or 0.0) + (self.seconds or 0.0)) if verified else 0.0
         believed = self._divided(tuple(beliefs.of([member])[0] for member in candidate.members))
         self.gain = self._run.gain(*believed) if self._run is not None else sum(believed)
         error = predicted.log_sd if predicted is not None else 0.0
@@ -172,8 +175,8 @@ class WholeRunConfirmation:
         left = self.context.allocation.budget - self._reserve - self.context.now()
         if not self._found:
             return self.pair_seconds <= left
-        seen = self._ratio()
-        if self._faster(seen) or seen.value <= 1.0 or self._quality(level).passed is False:
+        seen, enough = self._ratio(), len(self._found) >= self._fewest
+        if (enough and self._faster(seen)) or seen.value <= 1.0 or self._quality(level).passed is False:
             return False
         pairs = self._pairs_for(log(seen.value))
         return pairs is not None and max(pairs - len(self._found), 1) * self.pair_seconds <= left
@@ -202,7 +205,12 @@ class WholeRunConfirmation:
         """Pairs of whole runs that confirm a log gain; None where no feasible number does."""
         if gain < log1p(self.context.min_gain):
             return None
-        return next((n for n in range(1, MOST_PAIRS + 1) if self._of([gain] * n).low > 1.0), None)
+        return next((n for n in range(self._fewest, MOST_PAIRS + 1) if self._of([gain] * n).low > 1.0), None)
+
+    @property
+    def _fewest(self) -> int:
+        """Pairs: what trains otherwise may be at the target early by chance."""
+        return FEWEST_SEEDS if self._otherwise else 1
 
     @property
     def pair_seconds(self) -> float:
@@ -222,6 +230,12 @@ class WholeRunConfirmation:
         )
 
     def _ratio(self) -> Estimate:
+        if self._otherwise:  # the steps to the target are a matter of chance as well
+            context, state = self.context, self.state
+            seen = evidence_of(context, state, self.candidate.plan, self._found)
+            trained = Trained.of(self._found, seen, state.objective, None)
+            if trained is not None:
+                return trained.ratio(state.noise.process_sd)
         return self._of([pair.log_ratio for pair in self._found])
 
     def _of(self, logs: list[float]) -> Estimate:

@@ -60,11 +60,11 @@ class TargetWorld(ScriptWorld):
         ends: whether a comparison in its loop may end it there.
     """
 
-    def __init__(self, directory: Path, ends: bool, **more: Any) -> None:
+    def __init__(self, directory: Path, ends: bool, others: tuple[Any, ...] = (), **more: Any) -> None:
         parts = RunParts(steps=STEPS, step_seconds=0.05, evaluate_every=50.0, ends_by_result=ends)
         made = strategy("rows", predict=lambda self, case, setting: FASTER)
         known = {"seconds": 20.0, "speed": product({"rows": 2.0}), "whole": {"rows": 1.6}, **more}
-        super().__init__(directory, made, sites=SITES.model_copy(update={"run": parts}), **known)
+        super().__init__(directory, made, *others, sites=SITES.model_copy(update={"run": parts}), **known)
         self.alone: list[float] = []
         runner: Any = self.runner
         runner.runs_here, runner.whole_run = True, self.run_alone
@@ -105,6 +105,31 @@ def test_one_that_does_not_end_there_in_time_is_trained_to_its_target(
     assert not world.pairs
     assert outcome.state.planned_steps == STEPS
     assert outcome.best.plan.names() == ("rows",)
+
+
+MOST = Estimate(value=3.0, low=1.0, high=3.0, n=1, kind=EstimateKind.BOUND)
+
+
+@pytest.mark.parametrize(
+    ("gain", "lose", "budget", "kept"),
+    [(2.0, (), 300.0, True), (1.0, (), 300.0, False), (2.0, ("grouping",), 300.0, False), (2.0, (), 130.0, False)],
+)
+def test_what_trains_otherwise_is_judged_by_whole_runs_that_end_at_the_target(
+    tmp_path: Path, gain: float, lose: tuple[str, ...], budget: float, kept: bool
+) -> None:
+    """Two pairs of 20 s were said to be too long for 200 s, for they were planned as trainings of a fixed length."""
+    grouping = strategy("grouping", risk=Risk.TRAINING, predict=lambda self, case, setting: MOST)
+    brings = {"rows": 1.6, "grouping": gain}
+    world = TargetWorld(
+        tmp_path, ends=True, lose=lose, budget=budget, others=(grouping,), speed=product(brings), whole=brings
+    )
+    outcome = world.go()
+    assert ("grouping" in outcome.best.plan.names()) is kept
+    headline = outcome.speedup.headline
+    assert headline is not None
+    assert headline.value == pytest.approx(1.6 * (gain if kept else 1.0))
+    assert (world.pairs.count(("rows", "grouping")) >= 4) is kept, "two that select it, and two that verify it"
+    assert outcome.speedup.end_to_end_verified
 
 
 def test_runs_over_other_steps_do_not_scatter_as_runs_over_equal_ones() -> None:

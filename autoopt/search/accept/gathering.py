@@ -433,9 +433,9 @@ class Gate:
             return ()
         return self.trainings.pairs(self.baseline, plan)
 
-    def ran_whole(self, plan: Plan) -> bool:
-        """Whether a whole run of a script with this plan's patch came to its end next to an untouched one."""
-        return any(pair.whole for pair in self.trained_pairs(plan))
+    def whole_pairs(self, plan: Plan) -> list[TrainedPair]:
+        """Whole runs of the untouched script with runs of this plan's patch."""
+        return [pair for pair in self.trainings.pairs(self.baseline, plan) if pair.whole]
 
     def evidence(self, plan: Plan, incumbent: Plan, facts: WorkloadFacts) -> Evidence:
         """Trainings and facts of these plans so far."""
