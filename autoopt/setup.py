@@ -31,10 +31,13 @@ class Wrap:
     Args:
         name: ``module:name`` of a class or function at the top level of its module, imported when it is called.
         options: plain values by keyword.
+        evaluation: around a collate function: a script's evaluations that make batches of the same class of samples by
+            the same function get it as well.
     """
 
     name: str
     options: tuple[tuple[str, Any], ...] = ()
+    evaluation: bool = False
 
     def __call__(self, wrapped: Any) -> Any:
         return self.function(wrapped, **dict(self.options))

@@ -79,8 +79,9 @@ class Edit:
     ``at``: ``loader`` (the training's), ``evaluation`` (the validation's), ``optimizer``, ``trainer`` (a library's) and
     ``wrapper`` (``DistributedDataParallel``) get ``arguments`` where they are made, ``moves`` where a batch is moved to
     the device; ``dataset`` and ``collate`` get one line, an expression in which ``{dataset}`` and ``{collate}`` stand
-    for what the loader is given (``training_dataset``: that of the training alone, evaluation reads as before; without
-    a line its class is edited elsewhere, and evaluations that read it get the ``arguments`` alone); ``model`` and
+    for what the loader is given (``training_dataset``, ``training_collate``: that of the training alone, evaluation
+    reads as before; without a line the dataset's class is edited elsewhere, and evaluations that read it get the
+    ``arguments`` alone); ``model`` and
     ``loader_made`` (the training's) get ``lines`` below the statement that makes it, in which ``{model}`` and
     ``{loader}`` stand for its name there; ``step`` gets them below the optimizer's step; ``start`` gets ``lines`` below
     the imports; ``left_out`` removes the statements that its ``lines`` name, as ``train.py:9 gc.collect``.
@@ -102,6 +103,7 @@ class Edit:
         "dataset",
         "training_dataset",
         "collate",
+        "training_collate",
         "moves",
         "optimizer",
         "trainer",

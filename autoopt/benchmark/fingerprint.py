@@ -58,6 +58,7 @@ def digests(batch: Any) -> tuple[str, str, str]:
 class SampleDigest:
     """A digest of samples in their order, the same however many of them a batch holds, and but for padding.
 
+    Padding is the number with which most rows of a batch's whole numbers end.
     Of tensors and arrays with a row for each sample it holds the rows, of a list of texts the texts; of what else a
     batch holds each content once.
 
@@ -107,7 +108,10 @@ def _rows_of(leaf: Any, count: int | None, most: int) -> list[bytes] | None:
         return None
     rows = _flat_rows(leaf[:most], _LONGEST_ROW)
     ended = leaf.dim() == 2 and not leaf.is_floating_point() and not leaf.is_complex() and leaf.shape[1] > 1
-    ends = 1 + torch.where(rows != rows[:, -1:], torch.arange(rows.shape[1]) + 1, 0).amax(1) if ended else None
+    # a longest row that was cut to its length has no padding, which the others say what it is
+    ends: torch.Tensor | None = None
+    if ended:
+        ends = torch.where(rows != rows[:, -1].mode().values, torch.arange(rows.shape[1]) + 1, 0).amax(1)
     content = rows.view(torch.uint8).numpy() if rows.numel() else np.zeros((len(rows), 0), np.uint8)
     size = rows.element_size()
     return [row.tobytes() if ends is None else row[: int(ends[n]) * size].tobytes() for n, row in enumerate(content)]

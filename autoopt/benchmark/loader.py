@@ -207,6 +207,12 @@ def recollate(loader: DataLoader[Any], change: Transform) -> None:
     loader.collate_fn = change(loader.collate_fn)
 
 
+def collate_name(collate: Any) -> str:
+    """What makes batches of samples, as its module and name; of an object, its class's."""
+    named = collate if hasattr(collate, "__qualname__") else type(collate)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
 def reorder(loader: DataLoader[Any], change: Callable[..., Any]) -> None:
     """Puts ``(sampler, dataset, batch_size) -> sampler`` around the order of a loader that was not read yet.
 

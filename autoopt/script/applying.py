@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
 from torch.utils._pytree import tree_map
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, default_collate
 
 from autoopt.benchmark.affinity import bind
 from autoopt.benchmark.compiling import compile_model
@@ -25,7 +25,7 @@ from autoopt.benchmark.contents import tensors
 from autoopt.benchmark.cputime import memory
 from autoopt.benchmark.distributed.replicate import compress
 from autoopt.benchmark.flags import apply_flags
-from autoopt.benchmark.loader import check_workers, consistent, recollate, reorder
+from autoopt.benchmark.loader import check_workers, collate_name, consistent, recollate, reorder
 from autoopt.benchmark.optimizer import become, make_optimizer, users_factory
 from autoopt.benchmark.saving import save_in_background, wait_until_saved
 from autoopt.benchmark.seeding import disturb, kept_random_state, mix
@@ -37,7 +37,7 @@ from autoopt.script.frames import maker_place, shown, user_place
 from autoopt.script.loaders import Watcher
 from autoopt.script.session import Session
 from autoopt.script.torch_hooks import TorchHooks
-from autoopt.setup import Distributed, Setup, Wrap
+from autoopt.setup import Distributed, Setup, Transform, Wrap
 from autoopt.simplify.costly import CALLS
 
 _ALONE = re.compile(r"\s*[\w.]+\(\s*\)\s*(#.*)?")
@@ -201,6 +201,7 @@ class Applying:
         self._autocast: Any = None
         self._updated: list[Optimizer] = []
         self._makes_training = False
+        self._around = tuple[Transform, ...]()
 
     def install(self) -> None:
         """Once torch has been imported.
@@ -250,11 +251,13 @@ class Applying:
         role = self._role(loader)
         self._keep_cores()
         self._makes_training = role == "training"
+        self._around = self.setup.collate if self._makes_training else ()
         if role is None:
             return args, kwargs
         names = list(inspect.signature(DataLoader.__init__).parameters)[1:]
         options = {**dict(zip(names, args, strict=False)), **kwargs}
         if role == "validation":
+            self._around = self._around_alike(options)
             options = self._of_validation(options)
         else:
             if self.setup.batch.size is not None and self.setup.batch.accumulation is None:  # else its lines say it
@@ -290,13 +293,22 @@ class Applying:
         changed |= self.setup.evaluation
         return consistent({**options, **changed}) if changed else options
 
+    def _around_alike(self, options: dict[str, Any]) -> tuple[Transform, ...]:
+        """What goes around the collate function of a loader of the validation that makes batches as the training's."""
+        sites = self.sites.of("loader_training") if self.sites is not None else ()
+        known = {(site.options.get("dataset"), site.options.get("collate_fn")) for site in sites}
+        collate = collate_name(options.get("collate_fn") or default_collate)
+        if (type(options["dataset"]).__name__, collate) not in known:
+            return ()
+        return tuple(each for each in self.setup.collate if isinstance(each, Wrap) and each.evaluation)
+
     def _made(self, loader: DataLoader[Any]) -> None:
-        """Changes a loader of the training once it is made: the order of its samples, what makes batches of them."""
+        """Changes a loader once it is made: the order of the training's samples, what makes batches of them."""
         if self._makes_training:
             for order in self.setup.sampler:
                 reorder(loader, order)
-            for around in self.setup.collate:
-                recollate(loader, around)
+        for around in self._around:
+            recollate(loader, around)
 
     def _role(self, loader: Any) -> Literal["training", "validation"] | None:
         """Whose loader the call makes that makes this one now; None where that was not seen."""

@@ -22,6 +22,7 @@ from autoopt.records import Place, Site
 
 NEEDED = frozenset({"torch", "numpy"})
 """Modules that a training needs in any case."""
+_MODULE, _CALLS = os.path.join("torch", "nn", "modules", "module.py"), ("_call_impl", "_wrapped_call_impl")
 MOST = 5
 LEAST = 0.05
 """Seconds below which an import is not reported."""
@@ -55,6 +56,18 @@ def user_place(frame: FrameType | None = None) -> Found | None:
         direct = direct and name.startswith((OWN, *TORCH))
         frame = frame.f_back
     return None
+
+
+def model_place() -> Found | None:
+    """The user's line that calls the outermost model which is under way; the innermost line where there is none."""
+    frame: FrameType | None = sys._getframe(1)
+    last = frame
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name in _CALLS and code.co_filename.endswith(_MODULE):
+            last = frame.f_back
+        frame = frame.f_back
+    return user_place(last)
 
 
 def maker_place(made: object) -> Found | None:

@@ -22,6 +22,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from autoopt.benchmark.compiling import is_torchs, repeated_blocks
 from autoopt.benchmark.facts import plain_options
+from autoopt.benchmark.loader import collate_name
 from autoopt.records import JsonDict, Place, Site, SiteKind, Sites
 from autoopt.script.applying import stands_alone
 from autoopt.script.boot import when_imported
@@ -94,6 +95,7 @@ def loader_options(loader: Any) -> JsonDict:
     options = {name: getattr(loader, name, None) for name in _LOADER_OPTIONS}
     options["shuffle"] = type(loader.sampler).__name__ == "RandomSampler"
     options["dataset"] = type(loader.dataset).__name__
+    options["collate_fn"] = collate_name(loader.collate_fn)
     return options
 
 

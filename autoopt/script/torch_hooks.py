@@ -19,7 +19,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 
 from autoopt.benchmark.contents import samples_of
 from autoopt.errors import WorkloadError
-from autoopt.script.frames import user_place
+from autoopt.script.frames import model_place
 from autoopt.script.loaders import LoaderHook, Roles, Watcher
 from autoopt.script.session import Session
 
@@ -282,7 +282,7 @@ class TorchHooks:
                 if not under_way.called:  # how it calls the model, by its first call
                     under_way.called = True
                     under_way.gradients, under_way.training_mode = torch.is_grad_enabled(), module.training
-                    if (found := user_place()) is not None:
+                    if (found := model_place()) is not None:
                         under_way.file, under_way.line = found.place.file, found.place.line
                 self.loaders.evaluates()
         else:  # without a loader: what it is called for in training mode is trained on, such as a policy's moves

@@ -135,6 +135,37 @@ def test_an_evaluation_is_seen_as_it_is_made(
         assert len(sites.of("loader_training")) == 1
 
 
+OF_A_PART = HEAD.replace("model = nn.Sequential(", "body = nn.Sequential(").replace(
+    "optimizer =",
+    """\
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = body
+    def forward(self, x):
+        return self.body(x)
+    def loss(self, x, y):
+        return nn.functional.cross_entropy(self.body(x), y)
+model = Tagger()
+optimizer =""",
+)
+"""Trained by a method that calls a part of the model, evaluated by a call of the whole."""
+
+
+def test_the_place_of_an_evaluation_is_the_line_that_calls_the_whole_model(
+    start_script: StartScript, folder: Path
+) -> None:
+    """It is in a loop, which can be edited; the line of the part is in the model's own class."""
+    text = OF_A_PART.replace("loss = nn.functional.cross_entropy(model(x), y)", "loss = model.loss(x, y)")
+    (folder / "evaluates.py").write_text(text + WITH_GRADIENTS)
+    with start_script("evaluates.py") as process:
+        run = sites_of(process, steps=24).run
+    assert run is not None
+    last = run.evaluations[-1]
+    assert last.gradients
+    assert text.splitlines()[(last.line or 0) - 1].strip() == "hits += (model(x).argmax(1) == y).sum().item()"
+
+
 def test_an_evaluation_between_steps_reads_no_batch_that_was_trained_on(
     start_script: StartScript, folder: Path
 ) -> None:

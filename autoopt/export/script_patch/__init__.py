@@ -183,8 +183,13 @@ def _wraps(at: Literal["dataset", "collate"], old: Setup, new: Setup) -> Iterato
             line = f"{each.name.rpartition(':')[2]}({{{at}}}{options})"
             # what is wrapped alike for evaluation is read alike
             arguments = {name: new.loader[name] for name in READ_BY if at == "dataset" and name in new.loader}
-            alone = at == "dataset" and bool(_added(old, new, "collate"))  # samples that only its batches complete
-            yield Edit("training_dataset" if alone else at, (line,), parts=(each.name,), arguments=arguments)
+            alone = not each.evaluation
+            if at == "dataset":  # samples that only its batches complete
+                alone = bool(_added(old, new, "collate"))
+            where: Literal["dataset", "training_dataset", "collate", "training_collate"] = at
+            if alone:
+                where = "training_dataset" if at == "dataset" else "training_collate"
+            yield Edit(where, (line,), parts=(each.name,), arguments=arguments)
 
 
 def _of_batch(old: Batch, new: Batch, sites: Sites) -> Iterator[Edit]:

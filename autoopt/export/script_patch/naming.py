@@ -45,10 +45,12 @@ def data_of(source: Source, site: Site, sites: Sites) -> tuple[cst.Call, str, Se
     return handed, there.value.value, positions
 
 
-def alike(one: Site, other: Site) -> bool:
-    """Whether two loaders read datasets of one class: what prepares the samples of one may prepare the other's."""
-    name = one.options.get("dataset")
-    return name is not None and bool(name == other.options.get("dataset"))
+def alike(one: Site, other: Site, *options: str) -> bool:
+    """Whether two loaders read datasets of one class, and have more options the same: what prepares the samples of one
+    may prepare the other's.
+    """
+    both = ((one.options.get(name), other.options.get(name)) for name in ("dataset", *options))
+    return all(mine is not None and mine == others for mine, others in both)
 
 
 def same_call(one: Site, other: Site) -> bool:

@@ -88,6 +88,7 @@ class Placing:
             "dataset": self._dataset,
             "training_dataset": self._dataset,
             "collate": self._collate,
+            "training_collate": self._collate,
             "loader_made": self._loader_made,
             "moves": self._moves,
             "model": self._model,
@@ -360,11 +361,23 @@ class Placing:
         self._arguments(Edit("evaluation", arguments=edit.arguments), site)
 
     def _collate(self, edit: Edit) -> None:
-        """Wraps what makes batches of the training's samples."""
+        """Wraps what makes batches of the training's samples, and of evaluations whose batches are made alike."""
         site = self.site("loader_training")
+        self._batches(edit, site)
+        for other in self.sites.of("loader_validation") if edit.at == "collate" else ():
+            if other.direct and not same_call(site, other) and alike(site, other, "collate_fn"):
+                trial = self.on_trial()  # others do without, where a user would not write it
+                with suppress(NoHonestEditError):
+                    trial._batches(edit, other)
+                    self.files, self.added, self.notes = trial.files, trial.added, [*self.notes, *trial.notes]
+
+    def _batches(self, edit: Edit, site: Site) -> None:
+        """Wraps what makes a loader's batches of samples."""
         source = self.edits(site.file).source
         call = self._call(source, site)
-        if self._passed_on(call, site) is not None and "collate_fn" not in given(call, DATALOADER_POSITIONS):
+        rest = self._passed_on(call, site)
+        passed = set[str]() if rest is None else keys_of(source, rest.value)
+        if (passed is None or "collate_fn" in passed) and "collate_fn" not in given(call, DATALOADER_POSITIONS):
             raise NoHonestEditError(f"{site.file}:{site.line} may pass a collate_fn on with two stars")
         self._wrap(edit, source, call, "collate_fn")
 

@@ -395,6 +395,9 @@ def keys_of(source: Source, mapping: cst.BaseExpression) -> set[str] | None:
         if len(made) != 1 or len(passed_on) != len(uses) - 1 or made[0].value is None:
             return None
         mapping = made[0].value
+    if isinstance(mapping, cst.Call) and source.called(mapping) == "dict":
+        named = {each.keyword.value for each in mapping.args if each.keyword is not None}
+        return named if len(named) == len(mapping.args) else None
     if not isinstance(mapping, cst.Dict):
         return None
     keys = [each.key for each in mapping.elements if isinstance(each, cst.DictElement)]

@@ -20,6 +20,7 @@ class TrimPadding(Strategy):
 
     What it does: wraps the collate function: tensors of a batch lose the columns beyond its longest sequence, known
         from ``attention_mask`` or by the number with which all rows of ids end; widths are rounded up to a multiple.
+        Evaluations of a script that make their batches alike get it, too.
     When it helps: sequences padded to a fixed maximum, which few of them reach.
     When it does not: batches that are padded to their longest already; packed sequences; padding at the left.
     What it costs: batches of different widths: with compilation or CUDA graphs a few widths are used, so that each is
@@ -70,7 +71,7 @@ class TrimPadding(Strategy):
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
         return setup.with_collate(
-            Wrap("autoopt_strategies.input.sequences:Trimmed", (("multiple", setting["multiple"]),))
+            Wrap("autoopt_strategies.input.sequences:Trimmed", (("multiple", setting["multiple"]),), evaluation=True)
         )
 
     def recipe(self, setting: Setting) -> Recipe:
