@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from math import exp, inf, isfinite, log, log1p
 
-from autoopt.records import Change, Plan, Quality, Round, Verdict
+from autoopt.records import Change, Plan, Quality, Round, Trial, Verdict
 from autoopt.search.ablate import by_whole_runs
 from autoopt.search.accept.evidence import FEWEST_SEEDS
 from autoopt.search.accept.levels import BATCHES
@@ -19,6 +19,7 @@ from autoopt.search.budget_allocation import TRIAL
 from autoopt.search.candidate import FEWEST_PAIRS, HOPE, Candidate, Screened, alone_or_together, pairs_to_confirm
 from autoopt.search.confirmation import OTHER_SAMPLES, confirm, drawn_otherwise, takes_trainings
 from autoopt.search.first_training import train_first
+from autoopt.search.outcome import named
 from autoopt.search.planner import PLUGIN_ERRORS, Skipped, candidate_plan
 from autoopt.search.promised import small_gains, with_small
 from autoopt.search.run_context import RunContext
@@ -274,6 +275,20 @@ def refused(state: SearchState, screened: Screened, quality: Quality, more: str 
 IN_VAIN = "a plan that it is a part of was trained, and not shown to be as good"
 
 
+@dataclass(frozen=True)
+class _Suspected:
+    """A change that was taken out of a plan that trains otherwise.
+
+    Args:
+        rest: of that plan.
+        found: screenings of candidates that have it.
+    """
+
+    change: Change
+    rest: tuple[Change, ...]
+    found: list[Screened]
+
+
 class Confirmations:
     """Confirms what did well in the screening.
 
@@ -291,6 +306,7 @@ class Confirmations:
         self._trained_by: dict[int, float] = {}
         self.skipped: Sequence[Skipped] = ()
         self._found: list[Screened] = []
+        self._suspected = list[_Suspected]()
 
     def in_order(self, waiting: list[Screened], screening: Screening, round_: Round) -> bool:
         """Confirms one after the other until one is kept; what the time does not hold waits for the others."""
@@ -298,19 +314,25 @@ class Confirmations:
         self._found = [*waiting, *screening.found]
         while waiting and not self.context.stopping():
             screened = waiting.pop(0)  # with what brings too little to be confirmed alone
-            small = small_gains(screened, self._found, self.skipped)
+            out = [each.change for each in self._suspected]
+            small = [one for one in small_gains(screened, self._found, self.skipped) if one[0] not in out]
             screened = replace(screened, candidate=with_small(self.context, self.state, screened.candidate, small))
             if self._costs.pairs(screened) > self._left_for(screened):
                 later.append(screened)
                 continue
             if not self._learns_as_well(screened, screening, waiting, unconfirmed):
                 continue
-            if self._confirm(screened, len(waiting), round_):
+            trial = self._confirm(screened, len(waiting), round_)
+            if trial is not None and trial.verdict is Verdict.KEPT:
                 return True
+            lost = trial.quality if trial is not None and trial.verdict is Verdict.QUALITY_LOST else None
             if screened.trial.id in self._trained_by:
                 unconfirmed.append(screened)
-                self._less_doubtful(screened, screening, waiting)
-        return any(self._confirm(screened, 0, round_) for screened in later)
+            elif lost is None:
+                continue
+            self._less_doubtful(screened, screening, waiting, lost)
+        trials = (self._confirm(screened, 0, round_) for screened in later if self._unsuspected(screened))
+        return any(trial is not None and trial.verdict is Verdict.KEPT for trial in trials)
 
     def _left_for(self, screened: Screened) -> float:
         """Seconds for its confirmation. What is trained to be kept is verified by that, and has all but the way back.
@@ -357,19 +379,60 @@ class Confirmations:
             return True
         late = "" if quality.passed is False else IN_VAIN if in_vain else costs.trainings_text(screened)
         refused(state, screened, quality, late)
-        self._less_doubtful(screened, screening, waiting)
+        self._less_doubtful(screened, screening, waiting, quality if quality.passed is False else None)
         return False
 
-    def _less_doubtful(self, screened: Screened, screening: Screening, waiting: list[Screened]) -> None:
-        """Screens a combined candidate without the likeliest reason of another training; the rest waits then."""
-        rest = without_suspect(self.context, self.state, screened.candidate)
-        with closing(screening):
-            again = screening.screen(rest) if rest is not None else None
-        if again is not None and again.trial.verdict is Verdict.INCONCLUSIVE:
-            waiting[:] = self._costs.in_order([*waiting, again])
+    def _less_doubtful(
+        self, screened: Screened, screening: Screening, waiting: list[Screened], quality: Quality | None = None
+    ) -> None:
+        """Screens a combined candidate without the likeliest reasons of another training; the rest waits then.
 
-    def _confirm(self, screened: Screened, remaining: int, round_: Round) -> bool:
-        """Confirms the best of the screening, if there is time for two pairs of processes. True if kept."""
+        Args:
+            quality: of the whole, where probes or losses refuse it: what is taken out is suspected of it.
+        """
+        context, state, candidate = self.context, self.state, screened.candidate
+        while not context.stopping():
+            if quality is not None:
+                self._clear(candidate, waiting)
+                self._suspect(quality, candidate, screening, waiting)
+            rest = without_suspect(context, state, candidate)
+            with closing(screening):
+                again = screening.screen(rest) if rest is not None else None
+            if rest is None or again is None:
+                return
+            if again.trial.verdict is Verdict.INCONCLUSIVE:
+                waiting[:] = self._costs.in_order([*waiting, again])
+            quality = again.trial.quality
+            if again.trial.verdict is not Verdict.QUALITY_LOST or screening.each > self._left_for(again):
+                return
+            candidate = rest
+
+    def _suspect(self, quality: Quality, whole: Candidate, screening: Screening, waiting: list[Screened]) -> None:
+        """Leaves the likeliest reason for the quality of a whole out of all that is confirmed; one alone for good."""
+        change = suspect(self.context, self.state, whole.changes) if whole.combined else whole.change
+        found = [each for each in (*waiting, *screening.found) if change in each.candidate.changes]
+        rest = tuple(other for other in whole.changes if other != change) if whole.combined else ()
+        self._suspected.append(_Suspected(change, rest, found))
+        reason = f"{quality.detail} (tried with {named(whole.plan.names())})"
+        for each in found:
+            self.state.amend(each.trial.id, reason, verdict=Verdict.QUALITY_LOST)
+        waiting[:], screening.found = ([*filter(self._unsuspected, each)] for each in (waiting, screening.found))
+
+    def _clear(self, lost: Candidate, waiting: list[Screened]) -> None:
+        """Clears of suspicion what a plan that trains otherwise does without: it was not, or not alone, the reason."""
+        for each in [one for one in self._suspected if all(change in one.rest for change in lost.changes)]:
+            self._suspected.remove(each)
+            for one in each.found:
+                if self._unsuspected(one) and not all(change in one.candidate.changes for change in lost.changes):
+                    self.state.amend(one.trial.id, "cleared: the rest trains otherwise too", verdict=one.trial.verdict)
+                    waiting.append(one)
+        waiting[:] = self._costs.in_order(waiting)
+
+    def _unsuspected(self, screened: Screened) -> bool:
+        return not any(each.change in screened.candidate.changes for each in self._suspected)
+
+    def _confirm(self, screened: Screened, remaining: int, round_: Round) -> Trial | None:
+        """Confirms the best of the screening; None without the time for two pairs of processes."""
         context, state = self.context, self.state
         candidate = screened.candidate
         left, needed = self._left_for(screened), self._costs.pairs(screened)
@@ -379,7 +442,7 @@ class Confirmations:
             state.unconfirmed[screened.trial.id] = needed - max(left, 0)
             text = f"to confirm it takes about {needed:.0f} s; {max(left, 0):.0f} s were left"
             state.amend(screened.trial.id, text)
-            return False
+            return None
         # its confirmation takes its place
         state.trials = [trial for trial in state.trials if trial.id != screened.trial.id]
         self._seen_bottleneck[candidate.strategy.name] = round_.bottleneck
@@ -387,7 +450,7 @@ class Confirmations:
         if screened.trial.id in self._trained_by:  # its trainings need the rest
             costs = self._costs
             compared_in -= costs.trainings(candidate.plan, exp(screened.gain)) + costs.probes()
-        trial = confirm(
+        return confirm(
             context,
             state,
             candidate,
@@ -397,4 +460,3 @@ class Confirmations:
             note=f"seen as {exp(screened.gain):.2f}x in the screening",
             remaining=remaining,
         )
-        return trial.verdict is Verdict.KEPT

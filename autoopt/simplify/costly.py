@@ -124,7 +124,7 @@ def _of_steps(round_: Round, whole: WholeRun, facts: WorkloadFacts, sites: Sites
     if not fused and "fused_optimizer" not in round_.plan.names():
         kind = facts.optimizer
         one = "one kernel for all parameters: fused=True"
-        if kind.module.startswith("torch.optim") and "fused" not in kind.options:
+        if kind.options and kind.module.startswith("torch.optim") and "fused" not in kind.options:
             one = f"{kind.type} has no fused kernel; AdamW and SGD have one, which train otherwise"
         yield cost("The optimizer's step", ("optimizer",), one, _place(sites, "optimizer"))
     yield cost("Moving batches", ("pin", "copy"), "pinned memory and .to(..., non_blocking=True)", loader)

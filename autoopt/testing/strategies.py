@@ -103,7 +103,7 @@ def sample_facts(**changed: Any) -> WorkloadFacts:
             dtypes=("float32",),
             has_conv2d=True,
         ),
-        optimizer=OptimizerFacts(type="AdamW", module="torch.optim.adamw", options={"lr": 1e-3}),
+        optimizer=OptimizerFacts(type="AdamW", module="torch.optim.adamw", options={"lr": 1e-3, "fused": None}),
         batch=(TensorFacts(path="[0]", shape=(64, 3, 32, 32), dtype="float32", bytes=786_432),),
         batch_bytes=786_944,
         static_shapes=True,

@@ -9,7 +9,20 @@ from typing import Any
 import pytest
 import torch
 
-from autoopt.records import Curve, CurvePoint, JsonDict, Noise, Objective, Plan, Quality, RunParts, Verdict
+from autoopt.events import TrialStarted
+from autoopt.records import (
+    Curve,
+    CurvePoint,
+    Estimate,
+    EstimateKind,
+    JsonDict,
+    Noise,
+    Objective,
+    Plan,
+    Quality,
+    RunParts,
+    Verdict,
+)
 from autoopt.records.evaluating import HeldEvaluations
 from autoopt.records.messages import Moved, TrainingRun
 from autoopt.registry import Registry, Source
@@ -135,6 +148,36 @@ def world_of(folder: Path, budget: float) -> World:
         behave=late,
         budget=budget,
     )
+
+
+def other_loss(plan: Plan, behaviour: Behaviour) -> Behaviour:
+    """``half`` and ``layout`` compute another loss from the first batch on, not seen in one process with both."""
+    off = 1.04 if "half" in plan.names() else 1.03 if "layout" in plan.names() else 1.0
+    quality: Any = "identical" if set(plan.names()) <= {"exact"} else "equivalent"
+    return replace(behaviour, startup_seconds=5.0, quality=quality, loss=lambda step: off * 2.0 / (1.0 + 0.01 * step))
+
+
+def test_what_a_combination_was_refused_for_is_not_tried_in_the_next_one(tmp_path: Path) -> None:
+    """Three confirmations with one culprit took the whole budget, and a gain of 1.7x was not confirmed."""
+
+    def told(value: float) -> Any:
+        estimate = Estimate(value=value, low=0.9 * value, high=1.1 * value, n=3, kind=EstimateKind.TRIED)
+        return lambda self, case, setting: estimate
+
+    world = World(
+        tmp_path,
+        strategy("half", risk=Risk.NUMERIC, switchable=True, predict=told(3.0)),
+        strategy("layout", risk=Risk.NUMERIC, switchable=True, predict=told(1.3)),
+        strategy("exact", predict=told(1.6)),
+        speed=product({"half": 3.0, "layout": 1.34, "exact": 1.7}),
+        behave=other_loss,
+        budget=240.0,
+    )
+    outcome = world.go()
+    assert outcome.best.plan.names() == ("exact",)
+    confirmed = [event for event in world.events if isinstance(event, TrialStarted) and event.step == "confirming"]
+    assert [event.strategy for event in confirmed] == ["half", "layout", "half", "exact"], "each alone once"
+    assert set(verdicts(outcome)["half"]) == {Verdict.QUALITY_LOST}
 
 
 def test_the_change_that_rounds_most_goes_first(tmp_path: Path) -> None:
