@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import exp, inf, isfinite, log, log1p
 
 from autoopt.records import Change, Plan, Quality, Round, Trial, Verdict
@@ -281,12 +281,14 @@ class _Suspected:
 
     Args:
         rest: of that plan.
-        found: screenings of candidates that have it.
+        reason: why it is left out.
+        aside: screenings of candidates that have it.
     """
 
     change: Change
     rest: tuple[Change, ...]
-    found: list[Screened]
+    reason: str
+    aside: list[Screened] = field(default_factory=list)
 
 
 class Confirmations:
@@ -312,10 +314,11 @@ class Confirmations:
         """Confirms one after the other until one is kept; what the time does not hold waits for the others."""
         later, unconfirmed = list[Screened](), list[Screened]()
         self._found = [*waiting, *screening.found]
+        for each in self._suspected:
+            self._put_aside(each, waiting, screening)
         while waiting and not self.context.stopping():
             screened = waiting.pop(0)  # with what brings too little to be confirmed alone
-            out = [each.change for each in self._suspected]
-            small = [one for one in small_gains(screened, self._found, self.skipped) if one[0] not in out]
+            small = [one for one in small_gains(screened, self._found, self.skipped) if not self.suspicion(one[0])]
             screened = replace(screened, candidate=with_small(self.context, self.state, screened.candidate, small))
             if self._costs.pairs(screened) > self._left_for(screened):
                 later.append(screened)
@@ -330,8 +333,10 @@ class Confirmations:
                 unconfirmed.append(screened)
             elif lost is None:
                 continue
-            self._less_doubtful(screened, screening, waiting, lost)
-        trials = (self._confirm(screened, 0, round_) for screened in later if self._unsuspected(screened))
+            with closing(screening):
+                self.less_doubtful(screened, screening, waiting, lost)
+        open_ = (each for each in later if not any(self.suspicion(change) for change in each.candidate.changes))
+        trials = (self._confirm(screened, 0, round_) for screened in open_)
         return any(trial is not None and trial.verdict is Verdict.KEPT for trial in trials)
 
     def _left_for(self, screened: Screened) -> float:
@@ -379,10 +384,11 @@ class Confirmations:
             return True
         late = "" if quality.passed is False else IN_VAIN if in_vain else costs.trainings_text(screened)
         refused(state, screened, quality, late)
-        self._less_doubtful(screened, screening, waiting, quality if quality.passed is False else None)
+        with closing(screening):
+            self.less_doubtful(screened, screening, waiting, quality if quality.passed is False else None)
         return False
 
-    def _less_doubtful(
+    def less_doubtful(
         self, screened: Screened, screening: Screening, waiting: list[Screened], quality: Quality | None = None
     ) -> None:
         """Screens a combined candidate without the likeliest reasons of another training; the rest waits then.
@@ -396,8 +402,7 @@ class Confirmations:
                 self._clear(candidate, waiting)
                 self._suspect(quality, candidate, screening, waiting)
             rest = without_suspect(context, state, candidate)
-            with closing(screening):
-                again = screening.screen(rest) if rest is not None else None
+            again = screening.screen(rest) if rest is not None else None
             if rest is None or again is None:
                 return
             if again.trial.verdict is Verdict.INCONCLUSIVE:
@@ -407,29 +412,35 @@ class Confirmations:
                 return
             candidate = rest
 
+    def suspicion(self, change: Change) -> str:
+        """Why a change is left out of all that is confirmed; empty where it is not."""
+        return next((each.reason for each in self._suspected if each.change == change), "")
+
     def _suspect(self, quality: Quality, whole: Candidate, screening: Screening, waiting: list[Screened]) -> None:
         """Leaves the likeliest reason for the quality of a whole out of all that is confirmed; one alone for good."""
         change = suspect(self.context, self.state, whole.changes) if whole.combined else whole.change
-        found = [each for each in (*waiting, *screening.found) if change in each.candidate.changes]
         rest = tuple(other for other in whole.changes if other != change) if whole.combined else ()
-        self._suspected.append(_Suspected(change, rest, found))
         reason = f"{quality.detail} (tried with {named(whole.plan.names())})"
-        for each in found:
-            self.state.amend(each.trial.id, reason, verdict=Verdict.QUALITY_LOST)
-        waiting[:], screening.found = ([*filter(self._unsuspected, each)] for each in (waiting, screening.found))
+        self._suspected.append(_Suspected(change, rest, reason))
+        self._put_aside(self._suspected[-1], waiting, screening)
+
+    def _put_aside(self, suspected: _Suspected, waiting: list[Screened], screening: Screening) -> None:
+        for found in (waiting, screening.found):
+            for each in [one for one in found if suspected.change in one.candidate.changes]:
+                found.remove(each)
+                suspected.aside.append(each)
+                self.state.amend(each.trial.id, suspected.reason, verdict=Verdict.QUALITY_LOST)
 
     def _clear(self, lost: Candidate, waiting: list[Screened]) -> None:
         """Clears of suspicion what a plan that trains otherwise does without: it was not, or not alone, the reason."""
         for each in [one for one in self._suspected if all(change in one.rest for change in lost.changes)]:
             self._suspected.remove(each)
-            for one in each.found:
-                if self._unsuspected(one) and not all(change in one.candidate.changes for change in lost.changes):
+            for one in each.aside:
+                known = any(self.suspicion(change) for change in one.candidate.changes)
+                if not known and not all(change in one.candidate.changes for change in lost.changes):
                     self.state.amend(one.trial.id, "cleared: the rest trains otherwise too", verdict=one.trial.verdict)
                     waiting.append(one)
         waiting[:] = self._costs.in_order(waiting)
-
-    def _unsuspected(self, screened: Screened) -> bool:
-        return not any(each.change in screened.candidate.changes for each in self._suspected)
 
     def _confirm(self, screened: Screened, remaining: int, round_: Round) -> Trial | None:
         """Confirms the best of the screening; None without the time for two pairs of processes."""

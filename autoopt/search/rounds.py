@@ -187,7 +187,8 @@ class Rounds:
             while not context.stopping():
                 before = len(unseen)
                 if not known:
-                    unseen = self._screen(screening, unseen, round_)
+                    aside = [each for each in unseen if self._confirmations.suspicion(each.change)]
+                    unseen = self._screen(screening, [each for each in unseen if each not in aside], round_) + aside
                 screening.close()
                 if short and self._by_whole_runs(_as_seen(queue, screening), pipeline, round_, LIKELIER, HOPE):
                     self._no_time(unseen)
@@ -225,7 +226,9 @@ class Rounds:
         candidate = together(self.context, self.state, screening.case, proposals)
         if candidate is None or not self.state.first_time(candidate.changes):
             return False
-        screening.screen(candidate)
+        screened = screening.screen(candidate)
+        if screened is not None and screened.trial.verdict is Verdict.QUALITY_LOST:
+            self._confirmations.less_doubtful(screened, screening, [], screened.trial.quality)
         names = {change.strategy for change in candidate.changes}
         return screening.first([each for each in proposals if each.strategy.name not in names]) is not None
 
@@ -490,6 +493,9 @@ class Rounds:
         """Notes those that were left when the time was up, or where a run is over before its steps can be compared."""
         short = self.state.ends_too_early
         for proposal in waiting:
+            if doubt := self._confirmations.suspicion(proposal.change):
+                self.state.skip(proposal.strategy, Verdict.QUALITY_LOST, doubt, setting=proposal.setting)
+                continue
             if not short:
                 self.state.unseen[proposal.strategy.name] = self.context.allocation.screening
             time = "no time in this budget to screen and confirm it"

@@ -32,7 +32,7 @@ from autoopt.search.compare.sequential_test import between_process_of
 from autoopt.search.compare.statistics import TwoLevel
 from autoopt.search.confirmation import OpenTrial, takes_trainings
 from autoopt.search.parallel import Expected, ParallelRace, open_race
-from autoopt.search.planner import Proposal, best_of, by_promise, plugin_error
+from autoopt.search.planner import PLUGIN_ERRORS, Proposal, best_of, by_promise, plugin_error
 from autoopt.search.race import Race, SwitchedScreenings
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
@@ -166,7 +166,10 @@ class Screening:
         return beliefs.worth_of_seeing((proposal.strategy.name, proposal.predicted), self._latest_error, over)
 
     def _seconds(self, proposal: Proposal) -> float:
-        once = self.context.runner.once.get(proposal.strategy.name, 0.0)
+        try:
+            once = proposal.strategy.once_seconds(self.case, proposal.setting) or 0.0
+        except PLUGIN_ERRORS:
+            once = 0.0
         return once + (self._switched.each if self._switched.able(proposal) else self.each)
 
     def _switch(self, waiting: list[Proposal]) -> list[Talk]:

@@ -171,12 +171,12 @@ def test_what_a_combination_was_refused_for_is_not_tried_in_the_next_one(tmp_pat
         strategy("exact", predict=told(1.6)),
         speed=product({"half": 3.0, "layout": 1.34, "exact": 1.7}),
         behave=other_loss,
-        budget=240.0,
+        budget=150.0,
     )
     outcome = world.go()
     assert outcome.best.plan.names() == ("exact",)
     confirmed = [event for event in world.events if isinstance(event, TrialStarted) and event.step == "confirming"]
-    assert [event.strategy for event in confirmed] == ["half", "layout", "half", "exact"], "each alone once"
+    assert [event.strategy for event in confirmed] == ["exact"]
     assert set(verdicts(outcome)["half"]) == {Verdict.QUALITY_LOST}
 
 

@@ -182,7 +182,8 @@ class _Editor(cst.CSTTransformer):
             if kept and kept[-1] is not last:  # the one before it ends the call now, in the same layout
                 kept[-1] = kept[-1].with_changes(comma=last.comma, whitespace_after_arg=last.whitespace_after_arg)
             updated = updated.with_changes(args=kept)
-        if original_node in self.edits.arguments:
+        merges = isinstance(original_node, cst.Call) and any(one in self.edits.merged for one in original_node.args)
+        if original_node in self.edits.arguments or merges:
             updated = self._fitting(original_node, updated)
         for name, value in self.edits.merged.get(original_node, {}).items():
             updated = updated.with_changes(value=with_key(updated.value, name, value))
