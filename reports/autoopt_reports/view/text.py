@@ -129,10 +129,15 @@ def setting_text(setting: Mapping[str, Any]) -> str:
     """``{"num_workers": 8, "pin": True}`` as ``num_workers=8, pin=true``."""
     if not all(isinstance(key, str) for key in setting):
         return json.dumps(setting, ensure_ascii=False, default=str)
-    return ", ".join(
-        f"{key}={value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)}"
-        for key, value in setting.items()
-    )
+    return ", ".join(f"{key}={_value_text(value)}" for key, value in setting.items())
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Mapping) and {"file", "line"} <= value.keys():  # a place in the user's source
+        return f"{value['file']}:{value['line']}"
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def change_name(
@@ -141,10 +146,15 @@ def change_name(
     """A change with its companions: ``batch_size size=64, accumulation=2 + threads=1``; a single key is not named."""
     changes = [(strategy, setting), *((companion.strategy, companion.setting) for companion in companions)]
     texts = (
-        f"{strategy}{re.sub('^[^=]*', '', text) if len(values) == 1 else ' ' + text}".strip()
+        f"{strategy}{re.sub('^[^=]*', '', text) if _is_plain(values) else ' ' + text}".strip()
         for strategy, values, text in ((each, values, setting_text(values)) for each, values in changes)
     )
     return name(" + ".join(texts), longest)
+
+
+def _is_plain(setting: Mapping[str, Any]) -> bool:
+    """Whether it is one value that needs no name: not a place, which does not say what is done there."""
+    return len(setting) == 1 and not any(isinstance(value, Mapping) for value in setting.values())
 
 
 def change_words(strategy: str, setting: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ import types
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,7 @@ def _text_of(path: Path) -> str:
 def _loops(text: str, line: int) -> list[tuple[str, ast.For]]:
     """The loops of functions around a line, the outermost first; none in a text that is no Python."""
     try:
-        body = ast.parse(text).body
+        body = _parsed(text).body
     except SyntaxError:
         return []
     found = (
@@ -77,6 +77,12 @@ def _loops(text: str, line: int) -> list[tuple[str, ast.For]]:
         if isinstance(node, ast.For) and node.lineno < line <= (node.end_lineno or 0)
     )
     return sorted(found, key=lambda each: each[1].lineno)
+
+
+@lru_cache(maxsize=8)
+def _parsed(text: str) -> ast.Module:
+    """A file's tree, which is asked for at each step of planning."""
+    return ast.parse(text)
 
 
 def _functions(body: list[ast.stmt], above: str = "") -> Iterator[tuple[str, ast.FunctionDef]]:
@@ -106,7 +112,7 @@ def statements(text: str, name: str, line: int, size: int | None = None, no_grad
     Raises:
         Refused: the file is another one than that which was read before, or it cannot be edited so.
     """
-    tree = ast.parse(text)
+    tree = _parsed(text)
     loops = [each for each in ast.walk(function_of(tree, name)) if isinstance(each, ast.For) and each.lineno == line]
     loader = _loader_of(loops[0]) if loops else None
     if not loops or (size and loader is None):
