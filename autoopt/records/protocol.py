@@ -49,7 +49,7 @@ class ScriptSpec(Record):
     ``entry``: the module whose ``main`` the trial's process runs. ``path``: the
     interpreter's ``sys.path``, where the script may be run by a process that has torch imported already; None: it is
     run by an interpreter of its own. ``launch``: of a command that a launcher starts; each of its processes runs
-    ``command``.
+    ``command``. ``terminal``: its standard input is a terminal, as the user's is: some scripts ask for its size.
     """
 
     command: tuple[str, ...]
@@ -63,6 +63,7 @@ class ScriptSpec(Record):
     entry: str = "autoopt.script.execute"
     path: tuple[str, ...] | None = None
     launch: Launch | None = None
+    terminal: bool = False
 
 
 class Rank(Record):

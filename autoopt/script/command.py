@@ -257,7 +257,7 @@ class Script:
         scripts = [word for word in self.words[1:] if _is_script(word)]
         # these must stay as they are: the folder that it runs in, and the script's
         kept = dict.fromkeys([str(here), *(str((here / word).resolve().parent) for word in scripts[:1])])
-        more = {"folders": tuple(kept), **more}
+        more = {"folders": tuple(kept), "terminal": os.isatty(0), **more}
         if not is_launcher(self.words):
             return ScriptSpec(command=self.words, **more)
         words, launch = asked(self.words, here)

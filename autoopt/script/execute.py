@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import importlib.machinery
 import importlib.util
@@ -13,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -41,6 +43,8 @@ OFFLINE = {
     "COMET_MODE": "disabled",
 }
 """Trackers that would tell the world of a training that is only a measurement."""
+_END = b"\x04"
+"""What a terminal sends where its user has no more to say: a read returns nothing."""
 
 
 def runs_here(command: Sequence[str]) -> bool:
@@ -130,6 +134,20 @@ def run_here(channel: Channel, first: JsonDict) -> None:
     run(words[1:], listen(orders, channel))
 
 
+def take_input(terminal: bool) -> None:
+    """Puts an input that has ended in place of this process's: a terminal's where the user has one, else none."""
+    if terminal:
+        with contextlib.suppress(OSError):  # there is no further one on this system
+            ours, theirs = os.openpty()
+            os.set_inheritable(ours, True)  # which keeps the other end alive behind an exec
+            termios.tcsetwinsize(theirs, (24, 80))
+            os.write(ours, _END * 64)
+            os.dup2(theirs, 0)
+            os.close(theirs)
+            return
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+
+
 def _prepared(first: JsonDict, channel: Channel) -> tuple[list[str], Orders, dict[str, str]] | None:
     """Opens the process's view of the user's folders; None where that is impossible, which the parent is notified.
 
@@ -149,6 +167,7 @@ def _prepared(first: JsonDict, channel: Channel) -> tuple[list[str], Orders, dic
     writable = {"/tmp", "/var/tmp", "/dev", "/proc", "/sys", "/run", tempfile.gettempdir(), caches, *script.shared}
     writable.update(view.path(os.path.realpath(folder)) for folder in script.folders)
     reported = bool(first.get("tell_imports"))
+    take_input(script.terminal)
     return words, Orders(spec=spec, writable=tuple(sorted(writable)), tell_imports=reported), environment
 
 

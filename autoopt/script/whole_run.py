@@ -25,7 +25,7 @@ from autoopt.errors import EnvironmentLacks, TrialFailed
 from autoopt.records import Curve, CurvePoint
 from autoopt.records.messages import WHOLE_RUN, TrainingRun
 from autoopt.records.protocol import ScriptSpec
-from autoopt.script.execute import opened, placed, seeded
+from autoopt.script.execute import opened, placed, seeded, take_input
 from autoopt.script.metric import MetricReader
 from autoopt.trial.tree import CAN_FREEZE, die_with_parent, freeze, thaw
 
@@ -345,7 +345,7 @@ def become() -> None:
     environment = {**os.environ, **environment}
     if document["seed"] is not None:
         environment = seeded(document["seed"], environment)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    take_input(script.terminal)
     sys.stdout.flush()
     die_with_parent()
     os.kill(os.getpid(), signal.SIGSTOP)

@@ -270,6 +270,8 @@ def test_names_are_cleaned_and_shortened() -> None:
     assert len(name("x" * 10_000).text) == 240
     assert clip("abcdefgh", 5) == "abc…h"
     assert setting_text({"a": True, "b": "x", "c": [1, None]}) == "a=true, b=x, c=[1, null]"
+    paths = {"convolutions": {"paths": ["features.convolution.0", "features.convolution.1"]}, "rows": 3}
+    assert setting_text(paths) == "convolutions=2 items, rows=3"
     place = {"no_grad": {"file": "main.py", "function": "evaluate", "line": 159}}
     assert change_name("validation_loader", place).text == "validation_loader no_grad=main.py:159"
     both = change_name("workers", {"n": 2}, (r.Change(strategy="threads", setting={"compute": 1}),))

@@ -125,6 +125,10 @@ def name(text: str, longest: int = 240) -> Name:
     return Name(clip(re.sub(r"\s+", " ", clean(text)).strip(), longest))
 
 
+_LONG_VALUE = 40
+"""Characters from which on a list, or a mapping, is counted: the report's trial has it whole."""
+
+
 def setting_text(setting: Mapping[str, Any]) -> str:
     """``{"num_workers": 8, "pin": True}`` as ``num_workers=8, pin=true``."""
     if not all(isinstance(key, str) for key in setting):
@@ -137,7 +141,12 @@ def _value_text(value: Any) -> str:
         return value
     if isinstance(value, Mapping) and {"file", "line"} <= value.keys():  # a place in the user's source
         return f"{value['file']}:{value['line']}"
-    return json.dumps(value, ensure_ascii=False, default=str)
+    whole = json.dumps(value, ensure_ascii=False, default=str)
+    if len(whole) <= _LONG_VALUE or not isinstance(value, Mapping | list | tuple):
+        return whole
+    if isinstance(value, Mapping):
+        return _value_text(next(iter(value.values()))) if len(value) == 1 else f"{len(value)} values"
+    return f"{len(value)} items"
 
 
 def change_name(
