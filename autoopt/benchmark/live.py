@@ -36,11 +36,13 @@ def drives(task: Task) -> Task:
 
 @dataclass(frozen=True)
 class Printed:
-    """A line that a script printed in an evaluation or after it: the training step, seconds, which evaluation."""
+    """A line that a script printed: the training step, seconds, and in or after which evaluation; None: as it trained,
+    where the first of those is kept that are alike.
+    """
 
     step: int
     seconds: float
-    evaluation: int
+    evaluation: int | None
     text: str
 
 

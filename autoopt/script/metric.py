@@ -218,15 +218,22 @@ def candidates(printed: Sequence[Printed], least: int = LEAST_EVALUATIONS) -> tu
     neither the training's own loss, nor a time, nor one part of a fraction. Those whose words name held-out data come
     before all others, which each evaluation must have printed: a script may also sample from its model now and then.
 
+    A pattern that also finds a number in what was printed between evaluations begins with the first word of its line.
+
     Args:
         printed: what was printed.
         least: evaluations that must have printed it, unless its words name held-out data; below two, whoever asks shows
             the name that was found.
     """
+    between = [line.text for line in printed if line.evaluation is None]
+    printed = [line for line in printed if line.evaluation is not None]
     evaluations = len({line.evaluation for line in printed})
     found: dict[str, bool] = {}
     for line in _lines_of_each(printed):
-        for words, pattern in _numbers(line[0].text):
+        for words, short in _numbers(line[0].text):
+            pattern = _told_apart(short, line[0].text, between)
+            if pattern is None:
+                continue
             own = bool(_HELD_OUT.search(words) or _HELD_OUT.match(line[0].text.strip()))
             if (own or len(line) == evaluations) and all(_value(pattern, other.text) is not None for other in line):
                 found[pattern] = own
@@ -243,9 +250,10 @@ def in_output(lines: Sequence[str]) -> tuple[str, ...]:
     """
     alike, printed = Counter[str](), list[Printed]()
     for text in lines:
-        form = _FIGURE.sub("#", text)
+        form = form_of(text)
         alike[form] += 1
-        printed.append(Printed(step=0, seconds=0.0, evaluation=alike[form], text=text))
+        held_out = _HELD_OUT.search(text) is not None
+        printed.append(Printed(step=0, seconds=0.0, evaluation=alike[form] if held_out else None, text=text))
     return candidates(printed, least=len(printed) + 1)
 
 
@@ -278,7 +286,7 @@ def values(pattern: str, printed: Sequence[Printed]) -> list[tuple[int, float, f
     """Step, seconds and value of each line that a pattern finds a number in."""
     found: list[tuple[int, float, float]] = []
     for line in printed:
-        value = _value(pattern, line.text)
+        value = _value(pattern, line.text) if line.evaluation is not None else None
         if value is not None and not repeated(line.step, value, found):
             found.append((line.step, line.seconds, value))
     return found
@@ -298,7 +306,7 @@ def _lines_of_each(printed: Sequence[Printed]) -> list[list[Printed]]:
     for line in printed:
         if _PROGRESS.search(line.text):
             continue
-        same = alike.setdefault(_FIGURE.sub("#", line.text), [])
+        same = alike.setdefault(form_of(line.text), [])
         if not same or not _said_again(same[-1], line):
             same.append(line)
     return [lines for lines in alike.values() if len({line.evaluation for line in lines}) == len(lines)]
@@ -329,6 +337,22 @@ def _numbers(text: str) -> Iterator[tuple[str, str]]:
         pattern = re.sub(r"([.^$*+?{}\[\]\\|()])", r"\\\1", words + own[2]) + _WRITTEN
         if _value(pattern, text) == float(found[0]):  # the same words may stand before another number of the line
             yield words, pattern
+
+
+def _told_apart(pattern: str, text: str, between: Sequence[str]) -> str | None:
+    """A pattern that finds its number in an evaluation's line, and in no other; None where there is no such one."""
+    if not any(re.search(pattern, other) for other in between):
+        return pattern
+    first, wanted = re.search(r"[A-Za-z]+", text), _value(pattern, text)
+    if first is None:
+        return None
+    longer = f"{first[0]}.*?{pattern}"
+    return longer if _value(longer, text) == wanted and not any(re.search(longer, other) for other in between) else None
+
+
+def form_of(text: str) -> str:
+    """A line without its numbers: such lines say the same at different times."""
+    return _FIGURE.sub("#", text)
 
 
 def _value(pattern: str, text: str) -> float | None:

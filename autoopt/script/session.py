@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
@@ -18,9 +18,11 @@ from autoopt.benchmark.distributed.group import Enough
 from autoopt.benchmark.live import Printed, Stretch
 from autoopt.benchmark.losses import LossRecorder, number
 from autoopt.records import Evaluated
-from autoopt.script.metric import repeated
+from autoopt.script.metric import form_of, repeated
 from autoopt.script.refusals import explained
 
+MOST_FORMS = 64
+"""Kinds of lines that are kept: a script that prints more says something new each time."""
 _INLINE = 3
 
 
@@ -30,7 +32,7 @@ class Goal(Stretch):
 
     ``enough``: asked at each step's end whether it is over. ``before``: seconds of the laps that are over. ``other``:
     of what followed steps. ``opening``: of waiting for the first batch of an epoch. ``away_now``: of ``away``, in the
-    step under way.
+    step under way. ``forms``: of lines that it printed as it trained.
     """
 
     enough: Enough
@@ -39,6 +41,7 @@ class Goal(Stretch):
     other: float = 0.0
     opening: float = 0.0
     away_now: float = 0.0
+    forms: set[str] = field(default_factory=set)
 
     def put(self, lap: Lap) -> None:
         """One more stretch of training."""
@@ -291,8 +294,16 @@ class Session:
 
     def line(self, text: str) -> None:
         """The script has printed a line; those of evaluations may tell a metric."""
-        if self._goal is not None and self._aside is not None and self._aside.stage == "evaluate":
-            self._goal.lines.append(Printed(self.steps, self._seconds(self._goal), self.evaluations, text))
+        goal = self._goal
+        if goal is None:
+            return
+        evaluating = self._aside is not None and self._aside.stage == "evaluate"
+        if not evaluating:
+            form = form_of(text)
+            if form in goal.forms or len(goal.forms) == MOST_FORMS:
+                return
+            goal.forms.add(form)
+        goal.lines.append(Printed(self.steps, self._seconds(goal), self.evaluations if evaluating else None, text))
 
     def _seconds(self, goal: Goal) -> float:
         """Since the goal was set, evaluations included."""

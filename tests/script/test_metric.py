@@ -168,6 +168,18 @@ def test_what_is_no_measure_of_quality_is_not_taken(lines: list[str]) -> None:
     assert candidates(twice) == (), "a line that each evaluation prints more than once is none"
 
 
+def test_the_same_words_in_a_line_of_the_training_are_no_metric() -> None:
+    """Each batch printed its accuracy, too: whole runs took the last batch's for the metric."""
+    lines = told("Evaluation - loss: 0.61  acc: 55.3% (443/800)", "Evaluation - loss: 0.52  acc: 61.0% (488/800)")
+    batch = Printed(3, 0.1, None, "Batch[3] - loss: 0.7  acc: 50.0% (32/64)")
+    pattern = chosen(candidates([batch, *lines])) or ""
+    assert name_of(pattern) == "Evaluation acc"
+    assert [value for _, _, value in values(pattern, [batch, *lines])] == [55.3, 61.0]
+    assert candidates([Printed(3, 0.1, None, "accuracy 0.5"), *told("accuracy 0.6", "accuracy 0.7")]) == ()
+    whole = ["Batch[3] - loss: 0.7  acc: 50.0% (32/64)", lines[0].text, "Batch[4] - loss: 0.6  acc: 52.0% (33/64)"]
+    assert name_of(chosen(in_output(whole)) or "") == "Evaluation acc"
+
+
 def test_an_evaluation_that_prints_none_of_it_hides_no_metric_of_held_out_data() -> None:
     lines = told("wrote 10 samples", "step 500 train loss: 2.1 test loss: 2.2", "wrote 10 samples")
     (pattern,) = candidates(lines)
