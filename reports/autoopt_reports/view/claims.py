@@ -224,7 +224,12 @@ def _factors(record: Headline) -> Phrase:
         parts.append(known.phrase if known else say("{}", number(ratio.value, units.ratio, f"{AT}/{field}/value")))
     counts = (number(record.baseline_steps, units.count, f"{AT}/baseline_steps"),
               number(record.best_steps, units.count, f"{AT}/best_steps"))  # fmt: skip
-    return say("Two factors: seconds a step {}, steps to target {} ({} → {}).", *parts, *counts)
+    return say("Two factors: seconds a step {}, " + steps_name(record) + " {} ({} → {}).", *parts, *counts)
+
+
+def steps_name(record: Headline) -> str:
+    """Steps that two sides differ in: those to the target, or what rounding is charged as."""
+    return "steps to target" if record.kind == "to_target" else "steps, with those that rounding costs"
 
 
 def disagreement(record: Headline) -> Phrase:

@@ -15,6 +15,7 @@ from autoopt_reports.view.claims import (
     headline_phrase,
     qualifier_phrases,
     run_phrases,
+    steps_name,
     target_phrase,
 )
 from autoopt_reports.view.pipeline import with_kind
@@ -150,7 +151,7 @@ def _recorded(result: Result, record: Headline) -> Iterator[Fact]:
     yield Fact("a step, start and evaluations included", *each)
     if record.steps_ratio is not None:
         counts = [number(count, units.count, f"{AT}/{s}_steps") for count, s in zip(steps, sides, strict=True)]
-        yield Fact("steps to target", *counts)
+        yield Fact(steps_name(record), *counts)
 
 
 def _compared(result: Result) -> Iterator[Fact]:
