@@ -70,7 +70,8 @@ class Loop:
         return over
 
     def _ablate(self, state: SearchState) -> list[Ablation]:
-        self.context.begin("ablate", len(state.rounds))
+        if state.found:
+            self.context.begin("ablate", len(state.rounds))
         until = self.context.allocation.budget - seconds_due(self.context, state)
         rows, dropped = ablate(self.context, state, until)
         self.context.note(state, *dropped)

@@ -27,7 +27,7 @@ def _answer(
     document: Compared, found: Comparison | None, failure: str | None, refusal: str | None
 ) -> tuple[Answer, str]:
     if failure is not None:
-        return "failed", f"the candidate failed: {failure}"
+        return "failed", str(failure)
     if refusal:
         return "refused", f"the candidate's speed is not believed: {refusal}"
     speed = document.throughput

@@ -312,10 +312,10 @@ class Judge:
             close = "bit for bit" if apart == 0 else f"{apart:.1g} of the way that training moved them apart"
             detail = f"same weights after {steps} steps from a seed drawn for this comparison ({close})"
             return {"level": "identical", "detail": detail}
-        detail = f"other weights after {steps} steps: {apart:.2g} of the way that training moved them"
+        detail = f"other weights after {steps} steps: {apart:.2g} times as far apart as training moved them"
         start = learning.start_apart
         if start is None or start > SAME:
-            return {"detail": f"{detail}; it starts from other weights"}
+            return {"detail": f"{detail}; they differ before the first of these steps"}
         if apart > DRIFTED or self._objective is None:
             return {"detail": detail}
         one, part, runners = self.trained["baseline"], min(SECONDS, self._seconds / _PARTS), self.trials.runners

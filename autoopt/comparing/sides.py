@@ -152,7 +152,8 @@ def _found(given: str, workload: Build | Script | None, stack: contextlib.ExitSt
         return _revision(given, commit, today.workload, root, folder)
     if ":" in given:
         return _today(given, Build(given))
-    raise UsageError(f"{given!r} is no side of a comparison", hint=f"name {FORMS}")
+    fetched = "; a revision must have been fetched (in CI: fetch-depth: 0)"
+    raise UsageError(f"{given!r} is no side of a comparison", hint=f"name {FORMS}{fetched}")
 
 
 def _today(given: str, workload: Build | Script | None) -> Side:

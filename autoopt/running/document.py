@@ -46,7 +46,7 @@ def result_of(
     state = outcome.state
     facts = state.facts.model_dump()
     # the most expensive places of the run stand before all else that only the user can change
-    costly = costly_lines(state.rounds[-1], state.facts, state.sites) if state.rounds else ()
+    costly = costly_lines(state.rounds[-1], state.facts, state.sites, outcome.best.plan) if state.rounds else ()
     of_script = advice_of(state.sites) if state.sites else ()
     laws = state.model_scaling.missing if state.model_scaling is not None else {}
     unfitted = (f"model_scaling.{name}: {why}" for name, why in laws.items())

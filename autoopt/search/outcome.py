@@ -275,7 +275,7 @@ def more_budget(state: SearchState) -> str:
     seconds = sum(unseen.values()) + sum(unconfirmed.values())
     parts = []
     if unseen:
-        parts.append(f"screen {len(unseen)} more strategies ({named(unseen)})")
+        parts.append(f"screen {len(unseen)} more strateg{'y' if len(unseen) == 1 else 'ies'} ({named(unseen)})")
     if unconfirmed:
         parts.append(f"confirm promising candidates ({named(undecided[n] for n in unconfirmed)})")
     return f"about {max(seconds / 60, 0.1):.1f} min more would {' and '.join(parts)}"

@@ -496,8 +496,10 @@ class Rounds:
             if doubt := self._confirmations.suspicion(proposal.change):
                 self.state.skip(proposal.strategy, Verdict.QUALITY_LOST, doubt, setting=proposal.setting)
                 continue
-            if not short:
-                self.state.unseen[proposal.strategy.name] = self.context.allocation.screening
+            if not short:  # what is screened first is confirmed, too
+                allocation = self.context.allocation
+                more = 0.0 if self.state.unseen else allocation.comparison
+                self.state.unseen[proposal.strategy.name] = allocation.screening + more
             time = "no time in this budget to screen and confirm it"
             self._not_tried(proposal, "a run of the plan is over before blocks of its steps count" if short else time)
 

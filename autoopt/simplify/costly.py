@@ -9,12 +9,13 @@ import linecache
 import sys
 import time
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from typing import Any
 
 from autoopt.benchmark.libraries import is_users
-from autoopt.records import Advice, Evaluated, Round, Sites, WholeRun
+from autoopt.records import Advice, Evaluated, Plan, Round, Sites, WholeRun
 from autoopt.records.facts import WorkloadFacts
 from autoopt.simplify.stage_timings import INPUT
 
@@ -57,18 +58,22 @@ Found = dict[tuple[str, Line], list[float]]
 """Seconds of each call, by its name and the user's line that makes it."""
 
 
-def costly_lines(round_: Round, facts: WorkloadFacts, sites: Sites | None = None) -> tuple[Advice, ...]:
+def costly_lines(
+    round_: Round, facts: WorkloadFacts, sites: Sites | None = None, plan: Plan | None = None
+) -> tuple[Advice, ...]:
     """The most expensive places of the planned run, the dearest first; empty where its length is not known.
 
     Args:
         round_: of the plan that is adopted: what it has shortened is reported with what is left of it.
         facts: of the workload.
         sites: of a script; None: the places of a ``build()`` are those that its objects tell.
+        plan: that is adopted in the end, where that is a later one: its edits are made.
     """
+    made = frozenset(round_.plan.names()) | frozenset(plan.names() if plan is not None else ())
     whole = round_.whole_run
     if whole is None or whole.seconds <= 0:
         return ()
-    costs = [*_of_steps(round_, whole, facts, sites), *_between_steps(round_, whole, facts, sites)]
+    costs = [*_of_steps(round_, whole, facts, sites, made), *_between_steps(round_, whole, facts, sites, made)]
     worth = [(seconds, cost) for cost in costs if (seconds := cost.seconds or 0.0) >= LEAST * whole.seconds]
     return tuple(cost for _, cost in sorted(worth, key=lambda item: -item[0])[:MOST])
 
@@ -90,7 +95,9 @@ def mistakes(sites: Sites) -> tuple[Advice, ...]:
     )
 
 
-def _of_steps(round_: Round, whole: WholeRun, facts: WorkloadFacts, sites: Sites | None) -> Iterator[Advice]:
+def _of_steps(
+    round_: Round, whole: WholeRun, facts: WorkloadFacts, sites: Sites | None, adopted: AbstractSet[str]
+) -> Iterator[Advice]:
     """What steps are made of, by what each stage adds to them."""
     exposed = {stage.name: stage.exposed_seconds or 0.0 for stage in round_.stages}
     deepest = next((link for link in reversed(round_.deeper) if link.file and link.line is not None), None)
@@ -110,7 +117,8 @@ def _of_steps(round_: Round, whole: WholeRun, facts: WorkloadFacts, sites: Sites
         "make what is the same in every epoch once: all samples as tensors before the first epoch, where memory holds "
         "them, and index these"
     )
-    yield cost("Making batches", INPUT, prepare, own)
+    if "prepared_samples" not in adopted or "prepared_samples" in round_.plan.names():  # else what is left is not known
+        yield cost("Making batches", INPUT, prepare, own)
     lighter, fused = "fewer and larger operators: one product for several, no loop in Python", False
     if round_.operators:
         names = " ".join(operator.name for operator in round_.operators)
@@ -121,7 +129,7 @@ def _of_steps(round_: Round, whole: WholeRun, facts: WorkloadFacts, sites: Sites
         lighter += f"; {dearest.name} takes most ({time_text(dearest.seconds)} of a step)"
     called = _place(sites, "model")
     yield cost("The model", ("forward", "backward"), lighter, (model.file, model.line) if model.file else called)
-    if not fused and "fused_optimizer" not in round_.plan.names():
+    if not fused and "fused_optimizer" not in adopted:
         kind = facts.optimizer
         one = "one kernel for all parameters: fused=True"
         if kind.options and kind.module.startswith("torch.optim") and "fused" not in kind.options:
@@ -130,7 +138,9 @@ def _of_steps(round_: Round, whole: WholeRun, facts: WorkloadFacts, sites: Sites
     yield cost("Moving batches", ("pin", "copy"), "pinned memory and .to(..., non_blocking=True)", loader)
 
 
-def _between_steps(round_: Round, whole: WholeRun, facts: WorkloadFacts, sites: Sites | None) -> Iterator[Advice]:
+def _between_steps(
+    round_: Round, whole: WholeRun, facts: WorkloadFacts, sites: Sites | None, made: AbstractSet[str]
+) -> Iterator[Advice]:
     workers = "persistent_workers=True, or fewer workers: each epoch starts them anew and waits for their first batch"
     for name, what, kind, edit in (
         ("checkpoints", "Checkpoints", "checkpoint", "save less often, or the best and the last one only"),
@@ -168,12 +178,12 @@ def _between_steps(round_: Round, whole: WholeRun, facts: WorkloadFacts, sites: 
         )
     places = [(each.training_data, each.file, each.line) for each in reversed(seen) if each.file]
     place = min(places, key=lambda item: item[0], default=(False, None, None))[1:]
-    edit = _of_evaluation(seen, round_.plan.names())
+    edit = _of_evaluation(seen, made)
     times = f"{time_text(part.each)}, {part.count:.0f} times"
     yield _cost(whole, "Evaluation", part.seconds - on_training, edit, place, times)
 
 
-def _of_evaluation(seen: tuple[Evaluated, ...], plan: tuple[str, ...]) -> str:
+def _of_evaluation(seen: tuple[Evaluated, ...], plan: AbstractSet[str]) -> str:
     """The edit for an evaluation, by how it was seen to be made."""
     edits = []
     if any(each.gradients for each in seen):

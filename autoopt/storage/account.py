@@ -1,4 +1,4 @@
-"""account.csv: every block that was measured, one line each, from the journal.
+"""account.csv: every block and every whole run that was compared, one line each, from the journal.
 
 The journal keeps the rows of each comparison in the step that measured them. The table is the same, for a spreadsheet:
 speeds, ratios and intervals of a run can be computed again from it.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,16 +52,36 @@ def entries(journal: Path) -> Iterator[Entry]:
     Raises:
         DocumentError: the journal is damaged.
     """
-    purposes: dict[int, str] = {}
+    begun: dict[int, JsonDict] = {}
     number = 0
     for record in read_journal(journal):
         if record.get("type") == "start":
-            purposes[record["step"]] = str(record["key"].get("purpose", record["kind"]))
+            begun[record["step"]] = record
         elif record.get("type") == "end":
-            for comparison in _comparisons(record.get("document")):
+            start = begun.get(record["step"], {"kind": "", "key": {}})
+            purpose, document = str(start["key"].get("purpose", start["kind"])), record.get("document")
+            compared = [[Row.model_validate(row) for row in each["rows"]] for each in _comparisons(document)]
+            for rows in (*compared, *filter(None, [[*_whole_runs(start, document)]])):
                 number += 1
-                for row in comparison["rows"]:
-                    yield Entry(purposes.get(record["step"], ""), number, Row.model_validate(row))
+                yield from (Entry(purpose, number, row) for row in rows)
+
+
+def _whole_runs(start: JsonDict, document: object) -> Iterator[Row]:
+    """A pair of whole runs as a block of each; one alone has nothing that it is compared with."""
+    key = start["key"]
+    if not key.get("whole") or not isinstance(document, dict):
+        return
+    for side, plan in (("baseline", "baseline"), ("best", "plan")):
+        if isinstance(run := document.get(side), dict) and plan in key:
+            yield Row(
+                plan=json.dumps(key[plan]),
+                process=f"whole run, seed {key.get('seed')}",
+                round=0,
+                start=start.get("at", 0.0),
+                steps=run["steps"],
+                samples=run["samples"],
+                seconds=run["seconds"],
+            )
 
 
 def _comparisons(document: object) -> Iterator[JsonDict]:

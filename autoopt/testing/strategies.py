@@ -221,7 +221,8 @@ class StrategyTestCase:
 
     def test_it_is_declared_well(self) -> None:
         """Name, stages, risk; a docstring, which is its method card; a registry that takes it."""
-        assert check_strategy(self.strategy) == []
+        found = check_strategy(self.strategy)
+        assert not found, "; ".join(found)
         assert isinstance(self.strategy.risk, Risk)
         assert inspect.getdoc(type(self.strategy)), "a strategy's docstring says when it helps and when it does not"
         assert self.strategy.name in self._registry()

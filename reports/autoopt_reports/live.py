@@ -213,7 +213,10 @@ def describe(event: Event) -> str:
             return "baseline: " + (", ".join(measured) or units.NOT_MEASURED)
         case events.NoiseMeasured(noise=noise):
             floor = "" if noise.floor is None else f"; gains under {units.percent(noise.floor)} are within noise"
-            return f"noise: baseline against itself {_measured(noise.aa_ratio)}{floor}"
+            control = noise.aa_ratio
+            once = control is not None and control.n == 1
+            shown = f"{units.ratio(control.value)} in one pair" if control is not None and once else _measured(control)
+            return f"noise: baseline against itself {shown}{floor}"
         case events.FirstSteps():
             return f"first {event.steps} steps: {first_steps_text(event)}"
         case events.Opportunities():

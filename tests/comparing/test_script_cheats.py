@@ -38,7 +38,7 @@ CHEATS = {
     "weights from before": (
         "criterion = nn.CrossEntropyLoss()",
         "criterion = nn.CrossEntropyLoss()\n[p.data.fill_(0.1) for p in model.parameters()]",
-        "it starts from other weights",
+        "they differ before the first of these steps",
     ),
     "half of the samples": ("batch_size=16", "batch_size=8", "other weights"),
     "one batch again and again": (

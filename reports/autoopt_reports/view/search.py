@@ -67,9 +67,11 @@ def _marks(result: Result) -> tuple[Mark, ...]:
     timed.sort(key=lambda item: (item[1].finished_at or 0.0, item[1].id))
     best, paths, marks = 1.0, [], []
     for index, trial in timed:
-        if trial.verdict is Verdict.KEPT and trial.throughput is not None:
-            best *= trial.throughput.value
-            paths.append(f"/trials/{index}/throughput/value")
+        field = "throughput" if trial.throughput is not None else "time_to_target"  # of whole runs
+        shown = getattr(trial, field)
+        if trial.verdict is Verdict.KEPT and shown is not None:
+            best *= shown.value
+            paths.append(f"/trials/{index}/{field}/value")
         marks.append(
             Mark(
                 trial.id,

@@ -46,7 +46,7 @@ class TrialGroup:
 
 
 GROUPS: tuple[tuple[Verdict, str, str, str], ...] = (
-    (Verdict.KEPT, "Kept", "the gain is beyond doubt and quality held", "✓"),
+    (Verdict.KEPT, "Kept", "its interval shows a gain, and quality held", "✓"),
     (Verdict.NO_GAIN, "No gain", "measured, and not faster by more than the smallest gain asked for", "="),
     (Verdict.HARMFUL, "Harmful", "measured to be slower", "↓"),
     (Verdict.QUALITY_LOST, "Quality lost", "did not learn as the baseline does", "≠"),
@@ -93,17 +93,17 @@ def reason_words(reason: str) -> str:
 class PredictionRow:
     """``held``: the two intervals touch: the result does not contradict the prediction."""
 
-    def __init__(self, place: int, trial: Trial, p: Estimate, r: Estimate) -> None:
+    def __init__(self, place: int, trial: Trial, p: Estimate, r: Estimate, field: str) -> None:
         at = f"/trials/{place}"
         self.trial, self.place, self.verdict = trial.id, place, trial.verdict.value
         self.label = change_name(trial.strategy, trial.setting, trial.companions, 80)
-        self.predicted, self.realized = interval(p, f"{at}/predicted"), interval(r, f"{at}/throughput")
+        self.predicted, self.realized = interval(p, f"{at}/predicted"), interval(r, f"{at}/{field}")
         self.believed = interval(trial.believed, f"{at}/believed")
         # As the reader sees them: of a declared prediction its value alone.
         low, high = (p.value, p.value) if p.kind is EstimateKind.DECLARED else (p.low, p.high)
         self.held = low <= r.high and r.low <= high
         miss = math.exp(abs(math.log(r.value / p.value))) - 1  # as a factor less one
-        self.miss = Number(units.percent(miss), miss, (f"{at}/predicted/value", f"{at}/throughput/value"), "miss")
+        self.miss = Number(units.percent(miss), miss, (f"{at}/predicted/value", f"{at}/{field}/value"), "miss")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +115,11 @@ class Predictions:
 def predictions_view(result: Result) -> Predictions | None:
     rows = []
     for index, trial in enumerate(result.trials):
-        p, r = trial.predicted, trial.throughput
+        field = "throughput" if trial.throughput is not None else "time_to_target"  # of whole runs
+        p, r = trial.predicted, getattr(trial, field)
         if p is None or r is None or p.kind is EstimateKind.BOUND or min(p.value, r.value) <= 0:
             continue  # a bound predicts nothing that could be held against it
-        rows.append(PredictionRow(index, trial, p, r))
+        rows.append(PredictionRow(index, trial, p, r, field))
     if not rows:
         return None
     good = sum(row.held for row in rows)

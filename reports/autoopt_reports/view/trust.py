@@ -44,7 +44,8 @@ def _noise(result: Result) -> Check:
     claim = claim_of(result)
     low = claim.interval.low.value if claim.interval is not None else None
     inside = claim.status == "faster" and low is not None and low < 1 + result.noise.floor
-    text = say("Baseline against itself: {}; gains under {} are within noise.", aa.phrase, floor)
+    seen = say("{} in one pair of processes", aa.value) if aa.n.value == 1 else aa.phrase
+    text = say("Baseline against itself: {}; gains under {} are within noise.", seen, floor)
     if inside:
         return Check("Noise floor", "caution", text + " The lower bound of the speedup lies under it.")
     if result.noise.failed(result.objective.min_gain):
