@@ -277,7 +277,7 @@ IN_VAIN = "a plan that it is a part of was trained, and not shown to be as good"
 
 @dataclass(frozen=True)
 class _Suspected:
-    """A change that was taken out of a plan that trains otherwise.
+    """A change that is left out of a plan that trains otherwise.
 
     Args:
         rest: of that plan.
@@ -394,7 +394,7 @@ class Confirmations:
         """Screens a combined candidate without the likeliest reasons of another training; the rest waits then.
 
         Args:
-            quality: of the whole, where probes or losses refuse it: what is taken out is suspected of it.
+            quality: of the whole, where probes or losses refuse it: what it leaves out is suspected of it.
         """
         context, state, candidate = self.context, self.state, screened.candidate
         while not context.stopping():
