@@ -122,6 +122,7 @@ def compare_command(
             say=progress(options),
         )
     asked = {"baseline": baseline, "candidate": candidate, "require": require, "metric": given["metric"]}
+    asked["ledger"] = None if ledger is None else str(ledger)
     asked["budget"] = given["budget"] or BUDGET
     # the command line that asks for the same; the seed is drawn anew
     words_again = [f"--{name} {shlex.quote(value)}" for name, value in asked.items() if value is not None]

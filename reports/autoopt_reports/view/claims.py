@@ -177,16 +177,26 @@ def run_phrases(result: Result) -> Iterator[Phrase]:
     record = claim.record
     if record is None or claim.seconds is None or claim.status == "none":
         yield _baseline_run(result)
+        yield from _own_target(result)
         return
     before, after = claim.seconds
     if record.kind == "per_step":
         yield say("A training step takes {} instead of {}", after, before) + _made_from(record) + "."
     else:
         yield say("Your {} run to {} takes {}", before, target_phrase(result), after) + _made_from(record) + "."
+    if record.kind != "same_steps":
+        yield from _own_target(result)
     if record.steps_ratio is not None:
         yield _factors(record)
     if record.agrees is False and record.blocks is not None:
         yield disagreement(record)
+
+
+def _own_target(result: Result) -> Iterator[Phrase]:
+    """Says where a target is not the user's."""
+    objective = result.objective
+    if objective.has_target and objective.target_source == "baseline":
+        yield say("That target is what the baseline reached in its share of the budget.")
 
 
 def _baseline_run(result: Result) -> Phrase:
