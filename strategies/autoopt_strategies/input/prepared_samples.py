@@ -369,6 +369,13 @@ def _threads(case: Case) -> Setting | str:
         return "the dataset gives whole batches already"
     if not _the_same(case):
         return "samples draw random numbers, which threads would draw in another order in every run"
+    if case.plan.setting("prepared_samples") is not None:
+        return "samples are prepared already"
+    seen = _found(case, "kept")
+    if "threads" in seen and seen["threads"] is None:
+        return "threads would get other samples: the dataset has one position, or a handle of one thread"
+    if seen.get("threads", 0.0) > 1.0 - LEAST_SAVING:
+        return f"threads take {seen['threads']:.2g} times as long to read samples"
     return {"form": "threads", "where": "dataset", "threads": 4}
 
 
@@ -406,6 +413,9 @@ def _left(case: Case, setting: Setting) -> dict[str, float] | None:
     if form == "files":
         return {"storage": 0.0}
     if form == "threads":  # waiting is shared out among them; Python holds the GIL and is not
+        ratio = _found(case, "kept").get("threads")  # as it was tried with some
+        if ratio is not None:
+            return {name: seconds_of(case, name) * ratio for name in ("storage", "preparation")}
         return {"storage": seconds_of(case, "storage") / setting["threads"]}
     ratio = _found(case, form).get("ratio")
     return None if ratio is None else {name: seconds_of(case, name) * ratio for name in ("preparation", "collate")}
