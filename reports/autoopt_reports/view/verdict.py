@@ -85,10 +85,8 @@ def _changes(result: Result) -> Phrase | None:
     if not names:
         return None
     count = Number(units.count(len(names)), len(names), ("/best/plan/changes",), "count")
-    more = "; …" if len(names) > MOST_CHANGES else ""
-    return (
-        say("{} change: " if len(names) == 1 else "{} changes: ", count) + join(names[:MOST_CHANGES], "; ") + f"{more}."
-    )
+    text = say("{} change: " if len(names) == 1 else "{} changes: ", count) + join(names[:MOST_CHANGES], "; ")
+    return text + (" and more." if len(names) > MOST_CHANGES else ".")
 
 
 def _why(result: Result, status: Status) -> list[Phrase]:
