@@ -55,6 +55,8 @@ WORKERS = Edit("loader", arguments={"num_workers": 2})
             "cfg = Config()\nDataLoader(data, 4, num_workers=cfg.workers)\n",
             "    workers: int = 2",
         ),
+        ("workers, epochs = 0, 3\nDataLoader(data, 4, num_workers=workers)\n", "workers, epochs = 2, 3"),
+        ("epochs, workers = 3, 0\nDataLoader(data, 4, num_workers=workers)\n", "epochs, workers = 3, 2"),
         ("CFG = {'workers': 0}\nDataLoader(data, 4, num_workers=CFG['workers'])\n", "CFG = {'workers': 2}"),
         (
             "def load(data, workers=0):\n    return DataLoader(data, 4, num_workers=workers)\nload(data)\n",

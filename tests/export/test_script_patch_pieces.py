@@ -173,3 +173,19 @@ def test_a_loss_that_is_not_divided_is_left_alone(tmp_path: Path) -> None:
     (change,) = patch_of(sites_in(tmp_path, ADDED_UP.replace(" / 4", ""), 4), 64, 1).changes
     assert change.how == "plan only"
     assert "not seen to be divided" in change.reason
+
+
+def test_the_number_that_is_added_up_may_be_one_of_several_in_an_assignment(tmp_path: Path) -> None:
+    body = """\
+EPOCHS, ACCUMULATION = 20, 16
+for epoch in range(EPOCHS):
+    for i, (inputs, labels) in enumerate(loader):
+        loss = torch.nn.functional.cross_entropy(model(inputs), labels) / ACCUMULATION
+        loss.backward()
+        if (i + 1) % ACCUMULATION == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+    patch = patch_of(sites_in(tmp_path, body, accumulation=16), 64, 4)
+    assert [change.how for change in patch.changes] == ["patched"]
+    assert "+EPOCHS, ACCUMULATION = 20, 4" in patch.diff.splitlines()

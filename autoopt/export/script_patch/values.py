@@ -34,17 +34,17 @@ def followed(source: Source, value: cst.BaseExpression) -> cst.BaseExpression | 
 
 def _assigned(source: Source, name: cst.Name) -> cst.BaseExpression | None:
     scope: cst.CSTNode = source.scope(name)
-    found = source.assignments(name.value, scope)
+    found = source.given(name.value, scope)
     if not found and isinstance(scope, cst.FunctionDef) and _parameter(scope, name.value) is not None:
         if not _changed_otherwise(source, name.value):
             return _handed_in(source, scope, name.value)
     elif not found:
-        found = source.assignments(name.value, source.tree)
+        found = source.given(name.value, source.tree)
     if not found and any(known in (name.value, "*") for _, _, known in from_imports(source)):
         return None  # of another file
-    if len(found) != 1 or found[0].value is None or _changed_otherwise(source, name.value):
+    if len(found) != 1 or found[0] is None or _changed_otherwise(source, name.value):
         raise _several(source, name)
-    return found[0].value
+    return found[0]
 
 
 def _several(source: Source, value: cst.BaseExpression) -> NoHonestEditError:
