@@ -62,6 +62,9 @@ the whole little."""
 NOT_IN_LINES = "the script's own lines would have to say it, and no edit of them does"
 
 
+NO_TARGET = "its training is judged by when it reaches a value of the metric: name one with --target"
+
+
 class Rounds:
     """The search between two profiles.
 
@@ -388,7 +391,9 @@ class Rounds:
                 self._no_time_to_train(proposal, needed, left)
                 continue
             train_first(context, state)
-            unjudged = "" if state.objective.metric is not None else "no metric is known by which to judge its training"
+            unjudged = "" if state.objective.has_target else NO_TARGET
+            if state.objective.metric is None:
+                unjudged = "no metric is known by which to judge its training"
             if state.untrainable or unjudged or state.trained is None:
                 text = state.untrainable or unjudged or "there was no time to train the baseline"
                 self._not_tried(proposal, text)

@@ -83,7 +83,7 @@ def answer(ask: Ask, budget: float = BUDGET) -> dict[str, Any]:
 def of_result(ask: Ask, result: Result) -> dict[str, Any]:
     """What a run says of the cause that the script was written for."""
     kept = [change.strategy for change in result.best.plan.changes]
-    advice = [each for each in result.advice if any(word in each.title for word in ask.wanted)]
+    advice = [each for each in result.advice if any(word.lower() in each.title.lower() for word in ask.wanted)]
     tried = [trial for trial in result.trials if trial.strategy in ask.wanted]
     headline = result.speedup.headline
     return {
