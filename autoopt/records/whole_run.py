@@ -35,7 +35,8 @@ class RunParts(Record):
     ``epoch_seconds``: with which each later epoch begins (workers started, its first batch), beyond a usual wait.
     ``evaluation_seconds``, ``checkpoint_seconds``: of one; ``evaluate_every``, ``checkpoint_every``: steps between two.
     ``end_seconds``: from the last step or evaluation to the end of the process. ``steps``: of the planned run.
-    ``ends_by_result``: a comparison, such as of a metric with a target, may end it before them.
+    ``ends_by_result``: a comparison, such as of a metric with a target, may end it before them. ``passed_over``:
+    batches that are read before the first one that is trained on, in so many seconds.
     """
 
     imports_seconds: float | None = None
@@ -53,6 +54,8 @@ class RunParts(Record):
     end_seconds: float | None = None
     evaluations: tuple[Evaluated, ...] = ()
     ends_by_result: bool = False
+    passed_over: int = 0
+    passed_over_seconds: float = 0.0
 
     @property
     def once_seconds(self) -> float:

@@ -56,11 +56,15 @@ class Roles:
 
     Attributes:
         known: whether a loader was seen to be trained on.
+        passed_over: batches that were read before the first one that was trained on, and seconds from the first on: a
+            resumed run reads on to where it stood.
     """
 
     def __init__(self, trains: Callable[[], bool] = lambda: True) -> None:
         self._training_mode = trains
         self.known = False
+        self.passed_over = 0, 0.0
+        self._first_given = 0.0
         self._training: list[weakref.ref[Any]] = []
         self._of: MutableMapping[Any, bool] = WeakIdKeyDictionary()
         self._lines: MutableMapping[Any, tuple[str, int]] = WeakIdKeyDictionary()
@@ -128,6 +132,8 @@ class Roles:
 
     def given(self, reader: int, loader: Any, samples: int | None) -> None:
         """A batch was read; ``loader`` is None where it is known to train."""
+        if not self._given:
+            self._first_given = perf_counter()
         self._given.append((reader, loader, samples))
 
     def evaluated(self) -> None:
@@ -155,6 +161,9 @@ class Roles:
 
     def _taken(self) -> int | None:
         fresh = self._given[self._evaluated :] or self._given
+        read = sum(reader == fresh[-1][0] for reader, _, _ in fresh)
+        if read > 2 and not self.known:  # two: one is read ahead
+            self.passed_over = read - 1, perf_counter() - self._first_given
         ahead: dict[int, _Given] = {}  # who reads a batch ahead has two when the first of them is trained on
         first: dict[int, int | None] = {}
         for reader, loader, samples in fresh:

@@ -127,7 +127,7 @@ def run_parts(training: Any, lap: Lap) -> RunParts:
     first_batch = session.openings[0] if session.openings else None if training.script.hooks.roles.known else 0.0
     begun = session.began if session.first_at is None else session.first_at
     ready = session.began if session.first_step_at is None else session.first_step_at
-    before = training.script.imports_seconds
+    before, (unused, reading) = training.script.imports_seconds, training.script.hooks.roles.passed_over
     return RunParts(
         imports_seconds=None if before is None else before + (session.imports or 0.0),
         build_seconds=max(begun - session.began - (session.imports or 0.0), 0.0),
@@ -145,6 +145,8 @@ def run_parts(training: Any, lap: Lap) -> RunParts:
         checkpoint_every=steps_between(saved, session.steps),
         evaluations=tuple(each.evaluated() for each in evaluations),
         ends_by_result=training.ends_by_result,
+        passed_over=unused,
+        passed_over_seconds=reading,
     )
 
 

@@ -76,6 +76,8 @@ def run_parts(facts: WorkloadFacts, startup: Startup, block: Block, timings: Sta
         checkpoint_every=timings.checkpoint_every if saved is not None else None,
         end_seconds=watched.end_seconds,
         evaluations=watched.evaluations,
+        passed_over=watched.passed_over,
+        passed_over_seconds=watched.passed_over_seconds,
     )
 
 

@@ -159,6 +159,11 @@ def _between_steps(
         once = "keep what is made from files at each start (decoded, tokenized) in one file"
         file, _ = _place(sites, "model")
         yield _cost(whole, "The start, before the first batch", build.seconds, once, (file, None), "after the imports")
+    run = facts.run
+    if run is not None and run.passed_over:
+        begin = "have a sampler begin where the run stood, so that nothing before it is read"
+        times, loop = f"{run.passed_over} batches before the first step", _place(sites, "loader_training")
+        yield _cost(whole, "Batches that are read and passed over", run.passed_over_seconds, begin, loop, times)
     part = whole.part("evaluations")
     if part is None:
         return

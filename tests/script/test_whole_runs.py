@@ -166,6 +166,21 @@ def test_the_place_of_an_evaluation_is_the_line_that_calls_the_whole_model(
     assert text.splitlines()[(last.line or 0) - 1].strip() == "hits += (model(x).argmax(1) == y).sum().item()"
 
 
+RESUMED = HEAD.replace(
+    "for x, y in train:", "for i, (x, y) in enumerate(train):\n        if epoch == 0 and i < 6:\n            continue"
+)
+
+
+def test_batches_that_a_resumed_run_reads_in_vain_are_counted(start_script: StartScript, folder: Path) -> None:
+    for text, unused in ((RESUMED, 6), (HEAD, 0)):
+        (folder / "evaluates.py").write_text(text + WITHOUT_GRADIENTS)
+        with start_script("evaluates.py", fresh=True) as process:
+            run = sites_of(process, steps=8).run
+        assert run is not None
+        assert run.passed_over == unused
+        assert (run.passed_over_seconds > 0) is bool(unused)
+
+
 def test_an_evaluation_between_steps_reads_no_batch_that_was_trained_on(
     start_script: StartScript, folder: Path
 ) -> None:
