@@ -113,7 +113,7 @@ def what_is_slow(results: Path) -> str:
         said += [found["why_not"]] if found.get("why_not") else []
         brings = speedup(found.get("headline")) if found.get("kept") else MISSING
         if not found.get("kept") and found.get("advice_seconds"):
-            brings = f"{found['advice_seconds']:.3g} s of each run, by hand"
+            brings = f"{found['advice_seconds']:.3g} s of each run, manual"
         wanted = f"expected: {', '.join(f'`{name}`' for name in ask.wanted)}"
         rows.append([ask.kind, "; ".join(said) or ("; ".join(found.get("failed", [])) or wanted), brings])
     return (
