@@ -158,6 +158,10 @@ def _check(context: RunContext, state: SearchState, trained: bool) -> tuple[Veri
         quality = judge_runs(seen, state.objective, state.noise)
     if quality is not None and quality.passed is False:
         return _not_passed(quality, level, pairs), quality.detail
+    if trains_otherwise and pairs and (quality is None or quality.passed is None):
+        # where the time holds one pair, the pairs that it was kept by show that it comes to the target
+        kept = next((trial.quality for trial in state.trials if str(trial.id) == state.base), None)
+        quality = kept if kept is not None and kept.passed else quality
     if trained and not pairs and quality is not None:
         why = "a plan with more changes failed or trained otherwise, and no time was left to train this one"
         quality = quality.model_copy(update={"level": "undecided", "passed": None, "detail": why})

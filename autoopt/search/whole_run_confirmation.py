@@ -219,6 +219,8 @@ class WholeRunConfirmation:
 
     def _pair(self, number: int, index: int, before: Plan) -> TrainedPair:
         context, state = self.context, self.state
+        if self._before == before == state.baseline:
+            context.gate.selected.add(self.candidate.plan.key)
         return context.gate.trainings.whole_runs(
             before,
             self.candidate.plan,

@@ -239,6 +239,27 @@ TABLE = {
         ),
         length=110,
     ),
+    "short batches of ids, in evaluation, too": Row(
+        (Change(strategy="trim_padding", setting={"multiple": 8}),),
+        (
+            "-from torch.utils.data import DataLoader, Dataset, random_split",
+            "+from torch.utils.data import DataLoader, Dataset, random_split, default_collate",
+            f"{ADDED}Trimmed",
+            f"-    loader = {LOADER}",
+            "-    test_loader = DataLoader(test_set, batch_size=10)",
+            "+    loader = DataLoader(",
+            "+        train_set,",
+            "+        batch_size=7,",
+            "+        shuffle=True,",
+            "+        collate_fn=Trimmed(default_collate, multiple=8),",
+            "+    )",
+            "+    test_loader = DataLoader(",
+            "+        test_set, batch_size=10, collate_fn=Trimmed(default_collate, multiple=8)",
+            "+    )",
+        ),
+        alike=True,
+        length=110,
+    ),
 }
 
 
@@ -248,7 +269,7 @@ def sites_of(folder: Path, text: str, alike: bool = False) -> Sites:
     other = made if "def make" in text else "DataLoader(test_set"
     sites = sites_in(folder, text, loader_training=made, loader_validation=other)
     if alike:
-        of_one = {"options": {"dataset": "Subset"}}
+        of_one = {"options": {"dataset": "Subset", "collate_fn": "default_collate"}}
         loaders = [site.model_copy(update=of_one) if "loader" in site.kind else site for site in sites.sites]
         sites = sites.model_copy(update={"sites": tuple(loaders)})
     if "def make" not in text:

@@ -132,6 +132,8 @@ class Edits:
                 now = self.replaced.get(there, there)
                 if self.source.scope(there) is self.source.tree and isinstance(now, cst.ImportFrom):
                     assert not isinstance(now.names, cst.ImportStar)
+                    if any(each.asname is None and self.source.code(each.name) == name for each in now.names):
+                        return  # another edit of the patch has it
                     self.replaced[there] = now.with_changes(names=extended(now.names, cst.ImportAlias(cst.Name(name))))
                     return
         lines, start = self.after[spot.statement], f"from {module} import "

@@ -289,6 +289,7 @@ class Gate:
         probes: durable probes; None where there are none, which leaves quality to trainings.
         accept_undecided: keeps what is not confirmed to train as well.
         evaluations: what was measured of the seconds of an evaluation under other settings of its loader.
+        selected: plans that whole runs next to the untouched script have selected.
     """
 
     trainings: Trainings
@@ -300,6 +301,7 @@ class Gate:
     probes: Probes | None = None
     accept_undecided: bool = False
     evaluations: EvaluationRatios = field(default_factory=EvaluationRatios)
+    selected: set[str] = field(default_factory=set)
     _prices: dict[tuple[str, str], float] = field(default_factory=dict, init=False)
 
     def decide(
@@ -427,11 +429,11 @@ class Gate:
     def trained_pairs(self, plan: Plan) -> tuple[TrainedPair, ...]:
         """The trainings of a plan alternately with the baseline's: nothing was selected by their seconds.
 
-        Empty for a plan that trains otherwise, which was selected by its trainings.
+        Of a plan that trains otherwise these are whole runs by which it was not selected.
         """
-        if self.risk_over(plan, self.baseline).trains_otherwise:
-            return ()
-        return self.trainings.pairs(self.baseline, plan)
+        if not self.risk_over(plan, self.baseline).trains_otherwise:
+            return self.trainings.pairs(self.baseline, plan)
+        return () if plan.key in self.selected else tuple(self.whole_pairs(plan))
 
     def whole_pairs(self, plan: Plan) -> list[TrainedPair]:
         """Whole runs of the untouched script with runs of this plan's patch."""
