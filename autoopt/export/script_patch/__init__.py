@@ -176,6 +176,12 @@ def _added(old: Setup, new: Setup, part: str) -> tuple[object, ...]:
     return tuple(after[len(before) :]) if isinstance(after, tuple) else (after,)
 
 
+_ALONE: dict[str, Literal["training_dataset", "training_collate"]] = {
+    "dataset": "training_dataset",
+    "collate": "training_collate",
+}
+
+
 def _wraps(at: Literal["dataset", "collate"], old: Setup, new: Setup) -> Iterator[Edit]:
     for each in _added(old, new, at):
         if isinstance(each, Wrap):
@@ -183,13 +189,9 @@ def _wraps(at: Literal["dataset", "collate"], old: Setup, new: Setup) -> Iterato
             line = f"{each.name.rpartition(':')[2]}({{{at}}}{options})"
             # what is wrapped alike for evaluation is read alike
             arguments = {name: new.loader[name] for name in READ_BY if at == "dataset" and name in new.loader}
-            alone = not each.evaluation
-            if at == "dataset":  # samples that only its batches complete
-                alone = bool(_added(old, new, "collate"))
-            where: Literal["dataset", "training_dataset", "collate", "training_collate"] = at
-            if alone:
-                where = "training_dataset" if at == "dataset" else "training_collate"
-            yield Edit(where, (line,), parts=(each.name,), arguments=arguments)
+            # of a dataset: samples that only its batches complete
+            alone = bool(_added(old, new, "collate")) if at == "dataset" else not each.evaluation
+            yield Edit(_ALONE[at] if alone else at, (line,), parts=(each.name,), arguments=arguments)
 
 
 def _of_batch(old: Batch, new: Batch, sites: Sites) -> Iterator[Edit]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from autoopt.records import Result, Verdict
 from autoopt_reports.view import units
 from autoopt_reports.view.text import Name, Number, Phrase, change_name, interval, name, number, say
-from autoopt_reports.view.trials import GROUPS, reason_words
+from autoopt_reports.view.trials import GROUPS, reason_words, shown_by
 
 _WORDS = {verdict: title.lower() for verdict, title, _, _ in GROUPS}
 
@@ -67,7 +67,7 @@ def _marks(result: Result) -> tuple[Mark, ...]:
     timed.sort(key=lambda item: (item[1].finished_at or 0.0, item[1].id))
     best, paths, marks = 1.0, [], []
     for index, trial in timed:
-        field = "throughput" if trial.throughput is not None else "time_to_target"  # of whole runs
+        field = shown_by(trial)
         shown = getattr(trial, field)
         if trial.verdict is Verdict.KEPT and shown is not None:
             best *= shown.value

@@ -90,6 +90,11 @@ def reason_words(reason: str) -> str:
     return f"{_KINDS.get(kind, kind)}{colon}{rest}"
 
 
+def shown_by(trial: Trial) -> str:
+    """The field of a trial that holds its figure: whole runs show no speed of steps."""
+    return "throughput" if trial.throughput is not None else "time_to_target"
+
+
 class PredictionRow:
     """``held``: the two intervals touch: the result does not contradict the prediction."""
 
@@ -115,7 +120,7 @@ class Predictions:
 def predictions_view(result: Result) -> Predictions | None:
     rows = []
     for index, trial in enumerate(result.trials):
-        field = "throughput" if trial.throughput is not None else "time_to_target"  # of whole runs
+        field = shown_by(trial)
         p, r = trial.predicted, getattr(trial, field)
         if p is None or r is None or p.kind is EstimateKind.BOUND or min(p.value, r.value) <= 0:
             continue  # a bound predicts nothing that could be held against it
