@@ -22,17 +22,13 @@ ON_TOP, MOST = 1.15, 4.0
 def screen_combined(screening: Screening, costs: Costs) -> None:
     """Screens what did well together, as far as that can still be confirmed.
 
-    What is sure comes first: a change that only trainings tell of must not keep it out. Where such a change promises
-    more for a second than the sure ones together, it is screened on top of them.
+    A rival of what is in it, or what pays more once it has shortened the rest, is screened on top of it.
     """
     threshold, registry = log1p(screening.context.min_gain), screening.context.runner.registry
     single = [s for s in screening.found if s.gain > 0 and not s.candidate.combined]
-    sure = _sure(screening, single)
-    good = [s for s in single if s.gain > threshold and (s in sure or costs.decidable(s, sure))]
-    good.sort(key=lambda screened: -screened.gain)
-    sure = _sure(screening, good)
-    members = _without_rivals([s for s in sure if s.plain], screening.case, registry)
-    extra = _further(screening, costs, good, members) if members else []
+    good = sorted((s for s in single if s.gain > threshold), key=lambda screened: -screened.gain)
+    members = _without_rivals([s for s in good if s.plain], screening.case, registry)
+    extra = _further(screening, good, members) if members else []
     for whole in (members, [*members, *extra[:1]] if extra else []):
         if len(whole) > 1 and not _late(screening, costs, whole):
             candidate = combined(screening.state, registry, whole)
@@ -51,17 +47,14 @@ def _late(screening: Screening, costs: Costs, members: Sequence[Screened]) -> bo
     return context.stopping() or context.now() + needed > end
 
 
-def _further(
-    screening: Screening, costs: Costs, good: Sequence[Screened], members: Sequence[Screened]
-) -> list[Screened]:
+def _further(screening: Screening, good: Sequence[Screened], members: Sequence[Screened]) -> list[Screened]:
     """What may serve on top of a combined candidate.
 
-    These are its rivals, since some that shorten the same stages serve together, what promises more and only trainings
-    tell of, and what pays more once the combined candidate has shortened the rest.
+    These are its rivals, since some that shorten the same stages serve together, and what pays more once the combined
+    candidate has shortened the rest.
     """
-    registry, sure = screening.context.runner.registry, _sure(screening, good)
-    plain = [s for s in good if s.plain and not any(s.candidate.strategy is m.candidate.strategy for m in members)]
-    others = [s for s in plain if s in sure] + _promises(screening, costs, [s for s in plain if s not in sure])
+    registry = screening.context.runner.registry
+    others = [s for s in good if s.plain and not any(s.candidate.strategy is m.candidate.strategy for m in members)]
     others += _complements(screening, members)
     return [s for s in others if not any(_exclude(s, member, screening.case, registry) for member in members)]
 
@@ -78,7 +71,7 @@ def _complements(screening: Screening, members: Sequence[Screened]) -> list[Scre
     taken = {member.candidate.strategy.name for member in members}
     open_ = [
         s
-        for s in _sure(screening, screening.found)
+        for s in screening.found
         if s.gain > 0 and not s.candidate.combined and s.candidate.strategy.name not in taken
         if _feeds(s) != _feeds(members[0]) and _on_top(s, shorter) > ON_TOP
     ]
@@ -95,17 +88,6 @@ def _on_top(screened: Screened, shorter: float) -> float:
     predicted = screened.candidate.predicted
     alone = max(exp(screened.gain), predicted.value if predicted is not None else 1.0)
     return 1.0 / max(1.0 - (1.0 - 1.0 / alone) * shorter, 1.0 / MOST)
-
-
-def _sure(screening: Screening, found: Iterable[Screened]) -> list[Screened]:
-    """Those whose quality is decided without trainings."""
-    return [s for s in found if not screening.trains(s)]
-
-
-def _promises(screening: Screening, costs: Costs, trained: Iterable[Screened]) -> list[Screened]:
-    """Of those that only trainings tell of, what promises more for a second than anything that is sure."""
-    least = max(map(costs.worth, _sure(screening, screening.found)), default=0.0)
-    return [s for s in trained if costs.worth(s) > least]
 
 
 def _without_rivals(screened: Iterable[Screened], case: Case, registry: Registry) -> list[Screened]:

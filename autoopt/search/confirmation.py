@@ -4,20 +4,18 @@ trainings tell, whether a budget has the time for those."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from math import ceil, inf
 from statistics import median
 
 from autoopt.events import TrialEnded, TrialStarted
 from autoopt.records import Change, Plan, Trial, Verdict
-from autoopt.search.accept.evidence import FEWEST_SEEDS, Judgement
+from autoopt.search.accept.evidence import Judgement
 from autoopt.search.budget_allocation import BudgetAllocation
 from autoopt.search.candidate import Candidate
 from autoopt.search.compare.comparison import Comparison, Decision, Side
 from autoopt.search.compare.noise import compiled_again, learned
 from autoopt.search.compare.sequential_test import alpha_of
 from autoopt.search.first_training import expected, train_first, train_with
-from autoopt.search.planner import PLUGIN_ERRORS, Proposal, candidate_plan, predicted_gain
+from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan, predicted_gain
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 from autoopt.strategy import Risk
@@ -196,18 +194,16 @@ def _trained(context: RunContext, plan: Plan) -> int | None:
     return next((run.trained_parameters for run in context.gate.trainings.of(plan)), None)
 
 
-OTHER_SAMPLES = "samples are others and drawn at random, so that only trainings tell how good it is"
-
-MOST_MINUTES = 24 * 60
-"""A budget that is named is no larger than this."""
-
-
 def takes_trainings(context: RunContext, state: SearchState, changes: Sequence[Change]) -> bool:
-    """Whether no probe reports the quality of changes: they make other samples of data that draw at random.
+    """Whether only trainings report the quality of changes: one trains otherwise, or makes other samples of data that
+    draw at random.
 
     Gradients are compared on the same batches, and such data never give one twice; a script's do in its probes, where
     draws follow from a sample's index.
     """
+    registry = context.runner.registry
+    if any(registry[change.strategy].risk.trains_otherwise for change in changes):
+        return True
     return state.sites is None and bool(drawn_otherwise(context, state, changes))
 
 
@@ -220,52 +216,6 @@ def drawn_otherwise(context: RunContext, state: SearchState, changes: Sequence[C
         return []
     numeric = (change for change in changes if registry[change.strategy].risk is Risk.NUMERIC)
     return [change for change in numeric if other_samples(context, state, change)]
-
-
-def screenable(context: RunContext, state: SearchState, proposals: Sequence[Proposal]) -> list[Proposal]:
-    """Proposals less those that could not be kept in this budget, whatever a screening shows; these are notified what
-    they need.
-
-    That is what no probe reports the quality of, where there is no time for the trainings that do.
-    """
-    reported_before = {name for name, trial in state.skipped.items() if trial.reason.startswith(OTHER_SAMPLES)}
-    found = []
-    for proposal in proposals:
-        speedup = max(proposal.predicted.value if proposal.predicted else 1.0, 1.0)
-        if (
-            context.gate.accept_undecided
-            or not takes_trainings(context, state, (proposal.change,))
-            or context.now() + _with_trainings(state, context.allocation, speedup) <= context.allocation.budget
-        ):
-            found.append(proposal)
-        elif proposal.strategy.name not in reported_before | {trial.strategy for trial in state.trials}:
-            text = f"{OTHER_SAMPLES}{_enough(context, state, speedup)}"
-            trial = state.skip(proposal.strategy, Verdict.NOT_TRIED, text, predicted=proposal.predicted)
-            context.announce(TrialEnded(at=context.now(), trial=trial))
-    return found
-
-
-def _with_trainings(state: SearchState, allocation: BudgetAllocation, speedup: float) -> float:
-    """Seconds to look at a change, to confirm and to train it, and then the rest alone; infinite without a metric."""
-    if state.objective.metric is None:
-        return inf
-    trainings = FEWEST_SEEDS * allocation.trained_pair(speedup) + allocation.trained_pair()
-    return allocation.screening + 2 * allocation.comparison + trainings
-
-
-def _enough(context: RunContext, state: SearchState, speedup: float) -> str:
-    """The budget that would do for them, in words: a larger one trains longer, up to the planned run."""
-    if state.objective.metric is None:
-        return ", and no metric is known"
-    allocation, planned = context.allocation, state.planned_seconds or inf
-    before, given = context.now() / allocation.budget, state.objective.users_target is not None
-    for minutes in range(ceil(allocation.budget / 60), MOST_MINUTES):
-        larger = replace(allocation, budget=60.0 * minutes)
-        longer = max(min(planned, larger.baseline(given)), allocation.baseline_seconds)
-        needed = _with_trainings(state, replace(larger, baseline_seconds=longer), speedup)
-        if before * larger.budget + needed <= larger.budget:
-            return f", for which about --budget {minutes}m would do"
-    return ""
 
 
 def other_samples(context: RunContext, state: SearchState, change: Change) -> bool:

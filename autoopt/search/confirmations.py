@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from math import exp, inf, isfinite, log, log1p
+from math import exp, expm1, inf, log, log1p
 
-from autoopt.records import Change, Plan, Quality, Round, Trial, Verdict
+from autoopt.records import Change, Quality, Round, Trial, Verdict
 from autoopt.search.ablate import by_whole_runs
 from autoopt.search.accept.evidence import FEWEST_SEEDS
 from autoopt.search.accept.levels import BATCHES
-from autoopt.search.budget_allocation import TRIAL
 from autoopt.search.candidate import FEWEST_PAIRS, HOPE, Candidate, Screened, alone_or_together, pairs_to_confirm
-from autoopt.search.confirmation import OTHER_SAMPLES, confirm, drawn_otherwise, takes_trainings
+from autoopt.search.confirmation import confirm, drawn_otherwise
 from autoopt.search.first_training import train_first
 from autoopt.search.outcome import named
 from autoopt.search.planner import PLUGIN_ERRORS, Skipped, candidate_plan
@@ -27,9 +26,6 @@ from autoopt.search.screening import Screening
 from autoopt.search.state import SearchState
 from autoopt.search.verify import confirmation_of
 from autoopt.strategy import Risk
-
-TRAINS_AS_WELL = 0.5
-"""The chance, as thought beforehand, that trainings show a change to be as good of which probes do not tell."""
 
 
 @dataclass(frozen=True)
@@ -77,41 +73,6 @@ class Costs:
         run = untouched / max(state.speedup_so_far, 1.0)
         return 2 * run + self.probes() + (FEWEST_SEEDS * (untouched + run) if state.found else 0.0)
 
-    def trainings(self, plan: Plan, speedup: float) -> float:
-        """Seconds of the trainings, alternately with the baseline's, that confirm its quality where probes do not tell.
-
-        Infinite where nothing would: no metric is known.
-        """
-        if self.state.objective.metric is None:
-            return inf
-        missing = max(FEWEST_SEEDS - len(self.context.gate.trained_pairs(plan)), 0)
-        return missing * self.context.allocation.trained_pair(speedup)
-
-    def way_back(self, screened: Screened, others: Iterable[Screened]) -> float:
-        """Seconds that are kept for the best of the others, should its trainings not show that it is as good.
-
-        None for one that would bring less than is to be expected of it, that included.
-        """
-        allocation, best = self.context.allocation, max(others, key=lambda other: other.gain, default=None)
-        if best is None:
-            rest = allocation.screening + allocation.comparison + allocation.trained_pair()
-            return rest if screened.candidate.combined else 0.0
-        if best.gain < TRAINS_AS_WELL * screened.gain:
-            return 0.0
-        return self.pairs(best) + allocation.trained_pair(exp(best.gain))
-
-    def worth(self, screened: Screened) -> float:
-        """Log speedup to be expected for a second of deciding it; what ends the run, its training, is a part of that.
-
-        The steps that its rounding costs are taken off, as far as it was probed. Where only trainings tell its quality,
-        they end the run as well, and may not show it.
-        """
-        speedup, candidate = max(exp(screened.gain), 1.0), screened.candidate
-        gain = screened.gain - log(self.context.gate.price(candidate.plan, self.state.incumbent))
-        if takes_trainings(self.context, self.state, candidate.changes):
-            return TRAINS_AS_WELL * gain / (self.pairs(screened) + self.trainings(candidate.plan, speedup))
-        return gain / (self.pairs(screened) + self.context.allocation.verification(1, speedup))
-
     def deadline(self, gain: float = 1.0) -> float:
         """Until when may be searched, on the run's clock.
 
@@ -148,28 +109,9 @@ class Costs:
         together = self.context.allocation.screening if len(members) > 1 else 0.0
         return self.deadline(exp(sum(member.gain for member in members))) - together - self.confirmation(*members)
 
-    def decidable(self, screened: Screened, others: Iterable[Screened]) -> bool:
-        """Whether there is time for the trainings that its quality takes, and then for the best of the others.
-
-        Those trainings are what verifies the plan, so that nothing more is kept back for its end.
-        """
-        needed = self.pairs(screened) + self.probes() + self.trainings(screened.candidate.plan, exp(screened.gain))
-        return self.context.now() + needed + self.way_back(screened, others) <= self.context.allocation.budget
-
-    def trainings_text(self, screened: Screened) -> str:
-        """The trainings for which there is no time, in words."""
-        seconds = self.trainings(screened.candidate.plan, exp(screened.gain))
-        if not isfinite(seconds):
-            return "no metric is known that would"
-        return f"to confirm and train it takes about {self.pairs(screened) + seconds:.0f} s"
-
     def last_deadline(self) -> float:
         """Until when what was kept may be ablated: of the end, only what every result needs is kept back."""
         return max(self.context.allocation.last_deadline(self.state.speedup_so_far), self.deadline())
-
-    def in_order(self, found: Iterable[Screened]) -> list[Screened]:
-        """Candidates in their order: the one worth most for a second of its confirmation first."""
-        return sorted(found, key=self.worth, reverse=True)
 
 
 def quality_first(context: RunContext, state: SearchState, screened: Screened) -> Quality | None:
@@ -183,8 +125,6 @@ def quality_first(context: RunContext, state: SearchState, screened: Screened) -
     candidate = screened.candidate
     if context.gate.risk_over(candidate.plan, state.incumbent) is not Risk.NUMERIC or not screened.plain:
         return None
-    if takes_trainings(context, state, candidate.changes):
-        return Quality(method="not_tested", level="undecided", passed=None, detail=OTHER_SAMPLES)
     if state.trained is None:  # by probes at weights of the first steps; the end trains what is kept by it
         early = context.gate.quality(candidate.plan, state.incumbent, state.facts, state.objective)
         if early is not None and early.passed is not None:
@@ -202,9 +142,6 @@ def most_doubtful(context: RunContext, state: SearchState, candidate: Candidate)
 
     None where it is shown, or nobody asks.
     """
-    if takes_trainings(context, state, candidate.changes):
-        unknown = Quality(method="not_tested", level="undecided", passed=None, detail=OTHER_SAMPLES)
-        return suspect(context, state, candidate.changes), unknown
     level = context.gate.quality(candidate.plan, state.incumbent, state.facts, state.objective)
     if level is None or level.passed or (level.passed is None and context.gate.accept_undecided):
         return None
@@ -272,9 +209,6 @@ def refused(state: SearchState, screened: Screened, quality: Quality, more: str 
     state.amend(screened.trial.id, reason, verdict=verdict, quality=quality)
 
 
-IN_VAIN = "a plan that it is a part of was trained, and not shown to be as good"
-
-
 @dataclass(frozen=True)
 class _Suspected:
     """A change that is left out of a plan that trains otherwise.
@@ -300,19 +234,20 @@ class Confirmations:
 
     Attributes:
         skipped: what is not tried alone.
+        undecided: changes of which probes do not report whether they train as well, so that trainings have to.
     """
 
     def __init__(self, context: RunContext, state: SearchState, seen_bottleneck: dict[str, str | None]) -> None:
         self.context, self.state = context, state
         self._seen_bottleneck, self._costs = seen_bottleneck, Costs(context, state)
-        self._trained_by: dict[int, float] = {}
         self.skipped: Sequence[Skipped] = ()
+        self.undecided = list[Change]()
         self._found: list[Screened] = []
         self._suspected = list[_Suspected]()
 
     def in_order(self, waiting: list[Screened], screening: Screening, round_: Round) -> bool:
         """Confirms one after the other until one is kept; what the time does not hold waits for the others."""
-        later, unconfirmed = list[Screened](), list[Screened]()
+        later = list[Screened]()
         self._found = [*waiting, *screening.found]
         for each in self._suspected:
             self._put_aside(each, waiting, screening)
@@ -323,31 +258,25 @@ class Confirmations:
             if self._costs.pairs(screened) > self._left_for(screened):
                 later.append(screened)
                 continue
-            if not self._learns_as_well(screened, screening, waiting, unconfirmed):
+            if not self._learns_as_well(screened, screening, waiting):
                 continue
             trial = self._confirm(screened, len(waiting), round_)
             if trial is not None and trial.verdict is Verdict.KEPT:
                 return True
-            lost = trial.quality if trial is not None and trial.verdict is Verdict.QUALITY_LOST else None
-            if screened.trial.id in self._trained_by:
-                unconfirmed.append(screened)
-            elif lost is None:
-                continue
-            with closing(screening):
-                self.less_doubtful(screened, screening, waiting, lost)
+            if trial is not None and trial.verdict is Verdict.QUALITY_LOST:
+                with closing(screening):
+                    self.less_doubtful(screened, screening, waiting, trial.quality)
         open_ = (each for each in later if not any(self.suspicion(change) for change in each.candidate.changes))
         trials = (self._confirm(screened, 0, round_) for screened in open_)
         return any(trial is not None and trial.verdict is Verdict.KEPT for trial in trials)
 
     def _left_for(self, screened: Screened) -> float:
-        """Seconds for its confirmation. What is trained to be kept is verified by that, and has all but the way back.
+        """Seconds for its confirmation.
 
         Where nothing was kept and a confirmation does not fit before what ends the run, it may take that time, too:
         nothing else would be verified in it.
         """
         context, now = self.context, self.context.now()
-        if screened.trial.id in self._trained_by:
-            return self._trained_by[screened.trial.id] - now
         left = self._costs.deadline(exp(screened.gain)) - now
         if not screened.plain or self.state.found or self._costs.pairs(screened) <= left:
             return left
@@ -355,38 +284,34 @@ class Confirmations:
         due = 0.0 if probes is None or probes.has(screened.candidate.plan) else self._costs.probes()
         return max(left, context.allocation.budget - now - due)
 
-    def _learns_as_well(
-        self, screened: Screened, screening: Screening, waiting: list[Screened], unconfirmed: list[Screened]
-    ) -> bool:
+    def _learns_as_well(self, screened: Screened, screening: Screening, waiting: list[Screened]) -> bool:
         """Whether nothing speaks against confirming it now: what is known of its quality, or may be asked afterwards.
 
-        One whose quality takes trainings has them after its confirmation, where they fit and leave the way back to the
-        best of the others; else a combined candidate comes back without its doubtful part. A part of what was trained
-        in vain has none.
+        A combined candidate that is not shown to train as well comes back without its doubtful part.
         """
-        context, state, costs = self.context, self.state, self._costs
+        context, state = self.context, self.state
         quality = quality_first(context, state, screened)
         if quality is None or quality.passed is True or context.gate.accept_undecided:
-            price = context.gate.price(screened.candidate.plan, state.incumbent)
-            net = screened.gain + screened.error - log(price)
-            if quality is not None and net < log1p(context.min_gain) < log(price):
-                refused(state, screened, quality, f"{price - 1:.1%} more steps are more than a step saves")
+            price = log(context.gate.price(screened.candidate.plan, state.incumbent))
+            if quality is not None and screened.gain + screened.error - price < log1p(context.min_gain) < price:
+                refused(state, screened, quality, f"{expm1(price):.1%} more steps are more than a step saves")
                 return False
-            if price == 1.0 or not waiting or costs.worth(screened) >= costs.worth(waiting[0]):
-                return True
-            waiting[:] = costs.in_order([screened, *waiting])  # with its price it is worth less than what comes next
-            return False
-        others = [one for one in waiting if not takes_trainings(context, state, one.candidate.changes)]
-        changes = screened.candidate.changes
-        in_vain = any(all(change in whole.candidate.changes for change in changes) for whole in unconfirmed)
-        if quality.passed is None and not in_vain and costs.decidable(screened, others):
-            self._trained_by[screened.trial.id] = context.allocation.budget - costs.way_back(screened, others)
-            return True
-        late = "" if quality.passed is False else IN_VAIN if in_vain else costs.trainings_text(screened)
-        refused(state, screened, quality, late)
+            first, *others = self.in_order_of_gain([screened, *waiting])
+            if first is not screened:  # with its price it is worth less than what comes next
+                waiting[:] = [first, *others]
+            return first is screened
+        refused(state, screened, quality)
+        if quality.passed is None and not screened.candidate.combined:
+            self.undecided.append(screened.candidate.change)
+            state.forget(screened.candidate.changes)
         with closing(screening):
             self.less_doubtful(screened, screening, waiting, quality if quality.passed is False else None)
         return False
+
+    def in_order_of_gain(self, found: Iterable[Screened]) -> list[Screened]:
+        """Candidates by their gain, the largest first, less the steps that their rounding costs as far as is known."""
+        gate, incumbent = self.context.gate, self.state.incumbent
+        return sorted(found, key=lambda one: log(gate.price(one.candidate.plan, incumbent)) - one.gain)
 
     def less_doubtful(
         self, screened: Screened, screening: Screening, waiting: list[Screened], quality: Quality | None = None
@@ -406,7 +331,7 @@ class Confirmations:
             if rest is None or again is None:
                 return
             if again.trial.verdict is Verdict.INCONCLUSIVE:
-                waiting[:] = self._costs.in_order([*waiting, again])
+                waiting[:] = self.in_order_of_gain([*waiting, again])
             quality = again.trial.quality
             if again.trial.verdict is not Verdict.QUALITY_LOST or screening.each > self._left_for(again):
                 return
@@ -440,7 +365,7 @@ class Confirmations:
                 if not known and not all(change in one.candidate.changes for change in lost.changes):
                     self.state.amend(one.trial.id, "cleared: the rest trains otherwise too", verdict=one.trial.verdict)
                     waiting.append(one)
-        waiting[:] = self._costs.in_order(waiting)
+        waiting[:] = self.in_order_of_gain(waiting)
 
     def _confirm(self, screened: Screened, remaining: int, round_: Round) -> Trial | None:
         """Confirms the best of the screening; None without the time for two pairs of processes."""
@@ -457,17 +382,13 @@ class Confirmations:
         # its confirmation takes its place
         state.trials = [trial for trial in state.trials if trial.id != screened.trial.id]
         self._seen_bottleneck[candidate.strategy.name] = round_.bottleneck
-        deadline, compared_in = context.now() + left, left
-        if screened.trial.id in self._trained_by:  # its trainings need the rest
-            costs = self._costs
-            compared_in -= costs.trainings(candidate.plan, exp(screened.gain)) + costs.probes()
         return confirm(
             context,
             state,
             candidate,
-            deadline=deadline,
+            deadline=context.now() + left,
             number=screened.trial.id,
-            seconds=max((TRIAL if remaining else 1.0) * compared_in, needed),
+            seconds=max(left, needed),
             note=f"seen as {exp(screened.gain):.2f}x in the screening",
             remaining=remaining,
         )

@@ -26,7 +26,7 @@ from autoopt.search.accept.gathering import UNPROBED
 from autoopt.search.baseline import compare_with_itself
 from autoopt.search.candidate import HOPE, Candidate, Screened, candidate_of, conversation, skip
 from autoopt.search.combined import screen_combined
-from autoopt.search.confirmation import confirm, screenable, seconds_of_trainings
+from autoopt.search.confirmation import confirm, seconds_of_trainings, takes_trainings
 from autoopt.search.confirmations import Confirmations, Costs, most_doubtful, suspect
 from autoopt.search.evaluations import MOST_PAIRS, pair_seconds, try_evaluations
 from autoopt.search.first_training import train_first, train_with
@@ -87,7 +87,7 @@ class Rounds:
             None where something was kept: the bottleneck has moved, profile again. Else why the search ends.
         """
         queue = self.queue(pipeline)
-        self._confirmations.skipped = queue.skipped
+        self._confirmations.skipped = [each for each in queue.skipped if not self._takes_trainings(each)]
         predictions = Queue(tuple(self._coming_back(queue, round_))).predictions
         self.context.announce(Predicted(at=self.context.now(), predictions=predictions))
         if (
@@ -112,11 +112,14 @@ class Rounds:
         most = max((predicted_gain(each.predicted) or 1.0 for each in proposals), default=1.0)
         at_once = [each for each in evaluating if (predicted_gain(each.predicted) or 1.0) >= most]
         self._evaluate(at_once, round_, pipeline, other=most)
-        quick = [proposal for proposal in proposals if not proposal.strategy.risk.trains_otherwise]
+        slow = [proposal for proposal in proposals if self._takes_trainings(proposal)]
+        quick = [proposal for proposal in proposals if proposal not in slow]
         kept = self._screen_and_confirm(quick, queue, round_, pipeline)
-        if not kept:
-            self._evaluate(evaluating, round_, pipeline)
-        return kept or self._train(proposals, round_, pipeline)
+        if kept:
+            self._no_time(slow)  # unless a further round has it
+            return True
+        self._evaluate(evaluating, round_, pipeline)
+        return self._train(proposals, round_, pipeline)
 
     def settle(self) -> None:
         """Drops what came in with others and is not shown to be needed; trains what is left of it.
@@ -181,7 +184,7 @@ class Rounds:
         context, state = self.context, self.state
         short = not state.found and context.run_seconds(state) is not None
         case = state.case(context.runner.registry, pipeline, self._left())
-        unseen = screenable(context, state, proposals)
+        unseen = list(proposals)
         if not self._may_compare(unseen):
             self._no_time(unseen)
             return False
@@ -239,7 +242,7 @@ class Rounds:
         """Takes from the screening what is to be confirmed: the clear gains, or in the end all that showed a gain."""
         found = [s for s in screening.found if s.plain or (not plain and s.gain > 0)]
         screening.found = [s for s in screening.found if s not in found]
-        return self._costs.in_order(found)
+        return self._confirmations.in_order_of_gain(found)
 
     def _screen(self, screening: Screening, unseen: list[Proposal], round_: Round) -> list[Proposal]:
         """Screens proposals, alone and together, while its time lasts; gives back those that had no screening."""
@@ -382,7 +385,7 @@ class Rounds:
     def _train(self, proposals: Sequence[Proposal], round_: Round, pipeline: Pipeline | None) -> bool:
         """Tries what trains otherwise, where there is time for the runs to the target that it takes."""
         context, state = self.context, self.state
-        waiting = [proposal for proposal in proposals if proposal.strategy.risk.trains_otherwise]
+        waiting = [proposal for proposal in proposals if self._takes_trainings(proposal)]
         by_runs = self._ends_at_the_target()
         for n, proposal in enumerate(waiting):
             needed = 0.0 if by_runs else seconds_of_trainings(context, state, self._left())
@@ -403,6 +406,10 @@ class Rounds:
             if self._search_settings(proposal, case, len(waiting) - n - 1):
                 return True
         return False
+
+    def _takes_trainings(self, proposal: Proposal | Skipped) -> bool:
+        known = proposal.change in self._confirmations.undecided
+        return known or takes_trainings(self.context, self.state, (proposal.change,))
 
     def _ends_at_the_target(self) -> bool:
         """Whether whole runs, which end at the user's target, show what trains otherwise on the incumbent."""

@@ -30,7 +30,7 @@ from autoopt.search.compare.comparison import Comparison, Decision
 from autoopt.search.compare.contest import SWITCHED, within
 from autoopt.search.compare.sequential_test import between_process_of
 from autoopt.search.compare.statistics import TwoLevel
-from autoopt.search.confirmation import OpenTrial, takes_trainings
+from autoopt.search.confirmation import OpenTrial
 from autoopt.search.parallel import Expected, ParallelRace, open_race
 from autoopt.search.planner import PLUGIN_ERRORS, Proposal, best_of, by_promise, plugin_error
 from autoopt.search.race import Race, SwitchedScreenings
@@ -145,10 +145,10 @@ class Screening:
 
         A screening has to promise more a second than the gain is over all seconds until it is confirmed (Charnov,
         "Optimal foraging, the marginal value theorem", 1976). What is screened after it is screened faster, and on the
-        plan that it is meant for. Not a gain whose quality only trainings tell.
+        plan that it is meant for.
         """
         best = max(self.found, key=lambda screened: screened.gain, default=None)
-        if best is None or not best.plain or self.trains(best):
+        if best is None or not best.plain:
             return None
         rate = best.gain / (self.context.now() - self._began + self._confirming(best))
         better = (each for each in waiting if self._worth(each, best) / self._seconds(each) >= rate)
@@ -246,10 +246,6 @@ class Screening:
         seen = context.run.step("look", key, measure, Comparison)
         state.screenings.append(seen)
         return state.with_fixed_costs(seen)
-
-    def trains(self, screened: Screened) -> bool:
-        """Whether only trainings tell its quality."""
-        return takes_trainings(self.context, self.state, screened.candidate.changes)
 
     def _gain(self, candidate: Candidate, seen: Comparison) -> float | None:
         """Log speedup of the time to target, else of throughput; None where nothing was measured."""

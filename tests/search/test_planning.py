@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import log
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,7 +18,6 @@ from autoopt.registry import Registry, Source, load_strategies
 from autoopt.search.baseline import opportunities
 from autoopt.search.budget_allocation import KEPT_BACK_AT_MOST, BudgetAllocation
 from autoopt.search.candidate import Screened
-from autoopt.search.confirmations import Costs
 from autoopt.search.planner import Choice, build_queue, by_promise
 from autoopt.setup import Setup
 from autoopt.simplify.pipeline import Pipeline
@@ -110,17 +109,6 @@ def test_it_is_kept_before_the_rest_has_a_look_and_the_rest_is_found_on_it(tmp_p
     assert (("huge",), ("huge", "late")) in screenings
     kept = [trial.strategy for trial in outcome.state.trials if trial.verdict is Verdict.KEPT]
     assert kept[0] == "huge"
-
-
-def test_the_way_back_is_kept_for_what_may_bring_more_than_is_to_be_expected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether trainings will show one to be as good is even: the other, for certain, is worth half of its gain."""
-    monkeypatch.setattr(Costs, "pairs", lambda self, screened: 30.0)
-    context: Any = SimpleNamespace(allocation=BudgetAllocation(budget=240.0, baseline_seconds=20.0, start_seconds=2.0))
-    costs = Costs(context, cast(Any, None))
-    doubtful = seen("amp", 2.2)
-    assert costs.way_back(doubtful, [seen("channels_last", 1.2)]) == 0.0
-    assert costs.way_back(doubtful, [seen("channels_last", 1.2), seen("cache", 1.6)]) > 30.0
-    assert costs.way_back(doubtful, []) == 0.0
 
 
 def test_all_that_predictions_promise_has_the_first_look(tmp_path: Path) -> None:
