@@ -27,19 +27,13 @@ MOST_CONTROL_PAIRS = 4
 """The A/A control has a pair of processes for each so many seconds of the budget."""
 
 KEPT_BACK_AT_MOST = 0.45
-UNCONFIRMED_AT_MOST = 0.2
-"""Kept back before anything was kept: what promises most is tried first, and saves time when it is verified."""
-MORE_SHARE = 0.15
-"""Of the budget, for ablation and further seeds at most."""
+"""Share of the budget for the end of the run at most."""
 
 PROBE_SECONDS, PROBE_STEPS = 8.0, 24
 """Of a probe of quality, about, its start apart: two follow the first training. Slow steps: so many of them."""
 
 PAST = 0.25
 """Share of the steps to the target that a verification trains on beyond it."""
-
-TRIAL = 0.6
-"""Of what is left for the search, for one confirmation at most."""
 
 
 @dataclass(frozen=True)
@@ -127,20 +121,18 @@ class BudgetAllocation:
     def kept_back(self, changes: int, speedup: float = 1.0) -> float:
         """Seconds reserved for the end of the run.
 
-        Training the final plan from one seed is kept back, and comparing it once more where several changes make it.
-        The second seed, which makes an interval of a point, and then the ablation have a limited share of a short run,
-        in which they would leave nothing to be verified; they take whatever else is left.
+        Nothing before a change was kept. Then the final plan is trained from one seed, compared once more, and ablated;
+        further seeds take what else is left.
 
         Args:
             changes: that were kept so far.
             speedup: of the incumbent over the baseline.
         """
-        must = self.verification(1, speedup)
         if not changes:
-            return min(must, UNCONFIRMED_AT_MOST * self.budget)
-        must += self.comparison
-        more = self.verification(2, speedup) - self.verification(1, speedup) + self.ablation(changes)
-        return min(must + min(more, MORE_SHARE * self.budget), KEPT_BACK_AT_MOST * self.budget)
+            return 0.0
+        return min(
+            self.verification(1, speedup) + self.comparison + self.ablation(changes), KEPT_BACK_AT_MOST * self.budget
+        )
 
     def last_deadline(self, speedup: float = 1.0) -> float:
         """When promising candidates must be decided: then the final plan is compared, and trained from two seeds.

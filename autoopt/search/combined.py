@@ -4,90 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from math import exp, log1p
+from math import log1p
 
 from autoopt.records import Change
 from autoopt.registry import Registry
-from autoopt.search.candidate import INPUT, Candidate, Screened
-from autoopt.search.confirmations import Costs
+from autoopt.search.candidate import Candidate, Screened
 from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan
 from autoopt.search.screening import Screening
 from autoopt.search.state import SearchState
 from autoopt.strategy import Case
 
-ON_TOP, MOST = 1.15, 4.0
-"""Least and largest gain of a change of other stages with which it is added to a combined candidate."""
 
-
-def screen_combined(screening: Screening, costs: Costs) -> None:
+def screen_combined(screening: Screening) -> None:
     """Screens what did well together, as far as that can still be confirmed.
 
-    A rival of what is in it, or what pays more once it has shortened the rest, is screened on top of it.
+    A rival of what is in it is screened on top of it, since some that shorten the same stages serve together.
     """
     threshold, registry = log1p(screening.context.min_gain), screening.context.runner.registry
-    single = [s for s in screening.found if s.gain > 0 and not s.candidate.combined]
-    good = sorted((s for s in single if s.gain > threshold), key=lambda screened: -screened.gain)
-    members = _without_rivals([s for s in good if s.plain], screening.case, registry)
-    extra = _further(screening, good, members) if members else []
-    for whole in (members, [*members, *extra[:1]] if extra else []):
-        if len(whole) > 1 and not _late(screening, costs, whole):
+    good = [s for s in screening.found if s.gain > threshold and s.plain and not s.candidate.combined]
+    good.sort(key=lambda screened: -screened.gain)
+    members = _without_rivals(good, screening.case, registry)
+    taken = {member.candidate.strategy for member in members}
+    rivals = [
+        s
+        for s in good
+        if s.candidate.strategy not in taken
+        and not any(_exclude(s, member, screening.case, registry) for member in members)
+    ]
+    for whole in (members, [*members, *rivals[:1]] if rivals else []):
+        if len(whole) > 1 and not screening.over:
             candidate = combined(screening.state, registry, whole)
             if candidate is not None:
                 screening.screen(candidate)
-
-
-def _late(screening: Screening, costs: Costs, members: Sequence[Screened]) -> bool:
-    """Whether screening several together would leave no time to confirm them; until something is kept, to the very end.
-
-    What is larger takes fewer pairs of processes, so that it may be confirmed where its best part could not be.
-    """
-    context, hoped = screening.context, exp(sum(member.gain for member in members))
-    needed = screening.each + costs.pairs(*members) + costs.probes()
-    end = costs.deadline(hoped) if screening.state.found else context.allocation.budget
-    return context.stopping() or context.now() + needed > end
-
-
-def _further(screening: Screening, good: Sequence[Screened], members: Sequence[Screened]) -> list[Screened]:
-    """What may serve on top of a combined candidate.
-
-    These are its rivals, since some that shorten the same stages serve together, and what pays more once the combined
-    candidate has shortened the rest.
-    """
-    registry = screening.context.runner.registry
-    others = [s for s in good if s.plain and not any(s.candidate.strategy is m.candidate.strategy for m in members)]
-    others += _complements(screening, members)
-    return [s for s in others if not any(_exclude(s, member, screening.case, registry) for member in members)]
-
-
-def _complements(screening: Screening, members: Sequence[Screened]) -> list[Screened]:
-    """What shortens the stages that a combined candidate leaves as they are, and may pay more there than alone; the
-    best first.
-
-    Input or compute alone may show little while the other holds the step back, and much once that is shorter.
-    """
-    if not members or len({_feeds(member) for member in members}) > 1:
-        return []
-    shorter = exp(sum(member.gain for member in members))
-    taken = {member.candidate.strategy.name for member in members}
-    open_ = [
-        s
-        for s in screening.found
-        if s.gain > 0 and not s.candidate.combined and s.candidate.strategy.name not in taken
-        if _feeds(s) != _feeds(members[0]) and _on_top(s, shorter) > ON_TOP
-    ]
-    return sorted(open_, key=lambda s: -_on_top(s, shorter))
-
-
-def _feeds(screened: Screened) -> bool:
-    """Whether it is a way to deliver batches faster."""
-    return bool(INPUT & frozenset(screened.candidate.strategy.stages))
-
-
-def _on_top(screened: Screened, shorter: float) -> float:
-    """The speedup that it may bring, by its prediction or its look, once the step is so many times shorter."""
-    predicted = screened.candidate.predicted
-    alone = max(exp(screened.gain), predicted.value if predicted is not None else 1.0)
-    return 1.0 / max(1.0 - (1.0 - 1.0 / alone) * shorter, 1.0 / MOST)
 
 
 def _without_rivals(screened: Iterable[Screened], case: Case, registry: Registry) -> list[Screened]:

@@ -101,11 +101,7 @@ class Costs:
         stacks = sorted((s for s in plain if s.candidate.combined), key=lambda s: s.gain)
         members = stacks[-1:] or alone_or_together(plain)
         if not members:
-            needed = self.context.allocation.comparison + self.probes()
-            usual = self.deadline() - needed
-            if self.state.found or self.context.now() + self.context.allocation.screening <= usual:
-                return usual
-            return self.context.allocation.budget - needed  # time kept back for the end of nothing is no use
+            return self.deadline() - self.context.allocation.comparison - self.probes()
         together = self.context.allocation.screening if len(members) > 1 else 0.0
         return self.deadline(exp(sum(member.gain for member in members))) - together - self.confirmation(*members)
 
@@ -271,18 +267,8 @@ class Confirmations:
         return any(trial is not None and trial.verdict is Verdict.KEPT for trial in trials)
 
     def _left_for(self, screened: Screened) -> float:
-        """Seconds for its confirmation.
-
-        Where nothing was kept and a confirmation does not fit before what ends the run, it may take that time, too:
-        nothing else would be verified in it.
-        """
-        context, now = self.context, self.context.now()
-        left = self._costs.deadline(exp(screened.gain)) - now
-        if not screened.plain or self.state.found or self._costs.pairs(screened) <= left:
-            return left
-        probes = context.gate.probes
-        due = 0.0 if probes is None or probes.has(screened.candidate.plan) else self._costs.probes()
-        return max(left, context.allocation.budget - now - due)
+        """Seconds for its confirmation."""
+        return self._costs.deadline(exp(screened.gain)) - self.context.now()
 
     def _learns_as_well(self, screened: Screened, screening: Screening, waiting: list[Screened]) -> bool:
         """Whether nothing speaks against confirming it now: what is known of its quality, or may be asked afterwards.

@@ -18,7 +18,6 @@ from autoopt.search.accept.evidence import Judgement
 from autoopt.search.accept.gate import NOT_TESTED
 from autoopt.search.accept.levels import METRIC_ROUNDING
 from autoopt.search.accept.time_to_target import TrainedRatio
-from autoopt.search.budget_allocation import TRIAL
 from autoopt.search.candidate import Candidate, candidate_of, conversation, skip
 from autoopt.search.confirmation import OpenTrial
 from autoopt.search.outcome import configuration
@@ -70,7 +69,7 @@ def try_evaluations(
                 break
             seconds = pair_seconds(context, state, stage)
             left = deadline - context.now()
-            if context.stopping() or share is None or fewest * seconds > TRIAL * left:
+            if context.stopping() or share is None or fewest * seconds > left:
                 text = (
                     f"how much of the run {STAGES[stage]}s take is not known"
                     if share is None
@@ -85,7 +84,7 @@ def try_evaluations(
             if candidate is None:
                 answer(None)
                 continue
-            trial = _try(context, state, candidate, stage, share, TRIAL * left, most)
+            trial = _try(context, state, candidate, stage, share, left, most)
             if most < FEWEST_PAIRS:
                 break
             answer(trial)

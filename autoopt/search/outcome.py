@@ -291,10 +291,9 @@ def out_of_time(now: float, deadline: float, budget: float, needed: float, *, be
         begun: whether there was a round.
     """
     kept_back = budget - deadline
-    text = (
-        f"{max(deadline - now, 0):.0f} s of the search were left, and the next step takes {needed:.0f} s; "
-        f"{kept_back:.0f} s are reserved for ablation and verification"
-    )
+    text = f"{max(deadline - now, 0):.0f} s of the search were left, and the next step takes {needed:.0f} s"
+    if kept_back > 0:
+        text += f"; {kept_back:.0f} s are reserved for ablation and verification"
     if not begun:
         wanted = BEFORE_ROUNDS * (now + needed + kept_back)
         text += f"; a budget of about {max(wanted / 60, 0.5):.1f} min would try changes"

@@ -247,7 +247,7 @@ class Rounds:
     def _screen(self, screening: Screening, unseen: list[Proposal], round_: Round) -> list[Proposal]:
         """Screens proposals, alone and together, while its time lasts; gives back those that had no screening."""
         left = screening.run(unseen)
-        screen_combined(screening, self._costs)
+        screen_combined(screening)
         open_ = {screened.candidate.strategy.name for screened in screening.found}
         for proposal in unseen:
             if proposal not in left and proposal.strategy.name not in open_:

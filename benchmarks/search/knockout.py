@@ -38,23 +38,16 @@ RULES: dict[str, dict[str, Any]] = {
     "a large gain ends the screening": {"screening.Screening.first": _gives(None)},
     "looks in one process": {"race.SwitchedScreenings.possible": _gives(False)},
     "stacks": {"rounds.screen_combined": _gives(None)},
-    "on top of a stack: rivals, complements": {"combined._further": _gives([])},
-    "complements of a stack": {"combined._complements": _gives([])},
-    "stacks after the screening's time": {"combined._late": lambda screening, costs, members: screening.over},
+    "all that is promised, first": {"rounds.together": _gives(None)},
+    "small gains come along": {"confirmations.small_gains": _gives([])},
     "quality before the proof": {"confirmations.quality_first": _gives(None)},
     "a refused stack without its doubtful part": {"confirmations.without_suspect": _gives(None)},
-    "proofs by gain a second": {
-        "confirmations.Costs.worth": lambda costs, screened: screened.gain,
-    },
     "a stack is taken apart": {"rounds.take_apart": _gives([])},
     "parts switched in one process": {"ablate.compare_switched": _gives(None)},
     "the baseline trains beside a plan": {
         "rounds.train_with": _gives(None),
         "confirmation.train_with": _gives(None),
     },
-    "one proof has a share of what is left": {"confirmations.TRIAL": 1.0},
-    "time kept back before anything was kept": {"budget_allocation.UNCONFIRMED_AT_MOST": 0.0},
-    "time kept back for ablation and seeds": {"budget_allocation.MORE_SHARE": 0.0},
     "a limit of what is kept back": {"budget_allocation.KEPT_BACK_AT_MOST": 1.0},
 }
 """Rules, each with what is put in the place of the function that makes it."""
