@@ -8,22 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import exp, expm1, inf, log, log1p
 
 from autoopt.records import Change, Quality, Round, Trial, Verdict
 from autoopt.search.ablate import by_whole_runs
 from autoopt.search.accept.evidence import FEWEST_SEEDS
-from autoopt.search.accept.levels import BATCHES
 from autoopt.search.candidate import FEWEST_PAIRS, HOPE, Candidate, Screened, alone_or_together, pairs_to_confirm
-from autoopt.search.confirmation import confirm, drawn_otherwise
+from autoopt.search.confirmation import confirm
 from autoopt.search.first_training import train_first
-from autoopt.search.outcome import named
-from autoopt.search.planner import PLUGIN_ERRORS, Skipped, candidate_plan
+from autoopt.search.planner import Skipped
 from autoopt.search.promised import small_gains, with_small
 from autoopt.search.run_context import RunContext
 from autoopt.search.screening import Screening
 from autoopt.search.state import SearchState
+from autoopt.search.suspects import Suspect, Suspects
 from autoopt.search.verify import confirmation_of
 from autoopt.strategy import Risk
 
@@ -133,92 +132,11 @@ def quality_first(context: RunContext, state: SearchState, screened: Screened) -
     return context.gate.quality(candidate.plan, state.incumbent, state.facts, state.objective)
 
 
-def most_doubtful(context: RunContext, state: SearchState, candidate: Candidate) -> tuple[Change, Quality] | None:
-    """The change that goes first from a candidate that is not shown to train as well, with what is known of the whole.
-
-    None where it is shown, or nobody asks.
-    """
-    level = context.gate.quality(candidate.plan, state.incumbent, state.facts, state.objective)
-    if level is None or level.passed or (level.passed is None and context.gate.accept_undecided):
-        return None
-    return suspect(context, state, candidate.changes, by_data=level.rests_on == BATCHES), level
-
-
-def suspect(context: RunContext, state: SearchState, changes: Sequence[Change], by_data: bool = False) -> Change:
-    """Of changes that together do not train as well, the likeliest reason.
-
-    Args:
-        by_data: batches differ, or probes saw them train alike and a whole run ends with another metric: what makes
-            other batches, or other draws of augmentation, comes before what rounds.
-    """
-
-    def key(change: Change) -> tuple[bool, int, float, bool]:
-        risk, rounding, other = _suspicion(context, state, change)
-        return by_data and other, risk, rounding, other
-
-    return max(drawn_otherwise(context, state, changes) or changes, key=key)
-
-
-def without_suspect(context: RunContext, state: SearchState, candidate: Candidate) -> Candidate | None:
-    """A combined candidate less the likeliest reason why it does not train as well; None where nothing new is left."""
-    if not candidate.combined:
-        return None
-    out, registry = suspect(context, state, candidate.changes), context.runner.registry
-    rest = tuple(change for change in candidate.changes if change != out)
-    try:
-        plan = candidate_plan(registry, state.incumbent, rest)
-        registry.fold(plan)
-    except PLUGIN_ERRORS:
-        return None
-    if not state.first_time(rest):
-        return None
-    first, *others = rest
-    return replace(
-        candidate,
-        strategy=registry[first.strategy],
-        change=first,
-        companions=tuple(others),
-        plan=plan,
-        predicted=None,
-        combined=bool(others),
-        joined={name: part for name, part in candidate.parts.items() if out.strategy not in (name, part[0])},
-    )
-
-
-def _suspicion(context: RunContext, state: SearchState, change: Change) -> tuple[int, float, bool]:
-    """How likely a change trains otherwise: by its risk and its rounding, and then those that make other batches."""
-    registry, before = context.runner.registry, context.runner.registry.fold(state.incumbent)
-    risk = registry[change.strategy].risk.rank
-    try:
-        plan = candidate_plan(registry, state.incumbent, (change,))
-        after = registry.fold(plan)
-    except PLUGIN_ERRORS:
-        return risk, 1.0, True
-    other = (after.loader, after.dataset, after.sampler) != (before.loader, before.dataset, before.sampler)
-    return risk, context.gate.rounding(plan), other
-
-
 def refused(state: SearchState, screened: Screened, quality: Quality, more: str = "") -> None:
     """Writes the quality into the trial of a screening; another training, or too high a price, ends it."""
     verdict = {True: Verdict.NO_GAIN, False: Verdict.QUALITY_LOST, None: Verdict.INCONCLUSIVE}[quality.passed]
     reason = "; ".join(text for text in (quality.detail, more) if text)
     state.amend(screened.trial.id, reason, verdict=verdict, quality=quality)
-
-
-@dataclass(frozen=True)
-class _Suspected:
-    """A change that is left out of a plan that trains otherwise.
-
-    Args:
-        rest: of that plan.
-        reason: why it is left out.
-        aside: screenings of candidates that have it.
-    """
-
-    change: Change
-    rest: tuple[Change, ...]
-    reason: str
-    aside: list[Screened] = field(default_factory=list)
 
 
 class Confirmations:
@@ -239,17 +157,19 @@ class Confirmations:
         self.skipped: Sequence[Skipped] = ()
         self.undecided = list[Change]()
         self._found: list[Screened] = []
-        self._suspected = list[_Suspected]()
+        self.suspects = Suspects(context, state)
 
     def in_order(self, waiting: list[Screened], screening: Screening, round_: Round) -> bool:
         """Confirms one after the other until one is kept; what the time does not hold waits for the others."""
         later = list[Screened]()
         self._found = [*waiting, *screening.found]
-        for each in self._suspected:
+        for each in self.suspects.all:
             self._put_aside(each, waiting, screening)
         while waiting and not self.context.stopping():
             screened = waiting.pop(0)  # with what brings too little to be confirmed alone
-            small = [one for one in small_gains(screened, self._found, self.skipped) if not self.suspicion(one[0])]
+            small = [
+                one for one in small_gains(screened, self._found, self.skipped) if not self.suspects.reason(one[0])
+            ]
             screened = replace(screened, candidate=with_small(self.context, self.state, screened.candidate, small))
             if self._costs.pairs(screened) > self._left_for(screened):
                 later.append(screened)
@@ -262,7 +182,7 @@ class Confirmations:
             if trial is not None and trial.verdict is Verdict.QUALITY_LOST:
                 with closing(screening):
                     self.less_doubtful(screened, screening, waiting, trial.quality)
-        open_ = (each for each in later if not any(self.suspicion(change) for change in each.candidate.changes))
+        open_ = (each for each in later if not self.suspects.in_candidate(each.candidate))
         trials = (self._confirm(screened, 0, round_) for screened in open_)
         return any(trial is not None and trial.verdict is Verdict.KEPT for trial in trials)
 
@@ -307,12 +227,12 @@ class Confirmations:
         Args:
             quality: of the whole, where probes or losses refuse it: what it leaves out is suspected of it.
         """
-        context, state, candidate = self.context, self.state, screened.candidate
+        context, candidate = self.context, screened.candidate
         while not context.stopping():
             if quality is not None:
                 self._clear(candidate, waiting)
-                self._suspect(quality, candidate, screening, waiting)
-            rest = without_suspect(context, state, candidate)
+                self._put_aside(self.suspects.add(candidate, quality), waiting, screening)
+            rest = self.suspects.without_likeliest(candidate)
             again = screening.screen(rest) if rest is not None else None
             if rest is None or again is None:
                 return
@@ -323,31 +243,18 @@ class Confirmations:
                 return
             candidate = rest
 
-    def suspicion(self, change: Change) -> str:
-        """Why a change is left out of all that is confirmed; empty where it is not."""
-        return next((each.reason for each in self._suspected if each.change == change), "")
-
-    def _suspect(self, quality: Quality, whole: Candidate, screening: Screening, waiting: list[Screened]) -> None:
-        """Leaves the likeliest reason for the quality of a whole out of all that is confirmed; one alone for good."""
-        change = suspect(self.context, self.state, whole.changes) if whole.combined else whole.change
-        rest = tuple(other for other in whole.changes if other != change) if whole.combined else ()
-        reason = f"{quality.detail} (tried with {named(whole.plan.names())})"
-        self._suspected.append(_Suspected(change, rest, reason))
-        self._put_aside(self._suspected[-1], waiting, screening)
-
-    def _put_aside(self, suspected: _Suspected, waiting: list[Screened], screening: Screening) -> None:
+    def _put_aside(self, suspected: Suspect, waiting: list[Screened], screening: Screening) -> None:
         for found in (waiting, screening.found):
             for each in [one for one in found if suspected.change in one.candidate.changes]:
                 found.remove(each)
                 suspected.aside.append(each)
-                self.state.amend(each.trial.id, suspected.reason, verdict=Verdict.QUALITY_LOST)
+                self.state.amend(each.trial.id, suspected.reason, verdict=suspected.verdict)
 
     def _clear(self, lost: Candidate, waiting: list[Screened]) -> None:
-        """Clears of suspicion what a plan that trains otherwise does without: it was not, or not alone, the reason."""
-        for each in [one for one in self._suspected if all(change in one.rest for change in lost.changes)]:
-            self._suspected.remove(each)
+        """Confirms again what waits without reason, since a plan without it trains otherwise, too."""
+        for each in self.suspects.cleared_by(lost):
             for one in each.aside:
-                known = any(self.suspicion(change) for change in one.candidate.changes)
+                known = self.suspects.in_candidate(one.candidate)
                 if not known and not all(change in one.candidate.changes for change in lost.changes):
                     self.state.amend(one.trial.id, "cleared: the rest trains otherwise too", verdict=one.trial.verdict)
                     waiting.append(one)

@@ -27,7 +27,7 @@ from autoopt.search.baseline import compare_with_itself
 from autoopt.search.candidate import HOPE, Candidate, Screened, candidate_of, conversation, skip
 from autoopt.search.combined import screen_combined
 from autoopt.search.confirmation import confirm, seconds_of_trainings, takes_trainings
-from autoopt.search.confirmations import Confirmations, Costs, most_doubtful, suspect
+from autoopt.search.confirmations import Confirmations, Costs
 from autoopt.search.evaluations import MOST_PAIRS, pair_seconds, try_evaluations
 from autoopt.search.first_training import train_first, train_with
 from autoopt.search.outcome import configuration, named, out_of_time, unscreened
@@ -78,6 +78,7 @@ class Rounds:
         self._run_whole = set[str]()
         self._costs = Costs(context, state)
         self._confirmations = Confirmations(context, state, self._seen_bottleneck)
+        self._suspects = self._confirmations.suspects
 
     def optimize(self, round_: Round, pipeline: Pipeline | None) -> Stop | None:
         """Screens what is worth a screening on the incumbent, and confirms what did well; the combined candidate of it
@@ -193,7 +194,7 @@ class Rounds:
             while not context.stopping():
                 before = len(unseen)
                 if not known:
-                    aside = [each for each in unseen if self._confirmations.suspicion(each.change)]
+                    aside = [each for each in unseen if self._suspects.reason(each.change)]
                     unseen = self._screen(screening, [each for each in unseen if each not in aside], round_) + aside
                 screening.close()
                 if short and self._by_whole_runs(_as_seen(queue, screening), pipeline, round_, LIKELIER, HOPE):
@@ -302,7 +303,7 @@ class Rounds:
             confirmation = WholeRunConfirmation(context, state, candidate, hope)
             if confirmation.needed is None or context.now() + confirmation.needed > context.allocation.budget:
                 return False
-            doubtful = most_doubtful(context, state, candidate)
+            doubtful = self._suspects.most_doubtful(candidate)
             if doubtful is not None and context.gate.same_metric(candidate.plan, state.incumbent) is False:
                 evaluates = (each for each in candidate.changes if context.evaluates_in_other_batches(each))
                 doubtful = next(evaluates, doubtful[0]), doubtful[1]
@@ -330,7 +331,7 @@ class Rounds:
                 trial = confirmation.run()
                 if trial.verdict is not Verdict.QUALITY_LOST or not candidate.companions or trial.quality is None:
                     return trial.verdict is Verdict.KEPT
-                doubtful = suspect(context, state, candidate.changes, by_data=True), trial.quality
+                doubtful = self._suspects.likeliest(candidate.changes, by_data=True), trial.quality
             elif doubtful[1].detail.startswith(UNPROBED):
                 if len(candidate.members) > 1:
                     names = [name for name, _ in candidate.members]
@@ -346,9 +347,8 @@ class Rounds:
     def _leave_out(self, change: Change, quality: Quality, whole: Candidate, round_: Round) -> None:
         """Notes that a change is left out of what is confirmed together, for the quality of the whole."""
         self._seen_bottleneck[change.strategy] = round_.bottleneck
-        lost = Verdict.QUALITY_LOST if quality.passed is False else Verdict.INCONCLUSIVE
-        text = f"{quality.detail} (tried with {named(whole.plan.names())})"
-        self.state.skip(self.context.runner.registry[change.strategy], lost, text, setting=change.setting)
+        left_out, strategy = self._suspects.add(whole, quality, change), self.context.runner.registry[change.strategy]
+        self.state.skip(strategy, left_out.verdict, left_out.reason, setting=change.setting)
 
     def _unconfirmed(
         self, candidate: Candidate, every: Sequence[Proposal | Skipped], timed: set[str]
@@ -505,7 +505,7 @@ class Rounds:
         """Notes those that were left when the time was up, or where a run is over before its steps can be compared."""
         short = self.state.ends_too_early
         for proposal in waiting:
-            if doubt := self._confirmations.suspicion(proposal.change):
+            if doubt := self._suspects.reason(proposal.change):
                 self.state.skip(proposal.strategy, Verdict.QUALITY_LOST, doubt, setting=proposal.setting)
                 continue
             if not short:  # what is screened first is confirmed, too

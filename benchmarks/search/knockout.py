@@ -41,7 +41,7 @@ RULES: dict[str, dict[str, Any]] = {
     "all that is promised, first": {"rounds.together": _gives(None)},
     "small gains come along": {"confirmations.small_gains": _gives([])},
     "quality before the proof": {"confirmations.quality_first": _gives(None)},
-    "a refused stack without its doubtful part": {"confirmations.without_suspect": _gives(None)},
+    "a refused stack without its doubtful part": {"suspects.Suspects.without_likeliest": _gives(None)},
     "a stack is taken apart": {"rounds.take_apart": _gives([])},
     "parts switched in one process": {"ablate.compare_switched": _gives(None)},
     "the baseline trains beside a plan": {
