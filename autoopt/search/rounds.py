@@ -11,6 +11,7 @@ from autoopt.events import Kept, Predicted, TrialEnded
 from autoopt.records import (
     Change,
     Estimate,
+    JsonDict,
     Plan,
     Quality,
     Round,
@@ -539,23 +540,29 @@ def _as_seen(queue: Queue, screening: Screening) -> Queue:
 
 
 def _less(every: Sequence[Proposal | Skipped], refused: Change, case: Case) -> list[Proposal | Skipped]:
-    """The same but for a refused one, in whose place comes its strategy's next setting that is a part of that: an
-    evaluation without its larger batches.
+    """The same but for a refused one, in whose place comes its strategy's next setting, first of all one that is a part
+    of it: an evaluation without its larger batches, images decoded at twice the size.
     """
     found = list[Proposal | Skipped]()
     for each in every:
         if each.strategy.name != refused.strategy:
             found.append(each)
-        elif each.setting == refused.setting:
-            for setting, answer in conversation(each.strategy, case):
-                if isinstance(setting, BaseException):
-                    break
-                if setting.items() < refused.setting.items():
-                    with suppress(*PLUGIN_ERRORS):
-                        found.append(Proposal(each.strategy, predict(each.strategy, case, setting), setting))
-                    break
-                answer(None)
+        elif each.setting == refused.setting and (milder := _next_setting(each.strategy, refused.setting, case)):
+            with suppress(*PLUGIN_ERRORS):
+                found.append(Proposal(each.strategy, predict(each.strategy, case, milder), milder))
     return found
+
+
+def _next_setting(strategy: Strategy, refused: JsonDict, case: Case) -> JsonDict:
+    """A strategy's setting after a refused one: one that is a part of that, else the next; empty without one."""
+    settings = list[JsonDict]()
+    for setting, answer in conversation(strategy, case):
+        if isinstance(setting, BaseException):
+            break
+        settings.append(setting)
+        answer(None)
+    later = settings[settings.index(refused) + 1 :] if refused in settings else []
+    return next((one for one in later if one.items() < refused.items()), later[0] if later else {})
 
 
 def _refuses(trial: Trial) -> bool:

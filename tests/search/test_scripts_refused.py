@@ -80,6 +80,26 @@ def test_an_evaluation_that_gives_another_metric_blames_no_other_change(
     assert less or Verdict.QUALITY_LOST in verdicts(outcome)["evaluation"]
 
 
+def test_the_next_setting_takes_the_place_of_one_that_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pictures decoded at an eighth of their size gave other gradients; at a quarter nobody tried."""
+    plain = Gate.quality
+
+    def quality(self: Gate, plan: Plan, *others: Any, **named: Any) -> Quality | None:
+        if (plan.setting("decoding") or {}).get("shorter") == 64:
+            return Quality(method="probe", passed=None, detail="other gradients")
+        return plain(self, plan, *others, **named)
+
+    monkeypatch.setattr(Gate, "quality", quality)
+    decoding, fused = promised("decoding", 1.5, "preparation"), promised("fused", 1.2, "optimizer")
+    decoding.risk, decoding.settings = Risk.NUMERIC, lambda case: iter([{"shorter": 64}, {"shorter": 128}])
+    gains = {"decoding": 1.5, "fused": 1.2}
+    outcome = ScriptWorld(tmp_path, decoding, fused, speed=product(gains), whole=gains, budget=900.0).go()
+    assert set(outcome.best.plan.names()) == {"decoding", "fused"}
+    assert outcome.best.plan.setting("decoding") == {"shorter": 128}
+
+
 @pytest.mark.parametrize("lost", ["batches", "gradients"])
 def test_what_comes_along_is_left_out_or_stays_with_what_brings_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
