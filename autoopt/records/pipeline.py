@@ -26,8 +26,7 @@ class Stage(Record):
     ``seconds`` is the stage alone, ``exposed_seconds`` what it adds to the running step,
     ``ceiling_seconds`` its theoretical best on this machine, ``gap`` their quotient
     ``seconds / ceiling_seconds``, ``parallel`` how many run at once: ``seconds`` is what the stage
-    takes with all of them at work, so that the work of one step is ``seconds * parallel``. ``padding``: share of the
-    elements that it computes which are padding of sequences.
+    takes with all of them at work, so that the work of one step is ``seconds * parallel``.
     """
 
     name: str
@@ -38,8 +37,6 @@ class Stage(Record):
     gap: float | None = None
     parallel: int = 1
     measured: bool = True
-    cpu_seconds: float | None = None
-    padding: float | None = None
     note: str = ""
 
 
@@ -99,8 +96,7 @@ class Simulation(Record):
     ``compute_by_threads``: seconds of one step on a cached batch by number of compute threads (CPU).
     ``handover_seconds``: what a worker spends to hand over one step's batches, ``receive_seconds``
     what the training process spends to take them. ``launches``: operators or kernels in one step.
-    ``host_seconds``: what the training process needs to issue one step to the device, ``update_issue_seconds``: of
-    them, the optimizer's.
+    ``update_issue_seconds``: what the training process needs to issue the optimizer's step to the device.
     ``beside``: contention for the cores between this workload's preparation and its step, where it was measured;
     ``fed``: steps that were tried with other numbers of loader workers or threads. ``in_turn``, the cold ratio: a batch
     that the training process prepares between two steps, over one prepared after another; ``rested``, the wake-up
@@ -120,7 +116,6 @@ class Simulation(Record):
     handover_seconds: float = 0.0
     receive_seconds: float = 0.0
     launches: int | None = None
-    host_seconds: float | None = None
     update_issue_seconds: float | None = None
     sample_spread: float | None = None
     beside: tuple[Contention, ...] = ()

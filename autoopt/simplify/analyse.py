@@ -22,7 +22,6 @@ from autoopt.simplify.pipeline import STEP, Pipeline
 from autoopt.simplify.stage_profile import Description, StageProfile
 from autoopt.simplify.stage_timings import DEFAULT_PREFETCH, INPUT, StageTimings, Timing
 
-_UNKNOWN = RunParts()
 _EXPOSED = {"copy": "copy", "forward": "forward", "backward": "backward", "optimizer": "optimizer", "host": "other"}
 
 
@@ -88,7 +87,7 @@ def analyse(
     block: Block,
     peaks: Peaks,
     sent: Communication | None = None,
-    parts: RunParts = _UNKNOWN,
+    parts: RunParts | None = None,
 ) -> Round:
     """Everything that a round says of the incumbent.
 
@@ -103,7 +102,7 @@ def analyse(
 
     Stages are normalized to the speed at which the steps ran, so that their sum is as fast as what is measured.
     """
-    timings = normalized_to_running(timings)
+    timings, parts = normalized_to_running(timings), parts or RunParts()
     step = block.seconds / max(block.steps, 1)
     simulation = _simulation(timings, peaks)
     ceilings = stage_ceilings(timings, peaks)
@@ -184,9 +183,8 @@ def _stages(timings: StageTimings, block: Block) -> list[Stage]:
             found.append(_stage(name, resource, timing, 1 / every).model_copy(update={"note": note}))
     found = [stage.model_copy(update={"exposed_seconds": _exposed(stage, block, found)}) for stage in found]
     share = timings.padding
-    if share is not None:  # of what is computed on batches
-        note = f"{share:.0%} of its elements are padding" if share >= 0.005 else ""
-        padded = {"padding": share, "note": note}
+    if share is not None and share >= 0.005:  # of what is computed on batches
+        padded = {"note": f"{share:.0%} of its elements are padding"}
         found = [s.model_copy(update=padded) if s.name in ("copy", "forward", "backward") else s for s in found]
     reported = block.stage_seconds
     by_stage = sum(reported.get(name, 0.0) for name in ("forward", "backward", "optimizer"))
@@ -235,24 +233,16 @@ def _input_stages(timings: StageTimings, lanes: int, side: Resource, block: Bloc
     between = block.stage_seconds.get("data", 0.0) / max(block.steps, 1)
     if not inputs.sample and between and not timings.workers:
         note = "the script's own lines between two steps"
-        found.append(Stage(name="preparation", resource=side, seconds=between, cpu_seconds=between, note=note))
+        found.append(Stage(name="preparation", resource=side, seconds=between, note=note))
     if inputs.sample:
         wait = inputs.sample.wait_seconds or 0.0
         cpu = inputs.sample.cpu_seconds if inputs.sample.cpu_seconds is not None else inputs.sample.seconds
         cpu = min(cpu, max(inputs.sample.seconds - wait, 0.0)) if wait else cpu
         found.append(Stage(name="storage", resource=Resource.STORAGE, seconds=wait * samples / lanes, parallel=lanes))
-        found.append(
-            Stage(
-                name="preparation",
-                resource=side,
-                seconds=cpu * samples / lanes,
-                parallel=lanes,
-                cpu_seconds=cpu * samples,
-            )
-        )
+        found.append(Stage(name="preparation", resource=side, seconds=cpu * samples / lanes, parallel=lanes))
     if inputs.collate:
-        seconds = _cpu(inputs.collate) * timings.accumulation
-        found.append(Stage(name="collate", resource=side, seconds=seconds / lanes, parallel=lanes, cpu_seconds=seconds))
+        seconds = _cpu(inputs.collate) * timings.accumulation / lanes
+        found.append(Stage(name="collate", resource=side, seconds=seconds, parallel=lanes))
     return found
 
 
@@ -358,7 +348,6 @@ def _simulation(timings: StageTimings, peaks: Peaks) -> Simulation:
         handover_seconds=inputs.handover.seconds * micro if inputs.handover else 0.0,
         receive_seconds=inputs.receive.seconds * micro if inputs.receive else 0.0,
         launches=timings.launches,
-        host_seconds=timings.issue.seconds if timings.issue else None,
         update_issue_seconds=timings.issue_update.seconds if timings.issue_update else None,
         sample_spread=inputs.sample_spread,
         beside=timings.contention,

@@ -188,8 +188,9 @@ def _launch_bound(pipeline: Pipeline, known: Simulation, peaks: Peaks) -> bool:
     launches = (known.launches or 0) * known.accumulation
     if not launches or not peaks.launch_seconds:
         return False
-    if known.device != "cpu" and known.host_seconds:
-        return known.host_seconds >= both
+    host = pipeline.stage("host")
+    if known.device != "cpu" and host is not None and host.seconds:
+        return host.seconds >= both
     return both / launches < _DISPATCHES * peaks.launch_seconds
 
 

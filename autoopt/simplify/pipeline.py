@@ -246,12 +246,10 @@ class _Flow:
         return {"core": core, "threads": step, "drain": 1.0 if idle_device else 0.0}
 
 
+@lru_cache(maxsize=4096)
 def period(demand: Demand) -> float:
     """Seconds between micro-batches in the steady state."""
     return _Flow(demand).period()
-
-
-_period = lru_cache(maxsize=4096)(period)
 
 
 class Pipeline:
@@ -318,12 +316,10 @@ class Pipeline:
             ValueError: a stage that the pipeline does not have, or a number below its least.
         """
         changed = {**self._changed, **(seconds or {})}
-        demand = self._demand(changed, **self._with(workers=workers, threads=threads, prefetch=prefetch))
-        found = _period(demand) * self._simulation.accumulation
+        asked = {"workers": workers, "threads": threads, "prefetch": prefetch}
+        demand = self._demand(changed, **{n: self._options.get(n) if v is None else v for n, v in asked.items()})
+        found = period(demand) * self._simulation.accumulation
         return found * self._held_to_life(demand.workers, demand.threads, as_fed=not set(changed) & set(INPUT))
-
-    def _with(self, **options: int | None) -> dict[str, int | None]:
-        return {name: self._options.get(name) if value is None else value for name, value in options.items()}
 
     def _held_to_life(self, workers: int, threads: int, *, as_fed: bool) -> float:
         """The step that was tried with these workers and threads over its simulation, where the present step's own
@@ -343,8 +339,8 @@ class Pipeline:
             return 1.0
         nearest = min(tried, key=lambda one: abs(one.workers - workers))
         as_seen = {stage.name: stage.seconds for stage in self._round.stages}
-        then = _period(self._demand(as_seen, nearest.workers, nearest.threads, None)) * known.accumulation
-        now = _period(self._demand(as_seen, None, None, None)) * known.accumulation
+        then = period(self._demand(as_seen, nearest.workers, nearest.threads, None)) * known.accumulation
+        now = period(self._demand(as_seen, None, None, None)) * known.accumulation
         return min(_FURTHEST, max(1 / _FURTHEST, (nearest.seconds / then) / (step / now)))
 
     def gain(
@@ -434,12 +430,6 @@ class Pipeline:
         seconds = max(0.0, changed.get("communication", stage.seconds) - hidden) + longer
         return seconds / self._simulation.accumulation
 
-    def _issue(self, changed: Mapping[str, float]) -> float:
-        """Seconds in which the training process issues a micro-batch to a device: there its ``host`` stage is that."""
-        if self.stage("host") is None:
-            return (self._simulation.host_seconds or 0.0) / self._simulation.accumulation
-        return self._seconds("host", changed)
-
     def _demand(
         self, changed: Mapping[str, float], workers: int | None, threads: int | None, prefetch: int | None
     ) -> Demand:
@@ -453,7 +443,7 @@ class Pipeline:
         handing = known.handover_seconds / known.accumulation if workers else 0.0
         on_cpu = known.device == "cpu"
         compute = sum(self._seconds(name, changed) for name in COMPUTE)
-        sent = self._exposed_messages(changed)
+        host, sent = self._seconds("host", changed), self._exposed_messages(changed)
         prepare = self._seconds("preparation", changed) + self._seconds("collate", changed)
         return Demand(
             wait=self._seconds("storage", changed),
@@ -463,8 +453,8 @@ class Pipeline:
             copy=self._seconds("copy", changed),
             copy_waits=known.blocking_copy,
             compute=compute * (thread_ratio(known, threads) if on_cpu else 1.0) + sent,
-            issue=None if on_cpu else self._issue(changed),
-            host=self._seconds("host", changed) if on_cpu else 0.0,
+            issue=None if on_cpu else host,  # to a device issuing is all that the stage is
+            host=host if on_cpu else 0.0,
             workers=workers,
             prefetch=prefetch or known.prefetch or DEFAULT_PREFETCH,
             cores=known.cores,

@@ -177,7 +177,6 @@ def _round(device: str) -> Round:
             threads=8,
             compute_by_threads={1: 0.5, 4: 0.15, 8: 0.1},
             launches=400,
-            host_seconds=0.01,
             memory_used=None if device == "cpu" else 0.75,  # a CPU without a limit does not tell
         ),
     )

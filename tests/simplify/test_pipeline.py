@@ -36,9 +36,9 @@ def round_of(seconds: dict[str, float] | None = None, step: float | None = None,
     return Round(index=0, plan=Plan(), step_seconds=total, stages=stages, simulation=simulation, simulation_error=0.0)
 
 
-SYNC = {"preparation": 0.004, "copy": 0.003, "forward": 0.01}
+SYNC = {"preparation": 0.004, "copy": 0.003, "forward": 0.01, "host": 0.002}
 SLOW_DISK = {"storage": 0.08, "forward": 0.004, "backward": 0.006}
-DEVICE = {"device": "cuda", "cores": 16, "host_seconds": 0.002}
+DEVICE = {"device": "cuda", "cores": 16}
 MANY_CORES = {"cores": 8, "threads": 1}
 TWO_WORKERS = {**ALONE, "preparation": 0.015}
 """``seconds`` are those with all workers at work: two workers that take 15 ms a step each did 30 ms of work."""
@@ -56,10 +56,10 @@ TWO_WORKERS = {**ALONE, "preparation": 0.015}
         pytest.param(TWO_WORKERS, {**MANY_CORES, "workers": 2}, {"workers": 0}, 0.040, 0.01, id="without them"),
         pytest.param(SLOW_DISK, {"threads": 1}, {"workers": 4}, 0.020, 0.02, id="waiting needs no core"),
         pytest.param(SLOW_DISK, {"threads": 1}, {"workers": 8}, 0.010, 0.05, id="more workers than cores wait"),
-        pytest.param({"preparation": 0.004, "forward": 0.01}, DEVICE, {}, 0.01, 0.01, id="a device beside its host"),
+        pytest.param({**SYNC, "copy": 0.0}, DEVICE, {}, 0.01, 0.01, id="a device beside its host"),
         pytest.param(SYNC, DEVICE, {}, 0.013, 0.02, id="a copy that the host waits for"),
         pytest.param(SYNC, {**DEVICE, "blocking_copy": False}, {}, 0.01, 0.01, id="a copy that it does not wait for"),
-        pytest.param({"forward": 0.001}, {**DEVICE, "host_seconds": 0.005}, {}, 0.005, 0.01, id="a slow host"),
+        pytest.param({"forward": 0.001, "host": 0.005}, DEVICE, {}, 0.005, 0.01, id="a slow host"),
     ],
 )
 def test_a_step_of_known_stages(
@@ -231,7 +231,7 @@ def test_threads_in_between_lie_on_a_line_in_their_inverse() -> None:
     [
         ({"device": "cpu"}, ("preparation", "forward", "backward", "host")),
         ({"device": "cpu", "workers": 1}, ("preparation",)),
-        ({"device": "cuda", "host_seconds": 0.001}, ("preparation", "host")),
+        ({"device": "cuda"}, ("preparation", "host")),
     ],
 )
 def test_stages_of_one_resource_stand_on_one_path(known: dict[str, Any], path: tuple[str, ...]) -> None:

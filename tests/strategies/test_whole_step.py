@@ -244,7 +244,7 @@ def case_of(kernels: tuple[Operator, ...], issue: float, device: str = "cuda:0",
         for name, value in seconds.items()
     )
     known = Simulation(device="cuda" if device != "cpu" else "cpu", cores=8, threads=8, launches=1000,
-                       host_seconds=issue, update_issue_seconds=issue * 0.2)  # fmt: skip
+                       update_issue_seconds=issue * 0.2)  # fmt: skip
     round_ = Round(index=0, plan=Plan(), step_seconds=max(issue, both), stages=stages, simulation=known,
                    operators=kernels, simulation_error=0.0)  # fmt: skip
     case = sample_case(device, inspected=inspected)
