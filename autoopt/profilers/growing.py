@@ -17,6 +17,7 @@ from torch import nn
 from autoopt.benchmark.libraries import is_users
 from autoopt.records import JsonDict
 from autoopt.script.frames import shown
+from autoopt.simplify.source import graph_of
 
 _MOST_NODES = 100_000
 """Objects that a search for what grows reads: a second or so."""
@@ -79,7 +80,7 @@ def _within(file: str, name: str, word: str, value: Any, seen: set[int], depth: 
         return
     if isinstance(value, torch.Tensor):
         if value.grad_fn is not None:
-            yield Growing(f"the graph of {name}", word, file, _nodes(value), "nodes", True)
+            yield Growing(f"the graph of {name}", word, file, len(graph_of(value, _MOST_NODES)), "nodes", True)
         return
     if isinstance(value, list | dict | set | deque):
         seen.add(id(value))
@@ -109,18 +110,6 @@ def _within(file: str, name: str, word: str, value: Any, seen: set[int], depth: 
 
 
 _OF_MODULES = frozenset(vars(nn.Module()))
-
-
-def _nodes(tensor: torch.Tensor) -> int:
-    """Nodes of the graph behind a tensor, at most so many."""
-    seen: set[Any] = set()
-    left: list[Any] = [tensor.grad_fn]
-    while left and len(seen) < _MOST_NODES:
-        node = left.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            left.extend(following for following, _ in node.next_functions)
-    return len(seen)
 
 
 def _users_files() -> set[str]:

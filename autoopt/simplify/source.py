@@ -13,6 +13,7 @@ from collections import Counter as Counts
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Literal
@@ -313,7 +314,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return out
         seen.operators[line] += 1
         seen.seconds[line] += passed
-        if self._fetches(name, out, args) and asks_itself(frame):
+        if self._fetches(name, out, args) and users_line(frame, itself=True) is not None:
             seen.syncs[line] += 1
             seen.waited[line] += passed
         if double:
@@ -337,15 +338,6 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
 
 
-def asks_itself(frame: FrameType | None) -> bool:
-    """Whether the user's line asks for the value, and not a part of torch on its way, such as an optimizer."""
-    while frame is not None and not is_users(frame.f_code.co_filename):
-        if frame.f_code.co_filename.startswith(_OF_ITS_OWN):
-            return False
-        frame = frame.f_back
-    return frame is not None
-
-
 def _tensors(values: Any) -> list[torch.Tensor]:
     return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
@@ -354,11 +346,15 @@ def _crosses(values: Any) -> bool:
     return len({leaf.device.type for leaf in _tensors(values)}) > 1
 
 
-def users_line(frame: FrameType | None) -> Line | None:
-    """The innermost frame in a file of the user's own; None where autoopt called the library itself."""
-    while frame is not None:
-        if frame.f_code.co_filename.startswith(OWN):
-            return None
+def users_line(frame: FrameType | None, *, itself: bool = False) -> Line | None:
+    """The innermost frame in a file of the user's own; None where autoopt called the library itself.
+
+    Args:
+        frame: where to begin.
+        itself: None also where a part of torch on the way, such as an optimizer, does it of its own accord.
+    """
+    others = (OWN, *_OF_ITS_OWN) if itself else (OWN,)
+    while frame is not None and not frame.f_code.co_filename.startswith(others):
         if is_users(frame.f_code.co_filename):
             return frame.f_code.co_filename, frame.f_lineno
         frame = frame.f_back
@@ -425,7 +421,7 @@ def unused_outputs(model: nn.Module, forward: Callable[[], torch.Tensor]) -> lis
     finally:
         for handle in handles:
             handle.remove()
-    reached = _graph(loss)
+    reached = graph_of(loss)
     names = set()
     for name, made in tensors.items():
         nodes = [tensor.grad_fn for tensor in made if tensor.grad_fn is not None]
@@ -434,11 +430,11 @@ def unused_outputs(model: nn.Module, forward: Callable[[], torch.Tensor]) -> lis
     return [seen[name] for name in seen if name in names and not any(name.startswith(f"{o}.") for o in names)]
 
 
-def _graph(loss: torch.Tensor) -> set[Any]:
-    """Every node of the backward graph."""
+def graph_of(tensor: torch.Tensor, most: float = inf) -> set[Any]:
+    """Nodes of a tensor's backward graph, at most so many."""
     seen: set[Any] = set()
-    pending = [loss.grad_fn]
-    while pending:
+    pending = [tensor.grad_fn]
+    while pending and len(seen) < most:
         node = pending.pop()
         if node is None or node in seen:
             continue
