@@ -10,14 +10,14 @@ import resource
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from autoopt.benchmark.libraries import is_users
 from autoopt.benchmark.live import LiveTraining
@@ -32,78 +32,60 @@ _STATS = Path("/proc/thread-self/schedstat")
 
 
 def open_dataset(
-    dataset: Any, read: Callable[[], int], cpu: float, wait: float, time_limit: float
+    fetch: Fetch, cpu: float, wait: float, time_limit: float
 ) -> tuple[tuple[Deeper, ...], tuple[Deeper, ...], tuple[str, ...]]:
     """Chains below one sample. Meant for a forked child: it changes the dataset's transforms in place.
 
     Args:
-        read: reads some samples and says how many.
+        fetch: reads samples.
         cpu, wait: seconds per sample as measured without looking inside.
         time_limit: seconds for all of it.
 
     Returns:
         Where a core works, and where it waits, in seconds per sample; notes.
     """
-    count = 0
-
-    def run() -> None:
-        nonlocal count
-        count += read()
-
-    profile = profile_lines(run, time_limit / 2)
-    each = count / max(profile.runs, 1)
+    counts: list[int] = []
+    profile = profile_lines(lambda: counts.append(few(fetch)), time_limit / 2)
+    each = sum(counts) / max(profile.runs, 1)
     if not each:
         return (), (), ("the dataset was not opened: it gave no sample",)
-    found: list[tuple[Deeper, ...]] = []
-    working, waiting = _transforms(dataset, read, time_limit / 2)
-    kinds: tuple[tuple[Kind, float, Any], ...] = (("cpu", cpu, working), ("wait", wait, waiting))
-    for kind, seconds, transforms in kinds:
+    timers, chains = _timed_transforms(fetch, time_limit / 2), list[tuple[Deeper, ...]]()
+    kinds: tuple[tuple[Kind, float], ...] = (("cpu", cpu), ("wait", wait))
+    for kind, seconds in kinds:
         chain = profile.chain(kind, seconds * each if seconds else None)
         lines = tuple(item.model_copy(update={"seconds": item.seconds / each}) for item in chain)
-        found.append(_joined(transforms, lines, seconds))
-    notes = () if any(found) or working else ("the dataset was not opened: all of its source is a library's",)
-    return found[0], found[1], notes
+        costs = [(timer.cpu if kind == "cpu" else max(0.0, timer.wall - timer.cpu), timer) for timer in timers]
+        cost, top = max(costs, key=lambda item: item[0], default=(0.0, None))
+        chains.append(lines if top is None or not cost or cost < WORTH * seconds else _with_transform(lines, top, cost))
+    notes = () if any(chains) or timers else ("the dataset was not opened: all of its source is a library's",)
+    return chains[0], chains[1], notes
 
 
-def _joined(transforms: tuple[Deeper, ...], lines: tuple[Deeper, ...], seconds: float) -> tuple[Deeper, ...]:
-    """The costliest transform, if it is worth it, between the line that calls it and the lines within it."""
-    if not transforms or not transforms[0].seconds or transforms[0].seconds < WORTH * seconds:
-        return lines
-    top = transforms[0]
-    above = tuple(item for item in lines if item.seconds >= top.seconds and item.line != top.line)[:1]
-    inside = (item for item in lines if item not in above and item.file == top.file is not None)
-    return (*above, top, *(item for item in inside if (item.line or 0) >= (top.line or 0)))
+def _with_transform(lines: tuple[Deeper, ...], timer: Timer, seconds: float) -> tuple[Deeper, ...]:
+    """The costliest transform between the line that calls it and the lines within it."""
+    file, line = source_of(timer.inner)
+    name = str(getattr(timer.inner, "__name__", None) or type(timer.inner).__name__)
+    above = tuple(item for item in lines if item.seconds >= seconds and item.line != line)[:1]
+    inside = (item for item in lines if item not in above and item.file == file is not None)
+    top = Deeper(name=name, kind="transform", seconds=seconds, file=file, line=line)
+    return (*above, top, *(item for item in inside if (item.line or 0) >= (line or 0)))
 
 
-def _transforms(
-    dataset: Any, read: Callable[[], int], time_limit: float
-) -> tuple[tuple[Deeper, ...], tuple[Deeper, ...]]:
-    """Seconds per sample of each transform, by work and by waiting, the costliest first.
-
-    Empty where there is no Compose-like pipeline.
-    """
+def _timed_transforms(fetch: Fetch, time_limit: float) -> list[Timer]:
+    """The transforms of Compose-like pipelines, each with its seconds per sample; they are timed from now on."""
     timers: list[Timer] = []
-    for compose in [part for part in parts_of(dataset) if isinstance(getattr(part, "transforms", None), list)]:
+    for compose in [part for part in parts_of(fetch.dataset) if isinstance(getattr(part, "transforms", None), list)]:
         compose.transforms[:] = found = [Timer(transform) for transform in compose.transforms]
         timers += found
-    if not timers:
-        return (), ()
     count, start = 0, time.perf_counter()
-    while not count or time.perf_counter() - start < time_limit:
-        got = read()
+    while timers and (not count or time.perf_counter() - start < time_limit):
+        got = few(fetch)
         if not got:
             break
         count += got
-    working, waiting = [], []
     for timer in timers:
-        file, line = source_of(timer.inner)
-        name = str(getattr(timer.inner, "__name__", None) or type(timer.inner).__name__)
-        one = Deeper(name=name, kind="transform", seconds=timer.cpu / max(count, 1), file=file, line=line)
-        working.append(one)
-        waiting.append(one.model_copy(update={"seconds": max(0.0, timer.wall - timer.cpu) / max(count, 1)}))
-    working.sort(key=lambda item: -item.seconds)
-    waiting.sort(key=lambda item: -item.seconds)
-    return tuple(working), tuple(waiting)
+        timer.wall, timer.cpu = timer.wall / max(count, 1), timer.cpu / max(count, 1)
+    return timers
 
 
 class Timer:
@@ -303,9 +285,7 @@ def measure_inputs(loader: DataLoader[Any], time_limit: float) -> InputTimings:
         collating = profile_lines(lambda: loader.collate_fn(samples), time_limit * 0.05).chain("wall", collate.seconds)
     alone = None if loader.num_workers else _loader(loader, time_limit * 0.25, notes)
     handover, receive = _handover(batch, time_limit * 0.15) if batch is not None else (None, None)
-    deeper, waiting, more = open_dataset(
-        loader.dataset, lambda: few(fetch), sample.cpu_seconds or 0.0, sample.wait_seconds or 0.0, time_limit * 0.2
-    )
+    deeper, waiting, more = open_dataset(fetch, sample.cpu_seconds or 0.0, sample.wait_seconds or 0.0, time_limit * 0.2)
     return InputTimings(
         sample=sample,
         sample_spread=spread,
@@ -393,9 +373,16 @@ def _loader(loader: DataLoader[Any], time_limit: float, notes: list[str]) -> Tim
 
 
 def _handover(batch: Any, time_limit: float) -> tuple[Timing, Timing]:
-    """A ready micro-batch from one worker to this process: wall-clock of both, CPU seconds of this one."""
+    """A ready micro-batch from one worker to this process: wall-clock of both, CPU seconds of this one.
+
+    The worker copies it each time as a collate would write it.
+    """
     loader: DataLoader[Any] = DataLoader(
-        _Same(batch), batch_size=None, num_workers=1, collate_fn=lambda made: made, multiprocessing_context="fork"
+        range(1_000_000),  # type: ignore[arg-type]
+        batch_size=None,
+        num_workers=1,
+        collate_fn=lambda _: tree_map(lambda item: item.clone() if isinstance(item, torch.Tensor) else item, batch),
+        multiprocessing_context="fork",
     )
     walls: list[float] = []
     cpus: list[float] = []
@@ -411,19 +398,6 @@ def _handover(batch: Any, time_limit: float) -> tuple[Timing, Timing]:
         if len(walls) > 1 and (now > end or is_steady(walls, 60)):
             break
     return summary(walls), summary(cpus)
-
-
-class _Same(Dataset[Any]):
-    """Always the same batch, copied each time as a collate in a worker would write it."""
-
-    def __init__(self, batch: Any) -> None:
-        self.batch = batch
-
-    def __len__(self) -> int:
-        return 1_000_000
-
-    def __getitem__(self, index: int) -> Any:
-        return tree_map(lambda item: item.clone() if isinstance(item, torch.Tensor) else item, self.batch)
 
 
 def _trimmed(values: list[float]) -> float:
