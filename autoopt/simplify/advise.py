@@ -7,7 +7,7 @@ from __future__ import annotations
 import ast
 import itertools
 import linecache
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -46,13 +46,11 @@ def sync_advice(functions: Iterable[Function], seen: WatchedStep) -> list[Advice
     """
     found: dict[Line, str] = {line: f"{count} in a step, watched" for line, count in seen.syncs.items()}
     calls: dict[Line, ast.Call] = {}
-    for function in functions:
-        for name, call in function.calls():
-            prints = name == "print" and any(not isinstance(argument, ast.Constant) for argument in call.args)
-            if name.endswith(_SYNCS) or prints:
-                line = (function.file, call.lineno)
-                calls[line] = call
-                found.setdefault(line, f"{name.lstrip('.')}() stands in {function.name}")
+    for function, line, name, call in _calls(functions):
+        prints = name == "print" and any(not isinstance(argument, ast.Constant) for argument in call.args)
+        if name.endswith(_SYNCS) or prints:
+            calls[line] = call
+            found.setdefault(line, f"{name.lstrip('.')}() stands in {function.name}")
     return [
         _advice(
             "A value is fetched from the device in every step",
@@ -63,6 +61,13 @@ def sync_advice(functions: Iterable[Function], seen: WatchedStep) -> list[Advice
         )
         for line, evidence in sorted(found.items())
     ]
+
+
+def _calls(functions: Iterable[Function]) -> Iterator[tuple[Function, Line, str, ast.Call]]:
+    """Every call in these functions: the function, the line, the name as it is written."""
+    for function in functions:
+        for name, call in function.calls():
+            yield function, (function.file, call.lineno), name, call
 
 
 def _kept(call: ast.Call | None) -> str:
@@ -79,22 +84,14 @@ def creation_advice(functions: Iterable[Function], seen: WatchedStep, waits: boo
         waits: where the model runs on a device, to which they must then be copied; else only what costs is reported.
     """
     found = []
-    for function in functions:
-        for name, call in function.calls():
-            line = (function.file, call.lineno)
-            share = seen.share(seen.seconds.get(line, 0.0))
-            made = name in _CREATED and not any(keyword.arg == "device" for keyword in call.keywords)
-            if made and (waits or (share or 0.0) >= LEAST_SHARE):
-                edit = f'self.register_buffer("...", {ast.unparse(call)}, persistent=False)'
-                found.append(
-                    _advice(
-                        "A tensor is made anew in every step",
-                        f"{name}() without device= stands in {function.name}",
-                        line,
-                        f"make it once, in __init__: {edit}; or give device= so that it is made in place",
-                        share,
-                    )
-                )
+    for function, line, name, call in _calls(functions):
+        share = seen.share(seen.seconds.get(line, 0.0))
+        made = name in _CREATED and not any(keyword.arg == "device" for keyword in call.keywords)
+        if made and (waits or (share or 0.0) >= LEAST_SHARE):
+            edit = f'self.register_buffer("...", {ast.unparse(call)}, persistent=False)'
+            evidence = f"{name}() without device= stands in {function.name}"
+            suggestion = f"make it once, in __init__: {edit}; or give device= so that it is made in place"
+            found.append(_advice("A tensor is made anew in every step", evidence, line, suggestion, share))
     return found
 
 
@@ -105,19 +102,16 @@ def copy_advice(functions: Iterable[Function], seen: WatchedStep, autocast: bool
         waits: where the model runs on a device; else only what costs is reported.
     """
     found: dict[Line, str] = {}
-    for function in functions:
-        for name, call in function.calls():
-            given = [ast.unparse(each) for each in (*call.args, *(keyword.value for keyword in call.keywords))]
-            named = any(word in text for text in given for word in ("device", "cuda", "'cpu'"))
-            if waits and (name.endswith(".cuda") or (name.endswith(".to") and named)):
-                found[(function.file, call.lineno)] = f"{name.lstrip('.')}() stands in {function.name}"
-    if not autocast:
-        for line, count in seen.copies.items():
-            if seen.copied_bytes[line] and line not in seen.doubles and line not in seen.syncs:
-                if (seen.share(seen.copied[line]) or 0.0) < LEAST_SHARE and not waits:
-                    continue
-                size = seen.copied_bytes[line] / 1e6
-                found[line] = f"{count} copies of {size:.3g} MB together in a step, watched"
+    for function, line, name, call in _calls(functions) if waits else ():
+        given = [ast.unparse(each) for each in (*call.args, *(keyword.value for keyword in call.keywords))]
+        named = any(word in text for text in given for word in ("device", "cuda", "'cpu'"))
+        if name.endswith(".cuda") or (name.endswith(".to") and named):
+            found[line] = f"{name.lstrip('.')}() stands in {function.name}"
+    for line, count in seen.copies.items() if not autocast else ():
+        told_otherwise = not seen.copied_bytes[line] or line in seen.doubles or line in seen.syncs
+        if not told_otherwise and (waits or (seen.share(seen.copied[line]) or 0.0) >= LEAST_SHARE):
+            size = seen.copied_bytes[line] / 1e6
+            found[line] = f"{count} copies of {size:.3g} MB together in a step, watched"
     return [
         _advice(
             "A copy is made inside the step",
@@ -138,15 +132,9 @@ def loop_advice(functions: Iterable[Function], seen: WatchedStep) -> list[Advice
         inside = any(f.file == file and f.line <= number and f.in_loop(number) for f in functions)
         share = seen.share(seen.seconds[file, number])
         if count >= _LOOPED and (share or 0.0) >= LEAST_SHARE and inside and not _calls_module(functions, file, number):
-            found.append(
-                _advice(
-                    "A Python loop over tensors",
-                    f"{count} operators in a step come from this line, which stands in a loop",
-                    (file, number),
-                    "write it as one operation on the whole tensor (broadcasting, einsum, gather, torch.vmap)",
-                    share,
-                )
-            )
+            evidence = f"{count} operators in a step come from this line, which stands in a loop"
+            edit = "write it as one operation on the whole tensor (broadcasting, einsum, gather, torch.vmap)"
+            found.append(_advice("A Python loop over tensors", evidence, (file, number), edit, share))
     return found
 
 
@@ -334,7 +322,7 @@ def forced_in_batch(training: LiveTraining, step: float) -> list[Advice]:
     collating = function_of(loader.collate_fn)
     functions = [*dataset_functions(loader.dataset), *([collating] if collating is not None else [])]
     names = {name for _, _, name in CALLS}
-    if loader.num_workers or not any(name in names for function in functions for name, _ in function.calls()):
+    if loader.num_workers or not any(name in names for _, _, name, _ in _calls(functions)):
         return []  # what workers do next to the step is no share of it
     fetch = Fetch(loader)
 
@@ -350,8 +338,7 @@ def forced_in_batch(training: LiveTraining, step: float) -> list[Advice]:
 def _dataset_line(training: LiveTraining) -> Line | None:
     """Where the dataset makes its samples: the line that says float64 if one does, else the function."""
     functions = dataset_functions(training.loader.loader.dataset)
-    calls = [(function.file, call, name) for function in functions for name, call in function.calls()]
-    doubles = ((f, call.lineno) for f, call, _ in calls if "float64" in (t := ast.unparse(call)) or "double" in t)
-    makers = ("from_numpy", "as_tensor", "tensor")
-    made = ((file, call.lineno) for file, call, name in calls if name.split(".")[-1] in makers)
+    calls = list(_calls(functions))
+    doubles = (line for _, line, _, call in calls if "float64" in (text := ast.unparse(call)) or "double" in text)
+    made = (line for _, line, name, _ in calls if name.split(".")[-1] in ("from_numpy", "as_tensor", "tensor"))
     return next(itertools.chain(doubles, made, ((function.file, function.line) for function in functions)), None)

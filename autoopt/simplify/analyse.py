@@ -270,18 +270,14 @@ def _starts(parts: RunParts, block: Block) -> list[Stage]:
 
 def _host(timings: StageTimings) -> float | None:
     """Python around the stages: the whole step on cached batches beyond its stages alone."""
+    inputs, loader = timings.inputs, 0.0
     if timings.device != "cpu" and timings.issue is not None:
         return timings.issue.seconds
-    return None if timings.host is None else timings.host.seconds + _loader_overhead(timings)
-
-
-def _loader_overhead(timings: StageTimings) -> float:
-    """Python of a loader without workers, in the training process: its batches beyond samples and collate."""
-    inputs = timings.inputs
-    if timings.workers or not (inputs.loader and inputs.sample and inputs.collate):
-        return 0.0
-    extra = _cpu(inputs.loader) - _cpu(inputs.sample) * timings.batch_size - _cpu(inputs.collate)
-    return max(0.0, extra) * timings.accumulation * (timings.cold_ratio or 1.0)
+    if not timings.workers and inputs.loader and inputs.sample and inputs.collate:
+        # a loader's Python is the training process's: its batches beyond samples and collate
+        extra = _cpu(inputs.loader) - _cpu(inputs.sample) * timings.batch_size - _cpu(inputs.collate)
+        loader = max(0.0, extra) * timings.accumulation * (timings.cold_ratio or 1.0)
+    return None if timings.host is None else timings.host.seconds + loader
 
 
 def _cpu(timing: Timing) -> float:
@@ -322,11 +318,9 @@ def _edges(stages: tuple[Stage, ...]) -> tuple[tuple[str, str], ...]:
     """Must-precede, bridged over stages that this workload does not have."""
     present = {stage.name for stage in stages}
     main = [name for name in STEP if name in present]
-    edges = list(itertools.pairwise(main))
-    if not main:
-        return tuple(edges)
-    before = [(name, main[0]) for name in ("start", "epoch") if name in present]
-    return (*edges, *before, *((main[-1], name) for name in ("evaluate", "checkpoint") if name in present))
+    before = ((name, main[0]) for name in ("start", "epoch") if main and name in present)
+    after = ((main[-1], name) for name in ("evaluate", "checkpoint") if main and name in present)
+    return (*itertools.pairwise(main), *before, *after)
 
 
 def _simulation(timings: StageTimings, peaks: Peaks) -> Simulation:

@@ -194,19 +194,15 @@ class _Flow:
         self.running = True
         alone = [] if demand.workers else [("wait", demand.wait), ("core", demand.prepare)]
         paused = self.now - self.stepped_at + sum(seconds for _, seconds in alone)
-        compute = [("threads", demand.compute * self._woken(paused))] if demand.issue is None else []
+        share = min(1.0, paused / demand.pause) if demand.pause > 0 else 0.0
+        woken = 1.0 + (demand.wakeup_ratio - 1.0) * share  # a step takes longer after a pause
+        compute = [("threads", demand.compute * woken)] if demand.issue is None else []
         drain = [("drain", 2 * _TINY)] if demand.issue is not None and demand.copy_waits and demand.copy else []
         self.main.load([
             *alone, ("core", demand.receive), *drain, ("link", demand.pin + demand.copy), *compute,
             ("issued", 2 * _TINY),
             ("core", (demand.issue or 0.0) + demand.host), ("stepped", 2 * _TINY),
         ])  # fmt: skip
-
-    def _woken(self, paused: float) -> float:
-        """How much longer a step takes after a pause of so many seconds."""
-        demand = self.demand
-        share = min(1.0, paused / demand.pause) if demand.pause > 0 else 0.0
-        return 1.0 + (demand.wakeup_ratio - 1.0) * share
 
     def _advance(self) -> None:
         actors = [*self.workers, self.main, self.device]
