@@ -126,8 +126,13 @@ def export(
     if target == "transformers":
         # for ``HfArgumentParser.parse_json_file``, or ``TrainingArguments(**json.load(file))``
         return json.dumps(keys, indent=2) + "\n", tuple(notes)
-    text = _lightning(keys, notes) if target == "lightning" else _accelerate(keys, notes)
-    return text, tuple(notes)
+    if target == "accelerate":
+        return _accelerate(keys, notes), tuple(notes)
+    words = {name: literal(value) for name, value in keys.items() if name != "callbacks"}
+    words |= {"callbacks": "[Optimized()]"} if "callbacks" in keys else {}
+    head = commented("For LightningCLI: python my_script.py fit --config FILE; in Python:")
+    head += [f"# {line}" for line in call("Trainer", [], words).splitlines()]
+    return _noted(head, notes, {"trainer": keys}), tuple(notes)
 
 
 def _merged(result: Result, target: str, code: Code | None = None) -> tuple[JsonDict, list[str]]:
@@ -154,14 +159,6 @@ def _merged(result: Result, target: str, code: Code | None = None) -> tuple[Json
                 notes.append(f"{title}: {key}={value} takes the place of {keys[key]}")
             keys[key] = value
     return keys, notes
-
-
-def _lightning(keys: JsonDict, notes: list[str]) -> str:
-    words = {name: literal(value) for name, value in keys.items() if name != "callbacks"}
-    words |= {"callbacks": "[Optimized()]"} if "callbacks" in keys else {}
-    head = commented("For LightningCLI: python my_script.py fit --config FILE; in Python:")
-    head += [f"# {line}" for line in call("Trainer", [], words).splitlines()]
-    return _noted(head, notes, {"trainer": keys})
 
 
 def _accelerate(keys: JsonDict, notes: list[str]) -> str:

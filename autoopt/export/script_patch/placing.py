@@ -344,10 +344,14 @@ class Placing:
         others = [other for other in seen if other.direct and not same_call(site, other)]
         for other in (*others, *unwatched(self.edits(site.file).source, site, seen)):
             if all(alike(site, each) for each in seen if same_call(each, other)):
-                trial = self.on_trial()  # others do without, where a user would not write it
-                with suppress(NoHonestEditError):
-                    trial._evaluated(edit, other)
-                    self.files, self.added, self.notes = trial.files, trial.added, [*self.notes, *trial.notes]
+                self._where_written(Placing._evaluated, edit, other)
+
+    def _where_written(self, place: Callable[[Placing, Edit, Site], None], edit: Edit, site: Site) -> None:
+        """Adds an edit at one more site; that does without where a user would not write it."""
+        trial = self.on_trial()
+        with suppress(NoHonestEditError):
+            place(trial, edit, site)
+            self.files, self.added, self.notes = trial.files, trial.added, [*self.notes, *trial.notes]
 
     def _evaluated(self, edit: Edit, site: Site) -> None:
         """Wraps the dataset of a loader of the validation, which gets the arguments that this takes."""
@@ -366,10 +370,7 @@ class Placing:
         self._batches(edit, site)
         for other in self.sites.of("loader_validation") if edit.at == "collate" else ():
             if other.direct and not same_call(site, other) and alike(site, other, "collate_fn"):
-                trial = self.on_trial()  # others do without, where a user would not write it
-                with suppress(NoHonestEditError):
-                    trial._batches(edit, other)
-                    self.files, self.added, self.notes = trial.files, trial.added, [*self.notes, *trial.notes]
+                self._where_written(Placing._batches, edit, other)
 
     def _batches(self, edit: Edit, site: Site) -> None:
         """Wraps what makes a loader's batches of samples."""

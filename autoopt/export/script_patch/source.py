@@ -128,7 +128,15 @@ class Source:
 
     def picked(self, place: Place) -> cst.Call | None:
         """The one call on these lines whose function is picked as it runs: of a dict, of a variable, by a call."""
-        found = [node for node in self._calls(place) if node.args and self._picks(node)]
+
+        def picks(call: cst.Call) -> bool:
+            if isinstance(call.func, (cst.Subscript, cst.Call)):
+                return True
+            name, scope = self.code(call.func), self.scope(call)
+            parameters = scope.params.params if isinstance(scope, cst.FunctionDef) else ()
+            return any(each.name.value == name for each in parameters) or bool(self.values_of(name))
+
+        found = [node for node in self._calls(place) if node.args and picks(node)]
         return found[0] if len(found) == 1 else None
 
     def _calls(self, place: Place, called: str = "") -> list[cst.Call]:
@@ -139,14 +147,6 @@ class Source:
         aliases = (each for each in self.all_of(cst.ImportAlias) if each.evaluated_name.rpartition(".")[2] == last)
         names = {last, *(each.evaluated_alias for each in aliases)}
         return [node for node in found if self.called(node) in names] if called else found
-
-    def _picks(self, call: cst.Call) -> bool:
-        if isinstance(call.func, (cst.Subscript, cst.Call)):
-            return True
-        name, scope = self.code(call.func), self.scope(call)
-        if isinstance(scope, cst.FunctionDef) and any(p.name.value == name for p in scope.params.params):
-            return True
-        return bool(self.values_of(name))
 
     def called(self, call: cst.Call) -> str:
         """The last part of the name that is called."""

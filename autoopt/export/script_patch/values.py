@@ -203,9 +203,12 @@ def _kept(source: Source, name: str, *, constants_alone: bool) -> list[cst.BaseE
     found: list[cst.BaseExpression] = []
     assignments: list[cst.Assign | cst.AnnAssign] = [*source.all_of(cst.Assign), *source.all_of(cst.AnnAssign)]
     for assignment in assignments:
-        kept = any(_keeps(source, each, name, constants_alone) for each in targets_of(assignment))
-        if assignment.value is not None and kept:
-            found.append(assignment.value)
+        for target in (each for each in targets_of(assignment) if _last_name(each) == name):
+            # a constant of a module, or a field of a class; no function's own variable
+            constant = isinstance(target, cst.Name) and isinstance(source.scope(target), cst.Module)
+            if assignment.value is not None and (constant or not (constants_alone or isinstance(target, cst.Name))):
+                found.append(assignment.value)
+                break
     if not constants_alone:
         found += [given for given in _given(source, name) if _is_plain(given)]
     return sorted(found, key=lambda node: source.lines(node).start.line)
@@ -219,14 +222,6 @@ def _given(source: Source, name: str) -> Iterator[cst.BaseExpression]:
     for element in source.all_of(cst.DictElement):
         if isinstance(element.key, cst.SimpleString) and element.key.evaluated_value == name:
             yield element.value
-
-
-def _keeps(source: Source, target: cst.BaseExpression, name: str, constants_alone: bool) -> bool:
-    if isinstance(target, cst.Name):  # a constant of a module, or a field of a class; no function's own variable
-        return target.value == name and isinstance(source.scope(target), cst.Module)
-    if isinstance(target, cst.Attribute):
-        return not constants_alone and target.attr.value == name
-    return not constants_alone and isinstance(target, cst.Subscript) and _last_name(target) == name
 
 
 def _is_plain(value: cst.BaseExpression | None) -> bool:
@@ -334,18 +329,12 @@ def read_alone(source: Source, made: Made, options: ScriptOptions, calls: Sequen
 def _reads(source: Source, within: cst.CSTNode) -> Iterator[cst.BaseExpression]:
     """Names, attributes and entries that are read there."""
     kinds: tuple[type[cst.Name | cst.Attribute | cst.Subscript], ...] = (cst.Name, cst.Attribute, cst.Subscript)
-    for kind in kinds:
-        yield from (node for node in source.all_of(kind, within) if not _is_target(source, node))
-
-
-def _is_target(source: Source, node: cst.CSTNode) -> bool:
-    """Whether a name is set or is a keyword there, and not read."""
-    above = source.parent(node)
-    if isinstance(above, cst.AssignTarget):
-        return True
-    if isinstance(above, cst.Param):
-        return above.name is node
-    return isinstance(above, cst.Arg) and above.keyword is node
+    for node in (each for kind in kinds for each in source.all_of(kind, within)):
+        above = source.parent(node)
+        parameter = isinstance(above, cst.Param) and above.name is node
+        keyword = isinstance(above, cst.Arg) and above.keyword is node
+        if not (isinstance(above, cst.AssignTarget) or parameter or keyword):
+            yield node
 
 
 def _default(source: Source, value: cst.BaseExpression, options: ScriptOptions, text: str, seen: object) -> Made | None:
