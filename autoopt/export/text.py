@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -81,12 +80,6 @@ def commented(text: str) -> list[str]:
 _Kept = TypeVar("_Kept", bound=cst.BaseExpression)
 _UNKNOWN = object()
 _CONSTANTS: dict[str, Any] = {"True": True, "False": False, "None": None}
-_COMPARED: dict[type[cst.BaseCompOp], Callable[[Any, Any], bool]] = {
-    cst.Is: operator.is_,
-    cst.IsNot: operator.is_not,
-    cst.Equal: operator.eq,
-    cst.NotEqual: operator.ne,
-}
 
 
 @dataclass(frozen=True)
@@ -112,7 +105,7 @@ def fold(source: str, known: Known) -> str:
 
     * a known name is replaced, an assignment to it and a parameter of its name are left out, and so are a keyword
       argument of its name that has its value, and a method that is known to be None;
-    * ``if``, ``... if ... else ...``, ``and``, ``or``, ``not``, ``is``, ``==`` of constants are decided, ``assert``,
+    * ``if``, ``... if ... else ...``, ``and``, ``or``, ``not``, ``is None`` of what is known are decided, ``assert``,
       ``with None``, calls of None and what follows a ``return`` are left out;
     * ``for change in known_list:`` is written once for each, ``**known_keywords`` as the keywords.
     """
@@ -246,27 +239,21 @@ class _Folder(cst.CSTTransformer):
     def leave_BooleanOperation(
         self, original_node: cst.BooleanOperation, updated_node: cst.BooleanOperation
     ) -> cst.BaseExpression:
-        left, right = self._constant(updated_node.left), self._constant(updated_node.right)
+        left = self._constant(updated_node.left)
         ends = isinstance(updated_node.operator, cst.Or)  # the value of the left side that ends it
-        if left is not _UNKNOWN:
-            return updated_node.left if bool(left) is ends else updated_node.right
-        if right is (not ends):
-            return updated_node.left
-        if right is ends and not m.findall(updated_node.left, m.Call()):
-            return updated_node.right
-        return updated_node
+        if left is _UNKNOWN:
+            return updated_node
+        return updated_node.left if bool(left) is ends else updated_node.right
 
     def leave_Comparison(self, original_node: cst.Comparison, updated_node: cst.Comparison) -> cst.BaseExpression:
         (target,) = updated_node.comparisons[:1]
-        compared = _COMPARED.get(type(target.operator))
-        if len(updated_node.comparisons) > 1 or compared is None:
-            return updated_node
+        negated = isinstance(target.operator, cst.IsNot)
         left, right = _value(updated_node.left), _value(target.comparator)
-        if right is None and isinstance(self._known.get(_dotted(original_node.left) or ""), (Code, _Given)):
+        if isinstance(self._known.get(_dotted(original_node.left) or ""), (Code, _Given)):
             left = Code
-        if left is _UNKNOWN or right is _UNKNOWN:
+        if right is not None or left is _UNKNOWN or not (negated or isinstance(target.operator, cst.Is)):
             return updated_node
-        return cst.Name(str(compared(left, right)))
+        return cst.Name(str((left is None) is not negated))
 
     def leave_IfExp(self, original_node: cst.IfExp, updated_node: cst.IfExp) -> cst.BaseExpression:
         value = self._constant(updated_node.test)
@@ -372,12 +359,9 @@ class _Folder(cst.CSTTransformer):
         return cst.RemoveFromParent() if not updated_node.body.body else updated_node
 
     def leave_With(self, original_node: cst.With, updated_node: cst.With) -> Any:
-        items = [item for item in updated_node.items if _value(item.item) is not None]
-        if not items:
-            return _spliced(updated_node, updated_node.body)
-        if len(items) < len(updated_node.items):
-            items[-1] = items[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
-        return updated_node.with_changes(items=items)
+        if any(_value(item.item) is not None for item in updated_node.items):
+            return updated_node
+        return _spliced(updated_node, updated_node.body)
 
     def leave_For(self, original_node: cst.For, updated_node: cst.For) -> Any:
         each = self._known.get(_dotted(original_node.iter) or "")
