@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from torch_tb_profiler import consts
 
 from autoopt import profilers
 from autoopt.benchmark.trial_context import TrialContext
@@ -24,6 +25,28 @@ from autoopt.script.command import parse
 SPEC = TrialSpec(workload=f"{Path(__file__).parents[1] / 'train' / 'train_workload.py'}:build")
 
 
+SLOW_INPUT = """
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+import autoopt
+
+class Slow(Dataset):
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        x = torch.randn(6)
+        for _ in range(200):
+            x = x + 0.0
+        return x, index % 3
+
+def build():
+    return autoopt.Workload(model=nn.Linear(6, 3), train_data=Slow(), batch_size=8, loss=nn.CrossEntropyLoss(),
+                            optimizer=lambda p: torch.optim.AdamW(p, lr=0.01), max_epochs=4)
+"""
+
+
 @pytest.fixture
 def live() -> Iterator[TrialContext]:
     made = TrialContext(SPEC, load_strategies())
@@ -31,13 +54,18 @@ def live() -> Iterator[TrialContext]:
     made.close()
 
 
-def test_torch_trace_is_read_back(live: TrialContext, tmp_path: Path) -> None:
-    found = tasks.torch_profiler(live, str(tmp_path), 3)
-    assert Path(found["file"]).stat().st_size > 0
-    assert any("a step takes" in line for line in found["lines"])
+def test_tensorboards_plugin_reads_the_torch_trace(tmp_path: Path) -> None:
+    """Most of a step is input: the plugin says so, and so does the summary."""
+    (tmp_path / "slow.py").write_text(SLOW_INPUT)
+    live = TrialContext(TrialSpec(workload=f"{tmp_path / 'slow.py'}:build"), load_strategies())
+    found = tasks.torch_profiler(live, str(tmp_path), 4)
+    live.close()
+    assert consts.WORKER_PATTERN.match(Path(found["file"]).name), "a name that the plugin looks for"
     trace = gzip.decompress(Path(found["file"]).read_bytes()).decode()
     assert {"forward", "backward", "optimizer"} <= set(re.findall(r'"name": "(\w+)"', trace))
-    assert any("tensorboard --logdir" in line for line in found["lines"])
+    said = "\n".join(found["lines"])
+    for part in ("a step takes", "%  DataLoader", "num_workers", f"tensorboard --logdir {tmp_path / 'torch'}"):
+        assert part in said
 
 
 def test_cprofile_can_be_opened(live: TrialContext, tmp_path: Path) -> None:
