@@ -128,18 +128,29 @@ def test_less_work_is_never_slower(prepare: float, compute: float, workers: int)
     assert period(less) <= period(base) * 1.02
 
 
-def test_a_step_that_was_tried_with_workers_holds_the_simulation_to_life() -> None:
-    """Two workers beside two threads were run, and the step took 1.4 times what the graph makes of its parts."""
-    plain = Pipeline(round_of(cores=8, threads=2))
-    simulated = plain.simulate(workers=2)
-    fed = (Fed(workers=2, threads=2, seconds=1.4 * simulated),)
-    held = Pipeline(round_of(cores=8, threads=2, fed=fed))
-    assert held.simulate(workers=2) == pytest.approx(1.4 * simulated)
-    assert held.gain(workers=2).value == pytest.approx(plain.gain(workers=2).value / 1.4)
-    assert held.simulate(workers=3) == pytest.approx(1.4 * plain.simulate(workers=3)), "as far off as its neighbour"
-    assert held.simulate(workers=2, threads=1) == plain.simulate(workers=2, threads=1), "other threads, another matter"
-    assert held.simulate() == plain.simulate()
-    assert held.simulate({"preparation": 0.0}, workers=2) == plain.simulate({"preparation": 0.0}, workers=2)
+@pytest.mark.parametrize(
+    ("tried", "step", "asked", "times"),
+    [
+        (((2, 1.4),), 1.0, {"workers": 2}, 1.4),
+        pytest.param(((2, 1.4),), 1.0, {"workers": 3}, 1.4, id="as far off as its neighbour"),
+        pytest.param(((2, 1.4),), 1.0, {"workers": 2, "threads": 1}, 1.0, id="other threads, another matter"),
+        pytest.param(((2, 1.4),), 1.0, {}, 1.0, id="the present step"),
+        pytest.param(((2, 1.4),), 1.0, {"workers": 2, "seconds": {"preparation": 0.0}}, 1.0, id="other batches"),
+        *(pytest.param(((2, 1.0), (8, 1.2)), 1.0, {"workers": count}, times, id=f"the nearest of {count}")
+          for count, times in ((3, 1.0), (7, 1.2))),
+        pytest.param(((2, 1.2),), 1.2, {"workers": 2}, 1.0, id="what the present step is off counts for both"),
+        pytest.param(((2, 30.0),), 1.0, {"workers": 2}, 2.0, id="one that was disturbed moves nothing further"),
+    ],
+)  # fmt: skip
+def test_a_step_that_was_tried_with_workers_holds_the_simulation_to_life(
+    tried: tuple[tuple[int, float], ...], step: float, asked: dict[str, Any], times: float
+) -> None:
+    """Workers next to two threads were run, and the step took so many times what the graph makes of its parts."""
+    plain = Pipeline(round_of(cores=16, threads=2))
+    fed = tuple(Fed(workers=w, threads=2, seconds=off * plain.simulate(workers=w)) for w, off in tried)
+    held = Pipeline(round_of(cores=16, threads=2, fed=fed, step=step * plain.simulate()))
+    assert held.simulate(**asked) == pytest.approx(times * plain.simulate(**asked))
+    assert held.gain(**asked).value == pytest.approx(plain.gain(**asked).value / times)
 
 
 def test_a_step_that_was_tried_with_other_threads_is_what_is_predicted() -> None:
@@ -167,30 +178,6 @@ def test_what_other_threads_brought_holds_with_other_workers_and_without() -> No
     alone, after = plain.after(rows, workers=0), held.after(rows, workers=0)
     assert after.gain(threads=1).value == pytest.approx(alone.gain(threads=1).value / 1.2)
     assert held.simulate(rows, workers=0) == plain.simulate(rows, workers=0)
-
-
-def test_the_nearest_that_was_tried_speaks_for_its_neighbours() -> None:
-    plain = Pipeline(round_of(cores=16, threads=2))
-    at = {count: plain.simulate(workers=count) for count in (2, 8)}
-    fed = (Fed(workers=2, threads=2, seconds=at[2]), Fed(workers=8, threads=2, seconds=1.2 * at[8]))
-    held = Pipeline(round_of(cores=16, threads=2, fed=fed))
-    assert held.simulate(workers=3) == pytest.approx(plain.simulate(workers=3))
-    assert held.simulate(workers=7) == pytest.approx(1.2 * plain.simulate(workers=7))
-
-
-def test_what_the_present_step_is_off_counts_for_both() -> None:
-    """All steps run a fifth longer than simulated, the tried one as well: the gain is what was simulated."""
-    plain = Pipeline(round_of(cores=8, threads=2))
-    fed = (Fed(workers=2, threads=2, seconds=1.2 * plain.simulate(workers=2)),)
-    held = Pipeline(round_of(cores=8, threads=2, fed=fed, step=1.2 * plain.simulate()))
-    assert held.gain(workers=2).value == pytest.approx(plain.gain(workers=2).value)
-
-
-def test_a_try_that_was_disturbed_moves_nothing_by_more_than_twice() -> None:
-    plain = Pipeline(round_of(cores=8, threads=2))
-    fed = (Fed(workers=2, threads=2, seconds=30 * plain.simulate(workers=2)),)
-    held = Pipeline(round_of(cores=8, threads=2, fed=fed))
-    assert held.simulate(workers=2) == pytest.approx(2 * plain.simulate(workers=2))
 
 
 def test_saving_is_what_a_step_would_be_shorter_without_a_stage() -> None:

@@ -49,23 +49,26 @@ def profile(trials: FakeTrials, **options: float) -> StageProfile:
     return profile_stages(trials, Plan(), seconds=4.0, advise=False, **options)  # type: ignore[arg-type]
 
 
-def test_a_cuda_device_is_watched() -> None:
-    monitor = {"device_utilization": 0.8, "energy_joules": 50.0, "throttled": 0.5}
-    trials = FakeTrials(
-        measure_stages={"device": "cuda"}, monitored_block={"block": BLOCK, "monitor": monitor, "other_users": [7]}
-    )
-    found = profile(trials)
-    shown = configuration(Plan(), Environment(python="3.12", device="cuda:0"), profile=found)
-    assert (shown.device_utilization, shown.energy_joules_per_step) == (0.8, 5.0)
-    assert "pid 7" in found.doubts[0]
-    assert "50%" in found.doubts[1]
+MONITOR = {"device_utilization": 0.8, "energy_joules": 50.0, "throttled": 0.5}
 
 
-def test_what_it_does_not_tell_is_none() -> None:
-    silent = {"block": BLOCK, "monitor": {}, "other_users": []}
-    found = profile(FakeTrials(measure_stages={"device": "cuda"}, monitored_block=silent))
-    shown = configuration(Plan(), Environment(python="3.12", device="cuda:0"), profile=found)
-    assert (shown.device_utilization, shown.energy_joules_per_step, found.doubts) == (None, None, [])
+@pytest.mark.parametrize(
+    ("device", "monitor", "shown", "doubts"),
+    [
+        ("cuda", MONITOR, (0.8, 5.0), ("pid 7", "50%")),
+        pytest.param("cuda", {}, (None, None), ("pid 7",), id="what it does not tell is none"),
+        pytest.param("cpu", MONITOR, (None, None), (), id="a CPU is not watched"),
+    ],
+)
+def test_a_cuda_device_is_watched(
+    device: str, monitor: dict[str, float], shown: tuple[float | None, float | None], doubts: tuple[str, ...]
+) -> None:
+    watched = {"block": BLOCK, "monitor": monitor, "other_users": [7]}
+    found = profile(FakeTrials(measure_stages={"device": device}, monitored_block=watched))
+    told = configuration(Plan(), Environment(python="3.12", device=device), profile=found)
+    assert (told.device_utilization, told.energy_joules_per_step) == shown
+    assert len(found.doubts) == len(doubts)
+    assert all(word in doubt for word, doubt in zip(doubts, found.doubts, strict=True))
 
 
 def test_steps_that_were_tried_with_other_threads_are_in_seconds_of_the_block() -> None:
@@ -76,12 +79,6 @@ def test_steps_that_were_tried_with_other_threads_are_in_seconds_of_the_block() 
     (workers, threads) = found.timings["overlaps"]
     assert workers == fed
     assert threads["timing"] == pytest.approx({"seconds": 0.5 * step, "spread": 0.2})
-
-
-def test_the_cpu_is_not() -> None:
-    trials = FakeTrials(measure_stages={"device": "cpu"})
-    assert profile(trials).monitor == {}
-    assert "monitored_block" not in trials.asked
 
 
 def seen(step: float, foreign: float | None = None) -> StageProfile:
