@@ -13,7 +13,6 @@ import pytest
 from autoopt.errors import UsageError
 from autoopt.export.applying import apply_diff, patched_texts
 from autoopt.export.script_patch import Placed, placed
-from autoopt.export.script_patch.module import AddedFile
 from autoopt.records import Change, Plan, Sites
 from scripted import REGISTRY, changed_lines, sites_in
 
@@ -402,11 +401,3 @@ def test_a_hook_of_the_model_comes_from_the_file_beside_the_script(tmp_path: Pat
     assert module.count("\n") < 130
     assert "autoopt" not in module
     compile(module, "prepared.py", "exec")
-
-
-def test_a_table_of_functions_stands_below_them() -> None:
-    added = AddedFile("prepared.py", "prepared").with_part("autoopt_strategies.compute.deferred_head:DeferHead")
-    names: dict[str, object] = {}
-    exec(compile(added.text, "prepared.py", "exec"), names)
-    assert {"DeferHead", "ChunkedLoss"} <= names.keys()
-    assert "autoopt" not in added.text

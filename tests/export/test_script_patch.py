@@ -115,21 +115,10 @@ def test_each_line_that_makes_a_training_loader_gets_the_arguments(tmp_path: Pat
     assert "DataLoader(Pictures(3), batch_size=9, num_workers=1, persistent_workers=True)" in after
 
 
-ARGPARSE = (
-    PLAIN.replace("shuffle=True)", "shuffle=True, num_workers=args.num_workers)")
-    .replace(
-        "    # the data\n",
-        "    parser = argparse.ArgumentParser()\n"
-        '    parser.add_argument("-j", "--num-workers", type=int, default=0)\n'
-        "    args = parser.parse_args()\n",
-    )
-    .replace("import torch\n", "import argparse\nimport torch\n")
-)
 CALL = "DataLoader(Pictures(), batch_size=32, shuffle=True)"
 IN_LINES = "DataLoader(\n    Pictures(),  # all\n    batch_size=32,\n    num_workers=0,\n    shuffle=True,\n    )"
 NAMED = PLAIN.replace("shuffle=True)", "shuffle=True, num_workers=WORKERS)")
 FEW = Change(strategy="workers", setting={"num_workers": 2})
-OPTION = '    parser.add_argument("-j", "--num-workers", type=int, default='
 
 
 @pytest.mark.parametrize(
@@ -142,7 +131,6 @@ OPTION = '    parser.add_argument("-j", "--num-workers", type=int, default='
                      id="an argument that is there is changed in its place and its layout stays"),
         *((NAMED.replace("\n\ndef main", f"\n{place}0\n\ndef main"), FEW, [f"-{place}0", f"+{place}2"])
           for place in ("WORKERS = ", "WORKERS: int = ")),
-        pytest.param(ARGPARSE, FEW, [f"-{OPTION}0)", f"+{OPTION}2)"], id="the default of an option"),
     ],
 )  # fmt: skip
 def test_a_loaders_options_are_set_where_they_are_made(
@@ -151,22 +139,6 @@ def test_a_loaders_options_are_set_where_they_are_made(
     _, patch = patched(tmp_path, text, change)
     assert changed_lines(patch.diff) == changed
     assert [(each.how, each.file) for each in patch.changes] == [("patched", "train.py")]
-
-
-@pytest.mark.parametrize("word", ["-j", "--num-workers=4"])
-def test_an_option_that_the_command_gives_is_overruled_in_the_call(tmp_path: Path, word: str) -> None:
-    sites = sites_in(tmp_path, ARGPARSE, command=("python", "train.py", word))
-    after, patch = patched(tmp_path, ARGPARSE, FEW, sites=sites)
-    assert patch.changes[0].how == "patched"
-    assert "num_workers=2" in after
-    assert word.split("=")[0] in patch.changes[0].reason
-
-
-def test_what_is_handed_on_with_a_star_stays_with_the_plan(tmp_path: Path) -> None:
-    text = PLAIN.replace("DataLoader(Pictures(), batch_size=32, shuffle=True)", "DataLoader(Pictures(), **options)")
-    _, patch = patched(tmp_path, text, WORKERS)
-    assert (patch.diff, patch.changes[0].how) == ("", "plan only")
-    assert "star" in patch.changes[0].reason
 
 
 def test_float16_gets_a_scaler_and_unscales_before_clipping(tmp_path: Path) -> None:
@@ -290,17 +262,6 @@ def test_a_library_s_trainer_gets_its_own_arguments(tmp_path: Path, call: str, c
     after, patch = patched(tmp_path, text, change, sites=sites)
     assert expected in after
     assert [(c.how, c.line) for c in patch.changes] == [("patched", 3)]
-
-
-def test_a_trainer_s_arguments_that_a_parser_makes_are_the_command_s(tmp_path: Path) -> None:
-    text = "import torch\n\nloop, = parser.parse_args_into_dataclasses()\n"
-    (tmp_path / "train.py").write_text(text)
-    made = Site(kind="trainer", call="TrainingArguments", file="train.py", line=3, end_line=3)
-    _, patch = patched(
-        tmp_path, text, BF16, sites=Sites(command=("python", "train.py"), cwd=str(tmp_path), sites=(made,))
-    )
-    assert (patch.changes[0].how, patch.diff) == ("by hand", "")
-    assert "add --bf16 True to it" in patch.changes[0].reason
 
 
 WRAPPED = PLAIN.replace(

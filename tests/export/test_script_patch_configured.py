@@ -149,9 +149,3 @@ def test_what_asks_the_machine_becomes_the_number(tmp_path: Path, value: str) ->
     patch = patch_of(tmp_path, "import os\nWORKERS = len(os.sched_getaffinity(0))", value, {})
     assert [change.how for change in patch.changes] == ["patched"]
     assert ("+WORKERS = 2" if value == "WORKERS" else "num_workers=2") in patch.diff
-
-
-def test_what_is_computed_is_replaced_and_said(tmp_path: Path) -> None:
-    patch = patch_of(tmp_path, "import os", "min(8, cores())", {})
-    assert "num_workers=2, persistent_workers=True" in patch.diff
-    assert patch.changes[0].reason == ("train.py:3 computes it: min(8, cores()); 2 stands in the call in its place")
