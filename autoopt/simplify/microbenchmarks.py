@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -45,19 +46,7 @@ _MEMORY = frozenset(
     constant_pad_nd repeat roll _pin_memory
     """.split()  # noqa: SIM905
 )
-_LIBRARY = (
-    "rnn",
-    "lstm",
-    "gru",
-    "fft",
-    "linalg",
-    "ctc_loss",
-    "grid_sampler",
-    "embedding_bag",
-    "sort",
-    "topk",
-    "unique",
-)
+_LIBRARY = tuple("rnn lstm gru fft linalg ctc_loss grid_sampler embedding_bag sort topk unique".split())  # noqa: SIM905
 """Parts of the names of operators that are one kernel of a library, which nothing fuses with what stands next to it."""
 _STEPS, _WINDOW = 3, 0.5
 """Steps that are profiled; no further one is begun after so many seconds."""
@@ -91,9 +80,7 @@ class Microbenchmark:
 
 def quartiles(values: list[float]) -> tuple[float, float, float]:
     """Lower quartile, median, upper quartile of one or more values."""
-    if len(values) == 1:
-        return values[0], values[0], values[0]
-    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    low, middle, high = np.quantile(values, (0.25, 0.5, 0.75)).tolist()
     return low, middle, high
 
 

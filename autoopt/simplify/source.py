@@ -212,10 +212,7 @@ class LineProfile:
             caller = caller.f_back
         place = (caller.f_code, self._open[caller][0]) if caller is not None else None
         self.callers[frame.f_code].add(place)
-        self._open[frame] = (frame.f_lineno, wall - self._wall, cpu - self._cpu)
-        self._wall += time.perf_counter() - wall
-        self._cpu += time.thread_time() - cpu
-        return self.step
+        return self._goes_on(frame, wall, cpu)
 
     def step(self, frame: FrameType, event: str, argument: Any) -> Any:
         if event in ("line", "return") and frame in self._open:
@@ -224,12 +221,16 @@ class LineProfile:
             spent = self.spent[(frame.f_code, line)]
             spent.wall += wall - self._wall - since
             spent.cpu += cpu - self._cpu - used
+            self._goes_on(frame, wall, cpu)
             if event == "return":
                 del self._open[frame]
-            else:
-                self._open[frame] = (frame.f_lineno, wall - self._wall, cpu - self._cpu)
-            self._wall += time.perf_counter() - wall
-            self._cpu += time.thread_time() - cpu
+        return self.step
+
+    def _goes_on(self, frame: FrameType, wall: float, cpu: float) -> Any:
+        """The frame's line begins; what has passed since these readings is the tracer's own."""
+        self._open[frame] = (frame.f_lineno, wall - self._wall, cpu - self._cpu)
+        self._wall += time.perf_counter() - wall
+        self._cpu += time.thread_time() - cpu
         return self.step
 
 

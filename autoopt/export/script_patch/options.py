@@ -33,10 +33,6 @@ class ConfiguredLine:
     written: str
     named: bool
 
-    @property
-    def place(self) -> str:
-        return f"{self.file}:{self.line}"
-
     def changed(self, text: str, value: str) -> str:
         """The file's text with another value in this line.
 
@@ -128,11 +124,6 @@ class Option:
     source: Source
     call: cst.Call
     words: tuple[str, ...]
-
-    @property
-    def default(self) -> cst.BaseExpression | None:
-        found = given(self.call).get("default")
-        return found.value if found else None
 
     @property
     def shown(self) -> str:

@@ -310,7 +310,7 @@ class Placing:
         read = (Path(self.sites.cwd) / line.file).read_bytes().decode()
         before, after = self.configured.get(line.file) or (read, read)
         if before.splitlines()[line.line - 1] != after.splitlines()[line.line - 1]:
-            raise NoHonestEditError(f"{line.place} decides another argument, too")
+            raise NoHonestEditError(f"{line.file}:{line.line} decides another argument, too")
         self.configured = {**self.configured, line.file: (before, line.changed(after, text))}
 
     def _text(self, source: Source, value: object) -> str:

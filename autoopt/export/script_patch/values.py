@@ -347,8 +347,8 @@ def _default(source: Source, value: cst.BaseExpression, options: ScriptOptions, 
     if option is None:
         return None
     option.not_given(options.command)
-    default = option.default
-    if default is None or not _is_plain(default):
+    kept = given(option.call).get("default")
+    if kept is None or not _is_plain(default := kept.value):
         return None
     if seen is not UNSEEN and seen != _value(option, default, source.code(value)):
         where = f"{option.source.name}:{option.source.lines(option.call).start.line}"
