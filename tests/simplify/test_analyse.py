@@ -116,20 +116,47 @@ def test_on_a_device_launches_hold_a_step_that_takes_longer_to_issue_than_to_run
     assert classify(found, "forward", PEAKS) == kind
 
 
-def test_lines_below_a_stage_are_as_far_from_their_best_as_it_is() -> None:
-    """Preparation of 10 ms on one of four cores: its best is a quarter of that, and so is that of each of its lines."""
-    chain = (Deeper(name="x", kind="line", seconds=0.001, file="f.py", line=1),)
-    sample = timing(0.001, cpu_seconds=0.001, wait_seconds=0.0)
-    line = round_of(survey_of(inputs={"sample": sample, "deeper": chain})).deeper[-1]
-    assert line.gap == pytest.approx(4.0)
-    assert line.ceiling_seconds == pytest.approx(line.seconds / 4.0)
+def below(seconds: float = 0.001) -> tuple[Deeper, ...]:
+    return (Deeper(name="x", kind="line", seconds=seconds, file="f.py", line=1),)
 
 
-def test_the_python_of_a_loader_is_the_hosts_beyond_samples_and_collate() -> None:
-    """A batch of the loader takes 5 ms: ten samples of 0.1 ms and collating for 0.2 ms are no part of the host's."""
-    found = round_of(survey_of(inputs={"loader": timing(0.005)}, host=timing(0.0001)))
-    (host,) = [stage for stage in found.stages if stage.name == "host"]
-    assert host.seconds == pytest.approx(0.0001 + 0.005 - 10 * 0.0001 - 0.0002)
+WORK, WAIT = (timing(0.002, cpu_seconds=0.002 - wait, wait_seconds=wait) for wait in (0.0, 0.0018))
+
+
+@pytest.mark.parametrize(
+    ("changes", "seconds", "gap"),
+    [
+        # a line of 1 ms a sample is 10 ms of a step of ten; all of it on one of four cores, and half on each of two
+        pytest.param({"inputs": {"sample": WORK, "deeper": below()}}, 0.010, 4.0, id="the working lines"),
+        pytest.param({"inputs": {"sample": WORK, "deeper": below()}, "workers": 2}, 0.005, 2.0, id="by two workers"),
+        pytest.param({"inputs": {"sample": WAIT, "waiting": below()}}, 0.010, 32.0, id="the waiting lines"),
+        pytest.param({"inputs": {"collate": timing(0.02), "collating": below()}}, 0.001, None, id="of the collate"),
+        pytest.param({"evaluate_every": 5, "deeper": {"evaluate": below(0.1)}}, 0.1 / 5, None, id="of an evaluation"),
+    ],
+)  # fmt: skip
+def test_lines_below_a_stage_are_in_seconds_of_a_step_and_as_far_from_their_best_as_it_is(
+    changes: dict[str, Any], seconds: float, gap: float | None
+) -> None:
+    line = round_of(survey_of(**changes)).deeper[-1]
+    assert (line.name, line.seconds) == ("x", pytest.approx(seconds))
+    assert gap is None or line.gap == pytest.approx(gap)
+    assert line.gap is None or line.ceiling_seconds == pytest.approx(line.seconds / line.gap)
+
+
+@pytest.mark.parametrize(
+    ("changes", "seconds"),
+    [
+        pytest.param({"inputs": {"loader": timing(0.005)}}, {"host": 0.0001 + 0.005 - 10 * 0.0001 - 0.0002},
+                     id="the Python of a loader is the host's beyond samples and collate"),
+        pytest.param({"inputs": {"sample": timing(0.0003, wait_seconds=0.0001)}},
+                     {"storage": 0.001, "preparation": 0.002}, id="cores that were not read: all but the waiting"),
+        pytest.param({"inputs": dict.fromkeys(("sample", "collate"))}, {"preparation": None, "forward": 0.002},
+                     id="an input side that was not measured leaves the rest"),
+    ],
+)  # fmt: skip
+def test_stages_of_what_was_timed(changes: dict[str, Any], seconds: dict[str, float | None]) -> None:
+    found = {stage.name: stage.seconds for stage in round_of(survey_of(**changes)).stages}
+    assert {name: found.get(name) for name in seconds} == pytest.approx(seconds)
 
 
 def test_at_the_ceiling_there_is_no_bottleneck() -> None:
@@ -144,28 +171,10 @@ def test_at_the_ceiling_there_is_no_bottleneck() -> None:
     assert found.ceiling_step_seconds == pytest.approx(0.0049, rel=0.02)
 
 
-def test_the_waiting_lines_are_below_storage_and_the_working_ones_below_preparation() -> None:
-    def line(number: int) -> tuple[Deeper, ...]:
-        return (Deeper(name="x", kind="line", seconds=0.001, file="f.py", line=number),)
-
-    chains = {"deeper": line(1), "waiting": line(2), "collating": line(3)}
-    for name, number in (("preparation", 1), ("storage", 2), ("collate", 3)):
-        changes, _, device = PLANTS[name]
-        found = round_of(survey_of(device, inputs={**changes["inputs"], **chains}))
-        assert found.deeper[-1].line == number
-
-
 def test_without_peaks_there_are_stages_but_no_step_ceiling() -> None:
     found = analyse(0, Plan(), survey_of(), Block(steps=1, samples=1, seconds=0.007), Peaks())
     assert found.ceiling_step_seconds is None
     assert found.bottleneck == "backward"
-
-
-def test_an_input_side_that_was_not_measured_leaves_the_rest() -> None:
-    survey = survey_of().model_copy(update={"inputs": InputTimings()})
-    names = [stage.name for stage in round_of(survey).stages]
-    assert "preparation" not in names
-    assert "forward" in names
 
 
 def test_a_step_that_is_replayed_as_a_whole_is_split_by_what_its_stages_take_alone() -> None:
@@ -202,20 +211,6 @@ def test_what_is_in_a_step_adds_up_to_it_and_evaluation_is_not_in_it(
     assert [stage.exposed_seconds for stage in between.values()] == [None, None]
     assert between["evaluate"].seconds == pytest.approx(0.1 / every)
     assert f"once in {every}" in between["evaluate"].note
-
-
-def test_what_lies_below_a_stage_is_told_in_seconds_of_a_step() -> None:
-    """A line of 1 ms a sample is 10 ms of a step of ten; two workers do them in half the time."""
-    chain = (Deeper(name="x", kind="line", seconds=0.001, file="f.py", line=1),)
-    sample = timing(0.002, cpu_seconds=0.002, wait_seconds=0.0)
-    alone = round_of(survey_of(inputs={"sample": sample, "deeper": chain}))
-    assert alone.deeper[-1].seconds == pytest.approx(0.010)
-    shared = round_of(survey_of(inputs={"sample": sample, "deeper": chain}, workers=2))
-    assert shared.deeper[-1].seconds == pytest.approx(0.005)
-    changes, _, device = PLANTS["evaluate"]
-    below = {"evaluate": (Deeper(name="y", kind="line", seconds=0.1, file="f.py", line=2),)}
-    interrupted = round_of(survey_of(device, **changes, deeper=below))
-    assert interrupted.deeper[-1].seconds == pytest.approx(0.1 / 5)
 
 
 @pytest.mark.parametrize(("seconds", "named"), [(0.0011, False), (0.0025, True)])
@@ -292,15 +287,6 @@ def test_the_exposed_wait_for_data_is_shared_out_by_weight() -> None:
 def test_what_a_micro_batch_costs_the_training_process_is_paid_for_each_of_a_step() -> None:
     known = round_of(survey_of(accumulation=2)).simulation
     assert (known.handover_seconds, known.receive_seconds) == (pytest.approx(0.0004), pytest.approx(0.0002))
-
-
-def test_samples_whose_cores_were_not_read_count_as_work_but_for_their_waiting() -> None:
-    found = {
-        stage.name: stage
-        for stage in round_of(survey_of(inputs={"sample": timing(0.0003, wait_seconds=0.0001)})).stages
-    }
-    assert found["storage"].seconds == pytest.approx(0.001)
-    assert found["preparation"].seconds == pytest.approx(0.002)
 
 
 def test_a_stage_that_is_nothing_of_the_step_is_no_bottleneck() -> None:
