@@ -56,11 +56,26 @@ def written(folder: Path, target: str, changes: tuple[Change, ...] = CHANGES) ->
     return module_of(path)
 
 
+QUIET = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+QUIET |= {"accelerator": "cpu"}
+
+
 def trainer(**options: Any) -> Any:
     """Lightning's, which writes nothing."""
+    return pytest.importorskip("lightning").Trainer(**QUIET, **options)
+
+
+def looking(seen: dict[str, Any]) -> Any:
+    """A callback that notes what a training is made of."""
     lightning = pytest.importorskip("lightning")
-    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-    return lightning.Trainer(accelerator="cpu", **quiet, **options)
+
+    class Look(lightning.Callback):  # type: ignore[name-defined,misc]
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, index: int) -> None:
+            seen.setdefault("size", len(batch[0]))
+            weight = pl_module.layers[0].weight
+            seen["channels_last"] = weight.is_contiguous(memory_format=torch.channels_last)
+
+    return Look()
 
 
 @pytest.mark.parametrize("target", ["lightning", "transformers"])
@@ -82,23 +97,14 @@ def test_code_and_arguments_hold_the_whole_plan(target: str, tmp_path: Path) -> 
 
 
 def test_lightning_trains_with_the_callback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lightning = pytest.importorskip("lightning")
-    module = written(tmp_path, "lightning")
+    pytest.importorskip("lightning")
+    module, seen = written(tmp_path, "lightning"), dict[str, Any]()
     example = module_of(EXAMPLES / "lightning_digits.py")
-    seen: dict[str, Any] = {}
-
-    class Look(lightning.Callback):  # type: ignore[name-defined,misc]
-        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, index: int) -> None:
-            seen.setdefault("size", len(batch[0]))
-            weight = pl_module.layers[0].weight
-            seen["channels_last"] = weight.is_contiguous(memory_format=torch.channels_last)
-            group = trainer.optimizers[0].param_groups[0]
-            seen["fused"], seen["workers"] = group["fused"], trainer.train_dataloader.num_workers
-            seen["scheduled"] = trainer.lr_scheduler_configs[0].scheduler.total_steps
-
-    fitted = trainer(max_epochs=2, precision="bf16-mixed", callbacks=[module.Optimized(), Look()])
+    fitted = trainer(max_epochs=2, precision="bf16-mixed", callbacks=[module.Optimized(), looking(seen)])
     fitted.fit(example.Classifier(width=4), example.Digits())
-    assert seen == {"size": 64, "channels_last": True, "fused": True, "workers": 1, "scheduled": 2 * 23}
+    assert seen == {"size": 64, "channels_last": True}
+    assert (fitted.optimizers[0].param_groups[0]["fused"], fitted.train_dataloader.num_workers) == (True, 1)
+    assert fitted.lr_scheduler_configs[0].scheduler.total_steps == 2 * 23
     assert torch.get_num_threads() == 1
     assert fitted.callback_metrics["accuracy"] > 0.3
 
@@ -257,58 +263,26 @@ LISTED = (
     Change(strategy="accumulation", setting={"size": 16, "accumulation": 2}),
     Change(strategy="threads", setting={"threads": 1}),
 )
-SCRIPT = """
-import json, sys
-import torch
-from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.cli import LightningCLI
-from lightning_digits import Classifier, Digits
-
-class Look(Callback):
-    seen = {}
-
-    def on_train_batch_end(self, trainer, module, outputs, batch, index):
-        self.seen["size"] = self.seen.get("size") or len(batch[0])
-        self.seen["channels_last"] = module.layers[0].weight.is_contiguous(memory_format=torch.channels_last)
-
-class Cli(LightningCLI):
-    def add_arguments_to_parser(self, parser):
-        parser.set_defaults({"trainer.logger": False, "trainer.enable_checkpointing": False})
-
-look = Look()
-cli = Cli(Classifier, Digits, trainer_defaults={"max_epochs": 1, "accelerator": "cpu", "enable_progress_bar": False,
-                                                "callbacks": [look]}, save_config_callback=None)
-trainer = cli.trainer
-print("SEEN", json.dumps({**look.seen, "threads": torch.get_num_threads(), "precision": trainer.precision,
-                          "accumulation": trainer.accumulate_grad_batches, "steps": trainer.global_step}))
-"""
 
 
 @pytest.mark.slow
-def test_lightning_cli_trains_with_what_was_exported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("lightning")
+def test_lightning_cli_trains_with_what_was_exported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = pytest.importorskip("lightning.pytorch.cli").LightningCLI
     pytest.importorskip("jsonargparse")
     (tmp_path / "result.json").write_text(result(LISTED).model_dump_json())
-    yaml, code = tmp_path / "trainer.yaml", tmp_path / "optimized_trainer.py"
-    words = ["export", str(tmp_path), "--to", "lightning", "--code", str(code), "--out", str(yaml)]
-    assert main(words) == 0
+    yaml, code = tmp_path / "trainer.yaml", tmp_path / "listed_trainer.py"
+    assert main(["export", str(tmp_path), "--to", "lightning", "--code", str(code), "--out", str(yaml)]) == 0
     assert "by hand" not in capfd.readouterr().err
-    (tmp_path / "script.py").write_text(SCRIPT)
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "script.py", "fit", "--config", "trainer.yaml"],
-        cwd=tmp_path,
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{EXAMPLES}:{tmp_path}", "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("SEEN ")]
-    seen = json.loads(line.removeprefix("SEEN "))
-    assert seen == {
-        "size": 16,
-        "channels_last": True,
-        "threads": 1,
-        "precision": "bf16-mixed",
-        "accumulation": 2,
-        "steps": 45,
-    }
+    monkeypatch.syspath_prepend(tmp_path)
+    example, seen = module_of(EXAMPLES / "lightning_digits.py"), dict[str, Any]()
+    trained = command(
+        example.Classifier,
+        example.Digits,
+        trainer_defaults={**QUIET, "max_epochs": 1, "callbacks": [looking(seen)]},
+        save_config_callback=None,
+        args=["fit", "--config", str(yaml)],
+    ).trainer
+    assert (seen["size"], seen["channels_last"], torch.get_num_threads()) == (16, True, 1)
+    assert (trained.precision, trained.accumulate_grad_batches, trained.global_step) == ("bf16-mixed", 2, 45)
