@@ -1,4 +1,4 @@
-"""A workload with attention written by hand, in blocks that repeat, beside a convolution."""
+"""A workload with attention written by hand, in blocks that repeat, and a convolution net."""
 
 from __future__ import annotations
 
@@ -35,17 +35,25 @@ class Net(nn.Module):
         return self.head(x.mean(1))
 
 
-def data(samples: int, seed: int) -> TensorDataset:
-    x = torch.randn(samples, 12, 16, generator=torch.Generator().manual_seed(seed))
-    return TensorDataset(x, x[:, 0, :3].argmax(1))
-
-
-def build(inner: int = 16) -> autoopt.Workload:
+def workload(model: nn.Module, data: TensorDataset) -> autoopt.Workload:
     return autoopt.Workload(
-        model=Net(inner),
-        train_data=data(80, 1),
+        model=model,
+        train_data=data,
         batch_size=16,
         loss=nn.CrossEntropyLoss(),
         optimizer=lambda params: torch.optim.AdamW(params, lr=3e-3),
         max_epochs=2,
     )
+
+
+def build(inner: int = 16) -> autoopt.Workload:
+    x = torch.randn(80, 12, 16, generator=torch.Generator().manual_seed(1))
+    return workload(Net(inner), TensorDataset(x, x[:, 0, :3].argmax(1)))
+
+
+def convolving() -> autoopt.Workload:
+    """Runs with fewer channels, too."""
+    layers = (nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    images = torch.randn(48, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    data = TensorDataset(images, (images.mean((1, 2, 3)) > 0).long())
+    return workload(nn.Sequential(*layers, nn.Linear(8, 2)), data)

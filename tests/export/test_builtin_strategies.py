@@ -44,7 +44,7 @@ def plan_of(*names: str) -> Plan:
 
 
 def spec_of(plan: Plan) -> str:
-    return "convolution_workload:build" if NARROW & set(plan.names()) else SPEC
+    return "attending_workload:convolving" if NARROW & set(plan.names()) else SPEC
 
 
 def losses_of(plan: Plan) -> list[float]:
