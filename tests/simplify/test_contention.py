@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from autoopt.benchmark.environment import usable_cores
 from autoopt.benchmark.seeding import kept_random_state
-from autoopt.records import Contention, Plan, Resource, Round, Simulation, Stage
+from autoopt.records import Contention
 from autoopt.simplify import contention
 from autoopt.simplify.batches import restored
 from autoopt.simplify.contention import combinations, fed_combinations, measure_contention, measure_overlap
 from autoopt.simplify.drilldown import measure_inputs
-from autoopt.simplify.pipeline import Demand, InterferenceModel, Pipeline, period
+from autoopt.simplify.pipeline import Demand, InterferenceModel, period
 
 
 def test_combinations_fill_the_cores_and_ask_for_more() -> None:
@@ -155,7 +155,7 @@ def test_the_flow_runs_at_the_measured_speeds() -> None:
     assert period(demand) == pytest.approx(0.002 / 0.8 + alone * 0.01, rel=0.02)
 
 
-# Stages in the step's own order: ratios of known truth, when they are measured, and what the graph makes of them.
+# Stages in the step's own order: ratios of known truth, and when they are measured.
 
 
 class Timeline:
@@ -192,36 +192,6 @@ def test_what_happens_in_one_turn_of_ten_is_part_of_the_mean() -> None:
         line.after = 11.0 if next(turns) % 10 == 9 else 1.0
 
     assert contention.ratio_after(line.call, sometimes, 2000.0, line.clock, line.clock) == pytest.approx(2.0, rel=0.05)
-
-
-def round_of(workers: int = 0, **known: Any) -> Round:
-    seconds = {"storage": 0.004, "preparation": 0.002, "forward": 0.001, "backward": 0.001}
-    stages = tuple(
-        Stage(
-            name=name,
-            resource=Resource.HOST,
-            seconds=value / max(workers, 1) if name in ("storage", "preparation") else value,
-            parallel=max(workers, 1) if name in ("storage", "preparation") else 1,
-        )
-        for name, value in seconds.items()
-    )
-    simulation = Simulation.model_validate({"cores": 16, "threads": 1, "workers": workers, **known})
-    return Round(index=0, plan=Plan(), step_seconds=0.008, stages=stages, simulation=simulation, simulation_error=0.0)
-
-
-def test_batches_between_steps_and_steps_after_batches_cost_what_they_cost_there() -> None:
-    assert Pipeline(round_of()).simulate() == pytest.approx(0.008)
-    assert Pipeline(round_of(in_turn=1.5)).simulate() == pytest.approx(0.009)
-    assert Pipeline(round_of(rested=2.0, rest_seconds=0.006)).simulate() == pytest.approx(0.010)
-    longer_ago = Pipeline(round_of(rested=2.0, rest_seconds=0.012))
-    assert longer_ago.simulate() == pytest.approx(0.009), "half the pause, half of what it costs"
-
-
-def test_workers_that_keep_up_leave_no_pause_and_prepare_one_batch_after_the_other() -> None:
-    pipeline = Pipeline(round_of(in_turn=3.0, rested=2.0, rest_seconds=0.006))
-    assert pipeline.simulate(workers=8) == pytest.approx(0.002, rel=0.02)
-    assert pipeline.simulate(workers=1) == pytest.approx(0.006, rel=0.05), "the one worker decides"
-    assert pipeline.simulate({"storage": 0.0, "preparation": 0.0}) == pytest.approx(0.002)
 
 
 def test_cache_effects_of_a_training_are_measured_and_stays_as_it_was(plant: Callable[[str], Any]) -> None:
