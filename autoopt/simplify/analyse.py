@@ -50,34 +50,26 @@ def run_parts(facts: WorkloadFacts, startup: Startup, block: Block, timings: Sta
         startup, block: of the profile.
         timings: with evaluations and checkpoints.
     """
-    watched = facts.run or RunParts()
-    steps = max(block.steps, 1)
-    first = startup.first_batch_seconds
-    script = facts.adapter == "script"
-    excess = max(startup.fixed_seconds - startup.build_seconds - startup.setup_seconds, 0.0)
-    build = startup.build_seconds + startup.setup_seconds
+    watched, first = facts.run or RunParts(), startup.first_batch_seconds
+    build, script = startup.build_seconds + startup.setup_seconds, facts.adapter == "script"
+    warm_up = max(startup.fixed_seconds - build, 0.0)
+    if script:  # whose first step is a part of its start, one of a build() is not
+        warm_up += max(build - (watched.build_seconds or 0.0) - (first or 0.0), 0.0)
     evaluate, saved = timings.evaluate, timings.checkpoint
-    return RunParts(
-        imports_seconds=watched.imports_seconds,
-        build_seconds=watched.build_seconds if script else build,
-        first_batch_seconds=first,
-        # a script's first step is a part of its start, one of a build() is not
-        warm_up_seconds=max(build - (watched.build_seconds or 0.0) - (first or 0.0), 0.0) + excess
-        if script
-        else excess,
-        step_seconds=(block.seconds - block.stage_seconds.get("epoch", 0.0)) / steps,
-        steps=facts.max_steps if watched.steps is None else watched.steps,
-        steps_per_epoch=facts.steps_per_epoch,
-        epoch_seconds=startup.epoch_seconds if startup.epoch_seconds is not None else watched.epoch_seconds,
-        evaluation_seconds=evaluate.seconds if evaluate is not None else None,
-        evaluate_every=timings.evaluate_every if evaluate is not None else None,
-        checkpoint_seconds=saved.seconds if saved is not None else None,
-        checkpoint_every=timings.checkpoint_every if saved is not None else None,
-        end_seconds=watched.end_seconds,
-        evaluations=watched.evaluations,
-        passed_over=watched.passed_over,
-        passed_over_seconds=watched.passed_over_seconds,
-    )
+    found = {
+        "build_seconds": watched.build_seconds if script else build,
+        "first_batch_seconds": first,
+        "warm_up_seconds": warm_up,
+        "step_seconds": (block.seconds - block.stage_seconds.get("epoch", 0.0)) / max(block.steps, 1),
+        "steps": facts.max_steps if watched.steps is None else watched.steps,
+        "steps_per_epoch": facts.steps_per_epoch,
+        "epoch_seconds": startup.epoch_seconds if startup.epoch_seconds is not None else watched.epoch_seconds,
+        "evaluation_seconds": evaluate.seconds if evaluate is not None else None,
+        "evaluate_every": timings.evaluate_every if evaluate is not None else None,
+        "checkpoint_seconds": saved.seconds if saved is not None else None,
+        "checkpoint_every": timings.checkpoint_every if saved is not None else None,
+    }
+    return watched.model_copy(update=found)
 
 
 def analyse(
@@ -161,9 +153,7 @@ def model_error(description: Description, profile: StageProfile) -> float | None
 def _stages(timings: StageTimings, block: Block) -> list[Stage]:
     """The stages in their order, seconds per optimizer step; an exposed time where the running system has it."""
     micro = timings.accumulation
-    lanes = max(1, timings.workers)
-    side = Resource.WORKER if timings.workers else Resource.HOST
-    found = _input_stages(timings, lanes, side, block)
+    found = _input_stages(timings, block)
     plain: list[tuple[str, Resource, Timing | float | None, float]] = [
         ("pin", Resource.HOST, timings.pin if timings.pin_memory else None, micro),
         ("copy", Resource.LINK, timings.transfer, micro),
@@ -226,10 +216,10 @@ def _as_one(stages: list[Stage], timings: StageTimings) -> list[Stage]:
     ]
 
 
-def _input_stages(timings: StageTimings, lanes: int, side: Resource, block: Block) -> list[Stage]:
+def _input_stages(timings: StageTimings, block: Block) -> list[Stage]:
     """Input stages by the seconds of a sample; of a script without a loader by what passes between its steps."""
-    inputs, samples = timings.inputs, timings.batch_size * timings.accumulation
-    found = []
+    inputs, samples, found = timings.inputs, timings.batch_size * timings.accumulation, list[Stage]()
+    lanes, side = max(1, timings.workers), Resource.WORKER if timings.workers else Resource.HOST
     between = block.stage_seconds.get("data", 0.0) / max(block.steps, 1)
     if not inputs.sample and between and not timings.workers:
         note = "the script's own lines between two steps"
