@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from autoopt.records import Estimate, EstimateKind, Round
 from autoopt.records.distributed import Communication, ScalingForecast
 from autoopt.simplify.pipeline import LINK, ONE_DRAW, Pipeline
@@ -28,24 +26,47 @@ def forecasts(round_: Round, sent: Communication, *, own_batch: bool, cores: int
     """
     if sent.processes < 2 or not any(stage.name == "communication" for stage in round_.stages):
         return ()
-    model = _Model(Pipeline(round_), sent, own_batch, cores)
+    graph = Pipeline(round_)
+    stages = {stage.name: stage for stage in graph.stages}
+    # of what messages add to the step, the part beyond their own seconds: processes wait for one another
+    beyond = max(0.0, sent.exposed - sent.alone.median)
+    most_hidden = sent.hidden
+    if sent.exposed <= HIDDEN * sent.alone.median and "backward" in stages:  # where all were, as many as it takes
+        most_hidden = max(sent.hidden, stages["backward"].seconds)
+
+    def share(processes: int) -> float:
+        """Samples of a process over those of one that was measured."""
+        return 1.0 if own_batch else sent.processes / processes
+
+    def exposed(processes: int, hidden: float) -> float:
+        """Seconds of messages that the backward pass does not hide, where it hid so many when they were measured."""
+        return max(0.0, sending(sent, processes) - hidden * share(processes)) + beyond if processes > 1 else 0.0
+
+    def step(processes: int, hidden: float) -> float:
+        """Seconds of a step in so many processes, whose samples' preparation has the machine's cores."""
+        seconds = {name: stages[name].seconds * share(processes) for name in SHARED if name in stages}
+        seconds["communication"] = sent.hidden + max(0.0, exposed(processes, hidden) - beyond)
+        found = graph.simulate(seconds) - (beyond if processes < 2 else 0.0)
+        work = sum(stages[name].seconds * stages[name].parallel for name in INPUT[1:] if name in stages)
+        return max(found, work * share(processes) * processes / cores) if cores else found
+
     off = abs(round_.simulation_error) if round_.simulation_error is not None else ONE_DRAW
-    alone, found, count = model.step(1, sent.hidden), [], 2
+    alone, told, count = step(1, sent.hidden), list[ScalingForecast](), 2
     while count <= max(FARTHEST, 2 * sent.processes):
-        seconds, best = model.step(count, sent.hidden), model.step(count, model.hides_at_most)
-        grown = count if own_batch else 1
-        found.append(
+        seconds, grown = step(count, sent.hidden), count if own_batch else 1
+        ratio, most = alone / seconds * grown, alone / step(count, most_hidden) * grown
+        told.append(
             ScalingForecast(
                 processes=count,
-                throughput=_simulated(alone / seconds * grown, alone / best * grown, off, 1),
-                efficiency=_simulated(alone / seconds * grown, alone / best * grown, off, count),
+                throughput=_simulated(ratio, most, off, 1),
+                efficiency=_simulated(ratio, most, off, count),
                 step_seconds=seconds,
                 sending_seconds=sending(sent, count),
-                exposed_seconds=model.exposed(count, sent.hidden),
+                exposed_seconds=exposed(count, sent.hidden),
             )
         )
         count *= 2
-    return tuple(found)
+    return tuple(told)
 
 
 def _simulated(ratio: float, most: float, off: float, over: int) -> Estimate:
@@ -63,45 +84,3 @@ def sending(sent: Communication, processes: int) -> float:
     moved = (1 - 1 / processes) / (1 - 1 / sent.processes)
     latency = min([sent.alone.median, *sent.by_size.values()])
     return latency * hops + (sent.alone.median - latency) * moved
-
-
-@dataclass(frozen=True)
-class _Model:
-    """A graph of several processes, asked about other numbers of them."""
-
-    graph: Pipeline
-    sent: Communication
-    own_batch: bool
-    cores: int | None
-
-    @property
-    def hides_at_most(self) -> float:
-        """Seconds of messages that may be hidden: where all of them were, as many as the backward pass takes."""
-        stage = self.graph.stage("backward")
-        if self.sent.exposed > HIDDEN * self.sent.alone.median or stage is None:
-            return self.sent.hidden
-        return max(self.sent.hidden, stage.seconds)
-
-    @property
-    def _beyond(self) -> float:
-        """Seconds that messages add to the step beyond their own: processes wait for one another."""
-        return max(0.0, self.sent.exposed - self.sent.alone.median)
-
-    def _share(self, processes: int) -> float:
-        """Samples of a process over those of one that was measured."""
-        return 1.0 if self.own_batch else self.sent.processes / processes
-
-    def exposed(self, processes: int, hidden: float) -> float:
-        """Seconds of messages that the backward pass does not hide, where it hid so many when they were measured."""
-        if processes < 2:
-            return 0.0
-        return max(0.0, sending(self.sent, processes) - hidden * self._share(processes)) + self._beyond
-
-    def step(self, processes: int, hidden: float) -> float:
-        """Seconds of a step in so many processes, whose samples' preparation has the machine's cores."""
-        share, stages = self._share(processes), {stage.name: stage for stage in self.graph.stages}
-        seconds = {name: stages[name].seconds * share for name in SHARED if name in stages}
-        seconds["communication"] = self.sent.hidden + max(0.0, self.exposed(processes, hidden) - self._beyond)
-        step = self.graph.simulate(seconds) - (self._beyond if processes < 2 else 0.0)
-        work = sum(stages[name].seconds * stages[name].parallel * share for name in INPUT[1:] if name in stages)
-        return max(step, work * processes / self.cores) if self.cores else step
