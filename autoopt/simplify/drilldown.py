@@ -208,38 +208,20 @@ def _differentiable(values: Any) -> list[torch.Tensor]:
 
 def _path(model: nn.Module, seconds: dict[str, float], whole: float) -> tuple[Deeper, ...]:
     """From the model down to the costliest submodule, as long as one explains enough of what is above it."""
-    found: list[Deeper] = []
+    found, modules = list[Deeper](), dict(model.named_modules())
     above, prefix = whole, ""
-    modules = dict(model.named_modules())
     while True:
-        children = {
-            name: value for name, value in seconds.items() if name.startswith(prefix) and "." not in name[len(prefix) :]
-        }
-        # a container that is only iterated has no seconds of its own: look one level below it
-        silent = [name for name in modules if name.startswith(prefix) and name and name not in seconds]
-        for name in silent:
-            if "." not in name[len(prefix) :]:
-                children |= {
-                    deep: value
-                    for deep, value in seconds.items()
-                    if deep.startswith(f"{name}.") and "." not in deep[len(name) + 1 :]
-                }
-        if not children:
+        below = (name for name in seconds if name.startswith(prefix))
+        # the outermost ones: a container that is only iterated has no seconds of its own
+        dots = {name: [at for at, letter in enumerate(name) if letter == "." and at > len(prefix)] for name in below}
+        children = [name for name in dots if not any(name[:at] in seconds for at in dots[name])]
+        name = max(children, key=lambda child: seconds[child], default=None)
+        if name is None or seconds[name] < WORTH * above:
             return tuple(found)
-        name = max(children, key=lambda child: children[child])
-        if children[name] < WORTH * above:
-            return tuple(found)
-        file, line = source_of(modules.get(name))
-        found.append(
-            Deeper(
-                name=f"{name} ({type(modules[name]).__name__})",
-                kind="module",
-                seconds=min(children[name], above),
-                file=file,
-                line=line,
-            )
-        )
-        above, prefix = children[name], f"{name}."
+        kind, (file, line) = type(modules[name]).__name__, source_of(modules[name])
+        took = min(seconds[name], above)
+        found.append(Deeper(name=f"{name} ({kind})", kind="module", seconds=took, file=file, line=line))
+        above, prefix = seconds[name], f"{name}."
 
 
 def open_evaluation(training: LiveTraining, seconds: float, time_limit: float) -> tuple[Deeper, ...]:
