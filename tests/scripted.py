@@ -60,7 +60,7 @@ def calls_in(text: str, start: str | tuple[str, ...]) -> list[tuple[str, Place]]
     ]
 
 
-def places(text: str, start: str) -> list[Place]:
+def places(text: str, start: str | tuple[str, ...]) -> list[Place]:
     """Lines of the calls whose source begins so."""
     return [place for _, place in calls_in(text, start)]
 
@@ -84,6 +84,23 @@ def sites_in(
         used = tuple(places(text, "model(")[:1]) if kind == "model" and "model(" in text else ()
         found.append(Site(**place.model_dump(), kind=kind, call=call, used=used))
     return Sites(command=command, cwd=str(folder), sites=tuple(found))
+
+
+def seen(
+    folder: Path, text: str, *sites: tuple[str, str, str | tuple[str, ...], dict[str, Any]], **more_of_all: Any
+) -> Sites:
+    """Sites at the calls whose source begins so: kind, what was called, its source, and more of the site.
+
+    ``used`` in what more there is: the beginnings of the calls that use it.
+    """
+    (folder / "train.py").write_text(text)
+    made = []
+    for kind, call, start, more in sites:
+        at, extra = places(text, start)[0], {**more}
+        function = {"function": extra.get("function", "<module>")}
+        used = tuple(p.model_copy(update=function) for begin in extra.pop("used", ()) for p in places(text, begin))
+        made.append(Site(**(at.model_dump() | {"kind": kind, "call": call, "used": used, **extra})))
+    return Sites(command=("python", "train.py"), cwd=str(folder), sites=tuple(made), **more_of_all)
 
 
 SEEN = {"num_workers": 1, "batch_size": 8, "persistent_workers": False, "prefetch_factor": 2, "pin_memory": False}

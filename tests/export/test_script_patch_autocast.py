@@ -9,7 +9,7 @@ import pytest
 
 from autoopt.export.script_patch import placed
 from autoopt.records import Place, Plan, ScriptPatch, Site, Sites
-from scripted import BF16, FP16, REGISTRY
+from scripted import BF16, FP16, REGISTRY, changed_lines, seen
 
 SCRIPT = """\
 import argparse
@@ -67,8 +67,7 @@ def test_it_is_turned_on_where_it_is_turned_off(
     patch = patch_of(tmp_path, autocast, **options)
     assert [change.how for change in patch.changes] == ["patched"], patch.changes
     assert patch == patch_of(tmp_path, autocast, end=9, **options), "lines of the call, or of all that stands below it"
-    lines = [line for line in patch.diff.splitlines() if line.startswith("+") and not line.startswith("+++")]
-    assert lines == [f"+{added}"]
+    assert changed_lines(patch.diff)[1:] == [f"+{added}"]
 
 
 @pytest.mark.parametrize(
@@ -99,27 +98,21 @@ def run_epoch(model, batches, optimizer=None):
             LINES
 
 
+model = Net()
 run_epoch(model, train, torch.optim.SGD(model.parameters(), lr=0.1))
 """
 
 
 def patched(folder: Path, text: str) -> ScriptPatch:
     """The patch of bfloat16 on a script that calls ``model(x)`` once and ``loss.backward()`` in other lines."""
-    (folder / "train.py").write_text(text)
-    sites: list[Site] = []
-    for number, line in enumerate(text.splitlines(), 1):
-        here: dict[str, Any] = {"file": "train.py", "line": number, "end_line": number}
-        if "model(x)" in line:
-            sites.append(Site(file="train.py", line=1, end_line=1, kind="model", call="Net", used=(Place(**here),)))
-        if "loss.backward()" in line:
-            sites.append(Site(**here, kind="loss", call="backward"))
-    found = Sites(command=("python", "train.py"), cwd=str(folder), sites=tuple(sites))
-    return placed(found, Plan(changes=(BF16,)), REGISTRY, "cpu").patch
+    model, loss = {"used": ["model(x)"]}, ("loss", "backward", "loss.backward(", {})
+    sites = seen(folder, text, ("model", "Net", "Net(", model), loss)
+    return placed(sites, Plan(changes=(BF16,)), REGISTRY, "cpu").patch
 
 
 def added(patch: ScriptPatch) -> list[str]:
     """The lines that a patch adds, without their indentation."""
-    return [line[1:].strip() for line in patch.diff.splitlines() if line.startswith("+") and line[1:2] == " "]
+    return [line[1:].strip() for line in changed_lines(patch.diff) if line.startswith("+ ")]
 
 
 def test_a_function_that_trains_and_evaluates_is_in_mixed_precision_where_it_trains(tmp_path: Path) -> None:
@@ -147,7 +140,7 @@ def test_a_backward_pass_that_is_not_simply_chosen_is_left_alone(tmp_path: Path,
 
 
 def test_a_context_of_the_scripts_own_stays_with_autocast_beside_it(tmp_path: Path) -> None:
-    text = "import torch\n\nfor x, y in batches:\n    with ctx:\n        loss = model(x)\n    loss.backward()\n"
+    text = "import torch\nmodel = Net()\nfor x, y in batches:\n  with ctx:\n    loss = model(x)\n  loss.backward()\n"
     assert added(patched(tmp_path, text)) == ['with torch.autocast("cpu", dtype=torch.bfloat16), ctx:']
     longer = text.replace("ctx:", "strategy.forward_context(step, epoch, model, scaler):")
     assert 'with torch.autocast("cpu", dtype=torch.bfloat16):' in added(patched(tmp_path, longer))

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from autoopt.export.script_patch.source import entry_of
-from autoopt.records import Change, Place, Site, Sites
-from scripted import BF16, COMPILE, FP16, changed_lines, patched, places
+from autoopt.records import Change, Place, Sites
+from scripted import BF16, COMPILE, FP16, changed_lines, patched, seen
 
 LAYOUT = Change(strategy="channels_last", setting={})
 FUSED = Change(strategy="fused_optimizer", setting={"implementation": "fused"})
@@ -37,21 +37,6 @@ for real in torch.randn(9, 2, 8):
     errG.backward()
     optG.step()
 """
-
-
-def seen(folder: Path, text: str, *sites: tuple[str, str, str, dict[str, Any]]) -> Sites:
-    """Sites at the calls whose source begins so: kind, what was called, its source, and more of the site.
-
-    ``used`` in what more there is: the beginnings of the calls that use it.
-    """
-    (folder / "train.py").write_text(text)
-    made = []
-    for kind, call, start, more in sites:
-        at, extra = places(text, start)[0], {**more}
-        function = {"function": extra.get("function", "<module>")}
-        used = tuple(p.model_copy(update=function) for begin in extra.pop("used", ()) for p in places(text, begin))
-        made.append(Site(**(at.model_dump() | {"kind": kind, "call": call, "used": used, **extra})))
-    return Sites(command=("python", "train.py"), cwd=str(folder), sites=tuple(made))
 
 
 def gan(folder: Path, text: str = GAN, fake: str = "errD_fake.backward(") -> Sites:

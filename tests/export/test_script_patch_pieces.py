@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from autoopt.export.applying import apply_diff
 from autoopt.export.script_patch import placed
-from autoopt.records import Change, Place, Plan, ScriptPatch, Site, Sites
-from scripted import BF16, REGISTRY
+from autoopt.records import Change, Place, Plan, ScriptPatch, Sites
+from scripted import BF16, REGISTRY, seen
 
 HEAD = """\
 from torch.utils.data import DataLoader
@@ -22,25 +23,19 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 def sites_in(folder: Path, body: str, accumulation: float = 1) -> Sites:
     """The script's file, and its sites by what stands on its lines."""
     text = HEAD + body
-    (folder / "train.py").write_text(text)
-    lines = text.splitlines()
-
-    def at(words: str, **site: object) -> Site:
-        line = next(number for number, text in enumerate(lines, 1) if words in text)
-        return Site(file="train.py", line=line, end_line=line, **site)  # type: ignore[arg-type]
-
-    def place(words: str) -> tuple[Place, ...]:
-        line = next(n for n, text in enumerate(lines, 1) if words in text.replace("enumerate(loader)", "loader"))
-        return (Place(file="train.py", line=line, end_line=line),)
-
-    found = (
-        at("DataLoader(", kind="loader_training", call="DataLoader", options={"batch_size": 16}, used=place("loader:")),
-        at("Net()", kind="model", call="Net", used=place("model(")),
-        at(".SGD(", kind="optimizer", call="SGD"),
-        at("backward(", kind="loss", call="backward"),
-        at(".step(", kind="step", call="step"),
+    line = next(n for n, words in enumerate(text.splitlines(), 1) if "loader:" in words or "(loader)" in words)
+    loop = Place(file="train.py", line=line, end_line=line)
+    found = seen(
+        folder,
+        text,
+        ("loader_training", "DataLoader", "DataLoader(", {"options": {"batch_size": 16}}),
+        ("model", "Net", "Net(", {"used": ["model("]}),
+        ("optimizer", "SGD", "torch.optim.SGD(", {}),
+        ("loss", "backward", ("loss.backward(", "criterion(model(x), y).backward("), {}),
+        ("step", "step", "optimizer.step(", {}),
+        accumulation=accumulation,
     )
-    return Sites(command=("python", "train.py"), cwd=str(folder), sites=found, accumulation=accumulation)
+    return found.model_copy(update={"sites": (found.sites[0].model_copy(update={"used": (loop,)}), *found.sites[1:])})
 
 
 def patch_of(sites: Sites, size: int, accumulation: int, *before: Change) -> ScriptPatch:
@@ -50,8 +45,6 @@ def patch_of(sites: Sites, size: int, accumulation: int, *before: Change) -> Scr
 
 def body_of(folder: Path, patch: ScriptPatch) -> str:
     """The patched loop."""
-    from autoopt.export.applying import apply_diff
-
     assert [change.how for change in patch.changes] == ["patched"] * len(patch.changes), patch.changes
     apply_diff(patch.diff, folder)
     text = (folder / "train.py").read_text()
