@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -42,68 +43,54 @@ def slower(stage: str, at: int, window: Window) -> None:
     window.stages[stage] *= 1 + 0.1 * at
 
 
+def steady(at: int, window: Window) -> None:
+    """Nothing grows."""
+
+
 def leaks(at: int, window: Window) -> None:
     window.levels["host memory"] += 10.0 * at
+
+
+def collects(at: int, window: Window) -> None:
+    slower("backward", at, window)
+    window.added["garbage collection"] = 3.0 * at  # all that backward takes longer
+
+
+def hot(at: int, window: Window) -> None:
+    for stage in window.stages:
+        slower(stage, at, window)
+
+
+def misses(stage: str, at: int, window: Window) -> None:
+    slower(stage, at, window)
+    window.levels["storage read"] = 0.0
+    window.added["storage read"] = 100.0 * at
 
 
 def found(change: Change) -> Drift:
     return judged(windows(change), 120, 1.0)
 
 
-def test_without_drift_it_says_so() -> None:
-    (told,) = found(lambda at, window: None).summary()
-    assert told == "no drift: 6.965 ms a step early, 6.965 ms late, within noise"
-
-
-def test_what_grows_beside_steady_steps_is_no_cause() -> None:
-    drift = found(leaks)
-    assert drift.slowed is None
-    assert not drift.causes
-    assert drift.summary()[0].startswith("no drift")
-    assert "host memory grows by 1 MiB a step" in drift.summary()[1]
-
-
-def test_the_stage_and_the_collector_are_named() -> None:
-    def collects(at: int, window: Window) -> None:
-        slower("backward", at, window)
-        window.added["garbage collection"] = 3.0 * at  # all that backward takes longer
-
-    drift = found(collects)
-    assert drift.slowed == "backward"
-    assert drift.causes == ("garbage collection",)
-    assert (
-        "most of it in backward; the likeliest cause: garbage collection grows by 0.03 ms a step" in drift.summary()[0]
-    )
-
-
-def test_a_machine_that_slows_every_stage_is_no_drift_of_the_script() -> None:
-    def hot(at: int, window: Window) -> None:
-        for stage in window.stages:
-            slower(stage, at, window)
-
-    drift = found(hot)
-    assert drift.slowed is None
-    assert drift.step is not None
-    assert drift.step.grows
-    assert "the machine grew slower" in drift.summary()[0]
-
-
-def test_storage_slows_the_wait_for_data_alone() -> None:
-    def misses(at: int, window: Window) -> None:
-        window.levels["storage read"] = 0.0
-        window.added["storage read"] = 100.0 * at
-
-    def reads(at: int, window: Window) -> None:
-        slower("data", at, window)
-        misses(at, window)
-
-    def computes(at: int, window: Window) -> None:
-        slower("forward", at, window)
-        misses(at, window)
-
-    assert found(reads).causes == ("storage read",)
-    assert not found(computes).causes
-    assert "no counter grows with it" in found(computes).summary()[0]
+@pytest.mark.parametrize(
+    ("change", "slowed", "causes", "says"),
+    [
+        (steady, None, (), ["no drift: 6.965 ms a step early, 6.965 ms late, within noise"]),
+        pytest.param(leaks, None, (), ["no drift", "host memory grows by 1 MiB a step"],
+                     id="what grows next to steady steps is no cause"),
+        (collects, "backward", ("garbage collection",),
+         ["most of it in backward; the likeliest cause: garbage collection grows by 0.03 ms a step"]),
+        pytest.param(hot, None, (), ["the machine grew slower"], id="a machine that slows every stage"),
+        pytest.param(partial(misses, "data"), "data", ("storage read",), [""], id="storage slows the wait for data"),
+        pytest.param(partial(misses, "forward"), "forward", (), ["no counter grows with it"], id="and no other stage"),
+    ],
+)  # fmt: skip
+def test_the_stage_and_its_cause_are_named(
+    change: Change, slowed: str | None, causes: tuple[str, ...], says: list[str]
+) -> None:
+    drift = found(change)
+    assert (drift.slowed, drift.causes) == (slowed, causes)
+    assert all(text in line for text, line in zip(says, drift.summary(), strict=False))
+    assert len(drift.summary()) >= len(says)
 
 
 def test_a_container_that_nothing_reads_comes_after_one_that_is_read(tmp_path: Path) -> None:
