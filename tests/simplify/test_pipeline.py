@@ -16,6 +16,7 @@ CROWDED = (
     Contention(threads=2, workers=2, prepare=0.55, step=0.2),
 )
 """Speeds on two cores, as spinning processes beside compute threads had them."""
+RESOURCES = {"forward": Resource.DEVICE, "backward": Resource.DEVICE, "copy": Resource.LINK}
 ALONE = {"preparation": 0.030, "forward": 0.004, "backward": 0.006}
 
 
@@ -25,7 +26,7 @@ def round_of(seconds: dict[str, float] | None = None, step: float | None = None,
     stages = tuple(
         Stage(
             name=name,
-            resource=Resource.DEVICE if name in ("forward", "backward") else Resource.HOST,
+            resource=RESOURCES.get(name, Resource.HOST),
             seconds=value,
             parallel=parallel if name in ("storage", "preparation", "collate") else 1,
         )
@@ -224,23 +225,25 @@ def test_threads_in_between_lie_on_a_line_in_their_inverse() -> None:
     assert thread_ratio(known.model_copy(update={"compute_by_threads": {8: 1.0}}), 4) == 2.0
 
 
+COPIED = {"copy": 0.02, "forward": 0.001, "host": 0.005}
+
+
 @pytest.mark.parametrize(
-    ("known", "path"),
+    ("stages", "known", "path"),
     [
-        ({"device": "cpu"}, ("preparation", "forward", "backward", "host")),
-        ({"device": "cpu", "workers": 1}, ("preparation",)),
-        ({"device": "cuda"}, ("preparation", "host")),
+        ({**ALONE, "host": 0.001}, {}, ("preparation", "forward", "backward", "host")),
+        ({**ALONE, "host": 0.001}, {"workers": 1}, ("preparation",)),
+        ({**ALONE, "host": 0.001}, {"device": "cuda"}, ("preparation", "host")),
+        pytest.param(COPIED, {"device": "cuda", "workers": 1, "blocking_copy": True}, ("copy", "host"),
+                     id="a copy that the training process waits for is its own"),
+        pytest.param(COPIED, {"device": "cuda", "workers": 1, "blocking_copy": False}, ("copy",),
+                     id="one that it does not wait for"),
     ],
-)
-def test_stages_of_one_resource_stand_on_one_path(known: dict[str, Any], path: tuple[str, ...]) -> None:
-    assert Pipeline(round_of({**ALONE, "host": 0.001}, **known)).critical_path() == path
-
-
-@pytest.mark.parametrize(("blocking", "path"), [(True, ("copy", "host")), (False, ("copy",))])
-def test_a_copy_is_the_training_processs_own_where_it_waits_for_it(blocking: bool, path: tuple[str, ...]) -> None:
-    one = round_of({"copy": 0.02, "host": 0.005, "forward": 0.001}, device="cuda", workers=1, blocking_copy=blocking)
-    link = tuple(s.model_copy(update={"resource": Resource.LINK}) if s.name == "copy" else s for s in one.stages)
-    assert Pipeline(one.model_copy(update={"stages": link})).critical_path() == path
+)  # fmt: skip
+def test_stages_of_one_resource_stand_on_one_path(
+    stages: dict[str, float], known: dict[str, Any], path: tuple[str, ...]
+) -> None:
+    assert Pipeline(round_of(stages, **known)).critical_path() == path
 
 
 def test_a_worker_that_prepares_ahead_waits_for_nobody_and_its_queue_is_bounded() -> None:
