@@ -213,7 +213,7 @@ class Placing:
         if not edits.source.names(site, site.call) and {*edit.arguments} - {*named}:
             what = edits.source.code(call.func)
             self._note(f"{site.call} was seen, and {what} may make another, which must take this, too")
-        rest = self._passed_on(call, site)
+        rest, passed = self._passed_on(edits.source, call, site)
         batches = "batch_sampler" in named or (rest is not None and site.options.get("batch_size", 1) is None)
         if batches and {"batch_size", "drop_last"} & {*edit.arguments}:
             raise NoHonestEditError(f"{site.file}:{site.line} gives its DataLoader a batch_sampler")
@@ -229,7 +229,6 @@ class Placing:
                 for name, value in unset.items()
                 if name in added or site.options.get(name, not value) != value
             }
-        passed = set[str]() if rest is None else keys_of(edits.source, rest.value)
         if passed is not None:
             unset = {name: value for name, value in unset.items() if name in (*named, *passed)}
         arguments = {**unset, **edit.arguments}
@@ -263,21 +262,23 @@ class Placing:
         return source.call(site, site.call) if picked is None else picked
 
     @staticmethod
-    def _passed_on(call: cst.Call, site: Site) -> cst.Arg | None:
-        """The mapping that a call passes on with two stars, into which arguments can be merged.
+    def _passed_on(source: Source, call: cst.Call, site: Site) -> tuple[cst.Arg | None, set[str] | None]:
+        """The mapping that a call passes on with two stars, into which arguments can be merged, and its keys.
+
+        Of none there are no keys; None where they are not known.
 
         Raises:
             NoHonestEditError: it passes on positions, several mappings, or what was not seen to arrive.
         """
         stars = [argument for argument in call.args if argument.star]
         if not stars:
-            return None
+            return None, set()
         if len(stars) > 1 or stars[0].star == "*":
             what = "arguments on with a star" if stars[0].star == "*" else "several mappings on with two stars"
             raise NoHonestEditError(f"{site.file}:{site.line} passes {what}")
         if not site.options and site.kind != "trainer":  # whose arguments go by their names alone
             raise NoHonestEditError(f"{site.file}:{site.line} passes arguments on with two stars that were not seen")
-        return stars[0]
+        return stars[0], keys_of(source, stars[0].value)
 
     def set_where_made(
         self, edits: Edits, call: cst.Call, there: cst.Arg, name: str, text: str, site: Site, positions: tuple[str, ...]
@@ -376,8 +377,7 @@ class Placing:
         """Wraps what makes a loader's batches of samples."""
         source = self.edits(site.file).source
         call = self._call(source, site)
-        rest = self._passed_on(call, site)
-        passed = set[str]() if rest is None else keys_of(source, rest.value)
+        _, passed = self._passed_on(source, call, site)
         if (passed is None or "collate_fn" in passed) and "collate_fn" not in given(call, DATALOADER_POSITIONS):
             raise NoHonestEditError(f"{site.file}:{site.line} may pass a collate_fn on with two stars")
         self._wrap(edit, source, call, "collate_fn")
