@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import ast
 import itertools
-import linecache
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -16,7 +15,7 @@ from autoopt.benchmark.contents import tensors
 from autoopt.benchmark.live import LiveTraining
 from autoopt.records import Advice, JsonDict, Peaks
 from autoopt.simplify.batches import Fetch, in_child, nbytes, restored
-from autoopt.simplify.costly import CALLS, LEAST_SHARE, Found, advice_of_calls, watched_calls
+from autoopt.simplify.costly import CALLS, LEAST_SHARE, Found, Place, advice_of_calls, watched_calls, with_source
 from autoopt.simplify.source import (
     Function,
     Line,
@@ -235,15 +234,9 @@ def _advice(title: str, evidence: str, line: Line | None, suggestion: str, share
     if share is not None:
         words = f"{share:.0%}" if share >= LEAST_SHARE else "less than 1%"
         evidence = f"{evidence}; {words} of a step"
-    text = linecache.getline(*line).strip() if line is not None and line[0] else ""
-    return Advice(
-        title=title,
-        evidence=f"{evidence} — {text[:120]}" if text else evidence,
-        share=share,
-        file=line[0] if line is not None and line[0] else None,
-        line=line[1] if line is not None and line[0] else None,
-        suggestion=suggestion,
-    )
+    place: Place = line if line is not None and line[0] else (None, None)
+    evidence = with_source(evidence, place)
+    return Advice(title=title, evidence=evidence, share=share, file=place[0], line=place[1], suggestion=suggestion)
 
 
 def merged(found: Iterable[Advice]) -> list[Advice]:

@@ -209,17 +209,21 @@ def _place(sites: Sites | None, kind: str) -> Place:
 def _cost(whole: WholeRun, what: str, seconds: float, edit: str, place: Place, each: str) -> Advice:
     """A part of the run with its place. ``each``: how often and how long, in words."""
     file, line = place
-    text = linecache.getline(file, line).strip() if file and line else ""
-    evidence = f"{each}, of" if each else "of"
-    evidence += f" a run of {time_text(whole.seconds)} by its parts"
     return Advice(
         title=f"{what}: {time_text(seconds)} of the run ({seconds / whole.seconds:.0%})",
-        evidence=f"{evidence} — {text[:120]}" if text else evidence,
+        evidence=with_source(f"{each}, of a run of {time_text(whole.seconds)} by its parts", place),
         seconds=seconds,
         file=file,
         line=line,
         suggestion=edit,
     )
+
+
+def with_source(evidence: str, place: Place) -> str:
+    """The evidence with the line of source that it speaks of, where that is known."""
+    file, line = place
+    text = linecache.getline(file, line).strip() if file and line else ""
+    return f"{evidence} — {text[:120]}" if text else evidence
 
 
 def time_text(seconds: float) -> str:

@@ -330,13 +330,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Whether the host waits for values of the device."""
         if not any(leaf.device.type == self._device for leaf in _tensors(args)):
             return False
-        if name in ("_local_scalar_dense", "nonzero", "item"):
-            return True
-        return (
-            name in ("_to_copy", "copy_")
-            and self._device != "cpu"
-            and (_crosses((out, *args)) and any(leaf.device.type == "cpu" for leaf in _tensors(out)))
-        )
+        to_host = self._device != "cpu" and any(leaf.device.type == "cpu" for leaf in _tensors(out))
+        return name in ("_local_scalar_dense", "nonzero", "item") or (name in ("_to_copy", "copy_") and to_host)
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:
