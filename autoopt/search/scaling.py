@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from autoopt.records import Estimate, Plan
-from autoopt.records.distributed import Communication, Scaling, ScalingForecast, ScalingPoint
+from typing import Literal
+
+from autoopt.records import Estimate, Plan, Verdict
+from autoopt.records.distributed import Scaling, ScalingPoint
 from autoopt.search.compare.arm import TrialArm
 from autoopt.search.compare.comparison import Decision
 from autoopt.search.run_context import RunContext
@@ -40,7 +42,10 @@ def scaling(context: RunContext, state: SearchState) -> Scaling | None:
         points.append(found)
     profile = state.profiles.get(plan.key)
     sent = profile.communication if profile is not None else None
-    forecast = _forecast(state, plan, sent)
+    forecast, round_ = None, next((round_ for round_ in reversed(state.rounds) if round_.plan == plan), None)
+    if sent is not None and round_ is not None:
+        own_batch = state.facts.processes > 1
+        forecast = forecasts(round_, sent, own_batch=own_batch, cores=state.environment.cores) or None
     if forecast is None:
         state.missing.append("scaling.forecast: messages of the final plan were not measured")
     return Scaling(
@@ -48,25 +53,9 @@ def scaling(context: RunContext, state: SearchState) -> Scaling | None:
     )
 
 
-def _forecast(state: SearchState, plan: Plan, sent: Communication | None) -> tuple[ScalingForecast, ...] | None:
-    """A forecast by the final plan's graph for other numbers of processes; None where its messages are not known."""
-    round_ = next((round_ for round_ in reversed(state.rounds) if round_.plan == plan), None)
-    if sent is None or round_ is None:
-        return None
-    found = forecasts(round_, sent, own_batch=state.facts.processes > 1, cores=state.environment.cores)
-    return found or None
-
-
 def counts(processes: int) -> list[int]:
     """Numbers of processes to measure: all of them first, then powers of two below."""
-    fewer = [2**power for power in range(1, 12) if 2**power < processes]
-    return [processes, *fewer]
-
-
-def efficiency(throughput: Estimate, processes: int) -> Estimate:
-    """Throughput over one process, divided by their number."""
-    each = {name: getattr(throughput, name) / processes for name in ("value", "low", "high")}
-    return throughput.model_copy(update=each)
+    return [processes, *(2**power for power in range(1, (processes - 1).bit_length()))]
 
 
 def _measured(context: RunContext, state: SearchState, plan: Plan, count: int, seconds: float) -> ScalingPoint | None:
@@ -88,24 +77,20 @@ def _measured(context: RunContext, state: SearchState, plan: Plan, count: int, s
     if comparison.decision is Decision.FAILED or comparison.estimate is None:
         state.missing.append(f"scaling to {count} processes: {comparison.reason}")
         return None
-    return _point(count, comparison.estimate, "measured")
+    return point_of(count, comparison.estimate, "measured")
 
 
 def _of_trial(state: SearchState, count: int) -> ScalingPoint | None:
     """The speedup of the trial that made it so many processes, on the plan of its time."""
     for trial in state.trials:
-        made = {"processes": count}.items() <= trial.setting.items()
-        if made and trial.verdict.value == "kept" and trial.throughput is not None:
-            return _point(count, trial.throughput, "trial")
+        made = trial.setting.get("processes") == count
+        if made and trial.verdict is Verdict.KEPT and trial.throughput is not None:
+            return point_of(count, trial.throughput, "trial")
     return None
 
 
-def _point(count: int, throughput: Estimate, source: str) -> ScalingPoint:
-    return ScalingPoint.model_validate(
-        {
-            "processes": count,
-            "throughput": throughput,
-            "efficiency": efficiency(throughput, count),
-            "source": source,
-        }
-    )
+def point_of(count: int, throughput: Estimate, source: Literal["measured", "trial"]) -> ScalingPoint:
+    """The throughput of so many processes over one, and its efficiency: the same divided by their number."""
+    each = {name: getattr(throughput, name) / count for name in ("value", "low", "high")}
+    efficiency = throughput.model_copy(update=each)
+    return ScalingPoint(processes=count, throughput=throughput, efficiency=efficiency, source=source)

@@ -373,7 +373,7 @@ def test_too_few_rounds_tell_nothing() -> None:
     rounds.add(row(0.2), row(0.1))
     pair = rounds.document(None, startup_seconds=1.0, seconds=2.0)
     assert pair is not None
-    assert pair.ratio == pytest.approx(2.0)
+    assert pair.log_ratio == pytest.approx(log(2.0))
 
 
 # An arm in a trial's process: which tasks are called, with what, and for how long at most.

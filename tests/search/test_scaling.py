@@ -17,7 +17,7 @@ from autoopt.search.accept.trainings import Trainings
 from autoopt.search.baseline import check_devices
 from autoopt.search.model_scaling import common_step, model_scaling, scaling_of
 from autoopt.search.outcome import configuration
-from autoopt.search.scaling import counts, efficiency
+from autoopt.search.scaling import counts, point_of
 from autoopt.setup import Setup
 from autoopt.strategy import Applies, Case, Risk, Strategy
 from tests.simulated import World, strategy
@@ -85,7 +85,7 @@ def test_processes_of_a_plan() -> None:
 
 def test_all_are_measured_first_then_powers_of_two() -> None:
     assert [counts(2), counts(6), counts(8)] == [[2], [6, 2, 4], [8, 2, 4]]
-    found = efficiency(Estimate(value=3.0, low=2.8, high=3.2, n=4), 4)
+    found = point_of(4, Estimate(value=3.0, low=2.8, high=3.2, n=4), "measured").efficiency
     assert (found.value, found.low, found.high) == pytest.approx((0.75, 0.7, 0.8))
 
 

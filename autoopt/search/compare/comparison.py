@@ -238,10 +238,6 @@ class PairOfProcesses(Record):
     startup_seconds: float = 0.0
     seconds: float = 0.0
 
-    @property
-    def ratio(self) -> float:
-        return math.exp(self.log_ratio)
-
 
 class SideFailure(Record):
     """How a side ended badly. ``kind``: one of ``TrialFailed.KINDS``."""
@@ -288,9 +284,14 @@ class Comparison(Record):
     mode: Mode = "interleaved"
 
     @property
+    def logs(self) -> tuple[list[float], list[float]]:
+        """The log speedup that each pair of processes showed, and its standard error."""
+        return [pair.log_ratio for pair in self.pairs], [pair.standard_error for pair in self.pairs]
+
+    @property
     def ratios(self) -> tuple[float, ...]:
         """The speedup that each pair of processes showed."""
-        return tuple(pair.ratio for pair in self.pairs)
+        return tuple(map(math.exp, self.logs[0]))
 
     def compares(self, base: Plan, plan: Plan) -> bool:
         """Whether it is of these two."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, repeat
 from math import inf
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from autoopt.search.compare.comparison import (
     Mode,
     PairOfProcesses,
     Rule,
+    Side,
     SideFailure,
     SideName,
     SideStatistics,
@@ -264,10 +265,7 @@ class Contest:
         found: dict[int, list[Row]] = {}
         lost = False
         for seat in arena.order(running):
-
-            def measure(seat: Seat = seat) -> None:
-                found.setdefault(id(seat), []).append(arena.block(seat))
-
+            measure = partial(_add_block, arena, seat, found.setdefault(id(seat), []))
             if lost:  # a plan has failed in the one process: does it go on?
                 try:
                     measure()
@@ -288,7 +286,7 @@ class Contest:
         shared = found.get(id(self._shared))
         for rival in running:
             own = found.get(id(rival))
-            if shared is None or own is None or not rival.waits:
+            if not shared or not own or not rival.waits:
                 continue
             incumbent, candidate = self._in_order(shared, own)
             if incumbent[-1].samples is not None and candidate[-1].samples is None:
@@ -350,22 +348,15 @@ class Contest:
             if not self._guarded(arena, seat, partial(arena.open, seat, most)):
                 return
             since, rows = self._clock(), found.setdefault(id(seat), [])
-
-            def measure(seat: Seat = seat, rows: list[Row] = rows) -> None:
-                rows.append(arena.block(seat))
-
-            if not self._guarded(arena, seat, measure):
-                return
-            if len(found) == 1:
-                each = self._clock() - since
-                spent = self._clock() - began
-                count = int(min(count, 1 + max(seconds / 2 - spent, 0.0) / max(each, 1e-9)))
-                if count < MIN_BLOCKS:
-                    rival.decided = Decision.INCONCLUSIVE, "no time for both sides one after the other"
+            while len(rows) < count:
+                if not self._guarded(arena, seat, partial(_add_block, arena, seat, rows)):
                     return
-            for _ in range(count - 1):
-                if not self._guarded(arena, seat, measure):
-                    return
+                if len(found) == len(rows) == 1:
+                    now = self._clock()
+                    count = int(min(count, 1 + max(seconds / 2 - (now - began), 0.0) / max(now - since, 1e-9)))
+                    if count < MIN_BLOCKS:
+                        rival.decided = Decision.INCONCLUSIVE, "no time for both sides one after the other"
+                        return
             arena.end(seat)
         for shared, other in zip(found[id(self._shared)], found[id(rival)], strict=True):
             rival.rounds.add(*self._in_order(shared, other))
@@ -416,28 +407,22 @@ class Contest:
 
     def _of_one_process(self, found: Comparison) -> Comparison:
         """A comparison in processes that switch: only their own plan has a start, and losses are of no plan's own."""
-        startup, plan = self._shared.startup, self._source.switched
+        startup = self._shared.startup
         if startup is None:
             return found
-        own = found.incumbent.plan == plan, found.candidate.plan == plan
-        sides = [
-            side.model_copy(
-                update={
-                    "startup": startup if mine else None,
-                    "fixed_seconds": (startup.fixed_seconds,) if mine else (),
-                    "losses": LossPath(),
-                    "losses_again": LossPath(),
-                }
-            )
-            for side, mine in zip((found.incumbent, found.candidate), own, strict=True)
-        ]
-        return found.model_copy(
-            update={
-                "reason": found.reason.replace("pairs of processes", "processes that were switched"),
-                "incumbent": sides[0],
-                "candidate": sides[1],
-            }
-        )
+
+        def switched(side: Side) -> Side:
+            started = (startup, (startup.fixed_seconds,)) if side.plan == self._source.switched else (None, ())
+            lost = {"losses": LossPath(), "losses_again": LossPath()}
+            return side.model_copy(update={"startup": started[0], "fixed_seconds": started[1], **lost})
+
+        reason = found.reason.replace("pairs of processes", "processes that were switched")
+        sides = {"incumbent": switched(found.incumbent), "candidate": switched(found.candidate)}
+        return found.model_copy(update={"reason": reason, **sides})
+
+
+def _add_block(arena: Arena, seat: Seat, rows: list[Row]) -> None:
+    rows.append(arena.block(seat))
 
 
 def compare(
@@ -446,33 +431,18 @@ def compare(
     candidate: Plan,
     rule: Rule,
     *,
-    clock: Clock,
-    deadline: float = inf,
-    noise: Noise | None = None,
-    rng: np.random.Generator | None = None,
-    on_progress: OnProgress | None = None,
     earlier: Sequence[PairOfProcesses] = (),
-    alternating: bool = False,
+    **options: Any,
 ) -> Comparison:
     """Measures how much faster ``candidate`` trains than ``incumbent``, by pairs of fresh processes.
 
     A side that fails is a result (``decision`` is ``failed``, ``failure`` names the side), never an exception. No
-    process is left behind. Arguments: see :class:`Contest`.
+    process is left behind.
+
+    Args:
+        start: starts a process of a plan.
+        rule, earlier, options: see :class:`Contest`.
     """
-    contest = Contest(
-        Source(start),
-        incumbent,
-        [candidate],
-        "incumbent",
-        rule,
-        clock=clock,
-        deadline=deadline,
-        noise=noise,
-        rng=rng,
-        on_progress=on_progress,
-        earlier=[earlier],
-        alternating=alternating,
-    )
-    (found,) = contest.run()
+    (found,) = Contest(Source(start), incumbent, [candidate], "incumbent", rule, earlier=[earlier], **options).run()
     assert found is not None
     return found

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import exp, expm1, log, sqrt
+from typing import Any
 
 import numpy as np
 
 from autoopt.records import Noise, Plan
-from autoopt.search.compare.arena import Clock
 from autoopt.search.compare.arm import Start
-from autoopt.search.compare.comparison import Comparison, PairOfProcesses, Rule, Side
+from autoopt.search.compare.comparison import Comparison, Rule, Side
 from autoopt.search.compare.contest import compare
 from autoopt.search.compare.sequential_test import as_estimate, between_process_of, scatter
-from autoopt.search.compare.statistics import TwoLevel, known_radius
+from autoopt.search.compare.statistics import BetweenProcess, TwoLevel, known_radius
 
 _DRIFT, _FLOOR, _DISTURBED = 0.10, 0.10, 0.15
 """From where on a machine is doubtful: drift, the gain within noise, the share of pairs that others disturbed."""
@@ -24,20 +23,20 @@ def control(
     baseline: Plan,
     rule: Rule,
     *,
-    clock: Clock,
     pairs: int = 4,
-    deadline: float = float("inf"),
-    rng: np.random.Generator | None = None,
-    earlier: Sequence[PairOfProcesses] = (),
+    **options: Any,
 ) -> tuple[Noise, Comparison]:
     """Compares the baseline with itself, ``pairs`` pairs of processes of it, ``earlier`` ones included, decided or not.
+
+    Args:
+        options: see :func:`autoopt.search.compare.contest.compare`.
 
     Returns:
         The noise (None values where not one pair could be measured) and the comparison it came from,
         whose sides are the baseline's own figures and whose failure, if any, is the baseline's.
     """
     fixed = rule.model_copy(update={"max_pairs": pairs, "min_pairs": pairs, "until_error": 0.0})
-    comparison = compare(start, baseline, baseline, fixed, clock=clock, deadline=deadline, rng=rng, earlier=earlier)
+    comparison = compare(start, baseline, baseline, fixed, **options)
     return noise_of(comparison, rule), comparison
 
 
@@ -53,11 +52,10 @@ def noise_of(comparison: Comparison, rule: Rule) -> Noise:
         comparison: the A/A control.
         rule: of the comparisons to come.
     """
-    before = between_process_of(None)
     if not comparison.pairs:
         return Noise()
-    values = [pair.log_ratio for pair in comparison.pairs]
-    errors = [pair.standard_error for pair in comparison.pairs]
+    values, errors = comparison.logs
+    before = BetweenProcess()
     between = before.after(values, errors, around=0.0)
     level = TwoLevel(values, errors, before)
     ratio = as_estimate(level, level.interval(), 0.95)
@@ -81,17 +79,9 @@ def learned(noise: Noise, comparison: Comparison) -> Noise:
 
     The A/A ratio and the floor stay those of the control: they are in the report as they were measured.
     """
-    pairs = comparison.pairs
-    values = [pair.log_ratio for pair in pairs]
-    errors = [pair.standard_error for pair in pairs]
-    between = between_process_of(noise).after(values, errors)
-    return noise.model_copy(
-        update={
-            "process_sd": between.sd,
-            "process_dof": between.dof,
-            "block_sd": scatter(noise.block_sd, pairs),
-        }
-    )
+    between = between_process_of(noise).after(*comparison.logs)
+    known = {"process_sd": between.sd, "process_dof": between.dof}
+    return noise.model_copy(update={**known, "block_sd": scatter(noise.block_sd, comparison.pairs)})
 
 
 def doubts(noise: Noise, comparison: Comparison) -> list[str]:
