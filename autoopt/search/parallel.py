@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from math import exp, log, log1p
 
 import numpy as np
@@ -14,11 +15,12 @@ from autoopt.records import Estimate, Noise, Plan
 from autoopt.records.measured import Sharing
 from autoopt.records.messages import Block
 from autoopt.search.budget_allocation import TimeLimits
-from autoopt.search.compare.arena import Clock, LiveArm, block_length, row_of
+from autoopt.search.compare.arena import Clock, block_length, row_of
 from autoopt.search.compare.arm import TrialArm
 from autoopt.search.compare.comparison import Comparison, Rule, SideStatistics
 from autoopt.search.compare.contest import OnProgress
 from autoopt.search.compare.rounds import Paired, ratio_of_totals
+from autoopt.search.compare.sequential_test import ALPHA
 from autoopt.search.compare.statistics import MIN_BLOCKS, known_radius
 from autoopt.search.race import Race
 from autoopt.search.run_context import RunContext
@@ -28,7 +30,6 @@ from autoopt.trial.places import Workers
 
 MOST_TURNS = 60
 """Turns of blocks alone and next to the others: what is not known by then is not taken for granted."""
-CONFIDENCE = 0.95
 
 
 class Neighbours:
@@ -54,10 +55,7 @@ class Neighbours:
             TrialFailed, WorkloadError: one of them cannot be started.
         """
 
-        def started(runner: TrialRunner) -> Callable[[int], TrialArm]:
-            return lambda _: runner.start(self._plan, "incumbent")
-
-        asked = [self._workers.submit(started(runner)) for runner in self._runners]
+        asked = [self._workers.submit(partial(self._started, runner)) for runner in self._runners]
         failures = []
         for future in asked:
             try:
@@ -71,6 +69,9 @@ class Neighbours:
             side.started(arm.warm_up(self._rule.warm_up_seconds))
             arm.freeze()
 
+    def _started(self, runner: TrialRunner, place: int) -> TrialArm:
+        return runner.start(self._plan, "incumbent")
+
     @property
     def freezing(self) -> bool:
         return all(arm.can_freeze for arm in self.arms)
@@ -79,27 +80,25 @@ class Neighbours:
         """A block of each alone, and one of all at the same time."""
         shared = self._shared() if shared_first else []
         alone = [self._block(number) for number in range(len(self.arms))]
-        for number, blocks in enumerate(zip(alone, shared or self._shared(), strict=True)):
-            turns, process = self._turns[number], self.arms[number].process
-            one, other = (row_of(block, self._plan, process, len(turns), 0.0) for block in blocks)
+        for arm, turns, *blocks in zip(self.arms, self._turns, alone, shared or self._shared(), strict=True):
+            one, other = (row_of(block, self._plan, arm.process, len(turns), 0.0) for block in blocks)
             turns.append((one, other))
 
     def _block(self, number: int) -> Block:
-        arm, side = self.arms[number], self._sides[number]
-        arm.thaw()
-        block = arm.block(*block_length(self._rule, side.step_seconds))
-        arm.freeze()
-        side.ran(block)
+        self.arms[number].thaw()
+        block = self._measured(number)
+        self.arms[number].freeze()
+        self._sides[number].ran(block)
         return block
 
-    def _shared(self) -> list[Block]:
-        def block(number: int) -> Callable[[int], Block]:
-            length = block_length(self._rule, self._sides[number].step_seconds)
-            return lambda _: self.arms[number].block(*length)
+    def _measured(self, number: int, place: int = 0) -> Block:
+        return self.arms[number].block(*block_length(self._rule, self._sides[number].step_seconds))
 
+    def _shared(self) -> list[Block]:
         for arm in self.arms:
             arm.thaw()
-        blocks = [future.result() for future in [self._workers.submit(block(n)) for n in range(len(self.arms))]]
+        asked = [self._workers.submit(partial(self._measured, number)) for number in range(len(self.arms))]
+        blocks = [future.result() for future in asked]
         for arm, side, one in zip(self.arms, self._sides, blocks, strict=True):
             arm.freeze()
             side.ran(one)
@@ -112,12 +111,6 @@ class Neighbours:
     def whole(self) -> Estimate | None:
         """The same over all places together."""
         return _estimate([pair for turns in self._turns for pair in turns])
-
-    def live(self) -> list[LiveArm]:
-        """The frozen processes, to be looked against."""
-        return [
-            LiveArm(arm, side.startups[-1], side.paths[-1]) for arm, side in zip(self.arms, self._sides, strict=True)
-        ]
 
     def close(self) -> None:
         """Ends all of them."""
@@ -198,9 +191,9 @@ def _estimate(turns: Sequence[Paired]) -> Estimate | None:
     if len(turns) < MIN_BLOCKS:
         return None
     level = ratio_of_totals(turns)
-    radius = known_radius(max(level.error, 1e-6), 1 - CONFIDENCE)
+    radius = known_radius(max(level.error, 1e-6), ALPHA)
     low, high = exp(level.value - radius), exp(level.value + radius)
-    return Estimate(value=exp(level.value), low=low, high=high, confidence=CONFIDENCE, n=len(turns))
+    return Estimate(value=exp(level.value), low=low, high=high, confidence=1 - ALPHA, n=len(turns))
 
 
 AHEAD = 2
@@ -224,10 +217,8 @@ class ParallelRace:
         incumbent: its plan.
         rule: block length, ramp, and the gain worth having.
         workers: makes the workers that fill the places.
-        begun: workers that have started ``live``, whose processes may not outlive them.
         clock: seconds.
         seed: decides order.
-        live: processes of the incumbent that are alive and frozen, one for each place, or none.
     """
 
     def __init__(
@@ -240,16 +231,13 @@ class ParallelRace:
         workers: Callable[[], Workers],
         clock: Clock,
         seed: Sequence[int],
-        live: Sequence[LiveArm] = (),
-        begun: Workers | None = None,
     ) -> None:
         self._main, self._runners, self.incumbent, self._make = main, list(runners), incumbent, workers
-        self._workers = begun
+        self._workers: Workers | None = None
         self._waiting: dict[str, Future[tuple[Comparison, str | None]]] = {}
-        alive: list[LiveArm | None] = [*live] or [None] * len(self._runners)
         self._races = [
-            Race(each.start, incumbent, rule, clock=clock, rng=np.random.default_rng([*seed, number]), live=arm)
-            for number, (each, arm) in enumerate(zip(self._runners, alive, strict=True))
+            Race(each.start, incumbent, rule, clock=clock, rng=np.random.default_rng([*seed, number]))
+            for number, each in enumerate(self._runners)
         ]
 
     @property
@@ -309,45 +297,29 @@ def open_race(context: RunContext, state: SearchState, screenings: int, until: f
     Args:
         until: when the screening ends, on the run's clock.
     """
-    seed = [context.seed, state.numbers, 2]
-    rule = context.screening_rule(1.0)
-    if context.runner.parallel > 1 and screenings > context.runner.parallel:
-        runners = context.runner.placed()
-        found, live, workers = _control(context, state, runners, until)
-        if found.allowed:
+    seed, runner, rule = [context.seed, state.numbers, 2], context.runner, context.screening_rule(1.0)
+    if runner.parallel > 1 and screenings > runner.parallel:
+        runners = runner.placed()
+        if _control(context, state, runners, until).allowed:
             return ParallelRace(
-                context.runner,
-                runners,
-                state.incumbent,
-                rule,
-                workers=context.runner.workers,
-                clock=context.now,
-                seed=seed,
-                live=live,
-                begun=workers,
+                runner, runners, state.incumbent, rule, workers=runner.workers, clock=context.now, seed=seed
             )
     rng = np.random.default_rng(seed)
-    start, memory = context.runner.start, context.runner.memory
-    return Race(start, state.incumbent, rule, clock=context.now, rng=rng, memory=memory)
+    return Race(runner.start, state.incumbent, rule, clock=context.now, rng=rng, memory=runner.memory)
 
 
-def _control(
-    context: RunContext, state: SearchState, runners: Sequence[TrialRunner], until: float
-) -> tuple[Sharing, list[LiveArm], Workers | None]:
-    """Costs of neighbours to the incumbent, measured once; its processes and who started them, where they live on."""
+def _control(context: RunContext, state: SearchState, runners: Sequence[TrialRunner], until: float) -> Sharing:
+    """Costs of neighbours to the incumbent, measured once."""
     known = state.sharing.get(state.incumbent.key)
     if known is not None:
-        return known, [], None
-    workers: Workers | None = None
-    live: list[LiveArm] = []
+        return known
     names = [runner.place for runner in runners]
 
     def measure() -> Sharing:
-        nonlocal workers
         workers = context.runner.workers()
         neighbours = Neighbours(runners, state.incumbent, context.screening_rule(1.0), workers)
         try:
-            found = sharing_of(
+            return sharing_of(
                 neighbours,
                 names,
                 state.incumbent,
@@ -356,16 +328,12 @@ def _control(
                 deadline=context.now() + CONTROL_SHARE * max(until - context.now(), 0.0),
                 rng=np.random.default_rng([context.seed, state.numbers, 4]),
             )
-            if found.allowed:
-                live.extend(neighbours.live())
-            return found
         finally:
-            if not live:
-                neighbours.close()
-                workers.close()
+            neighbours.close()
+            workers.close()
 
     key = {"purpose": "neighbours", "incumbent": state.incumbent.model_dump()}
     found = state.sharing[state.incumbent.key] = context.run.step("sharing", key, measure, Sharing)
     if not found.allowed:
         context.warn(state, f"--parallel {len(names)}: pairs are measured one after the other: {found.reason}")
-    return found, live, workers if live else None
+    return found

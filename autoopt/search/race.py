@@ -41,7 +41,6 @@ class Race:
         rule: block length, ramp, patience, and the gain worth having.
         clock: seconds.
         rng: decides order.
-        live: a process of the incumbent that is alive and frozen; started with the first measurement where None.
         memory: of the plans that were measured.
 
     Attributes:
@@ -58,12 +57,12 @@ class Race:
         *,
         clock: Clock,
         rng: np.random.Generator,
-        live: LiveArm | None = None,
         memory: MemoryLedger | None = None,
     ) -> None:
         self._start, self._clock, self._rng, self.incumbent = start, clock, rng, incumbent
         self._rule = rule.model_copy(update={"max_pairs": 1, "max_seconds": inf})
-        self._live, self._memory = live, memory or MemoryLedger()
+        self._live: LiveArm | None = None
+        self._memory = memory or MemoryLedger()
         self._one_at_a_time = False
 
     def screen(self, candidate: Plan, noise: Noise, on_progress: OnProgress | None = None) -> Comparison:
