@@ -8,6 +8,7 @@ from math import exp, log, sqrt
 from typing import Literal
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from scipy.stats import f as fisher
 from scipy.stats import linregress
 from scipy.stats import t as student
@@ -19,6 +20,8 @@ from autoopt.search.accept.trainings import Trainings
 from autoopt.search.state import SearchState
 
 STRATEGY = "model_size"
+
+Array = NDArray[np.float64]
 
 Sizes = list[tuple[JsonDict, int | None, tuple[TrainingRun, ...]]]
 """Arguments of ``build``, the trial's number, and the trainings of a size."""
@@ -57,14 +60,17 @@ def scaling_of(sizes: Sizes, objective: Objective) -> ModelScaling:
     document = ModelScaling(
         metric=objective.metric, mode=objective.mode, target=objective.target, steps=steps, points=tuple(points)
     )
-    missing: dict[str, str] = {}
-    laws: dict[str, PowerLaw | None] = {}
+    laws, missing = dict[str, PowerLaw](), dict[str, str]()
     for name, make in (("error", _learnt), ("seconds", _timed)):
-        made = make(document)
-        laws[name] = made if isinstance(made, PowerLaw) else None
-        if isinstance(made, str):
-            missing[name] = made
+        try:
+            laws[name] = make(document)
+        except _NoLawError as why:
+            missing[name] = str(why)
     return document.model_copy(update={**laws, "missing": missing})
+
+
+class _NoLawError(Exception):
+    """Why there is no power law."""
 
 
 def common_step(runs: Iterable[TrainingRun]) -> int | None:
@@ -90,16 +96,16 @@ def _point(arguments: JsonDict, trial: int | None, runs: tuple[TrainingRun, ...]
     )
 
 
-def _learnt(document: ModelScaling) -> PowerLaw | str:
-    """The law of the error after the same steps, or why there is none."""
+def _learnt(document: ModelScaling) -> PowerLaw:
+    """The law of the error after the same steps."""
     metrics = [(point.parameters, run.metric) for point in document.points for run in point.runs]
     known = [(parameters, metric) for parameters, metric in metrics if metric is not None]
-    if document.steps is None or len(known) < len(metrics):
-        return _too_few(0) if not metrics else "the trainings have no evaluation after the same number of steps"
+    if metrics and (document.steps is None or len(known) < len(metrics)):
+        raise _NoLawError("the trainings have no evaluation after the same number of steps")
     errors = [(parameters, _error(metric, document.mode)) for parameters, metric in known]
     if any(error is None for _, error in errors):
         best = "the metric is not between zero and one, so that its distance from the best possible one is not known"
-        return best if document.mode == "max" else "the metric is not above zero"
+        raise _NoLawError(best if document.mode == "max" else "the metric is not above zero")
     target = None if document.target is None else _error(document.target, document.mode)
     return _law([(parameters, error) for parameters, error in errors if error is not None], "error", target)
 
@@ -110,25 +116,23 @@ def _error(metric: float, mode: str) -> float | None:
     return error if error > 0 and (mode == "min" or error < 1) else None
 
 
-def _timed(document: ModelScaling) -> PowerLaw | str:
-    """The law of the seconds to the target, of sizes that reached it from every seed; or why there is none."""
+def _timed(document: ModelScaling) -> PowerLaw:
+    """The law of the seconds to the target, of sizes that reached it from every seed."""
     whole = [point for point in document.points if all(run.seconds for run in point.runs)]
     seconds = [(point.parameters, run.seconds) for point in whole for run in point.runs if run.seconds]
-    found = _law(seconds, "seconds")
-    if isinstance(found, str) and len(whole) < len(document.points):
-        return f"{found}: {len(document.points) - len(whole)} of {len(document.points)} missed the target from a seed"
-    return found
+    every = len(document.points)
+    missed = "" if len(whole) == every else f": {every - len(whole)} of {every} missed the target from a seed"
+    return _law(seconds, "seconds", missed=missed)
 
 
 def _law(
-    points: list[tuple[int, float]], of: Literal["error", "seconds"], target: float | None = None
-) -> PowerLaw | str:
-    law = fit(points, of, target)
-    return law if law is not None else _too_few(len({parameters for parameters, _ in points}))
-
-
-def _too_few(sizes: int) -> str:
-    return f"{sizes} {'size' if sizes == 1 else 'sizes'} of {FEWEST_SIZES} that a line needs"
+    points: list[tuple[int, float]], of: Literal["error", "seconds"], target: float | None = None, missed: str = ""
+) -> PowerLaw:
+    law, sizes = fit(points, of, target), len({parameters for parameters, _ in points})
+    if law is None:
+        few = f"{sizes} {'size' if sizes == 1 else 'sizes'} of {FEWEST_SIZES} that a line needs"
+        raise _NoLawError(few + missed)
+    return law
 
 
 FEWEST_SIZES = 3
@@ -179,14 +183,15 @@ class Line:
         return value, min(*ends, value), max(*ends, value)
 
 
-def line_of(x: Sequence[float], y: Sequence[float]) -> Line:
+def line_of(x: ArrayLike, y: ArrayLike) -> Line:
     """The least-squares line through three points or more, of two places at least."""
+    x, y = np.asarray(x), np.asarray(y)
     fitted = linregress(x, y)
-    left = np.asarray(y) - (fitted.intercept + fitted.slope * np.asarray(x))  # its own error is none for equal values
-    scatter = sqrt(float(np.sum(left**2)) / (len(x) - 2))
-    center, spread = float(np.mean(x)), float(np.sum((np.asarray(x) - np.mean(x)) ** 2))
+    left = y - (fitted.intercept + fitted.slope * x)  # its own error is none for equal values
+    scatter = sqrt(float(np.square(left).sum()) / (len(x) - 2))
+    center, spread = float(x.mean()), float(np.square(x - x.mean()).sum())
     width = float(student.ppf(0.5 + CONFIDENCE / 2, len(x) - 2))
-    return Line(center, float(np.mean(y)), float(fitted.slope), scatter, spread, len(x), width)
+    return Line(center, float(y.mean()), float(fitted.slope), scatter, spread, len(x), width)
 
 
 def fit(
@@ -202,19 +207,16 @@ def fit(
         of: what the values are.
         target: value at which the size is asked for; None: at none.
     """
-    by_size: dict[float, list[float]] = {}
-    for parameters, value in points:
-        by_size.setdefault(log(parameters), []).append(log(value))
-    if len(by_size) < FEWEST_SIZES:
+    x, y = np.log(np.array(points, dtype=np.float64).reshape(-1, 2)).T
+    sizes = sorted(set(x))
+    if len(sizes) < FEWEST_SIZES:
         return None
-    grouped = _bent(by_size)
+    line, by_size = line_of(x, y), [y[x == size] for size in sizes]
+    grouped = _bent(line, by_size)
     if grouped:
-        line = line_of(list(by_size), [sum(each) / len(each) for each in by_size.values()])
-    else:
-        pairs = [(x, y) for x, each in by_size.items() for y in each]
-        line = line_of([x for x, _ in pairs], [y for _, y in pairs])
+        line = line_of(sizes, [each.mean() for each in by_size])
     half = line.width * line.error
-    at_target, note = (None, "") if target is None else _size_at(line, log(target), list(by_size))
+    at_target, note = (None, "") if target is None else _size_at(line, log(target), sizes)
     return PowerLaw(
         of=of,
         exponent=Estimate(
@@ -223,24 +225,21 @@ def fit(
         standard_error=line.error,
         scatter=line.scatter,
         runs=len(points),
-        sizes=len(by_size),
+        sizes=len(sizes),
         by_size=grouped,
-        line=_drawn(line, min(by_size), max(by_size)),
+        line=_drawn(line, sizes[0], sizes[-1]),
         at_target=at_target,
         note=note,
     )
 
 
-def _bent(by_size: dict[float, list[float]]) -> bool:
-    """Whether the sizes are farther from a line than trainings of one size are from each other (lack of fit)."""
-    runs = sum(map(len, by_size.values()))
-    within = runs - len(by_size)
+def _bent(line: Line, by_size: list[Array]) -> bool:
+    """Whether sizes are farther from the line than trainings of one size are from each other (lack of fit)."""
+    within = line.count - len(by_size)
     if within == 0:
         return False
-    pure = sum(float(np.sum((np.asarray(each) - np.mean(each)) ** 2)) for each in by_size.values())
-    pairs = [(x, y) for x, each in by_size.items() for y in each]
-    line = line_of([x for x, _ in pairs], [y for _, y in pairs])
-    lack = max(0.0, line.scatter**2 * (runs - 2) - pure)
+    pure = sum(float(np.square(each - each.mean()).sum()) for each in by_size)
+    lack = max(0.0, line.scatter**2 * (line.count - 2) - pure)
     if pure <= 0:
         return lack > 0
     ratio = lack / (len(by_size) - 2) / (pure / within)
@@ -262,9 +261,6 @@ def _size_at(line: Line, y: float, sizes: list[float]) -> tuple[Estimate | None,
 
 
 def _drawn(line: Line, low: float, high: float) -> tuple[FittedAt, ...]:
-    places = [low + (high - low) * place / (_PLACES - 1) for place in range(_PLACES)]
-    drawn = ((x, line.at(x)) for x in places)
-    return tuple(
-        FittedAt(parameters=exp(x), value=exp(value), low=exp(least), high=exp(most))
-        for x, (value, least, most) in drawn
-    )
+    places = ((x, *line.at(x)) for x in np.linspace(low, high, _PLACES))
+    columns = (dict(zip(("parameters", "value", "low", "high"), map(exp, place), strict=True)) for place in places)
+    return tuple(FittedAt(**one) for one in columns)
