@@ -52,7 +52,6 @@ def test_up_to_four_are_found_and_scaling_is_told_with_its_interval(tmp_path: Pa
     assert outcome.baseline.plan == Plan()
     assert outcome.best.plan.processes == 4
     found = outcome.state.scaling
-    assert found is not None
     assert [point.processes for point in found.points] == [2, 4]
     for point in found.points:
         true = SPEED[point.processes]
@@ -65,7 +64,6 @@ def test_four_as_asked_for_are_the_baseline_and_no_change_of_the_plan(tmp_path: 
     assert outcome.baseline.plan.processes == outcome.best.plan.processes == 4
     assert [change.strategy for change in outcome.state.found] == ["quick"]
     ratio = outcome.speedup.throughput
-    assert ratio is not None
     assert ratio.low <= 1.3 <= ratio.high
 
 
@@ -111,7 +109,6 @@ def test_a_script_that_a_launcher_starts_is_compared_with_the_first_of_its_proce
 
     made.runner.start = start  # type: ignore[method-assign]
     found = made.go().state.scaling
-    assert found is not None
     assert [point.processes for point in found.points] == [2, 4]
     assert {label for label, processes in seen if processes == 1} == {"incumbent"}
     assert {processes for label, processes in seen if label == "candidate"} == {2, 4}
@@ -189,17 +186,13 @@ def swept(*seeds: int) -> Trainings:
 
 def test_three_sizes_give_both_laws() -> None:
     found = model_scaling(state_of((WHOLE, HALF), (HALF, QUARTER)), swept(0, 1))
-    assert found is not None
     assert [point.parameters for point in found.points] == [2_500, 10_000, 40_000]
     assert [point.trial for point in found.points] == [1, 0, None]
     assert [point.arguments for point in found.points] == [{"width": 16}, {"width": 32}, {}]
     assert found.steps == 40, "the last step at which all were evaluated"
-    assert found.error is not None
     assert found.error.exponent.value == pytest.approx(-0.25, abs=1e-6)
     assert (found.error.sizes, found.error.runs) == (3, 6)
-    assert found.error.at_target is not None
     assert found.error.at_target.value == pytest.approx(1e4 * (0.1 / (0.15 * 1.01)) ** -4, rel=0.02)
-    assert found.seconds is not None
     assert found.seconds.exponent.value > 0
     assert found.missing == {}
 
@@ -208,13 +201,11 @@ def test_trainings_that_the_verification_forgot_are_still_points() -> None:
     trainings = swept(0, 1)
     trainings.forget(HALF)
     found = model_scaling(state_of((WHOLE, HALF), (HALF, QUARTER)), trainings)
-    assert found is not None
     assert len(found.points) == 3
 
 
 def test_two_sizes_are_points_and_no_law() -> None:
     found = model_scaling(state_of((WHOLE, HALF)), trainings_of((WHOLE, run(40_000), HALF, run(10_000))))
-    assert found is not None
     assert len(found.points) == 2
     assert found.error is None
     assert found.missing["error"] == "2 sizes of 3 that a line needs"
@@ -225,7 +216,6 @@ def test_a_size_that_misses_the_target_has_no_time_and_says_so() -> None:
         (WHOLE, run(40_000), HALF, run(10_000, seconds=0.6)), (HALF, run(10_000), QUARTER, run(2_500, seconds=None))
     )
     found = model_scaling(state_of((WHOLE, HALF), (HALF, QUARTER)), trainings)
-    assert found is not None
     assert found.error is not None
     assert found.seconds is None
     assert found.missing["seconds"] == "2 sizes of 3 that a line needs: 1 of 3 missed the target from a seed"
@@ -242,14 +232,12 @@ def test_sizes_on_different_plans_are_not_one_line() -> None:
         (WHOLE, HALF), (sized(None, OTHER), sized(32, OTHER)), (sized(None, OTHER), sized(16, OTHER))
     )  # fmt: skip
     found = model_scaling(state, trainings)
-    assert found is not None
     assert [point.trial for point in found.points] == [2, 1, None]
 
 
 def test_nothing_is_told_of_a_search_without_sizes_and_of_sizes_without_trainings() -> None:
     assert model_scaling(SimpleNamespace(trials=[]), swept(0)) is None  # type: ignore[arg-type]
     bare = model_scaling(state_of((WHOLE, HALF)), trainings_of())
-    assert bare is not None
     assert bare.points == ()
     assert bare.missing["error"] == "0 sizes of 3 that a line needs"
 

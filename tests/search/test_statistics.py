@@ -195,7 +195,6 @@ def drawn(rng: np.random.Generator, exponent: float, scatter: float, seeds: int)
 )
 def test_an_exact_law_comes_back(exponent: float, at: float, sizes: list[int], seeds: int) -> None:
     found = fit([(size, law(size, exponent, at)) for size in sizes for _ in range(seeds)], "seconds")
-    assert found is not None
     assert found.exponent.value == pytest.approx(exponent, abs=1e-6)
     assert found.exponent.low <= found.exponent.value <= found.exponent.high
     assert (found.sizes, found.runs) == (len(sizes), seeds * len(sizes))
@@ -209,8 +208,6 @@ def test_an_exact_law_comes_back(exponent: float, at: float, sizes: list[int], s
 def test_the_size_at_the_target_is_where_the_law_meets_it(size: float, exponent: float) -> None:
     rng = np.random.default_rng(3)
     found = fit(drawn(rng, exponent, 1e-6, 2), "error", law(size, exponent))
-    assert found is not None
-    assert found.at_target is not None
     assert found.at_target.value == pytest.approx(size, rel=1e-3)
     assert found.at_target.low <= found.at_target.value <= found.at_target.high
 
@@ -236,8 +233,6 @@ def test_sizes_that_lie_on_no_line_count_once_each() -> None:
     bent = {1_000: 0.4, 4_000: 0.2, 16_000: 0.15, 64_000: 0.145}
     found = fit([(size, value * exp(off)) for size, value in bent.items() for off in (-1e-3, 1e-3)], "error", 0.16)
     straight = fit(list(bent.items()), "error", 0.16)
-    assert found is not None
-    assert straight is not None
     assert found.by_size
     assert found.exponent.n == 4
     assert found.runs == 8
@@ -247,11 +242,9 @@ def test_sizes_that_lie_on_no_line_count_once_each() -> None:
 def test_a_size_is_not_told_where_the_data_do_not_tell_it() -> None:
     rng = np.random.default_rng(2)
     flat = fit(drawn(rng, 0.0, 0.3, 2), "error", 0.1)
-    assert flat is not None
     assert flat.at_target is None
     assert "bounds of the exponent hold zero" in flat.note
     far = fit(drawn(rng, -0.3, 0.001, 2), "error", law(1e9, -0.3))
-    assert far is not None
     assert far.at_target is None
     assert "10 times beyond" in far.note
 

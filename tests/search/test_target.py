@@ -175,7 +175,6 @@ def test_a_plan_that_is_faster_a_step_and_needs_as_many_more_steps_is_no_faster_
     headline = found([pair(100.0, 150.0, 1.5), pair(100.0, 150.0, 1.5)])
     assert headline.kind == "to_target"
     assert headline.value == pytest.approx(1.0, abs=0.05)
-    assert headline.steps_ratio is not None
     assert headline.steps_ratio.value == pytest.approx(1 / 1.5, rel=0.05)
     assert headline.step_ratio.value * headline.steps_ratio.value == pytest.approx(headline.value)
     assert headline.baseline_seconds / headline.best_seconds == pytest.approx(headline.value)
@@ -213,7 +212,6 @@ def test_blocks_that_say_more_than_trainings_never_make_the_headline() -> None:
     headline = found([pair(100.0, 100.0, 1.45)] * 2, speed=2.81)
     assert headline.value == pytest.approx(1.45, rel=0.01)
     assert headline.agrees is False
-    assert headline.blocks is not None
     assert headline.blocks.value > 2.0
     assert any("disagree" in doubt for doubt in headline.doubts(control_failed=False))
 
@@ -256,7 +254,6 @@ def test_without_trainings_it_is_modelled_and_to_target_only_where_the_steps_are
     assert modelled("equivalent").kind == "same_steps"
     assert modelled("identical").doubts(control_failed=False)
     nothing = headline_of([], comparison(), Evidence(), OBJECTIVE, SAME, process_sd=None)
-    assert nothing is not None
     assert nothing.kind == "per_step"
 
 
@@ -325,19 +322,13 @@ def test_steps_that_rounding_costs_are_charged_over_equal_steps_and_never_twice(
         headline_of(equal, comparison(), known, OBJECTIVE.model_copy(update={"target": None}), quality, 0.02)
         for quality in (SAME, price)
     )
-    assert free is not None
-    assert paid is not None
     assert free.steps_ratio is None
-    assert paid.steps_ratio is not None
     assert paid.steps_ratio.value == pytest.approx(1 / 1.1)
     assert paid.value == pytest.approx(free.value / 1.1, rel=0.05)
     assert paid.of_what == "for the same steps and those that rounding costs"
     reached = headline_of(equal, comparison(), known, OBJECTIVE, price, 0.02)
-    assert reached is not None
     assert reached.value == pytest.approx(1.5, rel=0.05)
     modelled = [headline_of([], comparison(), known, OBJECTIVE, quality, None) for quality in (SAME, price)]
-    assert modelled[0] is not None
-    assert modelled[1] is not None
     assert modelled[1].value < modelled[0].value
     assert modelled[1].best_steps == pytest.approx(1.1 * (modelled[1].baseline_steps or 0.0))
 

@@ -251,7 +251,6 @@ def test_the_command_searches_and_its_report_says_what_it_found(tmp_path: Path) 
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     result = Result.model_validate_json(done.stdout)
-    assert result.tuning is not None
     assert len(result.tuning.trials) >= 2
     assert result.tuning.trials[0].values == {"lr": 0.2}
     assert {trial.strategy for trial in result.trials if trial.verdict != "not_tried"} <= {"hyperparameters"}
