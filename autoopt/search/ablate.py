@@ -45,12 +45,21 @@ def ablate(context: RunContext, state: SearchState, deadline: float) -> tuple[li
             less = [state.without(change.strategy) for change in stepping]
             _each(context, state, [(base, state.incumbent) for base in less], "candidate", deadline)
         measured = _without_by_whole_runs if by_runs else _without
-        rows = [measured(context, state, change, deadline) for change in state.incumbent.changes]
-        loser = (_slower if by_runs else _loser)(context, state, rows)
-        if loser is None:
-            rows = [row for row in rows if Change(strategy=row.strategy, setting=row.setting) in state.found]
+        changes = state.incumbent.changes
+        figures = [measured(context, state, change, deadline) for change in changes]
+        rows = [
+            Ablation(strategy=change.strategy, setting=change.setting, without=figure)
+            for change, figure in zip(changes, figures, strict=True)
+        ]
+        loser = _loser(context, state, rows, by_runs)
+        if loser is None or loser.without is None:
+            rows = [row for row, change in zip(rows, changes, strict=True) if change in state.found]
             return [_from_larger_plan(state, row) for row in rows], [*dropped, *_unconfirmed(state, rows, whole)]
-        dropped.append(_dropped(state, loser))
+        state.incumbent, without = state.without(loser.strategy), loser.without
+        dropped.append(
+            f"{loser.strategy} was dropped in the ablation: with it the plan is {without.value:.3f}x "
+            f"[{without.low:.3f}, {without.high:.3f}] as fast as without"
+        )
         if by_runs:  # what is left is confirmed as the whole was: by whole runs, those of the verification
             number, side = int(state.base), Side(plan=state.incumbent)
             state.comparisons[number] = state.comparisons[number].model_copy(update={"candidate": side})
@@ -61,17 +70,6 @@ def ablate(context: RunContext, state: SearchState, deadline: float) -> tuple[li
     return [], dropped
 
 
-def _dropped(state: SearchState, loser: Ablation) -> str:
-    """Takes a change out of the incumbent; a sentence on it."""
-    estimate = loser.without
-    assert estimate is not None
-    state.incumbent = state.without(loser.strategy)
-    return (
-        f"{loser.strategy} was dropped in the ablation: with it the plan is {estimate.value:.3f}x "
-        f"[{estimate.low:.3f}, {estimate.high:.3f}] as fast as without"
-    )
-
-
 def by_whole_runs(context: RunContext, state: SearchState) -> bool:
     """Whether whole runs of a script have shown what the incumbent brings, and no blocks of steps."""
     if state.made_by is None or state.made_by.pairs:
@@ -79,14 +77,13 @@ def by_whole_runs(context: RunContext, state: SearchState) -> bool:
     return bool(context.gate.whole_pairs(state.incumbent))
 
 
-def _without_by_whole_runs(context: RunContext, state: SearchState, change: Change, deadline: float) -> Ablation:
-    """With a change against without it, by a whole run of each patch; without a figure where the time holds no pair."""
+def _without_by_whole_runs(context: RunContext, state: SearchState, change: Change, deadline: float) -> Estimate | None:
+    """With a change against without it, by a whole run of each patch; None where the time holds no pair."""
     plan, base, now = state.incumbent, state.without(change.strategy), context.now()
     known = context.gate.whole_pairs(plan)
     longest = max(pair.baseline.seconds for pair in known)
-    row = Ablation(strategy=change.strategy, setting=change.setting)
     if context.stopping() or now + longest + max(pair.best.seconds for pair in known) > deadline:
-        return row
+        return None
     try:
         pair = context.gate.trainings.whole_runs(
             base,
@@ -97,9 +94,8 @@ def _without_by_whole_runs(context: RunContext, state: SearchState, change: Chan
             max_seconds=deadline - now,
         )
     except TrialFailed:  # without it the rest does not run, or takes longer than there is time
-        return row
-    ratio = ratio_of_pairs([pair.log_ratio], state.noise.process_sd, time_sliced=pair.time_sliced_same_steps)
-    return row.model_copy(update={"without": ratio})
+        return None
+    return ratio_of_pairs([pair.log_ratio], state.noise.process_sd, time_sliced=pair.time_sliced_same_steps)
 
 
 def _from_larger_plan(state: SearchState, row: Ablation) -> Ablation:
@@ -179,7 +175,7 @@ def _kept(state: SearchState, strategy: str) -> list[Trial]:
     return [trial for trial in state.trials if trial.strategy == strategy and trial.verdict is Verdict.KEPT]
 
 
-def _without(context: RunContext, state: SearchState, change: Change, deadline: float) -> Ablation:
+def _without(context: RunContext, state: SearchState, change: Change, deadline: float) -> Estimate | None:
     """With a change against without it, from fresh processes: the trial that kept it was selected by its own figure.
 
     A single change is measured again by the verification, which compares the same two plans.
@@ -187,22 +183,12 @@ def _without(context: RunContext, state: SearchState, change: Change, deadline: 
     plan, base = state.incumbent, state.without(change.strategy)
     if context.between_steps(change.strategy):  # no block of steps shows it: its own trial does
         kept = reversed(_kept(state, change.strategy))
-        seen = next((trial.time_to_target for trial in kept if not trial.companions), None)
-        return Ablation(strategy=change.strategy, setting=change.setting, without=seen)
-    if len(state.found) < 2:
-        return Ablation(strategy=change.strategy, setting=change.setting, without=_figure(state, base, plan))
-    ratio = _ratio(context, state, base, plan, deadline, "ablation: without", fresh=True)
-    if ratio is not None:
-        state.measured_again(change.strategy, ratio)
-    return Ablation(
-        strategy=change.strategy,
-        setting=change.setting,
-        without=ratio if ratio is not None else _figure(state, base, plan),
-    )
-
-
-def _figure(state: SearchState, base: Plan, plan: Plan) -> Estimate | None:
-    """By the latest comparison of two plans that has one, the search's own included."""
+        return next((trial.time_to_target for trial in kept if not trial.companions), None)
+    if len(state.found) > 1:
+        ratio = _ratio(context, state, base, plan, deadline, "ablation: without", fresh=True)
+        if ratio is not None:
+            state.measured_again(change.strategy, ratio)
+            return ratio
     found = (seen for seen in reversed([*state.comparisons.values(), *state.ablations]) if seen.estimate)
     return next((seen.estimate for seen in found if seen.compares(base, plan)), None)
 
@@ -247,44 +233,29 @@ def _ratio(
     needed = FEWEST_PAIRS * context.pair_seconds(state, base, plan)
     if context.stopping() or context.now() + needed > deadline:
         return None
-    comparison = context.compare(
-        "comparison",
-        base,
-        plan,
-        state,
-        seconds=1.5 * needed,
-        deadline=deadline,
-        purpose=purpose,
-    )
+    seconds = 1.5 * needed
+    comparison = context.compare("comparison", base, plan, state, seconds=seconds, deadline=deadline, purpose=purpose)
     state.ablations.append(comparison)
     return comparison.estimate if comparison.decision is not Decision.FAILED else None
 
 
-def _loser(context: RunContext, state: SearchState, rows: list[Ablation]) -> Ablation | None:
-    """The change that least pays its place, of those that their comparison refuses. A single one is verified anyway."""
-    if len(rows) < 2:
-        return None
-    whole = bool(context.gate.whole_pairs(state.incumbent))
-    losers = [
-        row
-        for row in rows
-        if row.without is not None
-        and not context.between_steps(row.strategy)
+def _loser(context: RunContext, state: SearchState, rows: list[Ablation], by_runs: bool) -> Ablation | None:
+    """The change that least pays its place, of those that are refused; None where what is left cannot be verified."""
+
+    def refused(row: Ablation, without: Estimate) -> bool:
+        if by_runs:
+            return without.high < 1.0
+        if context.between_steps(row.strategy):
+            return False
+        if _decision(state, row) in (Decision.REJECT, Decision.HARMFUL):
+            return True
         # never confirmed by itself: the simpler plan stands; of what whole runs have shown, blocks decide less
-        and (
-            _decision(state, row) in (Decision.REJECT, Decision.HARMFUL)
-            or (not whole and row.strategy in state.together and not stands_out(row.without, context.min_gain))
-        )
-        and _verifiable(context, state, row.strategy)
-    ]
-    return min(losers, key=lambda row: row.without.value if row.without else 1.0, default=None)
+        whole = bool(context.gate.whole_pairs(state.incumbent))
+        return not whole and row.strategy in state.together and not stands_out(without, context.min_gain)
 
-
-def _slower(context: RunContext, state: SearchState, rows: list[Ablation]) -> Ablation | None:
-    """The change without which whole runs are the most faster, where there is time to verify what is left."""
-    slower = [row for row in rows if row.without is not None and row.without.high < 1.0]
-    losers = [row for row in slower if len(rows) > 1 and _verifiable(context, state, row.strategy)]
-    return min(losers, key=lambda row: row.without.value if row.without else 1.0, default=None)
+    seen = [(row.without.value, row) for row in rows if row.without is not None and refused(row, row.without)]
+    losers = [one for one in seen if len(rows) > 1 and _verifiable(context, state, one[1].strategy)]
+    return min(losers, key=lambda one: one[0])[1] if losers else None  # a single change is verified anyway
 
 
 def _verifiable(context: RunContext, state: SearchState, strategy: str) -> bool:
