@@ -18,7 +18,7 @@ from autoopt.search.accept.evidence import Judgement
 from autoopt.search.accept.gate import NOT_TESTED
 from autoopt.search.accept.levels import METRIC_ROUNDING
 from autoopt.search.accept.time_to_target import TrainedRatio
-from autoopt.search.candidate import Candidate, candidate_of, conversation, skip
+from autoopt.search.candidate import FEWEST_PAIRS, Candidate, candidate_of, conversation, skip
 from autoopt.search.confirmation import OpenTrial
 from autoopt.search.outcome import configuration
 from autoopt.search.planner import Proposal, plugin_error
@@ -29,8 +29,8 @@ from autoopt.strategy import Case
 TASK = "autoopt.benchmark.tasks:evaluations"
 EVALUATIONS = 3
 """Of each process: the first one starts workers that stay, two show what the others take."""
-FEWEST_PAIRS, MOST_PAIRS = 2, 6
-"""Of processes, to keep anything, and at most. What does not look worth having in the first of them has no other, nor
+MOST_PAIRS = 6
+"""Of processes. What does not look worth having in the first pair has no other, nor
 what whole runs confirm: one pair shows whether the metric is the same."""
 
 STAGES = {"evaluate": "evaluation", "checkpoint": "checkpoint"}

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import f as fisher
 from scipy.stats import linregress
-from scipy.stats import t as student
 
 from autoopt.records import Estimate, JsonDict, Objective, Plan
 from autoopt.records.messages import TrainingRun
 from autoopt.records.model_scaling import FittedAt, ModelScaling, ModelSizePoint, PowerLaw, SizeRun
 from autoopt.search.accept.trainings import Trainings
+from autoopt.search.compare.statistics import student_reach
 from autoopt.search.state import SearchState
 
 STRATEGY = "model_size"
@@ -136,7 +136,6 @@ def _law(
 
 
 FEWEST_SIZES = 3
-CONFIDENCE = 0.95
 BEYOND = 10.0
 """Times the largest size, and the smallest one, beyond which a line says nothing."""
 BENT = 0.1
@@ -190,7 +189,7 @@ def line_of(x: ArrayLike, y: ArrayLike) -> Line:
     left = y - (fitted.intercept + fitted.slope * x)  # its own error is none for equal values
     scatter = sqrt(float(np.square(left).sum()) / (len(x) - 2))
     center, spread = float(x.mean()), float(np.square(x - x.mean()).sum())
-    width = float(student.ppf(0.5 + CONFIDENCE / 2, len(x) - 2))
+    width = student_reach(len(x) - 2)
     return Line(center, float(y.mean()), float(fitted.slope), scatter, spread, len(x), width)
 
 
@@ -219,9 +218,7 @@ def fit(
     at_target, note = (None, "") if target is None else _size_at(line, log(target), sizes)
     return PowerLaw(
         of=of,
-        exponent=Estimate(
-            value=line.slope, low=line.slope - half, high=line.slope + half, confidence=CONFIDENCE, n=line.count
-        ),
+        exponent=Estimate(value=line.slope, low=line.slope - half, high=line.slope + half, n=line.count),
         standard_error=line.error,
         scatter=line.scatter,
         runs=len(points),
@@ -257,7 +254,7 @@ def _size_at(line: Line, y: float, sizes: list[float]) -> tuple[Estimate | None,
     if found[1] < low or found[2] > high:
         return None, f"its bounds reach more than {BEYOND:g} times beyond the sizes that were trained"
     value, least, most = (exp(x) for x in found)
-    return Estimate(value=value, low=least, high=most, confidence=CONFIDENCE, n=line.count), ""
+    return Estimate(value=value, low=least, high=most, n=line.count), ""
 
 
 def _drawn(line: Line, low: float, high: float) -> tuple[FittedAt, ...]:

@@ -22,6 +22,7 @@ from autoopt.search.first_training import train_first
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 from autoopt.search.trial_runner import CONFIRMED
+from autoopt.search.verify import FRESH_SEEDS
 from autoopt.trial.remote.launcher import AnyTrial
 
 if TYPE_CHECKING:
@@ -31,11 +32,7 @@ STRATEGY = "hyperparameters"
 SHARE = 0.5
 """Of what is left for the search, for tuning at most; the winner's confirmation and all other changes need the rest."""
 MOST_TRIALS, STARTUP, FACTOR = 60, 5, 3
-SEEDS_APART = 1000
-"""Between the seed of tuning and the first of the gate: the winner is trained anew from seeds that chose nothing."""
 ENOUGH_FOR_IMPORTANCE = 8
-FINER = 1.01
-"""A winner must be so many times as quick as the workload's own values on the tuning seed to be confirmed."""
 
 
 def tune(context: RunContext, state: SearchState, options: Options) -> None:
@@ -50,7 +47,7 @@ def tune(context: RunContext, state: SearchState, options: Options) -> None:
     own = _own_values(state, space)
     empty = Tuning(
         space=options.tune, metric=state.objective.metric, target=state.objective.target,
-        seed=context.seed + SEEDS_APART, own=own,
+        seed=context.seed + FRESH_SEEDS - 1, own=own,  # the winner is trained anew from seeds that chose nothing
     )  # fmt: skip
     if state.trained is None and state.objective.metric is not None and not state.untrainable:
         train_first(context, state)  # on a short budget it waits for a plan to be trained next to it: levels come of it
@@ -64,7 +61,7 @@ def tune(context: RunContext, state: SearchState, options: Options) -> None:
     if best is None or best.seconds_to_target is None:
         return
     usual = default.seconds_to_target if default is not None else None
-    if usual is None or usual > FINER * best.seconds_to_target:
+    if usual is None or usual > (1 + state.objective.min_gain) * best.seconds_to_target:
         state.tuned = {STRATEGY: {"found": best.values}}
 
 

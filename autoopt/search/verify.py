@@ -9,7 +9,7 @@ from autoopt.errors import TrialFailed
 from autoopt.records import Change, Estimate, Headline, Plan, Quality, Record, Speedup, Verdict
 from autoopt.records.messages import TrainingRun
 from autoopt.search.accept.evidence import FEWEST_SEEDS, Evidence, TrainedPair, lost_margin
-from autoopt.search.accept.gate import judge_runs
+from autoopt.search.accept.gate import MOST_METRIC_SEEDS, judge_runs
 from autoopt.search.accept.metric import parts_to
 from autoopt.search.accept.time_to_target import (
     Trained,
@@ -27,10 +27,6 @@ from autoopt.search.fit_memory import MOST_DRAWN, Attempt, attempt
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 from autoopt.strategy import Risk
-
-MOST_SEEDS = 4
-"""Seeds that both are trained from; more than two where those do not settle quality, and where there is time for them
-while the headline's interval is wide, or trainings and blocks disagree."""
 
 FRESH_SEEDS = 1000
 """Above the seeds that the search has seen: what was selected on a seed is not confirmed on it."""
@@ -143,7 +139,8 @@ def _check(context: RunContext, state: SearchState, trained: bool) -> tuple[Veri
     quality = level
     train_with(context, state, plan, comparison)  # where it was not, and there is time for it now
     known = [pair for pair in context.gate.trained_pairs(plan) if pair.whole or whole is None]
-    for number in range(MOST_SEEDS):
+    # more than two where those do not settle quality, the headline's interval is wide, or blocks disagree with it
+    for number in range(MOST_METRIC_SEEDS):
         settled = quality is None or quality.passed is not None
         if number >= FEWEST_SEEDS and settled and not _unsure(context, state, comparison, quality, pairs):
             break
@@ -207,7 +204,8 @@ def _compared(context: RunContext, state: SearchState) -> Comparison:
     are the baseline's, needs no blocks of steps.
     """
     confirmation = confirmation_of(context, state)
-    if confirmation is not None and (not confirmation.pairs or not may_be_compared(context, state)):
+    spare = context.allocation.budget - context.now() - _trainings_due(context, state)
+    if confirmation is not None and (not confirmation.pairs or spare < _short(context, state)):
         return confirmation
     by = compared_by(context, state)
     return context.compare(
@@ -405,11 +403,6 @@ def confirmation_of(context: RunContext, state: SearchState) -> Comparison | Non
         return state.aa.comparison.of_same_steps(plan)
     found = state.made_by
     return found if found is not None and found.compares(baseline, plan) else None
-
-
-def may_be_compared(context: RunContext, state: SearchState) -> bool:
-    """Whether there is time for a short comparison of the incumbent with the baseline, and then for its trainings."""
-    return context.allocation.budget - context.now() - _trainings_due(context, state) >= _short(context, state)
 
 
 def may_be_checked(context: RunContext, state: SearchState, *, trained: bool) -> bool:

@@ -17,13 +17,13 @@ import numpy as np
 
 from autoopt.records.messages import EpochOrder, Probe
 from autoopt.search.accept.fidelity import Arrays
+from autoopt.search.accept.losses import CHANCE
 
 _DIGEST = 16
 """Letters of the digest of one part of a step's data (``autoopt.benchmark.fingerprint``)."""
 
 _FEWER = 0.02
-_CHANCE = 4.0
-"""Standard errors between two counts of samples drawn at random: more than chance gives once in ten thousand."""
+"""Share of an epoch's samples by which two counts may differ at least."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ def _other_samples(one: Probe, other: Probe) -> str:
 def _by_chance(one: int, other: int, samples: int) -> float:
     """The largest difference of two counts that honest draws give: where a flip is all that is drawn, half repeat."""
     variance = sum(count * (samples - count) / samples for count in (one, other))
-    return max(_FEWER * samples, _CHANCE * sqrt(variance))
+    return max(_FEWER * samples, CHANCE * sqrt(variance))
 
 
 def other_order(one: EpochOrder | None, other: EpochOrder | None) -> str:

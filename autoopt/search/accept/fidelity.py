@@ -17,9 +17,9 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import t as student
 
 from autoopt.records import Estimate
+from autoopt.search.compare.statistics import student_reach
 
 Array = NDArray[np.float64]
 
@@ -60,9 +60,6 @@ BUFFERS = 0.3
 
 BUFFER_STEPS = 16
 """Steps of a window in which buffers are compared: later, weights may have parted by rounding."""
-
-CONFIDENCE = 0.975
-"""One-sided confidence of each bound."""
 
 UNKNOWN_STEPS = 10_000
 """Length of a planned run that nobody has reported: noise of a hundredth of the batch spread is left of one so long."""
@@ -186,7 +183,7 @@ class MeanSquare:
 
     @property
     def reach(self) -> float:
-        return float(student.ppf(CONFIDENCE, max(self.samples - 1, 1))) * self.error
+        return student_reach(max(self.samples - 1, 1)) * self.error
 
     @property
     def high(self) -> float:
@@ -325,7 +322,7 @@ def _penalty(squares: Array, spread: float) -> Estimate:
         spread: squared, between batches.
     """
     n, square = len(squares), float(squares.mean())
-    reach = float(student.ppf(CONFIDENCE, max(n - 1, 1))) * float(squares.std(ddof=1)) / sqrt(n)
+    reach = student_reach(max(n - 1, 1)) * float(squares.std(ddof=1)) / sqrt(n)
     return Estimate(value=1 + square / spread, low=1.0, high=1 + (square + reach) / spread, n=n)
 
 
@@ -462,7 +459,7 @@ def draws_ratio(before: Arrays, after: Arrays) -> tuple[float, float] | None:
     if len(one) < 3:
         return sqrt(ratio), inf
     error = float(np.sqrt(np.square(other - ratio * one).sum() * len(one) / (len(one) - 1)) / one.sum())
-    return sqrt(ratio), float(student.ppf(CONFIDENCE, len(one) - 1)) * error / ratio / 2
+    return sqrt(ratio), student_reach(len(one) - 1) * error / ratio / 2
 
 
 def buffers_apart(before: Arrays, after: Arrays, windows: tuple[str, ...] = ("start",)) -> tuple[float, str] | None:

@@ -55,11 +55,12 @@ from autoopt.search.accept.time_to_target import (
     same_steps,
     trained_ratio,
 )
-from autoopt.search.compare.comparison import Comparison, Decision
+from autoopt.search.compare.comparison import Comparison, Decision, Rule
+from autoopt.search.compare.sequential_test import ALPHA
 from autoopt.strategy import Risk
 
 MOST_METRIC_SEEDS = 4
-"""Seeds of a change that its probe does not tell, while its metric is undecided."""
+"""Seeds of a change that its probe does not tell, while its metric is undecided; and of the final plan."""
 
 MOST_SEEDS, ENOUGH_SEEDS = 6, 3
 """Seeds of a ``training`` or ``model`` change, whose bounds hold after each of them; and those after which one that
@@ -75,7 +76,6 @@ _SPEED = {
     Decision.HARMFUL: Verdict.HARMFUL,
     Decision.INCONCLUSIVE: Verdict.INCONCLUSIVE,
 }
-_HARMFUL_ALPHA, _NO_GAIN_ALPHA = 0.05, 0.2
 
 
 def judge(comparison: Comparison, evidence: Evidence, objective: Objective, noise: Noise) -> Judgement:
@@ -284,9 +284,9 @@ def time_verdict(ratio: TrainedRatio, worth: float, alpha_accept: float) -> tupl
     """
     if ratio.bounds(alpha_accept)[0] > worth:
         return Verdict.KEPT, "target reached from every seed"
-    if ratio.bounds(_HARMFUL_ALPHA)[1] < 0.0:
+    if ratio.bounds(ALPHA)[1] < 0.0:
         return Verdict.HARMFUL, "time to target is longer"
-    if ratio.bounds(_NO_GAIN_ALPHA)[1] < worth:
+    if ratio.bounds(Rule().alpha_reject)[1] < worth:
         return Verdict.NO_GAIN, "time to target gains too little"
     return Verdict.INCONCLUSIVE, "time to target is undecided"
 

@@ -36,7 +36,7 @@ PATH_TOLERANCE = 0.02
 """How far a smoothed loss may lie off, as a share of the loss at the start."""
 
 CHANCE = 4.0
-"""Standard errors of a window's mean that scatter within it may be off by."""
+"""Standard errors that chance explains: of a window's mean, and between counts of samples drawn at random."""
 
 GROSS = 0.2
 """Share of the loss by which losses of one seed must differ to decide by themselves."""

@@ -21,6 +21,7 @@ from autoopt.records import CurvePoint, Estimate, Noise, Objective, Quality
 from autoopt.records.messages import WHOLE_RUN, TrainingRun
 from autoopt.search.accept.evidence import FEWEST_SEEDS, Pairs
 from autoopt.search.accept.trainings import SCATTER, SCATTER_DOF, ratio_of_pairs
+from autoopt.search.compare.statistics import student_reach
 
 _PRIOR_DOF = 1.0
 
@@ -102,7 +103,7 @@ def fewest_seeds(spread: float, margin: float, most: int) -> int | None:
         None where not even ``most`` of them would do.
     """
     known = range(FEWEST_SEEDS, most + 1)
-    return next((n for n in known if float(student.ppf(0.975, n)) * spread * math.sqrt(2 / n) <= margin), None)
+    return next((n for n in known if student_reach(n) * spread * math.sqrt(2 / n) <= margin), None)
 
 
 def seed_noise(runs: Sequence[TrainingRun], mode: Mode) -> float | None:
@@ -153,7 +154,7 @@ def metric_difference(pairs: Pairs, objective: Objective, noise: Noise) -> Metri
     square = _PRIOR_DOF * 2.0 * one_seed**2 + float(np.sum((np.array(differences) - value) ** 2))
     dof = _PRIOR_DOF + n - 1
     error = math.sqrt(square / dof / n)
-    reach = float(student.ppf(0.975, dof)) * error
+    reach = student_reach(dof) * error
     level = objective.target if objective.target is not None else float(np.mean(befores))
     return MetricDifference(
         estimate=Estimate(value=value, low=value - reach, high=value + reach, n=n),
@@ -258,8 +259,8 @@ class FurtherSteps:
     def detectable(self, allowed: float | None = None) -> float:
         """The ratio that would have been noticed with 80 %: surely above 1, or not surely below what is allowed."""
         reach = math.log(self.ratio.high / self.ratio.value)
-        at_bound, with_power = (student.ppf(chance, self.ratio.n + SCATTER_DOF - 1) for chance in (0.975, 0.8))
-        power = float(reach * with_power / at_bound)
+        dof = self.ratio.n + SCATTER_DOF - 1
+        power = reach * float(student.ppf(0.8, dof)) / student_reach(dof)
         return math.exp(reach + power) if allowed is None else max(allowed * math.exp(power - reach), 1.0)
 
     @property

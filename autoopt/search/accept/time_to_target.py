@@ -15,9 +15,9 @@ from autoopt.records import Estimate, Headline, Objective, Quality
 from autoopt.records.headline import AGREEMENT, HeadlineKind, HeadlineSource, differ
 from autoopt.search.accept.evidence import Evidence, Pairs, TrainedPair, length_scatter
 from autoopt.search.accept.metric import parts_to
-from autoopt.search.accept.trainings import ratio_of_pairs
+from autoopt.search.accept.trainings import SCATTER, SCATTER_DOF, ratio_of_pairs
 from autoopt.search.compare.comparison import Comparison, Decision, Side
-from autoopt.search.compare.sequential_test import as_estimate
+from autoopt.search.compare.sequential_test import ALPHA, as_estimate
 from autoopt.search.compare.statistics import BetweenProcess, TwoLevel
 
 Timed = tuple[Parts, Parts]
@@ -50,8 +50,8 @@ def less_penalty(comparison: Comparison, quality: Quality | None) -> Comparison:
     return comparison.model_copy(update={"estimate": speed.model_copy(update=net)})
 
 
-SEEDS = BetweenProcess(sd=0.1, dof=3.0, most=1.0)
-"""Guess of how much the log ratio of two times to target scatters over seeds: a tenth, worth three seeds."""
+SEEDS = BetweenProcess(sd=SCATTER, dof=SCATTER_DOF, most=1.0)
+"""Guess of how much the log ratio of two times to target scatters over seeds."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class TrainedRatio:
     @property
     def estimate(self) -> Estimate:
         """As a speedup, with the bounds of 95 %."""
-        return as_estimate(self._level, self.bounds(0.05), 0.95)
+        return as_estimate(self._level, self.bounds(ALPHA), 1 - ALPHA)
 
 
 def trained_ratio(comparison: Comparison, evidence: Evidence, objective: Objective) -> TrainedRatio | None:

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from math import exp, hypot, sqrt
 from typing import Protocol, TypeVar
 
 import numpy as np
-from scipy.stats import t as student
 
 from autoopt.errors import TrialFailed
 from autoopt.records import Estimate, JsonDict, Plan, Record
 from autoopt.records.messages import TrainingRun
 from autoopt.search.accept.evidence import TrainedPair
+from autoopt.search.compare.statistics import student_reach
 from autoopt.search.trial_runner import TrialRunner
 
 R = TypeVar("R", bound=Record)
@@ -68,13 +67,8 @@ def _estimate(logs: Sequence[float], guess: float, variances: float) -> Estimate
     values = np.asarray(logs, dtype=np.float64)
     value, dof = float(values.mean()), SCATTER_DOF + len(values) - 1
     square = SCATTER_DOF * guess**2 + float(np.sum((values - value) ** 2))
-    reach = _quantile(dof) * sqrt(square / dof * variances)
+    reach = student_reach(dof) * sqrt(square / dof * variances)
     return Estimate(value=exp(value), low=exp(value - reach), high=exp(value + reach), n=len(values))
-
-
-@lru_cache
-def _quantile(dof: float) -> float:
-    return float(student.ppf(0.975, dof))
 
 
 class Steps(Protocol):

@@ -35,7 +35,7 @@ from autoopt.search.compare.comparison import (
     SideStatistics,
 )
 from autoopt.search.compare.rounds import Rounds, merged
-from autoopt.search.compare.sequential_test import SequentialTest
+from autoopt.search.compare.sequential_test import PLAN_DOF, SequentialTest
 from autoopt.search.compare.statistics import MIN_BLOCKS
 
 T = TypeVar("T")
@@ -67,7 +67,7 @@ class _NoRoomError(Exception):
 
 def within(noise: Noise) -> Noise:
     """The noise of comparisons in one process: that of its blocks, and what a process of its own may change."""
-    return noise.model_copy(update={"process_sd": SWITCHED_SD, "process_dof": 2.0})
+    return noise.model_copy(update={"process_sd": SWITCHED_SD, "process_dof": PLAN_DOF})
 
 
 @dataclass(eq=False, kw_only=True)

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.stats import chi2, norm
+from scipy.stats import t as student
 
 Array = NDArray[np.float64]
 
@@ -200,6 +201,12 @@ class TwoLevel:
             return self.value + sign * (float(brentq(over, inside, outside)) if over(outside) > 0 else outside)
 
         return bound(-1.0), bound(1.0)
+
+
+@lru_cache
+def student_reach(dof: float) -> float:
+    """Half-width of a 95 % interval in standard errors that were estimated with so many degrees of freedom."""
+    return float(student.ppf(0.975, dof))
 
 
 def known_radius(error: float, alpha: float) -> float:
