@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from math import log
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from autoopt.records.account import Row
 from autoopt.records.messages import Block
 from autoopt.search.accept.time_to_target import step_times
 from autoopt.search.compare.arena import block_length
-from autoopt.search.compare.arm import READY, RUN_BLOCK, WARM_UP, TrialArm
+from autoopt.search.compare.arm import TrialArm
 from autoopt.search.compare.comparison import Comparison, Decision, Rule, SideStatistics
 from autoopt.search.compare.contest import compare
 from autoopt.search.compare.noise import control
@@ -120,69 +121,50 @@ def test_order_is_drawn_and_mirrored() -> None:
     assert {label for _, label in itertools.islice(fake.started, 0, None, 2)} == {i, c}, "who starts first is drawn too"
 
 
-def test_without_freezing_it_says_so() -> None:
-    found = run(machine(1.5, can_freeze=False))
-    assert found.mode == "unfrozen"
-    assert found.decision is Decision.ACCEPT
+@pytest.mark.parametrize(
+    ("lack", "mode", "retries"),
+    [
+        ({"can_freeze": False}, "unfrozen", False),
+        ({"memory_limit_bytes": 3 << 27}, "alternating", False),
+        ({"exclusive": True}, "alternating", False),
+        ({"retries_beyond": 3 << 27}, "alternating", False),
+        ({"retries_beyond": 1 << 27}, "alternating", True),  # of one alone: its own
+    ],
+)
+def test_processes_alternate_where_both_do_not_fit(lack: dict[str, Any], mode: str, retries: bool) -> None:
+    found = run(machine(1.8, **lack), Rule(max_seconds=600))
+    assert found.mode == mode
+    assert found.decision is Decision.ACCEPT, found.reason
+    assert found.estimate.low <= 1.8 <= found.estimate.high
+    assert bool(found.candidate.allocation_retries) is retries
+    assert retries or not found.incumbent.allocation_retries
+
+
+CRASH = TrialFailed("crashed", "signal 11")
 
 
 @pytest.mark.parametrize(
-    "lack",
-    [{"memory_limit_bytes": 3 << 27}, {"exclusive": True}, {"retries_beyond": 3 << 27}],
-    ids=["memory", "one process at a time", "retries of the allocator"],
+    ("bad", "reason"),
+    [(Behaviour(memory_bytes=1 << 34), "out_of_memory:")]
+    + [(Behaviour(fails=CRASH, fails_at=at), "crashed: signal 11") for at in (0, 5, 40)],
 )
-def test_processes_alternate_where_both_do_not_fit(lack: dict[str, Any]) -> None:
-    found = run(machine(1.8, **lack), Rule(max_seconds=600))
-    assert found.mode == "alternating"
-    assert found.decision is Decision.ACCEPT, found.reason
-    assert found.estimate.low <= 1.8 <= found.estimate.high
-    assert found.incumbent.allocation_retries == found.candidate.allocation_retries == 0, "neither's fault"
-
-
-def test_retries_of_one_alone_are_its_own() -> None:
-    found = run(machine(1.8, retries_beyond=1 << 27), Rule(max_seconds=600))
-    assert found.mode == "alternating"
-    assert found.candidate.allocation_retries > 0
-
-
-@pytest.mark.parametrize(("big", "side"), [(B, "candidate"), (A, "incumbent")])
-def test_out_of_memory_alone_is_that_sides_failure(big, side) -> None:
-    def behave(plan: Plan) -> Behaviour:
-        return Behaviour(memory_bytes=1 << 34 if plan == big else 1 << 20)
-
-    found = run(FakeMachine(behave=behave, memory_limit_bytes=1 << 30))
-    assert found.decision is Decision.FAILED
-    assert found.failure.side == side
-    assert found.failure.kind == "out_of_memory"
-    assert found.reason.startswith("out_of_memory:")
-
-
-@pytest.mark.parametrize("at", [0, 5, 40])
 @pytest.mark.parametrize(("plan", "side"), [(A, "incumbent"), (B, "candidate")])
-def test_a_failure_is_a_result_that_names_its_side(at, plan, side) -> None:
-    def behave(one: Plan) -> Behaviour:
-        return Behaviour(fails=TrialFailed("crashed", "signal 11") if one == plan else None, fails_at=at)
-
-    found = run(FakeMachine(behave=behave))
+def test_a_failure_is_a_result_that_names_its_side(bad: Behaviour, reason: str, plan: Plan, side: str) -> None:
+    usual = Behaviour(memory_bytes=1 << 20)
+    found = run(FakeMachine(behave=lambda one: bad if one == plan else usual, memory_limit_bytes=1 << 30))
     assert found.decision is Decision.FAILED
     assert found.failure.side == side
-    assert found.failure.reason == "crashed: signal 11"
+    assert found.failure.reason.startswith(reason)
     assert ("incumbent" in found.reason) == (side == "incumbent")
 
 
-def test_a_deadline_is_kept() -> None:
+@pytest.mark.parametrize("deadline", [0.0, 30.0])
+def test_a_deadline_is_kept(deadline: float) -> None:
     fake = machine(1.02)
-    found = run(fake, Rule(max_seconds=1000), deadline=30.0)
+    found = run(fake, Rule(max_seconds=1000), deadline=deadline)
     assert found.decision is Decision.INCONCLUSIVE
-    assert fake.clock() < 40.0
-
-
-def test_no_time_at_all_is_inconclusive_without_an_estimate() -> None:
-    fake = machine(1.5)
-    found = run(fake, deadline=0.0)
-    assert found.decision is Decision.INCONCLUSIVE
-    assert found.estimate is None
-    assert not fake.started
+    assert fake.clock() <= 1.3 * deadline
+    assert (found.estimate is None) is (not fake.started) is (deadline == 0.0)
 
 
 def test_until_error_goes_on_past_the_decision() -> None:
@@ -375,58 +357,6 @@ def test_too_few_rounds_tell_nothing() -> None:
     assert pair.log_ratio == pytest.approx(log(2.0))
 
 
-# An arm in a trial's process: which tasks are called, with what, and for how long at most.
-
-
-class Process:
-    """Answers tasks from a fake arm and remembers what was asked."""
-
-    can_freeze = False
-
-    def __init__(self) -> None:
-        self.inner = FakeMachine(behave=lambda plan: Behaviour(), noise=NoiseModel("quiet")).start(Plan(), "process")
-        self.calls: list[tuple[str, float | None, dict]] = []
-        self.states: list[str] = []
-
-    def call(self, task, *, timeout=None, **arguments):
-        self.calls.append((task, timeout, arguments))
-        if task == READY:
-            return self.inner.ready().model_dump()
-        if task == WARM_UP:
-            return self.inner.warm_up(**arguments).model_dump()
-        return self.inner.block(**arguments).model_dump()
-
-    def freeze(self) -> None:
-        self.states.append("freeze")
-
-    def thaw(self) -> None:
-        self.states.append("thaw")
-
-    def close(self) -> None:
-        self.states.append("close")
-
-
-def test_tasks_are_called_by_name_and_answers_are_documents() -> None:
-    process = Process()
-    arm = TrialArm(process, Plan())
-    assert arm.ready().facts.name == "fake"
-    assert arm.warm_up(5.0).steady
-    assert isinstance(arm.block(0.3, 4, 0.1), Block)
-    assert [task for task, _, _ in process.calls] == [READY, WARM_UP, RUN_BLOCK]
-    assert process.calls[-1][2] == {"seconds": 0.3, "min_steps": 4, "ramp_seconds": 0.1, "cycle": 1}
-    assert all(timeout >= 60 for _, timeout, _ in process.calls)
-
-
-def test_freezing_and_closing_reach_the_process() -> None:
-    process = Process()
-    arm = TrialArm(process, Plan())
-    arm.freeze()
-    arm.thaw()
-    arm.close()
-    assert process.states == ["freeze", "thaw", "close"]
-    assert not arm.can_freeze
-
-
 @pytest.mark.parametrize(
     ("step", "steps", "ramp"),
     [(None, 3, 0.05), (0.01, 3, 0.05), (0.1, 3, 0.05), (0.15, 2, 0.05), (0.18, 2, 0.05), (0.25, 1, 0.0), (5.0, 1, 0.0)],
@@ -435,9 +365,8 @@ def test_blocks_of_long_steps_hold_fewer(step, steps, ramp) -> None:
     assert block_length(Rule(), step) == (0.2, steps, ramp)
 
 
-def test_steps_that_train_on_no_sample_are_a_failure_of_that_arm(monkeypatch: pytest.MonkeyPatch) -> None:
-    process = Process()
-    empty = {**process.inner.block(0.3, 4, 0.1).model_dump(), "samples": 0}
-    monkeypatch.setattr(process, "call", lambda task, **arguments: empty)
+def test_steps_that_train_on_no_sample_are_a_failure_of_that_arm() -> None:
+    empty = Block(steps=4, samples=0, seconds=0.3).model_dump()
+    process: Any = SimpleNamespace(call=lambda task, **arguments: empty)
     with pytest.raises(TrialFailed, match="trained on no sample"):
         TrialArm(process, Plan()).block(0.3, 4, 0.1)

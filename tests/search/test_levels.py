@@ -19,9 +19,7 @@ from autoopt.records.messages import EpochOrder, EpochRead, Probe, samples_read
 from autoopt.registry import Registry, Source
 from autoopt.search.accept import levels
 from autoopt.search.accept.data import DataCompared, ProbeResult
-from autoopt.search.accept.fidelity import (
-    Arrays,
-)
+from autoopt.search.accept.fidelity import Arrays
 from autoopt.search.accept.levels import level_of
 from autoopt.strategy import Risk
 from benchmarks.truth.quality_changes import Change, Remembering, bf16, drop, hooked, reading, without_decay
@@ -91,9 +89,8 @@ class Probes:
         path = self.folder / f"{'-'.join(plan.names()) or 'baseline'}.npz"
         return probed(path, plan, build=self.build, steps=steps, weights=self.weights)
 
-    def level(self, breaker, risk=None):
-        after = self.of(plan_of(breaker.name))
-        return level_of(risk or breaker.risk, self.before, after, OBJECTIVE, planned_steps=256)
+    def level(self, change):
+        return level_of(change.risk, self.before, self.of(plan_of(change.name)), OBJECTIVE, planned_steps=256)
 
 
 @pytest.fixture(scope="module")
@@ -176,25 +173,26 @@ def test_a_candidate_reads_on_as_far_as_the_incumbent_did_and_no_further(tmp_pat
     assert read(trained + 3 * batch + 1) == trained + 4 * batch
 
 
-def test_a_batch_in_pieces_is_the_same_batch(probes) -> None:
-    found = probes.level(PIECES)
-    assert (found.passed, found.level) == (True, "identical"), found.detail
+OF_GRADIENTS = [b for b in breakers.BREAKERS if b.risk.value == "numeric" and b.name != "fewer_evaluated"]
 
 
 @pytest.mark.parametrize(
-    ("breaker", "words"),
+    ("change", "level", "words"),
     [
-        (LATER_SUBSET, "another batch than the incumbent's at a batch after the probe's training"),
-        (SKIPPING, "is not updated in step 9"),
-        (UNDECAYED, "another update from the same gradients"),
-        (NOISY, "accuracy"),
+        (LATER_SUBSET, None, "another batch than the incumbent's at a batch after the probe's training"),
+        (SKIPPING, None, "is not updated in step 9"),
+        (UNDECAYED, None, "another update from the same gradients"),
+        (NOISY, None, "accuracy"),
+        *((breaker, None, "") for breaker in OF_GRADIENTS),
+        (ROUNDED, "equivalent", ""),
+        (THREADS, "identical", ""),
+        (PIECES, "identical", ""),
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
-def test_a_breaker_that_losses_do_not_show(breaker, words: str, probes) -> None:
-    found = probes.level(breaker)
-    assert found.passed is False, found.detail
-    assert found.level is None
+def test_an_honest_change_has_its_level_and_a_breaker_has_none(change, level: str | None, words: str, probes) -> None:
+    found = probes.level(change)
+    assert (found.passed, found.level) == (level is not None, level), found.detail
     assert words in found.detail
 
 
@@ -208,26 +206,6 @@ def test_augmentation_that_freezes_after_the_first_epoch_is_lost(tmp_path: Path)
     assert honest.passed is not False, honest.detail
 
 
-@pytest.mark.parametrize(
-    "breaker",
-    [b for b in breakers.BREAKERS if b.risk.value == "numeric" and b.name != "fewer_evaluated"],
-    ids=lambda breaker: breaker.name,
-)
-def test_a_breaker_of_gradients_is_never_equivalent(breaker, probes) -> None:
-    found = probes.level(breaker)
-    assert found.passed is False, found.detail
-
-
-@pytest.mark.parametrize(
-    ("breaker", "level"),
-    [(ROUNDED, "equivalent"), (THREADS, "identical")],
-    ids=["bf16", "threads"],
-)
-def test_an_honest_change_has_its_level(breaker, level: str, probes) -> None:
-    found = probes.level(breaker)
-    assert (found.passed, found.level) == (True, level), found.detail
-
-
 def test_losses_that_agree_do_not_hide_gradients_that_are_rounded_otherwise(probes) -> None:
     """Half precision where the loss falls slowly: losses and weights of a short probe agree, gradients do not."""
     after = probes.of(Plan())
@@ -235,13 +213,8 @@ def test_losses_that_agree_do_not_hide_gradients_that_are_rounded_otherwise(prob
         values + 0.01 * values.std(axis=0) * np.random.default_rng(7).standard_normal(values.shape)
         for values in after.arrays.gradients
     )
-    found = level_of(
-        Risk.NUMERIC,
-        probes.before,
-        ProbeResult(after.probe, replace(after.arrays, gradients=rounded)),
-        OBJECTIVE,
-        planned_steps=256,
-    )
+    after = ProbeResult(after.probe, replace(after.arrays, gradients=rounded))
+    found = level_of(Risk.NUMERIC, probes.before, after, OBJECTIVE, planned_steps=256)
     assert (found.passed, found.level) == (True, "equivalent"), found.detail
 
 
