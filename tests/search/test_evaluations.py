@@ -11,7 +11,7 @@ from autoopt.records import RunParts, Verdict
 from autoopt.records.evaluating import EvaluationPair, HeldEvaluations
 from autoopt.search.accept.evidence import EvaluationRatios
 from autoopt.search.accept.time_to_target import by_whole_run, same_steps
-from autoopt.search.compare.comparison import Comparison, Decision
+from autoopt.search.compare.comparison import Comparison, Decision, Side
 from autoopt.search.evaluations import rule_on_evaluations, try_evaluations
 from autoopt.search.planner import Proposal
 from autoopt.setup import Setup
@@ -65,12 +65,12 @@ def test_two_pairs_leave_a_small_gain_open() -> None:
     assert found.verdict is Verdict.INCONCLUSIVE
 
 
-def test_a_metric_as_a_number_is_the_same_to_rounding_only() -> None:
-    exact = SLOW.model_copy(update={"digits": None, "value": 0.8125})
-    near, far = (exact.model_copy(update={"value": 0.8125 * (1 + off)}) for off in (1e-6, 1e-4))
-    for after, passed in ((near, True), (far, False)):
-        both = [EvaluationPair(incumbent=exact, candidate=after)] * 3
-        assert rule_on_evaluations(both, 0.5, 0.01, same_batches=False).quality.passed is passed
+@pytest.mark.parametrize(("off", "passed"), [(1e-6, True), (1e-4, False)])
+def test_a_metric_as_a_number_is_the_same_to_rounding_only(off: float, passed: bool) -> None:
+    exact = SLOW.model_copy(update={"digits": None})
+    after = exact.model_copy(update={"value": 0.8125 * (1 + off)})
+    both = [EvaluationPair(incumbent=exact, candidate=after)] * 3
+    assert rule_on_evaluations(both, 0.5, 0.01, same_batches=False).quality.passed is passed
 
 
 def test_ratios_of_evaluations_are_known_by_the_options_of_their_loader() -> None:
@@ -94,44 +94,33 @@ EPOCHS = RunParts(steps=1000, steps_per_epoch=10, step_seconds=0.01)
 
 def starting(comparison: Comparison, before: float, after: float, fixed: float = 1.0) -> Comparison:
     """A comparison whose sides begin an epoch in so many seconds, and the candidate its run in ``fixed``."""
-    sides = {
-        name: side.model_copy(
-            update={
-                "startup": side.startup.model_copy(update={"epoch_seconds": seconds}),
-                "fixed_seconds": (cost,),
-            }
-        )
-        for name, side, seconds, cost in (
-            ("incumbent", comparison.incumbent, before, 1.0),
-            ("candidate", comparison.candidate, after, fixed),
-        )
-    }
-    return comparison.model_copy(update=sides)
+
+    def side(usual: Side, seconds: float, cost: float) -> Side:
+        startup = usual.startup.model_copy(update={"epoch_seconds": seconds})
+        return usual.model_copy(update={"startup": startup, "fixed_seconds": (cost,)})
+
+    incumbent, candidate = side(comparison.incumbent, before, 1.0), side(comparison.candidate, after, fixed)
+    return comparison.model_copy(update={"incumbent": incumbent, "candidate": candidate})
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "fixed", "decision"),
+    ("speed", "before", "after", "fixed", "decision"),
     [
-        (0.5, 0.0, 1.0, Decision.ACCEPT),  # 49.5 s of epochs' starts beside 10 s of steps
-        (0.5, 0.5, 1.0, Decision.REJECT),
-        (0.5, 0.0, 60.0, Decision.REJECT),  # it slows the start by more than it saves
-        (0.0, 0.5, 1.0, Decision.REJECT),
-        (0.5, 0.3, 1.0, Decision.REJECT),  # single readings of a start scatter
-        (0.0, 0.0, 0.1, Decision.REJECT),
+        (1.0, 0.5, 0.0, 1.0, Decision.ACCEPT),  # 49.5 s of epochs' starts beside 10 s of steps
+        (1.0, 0.5, 0.5, 1.0, Decision.REJECT),
+        (1.0, 0.5, 0.0, 60.0, Decision.REJECT),  # it slows the start by more than it saves
+        (1.0, 0.0, 0.5, 1.0, Decision.REJECT),
+        (1.0, 0.5, 0.3, 1.0, Decision.REJECT),  # single readings of a start scatter
+        (1.0, 0.0, 0.0, 0.1, Decision.REJECT),
+        (1.2, 0.0, 0.0, 1.0, Decision.REJECT),  # a refusal of steps stands where nothing else is saved
     ],
 )
 def test_starts_of_epochs_decide_where_steps_are_alike(
-    before: float, after: float, fixed: float, decision: Decision
+    speed: float, before: float, after: float, fixed: float, decision: Decision
 ) -> None:
-    seen = starting(comparison(decision=Decision.REJECT, speed=1.0), before, after, fixed)
+    seen = starting(comparison(decision=Decision.REJECT, speed=speed), before, after, fixed)
     known = evidence((), (), planned_steps=1000, run=EPOCHS)
     assert by_whole_run(seen, known, OBJECTIVE).decision is decision
-
-
-def test_a_refusal_of_steps_stands_where_nothing_else_is_saved() -> None:
-    seen = comparison(decision=Decision.REJECT, speed=1.2)
-    known = evidence((), (), planned_steps=1000, run=EPOCHS)
-    assert by_whole_run(seen, known, OBJECTIVE).decision is Decision.REJECT
 
 
 def test_blocks_that_hold_the_starts_of_epochs_are_not_charged_again() -> None:

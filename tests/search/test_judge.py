@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from autoopt.benchmark.compiling import AGAIN
-from autoopt.records import Change, Environment, Estimate, Noise, Objective, Plan, Quality, Trial, Verdict
+from autoopt.records import Change, Environment, Estimate, Noise, Plan, Quality, Trial, Verdict
 from autoopt.records.messages import Startup
 from autoopt.registry import load_strategies
 from autoopt.search.accept.evidence import Evidence, Judgement, TrainedPair, lost_margin, memory_limit, near_limit
@@ -297,45 +297,46 @@ LIMIT = 1000
 
 
 @pytest.mark.parametrize(
-    ("peak", "limit", "retries", "refused"),
+    ("peak", "limit", "retries", "allocated", "words"),
     [
-        (950, LIMIT, 0, False),
-        (951, LIMIT, 0, True),
-        (None, LIMIT, 0, False),
-        (5000, None, 0, False),
-        (10, LIMIT, 1, True),
+        (950, LIMIT, 0, None, ""),
+        (951, LIMIT, 0, None, "5% must stay free"),
+        (None, LIMIT, 0, None, ""),
+        (5000, None, 0, None, ""),
+        (10, LIMIT, 1, None, "ran out 1 times"),
+        (990, LIMIT, 0, 600, ""),  # the rest is cache, which goes before anything fails
+        (990, LIMIT, 0, 960, "5% must stay free"),
+        (990 << 20, LIMIT << 20, 1, 600 << 20, "tensors held 600 MiB"),
     ],
 )
-def test_five_per_cent_must_stay_free(peak: int | None, limit: int | None, retries: int, refused: bool) -> None:
-    assert bool(near_limit(peak, limit, retries)) is refused
+def test_five_per_cent_must_stay_free(
+    peak: int | None, limit: int | None, retries: int, allocated: int | None, words: str
+) -> None:
+    found = near_limit(peak, limit, retries, allocated)
+    assert words in found
+    assert bool(found) is bool(words)
+
+
+def taken(peak: int | None = None, retries: int = 0, held: int | None = None) -> Side:
+    return Side(peak_memory_bytes=peak, allocation_retries=retries, allocated_memory_bytes=held)
 
 
 @pytest.mark.parametrize(
     ("before", "after", "refused"),
     [
-        (Side(peak_memory_bytes=500), Side(peak_memory_bytes=960), True),
-        (Side(peak_memory_bytes=960), Side(peak_memory_bytes=960), False),
-        (Side(peak_memory_bytes=960), Side(peak_memory_bytes=990), True),
-        (Side(), Side(allocation_retries=2), True),
-        (Side(allocation_retries=1), Side(allocation_retries=2), False),
-        (Side(peak_memory_bytes=500), Side(peak_memory_bytes=500), False),
+        (taken(500), taken(960), True),
+        (taken(960), taken(960), False),
+        (taken(960), taken(990), True),
+        (taken(), taken(retries=2), True),
+        (taken(retries=1), taken(retries=2), False),
+        (taken(500), taken(500), False),
+        (taken(500, held=400), taken(990, held=600), False),
+        (taken(500, held=400), taken(990, held=970), True),
+        (taken(999, held=980), taken(999, held=970), False),
     ],
 )
 def test_what_the_incumbent_does_too_is_not_held_against_a_candidate(before: Side, after: Side, refused: bool) -> None:
     assert bool(lost_margin(before, after, LIMIT)) is refused
-
-
-def test_what_the_allocator_only_keeps_is_held_against_nobody() -> None:
-    """Reserved memory of 99 % of which tensors hold 60 % is cache, which goes before anything fails."""
-    assert near_limit(990, LIMIT, 0, 600) == ""
-    assert near_limit(990, LIMIT, 0, 960) != ""
-    assert "ran out 2 times" in near_limit(990, LIMIT, 2, 600)
-    assert "tensors held 600 MiB" in near_limit(990 << 20, 1000 << 20, 1, 600 << 20)
-    before = Side(peak_memory_bytes=500, allocated_memory_bytes=400)
-    assert lost_margin(before, Side(peak_memory_bytes=990, allocated_memory_bytes=600), LIMIT) == ""
-    assert lost_margin(before, Side(peak_memory_bytes=990, allocated_memory_bytes=970), LIMIT) != ""
-    full = Side(peak_memory_bytes=999, allocated_memory_bytes=980)
-    assert lost_margin(full, Side(peak_memory_bytes=999, allocated_memory_bytes=970), LIMIT) == ""
 
 
 def test_the_cpu_has_a_limit_where_one_was_set() -> None:
@@ -379,9 +380,6 @@ def test_after_a_storm_any_shape_is_expected() -> None:
 
 # Times to target over seeds: looked at after each seed, placebos are seldom kept and real gains are.
 
-OBJECTIVE_TRAINED = Objective(
-    metric="accuracy", mode="max", target=0.9, target_source="user", tolerance=0.005, min_gain=0.01
-)
 WORTH = float(np.log(1.01))
 THROUGHPUT_ERROR = 0.01
 
@@ -397,7 +395,7 @@ def sought(rng: np.random.Generator, true: float, spread: float, alpha: float = 
     for seeds in range(2, MOST_SEEDS + 1):
         ratio = TrainedRatio(tuple(ratios[:seeds]), 1.96 * THROUGHPUT_ERROR)
         verdict, _ = time_verdict(ratio, WORTH, alpha)
-        if not more_seeds_help(_judged(verdict, ratio), seeds, OBJECTIVE_TRAINED):
+        if not more_seeds_help(_judged(verdict, ratio), seeds, OBJECTIVE):
             return verdict
     return verdict
 
@@ -421,17 +419,12 @@ def test_a_true_gain_is_not_called_none() -> None:
     assert np.mean([verdict is Verdict.KEPT for verdict in found]) > 0.6
 
 
-def test_the_errors_that_the_run_may_still_make_narrow_what_is_kept() -> None:
-    ratio = TrainedRatio((0.34, 0.30, 0.36), 0.02)
-    assert time_verdict(ratio, WORTH, 0.05)[0] is Verdict.KEPT
-    assert time_verdict(ratio, WORTH, 1e-6)[0] is Verdict.INCONCLUSIVE
+@pytest.mark.parametrize(("alpha", "verdict"), [(0.05, Verdict.KEPT), (1e-6, Verdict.INCONCLUSIVE)])
+def test_the_errors_that_the_run_may_still_make_narrow_what_is_kept(alpha: float, verdict: Verdict) -> None:
+    assert time_verdict(TrainedRatio((0.34, 0.30, 0.36), 0.02), WORTH, alpha)[0] is verdict
 
 
-def test_seeds_that_do_not_look_worth_it_end_early() -> None:
-    ratio = TrainedRatio((0.01, -0.02, 0.0), 0.02)
-    judged = _judged(Verdict.INCONCLUSIVE, ratio)
-    assert more_seeds_help(judged, ENOUGH_SEEDS - 1, OBJECTIVE_TRAINED)
-    assert not more_seeds_help(judged, ENOUGH_SEEDS, OBJECTIVE_TRAINED)
-    better = _judged(Verdict.INCONCLUSIVE, TrainedRatio((0.2, -0.1, 0.1), 0.02))
-    assert more_seeds_help(better, ENOUGH_SEEDS, OBJECTIVE_TRAINED)
-    assert not more_seeds_help(better, MOST_SEEDS, OBJECTIVE_TRAINED)
+@pytest.mark.parametrize(("ratios", "most"), [((0.01, -0.02, 0.0), ENOUGH_SEEDS), ((0.2, -0.1, 0.1), MOST_SEEDS)])
+def test_seeds_that_do_not_look_worth_it_end_early(ratios: tuple[float, ...], most: int) -> None:
+    judged = _judged(Verdict.INCONCLUSIVE, TrainedRatio(ratios, 0.02))
+    assert [more_seeds_help(judged, seeds, OBJECTIVE) for seeds in (most - 1, most)] == [True, False]

@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 
 import pytest
 
+import made_up
 from autoopt.errors import EnvironmentLacks
-from autoopt.records import Change, Curve, CurvePoint, Environment, Estimate, JsonDict, Objective, Plan
+from autoopt.records import Change, Curve, CurvePoint, Environment, Estimate, JsonDict, Plan
 from autoopt.records.messages import TrainingRun
 from autoopt.records.protocol import Launch
 from autoopt.search.accept.evidence import TrainedPair
@@ -20,6 +21,7 @@ from autoopt.search.outcome import configuration
 from autoopt.search.scaling import counts, point_of
 from autoopt.setup import Setup
 from autoopt.strategy import Applies, Case, Risk, Strategy
+from made_up import OBJECTIVE
 from tests.simulated import World, strategy
 
 SPEED = {1: 1.0, 2: 1.8, 4: 3.0}
@@ -129,9 +131,6 @@ def test_the_price_is_that_of_all_devices(device: str, cost: float) -> None:
 
 # Sizes that a run trained as points of result.json, with both power laws or why there is none.
 
-OBJECTIVE = Objective(
-    metric="accuracy", mode="max", target=0.9, target_source="user", tolerance=0.005, min_gain=0.01
-)  # fmt: skip
 OTHER = Change(strategy="amp", setting={})
 
 
@@ -141,10 +140,7 @@ def run(parameters: int, seed: int = 0, steps: int = 60, seconds: float | None =
     steps_seen = range(20, steps + 1, 20)
     points = tuple(CurvePoint(step=at, seconds=at / 10, metric=1 - lacks * 20 / at) for at in steps_seen)
     curve = Curve(seed=seed, points=points, reached=seconds is not None, seconds_to_target=seconds)
-    return TrainingRun(
-        seed=seed, curve=curve, seconds=6.0, training_seconds=6.0, evaluation_seconds=0.0, evaluations=len(points),
-        steps=steps, samples=steps, fixed_seconds=0.0, reached=seconds is not None, trained_parameters=parameters,
-    )  # fmt: skip
+    return made_up.run(seed, curve=curve, steps=steps, trained_parameters=parameters)
 
 
 def sized(width: int | None, *others: Change) -> Plan:
