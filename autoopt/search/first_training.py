@@ -346,37 +346,28 @@ def _allocation(context: RunContext, aa: AAControl, training_seconds: float, *, 
 
 
 def _new_target(context: RunContext, state: SearchState, run: TrainingRun) -> None:
-    """Replaces a target that the baseline did not reach, and says so."""
+    """Replaces a target that the baseline did not reach by what it reached, less the tolerance, and says so."""
     objective = state.objective
     if objective.metric is None or parts_to(run, objective) is not None:
         return
     state.untrainable = _out_of_reach(objective, run, context.allocation, state.planned_steps)
-    state.objective, reported = _replaced(objective, run)
-    nobody_asked = objective.target is None and state.objective.target is not None
-    (context.note if nobody_asked else context.warn)(state, reported)
-
-
-def _replaced(objective: Objective, run: TrainingRun) -> tuple[Objective, str]:
-    """The metric that the baseline did reach in its share, less the tolerance, as the target."""
     value = reachable([run.curve], objective.mode, objective.tolerance)
-    replaced = objective.model_copy(update={"target": value, "target_source": "baseline"})
+    state.objective = objective.model_copy(update={"target": value, "target_source": "baseline"})
     if value is None:
-        return replaced, (
+        context.warn(
+            state,
             f"the baseline was not evaluated within {run.seconds:.0f} s, its share of the budget: time to target "
-            "cannot be measured; give the run more budget, or evaluate more often"
+            "cannot be measured; give the run more budget, or evaluate more often",
         )
+        return
     reached = f"the target is {objective.metric} {value:.4g}, which the baseline reached in {run.seconds:.0f} s"
     if objective.target is None:
-        return replaced, f"{reached}, less the tolerance (no value was given)"
+        context.note(state, f"{reached}, less the tolerance (no value was given)")
+        return
+    where, advice = "within its share of the budget", "a larger --budget lets the whole way be measured"
     if run.stopped == "steps":
-        return replaced, (
-            f"{reached}, less the tolerance: {objective.target:.4g} was not reached in its planned {run.steps} steps; "
-            "give the run more steps, or a target that it reaches"
-        )
-    return replaced, (
-        f"{reached}, less the tolerance: {objective.target:.4g} was not reached within its share of the budget; "
-        "a larger --budget lets the whole way be measured"
-    )
+        where, advice = f"in its planned {run.steps} steps", "give the run more steps, or a target that it reaches"
+    context.warn(state, f"{reached}, less the tolerance: {objective.target:.4g} was not reached {where}; {advice}")
 
 
 def _out_of_reach(objective: Objective, run: TrainingRun, allocation: BudgetAllocation, steps: int | None) -> str:

@@ -181,19 +181,17 @@ class Tuner:
                     trial = trial.model_copy(update={"state": "failed", "reason": failure.reason})
                     break
                 trial = self._seen(trial, run, objective)
-                if trial.state == "reached" or trial.state == "failed" or place == len(self.rungs) - 1:
+                if trial.state in ("reached", "failed") or place == len(self.rungs) - 1:
                     break
-                asked.report(self._loss(trial, objective), FACTOR**place)
+                worst = float("inf")
+                loss = worst if trial.metric is None else -trial.metric if objective.mode == "max" else trial.metric
+                asked.report(loss, FACTOR**place)
                 if asked.should_prune():
                     reason = f"behind others at step {run.steps}"
                     trial = trial.model_copy(update={"state": "pruned", "reason": reason})
                     break
-        if trial.state == "failed":
-            self.study.tell(asked, state=TrialState.FAIL)
-        elif trial.state == "pruned":
-            self.study.tell(asked, state=TrialState.PRUNED)
-        else:
-            self.study.tell(asked, self._value(trial, objective))
+        ended = {"failed": TrialState.FAIL, "pruned": TrialState.PRUNED}.get(trial.state)
+        self.study.tell(asked, None if ended else self._value(trial, objective), state=ended)
         return trial.model_copy(update={"took_seconds": self.context.now() - began})
 
     @contextlib.contextmanager
@@ -242,12 +240,6 @@ class Tuner:
                 "cost_to_target": seconds / 3600 * price if price is not None else None,
             }
         return trial.model_copy(update=seen)
-
-    def _loss(self, trial: TuningTrial, objective: Objective) -> float:
-        """The metric as something that is to be small; infinite where there is none."""
-        if trial.metric is None:
-            return float("inf")
-        return -trial.metric if objective.mode == "max" else trial.metric
 
     def _value(self, trial: TuningTrial, objective: Objective) -> float:
         """Seconds to the target; where it was not reached, all of them and more by how far the metric is off."""

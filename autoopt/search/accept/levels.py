@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import hypot, inf, isclose, isfinite, isinf, sqrt
+from typing import Any
 
 from autoopt.records import Objective, Quality
 from autoopt.records.messages import Probe
@@ -145,32 +146,22 @@ class _Found:
         return f", charged as {self.penalty.value - 1:.1%} more steps"
 
     def quality(self, level: str | None, detail: str, *, passed: bool | None) -> Quality:
-        finite, reported = self._finite, level in ("identical", "equivalent")
-        rounds = level in ("equivalent", "undecided") and bool(finite)
-        return Quality.model_validate(
-            {
-                "method": "probe",
-                "level": level,
-                "passed": passed,
-                "steps": self._after.probe.steps,
-                "gradient_error": max((point.error for point in finite), default=None),
-                "gradient_bias": max((point.bias for point in finite), default=None),
-                "bias_bound": max((p.bias_bound for p in finite if isfinite(p.bias_bound)), default=None),
-                "batches": min((point.batches for point in finite), default=None),
-                "batches_wanted": self._wanted() if level == "undecided" else None,
-                "step_penalty": self.penalty if rounds else None,
-                "rests_on": self._rests_on() if reported else "",
-                "would_miss": self._would_miss() if reported else "",
-                "detail": detail,
-            }
-        )
-
-    def _wanted(self) -> int | None:
-        """Batches at each point that would tell the bias, where it is all that is open."""
+        finite = self._finite
+        known: dict[str, Any] = {
+            "gradient_error": max((point.error for point in finite), default=None),
+            "gradient_bias": max((point.bias for point in finite), default=None),
+            "bias_bound": max((p.bias_bound for p in finite if isfinite(p.bias_bound)), default=None),
+            "batches": min((point.batches for point in finite), default=None),
+        }
+        if level in ("identical", "equivalent"):
+            known |= {"rests_on": self._rests_on(), "would_miss": self._would_miss()}
+        if level in ("equivalent", "undecided"):
+            known["step_penalty"] = self.penalty
         open_ones = [point for point in self._points if not point.same]
-        if not open_ones or any(not p.clean or p.wanted is None for p in open_ones):
-            return None
-        return max(point.wanted or 0 for point in open_ones)
+        if level == "undecided" and all(point.clean and point.wanted is not None for point in open_ones):
+            known["batches_wanted"] = max((point.wanted or 0 for point in open_ones), default=None)
+        known |= {"level": level, "passed": passed, "steps": self._after.probe.steps, "detail": detail}
+        return Quality(method="probe", **known)
 
     def _rests_on(self) -> str:
         probe, seen = self._after.probe, [f"the first {self._after.probe.steps} steps"]
@@ -192,7 +183,8 @@ class _Found:
             missed.append("anything of the second epoch, which was not read")
         elif read < 2:
             missed.append("samples that change from the second epoch on, of which the order alone is known")
-        if "epoch" not in self._both() and not self._crossed():
+        epochs, read_on = self._after.probe.epochs, self._after.probe.rolled
+        if "epoch" not in self._both() and (len(epochs) < 2 or read_on):  # recorded steps may go beyond an epoch
             missed.append("what the training does at the end of an epoch")
         missed.append(
             f"what the training does otherwise after step {min(one.trained or one.steps, other.trained or other.steps)}"
@@ -204,11 +196,6 @@ class _Found:
     def _both(self) -> set[str]:
         both = self._before.arrays.windows.keys() & self._after.arrays.windows.keys()
         return both & {"end", *self._before.same_windows(self._after)}
-
-    def _crossed(self) -> bool:
-        """Whether the recorded steps themselves go beyond an epoch."""
-        epochs = self._after.probe.epochs
-        return len(epochs) > 1 and not self._after.probe.rolled
 
 
 def _points(before: ProbeResult, after: ProbeResult, steps: int, *, alike: bool) -> list[GradientFidelity]:
@@ -330,15 +317,15 @@ def another_training(risk: Risk, before: ProbeResult, after: ProbeResult, object
 
     What it reads besides is in :class:`DataCompared`.
     """
-    one, other = before.probe, after.probe
+    one, other, flipped = before.probe, after.probe, FLIPPED if risk is Risk.NUMERIC else 0
     return (
         other_order(one.order, other.order)
         or _other_rate(one, other)
         or _other_updates(before, after)
         or _other_dropout(before, after)
         or _other_buffers(before, after)
-        or other_evaluation(one, other, objective, FLIPPED if risk is Risk.NUMERIC else 0)
-        or _other_own_evaluation(before, after, objective, FLIPPED if risk is Risk.NUMERIC else 0)
+        or other_evaluation(one, other, objective, flipped)
+        or _other_own_evaluation(before, after, objective, flipped)
     )
 
 
@@ -364,14 +351,11 @@ def _other_updates(before: ProbeResult, after: ProbeResult) -> str:
         return f"{still[1]} is not updated in step {still[0]}"
     for window, weights in before.arrays.windows.items():
         others = after.arrays.windows.get(window)
-        still = None
         same = before.probe.trained == after.probe.trained and (window == "end" or window in before.same_windows(after))
-        if others is not None and not allowed and same:
-            still = standing_still(weights, others, before.arrays)
-        if still and window == "end":
-            return f"{still[1]} is not updated in step {before.probe.until - len(weights) + 1 + still[0]}"
+        still = standing_still(weights, others, before.arrays) if others is not None and same and not allowed else None
         if still:
-            return f"{still[1]} is not updated at the end of an epoch"
+            step = f"in step {before.probe.until - len(weights) + 1 + still[0]}"
+            return f"{still[1]} is not updated {step if window == 'end' else 'at the end of an epoch'}"
     update = update_difference(before.arrays, after.arrays)
     if update is not None and update > GROSS_UPDATE:
         return f"another update from the same gradients: {update:.2g} of its size off"
@@ -465,11 +449,7 @@ def _apart(
     if flipped:
         size, allowed = max(size, largest), allowed * times
     margin = max(allowed * size, 1e-9)
-    if samples and _is_share(left, samples):
+    counted = left * samples if samples and 0.0 <= left <= 1.0 else 0.5
+    if samples and abs(counted - round(counted)) < 1e-3:  # it can be a share of them: an accuracy, and no loss
         margin = max(margin, (flipped + 0.5) / samples)
     return f"{objective.metric or 'the metric'} {right:.4g}" if abs(right - left) > margin else ""
-
-
-def _is_share(value: float, samples: int) -> bool:
-    """Whether a metric can be a share of so many samples: an accuracy, and no loss."""
-    return 0.0 <= value <= 1.0 and abs(value * samples - round(value * samples)) < 1e-3

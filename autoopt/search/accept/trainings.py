@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import exp, hypot, sqrt
 from typing import Protocol, TypeVar
 
@@ -125,26 +126,21 @@ class Trainings:
         if known is not None:
             return known
         key = {"purpose": purpose, "plan": plan.model_dump(), "seed": seed, "target": self.target}
-        label = purpose.replace(" ", "-")
+        train = partial(
+            self._runner.train,
+            plan,
+            seed=seed,
+            max_seconds=min(self.limit_seconds, max_seconds),
+            max_steps=self.max_steps,
+            label=purpose.replace(" ", "-"),
+            target=self.target,
+            keep=keep,
+        )
         try:
-            run = self._steps.step(
-                "training",
-                key,
-                lambda: self._runner.train(
-                    plan,
-                    seed=seed,
-                    max_seconds=min(self.limit_seconds, max_seconds),
-                    max_steps=self.max_steps,
-                    label=label,
-                    target=self.target,
-                    keep=keep,
-                ),
-                TrainingRun,
-            )
+            run = self._runs[plan.key, seed] = self._steps.step("training", key, train, TrainingRun)
         except TrialFailed as failure:
             self._failures[plan.key] = failure
             raise
-        self._runs[plan.key, seed] = run
         return run
 
     def interleaved(
@@ -202,13 +198,8 @@ class Trainings:
             TrialFailed: it ended badly, or was not at its end in time.
         """
         key = {"purpose": "baseline whole run", "plan": baseline.model_dump(), "seed": seed}
-        run = self._steps.step(
-            "training",
-            key,
-            lambda: self._runner.whole_run(steps=steps, every=every, seed=seed, max_seconds=max_seconds),
-            TrainingRun,
-        )
-        self._runs[baseline.key, seed] = run
+        train = partial(self._runner.whole_run, steps=steps, every=every, seed=seed, max_seconds=max_seconds)
+        run = self._runs[baseline.key, seed] = self._steps.step("training", key, train, TrainingRun)
         return run
 
     def whole_runs(

@@ -282,18 +282,9 @@ class Arena:
 
 def row_of(block: Block, plan: Plan, process: str, round_: int, start: float) -> Row:
     """The row of a block."""
-    return Row(
-        plan=plan.key,
-        process=process,
-        round=round_,
-        start=start,
-        steps=block.steps,
-        samples=block.samples,
-        seconds=block.seconds,
-        stage_seconds=block.stage_seconds,
-        foreign_cpu_seconds=block.foreign_cpu_seconds,
-        late_seconds=block.late_seconds,
-    )
+    shared = ("steps", "samples", "seconds", "stage_seconds", "foreign_cpu_seconds", "late_seconds")
+    seen = {name: getattr(block, name) for name in shared}
+    return Row(plan=plan.key, process=process, round=round_, start=start, **seen)
 
 
 def block_length(rule: Rule, step_seconds: float | None) -> tuple[float, int, float]:

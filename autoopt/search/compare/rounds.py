@@ -150,24 +150,13 @@ def undisturbed(shares: Sequence[tuple[float | None, float | None]]) -> list[boo
     most a quarter goes: load that is there all the time belongs to the conditions of the measurement.
     """
     most = int(_MOST_DISCARDED * len(shares))
-    sides = [_burdened([pair[side] for pair in shares]) for side in (0, 1)]
-    count = min(max(disturbed for _, disturbed in sides), -(-most // 2))
-    ranked = [
-        (place >= disturbed, -over, index)
-        for side, disturbed in sides
-        for place, (over, index) in enumerate(side[:count])
-    ]
-    gone: list[int] = []
-    for _, _, index in sorted(ranked):
-        if index not in gone and len(gone) < most:
-            gone.append(index)
+    sides = []  # the rounds of each side above its usual share, by how much and where, most first
+    for which in (0, 1):
+        side = [pair[which] for pair in shares]
+        usual = median([share for share in side if share is not None] or [0.0])
+        over = [(usual - share, index) for index, share in enumerate(side) if share is not None and share > usual]
+        sides.append(sorted(over))
+    count = min(max(sum(-over > DISTURBED for over, _ in side) for side in sides), -(-most // 2))
+    ranked = sorted((-over <= DISTURBED, over, index) for side in sides for over, index in side[:count])
+    gone = list(dict.fromkeys(index for *_, index in ranked))[:most]
     return [index not in gone for index in range(len(shares))]
-
-
-def _burdened(shares: list[float | None]) -> tuple[list[tuple[float, int]], int]:
-    """Blocks of a side above its usual share, by how much and where, most first; and how many are disturbed."""
-    known = [share for share in shares if share is not None]
-    usual = median(known) if known else 0.0
-    over = [(share - usual, -index) for index, share in enumerate(shares) if share is not None and share > usual]
-    ranked = [(excess, -index) for excess, index in sorted(over, reverse=True)]
-    return ranked, sum(excess > DISTURBED for excess, _ in ranked)
