@@ -42,8 +42,8 @@ SURE, VAGUE = 0.05, 0.5
 """Standard errors of what was seen: a gain is told from none, and it is not."""
 
 
-def world(folder: Path, speeds: dict[str, float], *others: Strategy) -> World:
-    return World(folder, *(strategy(name) for name in speeds), *others, speed=product(speeds), noise=NOISE)
+def world(folder: Path, speeds: dict[str, float], **options) -> World:
+    return World(folder, *map(strategy, speeds), **{"speed": product(speeds), "noise": NOISE, **options})
 
 
 def test_what_came_in_with_others_and_brings_nothing_is_dropped(tmp_path: Path) -> None:
@@ -107,26 +107,15 @@ def test_a_setting_that_the_plan_had_before_comes_back(tmp_path: Path) -> None:
     assert state.incumbent.setting("workers") == {"number": 2}
 
 
-@pytest.mark.parametrize(("seconds", "kept"), [(30.0, 1), (180.0, 2)])
+@pytest.mark.parametrize(("seconds", "kept"), [(0.0, 1), (30.0, 1), (180.0, 2)])
 def test_time_decides_how_many_equal_parts_can_be_told_from_none(tmp_path: Path, seconds: float, kept: int) -> None:
+    """Without any, all were dropped, and with them the gain of a whole that was proved."""
     speeds = {"one": 1.1, "other": 1.1}
-    made = World(
-        tmp_path,
-        *(strategy(name) for name in speeds),
-        speed=product(speeds),
-        noise=NoiseModel("normal", process_sd=0.03),
-    )
-    state = stack(made, {"one": (0.3, VAGUE), "other": (0.3, VAGUE)})
+    made = world(tmp_path, speeds, noise=NoiseModel("normal", process_sd=0.03))
+    state = stack(made, {"one": (0.31, VAGUE), "other": (0.3, VAGUE)})
     take_apart(made.context, state, made.clock() + seconds)
     assert len(state.incumbent.changes) == kept
-
-
-def test_a_whole_that_was_proved_is_not_dropped_to_nothing(tmp_path: Path) -> None:
-    """No part was told from chance by itself, and all were dropped: the gain of the whole went with them."""
-    one = world(tmp_path, {"strong": 1.4, "other": 1.2})
-    state = stack(one, {"strong": (0.34, VAGUE), "other": (0.18, VAGUE)})
-    take_apart(one.context, state, one.clock())
-    assert state.incumbent.names() == ("strong",)
+    assert "one" in state.incumbent.names()
 
 
 def test_what_could_no_longer_be_tested_is_not_made(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from autoopt.errors import NodeLost, TrialFailed
 from autoopt.records import Change, Noise, Plan
+from autoopt.records.measured import Sharing
 from autoopt.records.messages import Block
 from autoopt.search.budget_allocation import TimeLimits
 from autoopt.search.compare.arena import Source
@@ -238,19 +239,19 @@ def test_trials_on_eight_places_take_an_eighth_of_the_time() -> None:
     assert not machine.alive, "processes were left behind"
 
 
-def test_what_was_not_expected_is_measured_when_it_is_asked_for() -> None:
-    machine = FakeMachine(behave=_behaviour, noise=NoiseModel("quiet"))
+def test_what_was_not_expected_is_measured_when_asked_for_and_what_fails_is_a_verdict_on_it_alone() -> None:
+    def behave(plan: Plan) -> Behaviour:
+        fails = TrialFailed("crashed", "signal 11") if plan == PLANS[2] else None
+        return Behaviour(step_seconds=0.02 if plan == PLANS[1] else 0.04, fails=fails, fails_at=3)
+
+    machine = FakeMachine(behave=behave, noise=NoiseModel("quiet"))
     race, workers = race_of(machine, 2)
-    race.expect([Expected(PLANS[0], TimeLimits())], Noise())
-    for number in (1, 0):
-        found = race.screen(PLANS[number], Noise())
-        assert found.estimate.value == pytest.approx(1.0 + number)
+    race.expect([Expected(plan, TimeLimits()) for plan in (PLANS[0], PLANS[2])], Noise())
+    found = [race.screen(PLANS[number], Noise()) for number in (1, 0, 2)]
+    assert [seen.estimate.value for seen in found[:2]] == pytest.approx([2.0, 1.0])
+    assert [seen.failure is not None for seen in found] == [False, False, True]
     race.close()
     assert workers.closed == 1
-
-
-def _behaviour(plan: Plan) -> Behaviour:
-    return Behaviour(step_seconds=0.02 if plan == PLANS[1] else 0.04)
 
 
 def test_a_lost_machine_is_told_when_its_look_is_asked_for_and_the_look_is_measured_again() -> None:
@@ -293,7 +294,7 @@ class SharedMachine(FakeMachine):
         return SharedArm(self, plan, label)
 
 
-def control_parallel(cost: float, floor: float | None = 0.08, **machine: Any) -> tuple[Any, SharedMachine]:
+def control_parallel(cost: float, floor: float | None = 0.08, **machine: Any) -> Sharing:
     made = SharedMachine(noise=NoiseModel("normal"), **machine)
     made.cost = cost
     workers = SimulatedWorkers(made.clock, 2)
@@ -302,31 +303,29 @@ def control_parallel(cost: float, floor: float | None = 0.08, **machine: Any) ->
     found = sharing_of(neighbours, ["one", "two"], Plan(), floor, clock=made.clock, deadline=600.0, rng=rng)
     neighbours.close()
     assert not made.alive
-    return found, made
-
-
-@pytest.mark.parametrize(("cost", "allowed", "word"), [(1.0, True, "within"), (1.25, False, "more than")])
-def test_neighbours_may_cost_no_more_than_the_floor_and_the_figure_is_told(cost, allowed: bool, word: str) -> None:
-    found, _ = control_parallel(cost)
-    assert found.allowed is allowed
-    assert [each.value for each in found.beside] == pytest.approx([1 / cost] * 2, rel=0.1)
-    assert all(each.low <= 1 / cost <= each.high for each in found.beside)
-    assert f"{word} the noise floor of 8.0%" in found.reason
+    return found
 
 
 @pytest.mark.parametrize(
-    ("arguments", "reason"),
+    ("cost", "asked", "allowed", "reason"),
     [
-        ({"cost": 1.0, "floor": None}, "the noise floor was not measured"),
-        ({"cost": 1.0, "floor": 0.001}, "not known well enough"),
-        ({"cost": 1.0, "can_freeze": False}, "cannot be stopped"),
-        ({"cost": 1.0, "memory_limit_bytes": 1}, "could not run at the same time: out_of_memory"),
+        (1.0, {}, True, "within the noise floor of 8.0%"),
+        (1.25, {}, False, "more than the noise floor of 8.0%"),
+        (1.0, {"floor": None}, False, "the noise floor was not measured"),
+        (1.0, {"floor": 0.001}, False, "not known well enough"),
+        (1.0, {"can_freeze": False}, False, "cannot be stopped"),
+        (1.0, {"memory_limit_bytes": 1}, False, "could not run at the same time: out_of_memory"),
     ],
 )
-def test_what_is_not_known_is_refused(arguments: dict[str, Any], reason: str) -> None:
-    found, _ = control_parallel(**arguments)
-    assert not found.allowed
+def test_neighbours_may_cost_no_more_than_the_floor_and_what_is_not_known_is_refused(
+    cost: float, asked: dict[str, Any], allowed: bool, reason: str
+) -> None:
+    found = control_parallel(cost, **asked)
+    assert found.allowed is allowed
     assert reason in found.reason
+    for each in filter(None, found.beside):
+        assert each.low <= 1 / cost <= each.high
+        assert each.value == pytest.approx(1 / cost, rel=0.1)
 
 
 FACTORS = {f"change_{number}": (1.3 if number == 5 else 1.0) for number in range(8)}
@@ -363,18 +362,6 @@ def test_the_whole_loop_finds_the_same_in_less_time_and_says_what_sharing_costs(
     first_looks = [[took.seconds for took in each.run.took if took.kind == "look"][:8] for each in (alone, together)]
     assert sum(first_looks[1]) < 0.4 * sum(first_looks[0])
     assert not together.runner.machine.alive, "processes were left behind"
-
-
-def test_a_failed_candidate_beside_others_is_a_verdict_on_it_alone() -> None:
-    def behave(plan: Plan) -> Behaviour:
-        return Behaviour(fails=TrialFailed("crashed", "signal 11"), fails_at=3) if plan == PLANS[2] else Behaviour()
-
-    machine = FakeMachine(behave=behave, noise=NoiseModel("quiet"))
-    race, _ = race_of(machine, 3)
-    race.expect([Expected(plan, TimeLimits()) for plan in PLANS[:4]], Noise())
-    found = [race.screen(plan, Noise()) for plan in PLANS[:4]]
-    race.close()
-    assert [seen.failure is not None for seen in found] == [False, False, True, False]
 
 
 @pytest.mark.slow

@@ -89,7 +89,6 @@ def test_shorter_evaluations_are_kept_beside_faster_steps(tmp_path: Path, monkey
     assert set(outcome.best.plan.names()) == {"larger", "quick"}
     trial = next(t for t in outcome.state.trials if t.strategy == "larger" and t.verdict is Verdict.KEPT)
     assert trial.throughput is None, "no step is faster"
-    assert trial.time_to_target is not None
     assert trial.time_to_target.value > 1.5, "evaluations are half of the run"
     rows = {row.strategy: row for row in outcome.ablation}
     assert rows["larger"].without is not None

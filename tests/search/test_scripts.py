@@ -263,7 +263,6 @@ def test_on_a_short_budget_that_profile_is_the_first_round_s(tmp_path: Path) -> 
     build = world(tmp_path / "build", 240.0, sites=None)
     for run in (short, long, build):
         run.go()
-    assert short.loop.state is not None
     assert profiles(short)[0] == "diagnose"
     assert profiles(long) == ["diagnose", "examine"]
     assert profiles(build)[0] == "examine", "a function is profiled in its round"

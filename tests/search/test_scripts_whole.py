@@ -44,7 +44,6 @@ def test_the_figure_of_a_script_is_that_of_whole_runs_of_its_patch(tmp_path: Pat
     world = ScriptWorld(tmp_path, strategy("rows"), speed=product({"rows": 2.0}), whole={"rows": 1.4}, budget=600.0)
     outcome = world.go()
     headline = outcome.speedup.headline
-    assert headline is not None
     assert (headline.whole, headline.kind, headline.value) == (True, "same_steps", pytest.approx(1.4))
     assert headline.baseline_seconds == pytest.approx(40.0)
     assert headline.n >= 2
@@ -88,7 +87,6 @@ def test_a_script_that_ends_at_its_target_is_judged_by_whole_runs_to_it(tmp_path
     assert len(world.alone) == 1
     assert outcome.state.planned_steps == 100
     headline = outcome.speedup.headline
-    assert headline is not None
     assert (headline.kind, headline.whole, headline.value) == ("to_target", True, pytest.approx(1.6))
     assert (headline.baseline_steps, headline.best_steps) == pytest.approx((100, 100))
     assert outcome.speedup.end_to_end_verified
@@ -135,7 +133,6 @@ def test_what_trains_otherwise_is_judged_by_whole_runs_that_end_at_the_target(
     outcome = world.go()
     assert ("grouping" in outcome.best.plan.names()) is kept
     headline = outcome.speedup.headline
-    assert headline is not None
     assert headline.value == pytest.approx(1.6 * (gain if kept else 1.0))
     assert (world.pairs.count(("rows", "grouping")) >= 4) is kept, "two that select it, and two that verify it"
     assert outcome.speedup.end_to_end_verified
@@ -161,7 +158,6 @@ def test_a_target_that_one_seed_reaches_earlier_is_no_gain_of_two_runs() -> None
             runs = [WholeRun(s, seen).as_training(0, seed, every=30.0) for s, seen in zip(seconds, sides, strict=True)]
             pairs.append(TrainedPair(baseline=runs[0], best=runs[1], whole=True, time_sliced=True))
         trained = Trained.of(pairs, Evidence(risk=Risk.NUMERIC), OBJECTIVE, None)
-        assert trained is not None
         return trained.headline(pairs, NOTHING_COMPARED, None)
 
     early = ((0.35, 0.57, 0.78, 0.84, 0.9), (0.34, 0.59, 0.74, 0.86))
@@ -170,7 +166,6 @@ def test_a_target_that_one_seed_reaches_earlier_is_no_gain_of_two_runs() -> None
     assert found.low is not None
     assert found.low < 2.0, "what the target owes to chance"
     assert headline(early, early, early, early).low == pytest.approx(found.low, rel=0.05), "more of one seed is no more"
-    assert found.step_ratio is not None
     assert found.step_ratio.low > 1.8
     other = [((0.3, 0.5, 0.7, 0.8 + n / 100, 0.9), (0.3, 0.5, 0.7, 0.8, 0.9)) for n in range(4)]
     several = headline(*other)
@@ -207,7 +202,6 @@ def test_whole_runs_decide_where_the_budget_has_room_for_them(tmp_path: Path, na
     assert (Verdict.KEPT in verdicts(outcome)[made.name]) is kept
     assert len(world.pairs) == pairs if pairs is not None else world.pairs
     if kept:
-        assert outcome.speedup.headline is not None
         assert outcome.speedup.headline.whole is bool(world.pairs)
 
 
@@ -225,7 +219,6 @@ def test_what_no_block_of_steps_shows_is_proved_by_whole_runs(tmp_path: Path) ->
     assert world.pairs[0] == ("evaluation", "fused")
     plan, headline = outcome.best.plan.names(), outcome.speedup.headline
     assert "evaluation" in plan
-    assert headline is not None
     assert headline.value == pytest.approx(1.5 * (1.03 if "fused" in plan else 1.0))
     assert headline.whole
     assert outcome.speedup.end_to_end_verified
@@ -248,7 +241,6 @@ def test_whole_runs_show_what_each_part_brings_and_drop_what_slows_the_run(tmp_p
     assert set(world.pairs[0]) == set(gains)
     assert set(outcome.best.plan.names()) == ({"evaluation", "fused"} if room else set(gains))
     headline = outcome.speedup.headline
-    assert headline is not None
     assert headline.value == pytest.approx(1.6 * 1.2 * (1.0 if room else 0.8))
     if room:
         assert outcome.speedup.end_to_end_verified
@@ -271,9 +263,7 @@ def test_a_short_run_confirms_what_is_promised_before_any_block_is_compared(tmp_
     assert set(outcome.best.plan.names()) == {"layout", "fused"}
     first = outcome.state.trials[0]
     assert first.throughput is None, "no blocks were compared"
-    assert first.time_to_target is not None
     assert first.time_to_target.n == 1
-    assert outcome.speedup.headline is not None
     assert outcome.speedup.headline.whole
 
 
@@ -287,7 +277,6 @@ def test_on_what_whole_runs_have_kept_whole_runs_go_on(tmp_path: Path) -> None:
     assert world.pairs[:2] == [("first",), ("first", "second")]
     assert set(outcome.best.plan.names()) == {"first", "second"}
     headline = outcome.speedup.headline
-    assert headline is not None
     assert headline.value == pytest.approx(3.0)
     assert headline.whole
     assert outcome.speedup.end_to_end_verified
@@ -340,7 +329,6 @@ def test_a_pair_that_took_longer_than_predicted_stays_the_measure(tmp_path: Path
     outcome = world.go()
     headline = outcome.speedup.headline
     assert set(outcome.best.plan.names()) == {"layout", "fused"}
-    assert headline is not None
     assert (headline.whole, headline.n, headline.value) == (True, 1, pytest.approx(1.3 * 1.02))
 
 
@@ -358,7 +346,6 @@ def test_a_second_pair_takes_what_the_first_has_shown_it_to_take(tmp_path: Path)
     )
     outcome = world.go()
     headline = outcome.speedup.headline
-    assert headline is not None
     assert (headline.whole, headline.n) == (True, 2)
     assert outcome.speedup.end_to_end_verified
 
@@ -370,7 +357,6 @@ def test_whole_runs_are_compared_before_the_baseline_is_with_itself(tmp_path: Pa
     assert outcome.best.plan.names() == ("layout",)
     kinds = [type(event) for event in world.events]
     assert NoiseMeasured not in kinds[: kinds.index(Kept)]
-    assert outcome.speedup.headline is not None
     assert outcome.speedup.headline.whole
 
 

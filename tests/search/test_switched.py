@@ -105,16 +105,16 @@ def test_a_look_never_accepts_and_refuses_what_is_plainly_slow() -> None:
     assert slower.decision in (Decision.HARMFUL, Decision.REJECT)
 
 
-def errors(kind: str, runs: int = 40) -> float:
+def errors(kind: str) -> float:
     """Root mean square error (log) of looks at a candidate of 1.1 on a machine whose processes differ by much."""
     found = []
-    for seed in range(runs):
+    for seed in range(40):
         on = machine({"candidate": 1.1}, NoiseModel("normal", block_sd=0.03, process_sd=0.06), seed=seed)
         if kind == "one process":
             seen = screenings(on, ["candidate"], seed)[0]
         else:
-            race = Race(on.start, Plan(), Rule(max_seconds=60), clock=on.clock, rng=np.random.default_rng(seed))
-            with closing(race):
+            rule = Rule(max_seconds=60)
+            with closing(Race(on.start, Plan(), rule, clock=on.clock, rng=np.random.default_rng(seed))) as race:
                 seen = race.screen(plan("candidate"), NOISE)
         found.append(math.log(seen.estimate.value / 1.1))
     return math.sqrt(float(np.mean(np.square(found))))
@@ -221,30 +221,6 @@ ABLE = (
     Plan(changes=(Change(strategy="amp", setting={"dtype": "bfloat16"}),)),
     Plan(changes=(Change(strategy="threads", setting={"threads": 1}),)),
 )
-RULE = Rule(min_steps=2, max_pairs=1, warm_up_seconds=2.0)
-
-
-def looked(runner: TrialRunner, plans: tuple[Plan, ...]) -> tuple[list[Comparison | None], int]:
-    """The looks at plans, and how many processes they took."""
-    started = 0
-
-    def start(plan: Plan, label: str) -> Any:
-        nonlocal started
-        started += 1
-        return runner.start(plan, label)
-
-    contest = Contest(
-        Source(start, switched=Plan()), Plan(), plans, "incumbent", RULE, clock=time.monotonic, noise=Noise()
-    )
-    return contest.run(), started
-
-
-def check(found: list[Comparison | None]) -> None:
-    for seen in found:
-        assert seen.mode == "switched"
-        assert 0.02 < seen.estimate.value < 50
-        assert seen.candidate.blocks >= 6
-        assert seen.candidate.samples_per_step == 32
 
 
 @pytest.mark.slow
@@ -256,6 +232,17 @@ def test_a_script_takes_changes_on_by_its_hook(launcher: Launcher, tmp_path: Pat
     base = TrialSpec(workload="train.py", directory=str(folder), script=script)
     runner = TrialRunner(launcher, base, load_strategies([]), tmp_path / "logs")
     runner.watched()
-    found, started = looked(runner, ABLE)
-    check(found)
-    assert started == 1
+    started: list[Plan] = []
+
+    def start(plan: Plan, label: str) -> Any:
+        started.append(plan)
+        return runner.start(plan, label)
+
+    rule = Rule(min_steps=2, max_pairs=1, warm_up_seconds=2.0)
+    source = Source(start, switched=Plan())
+    for seen in Contest(source, Plan(), ABLE, "incumbent", rule, clock=time.monotonic, noise=Noise()).run():
+        assert seen.mode == "switched"
+        assert 0.02 < seen.estimate.value < 50
+        assert seen.candidate.blocks >= 6
+        assert seen.candidate.samples_per_step == 32
+    assert len(started) == 1
