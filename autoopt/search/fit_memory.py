@@ -18,6 +18,7 @@ from autoopt.events import TrialEnded, TrialStarted
 from autoopt.records import Change, Plan, Record, Trial, Verdict
 from autoopt.records.messages import Block
 from autoopt.search.accept.evidence import near_limit
+from autoopt.search.compare.comparison import most
 from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan, plugin_error, unwanted
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState, changes_text
@@ -74,11 +75,9 @@ def attempt(runner: TrialRunner, plan: Plan, *, draws: int) -> Attempt:
         process.call(f"{tasks}:ready", timeout=ATTEMPT_SECONDS)
         block = Block.model_validate(process.call(f"{tasks}:probe_losses", timeout=ATTEMPT_SECONDS, steps=PROBE_STEPS))
         worst = process.call(f"{tasks}:largest_batch", timeout=ATTEMPT_SECONDS, batches=draws)
-    peaks = [peak for peak in (block.peak_memory_bytes, worst.get("peak_memory_bytes")) if peak is not None]
-    held = [most for most in (block.allocated_memory_bytes, worst.get("allocated_memory_bytes")) if most is not None]
     return Attempt(
-        peak_memory_bytes=max(peaks, default=None),
-        allocated_memory_bytes=max(held, default=None),
+        peak_memory_bytes=most([block.peak_memory_bytes, worst.get("peak_memory_bytes")]),
+        allocated_memory_bytes=most([block.allocated_memory_bytes, worst.get("allocated_memory_bytes")]),
         limit_bytes=worst.get("limit_bytes"),
         allocation_retries=block.allocation_retries + worst.get("allocation_retries", 0),
     )

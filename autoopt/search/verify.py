@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import log
 from typing import Literal
 
@@ -388,8 +389,12 @@ OVER = 0.05
 
 def seconds_due(context: RunContext, state: SearchState) -> float:
     """Seconds that the verification of the incumbent still needs: pairs of processes, probes, trainings alternately."""
-    tested = 0.0 if confirmation_of(context, state) else _short(context, state) + probes_due(context, state)
-    return _trainings_due(context, state) + tested
+    return _trainings_due(context, state) + _test_due(context, state)
+
+
+def _test_due(context: RunContext, state: SearchState) -> float:
+    """The same without the trainings: nothing of an incumbent that was compared with the baseline."""
+    return 0.0 if confirmation_of(context, state) else _short(context, state) + probes_due(context, state)
 
 
 def confirmation_of(context: RunContext, state: SearchState) -> Comparison | None:
@@ -411,12 +416,11 @@ def may_be_checked(context: RunContext, state: SearchState, *, trained: bool) ->
     Args:
         trained: what is left has to be.
     """
-    needed = 0.0 if confirmation_of(context, state) is not None else _short(context, state) + probes_due(context, state)
+    needed = _test_due(context, state)
     if trained:
         needed += context.allocation.trained_pair(state.speedup_so_far)
-    if not needed:
-        return True
-    return not context.stopping() and context.now() + needed <= (1 + OVER) * context.allocation.budget
+    in_time = not context.stopping() and context.now() + needed <= (1 + OVER) * context.allocation.budget
+    return in_time or not needed
 
 
 def _must_be_trained(context: RunContext, state: SearchState, doubted: bool, broken: bool) -> bool:
@@ -492,11 +496,9 @@ def memory_trouble(context: RunContext, state: SearchState, comparison: Comparis
 
 def _worst(context: RunContext, plan: Plan, limit: int) -> Attempt | TrialFailed:
     """Memory of steps on the largest batch, or how they failed."""
-
-    def measure() -> Attempt:
-        return attempt(context.runner, plan, draws=MOST_DRAWN).model_copy(update={"limit_bytes": limit})
-
+    measure = partial(attempt, context.runner, plan, draws=MOST_DRAWN)
     try:
-        return context.run.step("largest", {"plan": plan.model_dump()}, measure, Attempt)
+        seen = context.run.step("largest", {"plan": plan.model_dump()}, measure, Attempt)
     except TrialFailed as failure:
         return failure
+    return seen.model_copy(update={"limit_bytes": limit})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -98,9 +99,8 @@ class Probes:
         *,
         epsilon: float,
         rounded_off: float = ROUNDING[None],
-        until: int = 0,
         at_any_weights: bool = False,
-        other_side: Probes | None = None,
+        **asked: Any,
     ) -> Quality:
         """The quality level that the probes of both show; see :func:`autoopt.search.accept.levels.level_of`.
 
@@ -108,16 +108,11 @@ class Probes:
 
         Args:
             rounded_off: see :func:`autoopt.search.accept.levels.level_of`.
-            until: steps of the shortest training that quality asks for.
-            at_any_weights: those that were made before the present weights were kept will do.
-            other_side: asks the candidate, where it is not of the same workload.
+            at_any_weights, asked: see :meth:`pair`.
         """
 
-        def asked(gradients: int) -> Quality:
-            both = self.pair(
-                incumbent, candidate, facts, until=until, gradients=gradients, at_any_weights=at_any_weights,
-                other_side=other_side,
-            )  # fmt: skip
+        def level(gradients: int) -> Quality:
+            both = self.pair(incumbent, candidate, facts, gradients=gradients, at_any_weights=at_any_weights, **asked)
             return level_of(
                 risk, *both, objective,
                 deterministic=facts.dataset.deterministic, epsilon=epsilon, rounded_off=rounded_off,
@@ -125,10 +120,10 @@ class Probes:
             )  # fmt: skip
 
         try:
-            found = asked(0)
+            found = level(0)
             wanted, most = found.batches_wanted, self._affordable(facts)
             if wanted is not None and not at_any_weights and wanted <= most:
-                found = asked(min(max(int(1.5 * wanted), GRADIENTS // 2), most))  # more, since it is an estimate
+                found = level(min(max(int(1.5 * wanted), GRADIENTS // 2), most))  # more, since it is an estimate
         except TrialFailed as failure:
             return Quality(method="not_tested", level="undecided", detail=f"{UNPROBED}: {failure.reason}")
         return found
@@ -148,8 +143,10 @@ class Probes:
 
         Args:
             facts: whether samples are random, and whether the workload is a script.
-            until, at_any_weights, other_side: see :meth:`quality`.
+            until: steps of the shortest training that quality asks for.
             gradients: batches at each set of weights; 0: as many as usual.
+            at_any_weights: those that were made before the present weights were kept will do.
+            other_side: asks the candidate, where it is not of the same workload.
 
         Raises:
             TrialFailed: a probe ended badly.
@@ -406,11 +403,10 @@ class Gate:
 
     def _rounded(self, incumbent: Plan, plan: Plan, steps: int) -> LossPath:
         """Losses of the incumbent from weights that differ by what the plan's arithmetic rounds off."""
-        try:
-            size = self.rounded_off(plan)
-            return self.probes.rounded(incumbent, size, steps) if self.probes is not None else LossPath()
-        except TrialFailed:
-            return LossPath()
+        with suppress(TrialFailed):
+            if self.probes is not None:
+                return self.probes.rounded(incumbent, self.rounded_off(plan), steps)
+        return LossPath()
 
     def rounded_off(self, plan: Plan) -> float:
         """What a plan's arithmetic rounds off, relative to each weight."""
@@ -442,10 +438,10 @@ class Gate:
     def evidence(self, plan: Plan, incumbent: Plan, facts: WorkloadFacts) -> Evidence:
         """Trainings and facts of these plans so far."""
         failure, differ = self.trainings.failure(plan), self.risk_over(incumbent, Plan()).trains_otherwise
-        pairs, registry = self.trainings.pairs(incumbent, plan), self.registry
+        pairs, ratio = self.trainings.pairs(incumbent, plan), self.evaluations.ratio
         # an incumbent that takes the baseline's steps was shown to train as it does, and stands for it
         reference = incumbent if pairs and not differ else self.baseline
-        before = registry.fold(incumbent)
+        before, after = self.registry.fold(incumbent), self.registry.fold(plan)
         return Evidence(
             risk=self.risk_over(plan, incumbent),
             baseline_runs=self.trainings.of(reference),
@@ -458,10 +454,10 @@ class Gate:
             accept_undecided=self.accept_undecided,
             planned_steps=facts.max_steps,
             run=facts.run,
-            evaluation_of_incumbent=self.evaluations.ratio("evaluate", before, Setup()) or 1.0,
-            evaluation_ratio=self.evaluations.ratio("evaluate", registry.fold(plan), before),
-            checkpoint_of_incumbent=self.evaluations.ratio("checkpoint", before, Setup()) or 1.0,
-            checkpoint_ratio=self.evaluations.ratio("checkpoint", registry.fold(plan), before),
+            evaluation_of_incumbent=ratio("evaluate", before, Setup()) or 1.0,
+            evaluation_ratio=ratio("evaluate", after, before),
+            checkpoint_of_incumbent=ratio("checkpoint", before, Setup()) or 1.0,
+            checkpoint_ratio=ratio("checkpoint", after, before),
             memory_limit_bytes=self.memory_limit_bytes,
             failure=SideFailure.of("candidate", failure) if failure else None,
         )
@@ -481,8 +477,7 @@ class Gate:
         trainings, estimate = self.trainings, comparison.estimate
         low, speedup = (max(estimate.low, 1.0), estimate.value) if estimate else (1.0, 1.0)
         differ, otherwise = (
-            self.risk_over(incumbent, Plan()).trains_otherwise,
-            self.risk_over(plan, incumbent).trains_otherwise,
+            self.risk_over(*plans).trains_otherwise for plans in ((incumbent, Plan()), (plan, incumbent))
         )
         reference = incumbent if differ or otherwise else self.baseline
         known = {pair.baseline.seed for pair in trainings.pairs(reference, plan)}

@@ -17,7 +17,7 @@ import numpy as np
 from scipy.stats import t as student
 
 from autoopt.benchmark.target import Mode, Parts, fit, parts
-from autoopt.records import CurvePoint, Estimate, Noise, Objective, Quality
+from autoopt.records import Estimate, Noise, Objective, Quality
 from autoopt.records.messages import WHOLE_RUN, TrainingRun
 from autoopt.search.accept.evidence import FEWEST_SEEDS, Pairs
 from autoopt.search.accept.trainings import SCATTER, SCATTER_DOF, ratio_of_pairs
@@ -133,35 +133,33 @@ def metric_difference(pairs: Pairs, objective: Objective, noise: Noise) -> Metri
     """
     if objective.metric is None:
         return None
-    sign = 1.0 if objective.mode == "max" else -1.0
-    differences, befores, afters, residuals = list[float](), list[float](), list[float](), list[float]()
+    known, residuals = list[tuple[float, float]](), list[float]()
     for before, after in pairs:
         left, right = fit(before.curve, objective.mode), fit(after.curve, objective.mode)
         if left is None or right is None:
             continue
         step = min(float(left.steps[-1]), float(right.steps[-1]))
-        known = zip(befores, afters, strict=True)
-        if before.stopped == WHOLE_RUN and (left.at(step), right.at(step)) in known:
-            continue  # a script that sets its own seed, run again: no further seed
-        befores.append(left.at(step))
-        afters.append(right.at(step))
-        differences.append(sign * (afters[-1] - befores[-1]))
-        residuals += [left.residual, right.residual]
-    if not differences:
+        here = left.at(step), right.at(step)
+        if before.stopped != WHOLE_RUN or here not in known:  # a script that sets its own seed, run again, is no other
+            known.append(here)
+            residuals += [left.residual, right.residual]
+    if not known:
         return None
-    n, value = len(differences), float(np.mean(differences))
+    befores, afters = np.array(known).T
+    differences = (afters - befores) * (1.0 if objective.mode == "max" else -1.0)
+    n, value = len(known), float(differences.mean())
     one_seed = noise.seed_noise if noise.seed_noise is not None else float(np.mean(residuals))
-    square = _PRIOR_DOF * 2.0 * one_seed**2 + float(np.sum((np.array(differences) - value) ** 2))
+    square = _PRIOR_DOF * 2.0 * one_seed**2 + float(np.square(differences - value).sum())
     dof = _PRIOR_DOF + n - 1
     error = math.sqrt(square / dof / n)
     reach = student_reach(dof) * error
-    level = objective.target if objective.target is not None else float(np.mean(befores))
+    level = objective.target if objective.target is not None else float(befores.mean())
     return MetricDifference(
         estimate=Estimate(value=value, low=value - reach, high=value + reach, n=n),
         error=error,
         margin=objective.tolerance * abs(level),
-        baseline=float(np.mean(befores)),
-        candidate=float(np.mean(afters)),
+        baseline=float(befores.mean()),
+        candidate=float(afters.mean()),
         highest=value + float(student.ppf(1 - _LOST_TAIL, dof)) * error,
         known_spread=bool(noise.seed_noise) or len(set(differences)) > 1 or (n > 1 and value == 0),
     )
@@ -183,10 +181,9 @@ def metric_quality(difference: MetricDifference, objective: Objective) -> Qualit
         seen += f"; a loss of {least} would have been seen with 80 %"
     if wanted is not None:
         seen += f"; about {wanted} seeds would decide it"
-    in_unit = estimate
-    if objective.mode == "min":  # candidate less baseline: the sign turns where less is better
-        turned = {"value": -estimate.value, "low": -estimate.high, "high": -estimate.low}
-        in_unit = estimate.model_copy(update=turned)
+    turned = {"value": -estimate.value, "low": -estimate.high, "high": -estimate.low}
+    # candidate less baseline: the sign turns where less is better
+    in_unit = estimate.model_copy(update=turned) if objective.mode == "min" else estimate
     return Quality(
         method="metric",
         level="trained" if difference.confirmed else None if difference.lost else "undecided",
@@ -363,9 +360,10 @@ def fell_after_target(pairs: Pairs, objective: Objective, noise: Noise) -> str:
     """
     if objective.target is None:
         return ""
-    margin = max(objective.tolerance * abs(objective.target), _NOISES * (noise.seed_noise or 0.0))
-    known = [(_beyond(old.past, objective), _beyond(new.past, objective)) for old, new in pairs]
-    both = [(old, new) for old, new in known if old is not None and new is not None]
+    target, sign = objective.target, 1.0 if objective.mode == "max" else -1.0
+    margin = max(objective.tolerance * abs(target), _NOISES * (noise.seed_noise or 0.0))
+    values = [[[p.metric for p in run.past if p.metric is not None] for run in pair] for pair in pairs]
+    both = [[sign * (float(np.median(side)) - target) for side in sides] for sides in values if all(sides)]
     fallen = [new for old, new in both if new < -margin <= old]
     if len(both) < FEWEST_SEEDS or len(fallen) < len(both):
         return ""
@@ -373,15 +371,6 @@ def fell_after_target(pairs: Pairs, objective: Objective, noise: Noise) -> str:
         f"{objective.metric} falls by {-float(np.median(fallen)):.3g} below the target when trained on beyond it, "
         f"from each of {len(fallen)} seeds; the baseline's does not"
     )
-
-
-def _beyond(past: Sequence[CurvePoint], objective: Objective) -> float | None:
-    """How far the metric lies above the target beyond it, in the metric's unit; None where it was not trained on."""
-    values = [point.metric for point in past if point.metric is not None]
-    if not values or objective.target is None:
-        return None
-    above = float(np.median(values)) - objective.target
-    return above if objective.mode == "max" else -above
 
 
 def fewer_evaluated(pairs: Pairs) -> str:

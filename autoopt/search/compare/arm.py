@@ -34,27 +34,26 @@ class TrialArm:
     Args:
         process: a started trial.
         plan: what it trains with.
-        patience: how many times the asked-for seconds a call may take before it counts as hung.
-        ready_seconds, warm_up_seconds: how long building and warming up may take before they count as hung; by
-            ``patience`` where the latter is None.
+        ready_seconds, warm_up_seconds: how long building and warming up may take before they count as hung; by the
+            arm's patience where the latter is None.
 
     Attributes:
         process: the name of the process in the account: that of its log.
     """
+
+    _patience = 10.0  # how many times the asked-for seconds a call may take before it counts as hung
 
     def __init__(
         self,
         process: AnyTrial,
         plan: Plan,
         *,
-        patience: float = 10.0,
         ready_seconds: float = READY_SECONDS,
         warm_up_seconds: float | None = None,
     ) -> None:
         self.plan, self.process = plan, ""
         self._ready_seconds, self._warm_up_seconds = ready_seconds, warm_up_seconds
         self._process = process
-        self._patience = patience
         self._step_seconds = 1.0
         self._settled: set[str] = set()
 
