@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from math import log
 from types import SimpleNamespace
 from typing import Any
@@ -46,6 +47,19 @@ def run(fake: FakeMachine, rule: Rule | None = None, seed: int = 0, **arguments)
     )
     assert not fake.alive, "processes were left behind"
     return comparison
+
+
+def rewrite(fake: FakeMachine, change: Callable[[str, Block], Block]) -> None:
+    """Passes each block through a function of its side's label and itself."""
+    start = fake.start
+
+    def started(plan: Plan, label: str) -> Any:
+        arm = start(plan, label)
+        block = arm.block
+        arm.block = lambda *length: change(label, block(*length))
+        return arm
+
+    fake.start = started
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -94,30 +108,15 @@ def test_loss_paths_run_from_the_first_step_without_a_gap() -> None:
 def test_order_is_drawn_and_mirrored() -> None:
     fake = machine(1.3)
     order = []
-    start = fake.start
-
-    def logged(plan, label):
-        arm = start(plan, label)
-        block = arm.block
-
-        def noted(*args):
-            order.append(label)
-            return block(*args)
-
-        arm.block = noted
-        return arm
-
-    fake.start = logged
+    rewrite(fake, lambda label, block: order.append(label) or block)
     found = run(fake, Rule(max_seconds=600, until_error=0.02))
-    quads = []
-    taken = 0
+    quads, taken = set(), 0
     for pair in found.pairs:
         count = 2 * (len(pair.block_log_ratios) + pair.disturbed)
-        blocks = order[taken : taken + count]
+        quads |= {tuple(order[at : at + 4]) for at in range(taken, taken + count - 3, 4)}
         taken += count
-        quads += [tuple(blocks[i : i + 4]) for i in range(0, len(blocks) - 3, 4)]
     i, c = "incumbent", "candidate"
-    assert set(quads) == {(i, c, c, i), (c, i, i, c)}
+    assert quads == {(i, c, c, i), (c, i, i, c)}
     assert {label for _, label in itertools.islice(fake.started, 0, None, 2)} == {i, c}, "who starts first is drawn too"
 
 
@@ -208,22 +207,21 @@ def test_disturbed_blocks_are_chosen_without_looking_at_the_side(pairs) -> None:
     assert keep.count(False) <= len(pairs) // 4
 
 
-def test_no_side_is_favoured_for_the_cores_that_it_keeps_busy() -> None:
-    """Time is taken from every busy core: the candidate has four, so the same bursts show four times as much there."""
-    shares = [(0.02, 0.08)] * 24
-    for place in (3, 11):
-        shares[place] = (0.12, 0.08)
-    for place in (5, 17):
-        shares[place] = (0.02, 0.48)
-    gone = {place for place, kept in enumerate(undisturbed(shares)) if not kept}
-    assert gone == {3, 11, 5, 17}
+CALM, ON_FOUR = (0.02, 0.02), (0.02, 0.08)
 
 
-def test_a_burst_is_left_out_and_steady_load_is_not() -> None:
-    calm, burst = (0.02, 0.02), (0.02, 0.9)
-    assert undisturbed([calm] * 7 + [burst]) == [True] * 7 + [False]
-    assert all(undisturbed([(0.9, 0.9)] * 8))
-    assert all(undisturbed([(None, None)] * 8))
+@pytest.mark.parametrize(
+    ("shares", "gone"),
+    [
+        ([CALM] * 7 + [(0.02, 0.9)], {7}),  # a burst
+        ([(0.9, 0.9)] * 8, set()),  # steady load
+        ([(None, None)] * 8, set()),
+        # time is taken from every busy core: the candidate has four, so the same bursts show four times as much there
+        ([ON_FOUR] * 20 + [(0.12, 0.08)] * 2 + [(0.02, 0.48)] * 2, {20, 21, 22, 23}),
+    ],
+)
+def test_bursts_are_left_out_on_both_sides_alike_and_steady_load_is_not(shares: list, gone: set[int]) -> None:
+    assert {place for place, kept in enumerate(undisturbed(shares)) if not kept} == gone
 
 
 def test_steps_are_the_unit_where_samples_cannot_be_counted() -> None:
@@ -242,16 +240,8 @@ def test_steps_are_the_unit_where_samples_cannot_be_counted() -> None:
 
 def test_a_candidate_whose_samples_cannot_be_counted_fails_where_the_baselines_are() -> None:
     fake = machine(1.5)
-    start = fake.start
-
-    def uncounted(plan: Plan, label: str) -> Any:
-        arm = start(plan, label)
-        block = arm.block
-        if label == "candidate":
-            arm.block = lambda *length: block(*length).model_copy(update={"samples": None})
-        return arm
-
-    fake.start = uncounted
+    uncounted = {"samples": None}
+    rewrite(fake, lambda label, block: block.model_copy(update=uncounted if label == "candidate" else {}))
     found = run(fake)
     assert found.decision is Decision.FAILED
     assert "cannot be counted" in found.reason
@@ -301,8 +291,8 @@ def test_a_pair_that_was_started_gets_the_fewest_blocks_that_count() -> None:
 # From rows to ratios: totals over totals, errors from the scatter between rounds, nothing of a plan's own trimmed.
 
 
-def row(seconds: float, samples: int | None = 32, steps: int = 4, number: int = 0) -> Row:
-    return Row(plan="{}", process="p", round=number, start=0.0, steps=steps, samples=samples, seconds=seconds)
+def row(seconds: float, samples: int | None = 32, steps: int = 4) -> Row:
+    return Row(plan="{}", process="p", round=0, start=0.0, steps=steps, samples=samples, seconds=seconds)
 
 
 def paired(incumbent: list[float], candidate: list[float]) -> list[tuple[Row, Row]]:
@@ -348,11 +338,9 @@ def test_a_block_without_work_is_refused() -> None:
 
 def test_too_few_rounds_tell_nothing() -> None:
     rounds = Rounds()
-    for number in range(MIN_BLOCKS - 1):
-        rounds.add(row(0.2, number=number), row(0.1, number=number))
-    assert rounds.level() is None
-    assert rounds.document(None, startup_seconds=1.0, seconds=2.0) is None
-    rounds.add(row(0.2), row(0.1))
+    for _ in range(MIN_BLOCKS):
+        assert rounds.level() is rounds.document(None, startup_seconds=1.0, seconds=2.0) is None
+        rounds.add(row(0.2), row(0.1))
     pair = rounds.document(None, startup_seconds=1.0, seconds=2.0)
     assert pair.log_ratio == pytest.approx(log(2.0))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -193,28 +194,33 @@ def test_three_sizes_give_both_laws() -> None:
     assert found.missing == {}
 
 
-def test_trainings_that_the_verification_forgot_are_still_points() -> None:
+def forgotten() -> Trainings:
     trainings = swept(0, 1)
     trainings.forget(HALF)
-    found = model_scaling(state_of((WHOLE, HALF), (HALF, QUARTER)), trainings)
-    assert len(found.points) == 3
+    return trainings
 
 
-def test_two_sizes_are_points_and_no_law() -> None:
-    found = model_scaling(state_of((WHOLE, HALF)), trainings_of((WHOLE, run(40_000), HALF, run(10_000))))
-    assert len(found.points) == 2
-    assert found.error is None
-    assert found.missing["error"] == "2 sizes of 3 that a line needs"
-
-
-def test_a_size_that_misses_the_target_has_no_time_and_says_so() -> None:
-    trainings = trainings_of(
-        (WHOLE, run(40_000), HALF, run(10_000, seconds=0.6)), (HALF, run(10_000), QUARTER, run(2_500, seconds=None))
-    )
-    found = model_scaling(state_of((WHOLE, HALF), (HALF, QUARTER)), trainings)
-    assert found.error is not None
-    assert found.seconds is None
-    assert found.missing["seconds"] == "2 sizes of 3 that a line needs: 1 of 3 missed the target from a seed"
+@pytest.mark.parametrize(
+    ("pairs", "made", "count", "missing"),
+    [
+        ([(WHOLE, HALF), (HALF, QUARTER)], forgotten, 3, {}),  # by the verification
+        ([(WHOLE, HALF)], lambda: trainings_of((WHOLE, run(40_000), HALF, run(10_000))), 2,
+         {"error": "2 sizes of 3 that a line needs"}),
+        ([(WHOLE, HALF), (HALF, QUARTER)], lambda: trainings_of((WHOLE, run(40_000), HALF, run(10_000, seconds=0.6)),
+         (HALF, run(10_000), QUARTER, run(2_500, seconds=None))), 3,
+         {"seconds": "2 sizes of 3 that a line needs: 1 of 3 missed the target from a seed"}),
+        ([(WHOLE, HALF)], trainings_of, 0, {"error": "0 sizes of 3 that a line needs"}),
+    ],
+    ids=["forgotten", "two sizes", "missed target", "untrained"],
+)  # fmt: skip
+def test_sizes_are_points_and_what_is_no_law_says_why(
+    pairs: list[tuple[Plan, Plan]], made: Callable[[], Trainings], count: int, missing: dict[str, str]
+) -> None:
+    found = model_scaling(state_of(*pairs), made())
+    assert len(found.points) == count
+    assert missing.items() <= found.missing.items()
+    for name, law in (("error", found.error), ("seconds", found.seconds)):
+        assert (law is None) is (name in found.missing)
 
 
 def test_sizes_on_different_plans_are_not_one_line() -> None:
@@ -231,11 +237,8 @@ def test_sizes_on_different_plans_are_not_one_line() -> None:
     assert [point.trial for point in found.points] == [2, 1, None]
 
 
-def test_nothing_is_told_of_a_search_without_sizes_and_of_sizes_without_trainings() -> None:
+def test_nothing_is_told_of_a_search_without_sizes() -> None:
     assert model_scaling(SimpleNamespace(trials=[]), swept(0)) is None  # type: ignore[arg-type]
-    bare = model_scaling(state_of((WHOLE, HALF)), trainings_of())
-    assert bare.points == ()
-    assert bare.missing["error"] == "0 sizes of 3 that a line needs"
 
 
 def test_a_metric_whose_best_value_is_not_known_has_no_error() -> None:
