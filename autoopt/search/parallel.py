@@ -15,7 +15,7 @@ from autoopt.records import Estimate, Noise, Plan
 from autoopt.records.measured import Sharing
 from autoopt.records.messages import Block
 from autoopt.search.budget_allocation import TimeLimits
-from autoopt.search.compare.arena import Clock, block_length, row_of
+from autoopt.search.compare.arena import Clock, block_length, end, row_of
 from autoopt.search.compare.arm import TrialArm
 from autoopt.search.compare.comparison import Comparison, Rule, SideStatistics
 from autoopt.search.compare.contest import OnProgress
@@ -115,8 +115,7 @@ class Neighbours:
     def close(self) -> None:
         """Ends all of them."""
         for arm in self.arms:
-            arm.thaw()
-            arm.close()
+            end(arm)
         self.arms.clear()
 
 

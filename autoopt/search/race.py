@@ -156,16 +156,15 @@ class SwitchedScreenings:
         self, context: RunContext, state: SearchState, case: Case, take_over: Callable[[], LiveArm | None]
     ) -> None:
         self._context, self._state, self._case, self._take_over = context, state, case, take_over
-        self._seen: dict[str, Comparison] = {}
-        self._asked: set[str] = set()
+        self._seen: dict[str, Comparison | None] = {}  # None: it failed, or it was taken
         self._spent: list[float] = []
         self._rng = np.random.default_rng([context.seed, state.numbers, 5])
         self._live: LiveArm | None = None
 
     def possible(self, plan: Plan) -> bool:
         """Whether a visit may tell of a plan, and none has failed to."""
-        runner, known = self._context.runner, plan.key in self._asked and plan.key not in self._seen
-        return not known and switchable(runner.registry, self._state.incumbent, plan, switchable_parts(runner))
+        runner, failed = self._context.runner, plan.key in self._seen and not self.knows(plan)
+        return not failed and switchable(runner.registry, self._state.incumbent, plan, switchable_parts(runner))
 
     def among(self, proposals: Sequence[Proposal], seconds: float) -> list[Proposal]:
         """Proposals whose first setting a process can take on, in their order, as many as there are seconds for."""
@@ -187,7 +186,7 @@ class SwitchedScreenings:
 
     def visit(self, plans: Sequence[Plan], deadline: float) -> None:
         """Screens those plans that a process can take on and that were not screened; a durable step."""
-        new = [plan for plan in plans if plan.key not in self._seen and self.possible(plan)]
+        new = [plan for plan in plans if not self.knows(plan) and self.possible(plan)]
         if not new:
             return
         context, state = self._context, self._state
@@ -205,11 +204,8 @@ class SwitchedScreenings:
             return Several(comparisons=tuple(self._measured(new, deadline)))
 
         seen = context.run.step("look", key, measure, Several)
-        self._asked |= {plan.key for plan in new}
         self._spent += [screening.seconds for screening in seen.comparisons if screening is not None]
-        self._seen |= {
-            plan.key: screening for plan, screening in zip(new, seen.comparisons, strict=True) if screening is not None
-        }
+        self._seen |= {plan.key: screening for plan, screening in zip(new, seen.comparisons, strict=True)}
 
     def _measured(self, plans: Sequence[Plan], deadline: float) -> list[Comparison | None]:
         """One pair of processes of each that are one process of the incumbent, which lives on."""
@@ -232,11 +228,15 @@ class SwitchedScreenings:
         return [screening and screening.model_copy(update={"fresh": False}) for screening in screenings]
 
     def knows(self, plan: Plan) -> bool:
-        return plan.key in self._seen
+        """Whether a visit has brought a screening of a plan that nobody has taken."""
+        return self._seen.get(plan.key) is not None
 
     def take(self, plan: Plan) -> Comparison | None:
         """The screening of a plan, once."""
-        return self._seen.pop(plan.key, None)
+        seen = self._seen.get(plan.key)
+        if seen is not None:
+            self._seen[plan.key] = None
+        return seen
 
     def close(self) -> None:
         """Ends the process; what was seen is kept."""

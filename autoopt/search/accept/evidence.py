@@ -116,15 +116,14 @@ class Evidence(Record):
 
     def paired(self) -> list[tuple[TrainingRun, TrainingRun]]:
         """Baseline and candidate of the same seed."""
-        return self._paired(self.baseline_runs)
-
-    def paired_with_incumbent(self) -> list[tuple[TrainingRun, TrainingRun]]:
-        return self._paired(self.incumbent_runs or self.baseline_runs)
-
-    def _paired(self, before: tuple[TrainingRun, ...]) -> list[tuple[TrainingRun, TrainingRun]]:
-        by_seed = {run.seed: run for run in before}
+        by_seed = {run.seed: run for run in self.baseline_runs}
         after = sorted(self.candidate_runs, key=lambda run: run.seed)
         return [(by_seed[run.seed], run) for run in after if run.seed in by_seed]
+
+    def paired_with_incumbent(self) -> list[tuple[TrainingRun, TrainingRun]]:
+        """What the candidate was compared with, and the candidate, of the same seed."""
+        known = {"baseline_runs": self.incumbent_runs or self.baseline_runs}
+        return self.model_copy(update=known).paired()
 
 
 class RequiredRuns(Record):

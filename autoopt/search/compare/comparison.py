@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -142,9 +142,19 @@ def most(values: Iterable[int | None]) -> int | None:
     return max((value for value in values if value is not None), default=None)
 
 
-def _per(counts: Sequence[float | None], unit: float) -> float | None:
-    known = [count for count in counts if count is not None]
-    return sum(known) / unit if unit and len(known) == len(counts) else None
+T = TypeVar("T", int, float)
+
+
+def total(counts: Iterable[T | None]) -> T | None:
+    """The sum; None where one of them is not known."""
+    found = list(counts)
+    known = [count for count in found if count is not None]
+    return sum(known) if len(known) == len(found) else None
+
+
+def _per(counts: Iterable[float | None], unit: float) -> float | None:
+    counted = total(counts)
+    return None if counted is None or not unit else counted / unit
 
 
 @dataclass
@@ -191,8 +201,7 @@ class SideStatistics:
         blocks = self.blocks
         steps = sum(block.steps for block in blocks)
         seconds = sum(block.seconds for block in blocks)
-        counts = [block.samples for block in blocks]
-        samples = sum(count for count in counts if count) if all(counts) else 0
+        samples = total(block.samples or None for block in blocks)
         stages = {name for block in blocks for name in block.stage_seconds}
         return Side(
             plan=self.plan,
@@ -211,8 +220,8 @@ class SideStatistics:
             peak_host_memory_bytes=most(block.peak_host_memory_bytes for block in blocks),
             allocation_retries=sum(block.allocation_retries for block in blocks),
             recompilations=sum(block.recompilations for block in blocks),
-            page_faults=_per([block.page_faults for block in blocks], steps),
-            foreign_cores=_per([block.foreign_cpu_seconds for block in blocks], seconds),
+            page_faults=_per((block.page_faults for block in blocks), steps),
+            foreign_cores=_per((block.foreign_cpu_seconds for block in blocks), seconds),
             blocks=len(blocks),
             seconds=seconds,
         )

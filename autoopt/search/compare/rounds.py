@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoopt.records.account import Row
-from autoopt.search.compare.comparison import PairOfProcesses
+from autoopt.search.compare.comparison import PairOfProcesses, total
 from autoopt.search.compare.statistics import MIN_BLOCKS, Level
 
 Array = NDArray[np.float64]
@@ -80,19 +80,8 @@ def ratio_of_totals(paired: Sequence[Paired], expected_sd: float | None = None) 
 
 def merged(rows: Sequence[Row]) -> Row:
     """Blocks of one plan from one round as one block."""
-    if len(rows) == 1:
-        return rows[0]
-    samples = [row.samples for row in rows if row.samples is not None]
-    foreign = [row.foreign_cpu_seconds for row in rows if row.foreign_cpu_seconds is not None]
-    return rows[0].model_copy(
-        update={
-            "steps": sum(row.steps for row in rows),
-            "samples": sum(samples) if len(samples) == len(rows) else None,
-            "seconds": sum(row.seconds for row in rows),
-            "foreign_cpu_seconds": sum(foreign) if len(foreign) == len(rows) else None,
-            "late_seconds": sum(row.late_seconds for row in rows),
-        }
-    )
+    summed = ("steps", "samples", "seconds", "foreign_cpu_seconds", "late_seconds")
+    return rows[0].model_copy(update={name: total(getattr(row, name) for row in rows) for name in summed})
 
 
 class Rounds:
