@@ -267,7 +267,12 @@ def _adopt(context: RunContext, state: SearchState, run: TrainingRun) -> None:
     _new_target(context, state, run)
     trainings.target = state.objective.target
     trainings.max_steps = run.steps if trainings.target is None else None  # then equal steps are what is timed
-    usual = max(usual_seconds(state.aa, run), (context.run_seconds(state) or 0.0) - state.aa.start_seconds)
+    side, quiet = state.aa.side, run.seconds
+    if side.step_seconds is not None and side.startup and run.stopped != WHOLE_RUN:
+        # a burst of foreign load in the one training must not shrink the search: its steps count as in blocks
+        steps = run.steps * side.step_seconds.p50
+        quiet = min(quiet, side.startup.fixed_seconds + steps + run.evaluation_seconds)
+    usual = max(quiet, (context.run_seconds(state) or 0.0) - state.aa.start_seconds)
     trainings.limit_seconds = PATIENCE * max(usual, run.seconds) + state.aa.start_seconds
     trainings.expected_seconds = usual + state.aa.start_seconds
     context.allocation = _allocation(context, state.aa, usual, trained=True)
@@ -319,18 +324,6 @@ def adopt_metric(
         f"the metric is {metric!r}, of which {better} is better: {why_chosen(patterns)}; "
         f"--metric {quote(taken)} names it, " + (f"{others} would take another" if others else "or another"),
     )
-
-
-def usual_seconds(aa: AAControl, run: TrainingRun) -> float:
-    """Seconds that a training like this takes when nothing disturbs it; to plan the rest of the run by.
-
-    A burst of foreign load in the one training must not shrink the search: its steps count as they
-    took in the interleaved blocks of the A/A control.
-    """
-    if aa.side.step_seconds is None or not aa.side.startup or run.stopped == WHOLE_RUN:
-        return run.seconds
-    quiet = aa.side.startup.fixed_seconds + run.steps * aa.side.step_seconds.p50 + run.evaluation_seconds
-    return min(run.seconds, quiet)
 
 
 def _allocation(context: RunContext, aa: AAControl, training_seconds: float, *, trained: bool) -> BudgetAllocation:

@@ -36,10 +36,11 @@ def scaling(context: RunContext, state: SearchState) -> Scaling | None:
         point = _measured(context, state, plan, count, left / (len(wanted) - number))
         if point is not None:
             points.append(point)
-    known = {point.processes for point in points}
-    found = _of_trial(state, most)
-    if most not in known and found is not None:
-        points.append(found)
+    # else the speedup of the trial that made it so many processes, on the plan of its time
+    made = (trial for trial in state.trials if trial.setting.get("processes") == most)
+    found = next((trial.throughput for trial in made if trial.verdict is Verdict.KEPT and trial.throughput), None)
+    if found is not None and most not in {point.processes for point in points}:
+        points.append(point_of(most, found, "trial"))
     profile = state.profiles.get(plan.key)
     sent = profile.communication if profile is not None else None
     forecast, round_ = None, next((round_ for round_ in reversed(state.rounds) if round_.plan == plan), None)
@@ -78,15 +79,6 @@ def _measured(context: RunContext, state: SearchState, plan: Plan, count: int, s
         state.missing.append(f"scaling to {count} processes: {comparison.reason}")
         return None
     return point_of(count, comparison.estimate, "measured")
-
-
-def _of_trial(state: SearchState, count: int) -> ScalingPoint | None:
-    """The speedup of the trial that made it so many processes, on the plan of its time."""
-    for trial in state.trials:
-        made = trial.setting.get("processes") == count
-        if made and trial.verdict is Verdict.KEPT and trial.throughput is not None:
-            return point_of(count, trial.throughput, "trial")
-    return None
 
 
 def point_of(count: int, throughput: Estimate, source: Literal["measured", "trial"]) -> ScalingPoint:

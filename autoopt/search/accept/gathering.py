@@ -337,8 +337,10 @@ class Gate:
                 break
         evidence = self.evidence(plan, incumbent, facts).model_copy(update=known)
         steps = may_be_rounding(comparison, evidence)
-        if steps:
-            evidence = evidence.model_copy(update={"rounded": self._rounded(incumbent, plan, steps)})
+        if steps and self.probes is not None:  # the incumbent from weights that differ by what the plan rounds off
+            with suppress(TrialFailed):
+                rounded = self.probes.rounded(incumbent, self.rounded_off(plan), steps)
+                evidence = evidence.model_copy(update={"rounded": rounded})
         judged = judge(comparison, evidence, objective, noise)
         if short and judged.quality.passed is None and not evidence.failure:
             reported = {"detail": f"{judged.quality.detail}; {short}"}
@@ -400,13 +402,6 @@ class Gate:
         if exact and self.probes.earlier(incumbent, plan) is not None:
             return 0
         return sum(not self.probes.has(one) for one in (incumbent, plan))
-
-    def _rounded(self, incumbent: Plan, plan: Plan, steps: int) -> LossPath:
-        """Losses of the incumbent from weights that differ by what the plan's arithmetic rounds off."""
-        with suppress(TrialFailed):
-            if self.probes is not None:
-                return self.probes.rounded(incumbent, self.rounded_off(plan), steps)
-        return LossPath()
 
     def rounded_off(self, plan: Plan) -> float:
         """What a plan's arithmetic rounds off, relative to each weight."""

@@ -268,7 +268,11 @@ def _doubt(
         return f"gradients differ by more than rounding would: {odd.text}, {odd.worst:.2g} in {odd.worst_name}"
     open_one = max(points, key=lambda point: point.bias_bound)
     if open_one.bias_bound > BIAS:
-        return _bias_open(open_one)
+        bound = f"at most {open_one.bias_bound:.2g}" if open_one.bias_bound < inf else "not bounded"
+        text = f"the bias is {bound} of the mean gradient by {open_one.batches} batches, where {BIAS:g} is the bound"
+        if open_one.wanted is None:
+            return f"gradients are biased: {text}; only trainings can tell what that does"
+        return f"{text}: about {open_one.wanted} batches would tell"
     if update is None:
         return "the optimizer's update could not be compared"
     if update > UPDATE:
@@ -301,15 +305,6 @@ def _by_rounding(before: ProbeResult, apart: Callable[[Arrays, Arrays], float], 
     """How far the incumbent parts from itself where its weights begin so far apart, a rounding."""
     arrays = before.rounded(size) if before.rounded is not None else None
     return 0.0 if arrays is None or not before.arrays.alike(arrays) else apart(before.arrays, arrays)
-
-
-def _bias_open(point: GradientFidelity) -> str:
-    """What is not known of a bias, and what it would take."""
-    bound = f"at most {point.bias_bound:.2g}" if point.bias_bound < inf else "not bounded"
-    open_one = f"the bias is {bound} of the mean gradient by {point.batches} batches, where {BIAS:g} is the bound"
-    if point.wanted is None:
-        return f"gradients are biased: {open_one}; only trainings can tell what that does"
-    return f"{open_one}: about {point.wanted} batches would tell"
 
 
 def another_training(risk: Risk, before: ProbeResult, after: ProbeResult, objective: Objective) -> str:

@@ -506,14 +506,11 @@ def detail_of(pairs: Sequence[TrainedPair], objective: Objective, trained: Train
     seen = ", ".join(f"{old.seconds:.1f} s to {new.seconds:.1f} s" for old, new in trained.timed)
     if all(pair.whole for pair in pairs):
         return f"whole runs of the script, untouched to patched: {seen}"
-    ends = {"to_target": _goal(objective, pairs), "same_steps": "the same number of steps"}
+    past = bool(pairs) and all(pair.best.past for pair in pairs)
+    goal = f"{objective.metric} and some way beyond it" if past else str(objective.metric)
+    ends = {"to_target": goal, "same_steps": "the same number of steps"}
     far = ends.get(trained.kind, "as many steps as both came to, short of the target")
     return f"trained to {far} from start to end, baseline to final plan by seed: {seen}"
-
-
-def _goal(objective: Objective, pairs: Sequence[TrainedPair]) -> str:
-    past = bool(pairs) and all(pair.best.past for pair in pairs)
-    return f"{objective.metric} and some way beyond it" if past else str(objective.metric)
 
 
 def _over_equal_steps(pairs: Sequence[TrainedPair], objective: Objective) -> tuple[Timed, ...]:

@@ -205,7 +205,12 @@ class Contest:
                 self._alternate(arena, waiting[0])
             else:
                 self._open(arena, waiting)
-                self._interleave(arena, waiting)
+                ready, rounds = self._clock(), 0
+                running = [rival for rival in waiting if rival.waits]
+                while running and self._round(arena, running):
+                    rounds += 1
+                    spent = self._clock() - ready
+                    running = self._short(running, arena.startup_seconds, spent / rounds, spent)
             self._finish(arena, waiting, began)
             if self._keep_live:
                 self.live = arena.release()
@@ -251,14 +256,6 @@ class Contest:
                     each.fails(seat.label, failed.error)
             arena.end(failed.seat)  # what hangs would train next to the others
             return False
-
-    def _interleave(self, arena: Arena, waiting: Sequence[_Rival]) -> None:
-        ready, rounds = self._clock(), 0
-        running = [rival for rival in waiting if rival.waits]
-        while running and self._round(arena, running):
-            rounds += 1
-            spent = self._clock() - ready
-            running = self._short(running, arena.startup_seconds, spent / rounds, spent)
 
     def _round(self, arena: Arena, running: Sequence[_Rival]) -> bool:
         """A block of each. False where the shared plan's process is lost, and with it this generation."""

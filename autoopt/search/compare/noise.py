@@ -108,8 +108,10 @@ def doubts(noise: Noise, comparison: Comparison) -> list[str]:
             f"the baseline against itself reads {ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}], which "
             "does not contain 1: something favors one side; run again on a quieter machine"
         )
-    drift = _drift(comparison)
-    if drift is not None and abs(drift) > _DRIFT:
+    times = comparison.incumbent.block_step_seconds
+    third = len(times) // 3
+    drift = float(np.median(times[-third:]) / np.median(times[:third])) - 1.0 if third >= 4 else 0.0
+    if abs(drift) > _DRIFT:
         found.append(
             f"the machine became {abs(drift):.0%} {'slower' if drift > 0 else 'faster'} during the measurement (clock "
             "or heat): paired ratios hold, absolute times do not; fix the clock or let it warm up first"
@@ -126,12 +128,3 @@ def compiled_again(side: Side) -> str:
         "torch.compile compiled again during measured steps: shapes change from batch to batch; "
         "compile with dynamic=True, or make the batches equal"
     )
-
-
-def _drift(comparison: Comparison) -> float | None:
-    """Change of step time from the first third of the blocks to the last, as a share; None with few blocks."""
-    times = comparison.incumbent.block_step_seconds
-    third = len(times) // 3
-    if third < 4:
-        return None
-    return float(np.median(times[-third:]) / np.median(times[:third])) - 1.0
