@@ -54,7 +54,13 @@ def ablate(context: RunContext, state: SearchState, deadline: float) -> tuple[li
         loser = _loser(context, state, rows, by_runs)
         if loser is None or loser.without is None:
             rows = [row for row, change in zip(rows, changes, strict=True) if change in state.found]
-            return [_from_larger_plan(state, row) for row in rows], [*dropped, *_unconfirmed(state, rows, whole)]
+            # what leaving a change out showed before others were dropped, where that is all there is
+            larger = [in_larger_plan(state, row.strategy) if row.without is None else None for row in rows]
+            full = [
+                row.model_copy(update={"without": seen[0].estimate, "beside": seen[1]}) if seen else row
+                for row, seen in zip(rows, larger, strict=True)
+            ]
+            return full, [*dropped, *_unconfirmed(state, rows, whole)]
         state.incumbent, without = state.without(loser.strategy), loser.without
         dropped.append(
             f"{loser.strategy} was dropped in the ablation: with it the plan is {without.value:.3f}x "
@@ -96,15 +102,6 @@ def _without_by_whole_runs(context: RunContext, state: SearchState, change: Chan
     except TrialFailed:  # without it the rest does not run, or takes longer than there is time
         return None
     return ratio_of_pairs([pair.log_ratio], state.noise.process_sd, time_sliced=pair.time_sliced_same_steps)
-
-
-def _from_larger_plan(state: SearchState, row: Ablation) -> Ablation:
-    """The row with what leaving the change out showed before others were dropped, where that is all there is."""
-    larger = in_larger_plan(state, row.strategy) if row.without is None else None
-    if larger is None:
-        return row
-    seen, others = larger
-    return row.model_copy(update={"without": seen.estimate, "beside": others})
 
 
 def _unconfirmed(state: SearchState, rows: list[Ablation], whole: bool) -> list[str]:

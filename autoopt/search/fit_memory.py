@@ -124,11 +124,22 @@ class Fitting:
             raise self._nothing() from failure
         self.state.adopt(found)
         self.context.gate.baseline = found
-        return self._fitted_text(found)
+        tight = f" (only just: {self._tight[found.key]})" if found.key in self._tight else ""
+        return (
+            f"the workload as it is does not fit in memory ({self._outcomes[Plan().key]}); the reference, here "
+            f"called the baseline, is the same batch with {changes_text(found.changes)}{tight}: every speedup is over "
+            "that, none over a training that cannot run"
+        )
 
     def _find(self) -> Plan | None:
         """The least costly plan that fits with room to spare."""
-        costs = {name: rungs[0][0] for name in self._strategies() if (rungs := self._ladder(name, Plan()))}
+        costs: dict[str, float] = {}
+        for strategy in self.context.runner.registry.values():
+            reason = unwanted(strategy, self.context.choice)
+            if reason and type(strategy).memory_savings is not Strategy.memory_savings:
+                self._left_out[strategy.name] = reason
+            elif not reason and (rungs := self._ladder(strategy.name, Plan())):
+                costs[strategy.name] = rungs[0][0]
 
         def strongest_fits(*names: str) -> bool:
             strongest = self._plan(names, {})
@@ -159,16 +170,6 @@ class Fitting:
 
         every = (names for size in range(1, len(costs) + 1) for names in combinations(costs, size))
         yield from sorted(every, key=order)
-
-    def _strategies(self) -> list[str]:
-        choice, found = self.context.choice, []
-        for strategy in self.context.runner.registry.values():
-            reason = unwanted(strategy, choice)
-            if not reason:
-                found.append(strategy.name)
-            elif type(strategy).memory_savings is not Strategy.memory_savings:
-                self._left_out[strategy.name] = reason
-        return found
 
     def _ladder(self, name: str, plan: Plan) -> list[Rung]:
         """The strategy's settings over a plan that take less memory, least first."""
@@ -282,14 +283,6 @@ class Fitting:
             trial = trial.model_copy(update={"verdict": Verdict.KEPT, "reason": "it fits"})
         context.announce(TrialEnded(at=context.now(), trial=trial))
         return reason
-
-    def _fitted_text(self, plan: Plan) -> str:
-        tight = f" (only just: {self._tight[plan.key]})" if plan.key in self._tight else ""
-        return (
-            f"the workload as it is does not fit in memory ({self._outcomes[Plan().key]}); the reference, here "
-            f"called the baseline, is the same batch with {changes_text(plan.changes)}{tight}: every speedup is over "
-            "that, none over a training that cannot run"
-        )
 
     def _nothing(self) -> WorkloadError:
         spent = self.context.now() > self._deadline

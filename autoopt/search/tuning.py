@@ -51,7 +51,9 @@ def tune(context: RunContext, state: SearchState, options: Options) -> None:
     )  # fmt: skip
     if state.trained is None and state.objective.metric is not None and not state.untrainable:
         train_first(context, state)  # on a short budget it waits for a plan to be trained next to it: levels come of it
-    refused = _refused(state)
+    refused = state.untrainable or ("" if state.trained is not None else "there was no time to train the baseline")
+    if state.objective.target is None:
+        refused = "without a target metric there is no time to it, by which values are ranked"
     if refused:
         state.tuning = empty.model_copy(update={"note": refused})
         context.warn(state, f"--tune: {refused}")
@@ -79,12 +81,6 @@ def _own_values(state: SearchState, space: dict[str, str]) -> dict[str, float]:
                 f"--tune {name}: {facts.type} has no such number", hint=f"there are: {', '.join(sorted(numbers))}"
             )
     return {name: numbers[name] for name in space}
-
-
-def _refused(state: SearchState) -> str:
-    if state.objective.target is None:
-        return "without a target metric there is no time to it, by which values are ranked"
-    return state.untrainable or ("" if state.trained is not None else "there was no time to train the baseline")
 
 
 def distributions(space: dict[str, str]) -> dict[str, optuna.distributions.BaseDistribution]:

@@ -77,7 +77,12 @@ def verify(context: RunContext, state: SearchState) -> Verification:
         state.incumbent = state.without(given_up.strategy)
         trained = _must_be_trained(context, state, doubted, broken)
         if state.found and not may_be_checked(context, state, trained=trained):
-            context.warn(state, _give_up_all(state, given_up.strategy))
+            left = [change.strategy for change in state.found]
+            why = f"confirmed only together with {given_up.strategy}, and no time was left to confirm it without"
+            for name in left:
+                state.revise(name, Verdict.INCONCLUSIVE, why)
+            state.incumbent = state.baseline
+            context.warn(state, f"{', '.join(left)} was removed as well: {why}")
     state.incumbent = state.baseline  # without what made it fit, where that was left out
     if not context.stopping() and context.now() + context.allocation.verification(1) / 2 <= context.allocation.budget:
         train_first(context, state)  # it waited for a plan to be trained next to it, and none came
@@ -95,16 +100,6 @@ def _back_to_whole_runs(context: RunContext, state: SearchState, trouble: str) -
         state.amend(trial.id, f"{trouble} (in the verification)", verdict=Verdict.FAILED)
     left = "the baseline" if state.base == "baseline" else f"the plan of trial {state.base}"
     return f"the patch of the final plan did not run, and {left} takes its place: {trouble}"
-
-
-def _give_up_all(state: SearchState, given_up: str) -> str:
-    """Removes what was confirmed only together with a change that did not pass. Returns the note."""
-    left = ", ".join(change.strategy for change in state.found)
-    why = f"confirmed only together with {given_up}, and no time was left to confirm it without"
-    for change in state.found:
-        state.revise(change.strategy, Verdict.INCONCLUSIVE, why)
-    state.incumbent = state.baseline
-    return f"{left} was removed as well: {why}"
 
 
 def _check(context: RunContext, state: SearchState, trained: bool) -> tuple[Verification, str | None]:

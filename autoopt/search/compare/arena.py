@@ -197,7 +197,11 @@ class Arena:
         """
         assert seat.arm is not None
         with self._blaming(seat):
-            self._run(seat.arm)
+            if self._running is not seat.arm:
+                self._rest()
+                if seat.arm.can_freeze:
+                    seat.arm.thaw()
+                self._running = seat.arm
             start = self._clock()
             block = self._measured(seat.arm, seat)
             if self._source.switched is None:
@@ -214,13 +218,6 @@ class Arena:
             return arm.block(seconds, steps, ramp, cycle)
         length = (SWITCHED_SECONDS, steps if ramp else 1, ONE_STEP if ramp else 0.0)
         return arm.switched_block(seat.side.plan, *length, cycle)
-
-    def _run(self, arm: TrialArm) -> None:
-        if self._running is not arm:
-            self._rest()
-            if arm.can_freeze:
-                arm.thaw()
-            self._running = arm
 
     def _rest(self) -> None:
         """Freezes the process that trains."""
