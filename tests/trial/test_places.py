@@ -87,19 +87,11 @@ def test_pairs_of_processes_live_beside_each_other_and_leave_nothing(tmp_path: P
         found = sharing_of(neighbours, ["0", "1"], Plan(), 5.0, clock=time.monotonic, deadline=1e9, rng=rng)
         assert found.allowed, found.reason
         assert all(each is not None and each.n >= 6 for each in found.beside)
-        race = ParallelRace(
-            runner,
-            runners,
-            Plan(),
-            rule,
-            workers=runner.workers,
-            clock=time.monotonic,
-            seed=[0],
-            live=neighbours.live(),
-            begun=workers,
-        )
+        neighbours.close()
+        workers.close()
+        race = ParallelRace(runner, runners, Plan(), rule, workers=runner.workers, clock=time.monotonic, seed=[0])
         race.expect([Expected(plan, runner.limits) for plan in plans], Noise())
-        seen = [race.look(plan, Noise()) for plan in plans]
+        seen = [race.screen(plan, Noise()) for plan in plans]
         race.close()
     assert [one.failure for one in seen] == [None, None]
     assert all(one.estimate is not None for one in seen)

@@ -19,7 +19,7 @@ from autoopt.search.accept.evidence import EvaluationRatios, Evidence, Judgement
 from autoopt.search.accept.fidelity import Arrays
 from autoopt.search.accept.gate import before_quality, judge, may_be_rounding, required_runs
 from autoopt.search.accept.levels import level_of, same_metric
-from autoopt.search.accept.losses import ROUNDING
+from autoopt.search.accept.losses import ROUNDING, SEEN_BY_PROBES
 from autoopt.search.accept.time_to_target import by_whole_run, price_of
 from autoopt.search.accept.trainings import Steps, Trainings
 from autoopt.search.budget_allocation import PAST
@@ -31,9 +31,8 @@ from autoopt.setup import Setup
 from autoopt.strategy import Risk
 
 LOSSES = "autoopt.benchmark.tasks:probe_losses"
-STEPS = 64
 SECONDS = 4.0
-"""Steps of a probe, and the seconds that each of its parts may take."""
+"""That each part of a probe may take."""
 
 SLOW_STEP = 0.3
 """Seconds of a step from which on a script's batches are not read on, for that trains."""
@@ -185,12 +184,12 @@ class Probes:
 
         Args:
             size: of the rounding, over each weight.
-            steps: so many optimizer steps, at most ``STEPS``.
+            steps: so many optimizer steps, at most those of a probe.
 
         Raises:
             TrialFailed: the trial ended badly.
         """
-        steps = min(steps, STEPS)
+        steps = min(steps, SEEN_BY_PROBES)
         key = {"plan": plan.model_dump(), "rounded": size, "steps": steps}
         ask: dict[str, Any] = {"timeout": PROBE_TIMEOUT, "label": "rounded", "disturbed": size, "steps": steps}
         block = self._steps.step(
@@ -254,7 +253,7 @@ class Probes:
             timeout=PROBE_TIMEOUT,
             label="probe",
             out=str(self._directory / f"probe-{number:03d}.npz"),
-            steps=steps or STEPS,
+            steps=steps or SEEN_BY_PROBES,
             seconds=self._seconds if steps is None else CANDIDATE * self._seconds,
             batches=str(self._directory / "batches.pt") if facts.dataset.deterministic is False else "",
             reading=0.0 if slow else self._seconds,

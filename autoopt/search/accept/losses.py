@@ -42,7 +42,7 @@ GROSS = 0.2
 """Share of the loss by which losses of one seed must differ to decide by themselves."""
 
 SEEN_BY_PROBES = 64
-"""Steps in which rounding has not grown yet, and which a probe sees as well: no spread excuses a difference in them."""
+"""Steps of a probe, in which rounding has not grown yet: no spread excuses a difference in them."""
 
 _ROUNDING_GROWTH = 0.3
 _WINDOWS = 8
