@@ -62,23 +62,17 @@ def try_evaluations(
             if isinstance(setting, BaseException):
                 skip(context, state, proposal.strategy, Verdict.FAILED, plugin_error(setting))
                 break
-            share = share_of_run(state, round_, stage)
-            if share is not None and (1.0 - share) * max(other, 1.0 + context.min_gain) > 1.0:
-                text = f"{STAGES[stage]}s take {share:.1%} of the run: too little to be worth a trial now"
-                skip(context, state, proposal.strategy, Verdict.NOT_TRIED, text)
-                break
-            seconds = pair_seconds(context, state, stage)
-            left = deadline - context.now()
-            if context.stopping() or share is None or fewest * seconds > left:
-                text = (
-                    f"how much of the run {STAGES[stage]}s take is not known"
-                    if share is None
-                    else (
-                        f"no time for it: to time {STAGES[stage]}s takes about {fewest * seconds:.0f} s, "
-                        f"and {max(left, 0):.0f} s were left"
-                    )
-                )
-                skip(context, state, proposal.strategy, Verdict.NOT_TRIED, text)
+            share, left = share_of_run(state, round_, stage), deadline - context.now()
+            seconds, why = fewest * pair_seconds(context, state, stage), ""
+            if share is None:
+                why = f"how much of the run {STAGES[stage]}s take is not known"
+            elif (1.0 - share) * max(other, 1.0 + context.min_gain) > 1.0:
+                why = f"{STAGES[stage]}s take {share:.1%} of the run: too little to be worth a trial now"
+            elif context.stopping() or seconds > left:
+                time = f"takes about {seconds:.0f} s, and {max(left, 0):.0f} s were left"
+                why = f"no time for it: to time {STAGES[stage]}s {time}"
+            if share is None or why:
+                skip(context, state, proposal.strategy, Verdict.NOT_TRIED, why)
                 break
             candidate = candidate_of(context, state, proposal.strategy, case, setting)
             if candidate is None:

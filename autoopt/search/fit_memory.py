@@ -269,8 +269,8 @@ class Fitting:
             strategy=last.strategy,
             setting=last.setting,
             companions=tuple(others),
-            verdict=Verdict.FAILED if plan.key not in self._tight else Verdict.HARMFUL,
-            reason=reason,
+            verdict=Verdict.KEPT if not reason else Verdict.HARMFUL if plan.key in self._tight else Verdict.FAILED,
+            reason=reason or "it fits",
             risk=context.runner.registry[last.strategy].risk.value,
             peak_memory_bytes=peak,
             seconds=context.now() - began,
@@ -279,8 +279,6 @@ class Fitting:
         )
         if reason:
             self.state.trials.append(trial)
-        else:
-            trial = trial.model_copy(update={"verdict": Verdict.KEPT, "reason": "it fits"})
         context.announce(TrialEnded(at=context.now(), trial=trial))
         return reason
 

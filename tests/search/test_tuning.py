@@ -106,7 +106,8 @@ class Machine:
 
 
 def test_it_finds_a_better_learning_rate_and_hands_it_on() -> None:
-    state = Machine().search("lr=1e-5..1e-1")
+    machine = Machine()
+    state = machine.search("lr=1e-5..1e-1")
     tuning = state.tuning
     own, best = tuning.trial(tuning.default), tuning.trial(tuning.best)
     assert own.values == {"lr": 1e-3}
@@ -114,6 +115,11 @@ def test_it_finds_a_better_learning_rate_and_hands_it_on() -> None:
     assert 1e-3 < best.values["lr"] < 1e-2
     assert state.tuned == {"hyperparameters": {"found": best.values}}
     assert best.cost_to_target == pytest.approx(best.seconds_to_target / 1000)
+    # hopeless trials end at a rung, and no seed is one of the gate's
+    pruned = [trial for trial in tuning.trials if trial.state == "pruned"]
+    assert len(pruned) > len(tuning.trials) / 3
+    assert all(trial.steps < tuning.rungs[-1] for trial in pruned)
+    assert {seed for _, seed in machine.started} == {FRESH_SEEDS - 1}, "nor one of the verification's"
 
 
 def test_on_a_short_budget_the_baseline_that_waited_is_trained_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,15 +136,6 @@ def test_on_a_short_budget_the_baseline_that_waited_is_trained_first(monkeypatch
     state = machine.search("lr=1e-5..1e-1")
     assert state.tuning.note == "there was no time to train the baseline"
     assert state.warned == ["--tune: there was no time to train the baseline"]
-
-
-def test_hopeless_trials_end_at_a_rung_and_no_seed_is_one_of_the_gates() -> None:
-    machine = Machine()
-    tuning = machine.search("lr=1e-5..1e-1").tuning
-    pruned = [trial for trial in tuning.trials if trial.state == "pruned"]
-    assert len(pruned) > len(tuning.trials) / 3
-    assert all(trial.steps < tuning.rungs[-1] for trial in pruned)
-    assert {seed for _, seed in machine.started} == {FRESH_SEEDS - 1}, "nor one of the verification's"
 
 
 def test_a_resumed_search_reads_what_was_trained_and_goes_on_alike() -> None:
@@ -169,9 +166,6 @@ def test_values_that_are_not_better_are_not_handed_on() -> None:
     assert state.tuning.best is None
     assert "none of" in state.tuning.note
     assert not state.tuned
-
-
-def test_a_name_that_the_optimizer_does_not_have() -> None:
     with pytest.raises(UsageError, match="--tune momentum: AdamW has no such number") as caught:
         Machine().search("momentum=0.8|0.9")
     assert "lr" in caught.value.hint

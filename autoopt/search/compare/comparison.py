@@ -309,13 +309,7 @@ class Comparison(Record):
     def of_same_steps(self, plan: Plan) -> Comparison:
         """A plan against itself, as it against another that takes the same steps: by its class its speed is equal."""
         n = self.estimate.n if self.estimate is not None else 0
-        return self.model_copy(
-            update={
-                "decision": Decision.INCONCLUSIVE,
-                "reason": "its steps are the baseline's",
-                "estimate": Estimate(value=1.0, low=1.0, high=1.0, n=n, confidence=None),
-                "e_value": None,
-                "pairs": (),
-                "candidate": self.incumbent.model_copy(update={"plan": plan}),
-            }
-        )
+        estimate = Estimate(value=1.0, low=1.0, high=1.0, n=n, confidence=None)
+        ruled = {"decision": Decision.INCONCLUSIVE, "reason": "its steps are the baseline's", "estimate": estimate}
+        candidate = self.incumbent.model_copy(update={"plan": plan})
+        return self.model_copy(update={**ruled, "e_value": None, "pairs": (), "candidate": candidate})
