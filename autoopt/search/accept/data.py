@@ -50,24 +50,14 @@ class ProbeResult:
         taken = len(self.probe.gradient_digests)
         rows = [len(range(point, min(steps, taken), points)) if taken else None for point in range(points)]
         left = max(min(steps - taken, self.probe.steps), 0)
+        shown = {"losses": self.probe.losses[:left], "gradient_digests": self.probe.gradient_digests[:steps]}
+        gradients = tuple(values[:count] for values, count in zip(arrays.gradients, rows, strict=True))
         buffers = {name: values[: left + 1] for name, values in arrays.buffers.items() if name == "start"}
         return replace(
             self,
-            probe=self.probe.model_copy(
-                update={
-                    "steps": left,
-                    "losses": self.probe.losses[:left],
-                    "gradient_digests": self.probe.gradient_digests[:steps],
-                    "trained": 0,
-                    "crossed": 0,
-                }
-            ),
+            probe=self.probe.model_copy(update={"steps": left, "trained": 0, "crossed": 0, **shown}),
             arrays=replace(
-                arrays,
-                gradients=tuple(values[:count] for values, count in zip(arrays.gradients, rows, strict=True)),
-                weights=arrays.weights[: left + 1],
-                windows={},
-                buffers=buffers,
+                arrays, gradients=gradients, weights=arrays.weights[: left + 1], windows={}, buffers=buffers
             ),
         )
 

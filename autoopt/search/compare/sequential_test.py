@@ -16,7 +16,7 @@ from scipy.stats import norm
 
 from autoopt.records import Estimate, Noise
 from autoopt.search.compare.comparison import Decision, PairOfProcesses, Rule
-from autoopt.search.compare.statistics import MIN_BLOCKS, BetweenProcess, Level, TwoLevel, best_blocks, known_radius
+from autoopt.search.compare.statistics import MIN_BLOCKS, BetweenProcess, Level, TwoLevel, known_radius
 
 ALPHA = 0.05
 """The chance of an error in the whole run."""
@@ -209,8 +209,14 @@ class SequentialTest:
     def enough(self, current: Level | None, startup_seconds: float, block_pair_seconds: float) -> bool:
         """Whether the current pair of processes has been measured enough.
 
-        It has when more of its blocks would serve less than a fresh pair (Kalibera and Jones), when
-        what it shows decides already, or when a second pair just like it would.
+        It has when more of its blocks would serve less than a fresh pair, by the number that gives the smallest error
+        for the time spent (Kalibera and Jones); when what it shows decides already, or when a second pair just like it
+        would.
+
+        Args:
+            current: what its blocks show so far.
+            startup_seconds: what a new pair of processes costs before its first block.
+            block_pair_seconds: what one block pair costs.
         """
         if current is None or current.n < MIN_BLOCKS:
             return False
@@ -218,9 +224,9 @@ class SequentialTest:
             return True
         level = self._level(current)
         assert level is not None
-        between = level.between_process_sd
-        variance = current.n * current.error**2
-        if current.n >= best_blocks(variance, between, startup_seconds, block_pair_seconds):
+        between = max(level.between_process_sd, 1e-4)
+        variance = current.n * current.error**2  # of one block pair's log ratio
+        if current.n >= sqrt(variance * startup_seconds / (between**2 * max(block_pair_seconds, 1e-6))):
             return True
         if self.rule.until_error is not None:
             return False

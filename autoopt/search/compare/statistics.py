@@ -236,19 +236,3 @@ def wider(radius: float, count: int) -> float:
         return radius
     error = brentq(lambda error: known_radius(error, 0.05) - radius, radius / 50, radius)
     return known_radius(float(error), 0.05 / count)
-
-
-def best_blocks(
-    block_variance: float, between_process_sd: float, startup_seconds: float, block_seconds: float
-) -> float:
-    """Block pairs per pair of processes that give the smallest error for the time spent (Kalibera and Jones).
-
-    Args:
-        block_variance: variance of one block pair's log ratio.
-        between_process_sd: standard deviation of the between-process variance.
-        startup_seconds: what a new pair of processes costs before its first block.
-        block_seconds: what one block pair costs.
-    """
-    return float(
-        np.sqrt(block_variance * startup_seconds / (max(between_process_sd, 1e-4) ** 2 * max(block_seconds, 1e-6)))
-    )
