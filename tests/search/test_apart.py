@@ -156,21 +156,18 @@ SPEEDS = {"loader": 1.4, "amp": 1.2, "layout": 1.1}
 NOISE_SWITCHED_APART = NoiseModel("normal", block_sd=0.03, process_sd=0.05)
 
 
-def world_switched_apart(folder: Path, speeds: dict[str, float] = SPEEDS, **options) -> World:
-    made = [strategy(name, switchable=name != "loader") for name in speeds]
-    return World(folder, *made, **{"speed": product(speeds), "noise": NOISE_SWITCHED_APART, **options})
-
-
-def stack_switched_apart(made: World, speeds: dict[str, float] = SPEEDS) -> SearchState:
-    """The state after all of them were kept together, with what looks showed of each."""
-    return stack(made, {name: (max(log(speed), 0.15), VAGUE) for name, speed in speeds.items()})
+def switched_apart(folder: Path, **options) -> tuple[World, SearchState, int]:
+    """All of them kept together and then taken apart, the state after it, and the processes started before it."""
+    strategies = [strategy(name, switchable=name != "loader") for name in SPEEDS]
+    made = World(folder, *strategies, speed=product(SPEEDS), noise=NOISE_SWITCHED_APART, **options)
+    state = stack(made, {name: (max(log(speed), 0.15), VAGUE) for name, speed in SPEEDS.items()})
+    before = len(made.runner.machine.started)
+    take_apart(made.context, state, made.clock() + 400.0)
+    return made, state, before
 
 
 def test_what_a_process_can_put_on_and_off_is_left_out_in_it(tmp_path: Path) -> None:
-    made = world_switched_apart(tmp_path)
-    state = stack_switched_apart(made)
-    before = len(made.runner.machine.started)
-    take_apart(made.context, state, made.clock() + 400.0)
+    made, state, before = switched_apart(tmp_path)
     modes = {seen.incumbent.plan.names(): seen.mode for seen in state.ablations}
     assert modes == {
         ("loader", "layout"): "switched",
@@ -193,11 +190,9 @@ def test_what_a_process_can_put_on_and_off_is_left_out_in_it(tmp_path: Path) -> 
 def test_one_that_fails_in_the_process_is_compared_by_processes_of_its_own(tmp_path: Path) -> None:
     def behave(plan: Plan, behaviour: Behaviour) -> Behaviour:
         lost = plan.names() == ("loader", "amp")
-        return behaviour.__class__(**{**vars(behaviour), "fails": TrialFailed("error", "no") if lost else None})
+        return replace(behaviour, fails=TrialFailed("error", "no") if lost else None)
 
-    made = world_switched_apart(tmp_path, behave=behave)
-    state = stack_switched_apart(made)
-    take_apart(made.context, state, made.clock() + 400.0)
+    _, state, _ = switched_apart(tmp_path, behave=behave)
     modes = {seen.incumbent.plan.names(): (seen.mode, seen.decision) for seen in state.ablations}
     assert modes[("loader", "layout")] == ("switched", Decision.ACCEPT)
     assert modes[("loader", "amp")] == ("interleaved", Decision.FAILED)
@@ -205,9 +200,7 @@ def test_one_that_fails_in_the_process_is_compared_by_processes_of_its_own(tmp_p
 
 
 def test_each_alone_is_put_on_a_process_of_the_baseline(tmp_path: Path) -> None:
-    made = world_switched_apart(tmp_path)
-    state = stack_switched_apart(made)
-    take_apart(made.context, state, made.clock() + 400.0)
+    made, state, _ = switched_apart(tmp_path)
     rows, _ = ablate(made.context, state, made.clock() + 400.0)
     measured = len(state.ablations)
     rows = alone(made.context, state, rows, made.clock() + 400.0)

@@ -66,23 +66,22 @@ def screenings(
     return found
 
 
-def watch(on: FakeMachine, tell: Callable[[tuple[str, ...]], None]) -> None:
-    """Tells of each switched block, once it is over, the names of its plan."""
+def before_blocks(on: FakeMachine, tell: Callable[[int, tuple[str, ...]], None]) -> None:
+    """Tells of each switched block, before it is measured, the number of its process and the names of its plan."""
     start = on.start
 
-    def watched(given: Plan, label: str):
-        arm = start(given, label)
+    def started(given: Plan, label: str):
+        arm, number = start(given, label), len(on.started)
         usual = arm.switched_block
 
         def switched(wanted: Plan, *length):
-            block = usual(wanted, *length)
-            tell(wanted.names())
-            return block
+            tell(number, wanted.names())
+            return usual(wanted, *length)
 
         arm.switched_block = switched
         return arm
 
-    on.start = watched
+    on.start = started
 
 
 def test_one_start_serves_all_candidates_and_the_truth_is_seen() -> None:
@@ -137,46 +136,29 @@ def test_one_that_fails_or_is_not_finite_takes_nothing_from_the_others() -> None
     on.behave = lambda given: replace(usual(given), loss=lambda _: None if "nan" in given.names() else 1.0)
     a, fails, nan, b = screenings(on, list(speeds))
     assert (fails, nan) == (None, None), "looks of their own tell what they are"
-    for name, seen in (("a", a), ("b", b)):
-        assert seen.estimate.value == pytest.approx(speeds[name], rel=1e-3)
+    assert [seen.estimate.value for seen in (a, b)] == pytest.approx([1.2, 0.9], rel=1e-3)
     assert len(on.started) == 1
 
 
 def test_one_that_ends_the_process_leaves_the_others_another_one() -> None:
     speeds = {"a": 1.2, "crashes": 1.5, "b": 0.9}
-    on = machine(speeds)
-    start = on.start
+    on, dead = machine(speeds), set[int]()
 
-    def fragile(given: Plan, label: str):
-        arm, dead = start(given, label), False
-        usual = arm.switched_block
+    def crash(process: int, names: tuple[str, ...]) -> None:
+        dead.update([process] if "crashes" in names else [])
+        if process in dead:
+            raise TrialFailed("crashed", "signal 11")
 
-        def switched(wanted: Plan, *length):
-            nonlocal dead
-            dead = dead or "crashes" in wanted.names()
-            if dead:
-                raise TrialFailed("crashed", "signal 11")
-            return usual(wanted, *length)
-
-        arm.switched_block = switched
-        return arm
-
-    on.start = fragile
+    before_blocks(on, crash)
     a, crashes, b = screenings(on, list(speeds))
-    assert crashes is None
-    assert a is not None
-    assert b is not None
+    assert [seen is None for seen in (a, crashes, b)] == [False, True, False]
     assert len(on.started) == 2
 
 
-def test_an_incumbent_that_cannot_start_is_left_to_the_looks_that_say_so() -> None:
+def test_what_cannot_start_or_was_not_seen_by_the_deadline_is_not_told() -> None:
     on = FakeMachine(behave=lambda _: replace(BASE, fails=TrialFailed("error", "gone")), noise=NoiseModel("quiet"))
-    assert screenings(on, ["a"]) == [None]
-
-
-def test_the_deadline_ends_a_visit_and_what_was_not_seen_is_not_told() -> None:
-    on = machine({"a": 1.2})
-    assert screenings(on, ["a"], deadline=BASE.startup_seconds + 1.5) == [None]
+    assert screenings(on, ["a"]) == [None], "looks of its own say why"
+    assert screenings(machine({"a": 1.2}), ["a"], deadline=BASE.startup_seconds + 1.5) == [None]
 
 
 def test_a_process_that_was_started_gets_the_fewest_rounds_that_count() -> None:
@@ -191,7 +173,7 @@ def test_a_process_that_was_started_gets_the_fewest_rounds_that_count() -> None:
 def test_orders_are_reversed_so_that_none_is_always_first() -> None:
     on = machine({"a": 1.0, "b": 1.0, "c": 1.0}, NoiseModel("normal", block_sd=0.05))
     asked = list[str]()
-    watch(on, asked.extend)
+    before_blocks(on, lambda process, names: asked.extend(names))
     screenings(on, ["a", "b", "c"])
     names = [name for name in asked if name]
     assert names[3:6] == names[2::-1]

@@ -148,17 +148,15 @@ class Arena:
         self.startup_seconds += self._clock() - began
 
     def _take_seat(self, seat: Seat, warm_up_seconds: float) -> None:
-        switched = self._source.switched is not None
-        if switched and self._live is None:
-            self._live = self._start(seat, self._source.switched or Plan(), warm_up_seconds)
-        if self._live is not None and (switched or seat is self.seats[0]):
-            seat.arm, seat.startup = self._live.arm, self._live.startup
-            seat.side.started(self._live.startup)
-            seat.side.paths[-1].update({} if switched else self._live.losses)
-            return
-        live = self._start(seat, seat.side.plan, warm_up_seconds)
-        seat.startup = live.startup
+        shared = self._source.switched
+        live = self._live if shared is not None or seat is self.seats[0] else None
+        if live is None:
+            live = self._start(seat, seat.side.plan if shared is None else shared, warm_up_seconds)
+        if shared is not None:
+            self._live = live
+        seat.arm, seat.startup = live.arm, live.startup
         seat.side.started(live.startup)
+        seat.side.paths[-1].update(live.losses if shared is None else {})
 
     def _start(self, seat: Seat, plan: Plan, warm_up_seconds: float) -> LiveArm:
         self._rest()
