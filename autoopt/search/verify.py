@@ -7,7 +7,7 @@ from math import log
 from typing import Literal
 
 from autoopt.errors import TrialFailed
-from autoopt.records import Change, Estimate, Headline, Plan, Quality, Record, Speedup, Verdict
+from autoopt.records import Change, Estimate, Plan, Quality, Record, Speedup, Verdict
 from autoopt.records.messages import TrainingRun
 from autoopt.search.accept.evidence import FEWEST_SEEDS, Evidence, TrainedPair, lost_margin
 from autoopt.search.accept.gate import MOST_METRIC_SEEDS, judge_runs
@@ -277,23 +277,11 @@ def _unsure(
     """
     if state.objective.users_target is not None and all(pair.whole for pair in pairs):
         return True
-    found = _headline(context, state, comparison, quality, pairs)
+    evidence = evidence_of(context, state, state.incumbent, pairs)
+    found = headline_of(pairs, comparison, evidence, state.objective, quality, state.noise.process_sd)
     if found is None or found.low is None or found.high is None:
         return False
     return found.agrees is False or found.high / found.low > (1 + UNTIL_ERROR) / (1 - UNTIL_ERROR)
-
-
-def _headline(
-    context: RunContext, state: SearchState, comparison: Comparison, quality: Quality | None, pairs: list[TrainedPair]
-) -> Headline | None:
-    return headline_of(
-        pairs,
-        comparison,
-        evidence_of(context, state, state.incumbent, pairs),
-        state.objective,
-        quality,
-        state.noise.process_sd,
-    )
 
 
 def _verification(
@@ -304,10 +292,11 @@ def _verification(
     pairs: list[TrainedPair],
 ) -> Verification:
     """The figures of the end: those of the trainings where there are any, else modelled."""
-    objective = state.objective
-    trained = Trained.of(pairs, evidence_of(context, state, state.incumbent, pairs), objective, quality)
-    headline = _headline(context, state, comparison, quality, pairs)
-    ratio = trained.ratio(state.noise.process_sd) if trained is not None else None
+    objective, process_sd = state.objective, state.noise.process_sd
+    evidence = evidence_of(context, state, state.incumbent, pairs)
+    trained = Trained.of(pairs, evidence, objective, quality)
+    headline = headline_of(pairs, comparison, evidence, objective, quality, process_sd)
+    ratio = trained.ratio(process_sd) if trained is not None else None
     seconds = seconds_of(headline, trained)
     failed = state.noise.failed(objective.min_gain)
     if quality is not None and quality.passed is None:
