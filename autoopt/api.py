@@ -132,7 +132,7 @@ def apply(workload: Any, plan: Plan | str | Path, *, device: str = "auto", seed:
     from autoopt.benchmark.device import resolve_device
     from autoopt.benchmark.training import Training
     from autoopt.loading import validation
-    from autoopt.plan import read_plan
+    from autoopt.records.reading import read_plan
 
     chosen = plan if isinstance(plan, Plan) else read_plan(plan)
     built = validation.build(workload) if callable(workload) else validation.check(workload)

@@ -27,7 +27,7 @@ def run_command(plan: Path, workload: str | None, words: tuple[str, ...], **give
     autoopt first runs a few steps of the script to find the places to change.
     """
     options = read_options(given)
-    from autoopt.plan import read_plan
+    from autoopt.records.reading import read_plan
     from autoopt.script.command import read
 
     chosen = read(workload, words)

@@ -39,7 +39,7 @@ def train_command(workload: str, plan: Path, **given: Any) -> int:
     """
     options = read_options(given)
     from autoopt.loading.importing import check_spec
-    from autoopt.plan import read_plan
+    from autoopt.records.reading import read_plan
     from autoopt.storage.run_directory import compiler_cache_of
     from autoopt.trackers import check_installed
 

@@ -19,11 +19,10 @@ from autoopt.benchmark.environment import git
 from autoopt.errors import AutooptError, EnvironmentLacks, UsageError, WorkloadError
 from autoopt.export.applying import patched_texts
 from autoopt.loading.importing import is_path, parse
-from autoopt.plan import read_plan
 from autoopt.records import Plan
 from autoopt.records.comparing import SideKind
 from autoopt.records.protocol import ScriptSpec
-from autoopt.records.reading import RESULT_FILE, read_result
+from autoopt.records.reading import RESULT_FILE, read_plan, read_result
 from autoopt.running.baseline_spec import search_path
 from autoopt.script.command import Build, Script, is_launcher
 from autoopt.script.command import parse as read_workload

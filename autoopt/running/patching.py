@@ -7,9 +7,8 @@ from pathlib import Path
 from autoopt.errors import EnvironmentLacks, UsageError
 from autoopt.export.applying import apply_diff
 from autoopt.export.script_patch import placed
-from autoopt.plan import read_plan
 from autoopt.records import Profile, Sites
-from autoopt.records.reading import RESULT_FILE, read_document, read_result
+from autoopt.records.reading import RESULT_FILE, read_document, read_plan, read_result
 from autoopt.registry import load_strategies
 
 PROFILE_FILE = "profile.json"
