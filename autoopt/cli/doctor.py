@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,7 +25,6 @@ SMALL_SHARED_MEMORY = 256 * 1024**2
 """Bytes: loader workers hand their batches over there; Docker gives 64 MiB."""
 
 
-NOT_KNOWN = "not known"
 NOT_MEASURED = "not measured"
 
 
@@ -66,69 +66,20 @@ def describe_machine(device_name: str) -> tuple[Environment, list[Doubt]]:
 
 
 def lines(environment: Environment, found: list[Doubt]) -> Iterator[str]:
-    """The text of the command, line by line."""
-    rows = [("autoopt", __version__), ("python", environment.python), ("torch", environment.torch)]
-    rows += [("cuda", environment.cuda or "none"), ("system", environment.os), ("processor", environment.cpu)]
-    rows += [("cores", _count(environment.cores)), ("compute threads", _count(environment.threads))]
-    rows += [("memory", _bytes(environment.ram_bytes)), ("device", _device(environment))]
-    rows += [("compiler", environment.compiler or "none"), *sorted(environment.packages.items())]
-    yield from _table("this machine", [(name, value or NOT_KNOWN) for name, value in rows])
-    yield ""
-    yield from _table("what it reaches", list(_peaks(environment)))
-    yield ""
+    """The text of the command, line by line; machine and peaks are named as in a report."""
+    from autoopt_reports.view.closing import machine_lines, peak_lines
+
+    peaks = environment.peaks
+    reached: list[tuple[str, object]] = [*peak_lines(peaks), ("measured", peaks.measured_at or NOT_MEASURED)]
+    if (peaks.foreign_cores or 0.0) > 0.0:
+        reached.append(("other programs", f"{peaks.foreign_cores:.2f} cores during the measurement"))
+    machine = [("autoopt", __version__), ("kind of device", environment.device), *machine_lines(environment)]
+    for title, rows in (("this machine", machine), ("what it reaches", reached)):
+        width = max(len(name) for name, _ in rows)
+        yield from (title, *(f"  {name.ljust(width)}  {value}" for name, value in rows), "")
     yield "what makes measuring doubtful" if found else "nothing here makes measuring doubtful"
     for doubt in found:
-        yield f"  {doubt.what}"
-        yield f"    {doubt.do}"
-
-
-def _peaks(environment: Environment) -> Iterator[tuple[str, str]]:
-    peaks = environment.peaks
-    if (peaks.foreign_cores or 0.0) > 0.0:
-        yield "other programs", f"{peaks.foreign_cores:.2f} cores during the measurement"
-    for precision in ("fp32", "tf32", "bf16", "fp16"):
-        yield f"matmul {precision}", _rate(getattr(peaks, f"matmul_{precision}_flops_per_second"), "FLOP/s")
-    yield "memory", _rate(peaks.memory_bytes_per_second, "B/s")
-    for memory in ("pageable", "pinned"):
-        for way in ("to", "from"):
-            rate = getattr(peaks, f"copy_{memory}_{way}_device_bytes_per_second")
-            yield f"copy {way} device, {memory}", _rate(rate, "B/s")
-    yield "storage read", _rate(peaks.storage_bytes_per_second, "B/s")
-    launch = peaks.launch_seconds
-    yield "starting an operator", NOT_MEASURED if launch is None else f"{launch * 1e6:.2f} us"
-    if peaks.measured_at:
-        yield "measured", peaks.measured_at
-
-
-def _table(title: str, rows: list[tuple[str, str]]) -> Iterator[str]:
-    yield title
-    width = max(len(name) for name, _ in rows)
-    for name, value in rows:
-        yield f"  {name.ljust(width)}  {value}"
-
-
-def _device(environment: Environment) -> str:
-    named = f" ({environment.device_name})" if environment.device_name else ""
-    memory = f", {_bytes(environment.device_memory_bytes)}" if environment.device_memory_bytes else ""
-    return f"{environment.device}{named}{memory}"
-
-
-def _rate(rate: float | None, unit: str) -> str:
-    """A rate with its prefix; what is not measured says so."""
-    if rate is None:
-        return NOT_MEASURED
-    for size, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
-        if rate >= size:
-            return f"{rate / size:.3g} {prefix}{unit}"
-    return f"{rate:.3g} {unit}"
-
-
-def _bytes(count: int | None) -> str | None:
-    return None if count is None else f"{count / 1024**3:.1f} GiB"
-
-
-def _count(number: int | None) -> str | None:
-    return None if number is None else str(number)
+        yield from (f"  {doubt.what}", f"    {doubt.do}")
 
 
 class Doubt(NamedTuple):
@@ -205,26 +156,28 @@ def _processor(known: Environment, machine: Readings) -> Iterator[tuple[str, str
 
 
 def _memory(machine: Readings) -> Iterator[tuple[str, str]]:
+    from autoopt_reports.view.units import bytes_
+
     free = machine.free_ram_bytes
     if machine.ram_bytes and free is not None and free / machine.ram_bytes < SCARCE_MEMORY:
         yield (
-            f"{free / machine.ram_bytes:.0%} of the memory is free ({_gib(free)})",
+            f"{free / machine.ram_bytes:.0%} of the memory is free ({bytes_(free)})",
             "caching and workers may not fit: stop other programs",
         )
     if machine.swapped_bytes:
         yield (
-            f"{_gib(machine.swapped_bytes)} of memory lie on disk (swap)",
+            f"{bytes_(machine.swapped_bytes)} of memory lie on disk (swap)",
             "stop other programs; a process that is swapped back in is slow for a while",
         )
     if machine.shared_bytes is not None and machine.shared_bytes < SMALL_SHARED_MEMORY:
         yield (
-            f"/dev/shm holds {_gib(machine.shared_bytes)}: loader workers hand over batches through it",
+            f"/dev/shm holds {bytes_(machine.shared_bytes)}: loader workers hand over batches through it",
             "give the container more, such as docker run --shm-size=2g",
         )
     taken = machine.taken_device_bytes
     if taken is not None and machine.device_bytes and taken / machine.device_bytes > TAKEN_DEVICE_MEMORY:
         yield (
-            f"other processes hold {_gib(taken)} of the device's memory",
+            f"other processes hold {bytes_(taken)} of the device's memory",
             "stop them: they may compute too, and batch sizes will look smaller than they can be",
         )
 
@@ -260,12 +213,6 @@ def probe(device: Any) -> Readings:
 def _governors(folder: Path) -> frozenset[str]:
     found = set()
     for file in folder.glob("cpu[0-9]*/cpufreq/scaling_governor"):
-        try:
+        with suppress(OSError, ValueError):
             found.add(file.read_text(encoding="ascii").strip())
-        except (OSError, ValueError):
-            continue
     return frozenset(found)
-
-
-def _gib(count: int) -> str:
-    return f"{count / 1024**3:.1f} GiB" if count >= 1024**3 else f"{count / 1024**2:.0f} MiB"
