@@ -257,7 +257,7 @@ def test_export_and_verify_want_a_finished_run_and_train_a_plan(
     plan.write_text('{"schema_version": 9}')
     assert main(["train", "m:b", "--plan", str(plan)]) == 2
     err = capsys.readouterr().err
-    assert "cannot read the plan" in err
+    assert f"cannot read {plan}" in err
     assert "schema_version 9" in err
 
 
