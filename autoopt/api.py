@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from html import escape as html_escape
 from pathlib import Path
@@ -67,32 +66,17 @@ def optimize(
     checked = parse(spec)
     check_command(checked, chosen)
     inline = cells_of(vars(sys.modules["__main__"])) is not None
-    with following(chosen.log) as trackers, _progress(shown=inline) as view:
-        result = optimize_run(checked, chosen, listeners=[*listeners, *trackers, *view])
-        if report and result.reproduce.run_directory:
-            trackers.report = _report(result, Path(result.reproduce.run_directory))
-    if inline and trackers.report is not None:
-        _show_inline(trackers.report)
+    from autoopt_reports import html, live  # rendering is not part of the loop
+
+    with following(chosen.log) as trackers:
+        with live.make_view(sys.stderr, quiet=not inline) as view:  # a program decides for itself with ``listeners``
+            result = optimize_run(checked, chosen, listeners=[*listeners, *trackers, view])
+        page = trackers.report = html.write_page(result, logger.warning) if report else None
+    if inline and page is not None:  # below the cell, in a frame of its own: no style or script meets the notebook's
+        shown: Any = importlib.import_module("IPython.display")  # there is one: the cells came from it
+        text = html_escape(page.read_text(encoding="utf-8"), quote=True)
+        shown.display(_Frame(f'<iframe srcdoc="{text}" style="width: 100%; height: 800px; border: 0"></iframe>', page))
     return result
-
-
-@contextlib.contextmanager
-def _progress(shown: bool) -> Iterator[list[Listener]]:
-    """A notebook sees how the run goes, as a terminal does; a program decides for itself with ``listeners``."""
-    if not shown:
-        yield []
-        return
-    from autoopt_reports.live import make_view
-
-    with make_view(sys.stderr) as view:
-        yield [view]
-
-
-def _show_inline(page: Path) -> None:
-    """The report below the cell, in a frame of its own, so that neither style nor script meets the notebook's."""
-    shown: Any = importlib.import_module("IPython.display")  # there is one: the cells came from it
-    text = html_escape(page.read_text(encoding="utf-8"), quote=True)
-    shown.display(_Frame(f'<iframe srcdoc="{text}" style="width: 100%; height: 800px; border: 0"></iframe>', page))
 
 
 class _Frame:
@@ -106,17 +90,6 @@ class _Frame:
 
     def __repr__(self) -> str:
         return str(self._page)
-
-
-def _report(result: Result, directory: Path) -> Path | None:
-    """Renders report.html; whatever goes wrong with it must not cost the result of a run that took hours."""
-    from autoopt_reports import html  # rendering is not part of the loop
-
-    try:
-        return html.write_text(html.render(result), directory / "report.html")
-    except Exception as error:
-        logger.warning("report.html could not be written: %s; render it later: autoopt report %s", error, directory)
-        return None
 
 
 def apply(workload: Any, plan: Plan | str | Path, *, device: str = "auto", seed: int = 0) -> Any:

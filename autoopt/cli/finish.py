@@ -16,9 +16,6 @@ from autoopt.trackers import following
 from autoopt_reports import console, html
 from autoopt_reports.live import make_view
 
-REPORT_FILE = "report.html"
-PROFILE_FILE = "profile.html"
-
 
 def follow(search: Callable[[list[Listener]], Result], options: Options) -> int:
     """Runs a search under the live view, then writes its report and prints its result.
@@ -34,7 +31,7 @@ def follow(search: Callable[[list[Listener]], Result], options: Options) -> int:
     with following(options.log) as trackers:
         with view, stdout_kept():  # in this order: what others print goes above the live frame, not through it
             result = search([view, *trackers])
-        page = _page(result, REPORT_FILE)
+        page = html.write_page(result, say)
         trackers.report = page
     _end(result, console.summary, page, options)
     return INTERRUPTED if result.stop.reason is StopReason.INTERRUPTED else 0
@@ -42,7 +39,7 @@ def follow(search: Callable[[list[Listener]], Result], options: Options) -> int:
 
 def finish_profile(profile: Profile, options: Options) -> int:
     """Writes the page of a profile where it has a directory, and prints the document or its summary."""
-    page = _page(profile, PROFILE_FILE)
+    page = html.write_page(profile, say)
     _end(profile, console.profile_summary, page, options)
     return 0
 
@@ -55,20 +52,3 @@ def _end(document: Any, summary: Callable[..., None], page: Path | None, options
         summary(document, console.console_for(sys.stdout), report=page)
     if options.open and page is not None:
         show(page)
-
-
-def _page(document: Result | Profile, name: str) -> Path | None:
-    """The path of its page, which is written; None where there is no directory or it could not be made.
-
-    Whatever goes wrong with the page must not cost the result of a run that took hours: it is said, and no more.
-    """
-    directory = document.reproduce.run_directory
-    if directory is None:
-        return None
-    page = Path(directory) / name
-    try:
-        return html.write_text(html.render(document), page)
-    except Exception as error:
-        say(f"{page} could not be written: {type(error).__name__}: {error}")
-        say(f"the result is kept; render it later with: autoopt report {directory}")
-        return None

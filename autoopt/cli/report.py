@@ -53,10 +53,9 @@ def report_command(run: Path, out: Path | None, against: Path | None, card: bool
         for path in _cards(result, out or folder / "card"):
             write_line(str(path))
         return 0
-    from autoopt.cli.finish import REPORT_FILE
     from autoopt_reports import html
 
-    page = out or folder / (AGAINST_FILE if against else REPORT_FILE)
+    page = out or folder / (AGAINST_FILE if against else html.REPORT_FILE)
     with writing(page):
         text = _side_by_side(result, run, against) if against else html.render(result)
         page = html.write_text(text, page)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib import resources
@@ -26,6 +26,8 @@ from autoopt_reports.charts.plane import Plane
 from autoopt_reports.view import Report
 from autoopt_reports.view.profile import ProfileView
 from autoopt_reports.view.text import Interval, Name, Number, Part, Phrase
+
+REPORT_FILE, PROFILE_FILE = "report.html", "profile.html"
 
 
 def attributes(number: Number, *, sortable: bool = False) -> Markup:
@@ -79,6 +81,23 @@ def render(document: Result | Profile) -> str:
     if isinstance(document, Profile):
         return page("profile.html.j2", document, view=ProfileView(document))
     return page("report.html.j2", document, view=Report(document))
+
+
+def write_page(document: Result | Profile, complain: Callable[[str], object]) -> Path | None:
+    """Writes the page of a run or a profile; None where it has no directory, or the page cannot be made.
+
+    Whatever goes wrong with the page must not cost the result of a run that took hours: it is said, and no more.
+    """
+    directory = document.reproduce.run_directory
+    if directory is None:
+        return None
+    page = Path(directory) / (REPORT_FILE if isinstance(document, Result) else PROFILE_FILE)
+    try:
+        return write_text(render(document), page)
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        complain(f"{page} could not be written: {why}; render it later: autoopt report {directory}")
+        return None
 
 
 def write_text(text: str, path: Path) -> Path:
