@@ -7,7 +7,7 @@ and is answered from its journal until it comes to what was not measured yet.
 from __future__ import annotations
 
 from autoopt.options import Options
-from autoopt.records import Ablation, Stop
+from autoopt.records import Stop
 from autoopt.search.ablate import ablate, alone
 from autoopt.search.baseline import benchmark, described
 from autoopt.search.first_training import run_to_target
@@ -19,7 +19,7 @@ from autoopt.search.run_context import RunContext
 from autoopt.search.scaling import scaling
 from autoopt.search.state import SearchState
 from autoopt.search.tuning import tune
-from autoopt.search.verify import Verification, seconds_due, verify
+from autoopt.search.verify import seconds_due, verify
 
 
 class Loop:
@@ -49,8 +49,15 @@ class Loop:
         rounds = Rounds(self.context, state)
         stop = self._rounds(rounds, state)
         rounds.settle()
-        rows = self._ablate(state)
-        verification, rows = self._verify(state, rows)
+        budget = self.context.allocation.budget
+        if state.found:
+            self.context.begin("ablate", len(state.rounds))
+        rows, dropped = ablate(self.context, state, budget - seconds_due(self.context, state))
+        self.context.note(state, *dropped)
+        self.context.begin("verify", len(state.rounds))
+        ablated = state.incumbent
+        verification = verify(self.context, state)  # what time is left then tries each of its changes alone
+        rows = alone(self.context, state, rows if state.incumbent == ablated else [], budget)
         state.model_scaling = model_scaling(state, self.context.gate.trainings)
         state.scaling = scaling(self.context, state)
         return finished(self.context, state, verification, stop, rows, self.options.price)
@@ -68,22 +75,6 @@ class Loop:
             if stop:
                 return stop
         return over
-
-    def _ablate(self, state: SearchState) -> list[Ablation]:
-        if state.found:
-            self.context.begin("ablate", len(state.rounds))
-        until = self.context.allocation.budget - seconds_due(self.context, state)
-        rows, dropped = ablate(self.context, state, until)
-        self.context.note(state, *dropped)
-        return rows
-
-    def _verify(self, state: SearchState, rows: list[Ablation]) -> tuple[Verification, list[Ablation]]:
-        """Verifies the final plan; what time is left then tries each of its changes alone."""
-        self.context.begin("verify", len(state.rounds))
-        budget = self.context.allocation.budget
-        ablated = state.incumbent
-        verification = verify(self.context, state)
-        return verification, alone(self.context, state, rows if state.incumbent == ablated else [], budget)
 
     def partial(self) -> Outcome | None:
         """The outcome of a run that is broken off; None before the workload was built.
