@@ -163,7 +163,7 @@ def make_options(
     given: Mapping[str, object],
     config: Mapping[str, Any] | None = None,
     *,
-    label: Callable[[str, object], str] | None = None,
+    label: Callable[[str, object], str] = lambda key, value: f"optimize({key.replace('-', '_')}={value!r})",
 ) -> Options:
     """Options from what was given, over what the configuration holds, over the defaults.
 
@@ -175,7 +175,7 @@ def make_options(
     Raises:
         UsageError: an unknown key, a bad value, or a strategy both in ``only`` and in ``skip``.
     """
-    merged = {**(config or {}), **parse(given, label or _keyword)}
+    merged = {**(config or {}), **parse(given, label)}
     options = Options(**merged)
     both = [name for name in options.only if name in options.skip]
     if both:
@@ -203,7 +203,3 @@ def check_names(options: Options, risks: Mapping[str, str]) -> None:
                 f"--allow {risk}: there is no strategy of that risk class",
                 hint="name your own with --strategies MODULE:CLASS, or leave --allow out",
             )
-
-
-def _keyword(key: str, value: object) -> str:
-    return f"optimize({key.replace('-', '_')}={value!r})"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,32 +30,27 @@ Where to look first: `autoopt profile -- python train.py ARGS`.
 _DESCRIPTION = "Judge edits that should make a PyTorch training faster: keep, discard, undecided or refused."
 _BEGIN, _END = "<!-- autoopt: begin -->", "<!-- autoopt: end -->"
 
-
-def _markdown(text: str) -> str:
-    return f"---\nname: autoopt\ndescription: {_DESCRIPTION}\n---\n\n# autoopt\n\n{text}"
-
-
-def _rule(text: str) -> str:
-    return f"---\ndescription: {_DESCRIPTION}\nalwaysApply: false\n---\n\n{text}"
+_MARKDOWN = f"---\nname: autoopt\ndescription: {_DESCRIPTION}\n---\n\n# autoopt\n\n{SKILL}"
+_RULE = f"---\ndescription: {_DESCRIPTION}\nalwaysApply: false\n---\n\n{SKILL}"
 
 
 @dataclass(frozen=True)
 class Agent:
-    """A coding agent: ``name``; folders and commands by which it is found; the file that it reads, and its form.
+    """A coding agent: ``name``; folders and commands by which it is found; the file that it reads, and its text.
 
-    ``form`` None: a section of a file that holds other instructions as well.
+    ``text`` None: a section of a file that holds other instructions as well.
     """
 
     name: str
     folder: str
     command: str
     file: str
-    form: Callable[[str], str] | None = None
+    text: str | None = None
 
 
 AGENTS = (
-    Agent("Claude Code", ".claude", "claude", ".claude/skills/autoopt/SKILL.md", _markdown),
-    Agent("Cursor", ".cursor", "cursor", ".cursor/rules/autoopt.mdc", _rule),
+    Agent("Claude Code", ".claude", "claude", ".claude/skills/autoopt/SKILL.md", _MARKDOWN),
+    Agent("Cursor", ".cursor", "cursor", ".cursor/rules/autoopt.mdc", _RULE),
     Agent("Codex", ".codex", "codex", "AGENTS.md"),
     Agent("OpenCode", ".opencode", "opencode", "AGENTS.md"),
     Agent("Gemini CLI", ".gemini", "gemini", "GEMINI.md"),
@@ -94,7 +88,7 @@ def install(workspace: Path, home: Path) -> list[tuple[str, Path]]:
         path = workspace / agent.file
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(agent.form(SKILL) if agent.form else _with_section(path), encoding="utf-8")
+            path.write_text(agent.text or _with_section(path), encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise EnvironmentLacks(f"cannot write {path}: {error}") from None
         written.append((agent.name, path))
