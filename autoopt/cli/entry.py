@@ -31,8 +31,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return PIPE_CLOSED
     except SystemExit as left:  # rich's way out when the pipe is closed, and anybody's own exit
         return PIPE_CLOSED if isinstance(left.__context__, BrokenPipeError) else _code(left.code)
-    except click.ClickException as error:
-        return _usage(error)
+    except NoArgsIsHelpError as error:
+        error.show()
+        return USAGE
+    except click.ClickException as error:  # click's own complaints, in our form
+        context = error.ctx if isinstance(error, click.UsageError) else None
+        say_error(error.format_message(), hint=f"see {context.command_path} --help" if context else "")
+        return USAGE
     except (KeyboardInterrupt, click.Abort):
         say_error("interrupted")
         return INTERRUPTED
@@ -65,16 +70,6 @@ def _code(code: object) -> int:
 
 def _debugging() -> bool:
     return os.environ.get("AUTOOPT_DEBUG", "") not in ("", "0")
-
-
-def _usage(error: click.ClickException) -> int:
-    """click's own complaints, in our form."""
-    if isinstance(error, NoArgsIsHelpError):
-        error.show()
-        return USAGE
-    context = error.ctx if isinstance(error, click.UsageError) else None
-    say_error(error.format_message(), hint=f"see {context.command_path} --help" if context else "")
-    return USAGE
 
 
 def _ours(error: AutooptError) -> int:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from autoopt.cli.group import Command
 from autoopt.cli.output import say, write_file, write_line
 from autoopt.errors import UsageError
-
-if TYPE_CHECKING:
-    from autoopt.records import Result
 
 FORMATS = ("pytorch", "lightning", "transformers", "accelerate")
 
@@ -38,10 +34,20 @@ def export_command(run: Path, target: str, out: Path | None, code: Path | None) 
     """
     if code is not None and not (code.suffix == ".py" and code.stem.isidentifier()):
         raise UsageError(f"--code {code} cannot be imported", hint="such as --code optimized_trainer.py")
+    from autoopt.export import export
     from autoopt.records.reading import read_result
 
     result = read_result(run)
-    text, notes = _exported(result, run, target, code)
+    if code is None:
+        text, notes = export(result, target, directory=run if run.is_dir() else run.parent)
+    else:
+        from autoopt.export.targets import trainer_code
+        from autoopt.registry import load_strategies
+
+        written = trainer_code(result, target, load_strategies(result.reproduce.strategies))
+        write_file(code, written.text)
+        say(f"{code}: {', '.join(sorted(written.covered)) or 'nothing that arguments could not say'}")
+        text, notes = export(result, target, code=written, module=code.stem)
     for note in notes:
         say(note)
     if out is None:
@@ -50,17 +56,3 @@ def export_command(run: Path, target: str, out: Path | None, code: Path | None) 
     write_file(out, text)
     write_line(str(out))
     return 0
-
-
-def _exported(result: Result, run: Path, target: str, path: Path | None) -> tuple[str, tuple[str, ...]]:
-    from autoopt.export import export
-
-    if path is None:
-        return export(result, target, directory=run if run.is_dir() else run.parent)
-    from autoopt.export.targets import trainer_code
-    from autoopt.registry import load_strategies
-
-    code = trainer_code(result, target, load_strategies(result.reproduce.strategies))
-    write_file(path, code.text)
-    say(f"{path}: {', '.join(sorted(code.covered)) or 'nothing that arguments could not say'}")
-    return export(result, target, code=code, module=path.stem)

@@ -12,8 +12,8 @@ from typing import Any, TextIO
 
 import click
 
-from autoopt.errors import EnvironmentLacks
 from autoopt.options import Options
+from autoopt.records.writing import writing
 
 
 def use_color(stream: TextIO) -> bool:
@@ -66,21 +66,12 @@ def answer(document: Any, lines: Iterable[str], *, as_json: bool) -> None:
         write_line(line)
 
 
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Around what writes a file that was asked for.
+def write_file(path: Path, text: str) -> None:
+    """Writes a file that was asked for.
 
     Raises:
         EnvironmentLacks: it cannot be written there.
     """
-    try:
-        yield
-    except OSError as error:
-        raise EnvironmentLacks(f"cannot write {path}: {error.strerror or error}") from None
-
-
-def write_file(path: Path, text: str) -> None:
-    """Writes a file that was asked for."""
     with writing(path):
         path.write_text(text, encoding="utf-8")
 

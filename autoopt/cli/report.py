@@ -10,8 +10,9 @@ import click
 
 from autoopt.cli.extras import lacking
 from autoopt.cli.group import Command
-from autoopt.cli.output import show, write_file, write_json, write_line, writing
+from autoopt.cli.output import show, write_file, write_json, write_line
 from autoopt.errors import UsageError
+from autoopt.records.writing import writing
 
 if TYPE_CHECKING:
     from autoopt.records import Result

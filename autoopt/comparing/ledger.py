@@ -24,9 +24,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
 
-from autoopt.errors import DocumentError, EnvironmentLacks
+from autoopt.errors import DocumentError
 from autoopt.records import JsonDict
 from autoopt.records.comparing import LedgerEntry
+from autoopt.records.writing import writing
 
 TOTAL = 0.05
 """Probability of a false answer in all asks of a new ledger together; an old one keeps its own."""
@@ -92,13 +93,10 @@ def answered(path: Path, entry: LedgerEntry, answer: str) -> LedgerEntry:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[TextIO]:
-    try:
-        with path.open("a+", encoding="utf-8") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            file.seek(0)
-            yield file
-    except OSError as error:
-        raise EnvironmentLacks(f"cannot write the ledger {path}: {error.strerror or error}") from None
+    with writing(path, "the ledger"), path.open("a+", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        yield file
 
 
 def _append(file: TextIO, entry: JsonDict, head: str) -> str:

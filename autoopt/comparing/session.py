@@ -13,10 +13,10 @@ from math import log, sqrt
 from pathlib import Path
 
 from autoopt.comparing.sides import Side
-from autoopt.errors import DocumentError, EnvironmentLacks
+from autoopt.errors import DocumentError
 from autoopt.records import Environment, JsonDict, Noise, Record, Sites, ValidationError
 from autoopt.records.facts import WorkloadFacts
-from autoopt.records.writing import write_whole
+from autoopt.records.writing import write_whole, writing
 from autoopt.storage.fingerprint import fingerprint
 
 _DRIFTED = 3 * sqrt(2)
@@ -71,10 +71,8 @@ def write(path: Path, session: Session) -> None:
     Raises:
         EnvironmentLacks: it cannot be written.
     """
-    try:
+    with writing(path, "the session"):
         write_whole(path, session.model_dump_json() + "\n")
-    except OSError as error:
-        raise EnvironmentLacks(f"cannot write the session {path}: {error.strerror or error}") from None
 
 
 def default_path(spec: str) -> Path:

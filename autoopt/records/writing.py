@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
+
+from autoopt.errors import EnvironmentLacks
+
+
+@contextlib.contextmanager
+def writing(path: Path, what: str = "") -> Iterator[None]:
+    """Around what writes a file; ``what``: its name in the error, such as ``the ledger``.
+
+    Raises:
+        EnvironmentLacks: it cannot be written there.
+    """
+    try:
+        yield
+    except OSError as error:
+        why = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or error
+        raise EnvironmentLacks(f"cannot write {f'{what} {path}' if what else path}: {why}") from None
 
 
 @contextlib.contextmanager

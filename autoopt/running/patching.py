@@ -9,6 +9,7 @@ from autoopt.export.applying import apply_diff
 from autoopt.export.script_patch import placed
 from autoopt.records import Profile, Sites
 from autoopt.records.reading import RESULT_FILE, read_document, read_plan, read_result
+from autoopt.records.writing import writing
 from autoopt.registry import load_strategies
 
 PROFILE_FILE = "profile.json"
@@ -38,10 +39,11 @@ def apply_plan(run: Path, plan: Path) -> tuple[str, ...]:
         )
     files = apply_diff(patch.diff, Path(sites.cwd))
     try:
-        _diff_of(plan).write_text(patch.diff, encoding="utf-8")
-    except OSError as error:
+        with writing(_diff_of(plan)):
+            _diff_of(plan).write_text(patch.diff, encoding="utf-8")
+    except EnvironmentLacks:
         apply_diff(patch.diff, Path(sites.cwd), revert=True)
-        raise EnvironmentLacks(f"cannot write {_diff_of(plan)}: {error.strerror or error}") from None
+        raise
     return files
 
 

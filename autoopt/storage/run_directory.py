@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
 import shutil
@@ -12,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 from autoopt.errors import EnvironmentLacks, UsageError
-from autoopt.records.writing import write_whole
+from autoopt.records.writing import write_whole, writing
 
 ROOT = Path("autoopt-runs")
 LEAST_BYTES = 4 * 2**20
@@ -90,12 +89,8 @@ class RunDirectory:
         Raises:
             EnvironmentLacks: it cannot be written.
         """
-        try:
+        with writing(path):
             write_whole(path, text)
-        except OSError as error:
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            why = "the disk is full" if full else error.strerror or error
-            raise EnvironmentLacks(f"cannot write {path}: {why}") from None
 
     def forget_compiled(self) -> None:
         """Removes what trials have compiled: it can be large, and no plan that compiles nothing reads it."""
