@@ -1,4 +1,4 @@
-"""``autoopt apply``: applies the patch of a run to the user's files."""
+"""``autoopt apply`` and ``autoopt revert``: the patch of a run on the user's files."""
 
 from __future__ import annotations
 
@@ -31,10 +31,25 @@ def apply_command(run: Path, plan: Path | None) -> int:
     RUN is a run directory or its result.json; with --plan, also the directory of a profile. All hunks are applied, or
     none if a file has changed since the run. Prints the changed files.
     """
-    return change_files(run, plan, revert=False)
+    return _change_files(run, plan, revert=False)
 
 
-def change_files(run: Path, plan: Path | None, *, revert: bool) -> int:
+@click.command("revert", cls=Command)
+@of_a_run
+def revert_command(run: Path, plan: Path | None) -> int:
+    """Remove the patch of a run from your files.
+
+    \b
+    Example:
+      autoopt revert autoopt-runs/RUN
+
+    RUN is a run directory or its result.json; with --plan, also the directory of a profile. All hunks are removed, or
+    none if a file has changed since. Prints the changed files.
+    """
+    return _change_files(run, plan, revert=True)
+
+
+def _change_files(run: Path, plan: Path | None, *, revert: bool) -> int:
     """Applies or removes the patch of a run or a plan; prints the changed files."""
     from autoopt.export.applying import apply_patch
     from autoopt.records.reading import read_result

@@ -16,7 +16,7 @@ COMMAND_GROUPS = {
     "Compare": ("compare", "judge", "bisect"),
     "More": ("latency", "mcp", "strategies", "doctor"),
 }
-"""The commands as the help lists them; ``autoopt.cli.NAME`` holds the command ``NAME_command``."""
+"""The commands as the help lists them; ``autoopt.cli.NAME`` holds the command ``NAME_command``, but for ``revert``."""
 COMMANDS = tuple(chain(*COMMAND_GROUPS.values()))
 OPTION_GROUPS = {
     "Budget and goal": (
@@ -59,7 +59,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command = getattr(importlib.import_module(f"autoopt.cli.{cmd_name}"), f"{cmd_name}_command")
+        module = "apply" if cmd_name == "revert" else cmd_name
+        command = getattr(importlib.import_module(f"autoopt.cli.{module}"), f"{cmd_name}_command")
         assert isinstance(command, click.Command)
         return command
 

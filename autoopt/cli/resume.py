@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -31,17 +33,10 @@ def resume_command(run: Path, accept_changed: bool, **given: object) -> int:
         raise UsageError(f"{run} holds no journal.jsonl", hint="is it a run directory?")
     from autoopt.api import resume_run
     from autoopt.cli.finish import follow
-
-    options = replace(options, log=_trackers(run / "journal.jsonl"))
-    return follow(lambda listeners: resume_run(run, accept_changed=accept_changed, listeners=listeners), options)
-
-
-def _trackers(journal: Path) -> tuple[str, ...]:
-    """Those that the run was started with; none of a journal that cannot be read, which resuming it explains."""
     from autoopt.storage.journal import read_journal
 
-    try:
-        records = read_journal(journal)
-    except AutooptError:
-        return ()
-    return tuple(records[0].get("options", {}).get("log", ())) if records else ()
+    records: list[dict[str, Any]] = []
+    with suppress(AutooptError):  # of a journal that cannot be read, resuming it says why
+        records = read_journal(run / "journal.jsonl")
+    options = replace(options, log=tuple(records[0].get("options", {}).get("log", ())) if records else ())
+    return follow(lambda listeners: resume_run(run, accept_changed=accept_changed, listeners=listeners), options)
