@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 
 from autoopt.records import Record, Result
 from autoopt_reports.html import Table, tables_page
+from autoopt_reports.terminal import ratio_text
 from autoopt_reports.view import units
 from autoopt_reports.view.quality import quality_view
-from autoopt_reports.view.text import change_words
+from autoopt_reports.view.text import change_name
 from autoopt_reports.view.verdict import VerdictView
 
 MISSING = units.NOT_MEASURED
@@ -92,10 +93,6 @@ def _found(result: Result) -> dict[str, str]:
 
 
 def _kept(result: Result) -> dict[str, str]:
-    gains = {change_words(worth.strategy, worth.setting): worth.without for worth in result.ablation}
-    found = {}
-    for change in result.best.plan.changes:
-        gain = gains.get(change_words(change.strategy, change.setting))
-        shown = f"{units.ratio(gain.value)} [{units.ratio(gain.low)} to {units.ratio(gain.high)}]" if gain else "kept"
-        found[change_words(change.strategy, change.setting)] = shown
-    return found
+    gains = {change_name(worth.strategy, worth.setting): worth.without for worth in result.ablation}
+    names = [change_name(change.strategy, change.setting) for change in result.best.plan.changes]
+    return {each.text: ratio_text(gains.get(each)) or "kept" for each in names}

@@ -81,7 +81,7 @@ def test_a_workload_that_was_made_to_fit_is_not_said_to_be_faster_than_what_cann
     best = WIN.best.model_copy(update={"plan": r.Plan(changes=(fits, *WIN.best.plan.changes))})
     view = VerdictView(WIN.model_copy(update={"baseline": baseline, "best": best}))
     assert str(view.support[0]).startswith("Your workload does not fit into memory here.")
-    assert "accumulation (size=32, accumulation=2)" in str(view.support[0])
+    assert "accumulation size=32, accumulation=2" in str(view.support[0])
     nothing = VerdictView(WIN.model_copy(update={"baseline": baseline, "best": baseline}))
     assert str(nothing.headline) == "Made to fit in memory; no safe gain found beyond that"
 

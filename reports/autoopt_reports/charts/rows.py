@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
 from autoopt_reports.charts.plane import Scale, log_ticks, span, tick_text
 from autoopt_reports.view.pipeline import Lanes, Node
@@ -11,15 +11,14 @@ from autoopt_reports.view.stages import REST, StageRow, StagesView
 from autoopt_reports.view.steps import Forest, Waterfall
 from autoopt_reports.view.text import Name, Number
 
-ROW, FOREST_ROW = 42, 58
-"""Pixels of a row with one bar, and with two intervals."""
+ROW, STACK, FOREST_ROW = 42, 52, 58
+"""Pixels of a row with one bar, with one of pieces, and with two intervals."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
     """A labelled bar. ``tick``: where a ceiling is marked; ``join``: x of the line down to the next bar."""
 
-    y: int
     label: Name | str
     shown: Number | None
     x: float
@@ -29,45 +28,31 @@ class Bar:
     join: float | None = None
 
 
-Row = TypeVar("Row")
-
-
-@dataclass(frozen=True, slots=True)
-class Rows(Generic[Row]):
-    height: int
-    rows: tuple[Row, ...]
-
-
-def waterfall_chart(view: Waterfall) -> Rows[Bar]:
+def waterfall_chart(view: Waterfall) -> list[Bar]:
     scale = Scale(0.0, max(max(bar.start, bar.end) for bar in view.bars), 0.0, 100.0)
     bars = []
     for place, bar in enumerate(view.bars):
         left, right = sorted((scale.at(bar.start), scale.at(bar.end)))
         join = scale.at(bar.end) if place < len(view.bars) - 1 else None
-        bars.append(Bar(place * ROW, bar.label, bar.shown, left, max(0.3, round(right - left, 2)), bar.kind, join=join))
-    return Rows(len(bars) * ROW, tuple(bars))
+        bars.append(Bar(bar.label, bar.shown, left, max(0.3, round(right - left, 2)), f"w-{bar.kind}", join=join))
+    return bars
 
 
-def ceiling_chart(rows: tuple[StageRow, ...]) -> Rows[Bar]:
+def ceiling_chart(rows: Iterable[StageRow]) -> list[Bar]:
     """Each stage alone, its ceiling a tick. Stages without a measurement have no bar."""
+    rows = list(rows)
     scale = Scale(0.0, max((row.seconds.value or 0.0 for row in rows), default=1.0) or 1.0)
     bars = []
-    for place, row in enumerate(rows):
-        width = scale.at(row.seconds.value) if row.seconds.value is not None else 0.0
+    for row in rows:
+        width = scale.at(row.seconds.value or 0.0)
         tick = scale.at(row.ceiling.value) if row.ceiling.value is not None else None
-        bars.append(
-            Bar(place * ROW, row.label, row.seconds, 0.0, max(width, 0.3) if width else 0.0, f"s{row.colour % 8}", tick)
-        )
-    return Rows(len(bars) * ROW, tuple(bars))
+        bars.append(Bar(row.label, row.seconds, 0.0, max(width, 0.3) if width else 0.0, f"s{row.colour % 8}", tick))
+    return bars
 
 
-def importance_chart(shares: tuple[tuple[Name, Number], ...]) -> Rows[Bar]:
+def importance_chart(shares: Iterable[tuple[Name, Number]]) -> list[Bar]:
     """A bar for each parameter, by its share of the whole."""
-    bars = [
-        Bar(place * ROW, label, share, 0.0, max(0.3, round(100 * (share.value or 0.0), 2)), "s0")
-        for place, (label, share) in enumerate(shares)
-    ]
-    return Rows(len(bars) * ROW, tuple(bars))
+    return [Bar(label, share, 0.0, max(0.3, round(100 * (share.value or 0.0), 2)), "s0") for label, share in shares]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +68,15 @@ class Piece:
     always: bool
 
 
-Stack = tuple[int, str, Number, tuple[Piece, ...]]
-"""A bar of pieces: y, label, what is shown of it."""
+Stack = tuple[str, Number, tuple[Piece, ...]]
+"""A bar of pieces: label, what is shown of it."""
 
 
-def stack_chart(view: StagesView) -> Rows[Stack]:
+def stack_chart(view: StagesView) -> list[Stack]:
     totals = [max(bar.total.value or 0.0, sum(s.seconds.value or 0.0 for s in bar.segments)) for bar in view.bars]
     longest = max(totals, default=1.0) or 1.0
     stacks: list[Stack] = []
-    for place, bar in enumerate(view.bars):
+    for bar in view.bars:
         x, pieces = 0.0, []
         for segment in bar.segments:
             width = (segment.seconds.value or 0.0) / longest * 100
@@ -100,8 +85,8 @@ def stack_chart(view: StagesView) -> Rows[Stack]:
             fits, always = width >= room, width >= 2.6 * room
             pieces.append(Piece(round(x, 2), round(width, 2), colour, segment.share, segment.label, fits, always))
             x += width
-        stacks.append((place * 52, bar.label, bar.total, tuple(pieces)))
-    return Rows(len(stacks) * 52, tuple(stacks))
+        stacks.append((bar.label, bar.total, tuple(pieces)))
+    return stacks
 
 
 Whisker = tuple[int, float, float, float, bool]

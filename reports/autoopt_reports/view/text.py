@@ -166,12 +166,6 @@ def _is_plain(setting: Mapping[str, Any]) -> bool:
     return len(setting) == 1 and not any(isinstance(value, Mapping) for value in setting.values())
 
 
-def change_words(strategy: str, setting: Mapping[str, Any]) -> str:
-    """``workers (num_workers=8, pin_memory=True)``, as Python writes the values."""
-    words = ", ".join(f"{key}={value}" for key, value in setting.items())
-    return f"{strategy} ({words})" if words else strategy
-
-
 @dataclass(frozen=True, slots=True)
 class Interval:
     """An estimate as shown: bounds are rounded outwards, so the text never claims more than was measured.

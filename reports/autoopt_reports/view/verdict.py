@@ -24,7 +24,6 @@ from autoopt_reports.view.text import (
     Number,
     Phrase,
     change_name,
-    change_words,
     clean,
     join,
     name,
@@ -75,7 +74,7 @@ def _fitted(result: Result) -> Phrase | None:
     return say(
         "Your workload does not fit into memory here. The baseline is the same batch " + changes
         + ", which makes it fit; a run that does not fit cannot be compared.",
-        *(name(change_words(change.strategy, change.setting), 120) for change in result.baseline.plan.changes),
+        *(change_name(change.strategy, change.setting, longest=120) for change in result.baseline.plan.changes),
     )  # fmt: skip
 
 
