@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     "strategies",
     "json",
     "quiet",
-    budget="Wall-clock time of the command: 10m, 90s.  [default: 30m]",
+    budget="30m",
 )
 def bisect_command(
     workload: str,
@@ -58,7 +58,7 @@ def bisect_command(
 
     Each step is compared with the good end, and noisy steps are measured again. The answer has a probability.
     """
-    options = read_options({**given, "budget": given["budget"] or "30m"})
+    options = read_options(given)
     if (good is None) == (lock is None) or (lock is not None and bad is not None):
         raise UsageError("name --good REF (and --bad REF), or --lock GOOD.txt BAD.txt")
     from autoopt.script.command import read

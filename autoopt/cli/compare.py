@@ -19,7 +19,6 @@ from autoopt.options.parsers import parse_percent
 if TYPE_CHECKING:
     from autoopt.records.comparing import Requirement
 
-BUDGET = "5m"
 TODAY = "."
 
 
@@ -50,8 +49,7 @@ TODAY = "."
     "strategies",
     "json",
     "quiet",
-    budget="Wall-clock time of the command: 10m, 90s.  [default: 5m]",
-    strategies="Your own strategies that a plan names, comma-separated.",
+    budget="5m",
 )
 def compare_command(
     workload: str | None,
@@ -89,7 +87,7 @@ def compare_command(
     seed that neither knows, and their weights are compared. The exit code is 0, or 5 if --require is not shown;
     "undecided" never passes.
     """
-    options = read_options({**given, "budget": given["budget"] or BUDGET}, {})  # pyproject.toml may be the candidate's
+    options = read_options(given, {})  # pyproject.toml may be the candidate's
     wanted = _requirement(require) if require is not None else None
     if wanted is not None and ledger is None:
         raise UsageError(
@@ -122,8 +120,7 @@ def compare_command(
             say=progress(options),
         )
     asked = {"baseline": baseline, "candidate": candidate, "require": require, "metric": given["metric"]}
-    asked["ledger"] = None if ledger is None else str(ledger)
-    asked["budget"] = given["budget"] or BUDGET
+    asked |= {"ledger": None if ledger is None else str(ledger), "budget": given["budget"]}
     # the command line that asks for the same; the seed is drawn anew
     words_again = [f"--{name} {shlex.quote(value)}" for name, value in asked.items() if value is not None]
     words_again += [chosen.asked()] if chosen else []

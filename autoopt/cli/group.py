@@ -9,6 +9,7 @@ from itertools import chain
 import click
 
 from autoopt import __version__
+from autoopt.cli.parameters import OPTIONS
 
 COMMAND_GROUPS = {
     "Search": ("optimize", "profile", "resume"),
@@ -18,21 +19,6 @@ COMMAND_GROUPS = {
 }
 """The commands as the help lists them; ``autoopt.cli.NAME`` holds the command ``NAME_command``, but for ``revert``."""
 COMMANDS = tuple(chain(*COMMAND_GROUPS.values()))
-OPTION_GROUPS = {
-    "Budget and goal": (
-        "--budget",
-        "--target",
-        "--metric",
-        "--tolerance",
-        "--accept-undecided",
-        "--min-gain",
-        "--price",
-    ),
-    "Search": ("--only", "--skip", "--strategies", "--allow", "--tune", "--seed"),
-    "Machine": ("--device", "--memory-limit", "--nproc", "--parallel", "--executor"),
-    "Output": ("--out", "--log", "--json", "--quiet", "--open", "-h"),
-}
-"""Options that commands share, as the help groups them; a command's own options come first."""
 
 
 class Command(click.Command):
@@ -40,7 +26,9 @@ class Command(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         options = {p.opts[0]: p.get_help_record(ctx) for p in self.get_params(ctx) if isinstance(p, click.Option)}
-        groups = {title: [name for name in names if name in options] for title, names in OPTION_GROUPS.items()}
+        shared = {title: [f"--{key}" for key in group] for title, group in OPTIONS.items()}
+        shared["Output"].append("-h")
+        groups = {title: [name for name in names if name in options] for title, names in shared.items()}
         groups = {title: names for title, names in groups.items() if len(names) > 1}  # one option needs no title
         own = [name for name in options if name not in chain(*groups.values())]
         for title, names in {"Options": own, **groups}.items():

@@ -16,7 +16,6 @@ from autoopt.errors import UsageError
 from autoopt.latency.options import Serve, parse_latency, parse_shares, pattern
 from autoopt.options.parsers import parse_list, parse_percent, parse_whole
 
-BUDGET = "5m"
 WANTED = "a whole number from 1 to 256 is wanted"
 T = TypeVar("T")
 
@@ -37,8 +36,7 @@ T = TypeVar("T")
     "--student", "students", metavar="MODULE:ATTR", multiple=True, help="Another model to try; may be repeated."
 )
 @optimize_options(
-    "budget", "device", "seed", "price", "out", "json", "quiet", "open",
-    budget="Wall-clock time of the command: 10m, 90s.  [default: 5m]",
+    "budget", "device", "seed", "price", "out", "json", "quiet", "open", budget="5m"
 )  # fmt: skip
 def latency_command(
     workload: str,
@@ -61,7 +59,7 @@ def latency_command(
     function measures quality. Precisions, engines, layouts and threads are compared alternately. The winner is
     exported with an acceptance test that runs without autoopt.
     """
-    options = read_options({**given, "budget": given["budget"] or BUDGET})
+    options = read_options(given)
     serve = Serve(
         limit_seconds=None if p95 is None else _read("--p95", p95, parse_latency),
         max_drop=_read("--max-drop", max_drop, lambda text: parse_percent(text, most=1.0)),

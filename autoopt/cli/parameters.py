@@ -19,69 +19,64 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_OPTIONS: dict[str, dict[str, Any]] = {
-    "budget": {"metavar": "TIME", "help": "Wall-clock time of the command: 2h, 1h30m, 45s.  [default: 2h]"},
-    "target": {"metavar": "NUMBER", "help": "Metric value to reach.  [default: the workload's]"},
-    "tolerance": {"metavar": "PERCENT", "help": "Accepted loss of the target metric.  [default: 0.5%]"},
-    "min-gain": {"metavar": "PERCENT", "help": "Smallest gain that is kept.  [default: 1%]"},
-    "device": {"metavar": "DEVICE", "help": "auto, cpu, cuda, cuda:1 or mps.  [default: auto]"},
-    "memory-limit": {"metavar": "SIZE", "help": "Device memory for a training: 8GiB.  [default: all]"},
-    "seed": {"metavar": "INTEGER", "help": "Seed of Python, NumPy and torch.  [default: 0]"},
-    "only": {"multiple": True, "metavar": "NAMES", "help": "Strategies to try, comma-separated.  [default: all]"},
-    "skip": {"multiple": True, "metavar": "NAMES", "help": "Strategies to leave out, comma-separated."},
-    "strategies": {
-        "multiple": True,
-        "metavar": "MODULE:CLASS",
-        "help": "Your own strategies, comma-separated.",
+OPTIONS: dict[str, dict[str, tuple[str | None, str]]] = {
+    "Budget and goal": {
+        "budget": ("TIME", "Wall-clock time of the command: 10m, 1h30m, 90s.  [default: 2h]"),
+        "target": ("NUMBER", "Metric value to reach.  [default: the workload's]"),
+        "metric": ("PATTERN", "How to find a script's metric: 'val loss ([0-9.]+)', or a tracker's key."),
+        "tolerance": ("PERCENT", "Accepted loss of the target metric.  [default: 0.5%]"),
+        "accept-undecided": (None, "Also keep changes whose quality is undecided."),
+        "min-gain": ("PERCENT", "Smallest gain that is kept.  [default: 1%]"),
+        "price": ("NUMBER", "Price of a device hour, to report costs."),
     },
-    "allow": {
-        "multiple": True,
-        "metavar": "CLASSES",
-        "help": "Risk classes to add: model.  [default: exact,numeric,training]",
+    "Search": {
+        "only": ("NAMES", "Strategies to try, comma-separated.  [default: all]"),
+        "skip": ("NAMES", "Strategies to leave out, comma-separated."),
+        "strategies": ("MODULE:CLASS", "Your own strategies, comma-separated."),
+        "allow": ("CLASSES", "Risk classes to add: model.  [default: exact,numeric,training]"),
+        "tune": ("RANGES", "Hyper-parameters to search: lr=1e-4..1e-2,weight_decay=log:1e-6..1e-2."),
+        "seed": ("INTEGER", "Seed of Python, NumPy and torch.  [default: 0]"),
     },
-    "executor": {"metavar": "NAME", "help": "Where trials run: local, ray or ray://HOST:PORT.  [default: local]"},
-    "nproc": {"metavar": "N|1..N", "help": "Processes per training; 1..N: try up to N.  [default: 1]"},
-    "parallel": {
-        "metavar": "N",
-        "help": "Candidates screened at once, one device each.  [default: 1]",
+    "Machine": {
+        "device": ("DEVICE", "auto, cpu, cuda, cuda:1 or mps.  [default: auto]"),
+        "memory-limit": ("SIZE", "Device memory for a training: 8GiB.  [default: all]"),
+        "nproc": ("N|1..N", "Processes per training; 1..N: try up to N.  [default: 1]"),
+        "parallel": ("N", "Candidates screened at once, one device each.  [default: 1]"),
+        "executor": ("NAME", "Where trials run: local, ray or ray://HOST:PORT.  [default: local]"),
     },
-    "tune": {
-        "multiple": True,
-        "metavar": "RANGES",
-        "help": "Hyper-parameters to search: lr=1e-4..1e-2,weight_decay=log:1e-6..1e-2.",
+    "Output": {
+        "out": ("DIR", "Run directory.  [default: autoopt-runs/<module>-<date>-<time>]"),
+        "log": ("NAMES", "Trackers to log to: mlflow, tensorboard, wandb."),
+        "json": (None, "Print the result as one JSON document."),
+        "quiet": (None, "Show no progress."),
+        "open": (None, "Open the report in the browser."),
     },
-    "price": {"metavar": "NUMBER", "help": "Price of a device hour, to report costs."},
-    "log": {"multiple": True, "metavar": "NAMES", "help": "Trackers to log to: mlflow, tensorboard, wandb."},
-    "metric": {
-        "metavar": "PATTERN",
-        "help": "How to find a script's metric: 'val loss ([0-9.]+)', or a tracker's key.",
-    },
-    "out": {"metavar": "DIR", "help": "Run directory.  [default: autoopt-runs/<module>-<date>-<time>]"},
 }
-_FLAGS = {
-    "accept-undecided": "Also keep changes whose quality is undecided.",
-    "json": "Print the result as one JSON document.",
-    "quiet": "Show no progress.",
-    "open": "Open the report in the browser.",
-}
+"""Options that commands share, as the help groups them: the word for a value (None: a flag) and the help."""
+_MULTIPLE = {"NAMES", "MODULE:CLASS", "CLASSES", "RANGES"}
 
 
-def optimize_options(*keys: str, **helps: str) -> Callable[[F], F]:
+def optimize_options(*keys: str, budget: str | None = None) -> Callable[[F], F]:
     """Adds options of ``optimize`` to a command, with the same spelling everywhere.
 
     Values stay text: they are read by :func:`read_options`, as those of ``[tool.autoopt]`` are.
 
     Args:
         keys: which of them.
-        helps: of a key that means another thing here, or has another default.
+        budget: the default of ``--budget``, where it is another one; it wins over ``[tool.autoopt]``.
     """
+    known = {key: option for group in OPTIONS.values() for key, option in group.items()}
 
     def decorate(function: F) -> F:
         for key in reversed(keys):
-            if key in _FLAGS:
-                option = click.option(f"--{key}/--no-{key}", default=None, help=_FLAGS[key])
+            metavar, text = known[key]
+            if metavar is None:
+                option = click.option(f"--{key}/--no-{key}", default=None, help=text)
             else:
-                option = click.option(f"--{key}", **{**_OPTIONS[key], "help": helps.get(key, _OPTIONS[key]["help"])})
+                given = budget if key == "budget" else None
+                text = text.replace("[default: 2h]", f"[default: {budget or '2h'}]")
+                multiple = metavar in _MULTIPLE
+                option = click.option(f"--{key}", metavar=metavar, multiple=multiple, default=given, help=text)
             function = option(function)
         return function
 

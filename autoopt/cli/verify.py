@@ -18,7 +18,7 @@ from autoopt.cli.parameters import optimize_options, read_options
 @click.option(
     "--against", type=click.Path(path_type=Path), metavar="RUN", help="Compare with another run; measure nothing."
 )
-@optimize_options("budget", "json", "quiet", budget="Wall-clock time of the command: 10m, 90s.  [default: 3m]")
+@optimize_options("budget", "json", "quiet", budget="3m")
 def verify_command(run: Path, against: Path | None, **given: Any) -> int:
     """Measure the result of a finished run again.
 
@@ -41,7 +41,6 @@ def verify_command(run: Path, against: Path | None, **given: Any) -> int:
     from autoopt.export.verify import verify_run
 
     with stdout_kept():
-        asked = options.budget_seconds if given.get("budget") else None
-        outcome = verify_run(run, result, options, seconds=asked, against=against)
+        outcome = verify_run(run, result, options, seconds=options.budget_seconds, against=against)
     answer(outcome, [outcome.detail], as_json=options.json)
     return 0 if outcome.holds else DOES_NOT_HOLD if against is not None else OWN_ERROR
