@@ -15,7 +15,7 @@ from autoopt_reports.view.scaling import ModelScalingView, ScalingView, TuningVi
 from autoopt_reports.view.search import SearchSection
 from autoopt_reports.view.stages import StagesView
 from autoopt_reports.view.steps import forest_view, waterfall_view
-from autoopt_reports.view.text import Phrase, Placed, name, number, say
+from autoopt_reports.view.text import Phrase, Placed, join, name, number, say
 from autoopt_reports.view.tradeoff import tradeoff_views
 from autoopt_reports.view.trials import account_phrase, predictions_view, trial_groups
 from autoopt_reports.view.trust import trust_checks
@@ -76,11 +76,11 @@ class Report(Page):
 
 def _subtitle(result: Result) -> Phrase:
     """The workload and the machine."""
-    environment = result.environment
-    device = say("{}", name(environment.device_name or environment.device, 60))
-    torch = say(" · torch {}", name(environment.torch, 30)) if environment.torch else Phrase()
-    when = say(" · {}", name(result.created[:16].replace("T", " "), 20))
-    size = Phrase()
-    if result.workload.parameters is not None:
-        size = say(" · {} parameters", number(result.workload.parameters, units.count, "/workload/parameters"))
-    return say("{} · ", name(result.workload.spec, 80)) + device + torch + size + when
+    environment, parameters = result.environment, result.workload.parameters
+    parts = [name(result.workload.spec, 80), name(environment.device_name or environment.device, 60)]
+    found = [say("{}", part) for part in parts]
+    if environment.torch:
+        found.append(say("torch {}", name(environment.torch, 30)))
+    if parameters is not None:
+        found.append(say("{} parameters", number(parameters, units.count, "/workload/parameters")))
+    return join([*found, say("{}", name(result.created[:16].replace("T", " "), 20))], " · ")

@@ -109,35 +109,25 @@ def run_view(round_: Round, path: str) -> RunView | None:
 
 
 def _bar(path: str, round_: Round, when: str, colours: dict[str, int]) -> StepBar:
-    segments = []
-    paths, covered = [], 0.0
+    step, whole, paths = round_.step_seconds, f"{path}/step_seconds", list[str]()
+
+    def share(seconds: float, how: str, *sources: str) -> Number:
+        return Number(units.percent(seconds / step), seconds / step, sources, how)
+
+    segments, rest = [], step
     for index, stage in enumerate(round_.stages):
-        if stage.exposed_seconds is None or stage.exposed_seconds <= 0:
-            continue
-        at = f"{path}/stages/{index}/exposed_seconds"
-        covered += stage.exposed_seconds
-        paths.append(at)
-        share = stage.exposed_seconds / round_.step_seconds
-        segments.append(
-            Segment(
-                name(stage.name, 30),
-                colours[stage.name],
-                number(stage.exposed_seconds, units.duration, at),
-                Number(units.percent(share), share, (at, f"{path}/step_seconds"), "quotient"),
+        exposed, at = stage.exposed_seconds or 0.0, f"{path}/stages/{index}/exposed_seconds"
+        if exposed > 0:
+            rest -= exposed
+            paths.append(at)
+            seconds = number(exposed, units.duration, at)
+            segments.append(
+                Segment(name(stage.name, 30), colours[stage.name], seconds, share(exposed, "quotient", at, whole))
             )
-        )
-    rest = round_.step_seconds - covered
-    share = rest / round_.step_seconds
-    if segments and share > 0.005:
-        segments.append(
-            Segment(
-                REST,
-                len(colours),
-                Number(units.duration(rest), rest, (f"{path}/step_seconds", *paths), "less_all"),
-                Number(units.percent(share), share, (f"{path}/step_seconds", *paths), "share_less_all"),
-            )
-        )
-    return StepBar(when, number(round_.step_seconds, units.duration, f"{path}/step_seconds"), tuple(segments))
+    if segments and rest > 0.005 * step:
+        seconds = Number(units.duration(rest), rest, (whole, *paths), "less_all")
+        segments.append(Segment(REST, len(colours), seconds, share(rest, "share_less_all", whole, *paths)))
+    return StepBar(when, number(step, units.duration, whole), tuple(segments))
 
 
 def _rows(round_: Round, path: str, colours: dict[str, int]) -> tuple[StageRow, ...]:
@@ -168,20 +158,17 @@ def _headline(round_: Round, path: str, *, moved: bool) -> Phrase:
 def _idle(round_: Round, path: str) -> Phrase:
     """Wait of the compute stages: the exposed time of everything that is not compute."""
     waits = [
-        (i, s)
-        for i, s in enumerate(round_.stages)
-        if s.resource is not COMPUTE and s.exposed_seconds is not None and s.exposed_seconds > 0
+        (stage.exposed_seconds, f"{path}/stages/{index}/exposed_seconds", stage.name)
+        for index, stage in enumerate(round_.stages)
+        if stage.resource is not COMPUTE and stage.exposed_seconds
     ]
-    if not waits or not any(s.resource is COMPUTE for s in round_.stages):
+    if not waits or not any(stage.resource is COMPUTE for stage in round_.stages):
         return Phrase()
-    index, cause = max(waits, key=lambda item: item[1].exposed_seconds or 0.0)
-    total = sum(s.exposed_seconds or 0.0 for _, s in waits)
-    share = total / round_.step_seconds
-    paths = tuple(f"{path}/stages/{i}/exposed_seconds" for i, _ in waits)
-    at = f"{path}/stages/{index}/exposed_seconds"
+    share, paths = sum(seconds for seconds, _, _ in waits) / round_.step_seconds, [at for _, at, _ in waits]
+    seconds, at, cause = max(waits)
     return say(
         "Compute stands idle for {} of the step; the largest cause is {} ({}).",
         Number(units.percent(share), share, (f"{path}/step_seconds", *paths), "share_all"),
-        name(cause.name, 60),
-        number(cause.exposed_seconds, units.duration, at),
+        name(cause, 60),
+        number(seconds, units.duration, at),
     )

@@ -149,7 +149,7 @@ def _headline(spots: tuple[Spot, ...], failed: list[Spot]) -> Phrase:
 
 def _cost_quality(result: Result) -> Tradeoff | None:
     """Cost (or time) to target against the metric, of all that was trained; what missed the target at the edge."""
-    metric = str(name(result.objective.metric or "metric", 40))
+    metric = name(result.objective.metric or "metric", 40)
     priced = result.objective.price_per_hour is not None and result.baseline.cost_to_target is not None
 
     def place(c: Configuration, path: str) -> tuple[Number | None, Number]:
@@ -163,11 +163,16 @@ def _cost_quality(result: Result) -> Tradeoff | None:
     marked = _marked(spots, largest=result.objective.mode == "max")
     what = "Cost to target" if priced else "Time to target"
     target = result.objective.target
+    ends = [(spot.x, spot.y) for spot in own if spot.x is not None]
+    headline = join([say(what + " {} at {} {}", x, metric, y) for x, y in ends])
+    if len(ends) > 1:
+        (x0, y0), (x1, y1) = ends
+        headline = say("{} from {} to {}, {} from {} to {}", what, x0, x1, metric, y0, y1)
     return Tradeoff(
         "Cost against quality" if priced else "Time against quality",
-        _from_to(what, metric, own),
+        headline,
         what.lower(),
-        metric,
+        str(metric),
         marked,
         tuple(missed),
         None
@@ -201,14 +206,6 @@ def _trained(result: Result, priced: bool) -> tuple[list[Spot], list[Spot]]:
         elif trial.verdict is Verdict.QUALITY_LOST:
             missed.append(Spot(_label(trial), "failed", None, y))
     return spots, missed
-
-
-def _from_to(what: str, metric: str, own: Sequence[Spot]) -> Phrase:
-    ends = [(spot.x, spot.y) for spot in own if spot.x is not None]
-    if len(ends) < 2:
-        return join([say(what + " {} at {} {}", x, name(metric, 40), y) for x, y in ends])
-    (x0, y0), (x1, y1) = ends
-    return say("{} from {} to {}, {} from {} to {}", what, x0, x1, name(metric, 40), y0, y1)
 
 
 def _why(result: Result, spots: Sequence[Spot], missed: Sequence[Spot]) -> Phrase:

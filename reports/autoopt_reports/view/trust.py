@@ -46,16 +46,18 @@ def _noise(result: Result) -> Check:
     inside = claim.status == "faster" and low is not None and low < 1 + result.noise.floor
     seen = say("{} in one pair of processes", aa.value) if aa.n.value == 1 else aa.phrase
     text = say("Baseline against itself: {}; gains under {} are within noise.", seen, floor)
-    if inside:
-        return Check("Noise floor", "caution", text + " The lower bound of the speedup lies under it.")
-    if result.noise.failed(result.objective.min_gain):
-        return Check("Noise floor", "caution", text + " The control failed: the machine favored one side.")
     control = result.noise.aa_ratio
-    if control is not None and not control.low <= 1 <= control.high:
-        return Check("Noise floor", "caution", text + " The interval does not contain 1: the machine favored one side.")
-    if result.noise.floor > 0.05:
-        return Check("Noise floor", "caution", text + " That is high: a quieter machine would show smaller gains.")
-    return Check("Noise floor", "good", text)
+    doubts = (
+        (inside, "The lower bound of the speedup lies under it."),
+        (result.noise.failed(result.objective.min_gain), "The control failed: the machine favored one side."),
+        (
+            control is not None and not control.low <= 1 <= control.high,
+            "The interval does not contain 1: the machine favored one side.",
+        ),
+        (result.noise.floor > 0.05, "That is high: a quieter machine would show smaller gains."),
+    )
+    doubt = next((words for holds, words in doubts if holds), None)
+    return Check("Noise floor", "caution", text + f" {doubt}") if doubt else Check("Noise floor", "good", text)
 
 
 def _evidence(result: Result) -> Iterator[Check]:
