@@ -5,8 +5,11 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from autoopt.records.comparing import Compared, ComparedSide
 
 Git = Callable[..., str]
 
@@ -74,3 +77,10 @@ def committed(git: Git, text: str, message: str) -> None:
     Path("job.py").write_text(text)
     git("add", ".")
     git("commit", "-qm", message)
+
+
+def a_comparison(**fields: Any) -> Compared:
+    """The document of a comparison with such fields."""
+    side = ComparedSide(given="m:b", kind="build", spec="m:b")
+    usual = {"autoopt_version": "0", "created": "", "seconds": 1.0, "seed": 1, "answer": "undecided", "reason": ""}
+    return Compared.model_validate({**usual, "baseline": side, "candidate": side, **fields})

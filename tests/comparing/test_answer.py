@@ -10,6 +10,7 @@ from autoopt.comparing.answer import answer_of
 from autoopt.records import Estimate
 from autoopt.records.comparing import Compared, ComparedSide, Learning, LedgerEntry, Requirement
 from autoopt_reports import compared
+from tests.comparing.conftest import a_comparison
 
 FASTER = Requirement(kind="faster")
 NOT_SLOWER = Requirement(kind="not-slower", margin=0.03)
@@ -20,17 +21,13 @@ def ratio(low: float, high: float) -> Estimate:
 
 
 def document(throughput: Estimate | None, requirement: Requirement | None = None, **other: Any) -> Compared:
-    fields: dict[str, Any] = {
-        "learning": Learning(level="identical", detail="same weights", steps=32, again=0.0, measured_apart=0.0),
-        "planned_run": throughput,
-        **other,
-    }
-    return Compared(
-        autoopt_version="0", created="", seconds=1.0, seed=1, answer="undecided", reason="",
+    same = Learning(level="identical", detail="same weights", steps=32, again=0.0, measured_apart=0.0)
+    fields = {"learning": same, "planned_run": throughput, "throughput": throughput, "requirement": requirement}
+    return a_comparison(
         baseline=ComparedSide(given="main", kind="revision", spec="m:b", commit="a" * 40, step_seconds=0.02),
         candidate=ComparedSide(given="m:b|<script>", kind="build", spec="m:b"),
-        throughput=throughput, requirement=requirement, **fields,
-    )  # fmt: skip
+        **{**fields, **other},
+    )
 
 
 @pytest.mark.parametrize(

@@ -19,12 +19,12 @@ import pytest
 from autoopt.comparing.answer import answer_of
 from autoopt.comparing.watched import Pairs, WatchedArm, apart
 from autoopt.records import Estimate, JsonDict, Plan
-from autoopt.records.comparing import Compared, ComparedSide, Learning, Requirement
+from autoopt.records.comparing import Compared, Learning, Requirement
 from autoopt.records.messages import Block
 from autoopt.records.protocol import TrialSpec
 from autoopt.trial.parent import Launcher
 from autoopt.trial.process import LocalTrial
-from tests.comparing.conftest import HONEST
+from tests.comparing.conftest import HONEST, a_comparison
 
 LAZY = """
 steps = 0
@@ -129,10 +129,8 @@ class Measured:
         Blocks of a tenth of a second differ by some per cent on a busy machine; what an attack claims is 1.4x and more.
         """
         ratio = Estimate(value=self.ratio, low=0.88 * self.ratio, high=1.12 * self.ratio, n=3)
-        side = ComparedSide(given=".", kind="build", spec="job.py:build")
-        document = Compared(
-            autoopt_version="0", created="", seconds=1.0, seed=1, answer="undecided", reason="", baseline=side,
-            candidate=side, throughput=ratio, whole=self.whole, requirement=Requirement(kind="faster"),
+        document = a_comparison(
+            throughput=ratio, whole=self.whole, requirement=Requirement(kind="faster"),
             learning=Learning(level="identical", again=0.0, measured_apart=self.apart),
         )  # fmt: skip
         return answer_of(document, None, None, self.tampered)

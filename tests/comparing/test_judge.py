@@ -16,10 +16,10 @@ from autoopt.comparing.sides import side
 from autoopt.errors import DocumentError, UsageError
 from autoopt.options import Options
 from autoopt.records import Environment, Estimate, Noise
-from autoopt.records.comparing import Compared, ComparedSide, LedgerEntry
+from autoopt.records.comparing import Compared, LedgerEntry
 from autoopt.script.command import Build
 from autoopt.testing.fakes import Behaviour, fake_facts
-from tests.comparing.conftest import Git, committed
+from tests.comparing.conftest import Git, a_comparison, committed
 from tests.comparing.test_action import JOB
 
 SPEED = Estimate(value=1.2, low=1.1, high=1.3, n=3)
@@ -53,24 +53,9 @@ def known(step_seconds: float = 0.01, **more: Any) -> KnownBaseline:
     ],
 )
 def test_the_answer_is_a_verdict_and_an_exit_code(answer: Any, decision: str | None, kept: str) -> None:
-    one = ComparedSide(given="main", kind="revision", spec="m:b")
     entry = LedgerEntry(ask=2, alpha=0.01, total=0.05, left=0.02, head="abc")
-    document = verdict(
-        Compared(
-            autoopt_version="0",
-            created="",
-            seconds=41.26,
-            seed=1,
-            baseline=one,
-            candidate=one,
-            answer=answer,
-            reason="",
-            decision=decision,
-            throughput=SPEED,
-            ledger=entry,
-            reused=True,
-        )
-    )
+    found = a_comparison(answer=answer, decision=decision, throughput=SPEED, ledger=entry, reused=True)
+    document = verdict(found)
     assert document["verdict"] == kept
     assert CODES[kept] in (0, 5, 6, 7)
     assert (document["speedup"], document["baseline"], document["head"]) == ([1.2, 1.1, 1.3], "known", "abc")

@@ -12,14 +12,17 @@ from typing import Any
 import anyio
 import pytest
 
-from autoopt.records import Change, Estimate, Plan, Prediction
-from autoopt.records.comparing import Compared, ComparedSide, Learning
+from autoopt.records import Change, Estimate, Prediction
 from autoopt.toolserver.commands import Commands
 from autoopt.toolserver.server import make_server
 from autoopt.toolserver.workspace import Workspace
 from benchmarks.sample import profile, win
+from tests.comparing.conftest import a_comparison
 
 mcp = pytest.importorskip("mcp")
+COMPARED = a_comparison(
+    answer="faster", throughput=Estimate(value=1.2, low=1.1, high=1.3, n=4), metric="val acc", metric_difference=-0.01
+)
 TOOLS = {"profile", "opportunities", "compare", "judge", "apply", "report"}
 
 
@@ -34,16 +37,6 @@ class Asked(Commands):
         self.words.append(list(words))
         await report(f"{words[0]} begins")
         return self.answers[words[0]]
-
-
-def a_comparison() -> Compared:
-    ratio = Estimate(value=1.2, low=1.1, high=1.3, confidence=0.95, n=4)
-    return Compared(
-        autoopt_version="0", created="", seconds=1.0, seed=1, answer="faster", reason="a step 1.20x [1.10, 1.30]",
-        baseline=ComparedSide(given=".", kind="script", spec="train.py"),
-        candidate=ComparedSide(given="plan.json", kind="plan", spec="train.py", plan=Plan()),
-        throughput=ratio, learning=Learning(level="identical"), metric="val acc", metric_difference=-0.01,
-    )  # fmt: skip
 
 
 @pytest.fixture
@@ -103,7 +96,7 @@ def test_the_tools_are_told_with_their_arguments(workspace: Workspace) -> None:
 
 
 def test_a_call_is_a_command_with_progress_and_a_short_answer(workspace: Workspace) -> None:
-    asked = Asked(workspace, {"profile": profile().model_dump_json(), "compare": a_comparison().model_dump_json()})
+    asked = Asked(workspace, {"profile": profile().model_dump_json(), "compare": COMPARED.model_dump_json()})
     lines: list[str] = []
 
     async def note(progress: float, total: float | None, message: str | None) -> None:
