@@ -12,11 +12,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from autoopt.errors import EnvironmentLacks
 from autoopt.events import BaselineMeasured, Event, Kept, RunEnded, RunStarted, TrialEnded
 from autoopt.records import Trial
-from autoopt.trackers.values import FILES, of_configuration, of_result
+from autoopt.trackers.values import FILES, Memory, of_configuration, of_result
 
 logger = logging.getLogger(__name__)
 
@@ -30,10 +31,14 @@ class Tracker(ABC):
     def __init__(self) -> None:
         self._kept = 0
         self._reopened = False
+        self._run: Any = None
+        self._memory: Memory | None = None
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, RunStarted):
-            self._reopened = self._begin(Path(event.run_directory), event)
+            directory = Path(event.run_directory)
+            self._memory = Memory(directory, type(self).__module__.rpartition("to_")[2])
+            self._reopened = self._begin(directory, event)
             return
         self._kept += isinstance(event, Kept)
         if not (event.replayed and self._reopened):
@@ -67,8 +72,17 @@ class Tracker(ABC):
         """Keeps a file of the run directory, where the tracker has a place for it."""
 
     @abstractmethod
+    def _close(self) -> None:
+        """Closes the run that is open."""
+
     def finish(self, report: Path | None = None) -> None:
         """Hands over the report, which is rendered after the run's last event, and closes."""
+        if self._run is None:
+            return
+        if report is not None:
+            self._file(report)
+        self._close()
+        self._run = None
 
 
 def tracker(kind: str) -> Tracker:

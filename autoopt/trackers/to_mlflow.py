@@ -13,7 +13,7 @@ from mlflow.tracking import MlflowClient
 from autoopt.events import Event, Noted, RunEnded, RunStarted, Warned
 from autoopt.records import Trial
 from autoopt.trackers import Tracker
-from autoopt.trackers.values import Memory, name_of, of_trial
+from autoopt.trackers.values import name_of, of_trial
 
 EXPERIMENT = "autoopt"
 _PARENT = "mlflow.parentRunId"
@@ -26,11 +26,8 @@ class Follower(Tracker):
         super().__init__()
         self._client = MlflowClient()
         self._experiment = ""
-        self._run: str | None = None
-        self._memory: Memory | None = None
 
     def _begin(self, directory: Path, event: RunStarted) -> bool:
-        self._memory = Memory(directory, "mlflow")
         return self._open(directory.name, {"workload": event.spec, "device": event.device_name})
 
     def _follow(self, event: Event) -> None:
@@ -45,13 +42,8 @@ class Follower(Tracker):
             self._open("train", {})
         self._metrics(self._run, values, step)
 
-    def finish(self, report: Path | None = None) -> None:
-        if self._run is None:
-            return
-        if report is not None:
-            self._file(report)
+    def _close(self) -> None:
         self._client.set_terminated(self._run)
-        self._run = None
 
     def _open(self, name: str, words: dict[str, str]) -> bool:
         """Opens the run of an interrupted search once more, where this server knows it; else another one."""
@@ -86,10 +78,9 @@ class Follower(Tracker):
     def _parameters(self, run: str, words: dict[str, str]) -> None:
         self._client.log_batch(run, params=[Param(name, value[:_WORDS]) for name, value in words.items()])
 
-    def _metrics(self, run: str | None, numbers: dict[str, float], step: int = 0) -> None:
-        if run is not None:
-            now = int(1000 * time.time())
-            self._client.log_batch(run, metrics=[Metric(name, value, now, step) for name, value in numbers.items()])
+    def _metrics(self, run: str, numbers: dict[str, float], step: int = 0) -> None:
+        now = int(1000 * time.time())
+        self._client.log_batch(run, metrics=[Metric(name, value, now, step) for name, value in numbers.items()])
 
     def _file(self, path: Path) -> None:
         if self._run and path.is_file():

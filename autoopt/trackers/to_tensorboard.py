@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
 
@@ -18,30 +17,29 @@ FOLDER = "tensorboard"
 class Follower(Tracker):
     def __init__(self) -> None:
         super().__init__()
-        self._writer: Any = None
         self._folder = Path(FOLDER)
 
     def _begin(self, directory: Path, event: RunStarted) -> bool:
         self._folder = directory / FOLDER
         there = any(self._folder.glob("events.*"))
-        self._writer = SummaryWriter(log_dir=str(self._folder))
+        self._run = SummaryWriter(log_dir=str(self._folder))
         if not there:
-            self._writer.add_text("workload", f"{event.spec} on {event.device_name}")
+            self._run.add_text("workload", f"{event.spec} on {event.device_name}")
         return there
 
     def scalars(self, step: int, values: dict[str, float]) -> None:
-        if self._writer is None:
-            self._writer = SummaryWriter(log_dir=str(self._folder))
+        if self._run is None:
+            self._run = SummaryWriter(log_dir=str(self._folder))
         for name, value in values.items():
-            self._writer.add_scalar(name, value, step)
+            self._run.add_scalar(name, value, step)
 
     def finish(self, report: Path | None = None) -> None:
-        if self._writer is None:
-            return
-        if report is not None:
-            self._writer.add_text("report", str(report))
-        self._writer.close()
-        self._writer = None
+        if self._run is not None and report is not None:  # there is no place for a file
+            self._run.add_text("report", str(report))
+        super().finish()
+
+    def _close(self) -> None:
+        self._run.close()
 
     def _trial(self, trial: Trial) -> None:
         """A child: a folder of its own, which TensorBoard shows as a run."""

@@ -10,7 +10,7 @@ import wandb
 from autoopt.events import RunStarted
 from autoopt.records import Trial
 from autoopt.trackers import Tracker
-from autoopt.trackers.values import Memory, name_of, of_trial
+from autoopt.trackers.values import name_of, of_trial
 
 PROJECT = "autoopt"
 
@@ -18,19 +18,17 @@ PROJECT = "autoopt"
 class Follower(Tracker):
     def __init__(self) -> None:
         super().__init__()
-        self._run: Any = None
         self._group = "train"
         self._directory = Path()
-        self._memory: Memory | None = None
 
     def _begin(self, directory: Path, event: RunStarted) -> bool:
         self._directory, self._group = directory, directory.name
-        self._memory = Memory(directory, "wandb")
-        there = self._memory.run is not None
-        words = {"workload": event.spec, "device": event.device_name}
-        self._run = self._open(self._group, "run", words, self._memory.run)
+        memory, words = self._memory, {"workload": event.spec, "device": event.device_name}
+        assert memory is not None
+        there = memory.run is not None
+        self._run = self._open(self._group, "run", words, memory.run)
         if not there:
-            self._memory.begin(self._run.id)
+            memory.begin(self._run.id)
         return there
 
     def scalars(self, step: int, values: dict[str, float]) -> None:
@@ -38,13 +36,8 @@ class Follower(Tracker):
             self._run = self._open("train", "train", {})
         self._run.log(values, step=step)
 
-    def finish(self, report: Path | None = None) -> None:
-        if self._run is None:
-            return
-        if report is not None:
-            self._file(report)
+    def _close(self) -> None:
         self._run.finish()
-        self._run = None
 
     def _open(self, name: str, kind: str, words: dict[str, Any], known: str | None = None) -> Any:
         return wandb.init(
