@@ -47,7 +47,7 @@ from autoopt.records.result import (
     Stop,
     WorkloadSummary,
 )
-from autoopt.records.script import NotFound, PatchedChange, Place, ScriptPatch, Site, SiteKind, Sites
+from autoopt.records.script import PatchedChange, Place, ScriptPatch, Site, SiteKind, Sites
 from autoopt.records.whole_run import Evaluated, RunPart, RunParts, WholeRun
 
 __all__ = [
@@ -70,7 +70,6 @@ __all__ = [
     "Headline",
     "JsonDict",
     "Noise",
-    "NotFound",
     "Objective",
     "Operator",
     "PatchedChange",

@@ -72,13 +72,6 @@ class Site(Place):
     seconds_per_step: float | None = None
 
 
-class NotFound(Record):
-    """A part that the script was not seen to have, and the changes that cannot be tried without it."""
-
-    what: str
-    then: str
-
-
 class Sites(Record):
     """All that one run of the script has shown.
 
@@ -97,7 +90,6 @@ class Sites(Record):
     command: tuple[str, ...]
     cwd: str
     sites: tuple[Site, ...] = ()
-    not_found: tuple[NotFound, ...] = ()
     steps: int = 0
     period: tuple[int, ...] = ()
     accumulation: float = 1

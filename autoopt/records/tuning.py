@@ -13,7 +13,7 @@ class TuningTrial(Record):
 
     ``state``: it reached the target, did not within the steps, was pruned at a level, or failed. ``points``: step and
     metric of its evaluations. ``seconds_to_target``: its steps at the baseline's seconds for a step, evaluations
-    included; ``took_seconds``: of this search, its start included.
+    included.
     """
 
     number: int
@@ -26,7 +26,6 @@ class TuningTrial(Record):
     cost_to_target: float | None = None
     metric: float | None = None
     points: tuple[tuple[int, float], ...] = ()
-    took_seconds: float | None = None
 
 
 class Tuning(Record):

@@ -37,7 +37,6 @@ from autoopt.script.frames import (
     user_place,
 )
 from autoopt.script.loaders import Watcher
-from autoopt.script.sites import not_found
 from autoopt.script.torch_hooks import Passes, TorchHooks, period_of
 from autoopt.simplify.costly import CALLS
 
@@ -341,7 +340,7 @@ class Observer(Watcher):
         made = [self._made.get(each) for each in self.hooks.optimizers]
         unused = {id(item) for index, item in enumerate(made) if index not in optimizers}
         sites = tuple(site_of(item, whole) for item in seen if id(item) not in unused)
-        found = Sites(
+        return Sites(
             command=command,
             cwd=cwd,
             sites=sites,
@@ -352,7 +351,6 @@ class Observer(Watcher):
             seeded=self.seeded,
             unit="samples" if self.hooks.session.counts else "steps",
         )
-        return found.model_copy(update={"not_found": not_found(found)})
 
     # the rest
 

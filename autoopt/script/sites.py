@@ -8,18 +8,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from autoopt.records import Advice, NotFound, Place, Site, SiteKind, Sites
+from autoopt.records import Advice, Place, Site, Sites
 from autoopt.simplify.costly import forced_advice, mistakes
 
 P = TypeVar("P", bound=Place)
 _OFTEN = 0.5
 """Times a training step from which on a wait is worth a word."""
-_WANTED: tuple[tuple[SiteKind, str, str], ...] = (
-    ("loader_training", "a DataLoader that training batches come from", "workers, pinning, prefetch and caches"),
-    ("model", "the line that makes the model", "a patch for changes of the model (they can still be measured)"),
-    ("loss", "a backward pass", "any change that must be shown to leave the losses as they are"),
-    ("evaluation", "an evaluation of the model without gradients", "a target, and changes that need one"),
-)
 
 
 def advice_of(sites: Sites) -> tuple[Advice, ...]:
@@ -45,15 +39,6 @@ def advice_of(sites: Sites) -> tuple[Advice, ...]:
         if site.options.get("device") != "cpu" and (site.per_step or 0.0) >= _OFTEN
     )
     return (*mistakes(sites), *waits, *(item for item in forced if item is not None))
-
-
-def not_found(sites: Sites) -> tuple[NotFound, ...]:
-    """One sentence for each thing that was not seen in the steps that were watched."""
-    return tuple(
-        NotFound(what=f"{what} (in {sites.steps} watched steps)", then=then)
-        for kind, what, then in _WANTED
-        if not sites.of(kind)
-    )
 
 
 def moved(sites: Sites, texts: Mapping[str, str]) -> Sites:

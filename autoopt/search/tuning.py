@@ -165,7 +165,7 @@ class Tuner:
     def _trial(self, number: int, deadline: float) -> TuningTrial:
         from optuna.trial import TrialState
 
-        began, asked = self.context.now(), self.study.ask(self.distributions)
+        asked = self.study.ask(self.distributions)
         values = {name: float(value) for name, value in asked.params.items()}
         trial = TuningTrial(number=number, values=values, state="not_reached")
         objective = self.state.objective
@@ -188,7 +188,7 @@ class Tuner:
                     break
         ended = {"failed": TrialState.FAIL, "pruned": TrialState.PRUNED}.get(trial.state)
         self.study.tell(asked, None if ended else self._value(trial, objective), state=ended)
-        return trial.model_copy(update={"took_seconds": self.context.now() - began})
+        return trial
 
     @contextlib.contextmanager
     def _training(self, values: dict[str, float]) -> Iterator[Any]:
