@@ -59,59 +59,44 @@ def test_values_that_are_read(key: str, value: object, field: str, expected: obj
     assert getattr(make_options({key: value}), field) == expected
 
 
+REFUSED: dict[str, dict[str, list[object]]] = {
+    "budget": {"needs a unit": ["2"], "negative": ["-1h"], "can be used": [10**5000]},
+    "target": {"not a finite number": ["high", "nan", "1e999", True]},
+    "tolerance": {
+        "not a percentage": ["banana", "%"],
+        "needs its sign": ["0.5", 0.005],
+        "from 0% to 100%": ["-1%", "101%"],
+    },
+    "min-gain": {"from 0% to 1000%": ["2000%"]},
+    "device": {"no such device": ["cuda:x", "gpu"]},
+    "seed": {"whole number": ["-1", "1.5", 1.0, True, "4294967296", "٣"], "can be used": [10**5000]},
+    "only": {"names nothing": ["", " , "], "comma-separated": [3]},
+    "skip": {"comma-separated": [[1]]},
+    "strategies": {"no MODULE:CLASS": ["my_pkg.my_mod", "a:b:c"]},
+    "allow": {"none of exact": ["everything"]},
+    "executor": {"none of local, ray": ["slurm"]},
+    "memory-limit": {"with its unit": ["8", "8iB", "-1GiB"], "above 0": ["0GiB"]},
+    "price": {"above 0": ["0", "-2"], "not a finite number": ["3.50$"]},
+    "log": {"none of mlflow": ["csv"]},
+    "out": {"a directory is wanted": ["", "a\0b"], "no such home directory": ["~nobody-of-that-name/x"]},
+    "nproc": {"nproc": ["0", "4..1", "-2", "two", "1...4", 2.0, True]},
+    "json": {"true or false": ["yes"]},
+    "quiet": {"true or false": [1]},
+}
+
+
 @pytest.mark.parametrize(
-    ("key", "value", "message"),
+    ("key", "message", "place"),
     [
-        ("budget", "2", "needs a unit"),
-        ("budget", "-1h", "negative"),
-        ("target", "high", "not a finite number"),
-        ("target", "nan", "not a finite number"),
-        ("target", "1e999", "not a finite number"),
-        ("target", True, "not a finite number"),
-        ("tolerance", "banana", "not a percentage"),
-        ("tolerance", "0.5", "needs its sign: 0.5%"),
-        ("tolerance", 0.005, "needs its sign"),
-        ("tolerance", "-1%", "from 0% to 100%"),
-        ("tolerance", "101%", "from 0% to 100%"),
-        ("tolerance", "%", "not a percentage"),
-        ("min-gain", "2000%", "from 0% to 1000%"),
-        ("device", "cuda:x", "no such device"),
-        ("device", "gpu", "no such device"),
-        ("seed", "-1", "whole number"),
-        ("seed", "1.5", "whole number"),
-        ("seed", 1.0, "whole number"),
-        ("seed", True, "whole number"),
-        ("seed", "4294967296", "whole number"),
-        ("seed", "٣", "whole number"),
-        ("only", "", "names nothing"),
-        ("only", " , ", "names nothing"),
-        ("only", 3, "comma-separated"),
-        ("skip", [1], "comma-separated"),
-        ("strategies", "my_pkg.my_mod", "no MODULE:CLASS"),
-        ("strategies", "a:b:c", "no MODULE:CLASS"),
-        ("allow", "everything", "none of exact"),
-        ("executor", "slurm", "none of local, ray"),
-        ("memory-limit", "8", "with its unit"),
-        ("memory-limit", "8iB", "with its unit"),
-        ("memory-limit", "-1GiB", "with its unit"),
-        ("memory-limit", "0GiB", "above 0"),
-        ("price", "0", "above 0"),
-        ("price", "-2", "above 0"),
-        ("price", "3.50$", "not a finite number"),
-        ("log", "csv", "none of mlflow"),
-        ("out", "", "a directory is wanted"),
-        ("out", "a\0b", "a directory is wanted"),
-        ("out", "~nobody-of-that-name/x", "no such home directory"),
-        *(("nproc", given, "nproc") for given in ("0", "4..1", "-2", "two", "1...4", 2.0, True)),
-        ("json", "yes", "true or false"),
-        ("quiet", 1, "true or false"),
-        pytest.param("seed", 10**5000, "can be used", id="huge seed"),
-        pytest.param("budget", 10**5000, "can be used", id="huge budget"),
+        (key, message, place)
+        for key, messages in REFUSED.items()
+        for message, values in messages.items()
+        for place in range(len(values))
     ],
 )
-def test_values_that_are_refused(key: str, value: object, message: str) -> None:
+def test_values_that_are_refused(key: str, message: str, place: int) -> None:
     with pytest.raises(UsageError, match=message) as caught:
-        make_options({key: value}, label=lambda key, _: f"--{key}")
+        make_options({key: REFUSED[key][message][place]}, label=lambda key, _: f"--{key}")
     assert key in caught.value.message
     assert "\n" not in caught.value.message
 
