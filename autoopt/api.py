@@ -20,16 +20,15 @@ from autoopt.options import Options, make_options
 from autoopt.records import Plan, Result
 from autoopt.registry import instance_spec, load_strategies
 from autoopt.running.baseline_spec import check_command
-from autoopt.running.optimize import optimize_run, resume_run
-from autoopt.running.profile import profile_run
+from autoopt.running.optimize import optimize_run as optimize_run
+from autoopt.running.optimize import resume_run as resume_run
+from autoopt.running.profile import profile_run as profile_run
 from autoopt.script.command import parse
 from autoopt.storage.run_directory import RunDirectory
 from autoopt.strategy import Strategy
 from autoopt.trackers import following
 
 logger = logging.getLogger(__name__)
-
-__all__ = ["apply", "optimize", "optimize_run", "profile_run", "resume_run"]
 
 
 def optimize(

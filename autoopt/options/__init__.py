@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from autoopt.options.options import KEYS, Options, check_names, make_options, parse
-from autoopt.options.parsers import DEFAULT_RISKS, parse_choices, parse_percent
-
-__all__ = [
-    "DEFAULT_RISKS",
-    "KEYS",
-    "Options",
-    "check_names",
-    "make_options",
-    "parse",
-    "parse_choices",
-    "parse_percent",
-]
+from autoopt.options.options import KEYS as KEYS
+from autoopt.options.options import Options as Options
+from autoopt.options.options import check_names as check_names
+from autoopt.options.options import make_options as make_options
+from autoopt.options.options import parse as parse
+from autoopt.options.parsers import DEFAULT_RISKS as DEFAULT_RISKS
+from autoopt.options.parsers import parse_choices as parse_choices
+from autoopt.options.parsers import parse_percent as parse_percent

@@ -12,15 +12,14 @@ from rich.text import Text
 
 from autoopt.records import Profile, Result
 from autoopt_reports.frame import stages_lines
-from autoopt_reports.terminal import console_for, fit
+from autoopt_reports.terminal import console_for as console_for
+from autoopt_reports.terminal import fit
 from autoopt_reports.view import Report
 from autoopt_reports.view.adopt import Adopt, PatchView
 from autoopt_reports.view.closing import AdviceView
 from autoopt_reports.view.profile import Expectation, ProfileView
 from autoopt_reports.view.stages import RunView
 from autoopt_reports.view.verdict import Fact
-
-__all__ = ["console_for", "profile_summary", "summary"]
 
 _LEVELS = {"good": "✓", "caution": "!", "open": "○"}
 

@@ -1,5 +1,3 @@
 """Result -> numbers and sentences: pure, no markup, never claiming more than the interval."""
 
-from autoopt_reports.view.page import Report
-
-__all__ = ["Report"]
+from autoopt_reports.view.page import Report as Report
