@@ -10,28 +10,16 @@ from typing import Any
 
 __version__ = "0.3.0"
 
-_WHERE = {
-    "Applies": "autoopt.strategy",
-    "AutooptError": "autoopt.errors",
-    "Case": "autoopt.strategy",
-    "Change": "autoopt.records",
-    "Edit": "autoopt.strategy",
-    "Estimate": "autoopt.records",
-    "Example": "autoopt.strategy",
-    "Plan": "autoopt.records",
-    "Recipe": "autoopt.strategy",
-    "Result": "autoopt.records",
-    "Risk": "autoopt.strategy",
-    "Setup": "autoopt.setup",
-    "Strategy": "autoopt.strategy",
-    "Target": "autoopt.workload",
-    "Trial": "autoopt.records",
-    "UserBuild": "autoopt.loading.importing",
-    "Workload": "autoopt.workload",
-    "Wrap": "autoopt.setup",
-    "apply": "autoopt.api",
-    "optimize": "autoopt.api",
+_NAMES = {
+    "api": ("apply", "optimize"),
+    "errors": ("AutooptError",),
+    "loading.importing": ("UserBuild",),
+    "records": ("Change", "Estimate", "Plan", "Result", "Trial"),
+    "setup": ("Setup", "Wrap"),
+    "strategy": ("Applies", "Case", "Edit", "Example", "Recipe", "Risk", "Strategy"),
+    "workload": ("Target", "Workload"),
 }
+_WHERE = {name: f"autoopt.{module}" for module, names in _NAMES.items() for name in names}
 
 __all__ = sorted([*_WHERE, "__version__"])
 

@@ -4,29 +4,23 @@ from __future__ import annotations
 
 from autoopt.errors import EnvironmentLacks
 
-EXTRA_OF = {
-    "PIL": "card",
-    "accelerate": "accelerate",
-    "lightning": "lightning",
-    "line_profiler": "profilers",
-    "mcp": "mcp",
-    "mlflow": "mlflow",
-    "onnx": "serving",
-    "onnxruntime": "serving",
-    "onnxscript": "serving",
-    "optuna": "tune",
-    "peft": "model",
-    "pynvml": "profilers",
-    "ray": "ray",
-    "skimage": "examples",
-    "sklearn": "examples",
-    "tensorboard": "tensorboard",
-    "torch_pruning": "model",
-    "torchao": "serving",
-    "transformers": "transformers",
-    "wandb": "wandb",
-    "yaml": "accelerate",
+EXTRAS = {
+    "accelerate": ("accelerate", "yaml"),
+    "card": ("PIL",),
+    "examples": ("skimage", "sklearn"),
+    "lightning": ("lightning",),
+    "mcp": ("mcp",),
+    "mlflow": ("mlflow",),
+    "model": ("peft", "torch_pruning"),
+    "profilers": ("line_profiler", "pynvml"),
+    "ray": ("ray",),
+    "serving": ("onnx", "onnxruntime", "onnxscript", "torchao"),
+    "tensorboard": ("tensorboard",),
+    "transformers": ("transformers",),
+    "tune": ("optuna",),
+    "wandb": ("wandb",),
 }
+EXTRA_OF = {package: extra for extra, packages in EXTRAS.items() for package in packages}
 
 
 def lacking(error: ModuleNotFoundError) -> EnvironmentLacks | None:

@@ -17,23 +17,8 @@ from autoopt.running.baseline_spec import cwd_on_path
 from autoopt.script.command import Build, Script, parse
 from autoopt.storage.fingerprint import fingerprint
 
-MEASURED_BY = (
-    "target",
-    "tolerance",
-    "min_gain",
-    "device",
-    "memory_limit",
-    "seed",
-    "only",
-    "skip",
-    "strategies",
-    "allow",
-    "executor",
-    "nproc",
-    "parallel",
-    "tune",
-)
-"""Options that change what is measured; a resumed run must have the same."""
+_NOT_MEASURED_BY = {"budget_seconds", "accept_undecided", "price", "log", "metric", "out", "json", "quiet", "open"}
+"""Options that change nothing that is measured; a resumed run must have the others as they were."""
 
 
 def _module_file(name: str) -> Path | None:
@@ -49,7 +34,7 @@ def _module_file(name: str) -> Path | None:
 
 def fingerprint_of(workload: Build | Script, options: Options) -> JsonDict:
     """The fingerprint of a workload: of a script the files that its command names count as well."""
-    chosen = {name: value for name, value in _plain(options).items() if name in MEASURED_BY}
+    chosen = {name: value for name, value in _plain(options).items() if name not in _NOT_MEASURED_BY}
     if isinstance(workload, Build):
         return fingerprint(workload.spec, _module_file(workload.spec.rpartition(":")[0]), options=chosen)
     file, root, others = workload.files()

@@ -9,27 +9,13 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from autoopt.records import JsonDict, Plan
 from autoopt.records.account import Account, Row
 from autoopt.storage.journal import read_journal
-
-COLUMNS = (
-    "evidence",
-    "comparison",
-    "plan",
-    "process",
-    "round",
-    "start_s",
-    "steps",
-    "samples",
-    "seconds",
-    "foreign_cpu_s",
-    "late_s",
-)
 
 
 @dataclass(frozen=True)
@@ -113,22 +99,26 @@ def table(found: Sequence[Entry]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*COLUMNS, *(f"{name}_s" for name in stages)])
     for entry in found:
-        row = entry.row
-        plan = " + ".join(f"{c.strategy}{c.setting or ''}" for c in Plan.model_validate_json(row.plan).changes)
-        writer.writerow(
-            [
-                entry.evidence,
-                entry.comparison,
-                plan or "baseline",
-                row.process,
-                row.round,
-                round(row.start, 3),
-                row.steps,
-                row.samples if row.samples is not None else "",
-                round(row.seconds, 6),
-                round(row.foreign_cpu_seconds, 3) if row.foreign_cpu_seconds is not None else "",
-                round(row.late_seconds, 6),
-                *(round(row.stage_seconds.get(name, 0.0), 6) for name in stages),
-            ]
-        )
+        own = [column(entry) for column in COLUMNS.values()]  # None leaves its cell empty
+        writer.writerow([*own, *(round(entry.row.stage_seconds.get(name, 0.0), 6) for name in stages)])
     return text.getvalue()
+
+
+def _plan(entry: Entry) -> str:
+    changes = Plan.model_validate_json(entry.row.plan).changes
+    return " + ".join(f"{change.strategy}{change.setting or ''}" for change in changes) or "baseline"
+
+
+COLUMNS: dict[str, Callable[[Entry], object]] = {
+    "evidence": lambda entry: entry.evidence,
+    "comparison": lambda entry: entry.comparison,
+    "plan": _plan,
+    "process": lambda entry: entry.row.process,
+    "round": lambda entry: entry.row.round,
+    "start_s": lambda entry: round(entry.row.start, 3),
+    "steps": lambda entry: entry.row.steps,
+    "samples": lambda entry: entry.row.samples,
+    "seconds": lambda entry: round(entry.row.seconds, 6),
+    "foreign_cpu_s": lambda entry: None if (used := entry.row.foreign_cpu_seconds) is None else round(used, 3),
+    "late_s": lambda entry: round(entry.row.late_seconds, 6),
+}

@@ -13,6 +13,13 @@ from autoopt.records.writing import write_whole
 FILES = ("result.json", "plan.json", "optimized_train.py")
 
 
+_NUMBERS = (
+    "samples_per_second", "metric", "peak_memory_bytes", "device_utilization", "cpu_utilization", "mfu",
+    "energy_joules_per_step", "cost_to_target",
+)  # fmt: skip
+"""Of a configuration, as they are."""
+
+
 def of_estimate(name: str, estimate: Estimate | None) -> dict[str, float]:
     """An estimate with its interval; nothing where it was not measured."""
     if estimate is None:
@@ -23,17 +30,7 @@ def of_estimate(name: str, estimate: Estimate | None) -> dict[str, float]:
 def of_configuration(prefix: str, configuration: Configuration) -> dict[str, float]:
     """Every number that was measured of a configuration."""
     step = configuration.step_seconds
-    values = {
-        "samples_per_second": configuration.samples_per_second,
-        "step_seconds": step.p50 if step else None,
-        "metric": configuration.metric,
-        "peak_memory_bytes": configuration.peak_memory_bytes,
-        "device_utilization": configuration.device_utilization,
-        "cpu_utilization": configuration.cpu_utilization,
-        "mfu": configuration.mfu,
-        "energy_joules_per_step": configuration.energy_joules_per_step,
-        "cost_to_target": configuration.cost_to_target,
-    }
+    values = {name: getattr(configuration, name) for name in _NUMBERS} | {"step_seconds": step.p50 if step else None}
     found = {f"{prefix}/{name}": float(value) for name, value in values.items() if value is not None}
     return found | of_estimate(f"{prefix}/time_to_target_seconds", configuration.time_to_target_seconds)
 
