@@ -95,41 +95,37 @@ class Options:
         return int(least), int(most or least)
 
 
-# key: the name of the field in Options, and its parser
-_TABLE: dict[str, tuple[str, Callable[[object], Any]]] = {
-    "budget": ("budget_seconds", parse_duration),
-    "target": ("target", lambda value: parse_number(value, example="0.93")),
-    "tolerance": ("tolerance", lambda value: parse_percent(value, most=1.0)),
-    "accept-undecided": ("accept_undecided", parse_flag),
-    "min-gain": ("min_gain", lambda value: parse_percent(value, most=10.0)),
-    "device": ("device", parse_device),
-    "memory-limit": ("memory_limit", parse_size),
-    "seed": (
-        "seed",  # those that NumPy takes
-        lambda value: parse_whole(value, 0, 2**32 - 1, "a seed is a whole number from 0 to 4294967295", "such as 0"),
+_PARSERS: dict[str, Callable[[object], Any]] = {
+    "budget": parse_duration,
+    "target": lambda value: parse_number(value, example="0.93"),
+    "tolerance": lambda value: parse_percent(value, most=1.0),
+    "accept-undecided": parse_flag,
+    "min-gain": lambda value: parse_percent(value, most=10.0),
+    "device": parse_device,
+    "memory-limit": parse_size,
+    "seed": lambda value: parse_whole(
+        value, 0, 2**32 - 1, "a seed is a whole number from 0 to 4294967295", "such as 0"
     ),
-    "only": ("only", parse_list),
-    "skip": ("skip", parse_list),
-    "strategies": ("strategies", parse_specs),
-    "allow": ("allow", parse_allow),
-    "executor": ("executor", parse_executor),
-    "nproc": ("nproc", parse_nproc),
-    "parallel": (
-        "parallel",
-        lambda value: parse_whole(
-            value, 1, 9999, "pairs of trials at the same time are a whole number from 1", "such as 4"
-        ),
+    "only": parse_list,
+    "skip": parse_list,
+    "strategies": parse_specs,
+    "allow": parse_allow,
+    "executor": parse_executor,
+    "nproc": parse_nproc,
+    "parallel": lambda value: parse_whole(
+        value, 1, 9999, "pairs of trials at the same time are a whole number from 1", "such as 4"
     ),
-    "tune": ("tune", parse_tune),
-    "price": ("price", lambda value: parse_number(value, least=0.0, example="3.50")),
-    "log": ("log", lambda value: parse_choices(value, TRACKERS)),
-    "metric": ("metric", parse_pattern),
-    "out": ("out", parse_path),
-    "json": ("json", parse_flag),
-    "quiet": ("quiet", parse_flag),
-    "open": ("open", parse_flag),
+    "tune": parse_tune,
+    "price": lambda value: parse_number(value, least=0.0, example="3.50"),
+    "log": lambda value: parse_choices(value, TRACKERS),
+    "metric": parse_pattern,
+    "out": parse_path,
+    "json": parse_flag,
+    "quiet": parse_flag,
+    "open": parse_flag,
 }
-KEYS = tuple(_TABLE)
+"""Of each key, the parser of its value. A seed is one that NumPy takes."""
+KEYS = tuple(_PARSERS)
 
 
 def parse(raw: Mapping[str, object], label: Callable[[str, object], str]) -> dict[str, Any]:
@@ -145,13 +141,13 @@ def parse(raw: Mapping[str, object], label: Callable[[str, object], str]) -> dic
     parsed: dict[str, Any] = {}
     for given, value in raw.items():
         key = given.replace("_", "-")
-        if key not in _TABLE:
+        if key not in _PARSERS:
             raise UsageError(f"{label(given, value)}: there is no such option", hint=nearest(key, KEYS))
         if value is None:
             continue
-        name, read = _TABLE[key]
+        name = "budget_seconds" if key == "budget" else key.replace("-", "_")
         try:
-            parsed[name] = read(value)
+            parsed[name] = _PARSERS[key](value)
         except UsageError as error:
             raise UsageError(f"{label(given, value)}: {error.message}", hint=error.hint) from None
         except (ValueError, OverflowError):  # such as an integer of more digits than Python prints

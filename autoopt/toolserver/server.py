@@ -72,6 +72,11 @@ def _with_errors(tool: Callable[P, Awaitable[JsonDict]]) -> Callable[P, Awaitabl
     return wrapped
 
 
+def _options(**given: object) -> list[str]:
+    """Options of a command line; those without a value are left out."""
+    return [f"--{name}={value}" for name, value in given.items() if value]
+
+
 class _Tools:
     """The tools; their docstrings are what a client reads."""
 
@@ -88,9 +93,9 @@ class _Tools:
         words: the script's own words, such as ["--epochs", "10"]. budget: such as 2m. metric: the pattern by which
         the script prints its metric, with one group for the number. Returns the run to pass to opportunities.
         """
-        options = [f"--budget={budget}", "--json", *([f"--metric={metric}"] if metric else [])]
+        options = _options(budget=budget, metric=metric)
         named = self._workspace.workload(target, words or [])
-        document = await self._commands.json(["profile", *options, *named], self._report(ctx, budget))
+        document = await self._commands.json(["profile", *options, "--json", *named], self._report(ctx, budget))
         return answers.profiled(Profile.model_validate(document))
 
     @_with_errors
@@ -126,12 +131,12 @@ class _Tools:
         other = self._workspace.side(candidate)
         if changes:
             other = str(self._plan(changes).relative_to(self._workspace.root))
-        options = [f"--baseline={self._workspace.side(baseline)}", f"--candidate={other}", f"--budget={budget}"]
-        options += ["--json", *([f"--require={require}"] if require else [])]
-        options += [f"--ledger={self._workspace.path(ledger)}"] if ledger else []
-        options += [f"--metric={metric}"] if metric else []
+        options = _options(
+            baseline=self._workspace.side(baseline), candidate=other, budget=budget, require=require,
+            ledger=self._workspace.path(ledger) if ledger else None, metric=metric,
+        )  # fmt: skip
         named = self._workspace.workload(target, words or [])
-        document = await self._commands.json(["compare", *options, *named], self._report(ctx, budget))
+        document = await self._commands.json(["compare", *options, "--json", *named], self._report(ctx, budget))
         return answers.compared(Compared.model_validate(document))
 
     @_with_errors
@@ -150,8 +155,8 @@ class _Tools:
         target, words, baseline, candidate: as for compare. The first call measures the baseline, later ones use that
         again; all share an error of 5 %. Commit before an edit, and after a keep. head: of the last answer.
         """
-        sides = [f"--baseline={self._workspace.side(baseline)}", f"--candidate={self._workspace.side(candidate)}"]
-        options = [*sides, f"--seconds={seconds:g}", *([f"--head={head}"] if head else [])]
+        sides = {"baseline": self._workspace.side(baseline), "candidate": self._workspace.side(candidate)}
+        options = _options(**sides, seconds=f"{seconds:g}", head=head)
         named = self._workspace.workload(target, words or [])
         verdict: JsonDict = await self._commands.json(["judge", *options, *named], self._report(ctx, f"{seconds}s"))
         return verdict
