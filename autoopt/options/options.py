@@ -11,26 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from autoopt.errors import UsageError
+from autoopt.options import parsers
 from autoopt.options.duration import parse_duration
-from autoopt.options.parsers import (
-    DEFAULT_RISKS,
-    nearest,
-    parse_allow,
-    parse_choices,
-    parse_device,
-    parse_executor,
-    parse_flag,
-    parse_list,
-    parse_nproc,
-    parse_number,
-    parse_path,
-    parse_pattern,
-    parse_percent,
-    parse_size,
-    parse_specs,
-    parse_tune,
-    parse_whole,
-)
 
 TRACKERS = ("mlflow", "tensorboard", "wandb")
 
@@ -75,7 +57,7 @@ class Options:
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
     strategies: tuple[str, ...] = ()
-    allow: tuple[str, ...] = DEFAULT_RISKS
+    allow: tuple[str, ...] = parsers.DEFAULT_RISKS
     executor: str = "local"
     nproc: str | None = None
     parallel: int = 1
@@ -97,32 +79,32 @@ class Options:
 
 _PARSERS: dict[str, Callable[[object], Any]] = {
     "budget": parse_duration,
-    "target": lambda value: parse_number(value, example="0.93"),
-    "tolerance": lambda value: parse_percent(value, most=1.0),
-    "accept-undecided": parse_flag,
-    "min-gain": lambda value: parse_percent(value, most=10.0),
-    "device": parse_device,
-    "memory-limit": parse_size,
-    "seed": lambda value: parse_whole(
+    "target": lambda value: parsers.parse_number(value, example="0.93"),
+    "tolerance": lambda value: parsers.parse_percent(value, most=1.0),
+    "accept-undecided": parsers.parse_flag,
+    "min-gain": lambda value: parsers.parse_percent(value, most=10.0),
+    "device": parsers.parse_device,
+    "memory-limit": parsers.parse_size,
+    "seed": lambda value: parsers.parse_whole(
         value, 0, 2**32 - 1, "a seed is a whole number from 0 to 4294967295", "such as 0"
     ),
-    "only": parse_list,
-    "skip": parse_list,
-    "strategies": parse_specs,
-    "allow": parse_allow,
-    "executor": parse_executor,
-    "nproc": parse_nproc,
-    "parallel": lambda value: parse_whole(
+    "only": parsers.parse_list,
+    "skip": parsers.parse_list,
+    "strategies": parsers.parse_specs,
+    "allow": parsers.parse_allow,
+    "executor": parsers.parse_executor,
+    "nproc": parsers.parse_nproc,
+    "parallel": lambda value: parsers.parse_whole(
         value, 1, 9999, "pairs of trials at the same time are a whole number from 1", "such as 4"
     ),
-    "tune": parse_tune,
-    "price": lambda value: parse_number(value, least=0.0, example="3.50"),
-    "log": lambda value: parse_choices(value, TRACKERS),
-    "metric": parse_pattern,
-    "out": parse_path,
-    "json": parse_flag,
-    "quiet": parse_flag,
-    "open": parse_flag,
+    "tune": parsers.parse_tune,
+    "price": lambda value: parsers.parse_number(value, least=0.0, example="3.50"),
+    "log": lambda value: parsers.parse_choices(value, TRACKERS),
+    "metric": parsers.parse_pattern,
+    "out": parsers.parse_path,
+    "json": parsers.parse_flag,
+    "quiet": parsers.parse_flag,
+    "open": parsers.parse_flag,
 }
 """Of each key, the parser of its value. A seed is one that NumPy takes."""
 KEYS = tuple(_PARSERS)
@@ -142,7 +124,7 @@ def parse(raw: Mapping[str, object], label: Callable[[str, object], str]) -> dic
     for given, value in raw.items():
         key = given.replace("_", "-")
         if key not in _PARSERS:
-            raise UsageError(f"{label(given, value)}: there is no such option", hint=nearest(key, KEYS))
+            raise UsageError(f"{label(given, value)}: there is no such option", hint=parsers.nearest(key, KEYS))
         if value is None:
             continue
         name = "budget_seconds" if key == "budget" else key.replace("-", "_")
@@ -192,9 +174,9 @@ def check_names(options: Options, risks: Mapping[str, str]) -> None:
     for key in ("only", "skip"):
         for name in getattr(options, key):
             if name not in risks:
-                raise UsageError(f"--{key}: there is no strategy {name!r}", hint=nearest(name, tuple(risks)))
+                raise UsageError(f"--{key}: there is no strategy {name!r}", hint=parsers.nearest(name, tuple(risks)))
     for risk in options.allow:
-        if risk not in DEFAULT_RISKS and risk not in risks.values():
+        if risk not in parsers.DEFAULT_RISKS and risk not in risks.values():
             raise UsageError(
                 f"--allow {risk}: there is no strategy of that risk class",
                 hint="name your own with --strategies MODULE:CLASS, or leave --allow out",
