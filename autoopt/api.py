@@ -74,21 +74,9 @@ def optimize(
     if inline and page is not None:  # below the cell, in a frame of its own: no style or script meets the notebook's
         shown: Any = importlib.import_module("IPython.display")  # there is one: the cells came from it
         text = html_escape(page.read_text(encoding="utf-8"), quote=True)
-        shown.display(_Frame(f'<iframe srcdoc="{text}" style="width: 100%; height: 800px; border: 0"></iframe>', page))
+        frame = f'<iframe srcdoc="{text}" style="width: 100%; height: 800px; border: 0"></iframe>'
+        shown.display({"text/html": frame, "text/plain": str(page)}, raw=True)
     return result
-
-
-class _Frame:
-    """HTML that IPython shows as it is; its own ``HTML`` warns of a frame that holds a document of its own."""
-
-    def __init__(self, html: str, page: Path) -> None:
-        self._html, self._page = html, page
-
-    def _repr_html_(self) -> str:
-        return self._html
-
-    def __repr__(self) -> str:
-        return str(self._page)
 
 
 def apply(workload: Any, plan: Plan | str | Path, *, device: str = "auto", seed: int = 0) -> Any:
