@@ -11,7 +11,7 @@ import click
 
 from autoopt.cli.group import Command
 from autoopt.cli.parameters import optimize_options, read_options
-from autoopt.errors import AutooptError, UsageError
+from autoopt.errors import AutooptError
 
 
 @click.command("resume", cls=Command)
@@ -29,14 +29,15 @@ def resume_command(run: Path, accept_changed: bool, **given: object) -> int:
     Trackers (--log) continue in the same tracker run.
     """
     options = read_options(given)
-    if not (run / "journal.jsonl").is_file():
-        raise UsageError(f"{run} holds no journal.jsonl", hint="is it a run directory?")
+    from autoopt.storage.journal import read_journal
+    from autoopt.storage.run_directory import RunDirectory
+
+    journal = RunDirectory.existing(run).journal
     from autoopt.api import resume_run
     from autoopt.cli.finish import follow
-    from autoopt.storage.journal import read_journal
 
     records: list[dict[str, Any]] = []
     with suppress(AutooptError):  # of a journal that cannot be read, resuming it says why
-        records = read_journal(run / "journal.jsonl")
+        records = read_journal(journal)
     options = replace(options, log=tuple(records[0].get("options", {}).get("log", ())) if records else ())
     return follow(lambda listeners: resume_run(run, accept_changed=accept_changed, listeners=listeners), options)

@@ -14,10 +14,8 @@ from autoopt.cli.codes import INTERRUPTED
 from autoopt.cli.group import Command
 from autoopt.cli.output import answer, stdout_kept
 from autoopt.cli.parameters import optimize_options, read_options
-from autoopt.options import Options
 
 if TYPE_CHECKING:
-    from autoopt.records import Plan
     from autoopt.trackers import Tracker
     from autoopt.train import Trained
     from autoopt.train.run import Progress
@@ -40,14 +38,17 @@ def train_command(workload: str, plan: Path, **given: Any) -> int:
     options = read_options(given)
     from autoopt.loading.importing import check_spec
     from autoopt.records.reading import read_plan
+    from autoopt.registry import load_strategies
     from autoopt.storage.run_directory import compiler_cache_of
     from autoopt.trackers import check_installed
 
     check_spec(workload)
     check_installed(options.log)
     document = read_plan(plan)
-    set_environment(document, options, compiler_cache_of(plan))
-    start_processes(document, options)
+    with stdout_kept():
+        setup = load_strategies(options.strategies).fold(document)
+    set_environment({**compiler_cache_of(plan), **setup.flags.get("env", {})})
+    start_processes(setup.distributed.processes)
     from autoopt.trackers import following
     from autoopt.train import train_run
 
@@ -58,36 +59,19 @@ def train_command(workload: str, plan: Path, **given: Any) -> int:
     return INTERRUPTED if outcome.stopped == "interrupted" else 0
 
 
-def set_environment(plan: Plan, options: Options, compiled: dict[str, str]) -> None:
-    """Sets the plan's environment variables before torch is imported, which reads them only then.
+def set_environment(wanted: dict[str, object]) -> None:
+    """Sets a plan's environment variables before torch is imported, which reads them only then.
 
     Where a strategy of the user's has imported it already, this process begins anew with them set.
-    ``compiled``: the variable of what the plan's run has compiled.
-
-    Raises:
-        UsageError: the plan names a strategy that there is not.
     """
-    from autoopt.registry import load_strategies
-
-    with stdout_kept():
-        flags = load_strategies(options.strategies).fold(plan).flags
-    wanted = {**compiled, **{name: str(value) for name, value in flags.get("env", {}).items()}}
-    missing = {name: value for name, value in wanted.items() if os.environ.get(name) != value}
+    missing = {name: str(value) for name, value in wanted.items() if os.environ.get(name) != str(value)}
     os.environ.update(missing)
     if missing and "torch" in sys.modules and sys.argv[1:2] == ["train"]:  # as a command, not within another program
         os.execve(sys.executable, sys.orig_argv, os.environ)
 
 
-def start_processes(plan: Plan, options: Options, become: Callable[..., Any] = os.execv) -> None:
-    """Becomes torchrun with this same command in every process, where the plan trains in several and this is not one.
-
-    Raises:
-        UsageError: the plan names a strategy that there is not.
-    """
-    from autoopt.registry import load_strategies
-
-    with stdout_kept():
-        processes = load_strategies(options.strategies).fold(plan).distributed.processes
+def start_processes(processes: int, become: Callable[..., Any] = os.execv) -> None:
+    """Becomes torchrun with this same command in every process, where there are to be several and this is not one."""
     if processes == 1 or "RANK" in os.environ or sys.argv[1:2] != ["train"]:
         return
     how = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m", "autoopt"]

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from autoopt.cli.train import start_processes
-from autoopt.options import Options
 from autoopt.records import Change, Plan, PlanDocument
 
 POINTS = Path(__file__).parents[1] / "distributed" / "points.py"
@@ -22,14 +21,14 @@ TWO = Plan(changes=(Change(strategy="ddp", setting={"processes": 2}),))
 def test_the_command_becomes_torchrun_once(monkeypatch: pytest.MonkeyPatch) -> None:
     became: list[Any] = []
     monkeypatch.setattr(sys, "argv", ["autoopt", "train", "m:build", "--plan", "plan.json"])
-    start_processes(TWO, Options(), lambda *words: became.append(words))
+    start_processes(2, lambda *words: became.append(words))
     ((program, words),) = became
     assert program == sys.executable
     assert words[1:5] == ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     assert words[5:] == ["-m", "autoopt", "train", "m:build", "--plan", "plan.json"]
     monkeypatch.setenv("RANK", "0")
-    start_processes(TWO, Options(), lambda *words: became.append(words))
-    start_processes(Plan(), Options(), lambda *words: became.append(words))
+    start_processes(2, lambda *words: became.append(words))
+    start_processes(1, lambda *words: became.append(words))
     assert len(became) == 1
 
 
