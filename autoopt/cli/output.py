@@ -13,7 +13,6 @@ from typing import Any, TextIO
 import click
 
 from autoopt.options import Options
-from autoopt.records.writing import writing
 
 
 def use_color(stream: TextIO) -> bool:
@@ -72,6 +71,8 @@ def write_file(path: Path, text: str) -> None:
     Raises:
         EnvironmentLacks: it cannot be written there.
     """
+    from autoopt.records.writing import writing  # local: the help needs no documents
+
     with writing(path):
         path.write_text(text, encoding="utf-8")
 
