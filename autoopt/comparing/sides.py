@@ -202,17 +202,13 @@ def text_of(path: Path) -> str:
 def _revision(given: str, commit: str, workload: Build | Script, root: Path, folder: Path) -> Side:
     if isinstance(workload, Build):
         workload.check()
-        own = Build(_within(workload.spec, root, folder))
+        where, attribute = parse(workload.spec)
+        file = Path(where).resolve() if is_path(where) else _module_file(where, search_path())
+        own = Build(f"{_there(file, root, folder, workload.spec)}:{attribute}")
         paths = (str(folder), *moved(list(search_path()), root, folder))
         return Side(given, "revision", own, folder, paths, commit=commit)
     here = Path.cwd().resolve()
-    if not here.is_relative_to(root.resolve()):
-        raise WorkloadError(f"{here} does not lie in the repository {root}", hint="revisions are of its own files")
-    below = folder / here.relative_to(root.resolve())
-    if not below.is_dir():
-        raise WorkloadError(
-            f"revision {given} has no folder {below.relative_to(folder)}", hint="run it where both have"
-        )
+    below = _there(here, root.resolve(), folder, here)
     words, script = workload.words, workload.files()[0]
     if "-m" not in words and script is not None and not (below / script).exists():
         raise WorkloadError(f"revision {given} has no {script}", hint="name a script that both have")
@@ -229,20 +225,21 @@ def _word(word: str, root: Path, folder: Path) -> str:
     return str(there) if there.exists() else word
 
 
-def _within(workload: str, root: Path, folder: Path) -> str:
-    """The import string of the same function in the checkout, by its file.
+def _there(path: Path | None, root: Path, folder: Path, of: object) -> Path:
+    """A file or folder of the repository in the checkout.
+
+    Args:
+        of: what is named in the error.
 
     Raises:
-        WorkloadError: that revision does not have the file.
+        WorkloadError: it is not of the repository, or that revision does not have it.
     """
-    where, attribute = parse(workload)
-    file = Path(where).resolve() if is_path(where) else _module_file(where, search_path())
-    if file is None or not file.is_relative_to(root):
-        raise WorkloadError(f"{workload} does not lie in the repository {root}", hint="revisions are of its own files")
-    there = folder / file.relative_to(root)
-    if not there.is_file():
-        raise WorkloadError(f"this revision has no {file.relative_to(root)}", hint="name a workload that both have")
-    return f"{there}:{attribute}"
+    if path is None or not path.is_relative_to(root):
+        raise WorkloadError(f"{of} does not lie in the repository {root}", hint="revisions are of its own files")
+    there = folder / path.relative_to(root)
+    if not there.exists():
+        raise WorkloadError(f"this revision has no {path.relative_to(root)}", hint="name what both have")
+    return there
 
 
 def _module_file(name: str, folders: tuple[str, ...]) -> Path | None:
