@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +10,14 @@ import pytest
 from autoopt import api
 from autoopt.records import Result
 from autoopt_reports import html
-
-GOLDEN = Path(__file__).parent / "golden" / "win.json"
+from benchmarks import sample
 
 
 @pytest.fixture
 def result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Result:
-    document = json.loads(GOLDEN.read_text())
-    document["reproduce"]["run_directory"] = str(tmp_path)
-    made = Result.model_validate(document)
+    made = sample.win()
+    reproduce = made.reproduce.model_copy(update={"run_directory": str(tmp_path)})
+    made = made.model_copy(update={"reproduce": reproduce})
     monkeypatch.setattr(api, "check_command", lambda *args: None)
     monkeypatch.setattr(api, "optimize_run", lambda *args, **words: made)
     return made

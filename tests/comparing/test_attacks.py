@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import truediv
 from pathlib import Path
@@ -134,12 +133,6 @@ class Measured:
             learning=Learning(level="identical", again=0.0, measured_apart=self.apart),
         )  # fmt: skip
         return answer_of(document, None, None, self.tampered)
-
-
-@pytest.fixture(scope="module")
-def launcher() -> Iterator[Launcher]:
-    with Launcher() as launcher:
-        yield launcher
 
 
 def measured(

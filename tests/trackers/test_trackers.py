@@ -18,15 +18,14 @@ from autoopt.storage.run import Run
 from autoopt.storage.run_directory import RunDirectory
 from autoopt.trackers import Tracker, tracker
 from autoopt.trackers.values import Memory, name_of
+from benchmarks.sample import win
 
 pytestmark = pytest.mark.usefixtures("their_warnings")
-
-GOLDEN = Path(__file__).parents[1] / "golden" / "win.json"
 
 
 @pytest.fixture
 def result() -> Result:
-    return Result.model_validate(json.loads(GOLDEN.read_text()))
+    return win()
 
 
 @pytest.fixture
