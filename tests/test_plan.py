@@ -41,7 +41,7 @@ def test_a_plan_comes_back_as_it_was_written(tmp_path_factory: pytest.TempPathFa
         ({"schema_version": "x"}, "schema_version"),
         ({"changes": 3}, "changes"),
         ({"changes": [3]}, "changes.0"),
-        ({"changes": [{"setting": {}}]}, "changes.0.strategy: is missing"),
+        ({"changes": [{"setting": {}}]}, "changes.0.strategy: Field required"),
         ({"changes": [{"strategy": "a", "setting": []}]}, "changes.0.setting"),
         ({"changes": [{"strategy": "a"}, {"strategy": "a"}]}, "'a' stands in it twice"),
     ],

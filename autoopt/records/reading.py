@@ -1,13 +1,20 @@
-"""Reads the documents that a run leaves behind, or says in one line why one cannot be read."""
+"""Reads the documents that a run leaves behind, or says in one line why one cannot be read.
+
+What comes from outside is read by pydantic, which names each wrong value; what autoopt's own processes send each other
+reads itself (:mod:`autoopt.records.record`).
+"""
 
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pydantic import TypeAdapter, ValidationError
+
 from autoopt.errors import DocumentError
-from autoopt.records import SCHEMA_VERSION, Plan, PlanDocument, Record, Result, ValidationError
+from autoopt.records import SCHEMA_VERSION, Plan, PlanDocument, Record, Result
 
 R = TypeVar("R", bound=Record)
 
@@ -73,9 +80,27 @@ def _record(document: object, kind: type[R], path: Path | str, hint: str = "") -
             hint="it was written by a newer autoopt: upgrade with pip install --upgrade torch-autoopt",
         )
     try:
-        return kind.model_validate(document)
-    except ValidationError as error:
-        raise DocumentError(f"{path} is damaged: {_short(' '.join(str(error).split()), 240)}", hint=hint) from None
+        found: R = _reader(kind).validate_python(document)  # type: ignore[arg-type]
+        return found
+    except (ValidationError, RecursionError) as error:
+        raise DocumentError(f"{path} is damaged: {_first(error)}", hint=hint) from None
+
+
+@cache
+def _reader(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def _first(error: ValidationError | RecursionError) -> str:
+    """The first complaint of a validation, with its place in the document, and how many others there are."""
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    first, *others = error.errors(include_url=False)
+    why = first["msg"].removeprefix("Value error, ")
+    got = "" if isinstance(first["input"], dict) else f", got {_short(first['input'])}"
+    more = f" (and {len(others)} more)" if others else ""
+    where = _short(".".join(map(str, first["loc"])), 120) if first["loc"] else ""
+    return ": ".join(filter(None, [where, why])).replace("\n", " ") + got + more
 
 
 def _read_json(path: Path) -> Any:

@@ -68,7 +68,7 @@ def test_an_interrupted_run_says_how_to_go_on(tmp_path: Path) -> None:
         ('{"schema_version": "1"}', "whole number"),
         ('{"schema_version": true}', "whole number"),
         ('{"schema_version": 0}', "damaged"),
-        ('{"schema_version": 1}', "damaged: autoopt_version: is missing"),
+        ('{"schema_version": 1}', "damaged: autoopt_version: Field required"),
         (b"\xff", "not UTF-8 at byte 0"),
         ("[" * 100_000, "nested too deeply|not JSON"),
         ('{"schema_version": ' + "9" * 5000 + "}", "not JSON"),
