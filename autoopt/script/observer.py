@@ -1,4 +1,4 @@
-"""Watching a script train: every site with the user's file and line, and what it was not seen to have."""
+"""Watching a script train: every site with the user's file and line."""
 
 from __future__ import annotations
 
