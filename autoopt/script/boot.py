@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import importlib.abc
-import importlib.machinery
-import importlib.util
 import os
 import queue
 import re
@@ -14,8 +11,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from types import ModuleType
+from collections.abc import Iterable
 from typing import Any
 
 from autoopt.benchmark.affinity import cores
@@ -23,6 +19,7 @@ from autoopt.errors import ScriptEnded, WorkloadError
 from autoopt.records import Record
 from autoopt.records.protocol import Call, TrialSpec
 from autoopt.script.frames import ImportClock, begin_here
+from autoopt.script.hook.seeds import when_imported
 from autoopt.script.refusals import explained
 from autoopt.trial.channel import Channel, ChannelClosed
 from autoopt.trial.child import TaskServer, resolve, seal
@@ -95,41 +92,6 @@ def guard(writable: Iterable[str]) -> None:
                     )
 
     sys.addaudithook(look)
-
-
-def when_imported(name: str, then: Callable[[], None], *, before: Callable[[], None] | None = None) -> None:
-    """Calls ``then`` once a module has been imported, now where it is, and ``before`` as it is about to be."""
-    if name in sys.modules:
-        then()
-    else:
-        sys.meta_path.insert(0, _Waiting(name, then, before))
-
-
-class _Waiting(importlib.abc.MetaPathFinder):
-    """Shows when a module has been imported, whoever imports it, and is gone from then on."""
-
-    def __init__(self, name: str, then: Callable[[], None], before: Callable[[], None] | None) -> None:
-        self._name, self._then, self._before = name, then, before
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self._name:
-            return None
-        with contextlib.suppress(ValueError):
-            sys.meta_path.remove(self)
-        if self._before is not None:
-            self._before()
-        spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            run, then = spec.loader.exec_module, self._then
-
-            def executed(module: ModuleType) -> None:
-                run(module)
-                then()
-
-            spec.loader.exec_module = executed  # type: ignore[method-assign]
-        return spec
 
 
 def begin(words: str, since: float) -> None:

@@ -1,4 +1,4 @@
-"""Random numbers of a script: seeds that it cannot have known, and samples that depend on no process.
+"""Random numbers of a script's samples, which depend on no process.
 
 Augmentation draws where a sample is read: in the training's process without workers, in another with them. So a
 dataset's draws stay out of the generators that dropout draws from, else two plans that train alike would train
@@ -19,20 +19,10 @@ from torch.utils.data import get_worker_info
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 
 from autoopt.benchmark.seeding import mix
-from autoopt.script.hook.seeds import mixing
 
 _LOOKS = 3
 """Batches of an epoch after which it is known from which generators a dataset draws; the others are left alone."""
 _States = list[Any]
-
-
-def draw_anew(seed: int) -> None:
-    """From now on whoever seeds Python, NumPy or torch seeds with a mixture of his seed and this one.
-
-    Two processes that seed alike still draw alike; one that seeds otherwise than before still differs.
-    """
-    for owner, name in ((random, "seed"), (np.random, "seed"), (torch, "manual_seed"), (torch.random, "manual_seed")):
-        setattr(owner, name, mixing(getattr(owner, name), seed))
 
 
 def own_draws(seed: int) -> None:

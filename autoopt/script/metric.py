@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from autoopt.benchmark.live import Printed
-from autoopt.script.boot import when_imported
+from autoopt.script.hook.seeds import when_imported
 from autoopt.workload import Target
 
 _NUMBER = r"\s*[:=]?\s*([-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)"

@@ -25,7 +25,6 @@ from autoopt.benchmark.facts import plain_options
 from autoopt.benchmark.loader import collate_name
 from autoopt.records import JsonDict, Place, Site, SiteKind, Sites
 from autoopt.script.applying import stands_alone
-from autoopt.script.boot import when_imported
 from autoopt.script.frames import (
     Found,
     called_by_user,
@@ -36,6 +35,7 @@ from autoopt.script.frames import (
     names_of,
     user_place,
 )
+from autoopt.script.hook.seeds import when_imported
 from autoopt.script.loaders import Watcher
 from autoopt.script.torch_hooks import Passes, TorchHooks, period_of
 from autoopt.simplify.costly import CALLS

@@ -22,8 +22,8 @@ from autoopt.records.protocol import TrialSpec
 from autoopt.registry import Registry, load_strategies
 from autoopt.script.applicable import added_up
 from autoopt.script.applying import Applying, Lean
-from autoopt.script.draws import draw_anew
 from autoopt.script.frames import ImportClock, folder, import_sites
+from autoopt.script.hook.seeds import mix_seeds
 from autoopt.script.loaders import Watcher
 from autoopt.script.metric import MetricReader, overhear
 from autoopt.script.observer import Observer
@@ -200,7 +200,7 @@ class Script:
             own = () if place is None or place.rank == 0 else (place.rank,)  # each process draws its own
             seed_everything(mix(spec.seed, *own) if own else spec.seed)  # the script's own seeds come after
             if not spec.script.own_seeds:
-                draw_anew(spec.seed)
+                mix_seeds(spec.seed)
             self.hooks.watchers.append(self.recording)
         if spec.lean:
             self.hooks.watchers.append(Lean(self.session))

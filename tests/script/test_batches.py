@@ -21,7 +21,8 @@ from autoopt.script import draws
 from autoopt.script.applicable import inapplicable, without_loader
 from autoopt.script.applying import UnblockedMoves
 from autoopt.script.draws import _GENERATORS as GENERATORS
-from autoopt.script.draws import draw_anew, own_draws
+from autoopt.script.draws import own_draws
+from autoopt.script.hook.seeds import mix_seeds
 from autoopt.search.compare.arm import TrialArm
 from autoopt.search.planner import Choice, build_queue
 from autoopt.setup import Setup
@@ -207,7 +208,7 @@ def test_seeds_that_were_known_before_draw_what_was_not() -> None:
                 (torch.random, "manual_seed"),
             ):
                 undo.setattr(owner, name, getattr(owner, name))
-            draw_anew(trial)
+            mix_seeds(trial)
             found[trial] = seeded(3)
             assert seeded(3) == found[trial], "the same seed draws the same"
             assert all(a != b for a, b in zip(seeded(4), found[trial], strict=True)), "another seed is another one"

@@ -5,16 +5,50 @@ The standard library alone: a script's own process imports it, before anything e
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
-import importlib.machinery
+import importlib.util
 import random
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 _SMALL = 2**32
-_SEED_BY = {"numpy.random": "seed", "torch.random": "manual_seed"}
+
+
+def when_imported(name: str, then: Callable[[], None], *, before: Callable[[], None] | None = None) -> None:
+    """Calls ``then`` once a module has been imported, now where it is, and ``before`` as it is about to be."""
+    if name in sys.modules:
+        then()
+    else:
+        sys.meta_path.insert(0, _Waiting(name, then, before))  # type: ignore[arg-type]
+
+
+class _Waiting:
+    """Finds a module as the others do, whoever imports it, and is gone from then on."""
+
+    def __init__(self, name: str, then: Callable[[], None], before: Callable[[], None] | None) -> None:
+        self._name, self._then, self._before = name, then, before
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != self._name:
+            return None
+        with contextlib.suppress(ValueError):
+            sys.meta_path.remove(self)  # type: ignore[arg-type]
+        if self._before is not None:
+            self._before()
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            run, then = spec.loader.exec_module, self._then
+
+            def executed(module: ModuleType) -> None:
+                run(module)
+                then()
+
+            spec.loader.exec_module = executed  # type: ignore[method-assign]
+        return spec
 
 
 def mixing(plain: Any, seed: int) -> Any:
@@ -32,33 +66,20 @@ def mixing(plain: Any, seed: int) -> Any:
     return seeding
 
 
-class _OnceImported:
-    """Finds the modules that seed NumPy and torch, and has them seed with a mixture from their import on."""
-
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        if name not in _SEED_BY:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path)
-        loader: Any = spec.loader if spec is not None else None
-        if loader is not None:
-            plain = loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                plain(module)
-                function = _SEED_BY[name]
-                setattr(module, function, mixing(getattr(module, function), self._seed))
-
-            loader.exec_module = exec_module
-        return spec
-
-
 def mix_seeds(seed: int) -> None:
     """From now on whoever seeds Python, NumPy or torch in this process seeds with a mixture of his seed and this one.
 
     Two processes that seed alike still draw alike; one that seeds otherwise than before still differs.
     """
     random.seed = mixing(random.seed, seed)
-    sys.meta_path.insert(0, _OnceImported(seed))
+    for module, function in (("numpy.random", "seed"), ("torch.random", "manual_seed")):
+        when_imported(module, functools.partial(_mix, module, function, seed))
+
+
+def _mix(name: str, function: str, seed: int) -> None:
+    """Mixes in a module, and in its package where that has the function as well (``torch.manual_seed``)."""
+    module, package = sys.modules[name], sys.modules[name.partition(".")[0]]
+    mixed = mixing(getattr(module, function), seed)
+    for owner in (module, package):
+        if function in vars(owner):
+            setattr(owner, function, mixed)

@@ -96,14 +96,6 @@ def _tell(folder: str) -> None:
     os._exit(0)
 
 
-def _mix_seeds(seed: int) -> None:
-    spec = importlib.util.spec_from_file_location("_autoopt_seeds", os.path.join(_HERE, "seeds.py"))
-    if spec is not None and spec.loader is not None:
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        module.mix_seeds(seed)
-
-
 _asked = os.environ.get("AUTOOPT_LAUNCH_ASKED")
 _launcher = (_asked or os.environ.get("AUTOOPT_PASSED_ON")) is not None and _is_launcher()
 if _asked is not None and not _launcher:
@@ -117,7 +109,11 @@ if not _launcher:
 _seed = os.environ.pop("AUTOOPT_SEED", None)
 _make_way(keep=_launcher)
 if _seed is not None:
-    _mix_seeds(int(_seed))
+    _spec = importlib.util.spec_from_file_location("_autoopt_seeds", os.path.join(_HERE, "seeds.py"))
+    if _spec is not None and _spec.loader is not None:
+        _module = importlib.util.module_from_spec(_spec)
+        _spec.loader.exec_module(_module)
+        _module.mix_seeds(int(_seed))
 if _words is not None:
     sys.meta_path.insert(0, _Packages(_folders))
     from autoopt.script.boot import begin
