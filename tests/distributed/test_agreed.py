@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from autoopt.benchmark.distributed.group import Board, Ranks
+from autoopt.benchmark.distributed.group import AT, END, Board, Ranks
 
 
 def rank(number: int, tmp_path: Path, device: str = "cpu") -> Ranks:
@@ -51,10 +51,9 @@ def test_a_lap_of_a_known_length_is_exact_and_knows_nothing_of_the_one_before(tm
         over = rank(number, tmp_path).agreed(lambda done, _: done >= 3, 3)
         assert [over(step, 0.0) for step in (1, 2, 3)] == [False, False, True]
     board = Board(str(tmp_path / "other"))
-    board.comes_to(1, 7)
-    board.ends(1, 8)
-    assert (board.first_at(1), board.end_of(1)) == (7, 8)
-    assert (board.first_at(2), board.end_of(2)) == (0, None)
+    board.put(AT, 1, 7)
+    board.put(END, 1, 8)
+    assert [board.get(place, lap) for lap in (1, 2) for place in (AT, END)] == [7, 8, None, None]
 
 
 def test_a_rank_that_ran_past_the_end_says_so(tmp_path: Path) -> None:

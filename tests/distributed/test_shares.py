@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from autoopt.benchmark import affinity
 from autoopt.benchmark.distributed import step
-from autoopt.benchmark.distributed.group import Group, Ranks, cores_of, device_of, mean_losses, merged
+from autoopt.benchmark.distributed.group import Group, device_of, keep_to_cores, mean_losses, merged
 from autoopt.benchmark.distributed.shares import SharedBatches, bounds
 from autoopt.benchmark.distributed.step import BUCKET, FIRST_BUCKET, buckets_of, spread, straggler
 from autoopt.errors import TrialFailed
 from autoopt.records.messages import Block
+from autoopt.records.protocol import Rank
+from autoopt.setup import Distributed, Setup
 from autoopt.trial.process import _consequence, _standing
 
 
@@ -54,34 +58,6 @@ def test_bounds_differ_by_one_sample_at_most() -> None:
     assert [bounds(30, rank, 4) for rank in range(4)] == [(0, 8), (8, 16), (16, 23), (23, 30)]
 
 
-class Board:
-    def __init__(self) -> None:
-        self.said: dict[int, int] = {}
-        self.at: dict[int, int] = {}
-
-    def ends(self, lap: int, steps: int) -> None:
-        self.said[lap] = steps
-
-    def end_of(self, lap: int) -> int | None:
-        return self.said.get(lap)
-
-    def comes_to(self, lap: int, step: int) -> None:
-        self.at[lap] = step
-
-    def first_at(self, lap: int) -> int:
-        return self.at.get(lap, 0)
-
-
-def ranks(ahead: int) -> list[Ranks]:
-    board = Board()
-    found = []
-    for rank in range(2):
-        one = Ranks.__new__(Ranks)
-        one.rank, one.size, one._board, one._ahead, one._lap = rank, 2, board, ahead, 0  # type: ignore[assignment]
-        found.append(one)
-    return found
-
-
 def test_one_block_of_two() -> None:
     one = Block(steps=2, samples=8, seconds=1.0, step_seconds=(0.4, 0.6), losses=(1.0, 2.0), cpu_seconds=0.8,
                 foreign_cpu_seconds=1.0, peak_memory_bytes=10, peak_host_memory_bytes=5)  # fmt: skip
@@ -95,10 +71,15 @@ def test_one_block_of_two() -> None:
     assert mean_losses([(1.0,), (3.0,)]) == (2.0,)
 
 
-def test_places() -> None:
+def test_places(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [device_of("cuda", 1), device_of("cuda:2", 1), device_of("cpu", 3)] == ["cuda:1", "cuda:3", "cpu"]
-    assert [cores_of((0, 1, 2, 3, 4), rank, 2) for rank in (0, 1)] == [(0, 1), (2, 3)]
-    assert cores_of((0,), 1, 2) == ()
+    bound: list[tuple[int, ...]] = []
+    monkeypatch.setattr(affinity, "bind", bound.append)
+    monkeypatch.setattr(torch, "set_num_threads", lambda threads: None)
+    for cores, rank in ((5, 0), (5, 1), (1, 1)):
+        monkeypatch.setattr(affinity, "cores", lambda cores=cores: tuple(range(cores)))
+        keep_to_cores(Setup(distributed=Distributed(own_cores=True)), Rank(rank=rank, size=2, folder="", port=0))
+    assert bound == [(0, 1), (2, 3)], "no cores of its own where there are fewer than processes"
 
 
 def test_buckets_are_those_of_torch() -> None:

@@ -22,8 +22,8 @@ from autoopt.records.messages import Block
 from autoopt.records.protocol import Rank
 from autoopt.setup import Setup
 
-_END, _AT = 0, 1
-"""Places in the shared memory: of the step at which a block ends, and of that where the first rank is."""
+END, AT = 0, 1
+"""Places on a board: of the step at which a lap ends, and of that whose end the first rank has come to."""
 _SHIFT = 40
 """A lap ends before step 2**40."""
 T = TypeVar("T")
@@ -39,7 +39,7 @@ Losses = Sequence[float | None]
 
 
 class Board:
-    """Two numbers in a file that every process of the group maps; eight bytes are written at once.
+    """Two steps of a lap in a file that every process of the group maps; eight bytes are written at once.
 
     Args:
         path: of the file, made where there is none.
@@ -53,23 +53,12 @@ class Board:
         finally:
             os.close(descriptor)
 
-    def ends(self, lap: int, steps: int) -> None:
-        """That lap ends after so many steps."""
-        self._numbers[_END] = lap << _SHIFT | steps
+    def put(self, place: int, lap: int, step: int) -> None:
+        """Writes a step of a lap for all to read."""
+        self._numbers[place] = lap << _SHIFT | step
 
-    def end_of(self, lap: int) -> int | None:
-        """Steps of that lap; None while that is open."""
-        return self._read(_END, lap)
-
-    def comes_to(self, lap: int, step: int) -> None:
-        """The first process has come to the end of a step."""
-        self._numbers[_AT] = lap << _SHIFT | step
-
-    def first_at(self, lap: int) -> int:
-        """The step of that lap whose end the first process has come to; 0 before the first."""
-        return self._read(_AT, lap) or 0
-
-    def _read(self, place: int, lap: int) -> int | None:
+    def get(self, place: int, lap: int) -> int | None:
+        """The step there; None where it is not of that lap."""
         value = self._numbers[place]
         return value & ((1 << _SHIFT) - 1) if value >> _SHIFT == lap else None
 
@@ -167,18 +156,18 @@ class Ranks(Group):
 
         def over(done: int, elapsed: float) -> bool:
             if self.first:
-                board.comes_to(lap, done)
+                board.put(AT, lap, done)
             if most is not None and done >= most:
                 return True
-            end = board.end_of(lap)
-            while end is None and not self.first and done > board.first_at(lap) + self._ahead:
+            end = board.get(END, lap)
+            while end is None and not self.first and done > (board.get(AT, lap) or 0) + self._ahead:
                 time.sleep(2e-5)  # a host that only queues work may be far ahead of one that prepares it
-                end = board.end_of(lap)
+                end = board.get(END, lap)
             if end is None:
                 if not self.first or not enough(done, elapsed):
                     return False
                 end = done + self._ahead
-                board.ends(lap, end)
+                board.put(END, lap, end)
             if done > end:
                 raise RuntimeError(f"rank {self.rank} is at step {done} of a lap that ended with step {end}")
             return done == end
@@ -193,9 +182,8 @@ def messages() -> Any:
     """The group over which processes tell each other what is no tensor: on the host, whatever the device."""
     global _messages
     if _messages is None:
-        _messages = (
-            dist.new_group(backend="gloo", timeout=PATIENCE) if dist.get_backend() != "gloo" else dist.group.WORLD
-        )
+        apart = dist.get_backend() != "gloo"
+        _messages = dist.new_group(backend="gloo", timeout=PATIENCE) if apart else dist.group.WORLD
     return _messages
 
 
@@ -275,25 +263,16 @@ def keep_to_cores(setup: Setup, place: Rank) -> None:
     All processes of a group would each start as many threads as there are cores, and wait for one another.
     """
     cores = affinity.cores()
-    own = cores_of(cores, place.rank, place.size)
-    if setup.distributed.own_cores and own:
-        affinity.bind(own)
+    each = len(cores) // place.size  # neighbours together; none where there are fewer cores than ranks
+    if setup.distributed.own_cores and each:
+        affinity.bind(cores[place.rank * each :][:each])
     if setup.flags.get("threads") is None:
-        torch.set_num_threads(max(1, min(torch.get_num_threads(), len(cores) // place.size)))
-
-
-def cores_of(cores: tuple[int, ...], rank: int, size: int) -> tuple[int, ...]:
-    """A rank's own cores, neighbours together; none where there are fewer cores than ranks."""
-    each = len(cores) // size
-    return cores[rank * each : (rank + 1) * each]
+        torch.set_num_threads(max(1, min(torch.get_num_threads(), each)))
 
 
 def mean_losses(ranks: Sequence[Losses]) -> tuple[float | None, ...]:
     """The loss of each step: the mean over the processes, whose losses are weighted; None where one is not finite."""
-    return tuple(
-        None if any(loss is None for loss in step) else fmean(loss for loss in step if loss is not None)
-        for step in zip(*ranks, strict=True)
-    )
+    return tuple(None if None in step else fmean(step) for step in zip(*ranks, strict=True))  # type: ignore[arg-type]
 
 
 def slowest_steps(ranks: Sequence[Sequence[float]]) -> tuple[float, ...]:

@@ -159,7 +159,7 @@ def by_itself(step: SharedStep, training: Any) -> Iterator[None]:
 
 
 SIZES = tuple(4**power for power in range(6, 14))
-"""Bytes, from 4 KiB to 64 MiB; each is timed as far as the time goes."""
+"""Bytes, from 4 KiB to 64 MiB."""
 
 
 def measure_communication(training: Any, batches: list[Any], seconds: float) -> Communication:
@@ -189,7 +189,7 @@ def measure_communication(training: Any, batches: list[Any], seconds: float) -> 
 
         return all_reduce
 
-    limit = seconds * _MESSAGES / (len(SIZES) + 1)
+    limit = seconds * _MESSAGES / (len(SIZES) + 1)  # each size is timed as far as the time goes
     by_size = {size: spread(_timed(training, send([size]), limit)).median for size in SIZES}
     alone = spread(_timed(training, send(buckets), limit))
     layers = len(synchronized(training.model))
