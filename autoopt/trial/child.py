@@ -146,24 +146,14 @@ def seal(channel: Channel) -> None:
     faulthandler.enable(file=log)
     with contextlib.suppress(AttributeError, ValueError, RuntimeError):
         faulthandler.register(DUMP_SIGNAL, file=log, all_threads=True)
-    os.register_at_fork(before=_note_thread, after_in_child=channel.close)
-    multiprocessing.util.register_after_fork(_FORKED, lambda _: _die_with_trial())
+    by_main_thread = [True]  # it forked last: a process made by a short-lived thread must not die with that thread
 
+    def note_thread() -> None:
+        by_main_thread[0] = threading.get_native_id() == os.getpid()
 
-class _Forked:
-    """Which thread forked last: a process made by a short-lived thread must not die with that thread."""
+    def die_with_trial(_: Channel) -> None:  # a frozen worker cannot watch its parent: the kernel ends it with that
+        if by_main_thread[0]:
+            tree.die_with_parent()
 
-    by_main_thread = True
-
-
-_FORKED = _Forked()
-
-
-def _note_thread() -> None:
-    _Forked.by_main_thread = threading.get_native_id() == os.getpid()
-
-
-def _die_with_trial() -> None:
-    """In a worker: a frozen one cannot watch its parent, so the kernel ends it when the trial is killed."""
-    if _Forked.by_main_thread:
-        tree.die_with_parent()
+    os.register_at_fork(before=note_thread, after_in_child=channel.close)
+    multiprocessing.util.register_after_fork(channel, die_with_trial)

@@ -8,15 +8,13 @@ import sys
 import traceback
 from pathlib import Path
 
+from autoopt.benchmark.libraries import is_users
 from autoopt.errors import AutooptError, EnvironmentLacks, TrialFailed, UsageError, WorkloadError
 from autoopt.loading.importing import chain, user_traceback
 from autoopt.records.protocol import Failure
 
 LONGEST_REASON = 300
 """Characters of a reason: it stands in one line of the report."""
-_OWN = str(Path(__file__).resolve().parents[1]) + "/"
-_LIBRARIES = ("site-packages", "dist-packages", f"python{sys.version_info.major}.{sys.version_info.minor}", "<frozen")
-
 _DEVICE_MEMORY = re.compile(
     r"(CUDA|HIP|XPU|MPS|NPU)\b.*out of memory|cuda(Error)?MemoryAllocation|"
     r"(CUBLAS|CUDNN|CUSOLVER|CUSPARSE)_STATUS_ALLOC_FAILED|CUFFT_ALLOC_FAILED|CURAND_STATUS_ALLOCATION_FAILED|"
@@ -177,9 +175,8 @@ def _at(error: BaseException) -> str:
     """Where in the user's own code it happened: `` (train.py:12)``; empty where none of it is on the call stack."""
     place = ""
     for frame, line in traceback.walk_tb(error.__traceback__):
-        file = frame.f_code.co_filename
-        if not file.startswith(_OWN) and not any(part in file for part in _LIBRARIES) and not file.startswith("<"):
-            place = f" ({Path(file).name}:{line})"
+        if is_users(frame.f_code.co_filename):
+            place = f" ({Path(frame.f_code.co_filename).name}:{line})"
     return place
 
 

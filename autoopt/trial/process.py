@@ -6,6 +6,7 @@ import contextlib
 import logging
 import re
 import shutil
+import signal
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -261,7 +262,7 @@ class TrialProcess:
             if readable([self._supervisor], left):
                 self._hear_supervisor()
         if self._end is None and self.pid:
-            tree.send([*descendants(self._keeper_pid), self._keeper_pid], tree.KILL)
+            tree.send([*descendants(self._keeper_pid), self._keeper_pid], signal.SIGKILL)
 
     def _gone(self, where: str) -> TrialFailed:
         """The trial closed its channel: it has ended, or lost its channel and is of no use."""
@@ -280,7 +281,7 @@ class TrialProcess:
         """No answer in time: has every thread's call stack written to the log, then ends the trial."""
         if self.pid and self.alive:
             tree.send([self.pid], DUMP_SIGNAL)
-            tree.send([self.pid], tree.CONTINUE)
+            tree.send([self.pid], signal.SIGCONT)
             readable([self._supervisor], 0.3)
         self.close()
         failure = hung(f"no answer within {timeout:g} s ({where})", self._printed(), where)
@@ -373,11 +374,9 @@ class Gathering:
         """The failure that is no consequence of another's: of a process that ended first, then of one that reports."""
         ranked = sorted(self.failures.items(), key=lambda item: (_consequence(item[1]), item[0]))
         number, error = ranked[0]
-        if (
-            len(self.failures) == len(self.trial.ranks)
-            and len({failure.message for failure in self.failures.values()}) == 1
-        ):
-            return error  # all alike: it is the workload's
+        alike = len({failure.message for failure in self.failures.values()}) == 1
+        if alike and len(self.failures) == len(self.trial.ranks):
+            return error  # it is the workload's
         error.message = f"rank {number} of {len(self.trial.ranks)}: {error.message}"
         error.args = (error.message,)
         return error

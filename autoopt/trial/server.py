@@ -99,7 +99,7 @@ def _take_over(end: socket.socket, seen: preloading.Imports) -> None:
     gc.collect()
     gc.freeze()
     if trouble:
-        tree.send(descendants(os.getpid()), tree.KILL)
+        tree.send(descendants(os.getpid()), signal.SIGKILL)
     end.sendall(trouble.replace("\n", " ").encode() + b"\n" if trouble else READY)
     if trouble:
         os._exit(0)

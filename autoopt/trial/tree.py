@@ -14,9 +14,6 @@ from autoopt.benchmark.cputime import descendants, stat
 
 CAN_FREEZE = hasattr(signal, "SIGSTOP") and os.name == "posix"
 
-KILL = signal.SIGKILL
-CONTINUE = signal.SIGCONT
-
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 """Of ``linux/prctl.h``."""
 _PATIENCE = 10.0
