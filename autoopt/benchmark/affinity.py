@@ -24,11 +24,6 @@ AT_START = cores()
 """The cores when this module was imported."""
 
 
-def lost(before: Iterable[int] = AT_START) -> tuple[int, ...]:
-    """Cores that could be used before and cannot be now."""
-    return tuple(sorted(set(before) - set(cores())))
-
-
 def bind(numbers: Iterable[int]) -> None:
     """Lets every thread of this process, not only the calling one, use just these cores."""
     if not hasattr(os, "sched_setaffinity"):
@@ -43,7 +38,8 @@ def bind(numbers: Iterable[int]) -> None:
 
 def lost_affinity_warning(before: Iterable[int], cause: str) -> str:
     """A sentence on cores that were lost, with the cause; empty where none was."""
-    missing, left = lost(before), cores()
+    left = cores()
+    missing = set(before) - set(left)
     if not missing:
         return ""
     return (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import islice
 from time import perf_counter
 from typing import Any
@@ -191,7 +192,9 @@ class BatchIterator:
         if self.epoch < 0:
             return
         self._loader.generators.set_state(state["generators"])
-        unread = self.batch if self.batch and self._draws_nothing() else 0
+        unread = 0
+        with suppress(Exception):  # a dataset whose keys come from its own sampler, and what it raises at others
+            unread = self.batch if self.batch and same_samples(self._loader.loader.dataset) else 0
         self._open_epoch(unread)
         assert self._iterator is not None
         for _ in range(self.batch - unread):
@@ -200,13 +203,6 @@ class BatchIterator:
             for _ in self._iterator:
                 pass
             self._iterator = None
-
-    def _draws_nothing(self) -> bool:
-        """Whether samples are the same whatever was drawn before them."""
-        try:
-            return same_samples(self._loader.loader.dataset) is True
-        except Exception:  # a dataset whose keys come from its own sampler, and what it raises at others
-            return False
 
     def close(self) -> None:
         """Ends the loader's workers."""

@@ -72,15 +72,11 @@ def parts_of(value: Any) -> list[Leaf] | None:
         return [("{}", item) for item in sorted(value, key=repr)]  # in an order that every process has
     if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
         return None  # a picture, a column of a table
-    slots = (name for kind in type(value).__mro__ for name in _slots(kind))
-    held = {name: getattr(value, name) for name in slots if hasattr(value, name)} | getattr(value, "__dict__", {})
+    declared = (kind.__dict__.get("__slots__", ()) for kind in type(value).__mro__)
+    slots = (name for names in declared for name in ((names,) if isinstance(names, str) else names))
+    held = {name: getattr(value, name) for name in slots if name[:2] != "__" and hasattr(value, name)}
+    held |= getattr(value, "__dict__", {})
     return [(f".{name}", item) for name, item in held.items()] if held else None
-
-
-def _slots(kind: type) -> tuple[str, ...]:
-    names = kind.__dict__.get("__slots__", ())
-    names = (names,) if isinstance(names, str) else tuple(names)
-    return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
 
 
 def tensors(batch: Any) -> list[tuple[str, torch.Tensor]]:
@@ -148,7 +144,10 @@ def samples_of(batch: Any) -> int | None:
     if reported is not None:
         return reported
     if not isinstance(batch, Mapping) and hasattr(type(batch), "__len__") and not hasattr(type(batch), "keys"):
-        return _length(batch)
+        try:
+            return len(batch) or None
+        except Exception:  # as of a property
+            return None
     return next((found for _, part in parts_of(batch) or () if (found := samples_of(part)) is not None), None)
 
 
@@ -169,13 +168,6 @@ def _reported_samples(batch: Any) -> int | None:
         if isinstance(value, torch.Size) and value:  # tensordict
             return value[0]
     return None
-
-
-def _length(batch: Any) -> int | None:
-    try:
-        return len(batch) or None
-    except Exception:  # as above
-        return None
 
 
 def unreached(batch: Any, method: str) -> str:

@@ -38,6 +38,9 @@ def environment(device: str | torch.device) -> Environment:
     """
     where = resolve_device(str(device))
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    commit = git("rev-parse", "HEAD", timeout=5)
+    if commit is not None and git("status", "--porcelain", "--untracked-files=no", timeout=5):
+        commit += "-dirty"
     packages = {}
     for name in (*_PACKAGES, *_TRITON):
         with contextlib.suppress(PackageNotFoundError):
@@ -61,7 +64,7 @@ def environment(device: str | torch.device) -> Environment:
         threads=torch.get_num_threads(),
         ram_bytes=usable_ram(),
         os=platform.platform(terse=True),
-        git_commit=git_commit(),
+        git_commit=commit,
         load=load,
         compiler=compiler(),
         packages=packages,
@@ -109,15 +112,6 @@ def usable_ram(cgroup: Path = _CGROUP) -> int:
         except (OSError, ValueError):
             continue
     return total
-
-
-def git_commit(folder: str | None = None) -> str | None:
-    """The commit of the folder's repository, with ``-dirty`` where files differ from it; None outside one."""
-    commit = git("rev-parse", "HEAD", folder=folder, timeout=5)
-    if commit is None:
-        return None
-    dirty = git("status", "--porcelain", "--untracked-files=no", folder=folder, timeout=5)
-    return commit + ("-dirty" if dirty else "")
 
 
 def git(*words: str, folder: Path | str | None = None, timeout: float = 120) -> str | None:
@@ -195,9 +189,23 @@ def nvml_reader(device: Device) -> Callable[[], Reading] | None:
     try:
         nvml: Any = importlib.import_module("pynvml")
         nvml.nvmlInit()
-        questions = _questions(nvml, nvml_handle(nvml, device))
+        handle = nvml_handle(nvml, device)
+        slowed = (
+            nvml.nvmlClocksThrottleReasonSwThermalSlowdown
+            | nvml.nvmlClocksThrottleReasonHwThermalSlowdown
+            | nvml.nvmlClocksThrottleReasonSwPowerCap
+            | nvml.nvmlClocksThrottleReasonHwSlowdown
+        )
     except Exception:  # not installed, or no driver: not measured
         return None
+    questions: dict[str, Callable[[], float]] = {
+        "device_utilization": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
+        "device_memory_bytes": lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used,
+        "power_watts": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
+        "clock_hertz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM) * 1e6,
+        "temperature_celsius": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
+        "throttled": lambda: bool(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle) & slowed),
+    }
 
     def read() -> Reading:
         reading: Reading = {}
@@ -218,8 +226,6 @@ def nvml_handle(nvml: Any, device: Device) -> Any:
     Raises:
         LookupError: NVML does not know it, or it is unknown which of its devices it is.
     """
-    import torch
-
     known: Any = torch.cuda.get_device_properties(device.torch)
     for kind in ("GPU", "MIG"):
         with contextlib.suppress(Exception):
@@ -230,23 +236,6 @@ def nvml_handle(nvml: Any, device: Device) -> Any:
     if os.environ.get("CUDA_VISIBLE_DEVICES") is not None:
         raise LookupError(f"{device} is one of CUDA_VISIBLE_DEVICES, and NVML does not say which")
     return nvml.nvmlDeviceGetHandleByIndex(device.torch.index or 0)
-
-
-def _questions(nvml: Any, handle: Any) -> dict[str, Callable[[], float]]:
-    slowed = (
-        nvml.nvmlClocksThrottleReasonSwThermalSlowdown
-        | nvml.nvmlClocksThrottleReasonHwThermalSlowdown
-        | nvml.nvmlClocksThrottleReasonSwPowerCap
-        | nvml.nvmlClocksThrottleReasonHwSlowdown
-    )
-    return {
-        "device_utilization": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
-        "device_memory_bytes": lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used,
-        "power_watts": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
-        "clock_hertz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM) * 1e6,
-        "temperature_celsius": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
-        "throttled": lambda: bool(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle) & slowed),
-    }
 
 
 def other_users(device: Device) -> list[int]:

@@ -28,10 +28,10 @@ Array = NDArray[np.float32]
 MOST_COORDINATES, LEAST_PER_TENSOR = 16384, 16
 """Sampled coordinates of all parameters together, and of a small one: a squared length is then known to 1 %."""
 
-_WHOLE, _STRIDED, _PER_SAMPLE = 1 << 16, 1 << 14, 64
-"""Elements up to which a tensor is read whole, of a larger one, and of a sample: no step waits for a digest."""
+_WHOLE, _STRIDED = 1 << 16, 1 << 14
+"""Elements up to which a tensor is read whole, and of a larger one: no step waits for a digest."""
 _LONGEST_ROW = 1024
-"""Elements of a sample's row that are hashed of an evaluation: evenly spaced ones of a longer row."""
+"""Elements of a sample's row that are hashed: evenly spaced ones of a longer row, fewer than twice so many."""
 _APART = object()
 
 
@@ -106,7 +106,8 @@ def _rows_of(leaf: Any, count: int | None, most: int) -> list[bytes] | None:
         leaf = torch.from_numpy(np.ascontiguousarray(array))
     if not count or not _dense(leaf) or not leaf.dim() or len(leaf) != count or leaf.is_meta:
         return None
-    rows = _flat_rows(leaf[:most], _LONGEST_ROW)
+    rows = leaf[:most].detach().resolve_conj().resolve_neg().reshape(min(count, most), -1)
+    rows = rows[:, :: max(rows.shape[1] // _LONGEST_ROW, 1)].contiguous().cpu()
     ended = leaf.dim() == 2 and not leaf.is_floating_point() and not leaf.is_complex() and leaf.shape[1] > 1
     # a longest row that was cut to its length has no padding, which the others say what it is
     ends: torch.Tensor | None = None
@@ -115,12 +116,6 @@ def _rows_of(leaf: Any, count: int | None, most: int) -> list[bytes] | None:
     content = rows.view(torch.uint8).numpy() if rows.numel() else np.zeros((len(rows), 0), np.uint8)
     size = rows.element_size()
     return [row.tobytes() if ends is None else row[: int(ends[n]) * size].tobytes() for n, row in enumerate(content)]
-
-
-def _flat_rows(tensor: torch.Tensor, most: int) -> torch.Tensor:
-    """The rows of a tensor on the host, of a longer one evenly spaced elements, fewer than twice so many."""
-    rows = tensor.detach().resolve_conj().resolve_neg().reshape(len(tensor), -1)
-    return rows[:, :: max(rows.shape[1] // most, 1)].contiguous().cpu()
 
 
 def unhashed(batch: Any) -> str:
@@ -238,16 +233,15 @@ def _dense_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def sample_keys(batch: Any) -> list[int]:
-    """A key for each sample of a batch, from evenly spaced elements of its largest tensor.
+    """A key for each sample of a batch, from its row in the batch's largest tensor.
 
     Where that has no row for each, a list of texts has one for each text, and any other batch one as a whole.
     """
-    count = samples_of(batch)
     found = [tensor for _, tensor in tensors(batch) if _dense(tensor) and tensor.dim() and tensor.numel()]
     largest = max(found, key=lambda tensor: tensor.numel(), default=None)
-    if largest is not None and largest.shape[0] == count:
-        rows = _flat_rows(largest, _PER_SAMPLE)
-        return [hash(row.tobytes()) for row in rows.view(torch.uint8).numpy()]
+    rows = None if largest is None else _rows_of(largest, samples_of(batch), len(largest))
+    if rows is not None:
+        return list(map(hash, rows))
     if isinstance(batch, (list, tuple)) and all(isinstance(item, str) for item in batch):
         return [hash(item) for item in batch]
     whole = digest(batch)

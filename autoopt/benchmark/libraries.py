@@ -14,6 +14,12 @@ TORCH = tuple(
     str(Path(place).resolve()) + os.sep
     for place in getattr(importlib.util.find_spec("torch"), "submodule_search_locations", None) or ()
 )
+_NAMED = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+_LIBRARIES = tuple(
+    os.path.abspath(folder) + os.sep
+    for named in {*_NAMED, *site.getsitepackages(), site.getusersitepackages()}
+    for folder in {named, os.path.realpath(named)}
+)
 
 
 @functools.cache
@@ -23,12 +29,4 @@ def is_users(file: str) -> bool:
         return False
     path = os.path.abspath(file)
     installed = f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path
-    return not installed and not path.startswith((OWN, *TORCH, *_libraries()))
-
-
-@functools.cache
-def _libraries() -> tuple[str, ...]:
-    named = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    folders = {*named, *site.getsitepackages(), site.getusersitepackages()}
-    real = {os.path.realpath(folder) for folder in folders if folder}
-    return tuple(sorted(os.path.abspath(folder) + os.sep for folder in {*filter(None, folders), *real}))
+    return not installed and not path.startswith((OWN, *TORCH, *_LIBRARIES))

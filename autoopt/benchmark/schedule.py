@@ -62,7 +62,14 @@ class Schedule:
         self.steps = 0
         self._moved = 0
         self._raw: list[Any] = []
-        self.scheduler = _made(scheduler, optimizer, total_steps) if scheduler is not None else None
+        self.scheduler: Any = scheduler(optimizer, total_steps) if scheduler is not None else None
+        if scheduler is not None and not callable(getattr(self.scheduler, "step", None)):
+            raise WorkloadError(
+                f"scheduler(optimizer, total_steps) returned {type(self.scheduler).__name__}; "
+                "wanted: a learning-rate scheduler",
+                hint="such as scheduler=lambda optimizer, total_steps: "
+                "OneCycleLR(optimizer, max_lr=1e-2, total_steps=total_steps)",
+            )
         self._by_metric = self.scheduler is not None and _takes_metric(self.scheduler)
         self._scaled = factor != 1.0 or warmup_steps > 0
         if self._scaled:
@@ -88,7 +95,7 @@ class Schedule:
         """After each evaluation, for a scheduler that follows the metric (ReduceLROnPlateau)."""
         if self._by_metric:
             self._restore()
-            self.scheduler.step(metric)  # type: ignore[union-attr]
+            self.scheduler.step(metric)
             self._keep()
 
     def ahead(self, total_steps: int, places: int, seconds: float) -> tuple[tuple[int, float], ...]:
@@ -128,11 +135,11 @@ class Schedule:
         self._restore()
         for _ in range(count):
             if self._moved:
-                self.scheduler.step()  # type: ignore[union-attr]
+                self.scheduler.step()
             else:  # torch warns where the gradient scaler has left the first step out; that is as it should be
                 with warnings.catch_warnings():
                     warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
-                    self.scheduler.step()  # type: ignore[union-attr]
+                    self.scheduler.step()
             self._moved += 1
         self._keep()
 
@@ -165,17 +172,6 @@ class Schedule:
         self.steps, self._moved, self._raw = state["steps"], state["moved"], list(state["raw"])
         if self.scheduler is not None:
             self.scheduler.load_state_dict(state["scheduler"])
-
-
-def _made(scheduler: Callable[..., Any], optimizer: torch.optim.Optimizer, total_steps: int) -> Any:
-    made = scheduler(optimizer, total_steps)
-    if not callable(getattr(made, "step", None)):
-        raise WorkloadError(
-            f"scheduler(optimizer, total_steps) returned {type(made).__name__}; wanted: a learning-rate scheduler",
-            hint="such as scheduler=lambda optimizer, total_steps: "
-            "OneCycleLR(optimizer, max_lr=1e-2, total_steps=total_steps)",
-        )
-    return made
 
 
 def _takes_metric(scheduler: Any) -> bool:

@@ -211,15 +211,14 @@ def inspect(live: TrialContext, strategies: list[str], seconds: float | None = N
     return {name: live.inspected[name] for name in strategies}
 
 
-def largest_batch(live: TrialContext, batches: int = 64, steps: int = 2) -> JsonDict:
-    """Trains on the largest of the coming batches, for the peak of memory: every micro-batch of the steps is that one.
+def largest_batch(live: TrialContext, batches: int = 64) -> JsonDict:
+    """Trains two steps on the largest of the coming batches, for the peak of memory: every micro-batch is that one.
 
     Where shapes never vary the first batch is as large as any; where they do, the largest of an epoch
     is what a real run meets sooner or later.
 
     Args:
         batches: how many are examined.
-        steps: trained on the largest.
     """
     training, device = live.training, live.training.device
     count = max(1, batches) if training.takes_batches else 1  # else these are all that it holds
@@ -232,7 +231,7 @@ def largest_batch(live: TrialContext, batches: int = 64, steps: int = 2) -> Json
     if device.tensors is not None:
         device.tensors.add(group)
     with device.watched():
-        for _ in range(max(1, steps)):
+        for _ in range(2):
             training.whole_step(group)
     device.synchronize()
     return {

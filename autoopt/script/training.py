@@ -44,7 +44,6 @@ from autoopt.setup import Precision, Setup
 from autoopt.workload import Target, Workload
 
 T = TypeVar("T")
-ADAPTER = "script"
 
 
 class ScriptRanks(Ranks):
@@ -184,7 +183,7 @@ class ScriptTraining:
             accumulation=accumulation,
             setup=found if not script.setup.precision.dtype else users,
             target=None if metric is None else target_of(metric, script.spec.target),
-            adapter=ADAPTER,
+            adapter="script",
         )
         self.setup = script.registry.fold(script.spec.plan, self.workload.setup)
         self.begin = new_graph_hook(self.device.torch, self.setup.compile)

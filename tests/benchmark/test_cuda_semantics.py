@@ -159,7 +159,7 @@ def test_the_peak_of_the_largest_batch_is_read_without_what_the_allocator_kept(
     monkeypatch.setattr(device, "peak_bytes", lambda: reserved[0] + 100)
     reserved[0] = cached
     live: Any = SimpleNamespace(training=training)
-    assert largest_batch(live, batches=2, steps=1)["peak_memory_bytes"] == 100
+    assert largest_batch(live, batches=2)["peak_memory_bytes"] == 100
 
 
 def test_blocks_tell_what_tensors_held_apart_from_what_the_allocator_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
