@@ -196,8 +196,9 @@ class Evaluate:
             samples += count
             if trainer.compute_metrics is None:
                 continue
-            logits, labels = detached(_logits(outputs)), tuple(batch[name] for name in names)
-            labels = labels[0] if len(labels) == 1 else labels
+            parts = [v for k, v in outputs.items() if k != "loss"] if hasattr(outputs, "items") else outputs[1:]
+            logits = detached(parts[0] if len(parts) == 1 else tuple(parts))
+            labels = batch[names[0]] if len(names) == 1 else tuple(batch[name] for name in names)
             if trainer.preprocess_logits_for_metrics is not None:
                 logits = trainer.preprocess_logits_for_metrics(logits, labels)
             now = (logits, labels)
@@ -207,11 +208,6 @@ class Evaluate:
             found = trainer.compute_metrics(EvalPrediction(*map(nested_numpify, every)))
             metrics |= {name if name.startswith("eval_") else f"eval_{name}": value for name, value in found.items()}
         return metrics
-
-
-def _logits(outputs: Any) -> Any:
-    values = tuple(v for k, v in outputs.items() if k != "loss") if hasattr(outputs, "items") else tuple(outputs[1:])
-    return values[0] if len(values) == 1 else values
 
 
 def _count(batch: Any) -> int:

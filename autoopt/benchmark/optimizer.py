@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from itertools import takewhile
 from typing import Any
 
@@ -70,13 +71,16 @@ def make_optimizer(
         factory = transform(factory)
     if distributed is not None and distributed.sharded_optimizer:
         factory = sharded(factory)
-    optimizer = factory(list(model.parameters()))
+    optimizer, needs_closure = factory(list(model.parameters())), False
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise WorkloadError(
             f"optimizer(params) returned {type(optimizer).__name__}; wanted: a torch.optim.Optimizer",
             hint="such as optimizer=lambda params: torch.optim.AdamW(params, lr=1e-3)",
         )
-    if _needs_closure(optimizer):
+    with suppress(TypeError, ValueError):  # a step without a signature needs none
+        closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+        needs_closure = closure is not None and closure.default is inspect.Parameter.empty
+    if needs_closure:
         raise WorkloadError(
             f"{type(optimizer).__name__}.step() needs a closure, which autoopt does not train with",
             hint="use an optimizer whose step() takes none",
@@ -88,15 +92,6 @@ def become(optimizer: torch.optim.Optimizer, made: torch.optim.Optimizer) -> Non
     """Makes an optimizer step as another one, in place: schedules hold on to its groups, and count its calls."""
     kept = {name: value for name, value in optimizer.__dict__.items() if name in ("param_groups", "step")}
     optimizer.__dict__.update({**made.__dict__, **kept})
-
-
-def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
-    try:
-        parameters = inspect.signature(type(optimizer).step).parameters
-    except (TypeError, ValueError):
-        return False
-    closure = parameters.get("closure")
-    return closure is not None and closure.default is inspect.Parameter.empty
 
 
 def _groups(

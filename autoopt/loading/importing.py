@@ -64,8 +64,13 @@ def load(spec: str, search_path: Iterable[str] = ()) -> Any:
     """
     where, attribute = parse(spec)
     extend_path(search_path)
-    module = import_file(where) if is_path(where) else import_module(where)
-    return _resolve(module, attribute, where)
+    found: Any = import_file(where) if is_path(where) else import_module(where)
+    for part in attribute.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise _no_attribute(found, part, attribute, where) from None
+    return found
 
 
 @dataclass(frozen=True)
@@ -160,7 +165,8 @@ def import_module(name: str) -> ModuleType:
         assert spec is not None
         return _import_under(name, Path(str(spec.origin)))
     except ModuleNotFoundError as error:
-        if _user_frames(error.__traceback__) is None and _names_itself(error, name):
+        missing = error.name or ""  # the module that was asked for, or a package on the way to it
+        if _user_frames(error.__traceback__) is None and missing and f"{name}.".startswith(f"{missing}."):
             raise _not_found(name, error) from None
         raise _failed_inside(name, error) from None
     except (Exception, SystemExit) as error:
@@ -247,16 +253,6 @@ def _import_under(name: str, path: Path) -> ModuleType:
     return module
 
 
-def _resolve(module: ModuleType, attribute: str, where: str) -> Any:
-    found: Any = module
-    for part in attribute.split("."):
-        try:
-            found = getattr(found, part)
-        except AttributeError:
-            raise _no_attribute(found, part, attribute, where) from None
-    return found
-
-
 def _no_attribute(holder: Any, part: str, attribute: str, where: str) -> WorkloadError:
     names = [name for name in dir(holder) if not name.startswith("_")]
     home = getattr(holder, "__name__", None)
@@ -268,11 +264,6 @@ def _no_attribute(holder: Any, part: str, attribute: str, where: str) -> Workloa
         f"{where} has no {attribute!r}",
         hint=(f"did you mean {near[0]!r}? " if near else "") + f"callables there: {listed}",
     )
-
-
-def _names_itself(error: ModuleNotFoundError, name: str) -> bool:
-    """Whether what is missing is the module that was asked for, or a package on the way to it."""
-    return error.name is not None and (name == error.name or name.startswith(f"{error.name}."))
 
 
 def _not_found(name: str, error: ModuleNotFoundError) -> WorkloadError:

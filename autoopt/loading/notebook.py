@@ -57,7 +57,12 @@ def module_source(name: str, cells: Iterable[str], namespace: Mapping[str, Any])
             if index not in wanted:
                 wanted.add(index)
                 waiting += _names(statements[index])
-    _refuse_magic([statements[index] for index in wanted], name)
+    for index in wanted:
+        if "get_ipython" in _names(statements[index]):
+            raise WorkloadError(
+                f"{name} needs {ast.unparse(statements[index])[:80]!r}, which works in a notebook alone",
+                hint=_ELSEWHERE.format(name=name),
+            )
     body = "\n\n".join(ast.unparse(statements[index]) for index in sorted(wanted))
     return f"{_HEAD.format(name=name)}{body}\n"
 
@@ -124,12 +129,3 @@ def _touching(statements: list[ast.stmt]) -> dict[str, list[int]]:
 
 def _names(statement: ast.stmt) -> list[str]:
     return [node.id for node in ast.walk(statement) if isinstance(node, ast.Name)]
-
-
-def _refuse_magic(statements: list[ast.stmt], name: str) -> None:
-    for statement in statements:
-        if "get_ipython" in _names(statement):
-            raise WorkloadError(
-                f"{name} needs {ast.unparse(statement)[:80]!r}, which works in a notebook alone",
-                hint=_ELSEWHERE.format(name=name),
-            )

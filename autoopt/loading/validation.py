@@ -60,22 +60,15 @@ def build(factory: Any) -> Workload:
     except (AutooptError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        if _of_the_machine(error):
-            raise
+        gave_out = any(sign in str(error).lower() for sign in ("memory", "cuda error", "no space left"))
+        if gave_out and isinstance(error, (RuntimeError, OSError)):
+            raise  # another verdict than an error in the user's code
         raise WorkloadError(
             f"{getattr(factory, '__name__', 'build')}() raised {type(error).__name__}: {error}",
             hint="the user's own traceback:",
             detail=user_traceback(error),
         ) from error
     return check(made)
-
-
-def _of_the_machine(error: Exception) -> bool:
-    """Memory or a device that gave out: another verdict than an error in the user's code."""
-    text = str(error).lower()
-    return isinstance(error, (RuntimeError, OSError)) and any(
-        sign in text for sign in ("memory", "cuda error", "no space left")
-    )
 
 
 def check(made: Any) -> Workload:

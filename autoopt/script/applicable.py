@@ -37,10 +37,13 @@ def inapplicable(setup: Setup, sites: Sites, *, patched: bool = False) -> str | 
         return "the script compiles already"
     if setup.transfer.prefetch:
         return "batches are moved by the script's own lines: it needs build()"
-    if setup.distributed != Distributed():
-        reason = _inapplicable_between_processes(setup.distributed, sites)
-        if reason:
-            return reason
+    how = setup.distributed
+    if how.processes > 1:
+        return "a script is started in several processes by a launcher (torchrun), or needs build()"
+    if how.quiet_accumulation or how.sharded_optimizer or how.fully_sharded or how.own_cores:
+        return "what its processes share out is said by the script's own lines: it needs build()"
+    if how != Distributed() and not any(site.call == WRAPPER for site in sites.of("model")):
+        return f"the script was not seen to make a {WRAPPER}"
     wrapped = {
         "loss": setup.loss,
         "training step": setup.step,
@@ -93,17 +96,6 @@ def without_loader(setup: Setup, sites: Sites) -> str | None:
         return "the script has no DataLoader: its own lines make the batches"
     place = f"{called.file}:{called.line}"
     return f"the script has no DataLoader: its own lines make the batches that the model is called with ({place})"
-
-
-def _inapplicable_between_processes(how: Distributed, sites: Sites) -> str | None:
-    """Why processes cannot be made to share in another way from outside; None where the wrapper's arguments say it."""
-    if how.processes > 1:
-        return "a script is started in several processes by a launcher (torchrun), or needs build()"
-    if how.quiet_accumulation or how.sharded_optimizer or how.fully_sharded or how.own_cores:
-        return "what its processes share out is said by the script's own lines: it needs build()"
-    if not any(site.call == WRAPPER for site in sites.of("model")):
-        return f"the script was not seen to make a {WRAPPER}"
-    return None
 
 
 def _inapplicable_batch(batch: Batch, sites: Sites) -> str | None:

@@ -96,38 +96,32 @@ class MetricReader:
     def line(self, text: str) -> None:
         """One line of the output."""
         found = self._pattern.search(text)
-        if found is not None:
-            self._found(found[1])
-
-    def _tracked(self, key: str, value: Any) -> None:
-        if key == self._key:
-            self._found(value)
-        elif self._key is None and (number := _finite(value)) is not None:
-            self.line(f"{key}: {number}")
-
-    def _found(self, value: Any) -> None:
-        number = _finite(value)
+        number = _finite(found[1]) if found is not None else None
         if number is not None:
             self._tell(number)
 
+    def _tracked(self, key: str, number: float) -> bool:
+        if key == self._key:
+            self._tell(number)
+        return self._key is not None
 
-def overhear(line: Callable[[str], None], tracked: Callable[[str, Any], None] | None = None) -> None:
+
+def overhear(line: Callable[[str], None], tracked: Callable[[str, float], bool] | None = None) -> None:
     """Has everything that the script says from now on heard by somebody else, too.
 
     Args:
         line: called with every line of the output.
-        tracked: called with every key and value that a tracker is given, or Lightning has evaluated; where None, each
-            counts as a line that says ``key: value``.
+        tracked: called with every key and number that a tracker is given, or Lightning has evaluated; unless it takes
+            them, they count as a line that says ``key: value``.
     """
     sys.stdout = _Overheard(sys.stdout, line)
     sys.stderr = _Overheard(sys.stderr, line)
 
-    def as_line(key: str, value: Any) -> None:
+    def tell(key: str, value: Any) -> None:
         number = _finite(value)
-        if number is not None:
+        if number is not None and not (tracked is not None and tracked(key, number)):
             line(f"{key}: {number}")
 
-    tell = tracked or as_line
     for module in dict.fromkeys((*(module for module, _, _ in _TRACKERS), *_LIGHTNING)):
         listen = _listen_to_lightning if module in _LIGHTNING else _listen_to_tracker
         when_imported(module, functools.partial(listen, module, tell))
@@ -307,16 +301,12 @@ def _lines_of_each(printed: Sequence[Printed]) -> list[list[Printed]]:
         if _PROGRESS.search(line.text):
             continue
         same = alike.setdefault(form_of(line.text), [])
-        if not same or not _said_again(same[-1], line):
-            same.append(line)
+        if same and same[-1].evaluation == line.evaluation:  # the same numbers once more, but for rounding
+            both = (map(float, _FIGURE.findall(each.text)) for each in (same[-1], line))
+            if all(math.isclose(one, other, rel_tol=ROUNDED) for one, other in zip(*both, strict=True)):
+                continue
+        same.append(line)
     return [lines for lines in alike.values() if len({line.evaluation for line in lines}) == len(lines)]
-
-
-def _said_again(earlier: Printed, line: Printed) -> bool:
-    """Whether a line that is alike but for its numbers repeats them in the same evaluation, but for rounding."""
-    both = (map(float, _FIGURE.findall(each.text)) for each in (earlier, line))
-    same = all(math.isclose(one, other, rel_tol=ROUNDED) for one, other in zip(*both, strict=True))
-    return same and earlier.evaluation == line.evaluation
 
 
 def _numbers(text: str) -> Iterator[tuple[str, str]]:

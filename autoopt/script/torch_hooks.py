@@ -151,6 +151,7 @@ class TorchHooks:
         self._modules()
         self._backwards()
         self._optimizers()
+        self._scaler(torch.amp.GradScaler)
         self._saves()
 
     # models
@@ -310,7 +311,10 @@ class TorchHooks:
             done = plain(tensors, *args, **kwargs)
             session.mark("backward")
             if root is not None and root.numel() == 1:
-                session.loss(root if hooks._scale is None else hooks._unscaled(root))
+                if hooks._scale is not None:  # it counts as it was before a scaler had it
+                    scale, hooks._scale = hooks._scale, None
+                    root = root.detach() / scale.to(root.device)
+                session.loss(root)
             return done
 
         torch.autograd.backward = backward
@@ -337,7 +341,6 @@ class TorchHooks:
 
         Optimizer.__init__ = init  # type: ignore[method-assign]
         register_optimizer_step_post_hook(self._optimizer_stepped)
-        self._scaler(torch.amp.GradScaler)
 
     def _step_once(self, kind: Any) -> None:
         """A class whose step calls that of the class below, both of which torch listens to, steps once."""
@@ -400,11 +403,6 @@ class TorchHooks:
             return result
 
         scaler.step, scaler.scale = step, scale
-
-    def _unscaled(self, loss: Any) -> Any:
-        """A loss that gradients are about to be computed of, as it was before a scaler had it."""
-        scale, self._scale = self._scale, None
-        return loss if scale is None else loss.detach() / scale.to(loss.device)
 
     def _after_step(self, optimizer: Optimizer) -> None:
         if self.session.standing:
