@@ -150,10 +150,6 @@ class Device:
         finally:
             self.tensors.counting = True
 
-    def from_host(self, copy: torch.Tensor) -> torch.Tensor:
-        """What :meth:`to_host` has put there, on the device again."""
-        return copy.to(self.torch) if self.tensors is None else copy.clone()
-
     def copied(self, state: Any) -> Any:
         """A copy of a state's tensors on the device; on the host where the device has no room for two of it."""
         tensors = [leaf for leaf in tree_leaves(state) if isinstance(leaf, torch.Tensor)]

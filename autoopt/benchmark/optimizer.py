@@ -12,11 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from autoopt.benchmark.distributed.replicate import sharded
+from autoopt.benchmark.distributed.replicate import Factory, sharded
 from autoopt.errors import WorkloadError
 from autoopt.setup import Distributed
-
-Factory = Callable[[Any], torch.optim.Optimizer]
 
 
 def users_factory(given: Any, model: nn.Module, names: dict[int, str], others: Iterable[torch.Tensor] = ()) -> Factory:

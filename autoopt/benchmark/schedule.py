@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from math import floor
 from time import perf_counter
 from typing import Any
@@ -70,7 +71,12 @@ class Schedule:
                 hint="such as scheduler=lambda optimizer, total_steps: "
                 "OneCycleLR(optimizer, max_lr=1e-2, total_steps=total_steps)",
             )
-        self._by_metric = self.scheduler is not None and _takes_metric(self.scheduler)
+        self._by_metric = False
+        if self.scheduler is not None:
+            with suppress(TypeError, ValueError):  # a step without a signature
+                first = next(iter(inspect.signature(self.scheduler.step).parameters.values()), None)
+                named = first is not None and first.name.startswith("metric")
+                self._by_metric = named and first.default is inspect.Parameter.empty
         self._scaled = factor != 1.0 or warmup_steps > 0
         if self._scaled:
             self._raw = [float(group["lr"]) for group in optimizer.param_groups]
@@ -172,18 +178,6 @@ class Schedule:
         self.steps, self._moved, self._raw = state["steps"], state["moved"], list(state["raw"])
         if self.scheduler is not None:
             self.scheduler.load_state_dict(state["scheduler"])
-
-
-def _takes_metric(scheduler: Any) -> bool:
-    try:
-        parameters = list(inspect.signature(scheduler.step).parameters.values())
-    except (TypeError, ValueError):
-        return False
-    return (
-        bool(parameters)
-        and parameters[0].default is inspect.Parameter.empty
-        and parameters[0].name.startswith("metric")
-    )
 
 
 def _set(group: dict[str, Any], rate: float) -> None:

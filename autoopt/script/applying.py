@@ -100,7 +100,7 @@ class Lean(Watcher):
         self._weights: set[int] = set()
 
     def root_found(self, model: nn.Module) -> None:
-        self._weights |= {_memory_of(parameter) for parameter in model.parameters()}
+        self._weights |= {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
         if self._kept is None:
             self._kept = torch.autograd.graph.saved_tensors_hooks(self._keep, self._given_back)
             self._kept.__enter__()  # until the process ends
@@ -113,7 +113,7 @@ class Lean(Watcher):
     def _keep(self, tensor: torch.Tensor) -> _Kept:
         device = self._session.device
         movable = tensor.layout == torch.strided and tensor.device == device.torch
-        if not movable or _memory_of(tensor) in self._weights:  # which stay anyway
+        if not movable or tensor.untyped_storage().data_ptr() in self._weights:  # which stay anyway
             return False, tensor
         whole, free = memory()
         if free - tensor.nbytes < LEFT * whole:
@@ -122,11 +122,7 @@ class Lean(Watcher):
 
     def _given_back(self, kept: _Kept) -> torch.Tensor:
         moved, tensor = kept
-        return self._session.device.from_host(tensor) if moved else tensor
-
-
-def _memory_of(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+        return tensor.to(self._session.device.torch, copy=True) if moved else tensor
 
 
 def stands_alone(file: str, line: int) -> bool:

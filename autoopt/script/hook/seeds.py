@@ -23,7 +23,7 @@ def when_imported(name: str, then: Callable[[], None], *, before: Callable[[], N
     if name in sys.modules:
         then()
     else:
-        sys.meta_path.insert(0, _Waiting(name, then, before))  # type: ignore[arg-type]
+        sys.meta_path.insert(0, _Waiting(name, then, before))
 
 
 class _Waiting:
@@ -36,7 +36,7 @@ class _Waiting:
         if name != self._name:
             return None
         with contextlib.suppress(ValueError):
-            sys.meta_path.remove(self)  # type: ignore[arg-type]
+            sys.meta_path.remove(self)
         if self._before is not None:
             self._before()
         spec = importlib.util.find_spec(name)
