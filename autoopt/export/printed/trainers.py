@@ -11,7 +11,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import nn
 from torch.utils.data import DataLoader
 
-from autoopt.adapters.lightning_steps import parts, rebound
+from autoopt.adapters.lightning import parts, rebound
 from autoopt.benchmark.loader import recollate, reorder
 from autoopt.benchmark.optimizer import rebuilding
 from autoopt.benchmark.schedule import multiplier
