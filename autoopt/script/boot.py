@@ -1,9 +1,10 @@
-"""Start of a script's process: the file guard, what follows an import, waiting for torch, and answers to the parent."""
+"""Start of a script's process: the file guard, waiting for torch, answers to the parent, and why it ended."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
 import queue
 import re
@@ -20,7 +21,6 @@ from autoopt.records import Record
 from autoopt.records.protocol import Call, TrialSpec
 from autoopt.script.frames import ImportClock, begin_here
 from autoopt.script.hook.seeds import when_imported
-from autoopt.script.refusals import explained
 from autoopt.trial.channel import Channel, ChannelClosed
 from autoopt.trial.child import TaskServer, resolve, seal
 from autoopt.trial.preloading import EnvironmentLog
@@ -42,6 +42,11 @@ _READ_BY_TORCH = re.compile(
 )
 """Names that torch and the libraries below it may read as they are imported: a script that sets another (of tokenizers,
 of trackers, of its own) before torch comes may be run where torch is imported already."""
+
+_ONE_PROCESS = (
+    "let torchrun start them, as in: autoopt optimize -- torchrun --standalone --nproc-per-node 2 train.py; "
+    "else name a command that trains in one process, or describe the run with build()"
+)
 
 
 class Orders(Record):
@@ -262,3 +267,56 @@ class ScriptServer(TaskServer):
 def _settings() -> dict[str, Any]:
     """Sets what a library may read as it is imported: environment variables, and the cores of the process."""
     return {**os.environ, "cores": cores()}
+
+
+def refuse_processes(size: int = 1) -> None:
+    """From now on a script that starts training processes of its own is stopped there.
+
+    They could not be stopped at the same step from outside.
+
+    Args:
+        size: processes that a launcher has started it in.
+    """
+    import torch  # here: the thread that waits for the script to import torch has these errors, too
+
+    for module, name in ((torch.multiprocessing, "spawn"), (torch.multiprocessing, "start_processes")):
+        plain = getattr(module, name, None)
+        if plain is not None:
+            setattr(module, name, functools.wraps(plain)(_refuse))
+    if torch.distributed.is_available():
+        begin = torch.distributed.init_process_group
+
+        @functools.wraps(begin)
+        def init_process_group(*args: Any, **kwargs: Any) -> Any:
+            done = begin(*args, **kwargs)
+            if torch.distributed.get_world_size() != size and torch.distributed.get_world_size() > 1:
+                _refuse()
+            return done
+
+        torch.distributed.init_process_group = init_process_group
+
+
+def _refuse(*_: Any, **__: Any) -> None:
+    raise WorkloadError("the script trains in several processes, which it starts itself", hint=_ONE_PROCESS)
+
+
+def explained(error: BaseException | None, steps: int = 0) -> BaseException:
+    """What those get who wait for a script that has ended after so many training steps, by an error where not None.
+
+    One that leaves by itself once it trains has come to its end, whatever it leaves with; one that leaves before, as it
+    does over unknown words, or asks its user for something, gets a message.
+    """
+    if error is None or (isinstance(error, SystemExit) and steps):
+        return ScriptEnded(steps)
+    if isinstance(error, SystemExit):
+        how = error.code if isinstance(error.code, str) else f"exit code {error.code}"
+        return WorkloadError(
+            f"the script left by itself before its first training step: {how}",
+            hint="what it printed last stands below; its own words stand behind --",
+        )
+    if isinstance(error, EOFError) and "reading a line" in str(error):
+        return WorkloadError(
+            "the script asks for something on standard input, which is empty while it is measured",
+            hint="give the answer as one of its words behind --",
+        )
+    return error

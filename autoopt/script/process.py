@@ -22,12 +22,12 @@ from autoopt.records.protocol import TrialSpec
 from autoopt.registry import Registry, load_strategies
 from autoopt.script.applicable import added_up
 from autoopt.script.applying import Applying, Lean
+from autoopt.script.boot import refuse_processes
 from autoopt.script.frames import ImportClock, folder, import_sites
 from autoopt.script.hook.seeds import mix_seeds
 from autoopt.script.loaders import Watcher
 from autoopt.script.metric import MetricReader, overhear
 from autoopt.script.observer import Observer
-from autoopt.script.refusals import refuse_processes
 from autoopt.script.session import Session, seconds_of_one, steps_between
 from autoopt.script.torch_hooks import TorchHooks
 

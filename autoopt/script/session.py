@@ -18,8 +18,8 @@ from autoopt.benchmark.distributed.group import Enough
 from autoopt.benchmark.live import Printed, Stretch
 from autoopt.benchmark.losses import LossRecorder, number
 from autoopt.records import Evaluated
+from autoopt.script.boot import explained
 from autoopt.script.metric import form_of, repeated
-from autoopt.script.refusals import explained
 
 MOST_FORMS = 64
 """Kinds of lines that are kept: a script that prints more says something new each time."""

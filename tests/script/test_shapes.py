@@ -12,7 +12,7 @@ from autoopt.records import Change, Plan, Sites
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import Block
 from autoopt.registry import load_strategies
-from autoopt.script.refusals import explained
+from autoopt.script.boot import explained
 from autoopt.script.session import Session
 from tests.script.conftest import StartScript, sites_of
 from tests.script.test_sites import line_of
