@@ -78,8 +78,7 @@ class Sites(Record):
     ``command``: its words, the interpreter first; ``cwd``: the folder it runs in. ``steps``: training steps that
     were watched. ``period``: the optimizers of one step in the order in which they step, as indices into the sites
     of kind ``optimizer``. ``accumulation``: how often the same backward line runs for a step of an optimizer, on the
-    mean (all calls of a closure are one). ``backwards``: all backward passes of a training step; None where none came
-    to its end. ``seeded``: whether the script seeds torch.
+    mean (all calls of a closure are one). ``seeded``: whether the script seeds torch.
     ``path``: the interpreter's ``sys.path`` before the script's own folder stands in it; empty where it is not known.
     ``early``: what the script changes in its process before it imports torch (environment variables, its cores), which
     torch may read as it is imported. ``unit``: steps where samples cannot be counted. ``step_seconds``: median of the
@@ -93,7 +92,6 @@ class Sites(Record):
     steps: int = 0
     period: tuple[int, ...] = ()
     accumulation: float = 1
-    backwards: float | None = None
     seeded: bool | None = None
     path: tuple[str, ...] = ()
     early: tuple[str, ...] = ()

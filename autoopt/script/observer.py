@@ -347,7 +347,6 @@ class Observer(Watcher):
             steps=steps,
             period=period,
             accumulation=self._passes.accumulation,
-            backwards=self._passes.per_turn(max(len(period), 1)),
             seeded=self.seeded,
             unit="samples" if self.hooks.session.counts else "steps",
         )

@@ -55,7 +55,7 @@ def sites(live: Any, seconds: float = WATCHED_SECONDS, steps: int = 24) -> JsonD
         if not session.interruptions("evaluate"):  # one is waited for no longer than the watching itself took
             live.training.follow(lambda done, elapsed: elapsed >= until or bool(session.interruptions("evaluate")))
     # of one loop: a later one may have begun since
-    found: JsonDict = {"period": first.period, "backwards": first.backwards, "run": run_parts(live.training, lap)}
+    found: JsonDict = {"period": first.period, "run": run_parts(live.training, lap)}
     whole = sum(lap.stages.values())
     if lap.steps and whole > 0:
         found["step_seconds"] = median(lap.steps)

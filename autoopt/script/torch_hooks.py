@@ -65,20 +65,16 @@ class Passes:
     def __init__(self) -> None:
         self._since: Counter[Hashable] = Counter()
         self._within = False
-        self._done = 0
-        self._at_steps: list[int] = []
         self._added_up: list[int] = []
 
     def backward(self, line: Hashable, *, within_step: bool = False) -> None:
         """A pass; ``within_step``: an optimizer asks for it in its step, as often as it likes."""
-        self._done += 1
         self._within = self._within or within_step
         if not within_step:
             self._since[line] += 1
 
     def stepped(self) -> None:
         """An optimizer has stepped; one that steps on the gradients of another's passes adds up none of its own."""
-        self._at_steps.append(self._done)
         added_up = max(self._since.values(), default=0) + self._within
         if added_up:
             self._added_up.append(added_up)
@@ -89,11 +85,6 @@ class Passes:
     def accumulation(self) -> float:
         """How often the same line has run for an optimizer's step, on the mean; losses of two lines are two terms."""
         return sum(self._added_up) / len(self._added_up) if self._added_up else 1
-
-    def per_turn(self, steps: int) -> float | None:
-        """Passes in a turn of so many optimizers' steps, of turns that came to their end; None where none did."""
-        turns = len(self._at_steps) // steps
-        return self._at_steps[turns * steps - 1] / turns if turns else None
 
 
 class TorchHooks:
