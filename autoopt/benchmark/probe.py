@@ -132,6 +132,11 @@ class Recorder:
         self.epochs: list[EpochRead] = []
         self.gradients: dict[str, Array] = {}
         self.updated: Array | None = None
+        self.kept: tuple[str, ...] = ()
+        self.metrics: list[float | None] = []
+        self.keys: list[set[int]] = []  # of the samples of each epoch so far
+        self.unhashed = ""
+        self.points = self.until = 0
 
     def run(self, asked: Asked) -> None:
         """Trains, and writes down what is asked for."""
@@ -141,6 +146,30 @@ class Recorder:
         """Writes down the weights and buffers as they are."""
         (self.weights if window == "start" else self.windows.setdefault(window, [])).append(self.coordinates.weights())
         self.buffered.setdefault(window, []).append(self.buffers.values())
+
+    def record_rate(self) -> None:
+        """Writes down the learning rate as it is."""
+        self.rates.append(float(self.training.optimizer.param_groups[0]["lr"]))
+
+    def own_weights(self, asked: Asked) -> KeptWeights | None:
+        """Keeps this probe's own weights, where it is asked for gradients at no others."""
+        if asked.weights or self.training.group.size > 1:
+            return None
+        return KeptWeights(self.training, str(Path(asked.out).with_suffix("")))
+
+    def note_samples(self, batches: list[Any], epoch: int) -> None:
+        """Adds the samples of batches to what an epoch has read."""
+        while len(self.epochs) <= epoch:
+            self.keys.append(set())
+            self.epochs.append(EpochRead(samples=0, distinct=0, seen_before=0))
+        found, known = [key for batch in batches for key in sample_keys(batch)], self.epochs[epoch]
+        earlier = sum(any(key in seen for seen in self.keys[:epoch]) for key in found)
+        self.keys[epoch].update(found)
+        self.epochs[epoch] = EpochRead(
+            samples=known.samples + len(found),
+            distinct=len(self.keys[epoch]),
+            seen_before=known.seen_before + earlier,
+        )
 
     def updates(self) -> None:
         """The weights' changes by the optimizers alone, from gradients that are the same in every process."""
@@ -192,6 +221,10 @@ class Recorder:
             "skipped_by_scaler": tuple(self.skipped),
             "epochs": tuple(self.epochs),
             "dropouts": dropouts(self.training.model),
+            "kept": self.kept,
+            "points": self.points,
+            "metrics": tuple(self.metrics),
+            "until": self.until,
         }
 
 
@@ -211,33 +244,28 @@ class BatchRecorder(Recorder):
         self._start = {name: value.detach().clone() for name, value in training.model.state_dict().items()}
         self._start_rates = [group["lr"] for group in training.optimizer.param_groups]
         self._own_metric: float | None = None
-        self._kept: tuple[str, ...] = ()
-        self._trained = self._until = 0
+        self._trained = self._count = 0
         self._held: list[list[Any]] = []
         self._rolled: list[str] = []
-        self._roll, self._count, self._unhashed = "", 0, ""
-        self._keys: list[set[int]] = []
-        self._metrics: list[float | None] = []
+        self._roll = ""
         self._evaluated: int | None = None
         self._too_long = False
         self.record()
 
     def run(self, asked: Asked) -> None:
-        training, seconds, self._until = self.training, asked.seconds, asked.until
-        own = None
+        training, seconds, self.until = self.training, asked.seconds, asked.until
         if asked.elsewhere:
             move_elsewhere(training.model)
-        if not asked.weights and training.group.size == 1:
-            own = KeptWeights(training, str(Path(asked.out).with_suffix("")))
+        own = self.own_weights(asked)
         self._train(asked.steps, seconds, own)
-        self._kept = own.files() if own is not None else ()
+        self.kept = own.files() if own is not None else ()
         if asked.evaluates:
             self._own_metric = self._metric(seconds)
         self._train_on(asked.until, seconds)
         self._read_on(seconds, seconds if asked.reading is None else asked.reading, asked.samples)
         held = _batches(asked.batches, self._held, training) if asked.batches else self._held
         with training.device.watched():
-            for number, path in enumerate(asked.weights or self._kept):
+            for number, path in enumerate(asked.weights or self.kept):
                 weights = kept_state(training, path)
                 if weights is None:
                     break
@@ -248,16 +276,13 @@ class BatchRecorder(Recorder):
 
     def found(self) -> JsonDict:
         training, found = self.training, super().found()
-        found |= {"kept": self._kept, "own_steps": found["steps"]} if self._kept else {}
         return {
             **found,
+            "own_steps": found["steps"] if self.kept else 0,
             "rolled": tuple(self._rolled),
-            "points": len(self._metrics),
-            "metrics": tuple(self._metrics),
             "evaluated_samples": self._evaluated,
-            "unseen": self._unhashed or ("" if all(self.digests) else "batches"),
+            "unseen": self.unhashed or ("" if all(self.digests) else "batches"),
             "trained": self._trained,
-            "until": self._until,
             "own_metric": self._own_metric,
             "rates_ahead": training.schedule.ahead(training.lengths.total, _AHEAD, _AHEAD_SECONDS),
             "order": epoch_order(training.loader, _MOST_ORDERED) if training.group.size == 1 else None,
@@ -276,7 +301,7 @@ class BatchRecorder(Recorder):
             group, whole = self._next()
             self.digests.append(step_digest(whole))
             self.orders.append(step_digest(whole, whole_numbers=True))
-            self.rates.append(float(training.optimizer.param_groups[0]["lr"]))
+            self.record_rate()
             scale = training.scaler.get_scale() if training.scaler is not None else None
             losses = training.group.gather(float(training.advance(group).detach()))
             loss = sum(losses) / len(losses)
@@ -309,7 +334,7 @@ class BatchRecorder(Recorder):
             group, _ = self._next()
             if self._trained == until - LAST:
                 self.record("end")
-            self.rates.append(float(self.training.optimizer.param_groups[0]["lr"]))
+            self.record_rate()
             self.training.advance(group)
             self._trained += 1
             if "end" in self.windows:
@@ -366,15 +391,16 @@ class BatchRecorder(Recorder):
         return [whole_of(batch, weight, self.training.group) for batch, (weight, _) in zip(group, weights, strict=True)]
 
     def _read(self, group: list[Any]) -> None:
-        self._unhashed = self._unhashed or next((found for batch in group if (found := unhashed(batch))), "")
+        self.unhashed = self.unhashed or next((found for batch in group if (found := unhashed(batch))), "")
         self._roll, self._count = f"{mix(self._roll, step_digest(group)):016x}", self._count + 1
         if self._count % _ROLLED == 0:  # counted from the first step: how many of them were trained may differ
             self._rolled.append(self._roll)
-        note_samples(group, max(self.training.batch_iterator.epoch, 0), self._keys, self.epochs)
+        self.note_samples(group, max(self.training.batch_iterator.epoch, 0))
 
     def _at_weights(self, number: int, held: list[list[Any]], seconds: float, *, evaluates: bool) -> None:
         """Gradients on the held batches, their change under other draws (dropout), and the metric at these weights."""
-        self._metrics.append(self._metric(seconds) if evaluates else None)
+        self.points += 1
+        self.metrics.append(self._metric(seconds) if evaluates else None)
         model, began = self.training.model, perf_counter()
         found: list[Array] = []
         with without_draws(model):
@@ -416,20 +442,6 @@ class BatchRecorder(Recorder):
             return None
         self._evaluated = samples
         return metrics[target.metric] if np.isfinite(metrics[target.metric]) else None
-
-
-def note_samples(batches: list[Any], epoch: int, keys: list[set[int]], epochs: list[EpochRead]) -> None:
-    """Adds the samples of batches to what an epoch has read; ``keys``: of the samples of each epoch so far."""
-    while len(keys) <= epoch:
-        keys.append(set())
-    while len(epochs) <= epoch:
-        epochs.append(EpochRead(samples=0, distinct=0, seen_before=0))
-    found, known = [key for batch in batches for key in sample_keys(batch)], epochs[epoch]
-    earlier = sum(any(key in seen for seen in keys[:epoch]) for key in found)
-    keys[epoch].update(found)
-    epochs[epoch] = EpochRead(
-        samples=known.samples + len(found), distinct=len(keys[epoch]), seen_before=known.seen_before + earlier
-    )
 
 
 def move_elsewhere(model: nn.Module) -> None:

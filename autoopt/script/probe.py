@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -31,7 +30,6 @@ from autoopt.benchmark.probe import (
     Recorder,
     kept_state,
     move_elsewhere,
-    note_samples,
 )
 from autoopt.benchmark.seeding import disturb, mix, seed_everything
 from autoopt.records import JsonDict
@@ -65,8 +63,8 @@ class ScriptRecorder(Recorder, Watcher):
         self.session, self.hooks = training.session, training.script.hooks
         self._roles = training.script.hooks.roles
         self._given, self._pass_steps = False, 1  # of a loader of the training; the first step of all came before
-        self._labels, self._own_loss, self._unhashed = True, False, ""
-        self._keys: list[set[int]] = [set()]  # of the samples of each pass over the training loaders
+        self._labels, self._own_loss = True, False
+        self._pass = 0  # over the training loaders
         self._digested: list[tuple[str, str]] = []
         if training.script.recording.host_digests is not None:
             self._hold(*training.script.recording.host_digests)
@@ -75,25 +73,22 @@ class ScriptRecorder(Recorder, Watcher):
         self._outputs_before: list[torch.Tensor] = []
         for number, call in enumerate(call for batch in training.batches for call in batch):
             self._take(call.model, call.args, call.kwargs, unseen=number > 0)
-        self._points = self._taken = self._until = self._left = self._crossed = 0
+        self._taken = self._left = self._crossed = 0
         self._steps, self._window, self._elsewhere = 1, "", False
         self._held: HeldWeights | None = None
         self._aside: Any = None
-        self._metrics: tuple[float | None, ...] = ()
         self._evaluation = ""
-        self._kept: Any = None
-        self._own: tuple[str, ...] = ()
+        self._middle: Any = None
         self._gradient: Array | None = None
         self._plain: contextlib.ExitStack | None = None
         self.hooks.watchers.append(self)
         self._hook = register_optimizer_step_pre_hook(self._before_step)
 
     def run(self, asked: Asked) -> None:
-        seconds, self._until, self._elsewhere = asked.seconds, asked.until, asked.elsewhere
-        if not asked.weights and self.training.group.size == 1:
-            folder = str(Path(asked.out).with_suffix(""))
-            self._own = self.training.do(lambda: KeptWeights(self.training, folder).files())
-        self._gradients_at(asked.weights or list(self._own))
+        seconds, self.until, self._elsewhere = asked.seconds, asked.until, asked.elsewhere
+        own: KeptWeights | None = self.training.do(lambda: self.own_weights(asked))
+        self.kept = self.training.do(own.files) if own is not None else ()
+        self._gradients_at(asked.weights or list(self.kept))
         began = perf_counter()
         self._train(asked.steps, seconds)
         each = (perf_counter() - began) / max(len(self.rates), 1)
@@ -106,29 +101,25 @@ class ScriptRecorder(Recorder, Watcher):
     def found(self) -> JsonDict:
         return {
             **super().found(),
-            "kept": self._own,
             "gradient_digests": tuple(self.digests[: self._taken]),
-            "points": self._points,
-            "metrics": self._metrics,
             "evaluation_digest": self._evaluation,
-            "unseen": self._unhashed or ("" if self._labels and all(self.digests) else "labels"),
-            "trained": self._until if "end" in self.windows else 0,
-            "until": self._until,
+            "unseen": self.unhashed or ("" if self._labels and all(self.digests) else "labels"),
+            "trained": self.until if "end" in self.windows else 0,
             "crossed": self._crossed,
         }
 
     # what the torch hooks tell
 
     def loader_opened(self, loader: Any) -> None:
-        if self._roles.of(loader) and self._keys[-1]:
-            self._keys.append(set())
+        if self._roles.of(loader) and self.keys[self._pass :] not in ([], [set()]):
+            self._pass += 1
             self._pass_steps = 0
 
     def batch_given(self, loader: Any, batch: Any, training: bool) -> None:
         if training:
             self._given = True
             self._hold(*digests(batch))
-            note_samples([batch], len(self._keys) - 1, self._keys, self.epochs)
+            self.note_samples([batch], self._pass)
 
     def forward(self, model: nn.Module, args: Any, kwargs: Any, training: bool) -> None:
         if training:
@@ -173,7 +164,7 @@ class ScriptRecorder(Recorder, Watcher):
 
     def _hold(self, whole: str, order: str, unhashed: str) -> None:
         self._digested.append((whole, order))
-        self._unhashed = self._unhashed or unhashed
+        self.unhashed = self.unhashed or unhashed
 
     def _is_own(self, value: Any) -> bool:
         """Whether a model computed it in this step or the one before, such as a state that is handed on."""
@@ -219,7 +210,7 @@ class ScriptRecorder(Recorder, Watcher):
             self._present = (present, optimizers)
             states.extend([kept_state(self.training, path) for path in paths] or [present])
             self._origin = states[0] or present
-            self._kept = states[len(states) // 2] if paths else None
+            self._middle = states[len(states) // 2] if paths else None
             self._rates = [  # of each parameter group, all but its parameters
                 [{k: copy.deepcopy(v) for k, v in group.items() if k != "params"} for group in each.param_groups]
                 for each in self.training.optimizers
@@ -248,7 +239,7 @@ class ScriptRecorder(Recorder, Watcher):
         self._taken = len(self.digests)
         whole = all(state is not None for state in states) and all(_tells(each, self._rounds) for each in found)
         if whole:
-            self._points = len(found)
+            self.points = len(found)
             self.gradients |= {f"gradients{number}": np.stack(each) for number, each in enumerate(found)}
 
     def _as_before(self) -> None:
@@ -275,7 +266,7 @@ class ScriptRecorder(Recorder, Watcher):
             if self._gradient is None:
                 self.skipped.append(done - 1)
             self._gradient = None
-            self.rates.append(float(self.training.optimizer.param_groups[0]["lr"]))
+            self.record_rate()
             self.record()
 
         def enough(done: int, elapsed: float) -> bool:
@@ -308,15 +299,15 @@ class ScriptRecorder(Recorder, Watcher):
         at the last ones a script may be at the target at which it ends. To the end of a short training it goes on where
         that fits.
         """
-        held = self._held = HeldWeights(self.training, self._kept) if self._kept is not None else None
+        held = self._held = HeldWeights(self.training, self._middle) if self._middle is not None else None
         if held is not None:
             self.training.do(held.put)
             self.hooks.watchers.append(held)
-        fits = usual > 0 and (self._until - self._steps) * step_seconds <= seconds
+        fits = usual > 0 and (self.until - self._steps) * step_seconds <= seconds
 
         def each(done: int, elapsed: float) -> None:
             self._step_ended()
-            self.rates.append(float(self.training.optimizer.param_groups[0]["lr"]))
+            self.record_rate()
             if self._left:
                 self.record(self._window)
                 self._left -= 1
@@ -327,22 +318,22 @@ class ScriptRecorder(Recorder, Watcher):
 
         def enough(done: int, elapsed: float) -> bool:
             read, spent = samples_read(self.epochs) * self.training.group.size, perf_counter() - began
-            if self._left or (fits and self._steps < self._until):
+            if self._left or (fits and self._steps < self.until):
                 return spent > 2 * seconds
             late = spent > (usual if read >= samples else seconds)
-            return late or done >= _MOST_READ or len(self._keys) > 3 or not self._given
+            return late or done >= _MOST_READ or self._pass >= 3 or not self._given
 
         began = perf_counter()
         goal = self.training.follow(enough, each, most=_MOST_READ)
         if held is not None:
             self.hooks.watchers.remove(held)
-            self._metrics, self._evaluation = (held.metric_at(goal),), held.hashed.hexdigest()
+            self.metrics, self._evaluation = [held.metric_at(goal)], held.hashed.hexdigest()
 
     def _put_together(self, group: Any) -> None:
         """Batches that all processes have read: a step's batches are those of all ranks, an epoch's samples as well."""
         if group.size == 1:
             return
-        own = (self.digests, self.orders, self._keys, self._labels, [epoch.samples for epoch in self.epochs])
+        own = (self.digests, self.orders, self.keys, self._labels, [epoch.samples for epoch in self.epochs])
         digests, orders, keys, labels, samples = zip(*group.gather(own), strict=True)
         self.digests, self.orders = (["".join(step) for step in zip(*each, strict=False)] for each in (digests, orders))
         self._labels = all(labels)
@@ -360,7 +351,7 @@ class ScriptRecorder(Recorder, Watcher):
     def _begin_window(self) -> None:
         """Begins a window where one is due, at the draws that the script has come to."""
         left = (self.training.lengths.per_epoch or 0) - self._pass_steps
-        if self._steps == self._until - LAST:
+        if self._steps == self.until - LAST:
             window, steps = "end", LAST
         elif 0 < left <= BEFORE_END < self._pass_steps and "epoch" not in self.windows:
             window, steps = "epoch", WINDOW
