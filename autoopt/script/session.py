@@ -78,7 +78,7 @@ class Interruption:
     gradients: bool = False
     training_mode: bool = False
     training_data: bool = False
-    training_data_seconds: float = 0.0
+    training_data_seconds: float | None = None
     saving_seconds: float = 0.0
     called: bool = False
     file: str | None = None
@@ -94,18 +94,8 @@ class Interruption:
 
     def evaluated(self) -> Evaluated:
         """The evaluation that it was; samples and batches are those of loaders."""
-        return Evaluated(
-            step=self.step,
-            seconds=self.seconds,
-            samples=self.samples or None,
-            batches=self.batches or None,
-            gradients=self.gradients,
-            training_mode=self.training_mode,
-            training_data=self.training_data,
-            training_data_seconds=self.training_data_seconds if self.training_data else None,
-            file=self.file,
-            line=self.line,
-        )
+        known = {name: getattr(self, name) for name in Evaluated.__annotations__}
+        return Evaluated(**{**known, "samples": self.samples or None, "batches": self.batches or None})
 
 
 def steps_between(interruptions: list[Interruption], trained: int) -> float | None:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from autoopt.benchmark.distributed.group import Enough
 from autoopt.benchmark.fingerprint import SampleDigest, digest
 from autoopt.benchmark.live import drives
 from autoopt.benchmark.probe import kept_state
@@ -84,17 +85,15 @@ def evaluate(live: Any, weights: str, seconds: float, pattern: str | None = None
     state = session.in_main(lambda: kept_state(training, weights))
     if state is None:
         return {}
-    held = HeldWeights(training, state)
+    held, began = HeldWeights(training, state), perf_counter()
     session.in_main(held.put)
-    training.script.hooks.watchers.append(held)
-    began = perf_counter()
 
     def enough(done: int, elapsed: float) -> bool:
         goal: Goal = session.goal
         late = perf_counter() - began > seconds
         return late or held.metric_found(goal, pattern) is not None or held.evaluations >= LEAST_EVALUATIONS
 
-    goal = training.follow(enough, lambda *_: held.put())
+    goal = held.followed(enough, held)
     found = held.metric_found(goal, pattern)
     return {
         "metric": name_of(found[0]) if found else None,
@@ -114,7 +113,7 @@ class HeldWeights(Watcher):
     """
 
     def __init__(self, training: Any, state: dict[str, Any]) -> None:
-        self.session, self.metric = training.session, training.script.command.metric
+        self.training, self.session, self.metric = training, training.session, training.script.command.metric
         self.model, self.state = training.model, state
         self.hashed = SampleDigest(_HASHED)
         self.others = False
@@ -131,6 +130,14 @@ class HeldWeights(Watcher):
 
     def put(self) -> None:
         self.model.load_state_dict(self.state)
+
+    def followed(self, enough: Enough, watcher: Watcher) -> Goal:
+        """The training as far as ``enough``, watched by somebody; the weights are put back after each step."""
+        watchers = self.training.script.hooks.watchers
+        watchers.append(watcher)
+        goal: Goal = self.training.follow(enough, lambda *_: self.put())
+        watchers.remove(watcher)
+        return goal
 
     def batch_given(self, loader: Any, batch: Any, training: bool) -> None:
         if not training and self.evaluations <= 1:
@@ -205,18 +212,16 @@ def held_evaluations(training: Any, count: int, seconds: float, stage: str) -> H
         seconds: after which no other one is.
         stage: ``evaluate`` or ``checkpoint``.
     """
-    session, watchers, model = training.session, training.script.hooks.watchers, training.model
+    session, model = training.session, training.model
     state = session.in_main(lambda: {name: value.clone() for name, value in model.state_dict().items()})
     held, before, began = HeldWeights(training, state), len(session.interruptions(stage)), perf_counter()
     saves, other = HeldSaves(), stage != "evaluate"
-    watchers.append(saves if other else held)
 
     def enough(done: int, elapsed: float) -> bool:
         made = session.interruptions(stage)[before:]
         return len(seconds_by_step(made)) >= count or perf_counter() - began > seconds
 
-    goal: Goal = training.follow(enough, lambda *_: held.put())
-    watchers.remove(saves if other else held)
+    goal = held.followed(enough, saves if other else held)
     made = session.interruptions(stage)[before:]
     times = tuple(seconds_by_step(made).values())
     why = "" if made else f"no {'checkpoint' if other else 'evaluation'} came within {perf_counter() - began:.0f} s"
