@@ -23,6 +23,7 @@ from autoopt.benchmark.fingerprint import Array, digests, has_fractions, without
 from autoopt.benchmark.kept_weights import KeptWeights
 from autoopt.benchmark.probe import (
     BEFORE_END,
+    DRAWN,
     LAST,
     LEAST_STEPS,
     WINDOW,
@@ -37,9 +38,6 @@ from autoopt.records.messages import EpochRead, samples_read
 from autoopt.script.loaders import Watcher
 from autoopt.script.tasks import HeldWeights
 
-_ROUNDS = 8
-"""Batches at each set of weights, where nobody says how many. Never fewer than asked, however long they take: both
-plans must come to the same batches."""
 _MOST_READ = 1024
 """Batches that are read for a probe at the most."""
 _WEIGHT = 5e-2
@@ -59,7 +57,7 @@ class ScriptRecorder(Recorder, Watcher):
 
     def __init__(self, training: Any, gradients: int = 0) -> None:
         super().__init__(training)
-        self._rounds = gradients or _ROUNDS
+        self._rounds = gradients or DRAWN  # however long they take: both plans must come to the same batches
         self.session, self.hooks = training.session, training.script.hooks
         self._roles = training.script.hooks.roles
         self._given, self._pass_steps = False, 1  # of a loader of the training; the first step of all came before

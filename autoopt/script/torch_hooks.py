@@ -23,8 +23,6 @@ from autoopt.script.frames import model_place
 from autoopt.script.loaders import LoaderHook, Roles, Watcher
 from autoopt.script.session import Session
 
-_TURNS = 2
-"""Turns that must be seen before an order counts as one."""
 _MOST_UNHELD = 200
 _MOST_ROOTLESS = 20
 """Calls of a model without an optimizer of torch, and steps of one without such calls, after which a script is refused.
@@ -42,7 +40,7 @@ def period_of(order: Sequence[int]) -> tuple[int, ...]:
     Returns:
         One turn; each optimizer once, in the order of their first steps, where the order does not repeat.
     """
-    for length in range(1, len(order) // _TURNS + 1):
+    for length in range(1, len(order) // 2 + 1):  # two turns must be seen
         if all(order[index] == order[index - length] for index in range(length, len(order))):
             return tuple(order[:length])
     return tuple(dict.fromkeys(order))

@@ -15,8 +15,6 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-_SMALL = 2**32
-
 
 def when_imported(name: str, then: Callable[[], None], *, before: Callable[[], None] | None = None) -> None:
     """Calls ``then`` once a module has been imported, now where it is, and ``before`` as it is about to be."""
@@ -61,7 +59,7 @@ def mixing(plain: Any, seed: int) -> Any:
         if given is None:  # from the system's entropy
             return plain(*args, **kwargs)
         digest = hashlib.blake2b(f"{seed}:{given}".encode(), digest_size=8).digest()
-        return plain((int.from_bytes(digest, "little") >> 1) % _SMALL, *args, **kwargs)
+        return plain((int.from_bytes(digest, "little") >> 1) % 2**32, *args, **kwargs)
 
     return seeding
 
