@@ -184,11 +184,9 @@ def training_loader(workload: Workload, setup: Setup, seed: int) -> Loader:
     dataset = data.dataset if isinstance(data, DataLoader) else data
     for transform in setup.dataset:
         dataset = transform(dataset)
-    unknown = set(setup.loader) - set(OPTIONS)
-    if unknown:
+    for name in sorted(set(setup.loader) - set(OPTIONS)):
         raise WorkloadError(
-            f"a DataLoader option {sorted(unknown)[0]!r} cannot be set by a plan",
-            hint=f"there are: {', '.join(OPTIONS)}",
+            f"a DataLoader option {name!r} cannot be set by a plan", hint=f"there are: {', '.join(OPTIONS)}"
         )
     if isinstance(data, DataLoader):
         made = rebuilt(data, dataset, setup.loader, setup.batch.size, seed, "train")
@@ -236,10 +234,9 @@ def validation_loader(workload: Workload, setup: Setup, seed: int) -> Loader | N
         return None
     options = {name: value for name, value in setup.loader.items() if name in _OF_VALIDATION} | dict(setup.evaluation)
     batch_size = options.pop("batch_size", None)
-    unknown = set(options) - set(_OF_VALIDATION)
-    if unknown:
+    for name in sorted(set(options) - set(_OF_VALIDATION)):
         raise WorkloadError(
-            f"an option {sorted(unknown)[0]!r} of the validation loader cannot be set by a plan",
+            f"an option {name!r} of the validation loader cannot be set by a plan",
             hint=f"there are: batch_size, {', '.join(_OF_VALIDATION)}",
         )
     if isinstance(data, DataLoader):

@@ -74,9 +74,8 @@ class Schedule:
         self._by_metric = False
         if self.scheduler is not None:
             with suppress(TypeError, ValueError):  # a step without a signature
-                first = next(iter(inspect.signature(self.scheduler.step).parameters.values()), None)
-                named = first is not None and first.name.startswith("metric")
-                self._by_metric = named and first.default is inspect.Parameter.empty
+                for first in list(inspect.signature(self.scheduler.step).parameters.values())[:1]:
+                    self._by_metric = first.name.startswith("metric") and first.default is inspect.Parameter.empty
         self._scaled = factor != 1.0 or warmup_steps > 0
         if self._scaled:
             self._raw = [float(group["lr"]) for group in optimizer.param_groups]

@@ -272,7 +272,7 @@ def keep_to_cores(setup: Setup, place: Rank) -> None:
 
 def mean_losses(ranks: Sequence[Losses]) -> tuple[float | None, ...]:
     """The loss of each step: the mean over the processes, whose losses are weighted; None where one is not finite."""
-    return tuple(None if None in step else fmean(step) for step in zip(*ranks, strict=True))  # type: ignore[arg-type]
+    return tuple(None if None in step else fmean(step) for step in zip(*ranks, strict=True))
 
 
 def slowest_steps(ranks: Sequence[Sequence[float]]) -> tuple[float, ...]:
