@@ -337,8 +337,7 @@ def parse(spec: str) -> Script | Build:
     if first in _LAUNCHERS:
         raise UsageError(
             f"{first} starts training processes of its own, in a way that cannot be asked for",
-            hint="let torchrun or accelerate launch start the script, such as: "
-            "autoopt optimize -- torchrun --standalone --nproc-per-node 2 train.py",
+            hint=f"let torchrun or accelerate launch start the script, {_HINT}",
         )
     return Build(spec)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from autoopt.benchmark.probe import Asked
 from autoopt.records import Change, Objective, Plan, Quality, Record, Sites
 from autoopt.records.messages import Probe
 from autoopt.search.accept.data import ProbeResult
@@ -46,34 +47,15 @@ class Prober:
             return tuple(process.call("autoopt.benchmark.tasks:train", timeout=60.0, **arguments)["kept"])
 
     def __call__(
-        self,
-        name: str,
-        sites: Sites,
-        plan: Plan = UNCHANGED,
-        *,
-        words: str = "100000",
-        gradients: int = 12,
-        reading: float | None = None,
-        until: int = 0,
-        seconds: float = 0.3,
-        elsewhere: bool = False,
-        **script: object,
+        self, name: str, sites: Sites, plan: Plan = UNCHANGED, *, words: str = "100000", **more: object
     ) -> ProbeResult:
+        """``more``: what the probe is asked for (``autoopt.benchmark.probe.Asked``), and of the script's trial."""
         self._count += 1
         out = self._out / f"{self._count}.npz"
-        with self._start(name, words, sites=sites, plan=plan, **script) as process:
-            arguments = {
-                "out": str(out),
-                "steps": 24,
-                "seconds": seconds,
-                "weights": self.weights,
-                "batches": "",
-                "gradients": gradients,
-                "reading": reading,
-                "until": until,
-                "elsewhere": elsewhere,
-            }
-            found = process.call("autoopt.benchmark.tasks:probe", timeout=120.0, **arguments)
+        asked = {"out": str(out), "steps": 24, "seconds": 0.3, "weights": self.weights, "gradients": 12}
+        asked |= {each.name: more.pop(each.name) for each in fields(Asked) if each.name in more}
+        with self._start(name, words, sites=sites, plan=plan, **more) as process:
+            found = process.call("autoopt.benchmark.tasks:probe", timeout=120.0, **asked)
         return ProbeResult(Probe.model_validate(found), Arrays.read(out))
 
 
