@@ -143,10 +143,15 @@ class Recipe:
     edits: tuple[Edit, ...] = ()
 
     @classmethod
-    def noted(cls, code: str, note: str = "", edits: tuple[Edit, ...] = ()) -> Recipe:
-        """The same lines in every way of training, reported as a note where a trainer has no argument for them."""
-        words = {"_note": note or code}
-        return cls(pytorch=code, lightning=words, transformers=words, accelerate=words, edits=edits)
+    def noted(cls, code: str, note: str = "", edits: tuple[Edit, ...] = (), **ways: JsonDict | None) -> Recipe:
+        """The same lines in every way of training, reported as a note where a trainer has no argument for them.
+
+        Args:
+            ways: ``lightning``, ``transformers`` or ``accelerate``, where that has arguments for them.
+        """
+        words: JsonDict = {"_note": note or code}
+        every = {"lightning": words, "transformers": words, "accelerate": words, **ways}
+        return cls(pytorch=code, edits=edits, **every)
 
 
 class PipelineView(Protocol):

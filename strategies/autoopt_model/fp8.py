@@ -106,19 +106,13 @@ class Fp8(Strategy):
             f"convert_to_float8_training(model, config=config, module_filter_fn=lambda _, name: name in {layers!r})\n"
             "model = torch.compile(model)"
         )
-        note = {"_note": code}
         config = f"torchao.float8.Float8LinearConfig.from_recipe_name({setting['recipe']!r})"
         line = (
             f"torchao.float8.convert_to_float8_training(\n    {{model}}, config={config},\n"
             f"    module_filter_fn=lambda _, name: name in {layers!r},\n)"
         )
-        return Recipe(
-            pytorch=code,
-            lightning=note,
-            transformers=note,
-            accelerate={"mixed_precision": "fp8", "_note": code},
-            edits=(Edit("model", lines=(line,), imports=("torchao.float8",)),),
-        )
+        edits = (Edit("model", lines=(line,), imports=("torchao.float8",)),)
+        return Recipe.noted(code, edits=edits, accelerate={"mixed_precision": "fp8", "_note": code})
 
     def inspect(self, live: Any) -> Setting:
         """Large linear layers, where the device has fp8 and a copy of the model trains a micro-batch with them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,16 +66,11 @@ class Hyperparameters(Strategy):
         return setup.with_optimizer(WithValues(tuple(sorted(setting.items()))))
 
     def recipe(self, setting: Setting) -> Recipe:
-        return Recipe(
-            pytorch="\n".join(f"{name} = {value:.6g}  # of the optimizer" for name, value in sorted(setting.items())),
-            lightning=_note(setting),
-            transformers={_THEIRS[name]: value for name, value in setting.items() if name in _THEIRS} or _note(setting),
-            accelerate=_note(setting),
-        )
+        values = sorted(setting.items())
+        code = "\n".join(f"{name} = {value:.6g}  # of the optimizer" for name, value in values)
+        note = "of the optimizer: " + ", ".join(f"{name}={value:.6g}" for name, value in values)
+        theirs = {_THEIRS[name]: value for name, value in values if name in _THEIRS}
+        return Recipe.noted(code, note, **({"transformers": theirs} if theirs else {}))
 
 
 _THEIRS = {"lr": "learning_rate", "weight_decay": "weight_decay", "eps": "adam_epsilon"}
-
-
-def _note(setting: Mapping[str, float]) -> dict[str, Any]:
-    return {"_note": "of the optimizer: " + ", ".join(f"{name}={value:.6g}" for name, value in sorted(setting.items()))}

@@ -47,5 +47,4 @@ class CudnnBenchmark(Strategy):
 
     def recipe(self, setting: Setting) -> Recipe:
         line = f"torch.backends.cudnn.benchmark = {setting['enabled']}"
-        note = {"_note": line}
-        return Recipe(pytorch=line, lightning={"benchmark": setting["enabled"]}, transformers=note, accelerate=note)
+        return Recipe.noted(line, lightning={"benchmark": setting["enabled"]})

@@ -148,14 +148,10 @@ class FusedOptimizer(Strategy):
 
     def recipe(self, setting: Setting) -> Recipe:
         word = setting["implementation"]
-        note = {"_note": f"pass {word}=True to the optimizer"}
-        return Recipe(
-            pytorch=f"optimizer = torch.optim.AdamW(params, {word}=True)  # or SGD, Adam ...",
-            lightning=note,
-            transformers={"optim": "adamw_torch_fused"} if word == "fused" else {"optim": "adamw_torch"},
-            accelerate=note,
-            edits=(Edit("optimizer", arguments={word: True}),),
-        )
+        code = f"optimizer = torch.optim.AdamW(params, {word}=True)  # or SGD, Adam ..."
+        edits = (Edit("optimizer", arguments={word: True}),)
+        theirs = {"optim": "adamw_torch_fused" if word == "fused" else "adamw_torch"}
+        return Recipe.noted(code, f"pass {word}=True to the optimizer", edits, transformers=theirs)
 
     def _ways(self, case: Case) -> list[str]:
         optimizer = case.workload.optimizer

@@ -112,12 +112,8 @@ class Allocator(Strategy):
             variable, value = configured()
             line = f'os.environ["{variable}"] = "{value}"  # before torch is imported'
             return Recipe.noted(line, f"{variable}={value} in the environment")
-        note = {"_note": "before training: " + "; ".join(line.partition("  #")[0] for line in LINES)}
-        return Recipe(
-            pytorch="\n".join(LINES),
-            lightning=note,
-            transformers=note,
-            accelerate=note,
+        return Recipe.noted(
+            "\n".join(LINES), "before training: " + "; ".join(line.partition("  #")[0] for line in LINES)
         )
 
     def inspect(self, live: Any) -> Setting:

@@ -160,16 +160,10 @@ class Checkpointing(Strategy):
 
     def recipe(self, setting: Setting) -> Recipe:
         code = "x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)  # for each repeated block"
-        note = {"_note": code}
         options = "".join(f", {name}={value}" for name, value in _options(setting).items())
         edits = (Edit("model", lines=(f"checkpoint_blocks({{model}}{options})",), parts=(PART,)),)
-        return Recipe(
-            pytorch=code,
-            lightning=note,
-            transformers={"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}},
-            accelerate=note,
-            edits=edits,
-        )
+        theirs = {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}}
+        return Recipe.noted(code, edits=edits, transformers=theirs)
 
 
 def _options(setting: Setting) -> Setting:

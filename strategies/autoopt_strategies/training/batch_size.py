@@ -111,11 +111,10 @@ class BatchSize(Strategy):
         note = (
             f"multiply the learning rate by {factor:g}, warm up linearly over {steps} steps; BatchNorm sees this batch"
         )
-        return Recipe(
-            pytorch=f"batch_size = {setting['size']}\nlr = lr * {factor:g}  # linear warm-up over {steps} steps",
-            lightning={"_note": f"DataLoader(..., batch_size={setting['size']}); {note}"},
+        return Recipe.noted(
+            f"batch_size = {setting['size']}\nlr = lr * {factor:g}  # linear warm-up over {steps} steps",
+            f"DataLoader(..., batch_size={setting['size']}); {note}",
             transformers={"per_device_train_batch_size": setting["size"], "warmup_steps": steps, "_note": note},
-            accelerate={"_note": f"DataLoader(..., batch_size={setting['size']}); {note}"},
         )
 
     def setting_of(self, case: Case, size: int) -> Setting:

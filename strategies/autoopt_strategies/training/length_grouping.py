@@ -98,15 +98,14 @@ class LengthGrouping(Strategy):
         return setup.with_sampler(GroupByLength(setting["pool"]))
 
     def recipe(self, setting: Setting) -> Recipe:
-        code = f"sampler = LengthGroupedSampler(batch_size, lengths, mega_batch_mult={setting['pool']})"
-        note = {"_note": f"a sampler that sorts every {setting['pool']} batches by length"}
-        return Recipe(
-            pytorch=code + "  # transformers.trainer_pt_utils",
-            edits=(Edit("loader_made", (f"group_by_length({{loader}}, pool={setting['pool']})",), parts=(GROUPING,)),),
-            lightning=note,
-            transformers={"group_by_length": True},
-            accelerate=note,
+        pool = setting["pool"]
+        code = (
+            f"sampler = LengthGroupedSampler(batch_size, lengths, mega_batch_mult={pool})"
+            "  # transformers.trainer_pt_utils"
         )
+        edits = (Edit("loader_made", (f"group_by_length({{loader}}, pool={pool})",), parts=(GROUPING,)),)
+        note = f"a sampler that sorts every {pool} batches by length"
+        return Recipe.noted(code, note, edits, transformers={"group_by_length": True})
 
     def inspect(self, live: Any) -> Setting:
         """Share of padding now and in groups, by the lengths of some samples; whether batches follow their lengths."""

@@ -113,5 +113,4 @@ class Schedule(Strategy):
             line = f"scheduler = OneCycleLR(optimizer, {peak:g} * lr, total_steps=total_steps, pct_start={rise:g})"
             return Recipe.noted(line, line + ", stepped after every optimizer step")
         line = f"lr = {peak:g} * lr  # linear warm-up over {rise:g} * total_steps, then CosineAnnealingLR to 0.01 of it"
-        arguments = {"lr_scheduler_type": "cosine", "warmup_ratio": rise, "_note": line}
-        return Recipe(pytorch=line, lightning={"_note": line}, transformers=arguments, accelerate={"_note": line})
+        return Recipe.noted(line, transformers={"lr_scheduler_type": "cosine", "warmup_ratio": rise, "_note": line})
