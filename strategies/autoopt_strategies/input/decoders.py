@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
+from os import PathLike
 from pathlib import Path
 from types import FrameType
 from typing import Any
+from unittest.mock import patch
 
 from autoopt_strategies.common import Setting
 from autoopt_strategies.compute.rewriting.source import users_path
 from autoopt_strategies.input.batches import equal, leaves
-from autoopt_strategies.input.decoding import Decoded, _called
+from autoopt_strategies.input.decoding import Decoded, _called, replaced
 from autoopt_strategies.input.images import jpeg_size
 from autoopt_strategies.input.probes import sample_of, seconds_ratio, spread
 
@@ -166,7 +167,7 @@ def reduced(dataset: Any) -> Setting:
     indices = spread(dataset)
     if not indices:
         return {"reason": "samples cannot be read one by one"}
-    for reader in WATCHED:
+    for reader in ("pillow", "opencv"):
         seen = _shrunk(reader, dataset, indices)
         if not seen.needs:
             continue
@@ -185,13 +186,21 @@ def reduced(dataset: Any) -> Setting:
 
 
 def _shrunk(reader: str, dataset: Any, indices: list[int]) -> Shrinking:
-    """How far JPEG images are shrunk; nothing where one of them is not."""
+    """How far JPEG images are shrunk; nothing where one of them is not, or where nobody reads them so."""
     seen = Shrinking()
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(WATCHED[reader](seen))
-        except ImportError:
-            return Shrinking()
+    try:
+        from PIL import Image
+    except ImportError:
+        return seen
+    if reader == "opencv" and "cv2" not in sys.modules:
+        return seen
+    resize = Image.Image.resize
+
+    def resized(image: Any, size: Any, *args: Any, **kwargs: Any) -> Any:
+        seen.resized(image.size, size)
+        return resize(image, size, *args, **kwargs)
+
+    with patch.object(Image.Image, "resize", resized), replaced(seen.watchers(reader)):
         for index in indices:
             seen.waiting.clear()
             sample_of(dataset, index)
@@ -239,86 +248,27 @@ class Shrinking:
             self.sides.append(min(whole))
             self.needs.append(-int(-left * min(whole) // 1))
 
+    def watchers(self, reader: str) -> dict[tuple[str, str], Callable[..., Any]]:
+        """Functions that read or resize an image, for :func:`replaced`: each called as it is, and seen."""
+        if reader == "pillow":
+            return {("PIL.Image", "open"): self._opened}
+        return {("cv2", "imread"): self._read, ("cv2", "imdecode"): self._read, ("cv2", "resize"): self._resized}
 
-@contextmanager
-def pillow_watched(seen: Shrinking) -> Iterator[None]:
-    """JPEG images that Pillow opens, and what it resizes."""
-    from PIL import Image
-
-    opened = Image.open
-
-    def open_seen(*args: Any, **kwargs: Any) -> Any:
-        found = opened(*args, **kwargs)
-        if found.format == "JPEG":
-            seen.waiting.append(found.size)
-        return found
-
-    Image.open = open_seen
-    try:
-        with resizes_watched(seen):
-            yield
-    finally:
-        Image.open = opened
-
-
-@contextmanager
-def resizes_watched(seen: Shrinking) -> Iterator[None]:
-    """Sizes that Pillow resizes images to, as it does so, into ``seen``."""
-    from PIL import Image
-
-    resized = Image.Image.resize
-
-    def resize_seen(self: Any, size: Any, *args: Any, **kwargs: Any) -> Any:
-        seen.resized(self.size, size)
-        return resized(self, size, *args, **kwargs)
-
-    Image.Image.resize = resize_seen  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        Image.Image.resize = resized  # type: ignore[method-assign]
-
-
-def _file(path: Any) -> bytes:
-    """A file's bytes; empty where it is none."""
-    try:
-        return Path(path).read_bytes()
-    except (OSError, TypeError):
-        return b""
-
-
-@contextmanager
-def opencv_watched(seen: Shrinking) -> Iterator[None]:
-    """JPEG images that OpenCV reads, and what it or Pillow resizes; nothing where the user does not use it."""
-    cv2 = sys.modules.get("cv2")
-    if cv2 is None:
-        yield
-        return
-    plain = {name: getattr(cv2, name) for name in ("imread", "imdecode", "resize")}
-
-    def imread_seen(*args: Any, **kwargs: Any) -> Any:
-        return noted(plain["imread"](*args, **kwargs), _file(args[0]) if args else b"")
-
-    def imdecode_seen(*args: Any, **kwargs: Any) -> Any:
-        return noted(plain["imdecode"](*args, **kwargs), bytes(args[0]) if args else b"")
-
-    def noted(image: Any, data: bytes) -> Any:
-        if image is not None and jpeg_size(data):
-            seen.waiting.append(image.shape[1::-1])
+    def _opened(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        image = plain(*args, **kwargs)
+        if image.format == "JPEG":
+            self.waiting.append(image.size)
         return image
 
-    def resize_seen(image: Any, *args: Any, **kwargs: Any) -> Any:
-        made = plain["resize"](image, *args, **kwargs)
-        seen.resized(image.shape[1::-1], made.shape[1::-1])
+    def _read(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        image = plain(*args, **kwargs)
+        if image is not None and args:  # a path, or the bytes of a file
+            whole = Path(args[0]).read_bytes() if isinstance(args[0], (str, PathLike)) else bytes(args[0])
+            if jpeg_size(whole):
+                self.waiting.append(image.shape[1::-1])
+        return image
+
+    def _resized(self, plain: Callable[..., Any], image: Any, *args: Any, **kwargs: Any) -> Any:
+        made = plain(image, *args, **kwargs)
+        self.resized(image.shape[1::-1], made.shape[1::-1])
         return made
-
-    vars(cv2).update(imread=imread_seen, imdecode=imdecode_seen, resize=resize_seen)
-    try:
-        with resizes_watched(seen):
-            yield
-    finally:
-        vars(cv2).update(plain)
-
-
-WATCHED = {"pillow": pillow_watched, "opencv": opencv_watched}
-"""Who decodes, and how it is watched."""

@@ -2,90 +2,58 @@
 
 from __future__ import annotations
 
+import io
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 from autoopt_strategies.common import Setting
 from autoopt_strategies.input.batches import equal
 from autoopt_strategies.input.probes import sample_of, spread
 
 FOLDER = "/dev/shm"
-DEPTH = 5
-"""So many objects within one another are looked through for paths."""
 
 
 @contextmanager
 def opened_files() -> Iterator[list[str]]:
     """Regular files that are opened for reading by Python's ``open`` or ``os.open`` in this process, while it lasts."""
-    import builtins
-    import io
-
     found: list[str] = []
-    plain, plain_io, plain_os = builtins.open, io.open, os.open
 
-    def noted(file: Any) -> None:
-        if isinstance(file, (str, os.PathLike)) and os.path.isfile(file):
-            found.append(os.path.abspath(file))
+    def seen(plain: Callable[..., Any]) -> Callable[..., Any]:
+        def opening(file: Any, *args: Any, **kwargs: Any) -> Any:
+            if isinstance(file, (str, os.PathLike)) and os.path.isfile(file):
+                found.append(os.path.abspath(file))
+            return plain(file, *args, **kwargs)
 
-    def open_seen(file: Any, *args: Any, **kwargs: Any) -> Any:
-        noted(file)
-        return plain(file, *args, **kwargs)
+        return opening
 
-    def os_open_seen(file: Any, *args: Any, **kwargs: Any) -> Any:
-        noted(file)
-        return plain_os(file, *args, **kwargs)
-
-    builtins.open, io.open, os.open = open_seen, open_seen, os_open_seen  # type: ignore[assignment]
-    try:
+    with patch("builtins.open", seen(open)), patch("io.open", seen(io.open)), patch("os.open", seen(os.open)):
         yield found
-    finally:
-        builtins.open, io.open, os.open = plain, plain_io, plain_os
 
 
-def paths_in(value: Any, depth: int = DEPTH) -> Iterator[str]:
-    """Paths of files and folders among what an object holds: strings with a separator, and paths."""
-    if isinstance(value, os.PathLike) or (isinstance(value, str) and os.sep in value):
-        yield os.fspath(value)
-    elif depth and not isinstance(value, (str, bytes)):
-        for part in _parts(value):
-            yield from paths_in(part, depth - 1)
+def paths_in(value: Any) -> set[str]:
+    """Absolute paths of files and folders among what an object holds: strings with a separator, and paths."""
+    from autoopt_strategies.input.prepared import with_paths
 
-
-def _parts(value: Any) -> Iterator[Any]:
-    if isinstance(value, dict):
-        yield from value.values()
-    elif isinstance(value, (list, tuple)):
-        yield from value
-    elif _opened_up(value):
-        yield from vars(value).values()
-    elif type(value).__name__ == "ndarray" and value.dtype.kind in "UO":
-        yield from value.tolist()
-
-
-def _opened_up(value: Any) -> bool:
-    """Whether an object's own attributes are examined: those of datasets."""
-    from torch.utils.data import Dataset
-
-    return isinstance(value, Dataset) or (hasattr(value, "__dict__") and hasattr(type(value), "__getitem__"))
+    found: set[str] = set()
+    with_paths(value, found.add)
+    return found
 
 
 def root_of(dataset: Any, opened: list[str]) -> str | None:
     """The folder that the dataset names and that holds all opened files; the one that all of its paths share, else."""
-    named = {os.path.abspath(path) for path in paths_in(dataset)}
+    named = paths_in(dataset)
     folders = [path for path in named if os.path.isdir(path) and all(_within(file, path) for file in opened)]
     if folders:
         return max(folders, key=len)
-    files = [path for path in named if _suffix(path) in {_suffix(file) for file in opened}]
+    suffixes = {os.path.splitext(file)[1] for file in opened}
+    files = [path for path in named if os.path.splitext(path)[1] in suffixes]
     if not opened or not set(opened) <= set(files):
         return None
     common = os.path.commonpath(files)
     return common if os.path.isdir(common) else os.path.dirname(common)
-
-
-def _suffix(path: str) -> str:
-    return os.path.splitext(path)[1]
 
 
 def _within(path: str, folder: str) -> bool:

@@ -196,27 +196,31 @@ class FilesInMemory(Wrapper):
         super().__init__(moved(dataset, root, copies))
 
 
-def moved(value: Any, root: str, target: str, depth: int = 5) -> Any:
-    """A dataset, or what it holds, with paths below ``root`` pointing below ``target``; the rest is the same object."""
-    if isinstance(value, (str, os.PathLike)):
-        path, inside = os.path.abspath(value), root.rstrip(os.sep) + os.sep
-        if (isinstance(value, str) and os.sep not in value) or not (path + os.sep).startswith(inside):
-            return value
-        return type(value)(target + path[len(inside) - 1 :])  # type: ignore[call-arg]
+def moved(dataset: Any, root: str, target: str) -> Any:
+    """A dataset whose paths below ``root`` point below ``target``."""
+    inside = root.rstrip(os.sep) + os.sep
+    return with_paths(dataset, lambda path: target + path[len(inside) - 1 :] if f"{path}/".startswith(inside) else None)
+
+
+def with_paths(value: Any, change: Callable[[str], str | None], depth: int = 5) -> Any:
+    """A dataset, or what it holds, with changed paths; what holds none that ``change`` gives another for stays."""
+    if isinstance(value, os.PathLike) or (isinstance(value, str) and os.sep in value):
+        path = change(os.path.abspath(value))
+        return value if path is None else type(value)(path)  # type: ignore[call-arg]
     if not depth:
         return value
     if isinstance(value, dict):
-        made = {key: moved(part, root, target, depth - 1) for key, part in value.items()}
+        made = {key: with_paths(part, change, depth - 1) for key, part in value.items()}
         return made if any(made[key] is not value[key] for key in value) else value
     if type(value) in (list, tuple):
-        parts = [moved(part, root, target, depth - 1) for part in value]
+        parts = [with_paths(part, change, depth - 1) for part in value]
         return type(value)(parts) if any(a is not b for a, b in zip(parts, value, strict=True)) else value
     if isinstance(value, np.ndarray) and value.dtype.kind in "UO":
-        return np.array(moved(value.tolist(), root, target), dtype=None if value.dtype.kind == "U" else object)
+        return np.array(with_paths(value.tolist(), change), dtype=None if value.dtype.kind == "U" else object)
     if not hasattr(value, "__dict__") or not hasattr(type(value), "__getitem__"):
         return value
-    held = {name: moved(part, root, target, depth - 1) for name, part in vars(value).items()}
-    if all(held[name] is part for name, part in vars(value).items()):
+    held = with_paths(vars(value), change, depth)
+    if held is vars(value):
         return value
     other = copy.copy(value)
     other.__dict__.update(held)

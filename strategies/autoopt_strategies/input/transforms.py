@@ -9,6 +9,7 @@ from autoopt_strategies.common import Setting
 from autoopt_strategies.input.batches import Wrapper, split
 from autoopt_strategies.input.probes import chain_of
 
+STATISTICS = ("mean", "std")
 RANDOM = ("crop", "hflip", "vflip")
 """Operations that draw numbers, one for each image."""
 
@@ -20,10 +21,6 @@ def operation(transform: Any) -> Setting | None:
         return None
     made = _MAKERS.get(kind.__name__)
     return None if made is None else made(transform)
-
-
-def _normalize(transform: Any) -> Setting:
-    return {"op": "normalize", "mean": [float(v) for v in transform.mean], "std": [float(v) for v in transform.std]}
 
 
 def _crop(transform: Any) -> Setting | None:
@@ -51,7 +48,10 @@ _MAKERS: dict[str, Any] = {
     "ToImage": lambda transform: {"op": "nothing"},
     "ToDtype": _to_dtype,
     "ConvertImageDtype": _to_dtype,
-    "Normalize": _normalize,
+    "Normalize": lambda transform: {
+        "op": "normalize",
+        **{of: [*map(float, getattr(transform, of))] for of in STATISTICS},
+    },
     "RandomHorizontalFlip": lambda transform: {"op": "hflip", "p": float(transform.p)},
     "RandomVerticalFlip": lambda transform: {"op": "vflip", "p": float(transform.p)},
     "RandomCrop": _crop,
@@ -89,45 +89,29 @@ def applied(images: Any, operations: Any) -> Any:
 
 
 def _done(images: Any, each: Any) -> Any:
-    done = {"scale": _scale, "normalize": _normalized, "hflip": _flipped, "vflip": _flipped, "crop": _cropped}
-    return images if each["op"] == "nothing" else done[each["op"]](images, each)
-
-
-def _scale(images: Any, each: Any) -> Any:
+    """A batch of images after one operation."""
     import torch
 
-    return images if images.is_floating_point() else images.to(torch.float32).div_(255)
-
-
-def _normalized(images: Any, each: Any) -> Any:
-    import torch
-
-    mean, std = (
-        torch.tensor(each[name], dtype=images.dtype, device=images.device).view(-1, 1, 1) for name in ("mean", "std")
-    )
-    return images.sub(mean).div_(std)
-
-
-def _flipped(images: Any, each: Any) -> Any:
-    import torch
-
-    drawn = torch.rand(len(images), device=images.device) < each["p"]
-    return torch.where(drawn.view(-1, 1, 1, 1), images.flip(3 if each["op"] == "hflip" else 2), images)
-
-
-def _cropped(images: Any, each: Any) -> Any:
-    import torch
-
-    (height, width), device = each["size"], images.device
-    padded = torch.nn.functional.pad(images, each["padding"])
-    rows, columns = (
-        torch.randint(whole - part + 1, (len(images), 1), device=device) + torch.arange(part, device=device)
-        for whole, part in zip(padded.shape[2:], (height, width), strict=True)
-    )
-    one = torch.arange(len(images), device=device).view(-1, 1, 1)
-    # rows and columns of each image, its channels last: one gather for the whole batch
-    found = padded.permute(0, 2, 3, 1)[one, rows.unsqueeze(2), columns.unsqueeze(1)]
-    return found.permute(0, 3, 1, 2).contiguous()
+    count, device = len(images), images.device
+    if each["op"] == "scale" and not images.is_floating_point():
+        return images.to(torch.float32).div_(255)
+    if each["op"] == "normalize":
+        mean, std = (torch.tensor(each[name], dtype=images.dtype, device=device).view(-1, 1, 1) for name in STATISTICS)
+        return images.sub(mean).div_(std)
+    if each["op"] in ("hflip", "vflip"):
+        drawn = torch.rand(count, device=device) < each["p"]
+        return torch.where(drawn.view(-1, 1, 1, 1), images.flip(3 if each["op"] == "hflip" else 2), images)
+    if each["op"] == "crop":
+        padded = torch.nn.functional.pad(images, each["padding"])
+        rows, columns = (
+            torch.randint(whole - part + 1, (count, 1), device=device) + torch.arange(part, device=device)
+            for whole, part in zip(padded.shape[2:], each["size"], strict=True)
+        )
+        one = torch.arange(count, device=device).view(-1, 1, 1)
+        # rows and columns of each image, its channels last: one gather for the whole batch
+        found = padded.permute(0, 2, 3, 1)[one, rows.unsqueeze(2), columns.unsqueeze(1)]
+        return found.permute(0, 3, 1, 2).contiguous()
+    return images
 
 
 def outcomes(image: Any, each: Setting) -> Any:

@@ -29,25 +29,22 @@ class LimitThreads:
     threads: int = 1
 
     def __call__(self, worker: int) -> None:
-        limit_threads(self.threads)
+        """Limits the libraries that are loaded, and by their variables those that will be."""
+        import contextlib
+        import os
+        import sys
 
+        import torch
 
-def limit_threads(number: int) -> None:
-    """Limits the libraries that are loaded, and by their variables those that will be."""
-    import contextlib
-    import os
-    import sys
+        number, several = self.threads, "false" if self.threads == 1 else "true"
+        os.environ.update(dict.fromkeys(VARIABLES, str(number)), TOKENIZERS_PARALLELISM=several)
+        torch.set_num_threads(number)
+        if "cv2" in sys.modules:
+            sys.modules["cv2"].setNumThreads(0 if number == 1 else number)  # 0: no pool of threads at all
+        with contextlib.suppress(ImportError):
+            from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-    import torch
-
-    os.environ.update(dict.fromkeys(VARIABLES, str(number)), TOKENIZERS_PARALLELISM="false" if number == 1 else "true")
-    torch.set_num_threads(number)
-    if "cv2" in sys.modules:
-        sys.modules["cv2"].setNumThreads(0 if number == 1 else number)  # 0: no pool of threads at all
-    with contextlib.suppress(ImportError):
-        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-
-        threadpool_limits(limits=number)
+            threadpool_limits(limits=number)
 
 
 def parallelism(dataset: Any, indices: list[int]) -> float:
