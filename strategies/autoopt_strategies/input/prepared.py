@@ -237,28 +237,18 @@ class Rows(Wrapper):
 
     def __init__(self, dataset: Any, device: str = "cpu") -> None:
         super().__init__(dataset)
-        batch = default_collate([dataset[index] for index in range(len(dataset))])
-        self.rows = each_tensor(batch, lambda tensor: tensor.to(device))
+        self.batch = default_collate([dataset[index] for index in range(len(dataset))])
+        for part in leaves(self.batch):
+            if not isinstance(part, torch.Tensor):
+                raise TypeError(f"samples collate into a batch with {type(part).__name__}, not into tensors alone")
+        self.rows = [part.to(device) for part in leaves(self.batch)]
+        self.batch = like(self.batch, [None] * len(self.rows))
         self.pinned = device.startswith("cuda")
 
     def __getitems__(self, indices: list[int]) -> Collated:
         index = torch.tensor(indices, pin_memory=self.pinned)
-        return Collated(
-            each_tensor(self.rows, lambda rows: rows.index_select(0, index.to(rows.device, non_blocking=True)))
-        )
-
-
-def each_tensor(batch: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """A batch after a function of each of its tensors."""
-    if isinstance(batch, torch.Tensor):
-        return function(batch)
-    if isinstance(batch, dict):
-        return {key: each_tensor(value, function) for key, value in batch.items()}
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(each_tensor(value, function) for value in batch))
-    if isinstance(batch, (list, tuple)):
-        return [each_tensor(value, function) for value in batch]
-    raise TypeError(f"samples collate into a batch with {type(batch).__name__}, not into tensors alone")
+        parts = [rows.index_select(0, index.to(rows.device, non_blocking=True)) for rows in self.rows]
+        return Collated(like(self.batch, parts))
 
 
 class IndexedBatches(Wrapper):

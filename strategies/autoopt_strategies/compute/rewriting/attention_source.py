@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import itertools
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,14 +17,26 @@ from autoopt_strategies.compute.rewriting.source import Refused, function_of, fu
 
 CASTS = ("float", "to", "type_as", "half", "type", "double", "contiguous", "bfloat16")
 MODULES = ("torch", "F", "nn.functional", "torch.nn.functional", "functional")
+_CALL = "__attention__"
+"""Stands for the call in its statement."""
+
+
+class _Replaced(ast.NodeTransformer):
+    """Puts other expressions in the places of some."""
+
+    def __init__(self, others: dict[ast.AST, ast.expr]) -> None:
+        self.others = others
+
+    def visit(self, node: ast.AST) -> Any:
+        return self.others.get(node) or self.generic_visit(node)
 
 
 @dataclass
 class Found:
     """Attention in a block of statements.
 
-    ``used``: places in the block of the statements that go. ``returned``: the place of a ``return`` that gives the
-    probabilities, too, and their name: None is given instead, which fails in whoever computes with them.
+    ``used``: places in the block of the statements that go. ``returned``: the probabilities where a ``return`` gives
+    them, too: None is given instead, which fails in whoever computes with them.
     """
 
     function: ast.FunctionDef
@@ -41,7 +52,7 @@ class Found:
     kept: list[tuple[bool, ast.expr, ast.expr]] = field(default_factory=list)
     dropout: str = ""
     condition: str = ""
-    returned: tuple[int, str] | None = None
+    returned: list[ast.expr] = field(default_factory=list)
 
 
 def variants(text: str, name: str, causal: frozenset[str]) -> list[tuple[str, str]]:
@@ -84,15 +95,15 @@ def statements(text: str, name: str, scale: str = "default", mask: str = "") -> 
     found = find(function_of(tree, name))
     statement, result = found.block[found.place], found.result
     operator, arguments = _call(found, scale, mask, tree)
-    before, after = _around(text, statement, result)
-    edits = list[tuple[int, int, str]]()
-    if found.returned is not None:
-        place, gone = found.returned
-        given = found.block[place]
-        before, after = (_none_for(gone, part) if given is statement else part for part in (before, after))
-        if given is not statement:
-            whole = _none_for(gone, ast.get_source_segment(text, given) or "")
-            edits.append((given.lineno, given.end_lineno or given.lineno, whole))
+    others: dict[ast.AST, ast.expr] = {result: ast.copy_location(ast.Name(_CALL), result)}
+    others |= {node: ast.Constant(None) for node in found.returned}
+    edits = [
+        (each.lineno, each.end_lineno or each.lineno, _shown(_Replaced(others).visit(each)))
+        for each in found.block
+        if isinstance(each, ast.Return) and each is not statement and set(ast.walk(each)) & {*found.returned}
+    ]
+    shown = _shown(_Replaced(others).visit(statement)).replace("\n", "\n" + " " * statement.col_offset)
+    before, _, after = shown.partition(_CALL)
     made = written(f"{before}{operator}", arguments, after, statement.col_offset, text)
     edits.append((statement.lineno, statement.end_lineno or statement.lineno, made))
     edits += [(s.lineno, s.end_lineno or s.lineno, "") for s in (found.block[place] for place in sorted(found.used))]
@@ -115,8 +126,12 @@ def find(function: ast.FunctionDef) -> Found:
             for node in _own(statement):
                 if isinstance(node, ast.Call) and _called(node)[0] == "softmax":
                     found, place = Found(function, block), block.index(statement)
+                    _, arguments, keywords = _called(node)
+                    over = _number(keywords.get("dim", (arguments[1:] or [ast.Constant(-1)])[0]))
                     try:
-                        _back(found, _scores(node), place)
+                        if isinstance(over, int) and over not in (-1, 2, 3):
+                            raise Refused(f"the softmax runs over dimension {over}, not over the keys at the end")
+                        _back(found, arguments[0], place)
                         _on(found, node, place)
                         return found
                     except Refused as reason:
@@ -135,15 +150,6 @@ def _blocks(body: list[ast.stmt]) -> Iterator[list[ast.stmt]]:
 def _own(statement: ast.stmt) -> Iterator[ast.AST]:
     """The nodes of a statement; of one with a block of its own none, since that is examined itself."""
     return iter(()) if hasattr(statement, "body") else ast.walk(statement)
-
-
-def _scores(softmax: ast.Call) -> ast.expr:
-    """What a softmax over the last dimension is of."""
-    _, arguments, keywords = _called(softmax)
-    given = keywords.get("dim", arguments[1] if len(arguments) > 1 else None)
-    if given is not None and isinstance(dim := _number(given), int) and dim not in (-1, 2, 3):
-        raise Refused(f"the softmax runs over dimension {dim}, not over the keys at the end")
-    return arguments[0]
 
 
 # from the softmax back to the product
@@ -276,8 +282,7 @@ def _only_read(found: Found, name: str, after: int) -> tuple[int, ast.expr]:
         given = (
             statement.value.elts if isinstance(statement, ast.Return) and isinstance(statement.value, ast.Tuple) else []
         )
-        if any(node in given for node in nodes):
-            found.returned = place, name
+        found.returned += [node for node in nodes if node in given]
         read += [(place, node) for node in nodes if isinstance(node.ctx, ast.Load) and node not in given]
         if any(isinstance(node.ctx, ast.Store) for node in nodes):
             break
@@ -499,25 +504,11 @@ def _added(found: Found) -> str:
     return text if text.endswith(")") or text.isidentifier() else f"({text})"
 
 
-def _around(text: str, statement: ast.stmt, node: ast.expr) -> tuple[str, str]:
-    """What stands before and after an expression in its statement."""
-    whole = ast.get_source_segment(text, statement) or ""
-    lines = whole.encode().split(b"\n")
-
-    def place(line: int, column: int) -> int:
-        at = line - statement.lineno
-        return sum(len(each) + 1 for each in lines[:at]) + column - (statement.col_offset if at == 0 else 0)
-
-    start, end = place(node.lineno, node.col_offset), place(node.end_lineno or 0, node.end_col_offset or 0)
-    before, after = whole.encode()[:start].decode(), whole.encode()[end:].decode()
-    if before.endswith("(") and after.startswith(")") and not before[-2:-1].isalnum() and before[-2:-1] not in "_)]":
-        before, after = before[:-1], after[1:]  # (weights @ v).transpose(1, 2)
-    return before, after
-
-
-def _none_for(name: str, text: str) -> str:
-    """A ``return`` that gives None in the place of a name."""
-    return re.sub(rf"\b{name}\b", "None", text)
+def _shown(statement: ast.stmt) -> str:
+    """A statement as text, without parentheses around the values that it returns."""
+    if isinstance(statement, ast.Return) and isinstance(statement.value, ast.Tuple):
+        return f"return {', '.join(map(ast.unparse, statement.value.elts))}"
+    return ast.unparse(statement)
 
 
 def _names(node: ast.AST, context: type[ast.expr_context]) -> set[str]:
