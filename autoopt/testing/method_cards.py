@@ -49,13 +49,10 @@ def _section(strategy: Strategy) -> str:
     card = method_card(strategy)
     summary = " ".join(card.pop("").split())
     stages = ", ".join(stage for stage in STAGES if stage in strategy.stages)
-    points = "\n".join(f"* **{heading}**: {_indented(text)}" for heading, text in card.items())
+    indented = {heading: "\n  ".join(line.strip() for line in text.splitlines()) for heading, text in card.items()}
+    points = "\n".join(f"* **{heading}**: {text}" for heading, text in indented.items())
     about = f"{summary} Risk class `{strategy.risk}`; stages: {stages}."
     return f"\n## {strategy.name}\n\n{about}\n\n{points}\n"
-
-
-def _indented(text: str) -> str:
-    return "\n".join("  " * bool(number) + line.strip() for number, line in enumerate(text.splitlines()))
 
 
 def shipped() -> list[Strategy]:

@@ -70,7 +70,7 @@ class Hyperparameters(Strategy):
         code = "\n".join(f"{name} = {value:.6g}  # of the optimizer" for name, value in values)
         note = "of the optimizer: " + ", ".join(f"{name}={value:.6g}" for name, value in values)
         theirs = {_THEIRS[name]: value for name, value in values if name in _THEIRS}
-        return Recipe.noted(code, note, **({"transformers": theirs} if theirs else {}))
+        return Recipe.noted(code, note, transformers=theirs or {"_note": note})
 
 
 _THEIRS = {"lr": "learning_rate", "weight_decay": "weight_decay", "eps": "adam_epsilon"}

@@ -43,6 +43,11 @@ def gain(case: Case, seconds: Mapping[str, float], **changes: int | None) -> Est
     return case.pipeline.gain(known, **changes)
 
 
+def simulated(case: Case) -> Any:
+    """What the pipeline's simulation rests on; None where it was not measured."""
+    return case.pipeline.round.simulation if case.pipeline is not None else None
+
+
 def seconds_of(case: Case, name: str) -> float:
     """Seconds of a stage per step; 0 where the pipeline does not have it."""
     stage = case.pipeline.stage(name) if case.pipeline is not None else None
@@ -84,7 +89,7 @@ def issued(case: Case, *, passes: float = 1.0, update: float = 1.0) -> dict[str,
         passes: seconds to issue forward and backward, over those now.
         update: seconds to issue the optimizer's update, over those now.
     """
-    simulation = case.pipeline.round.simulation if case.pipeline is not None else None
+    simulation = simulated(case)
     if simulation is None or simulation.device == "cpu":
         return {}
     whole = seconds_of(case, "host")
@@ -99,11 +104,11 @@ def busy_share(case: Case) -> float:
     """
     if case.pipeline is None or case.device == "cpu":
         return 1.0
-    simulation, both = case.pipeline.round.simulation, seconds_of(case, "forward") + seconds_of(case, "backward")
+    both = seconds_of(case, "forward") + seconds_of(case, "backward")
     kernels = sum(operator.seconds for operator in case.pipeline.round.operators)
     if not kernels or both <= 0:
         return 1.0
-    return min(1.0, kernels * (simulation.accumulation if simulation is not None else 1) / both)
+    return min(1.0, kernels * getattr(simulated(case), "accumulation", 1) / both)
 
 
 def compute_gain(case: Case, ratio: float) -> Estimate | None:
@@ -176,19 +181,19 @@ def per_sample(case: Case, times: float) -> float | None:
     From twice the batch where that was measured: a part that is paid once and one for each sample. Else what
     launches cost is paid once.
     """
-    simulation = case.pipeline.round.simulation if case.pipeline is not None else None
+    simulation = simulated(case)
     if simulation is None:
         return None
     if simulation.doubled is not None:
         each = max(0.0, simulation.doubled - 1.0)
-        return max(0.05, (1.0 + (times - 1.0) * each) / times)
+        return float(max(0.05, (1.0 + (times - 1.0) * each) / times))
     cost = case.environment.peaks.launch_seconds
     both = seconds_of(case, "forward") + seconds_of(case, "backward")
     if simulation.launches is None or cost is None:
         return None
     if not both:
         return 1.0
-    return 1 - min(0.95, simulation.launches * cost / both) * (1 - 1 / times)
+    return float(1 - min(0.95, simulation.launches * cost / both) * (1 - 1 / times))
 
 
 def peak_ratio(case: Case, kind: str) -> float | None:
@@ -202,8 +207,7 @@ def peak_ratio(case: Case, kind: str) -> float | None:
 
 def memory_used(case: Case) -> float | None:
     """Share of the device's memory that training uses now; None where that is not known."""
-    simulation = case.pipeline.round.simulation if case.pipeline is not None else None
-    return simulation.memory_used if simulation is not None else None
+    return getattr(simulated(case), "memory_used", None)
 
 
 def memory_short(case: Case) -> bool:

@@ -37,8 +37,16 @@ class CudaGraphs(Strategy):
             return Applies.no("shapes change from batch to batch, and a graph replays one")
         if case.setup.compile is not None or case.plan.setting("checkpointing") is not None:
             return Applies.no("the model is compiled or checkpointed already")
-        refused = _not_recordable(case)
-        return Applies.no(refused) if refused else Applies.yes()
+        optimizer = case.workload.optimizer
+        if not optimizer.module.startswith("torch.optim") or optimizer.type not in RECORDABLE:
+            return Applies.no(f"the update of {optimizer.type} cannot be recorded")
+        if optimizer.options.get("differentiable"):
+            return Applies.no("a differentiable optimizer cannot be recorded")
+        if case.setup.precision.loss_scaling:
+            return Applies.no("the gradient scaler waits for the device in each step")
+        if case.plan.setting("optimizer_in_backward") is not None:
+            return Applies.no("the optimizer steps within the backward pass")
+        return Applies.yes()
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
         """At the very best the device computes all the time, and one launch issues what is recorded."""
@@ -67,17 +75,3 @@ class CudaGraphs(Strategy):
             "static_batch.copy_(batch); graph.replay()  # for each batch of that shape"
         )
         return Recipe(pytorch=code)
-
-
-def _not_recordable(case: Case) -> str:
-    """Why a step cannot be recorded; empty where nothing is known against it."""
-    optimizer = case.workload.optimizer
-    if not optimizer.module.startswith("torch.optim") or optimizer.type not in RECORDABLE:
-        return f"the update of {optimizer.type} cannot be recorded"
-    if optimizer.options.get("differentiable"):
-        return "a differentiable optimizer cannot be recorded"
-    if case.setup.precision.loss_scaling:
-        return "the gradient scaler waits for the device in each step"
-    if case.plan.setting("optimizer_in_backward") is not None:
-        return "the optimizer steps within the backward pass"
-    return ""

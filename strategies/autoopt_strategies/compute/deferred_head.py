@@ -268,7 +268,10 @@ class ChunkedLoss(torch.autograd.Function):
                 if to_hidden is not None:
                     to_hidden[start : start + how.rows] = grad @ table
                 if to_weight is not None:
-                    _add_product(to_weight, grad, part)
+                    if grad.dtype == to_weight.dtype:
+                        to_weight.addmm_(grad.t(), part)  # needs no other tensor of its size
+                    else:
+                        to_weight += grad.t() @ part
                 if to_bias is not None:
                     to_bias += grad.sum(0)
         ctx.words = words
@@ -295,10 +298,3 @@ def _loss_and_grad(logits: torch.Tensor, labels: torch.Tensor, how: Chunks) -> t
         )
         (grad,) = torch.autograd.grad(loss, leaf)
     return loss.detach(), grad
-
-
-def _add_product(to: torch.Tensor, grad: torch.Tensor, part: torch.Tensor) -> None:
-    if grad.dtype == to.dtype:
-        to.addmm_(grad.t(), part)
-    else:
-        to += grad.t() @ part

@@ -9,8 +9,7 @@ optimizer can read it from the device, the recorded step does, and it is written
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,8 +97,11 @@ class RecordedStep:
         if self._left:
             self._left -= 1
             self._shapes = self._shapes or shapes  # those of the first; a last one may be short
-            with self._watched():
+            handle = register_optimizer_step_pre_hook(self._stepping)
+            try:
                 return self._recorder.warm(lambda: self._step(batches))
+            finally:
+                handle.remove()
         if shapes != self._shapes:
             return self._step(batches)
         if self._replay is None or not all(anchor() is not None for anchor in self._anchors):
@@ -115,18 +117,8 @@ class RecordedStep:
         assert self._replay is not None
         return self._replay()
 
-    @contextmanager
-    def _watched(self) -> Iterator[None]:
-        """Notes which optimizers step."""
-
-        def seen(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-            self._optimizers[id(optimizer)] = optimizer
-
-        handle = register_optimizer_step_pre_hook(seen)
-        try:
-            yield
-        finally:
-            handle.remove()
+    def _stepping(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        self._optimizers[id(optimizer)] = optimizer
 
     def _record(self, leaves: list[Any], structure: Any) -> None:
         static = [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
@@ -145,22 +137,17 @@ class RecordedStep:
         batches = tree_unflatten(static, structure)
 
         def run() -> torch.Tensor:
-            with self._rates_on_device():
+            """While it is recorded, the optimizer finds its learning rate on the device."""
+            before = [group["lr"] for group, _ in self._rates]
+            for group, rate in self._rates:
+                group["lr"] = rate
+            try:
                 return self._step(batches)
+            finally:
+                for (group, _), known in zip(self._rates, before, strict=True):
+                    group["lr"] = known
 
         self._replay = self._recorder.record(run)
-
-    @contextmanager
-    def _rates_on_device(self) -> Iterator[None]:
-        """While it is recorded, the optimizer finds its learning rate on the device."""
-        before = [group["lr"] for group, _ in self._rates]
-        for group, rate in self._rates:
-            group["lr"] = rate
-        try:
-            yield
-        finally:
-            for (group, _), rate in zip(self._rates, before, strict=True):
-                group["lr"] = rate
 
     def _numbers_now(self) -> list[dict[str, Any]]:
         """The options of the optimizers that a graph holds as numbers."""

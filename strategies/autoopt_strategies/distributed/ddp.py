@@ -82,15 +82,10 @@ class DistributedDataParallel(Strategy):
 
     def settings(self, case: Case) -> Settings:
         count = min(case.processes, case.workload.batch_size or case.processes)
-        return until_kept(self._setting(case, count >> halvings) for halvings in range(count.bit_length() - 1))
-
-    def _setting(self, case: Case, count: int) -> Setting:
-        setting: Setting = {"processes": count}
-        if case.inspected(self.name).get("unused"):
-            setting["find_unused"] = True
-        if case.workload.model.has_batchnorm:
-            setting["synchronized"] = True
-        return setting
+        others = {"find_unused": True} if case.inspected(self.name).get("unused") else {}
+        others |= {"synchronized": True} if case.workload.model.has_batchnorm else {}
+        halved = (count >> halvings for halvings in range(count.bit_length() - 1))
+        return until_kept({"processes": fewer, **others} for fewer in halved)
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
         setup = setup.with_distributed(processes=setting["processes"], find_unused=setting.get("find_unused", False))

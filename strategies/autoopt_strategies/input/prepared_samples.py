@@ -241,8 +241,12 @@ def _forms(case: Case) -> Iterator[tuple[str, Setting | str]]:
     yield "samples", _samples(case)
     yield "rows", _rows(case)
     yield "unaugmented", _unaugmented(case)
-    yield "batches", _batches(case)
-    yield "tensors", _tensors(case)
+    found, unknown = _found(case, "batches"), "the dataset does not take many indices at once"
+    indexed = {"form": "batches", "where": "dataset", "index": found["index"]} if "index" in found else None
+    yield "batches", no_whole_batches(case) or indexed or found.get("reason") or unknown
+    found = _found(case, "tensors")
+    tensors = {"form": "tensors", "where": "dataset"} if "ratio" in found else None
+    yield "tensors", tensors or found.get("reason") or "the dataset is none of Hugging Face's"
     yield "files", _files(case)
     yield "threads", _threads(case)
 
@@ -330,22 +334,6 @@ def _rows(case: Case) -> Setting | str:
     return {"form": "rows", **where}
 
 
-def _batches(case: Case) -> Setting | str:
-    found = _found(case, "batches")
-    if refused := no_whole_batches(case):
-        return refused
-    if "index" not in found:
-        return found.get("reason") or "the dataset does not take many indices at once"
-    return {"form": "batches", "where": "dataset", "index": found["index"]}
-
-
-def _tensors(case: Case) -> Setting | str:
-    found = _found(case, "tensors")
-    if "ratio" not in found:
-        return found.get("reason") or "the dataset is none of Hugging Face's"
-    return {"form": "tensors", "where": "dataset"}
-
-
 def _files(case: Case) -> Setting | str:
     found = _found(case, "files")
     if "root" not in found:
@@ -353,10 +341,8 @@ def _files(case: Case) -> Setting | str:
     room = min(found["room"], case.workload.available_ram_bytes or 0)
     if found["bytes"] > FREE["files"] * room:
         return f"{found['bytes'] / 1e9:.2f} GB of files, and {room / 1e9:.2f} GB free in memory"
-    if case.pipeline is None:
-        return {"form": "files", "where": "memory", "root": found["root"]}
     waiting = seconds_of(case, "storage")
-    if waiting < LEAST_SAVING * case.pipeline.step_seconds:
+    if case.pipeline is not None and waiting < LEAST_SAVING * case.pipeline.step_seconds:
         return "storage is hardly waited for: the system keeps the files in memory"
     copying = waiting * (case.workload.train_samples or 0) / (case.workload.batch_size or 1)
     if case.seconds_left is not None and copying > PATIENCE * case.seconds_left:

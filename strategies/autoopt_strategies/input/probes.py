@@ -70,6 +70,16 @@ def _prefix(dataset: Any, chain: list[Any], indices: list[int]) -> Setting:
     return {"reason": f"augmentation is random from the first transform on ({type(chain[0]).__name__})"}
 
 
+class Indexed:
+    """Samples that a function makes of their index."""
+
+    def __init__(self, sample: Callable[[int], Any]) -> None:
+        self.sample = sample
+
+    def __getitem__(self, index: int) -> Any:
+        return self.sample(index)
+
+
 def timed(dataset: Any, indices: Sequence[int]) -> tuple[list[Any], float]:
     """Samples, and the seconds that each of them took."""
     began = perf_counter()
@@ -112,12 +122,8 @@ def hit_ratio(dataset: Any, samples: dict[int, Any], tail: tuple[Any, ...]) -> f
         samples: by index, as they are kept.
         tail: transforms that a kept sample still goes through.
     """
-
-    class Kept:
-        def __getitem__(self, index: int) -> Any:
-            return transformed(samples[index], tail) if tail else samples[index]
-
-    return min(1.0, seconds_ratio(dataset, Kept(), list(samples))) if samples else 1.0
+    kept = Indexed(lambda index: transformed(samples[index], tail) if tail else samples[index])
+    return min(1.0, seconds_ratio(dataset, kept, list(samples))) if samples else 1.0
 
 
 def deterministic(dataset: Any, indices: list[int]) -> bool:
@@ -198,23 +204,14 @@ def batches(dataset: Any, size: int) -> Setting:
         except Exception:  # the dataset takes one index at a time
             continue
         if all(equal(one, other) for one, other in zip(found, expected, strict=True)):
-            return {"index": kind, "ratio": _ratio_of_batches(dataset, indexed, size)}
-    return {"reason": "the dataset gives something else for many indices at once than for each of them"}
-
-
-def _ratio_of_batches(dataset: Any, indexed: Any, size: int) -> float:
-    """Seconds of a batch by one index over those sample by sample, collated."""
-    from torch.utils.data import default_collate
-
-    many, drawn = getattr(dataset, "__getitems__", None), random.Random(1)
-    groups = [[drawn.randrange(len(dataset)) for _ in range(size)] for _ in range(16)]
-    one, other = cycle(groups), cycle(groups)
-
-    def collated() -> None:
-        group = next(one)
-        default_collate(many(group) if many else [dataset[i] for i in group])
-
-    return min(1.0, ratio_in_turns(collated, lambda: indexed.__getitems__(next(other))))
+            break
+    else:
+        return {"reason": "the dataset gives something else for many indices at once than for each of them"}
+    many = getattr(dataset, "__getitems__", lambda group: [dataset[i] for i in group])
+    timed_groups = [[drawn.randrange(count) for _ in range(size)] for _ in range(16)]
+    one, other = cycle(timed_groups), cycle(timed_groups)
+    ratio = ratio_in_turns(lambda: default_collate(many(next(one))), lambda: indexed.__getitems__(next(other)))
+    return {"index": kind, "ratio": min(1.0, ratio)}
 
 
 def tensors(dataset: Any, collate: Any) -> Setting:

@@ -48,11 +48,12 @@ def needed(batch: Any) -> tuple[int, int] | None:
     masks = [tensor for name, tensor in found if name == MASK and tensor.ndim == 2]
     if masks:
         return _last(masks[0] != 0), masks[0].shape[1]
-    rows = [tensor for _, tensor in found if _is_ids(tensor)]
-    if not rows:
+    rows = [tensor for _, tensor in found if tensor.ndim == 2 and not tensor.is_floating_point()]
+    width = max((ids.shape[1] for ids in rows), default=0)
+    if width < LEAST_WIDTH:
         return None
-    width = max(ids.shape[1] for ids in rows)
-    return max(_last(~_ending(ids)) for ids in rows if ids.shape[1] == width), width
+    same = (ids == ids[:, -1].mode().values for ids in rows if ids.shape[1] == width)
+    return max(_last(~each.flip(1).cumprod(1).flip(1).bool()) for each in same), width
 
 
 def tensors(batch: Any, name: str = "") -> list[tuple[str, Any]]:
@@ -68,19 +69,9 @@ def tensors(batch: Any, name: str = "") -> list[tuple[str, Any]]:
     return []
 
 
-def _is_ids(tensor: Any) -> bool:
-    return tensor.ndim == 2 and not tensor.is_floating_point() and tensor.shape[1] >= LEAST_WIDTH
-
-
 def _last(real: Any) -> int:
     """The last column in which any row is real, counted from 1."""
     return int((real.any(0).int() * (real.any(0).int().cumsum(0))).argmax()) + 1
-
-
-def _ending(ids: Any) -> Any:
-    """Which places belong to a run, at the end of its row, of the number that most rows end with."""
-    same = ids == ids[:, -1].mode().values
-    return same.flip(1).cumprod(1).flip(1).bool()
 
 
 def cut(batch: Any, multiple: int = 1) -> Any:

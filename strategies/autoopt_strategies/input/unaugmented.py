@@ -14,7 +14,7 @@ import sysconfig
 import types
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partialmethod
+from functools import partial, partialmethod
 from itertools import pairwise
 from typing import Any
 
@@ -33,6 +33,7 @@ from autoopt_strategies.input.batches import Wrapper, equal, kept_by_index, read
 from autoopt_strategies.input.probes import (
     NAMES,
     SEEDS,
+    Indexed,
     deterministic,
     is_subset,
     item_bytes,
@@ -276,20 +277,9 @@ def _random_state() -> Any:
     return random.getstate(), numbers, torch.get_rng_state().numpy().tobytes()
 
 
-class _Heads:
-    """What is kept of each sample of a dataset."""
-
-    def __init__(self, base: Any, head: Any) -> None:
-        self.base, self.head = base, head
-
-    def __getitem__(self, index: int) -> Any:
-        return self.head(self.base, index)
-
-
 def _alike(base: Any, head: Any, line: int, indices: Sequence[int]) -> bool:
     """Whether samples in two parts are the same to the bit, and leave what is kept as it was."""
-
-    if not deterministic(_Heads(base, head), list(indices)):
+    if not deterministic(Indexed(partial(head, base)), list(indices)):
         return False
     made = with_halves(base, line)
     for seed in range(SEEDS):
@@ -308,12 +298,13 @@ def _measured(
     """The split with seconds and bytes of what is kept, and the share of a sample's seconds that is left."""
     own, below = indices
     divided = with_halves(dataset, line)
-    made, seconds = timed(_Heads(base, head), below)
+    heads = Indexed(partial(head, base))
+    made, seconds = timed(heads, below)
     batches = hasattr(base, READ_BATCH)
     return {
         "where": {"file": users_path(function.__code__.co_filename), "function": function.__qualname__, "line": line},
         "sample_seconds": seconds,
         "sample_bytes": max(item_bytes(each) for each in made),
         "hit": min(1.0, seconds_ratio(dataset, divided, list(own))),
-        "threads": None if batches else threads_ratio(_Heads(base, head), list(below), made, seconds),
+        "threads": None if batches else threads_ratio(heads, list(below), made, seconds),
     }

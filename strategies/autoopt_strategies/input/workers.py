@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from autoopt import Applies, Case, Change, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, climb, compute_threads, doubling, frugal, kept, seconds_of
+from autoopt_strategies.common import (
+    Setting,
+    Settings,
+    climb,
+    compute_threads,
+    doubling,
+    frugal,
+    kept,
+    seconds_of,
+    simulated,
+)
 
 MANY_THREADS = 1.2
 """Threads that work at a sample, on average, from which on its libraries are taken to start threads of their own."""
@@ -75,7 +85,7 @@ class Workers(Strategy):
         stays = again["persistent_workers"] and not case.loader_option("persistent_workers")
         if best is None and now and stays and kept((yield again)):
             best = now
-        if best and (_spread(case) or 0.0) > UNEVEN:
+        if best and (getattr(simulated(case), "sample_spread", None) or 0.0) > UNEVEN:
             yield {**so_many(case, best), "prefetch_factor": 4}
 
     def companions(self, case: Case, setting: Setting) -> list[Change]:
@@ -139,8 +149,3 @@ def _threads_with(case: Case, workers: int) -> int | None:
         return None
     wanted = max(1, cores - workers)
     return wanted if wanted < compute_threads(case) else None
-
-
-def _spread(case: Case) -> float | None:
-    simulation = case.pipeline.round.simulation if case.pipeline is not None else None
-    return simulation.sample_spread if simulation is not None else None

@@ -316,14 +316,10 @@ def _left(case: Case, loader: _Loader, setting: Setting, evaluating: float) -> f
 def _starting(case: Case, options: Setting) -> float:
     """Seconds in which an evaluation's workers start, for each step: once a run where they are kept."""
     every = max(_every(case), case.planned_steps or 0) if options["persistent_workers"] else _every(case)
-    return float(options["num_workers"] * _worker_start(case) / every)
-
-
-def _worker_start(case: Case) -> float:
-    """Seconds in which a worker starts, as the training's do at each epoch where they are seen to."""
     workers = 0 if case.loader_option("persistent_workers") else case.loader_option("num_workers") or 0
     seen = seconds_of(case, "epoch") * (case.workload.steps_per_epoch or 0)
-    return seen / workers if seen and workers else WORKER_START
+    each = seen / workers if seen and workers else WORKER_START  # as the training's do where they are seen to
+    return float(options["num_workers"] * each / every)
 
 
 def _share(case: Case, loader: _Loader, options: Setting) -> float:

@@ -54,9 +54,12 @@ def survey_operators(model: nn.Module, loss: Callable[[Any, Any], Any], batch: A
         with torch.no_grad(), torch.random.fork_rng():
             loss(copied, batch)
 
+    def few(value: Any) -> Any:  # enough to compare what is computed for each sample alone, and sooner done
+        return value[:SAMPLES].clone() if isinstance(value, torch.Tensor) and value.dim() else value
+
     calls = _calls(copied, run)
-    few = {path: (code, pytree.tree_map(_few, call)) for path, (code, call) in calls.items()}
-    seen = survey(copied, few, Sought(statements, _variants, _random, ROUNDING, each=True))
+    first = {path: (code, pytree.tree_map(few, call)) for path, (code, call) in calls.items()}
+    seen = survey(copied, first, Sought(statements, _variants, _random, ROUNDING, each=True))
     refused = {type(copied.get_submodule(path)).__name__: why for path, why in seen["refused"].items()}
     functions = []
     for wanted in seen["functions"]:
@@ -77,11 +80,6 @@ def survey_operators(model: nn.Module, loss: Callable[[Any, Any], Any], batch: A
         refused[""] = "the rewritten model gives another loss or other gradients on a batch"
         found = dict.fromkeys(found)
     return {**found, "refused": refused}
-
-
-def _few(value: Any) -> Any:
-    """The first samples of a tensor: enough to compare what is computed for each alone, and sooner done."""
-    return value[:SAMPLES].clone() if isinstance(value, torch.Tensor) and value.dim() else value
 
 
 def _calls(model: nn.Module, run: Callable[[], Any]) -> dict[str, tuple[CodeType, Call]]:
