@@ -7,7 +7,7 @@ from typing import Any
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, guessed
 from autoopt_strategies.compute.threads import core_numbers
-from autoopt_strategies.distributed.common import described, processes
+from autoopt_strategies.distributed.ddp import described, processes
 
 
 class Affinity(Strategy):

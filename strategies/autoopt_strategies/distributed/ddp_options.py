@@ -7,7 +7,7 @@ from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, Settings, at_most, gain, guessed, kept, seconds_of
-from autoopt_strategies.distributed.common import described, gradient_bytes, processes, replicated, wrapped
+from autoopt_strategies.distributed.ddp import described, gradient_bytes, processes, replicated, wrapped
 
 USUAL = 25.0
 """Megabytes of a bucket that torch begins with."""

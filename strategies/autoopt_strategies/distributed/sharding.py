@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, Settings, gain, guessed, memory_short, seconds_of, while_kept
-from autoopt_strategies.distributed.common import described, processes, replicated
+from autoopt_strategies.distributed.ddp import described, processes, replicated
 
 STATELESS = ("SGD",)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -90,7 +89,7 @@ class ValidationLoader(Strategy):
         else:
             left = _left(case, loader, setting, evaluating)
         if "no_grad" in setting:
-            samples = loader.samples if isinstance(loader, _Loader) else None
+            samples = None if isinstance(loader, str) else loader["samples"]
             left -= (1.0 - UNRECORDED) * min(_computing(case, samples, _every(case)) or left, left)
         if left < evaluating:
             return declared(gain(case, {"evaluate": max(left, 0.0) + all_of_it - evaluating}))
@@ -119,7 +118,7 @@ class ValidationLoader(Strategy):
         if unrecorded and "no_grad" not in best and kept((yield best | unrecorded)):
             best = best | unrecorded
         pinned = case.device == "cuda"
-        if loader.pin_memory != pinned:
+        if loader["pin_memory"] != pinned:
             yield {**best, "pin_memory": pinned}
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
@@ -166,53 +165,32 @@ def _of_loader(setting: Setting) -> Setting:
     return {} if "loop" in setting else {name: value for name, value in setting.items() if name != "no_grad"}
 
 
-@dataclass(frozen=True)
-class _Loader:
-    """The validation's loader as it is now.
+def _loader(strategy: ValidationLoader, case: Case) -> Setting | str:
+    """The options of the loader under the incumbent; the reason where there is none to be changed.
 
     ``samples``: that an evaluation reads. ``sample_seconds``: of preparing one in one process; of a script, as the
     training's samples take.
     """
-
-    batch_size: int | None
-    num_workers: int
-    persistent_workers: bool
-    pin_memory: bool
-    samples: int | None
-    sample_seconds: float | None
-
-
-def _loader(strategy: ValidationLoader, case: Case) -> _Loader | str:
-    """The loader under the incumbent; the reason where there is none to be changed."""
-    facts, samples, seconds = case.workload, case.workload.valid_samples, None
+    facts, samples = case.workload, case.workload.valid_samples
+    found: Setting = {"batch_size": None, "num_workers": 0, "persistent_workers": False, "pin_memory": False}
     if case.sites is not None:
-        found = case.sites.of("loader_validation")
-        run = facts.run
+        seen, run = case.sites.of("loader_validation"), facts.run
         if run is None or run.evaluation_seconds is None or not run.evaluate_every:
             return "no evaluation was seen while the script was watched"
-        if len(found) != 1:
-            return "no evaluation with a DataLoader was seen" if not found else "several loaders evaluate"
-        options = dict(found[0].options)
-        samples = int(run.samples_per_evaluation) or None
-        seconds = sample_seconds(case)
+        if len(seen) != 1:
+            return "no evaluation with a DataLoader was seen" if not seen else "several loaders evaluate"
+        samples, options = int(run.samples_per_evaluation) or None, dict(seen[0].options)
+        options["sample_seconds"] = sample_seconds(case)
     else:
         options = dict(case.inspected(strategy.name))
-        seconds = options.get("sample_seconds")
         if not facts.has_evaluate or not samples:
             return "there is no evaluation of a known length"
-        if seconds is None:
+        if options.get("sample_seconds") is None:
             return str(options.get("reason") or "what reading a validation sample takes is not known")
         shared = ("num_workers", "persistent_workers", "pin_memory")
         options |= {name: case.setup.loader[name] for name in shared if name in case.setup.loader}
-    options |= case.setup.evaluation
-    return _Loader(
-        batch_size=options.get("batch_size"),
-        num_workers=options.get("num_workers") or 0,
-        persistent_workers=bool(options.get("persistent_workers")),
-        pin_memory=bool(options.get("pin_memory")),
-        samples=samples,
-        sample_seconds=seconds,
-    )
+    known = {name: value for name, value in (options | dict(case.setup.evaluation)).items() if value is not None}
+    return {**found, "sample_seconds": None, **known, "samples": samples}
 
 
 def _evaluations(case: Case) -> tuple[Any, ...]:
@@ -272,21 +250,21 @@ def _loop_gain(case: Case, setting: Setting) -> Estimate | None:
     return declared(gain(case, {"evaluate": least + (now - least) * _usual_size(case) / setting["batch_size"]}))
 
 
-def _options(case: Case, loader: _Loader) -> list[Setting]:
+def _options(case: Case, loader: Setting) -> list[Setting]:
     """Batches, workers, and both, that may shorten an evaluation: the likeliest first."""
-    large = min(_large(case), loader.samples or _large(case))
+    large = min(_large(case), loader["samples"] or _large(case))
     batches: list[Setting] = [{}]
-    if loader.batch_size and 2 * loader.batch_size <= large:
+    if loader["batch_size"] and 2 * loader["batch_size"] <= large:
         batches.append({"batch_size": large})
     workers: list[Setting] = [{}]
-    if loader.num_workers:
+    if loader["num_workers"]:
         workers.append({"num_workers": 0})
-    if (loader.sample_seconds or 0.0) * (loader.samples or 0) > WORKER_START:
+    if (loader["sample_seconds"] or 0.0) * (loader["samples"] or 0) > WORKER_START:
         most = max(1, min(4, case.environment.cores or 1))
         if waits(case):
             most = most_workers(case, most)
-        numbers = {most, max(most // 2, 1), loader.num_workers} - {0}
-        kept_now = loader.num_workers if loader.persistent_workers else 0
+        numbers = {most, max(most // 2, 1), loader["num_workers"]} - {0}
+        kept_now = loader["num_workers"] if loader["persistent_workers"] else 0
         workers += [{"num_workers": n, "persistent_workers": True} for n in sorted(numbers - {kept_now})]
     evaluating = _own_seconds(case)
     found = [{**batch, **number} for batch in batches for number in workers if batch or number]
@@ -294,16 +272,16 @@ def _options(case: Case, loader: _Loader) -> list[Setting]:
     return [option for _, option in sorted(zip(left, found, strict=True), key=lambda each: each[0])]
 
 
-def _left(case: Case, loader: _Loader, setting: Setting, evaluating: float) -> float:
+def _left(case: Case, loader: Setting, setting: Setting, evaluating: float) -> float:
     """Seconds of evaluations for each step under a setting, where they take ``evaluating`` as they are.
 
     Workers share out the reading, and take their start; what else a batch costs once is shared between its samples.
     """
     every = _every(case)
-    now = {name: getattr(loader, name) for name in ("batch_size", "num_workers", "persistent_workers")}
+    now = {name: loader[name] for name in ("batch_size", "num_workers", "persistent_workers")}
     then = now | ({"persistent_workers": False} if "num_workers" in setting else {}) | setting
-    computing = min(_computing(case, loader.samples, every), evaluating)
-    alone = (loader.sample_seconds or 0.0) * (loader.samples or 0) / every
+    computing = min(_computing(case, loader["samples"], every), evaluating)
+    alone = (loader["sample_seconds"] or 0.0) * (loader["samples"] or 0) / every
     reading = min(alone * _share(case, loader, now), evaluating - computing)
     starting = min(_starting(case, now), evaluating - computing - reading)
     each_batch = evaluating - computing - reading - starting
@@ -322,12 +300,12 @@ def _starting(case: Case, options: Setting) -> float:
     return float(options["num_workers"] * each / every)
 
 
-def _share(case: Case, loader: _Loader, options: Setting) -> float:
+def _share(case: Case, loader: Setting, options: Setting) -> float:
     """Share of the seconds of reading alone that is left with workers, each of which prepares whole batches."""
     workers = options["num_workers"]
     if not workers:
         return 1.0
-    batches = ceil((loader.samples or 1) / (options["batch_size"] or 1))
+    batches = ceil((loader["samples"] or 1) / (options["batch_size"] or 1))
     least = 0.0 if waits(case) else 1.0 / (min(workers, case.environment.cores or 1) + 1)
     return float(max(ceil(batches / workers) / batches, least))
 

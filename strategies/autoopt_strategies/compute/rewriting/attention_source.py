@@ -455,8 +455,6 @@ def _ordered(node: ast.expr, letters: str, wanted: str) -> ast.expr:
         raise Refused("the einsum is over dimensions that queries and keys do not share")
     if letters == wanted:
         return node
-    if wanted == letters[0] + letters[2] + letters[1] + letters[3]:
-        return ast.parse(f"{_wrapped(node)}.transpose(1, 2)", mode="eval").body
     return ast.parse(f"{_wrapped(node)}.permute{tuple(letters.index(each) for each in wanted)}", mode="eval").body
 
 
