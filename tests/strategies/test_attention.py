@@ -73,6 +73,13 @@ def test_a_spelling_of_a_public_model_is_edited_and_equal(name: str) -> None:
     assert list(changed.state_dict()) == list(plain.state_dict())
     for training in (True, False):
         same_training(plain.train(training), changed.train(training), tokens())
+    for batch, length in ((3, 8), (1, 16), (5, 12), (2, 4)):
+        x = tokens(batch, length)
+        torch.testing.assert_close(changed(x), plain(x), rtol=1e-4, atol=1e-5)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        expected, got = plain(tokens()), changed(tokens())
+    assert got.dtype == expected.dtype
+    torch.testing.assert_close(got, expected, rtol=0.05, atol=0.05)
 
 
 @pytest.mark.parametrize("name", sorted(set(OWN) - set(UNDERSTOOD)))
@@ -82,24 +89,7 @@ def test_a_spelling_that_is_not_understood_is_left_alone_with_a_reason(name: str
     assert type(changed.layers[0]) is type(plain.layers[0])  # type: ignore[index]
 
 
-@pytest.mark.parametrize("name", UNDERSTOOD)
-def test_other_lengths_and_batches_compute_the_same(name: str) -> None:
-    plain, changed, _ = pair(name)
-    for batch, length in ((3, 8), (1, 16), (5, 12), (2, 4)):
-        x = tokens(batch, length)
-        torch.testing.assert_close(changed.eval()(x), plain.eval()(x), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", UNDERSTOOD)
-def test_it_computes_the_same_under_autocast(name: str) -> None:
-    plain, changed, _ = pair(name)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        expected, got = plain.eval()(tokens()), changed.eval()(tokens())
-    assert got.dtype == expected.dtype
-    torch.testing.assert_close(got, expected, rtol=0.05, atol=0.05)
-
-
-def test_a_copy_has_weights_of_its_own_and_a_pickle_is_the_module_that_its_author_wrote() -> None:
+def test_copies_pickles_and_derived_classes_are_what_their_author_wrote() -> None:
     _, changed, _ = pair("nanogpt")
     other: Any = copy.deepcopy(changed)
     with torch.no_grad():
@@ -110,17 +100,11 @@ def test_a_copy_has_weights_of_its_own_and_a_pickle_is_the_module_that_its_autho
     loaded: Any = pickle.loads(pickle.dumps(changed))
     assert type(loaded.layers[0]) is NanoGPT
     torch.testing.assert_close(loaded.eval()(tokens()), changed.eval()(tokens()), rtol=1e-4, atol=1e-5)
-
-
-def test_what_derives_from_the_class_that_a_module_shows_keeps_the_edit() -> None:
-    """As sharding does with each module, also after it was saved."""
-    changed: Any = copy.deepcopy(pair("nanogpt")[1])
-    torch.save(changed, io.BytesIO())
-    for layer in changed.layers:
+    saved: Any = copy.deepcopy(changed)
+    torch.save(saved, io.BytesIO())
+    for layer in saved.layers:  # as sharding derives from the class that each module shows, also after it was saved
         layer.__class__ = type(f"Sharded{layer.__class__.__name__}", (layer.__class__,), {})
-    assert is_fused(changed, tokens())
-    loaded: Any = pickle.loads(pickle.dumps(pair("nanogpt")[1]))
-    assert type(loaded.layers[0]) is NanoGPT
+    assert is_fused(saved, tokens())
 
 
 def test_the_plan_alone_edits_another_model_and_leaves_one_of_another_kind() -> None:

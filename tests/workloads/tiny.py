@@ -39,12 +39,11 @@ def knob(name: str, default: int) -> int:
     return int(os.environ.get(f"TINY_{name}", default))
 
 
-def raise_error() -> None:
-    raise ValueError("broken on purpose")
+def raises(error: type[BaseException], words: str = "") -> Callable[[], None]:
+    def raising() -> None:
+        raise error(words)
 
-
-def segfault() -> None:
-    ctypes.string_at(0)
+    return raising
 
 
 def bus_error() -> None:
@@ -54,22 +53,6 @@ def bus_error() -> None:
         mapped = mmap.mmap(file.fileno(), mmap.PAGESIZE)
         file.truncate(0)
         mapped[0] = 1
-
-
-def abort() -> None:
-    os.abort()
-
-
-def kill_self() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def vanish() -> None:
-    os._exit(7)
-
-
-def leave() -> None:
-    sys.exit(3)
 
 
 def hang() -> None:
@@ -87,30 +70,6 @@ def spin() -> None:
         pass
 
 
-def host_memory() -> None:
-    torch.empty(1 << 60, dtype=torch.uint8)
-
-
-def python_memory() -> None:
-    raise MemoryError
-
-
-def device_memory() -> None:
-    raise torch.OutOfMemoryError(
-        "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has 79.15 GiB, of which 1 GiB is free."
-    )
-
-
-def shared_memory() -> None:
-    raise RuntimeError(
-        "unable to allocate shared memory(shm) for file </torch_1_2_3>: No space left on device (28)",
-    )
-
-
-def device_lost() -> None:
-    raise RuntimeError("CUDA error: unspecified launch failure\nCUDA kernel errors might be reported later.")
-
-
 def recurse() -> None:
     recurse()
 
@@ -125,10 +84,6 @@ def close_output() -> None:
     """Closes standard output and every low descriptor, as code that makes itself a daemon does."""
     sys.stdout.close()
     os.closerange(0, 64)
-
-
-def change_directory() -> None:
-    os.chdir("/")
 
 
 def set_handlers() -> None:
@@ -171,47 +126,42 @@ def reseed() -> None:
     torch.manual_seed(1)
 
 
-def interrupt() -> None:
-    raise KeyboardInterrupt
-
-
-def generator_exit() -> None:
-    raise GeneratorExit
-
-
 KEPT: list[Any] = []
+ON_DEVICE = "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has 79.15 GiB, of which 1 GiB is free."
+SHARED = "unable to allocate shared memory(shm) for file </torch_1_2_3>: No space left on device (28)"
+LAUNCH = "CUDA error: unspecified launch failure\nCUDA kernel errors might be reported later."
 
-FAULTS: dict[str, tuple[str, Callable[[], None]]] = {
+FAULTS: dict[str, tuple[str, Callable[[], object]]] = {
     f"{what}_in_{place}": (place, function)
     for place in ("build", "dataset", "collate", "loss", "backward", "optimizer", "evaluate")
     for what, function in {
-        "error": raise_error,
-        "segfault": segfault,
+        "error": raises(ValueError, "broken on purpose"),
+        "segfault": lambda: ctypes.string_at(0),
         "bus_error": bus_error,
-        "abort": abort,
-        "kill": kill_self,
-        "os_exit": vanish,
-        "sys_exit": leave,
+        "abort": os.abort,
+        "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+        "os_exit": lambda: os._exit(7),
+        "sys_exit": lambda: sys.exit(3),
         "hang": hang,
         "hard_hang": hang_hard,
         "spin": spin,
-        "host_memory": host_memory,
-        "python_memory": python_memory,
-        "device_memory": device_memory,
-        "shared_memory": shared_memory,
-        "device_lost": device_lost,
+        "host_memory": lambda: torch.empty(1 << 60, dtype=torch.uint8),
+        "python_memory": raises(MemoryError),
+        "device_memory": raises(torch.OutOfMemoryError, ON_DEVICE),
+        "shared_memory": raises(RuntimeError, SHARED),
+        "device_lost": raises(RuntimeError, LAUNCH),
         "recursion": recurse,
         "prints": print_a_lot,
         "closed_output": close_output,
-        "chdir": change_directory,
+        "chdir": lambda: os.chdir("/"),
         "handlers": set_handlers,
         "threads": start_threads,
         "children": start_children,
         "shared_memory_left": leave_shared_memory,
         "files_left": leave_files,
         "reseed": reseed,
-        "interrupt": interrupt,
-        "generator_exit": generator_exit,
+        "interrupt": raises(KeyboardInterrupt),
+        "generator_exit": raises(GeneratorExit),
     }.items()
 }
 """Name of a fault to the place where it strikes and what it does there: ``segfault_in_loss``, and so on.
@@ -238,7 +188,7 @@ class Trap:
 
     def pass_by(self, place: str) -> None:
         self.calls[place] = self.calls.get(place, 0) + 1
-        where, function = FAULTS.get(self.name, ("", raise_error))
+        where, function = FAULTS.get(self.name, ("", hang))
         if where == place and self.calls[place] == (1 if place == "build" else self.at):
             function()
 
