@@ -165,12 +165,6 @@ def test_compiling_cannot_pay_in_a_run_of_a_minute() -> None:
     assert long.value > 1
 
 
-def test_without_a_compiler_the_cpu_is_not_compiled_for() -> None:
-    case = sample_case()
-    bare = dataclasses.replace(case, environment=case.environment.model_copy(update={"compiler": None}))
-    assert "compiler" in REGISTRY["compile"].applies(bare).reason
-
-
 def test_the_learning_rate_follows_the_batch_by_the_optimizer_s_rule() -> None:
     sgd = sample_facts().optimizer.model_copy(update={"type": "SGD"})
     (first, *_) = REGISTRY["batch_size"].settings(sample_case(optimizer=sgd))
@@ -178,13 +172,6 @@ def test_the_learning_rate_follows_the_batch_by_the_optimizer_s_rule() -> None:
     (first, *_) = REGISTRY["batch_size"].settings(sample_case())
     assert first["learning_rate_factor"] == 1.4142
     assert first["warmup_steps"] == 2500
-
-
-def test_a_device_that_multiplies_no_faster_gets_no_mixed_precision() -> None:
-    case = sample_case()
-    peaks = case.environment.peaks.model_copy(update={"matmul_bf16_flops_per_second": 4e13})
-    slow = dataclasses.replace(case, environment=case.environment.model_copy(update={"peaks": peaks}))
-    assert "no faster" in REGISTRY["amp"].applies(slow).reason
 
 
 def test_the_page_of_strategies_is_made_of_their_cards() -> None:

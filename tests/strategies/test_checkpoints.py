@@ -86,10 +86,6 @@ def test_it_applies_to_the_script_s_own_lines(text: str, sites: tuple[Site, ...]
     assert reason in told.reason
 
 
-def test_a_build_tells_how_often_it_saves() -> None:
-    assert "how often" in STRATEGY.applies(sample_case()).reason
-
-
 def test_a_copy_is_what_is_left(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("torch.save(a, b)\n")
     case = case_of(tmp_path, site(), run=RunParts(checkpoint_seconds=2.0, checkpoint_every=200.0))

@@ -16,7 +16,6 @@ from autoopt.benchmark.compiling import compilations, is_torchs
 from autoopt.records import Change
 from autoopt.registry import load_strategies
 from autoopt.setup import Setup
-from autoopt.strategy import Case
 from autoopt.testing.strategies import sample_case, tiny_workload, train_few_steps
 from scripted import PLAIN, changed_lines, patched, sites_in
 
@@ -61,18 +60,6 @@ def test_one_mode_that_lacks_its_tools_speaks_for_all() -> None:
     )
     with pytest.raises(StopIteration):
         settings.send(failed)
-
-
-def test_without_triton_nothing_is_compiled_for_cuda() -> None:
-    case = sample_case("cuda:0")
-    assert COMPILE.applies(case), "nothing is known of its packages"
-
-    def having(*names: str) -> Case:
-        packages = dict.fromkeys(names, "3.5.0")
-        return replace(case, environment=case.environment.model_copy(update={"packages": packages}))
-
-    assert "needs triton" in COMPILE.applies(having("numpy")).reason
-    assert COMPILE.applies(having("numpy", "triton"))
 
 
 def test_blocks_that_repeat_are_compiled_in_lines_of_the_script(tmp_path: Path) -> None:

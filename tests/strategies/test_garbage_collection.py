@@ -81,14 +81,6 @@ def test_what_collate_collects_by_force_is_seen() -> None:
     assert REGISTRY["garbage_collection"].inspect(in_trial(given))["preparing"] > 0.2
 
 
-def test_it_applies_where_the_collector_takes_a_share() -> None:
-    strategy = REGISTRY["garbage_collection"]
-    assert strategy.applies(sample_case(inspected={strategy.name: {"preparing": 0.05, "computing": 0.0}}))
-    refused = strategy.applies(sample_case(inspected={strategy.name: {"preparing": 0.0001, "computing": 0.0}}))
-    assert "0.0% of the time" in refused.reason
-    assert not strategy.applies(sample_case())
-
-
 # Threads inside loader workers: seen, limited, and the user's own ``worker_init_fn`` still called.
 
 
@@ -143,13 +135,6 @@ def test_threads_that_work_at_a_sample_are_seen_whatever_else_runs() -> None:
     before = torch.get_num_threads()
     assert parallelism(Alone(), [0, 1, 2, 3]) < 1.2 < parallelism(Helped(), [0, 1, 2, 3])
     assert torch.get_num_threads() == before
-
-
-@pytest.mark.parametrize(("ratio", "workers", "applies"), [(4.0, 4, True), (1.0, 4, False), (4.0, 0, False)])
-def test_it_applies_where_workers_run_many_threads(ratio: float, workers: int, applies: bool) -> None:
-    case = sample_case(inspected={"worker_threads": {"parallelism": ratio}})
-    case = dataclasses.replace(case, setup=Setup().with_loader(num_workers=workers))
-    assert bool(REGISTRY["worker_threads"].applies(case)) is applies
 
 
 def test_new_workers_bring_it_along_where_samples_take_several_threads() -> None:

@@ -12,7 +12,7 @@ from torch import nn
 
 from autoopt.records import Change, Plan
 from autoopt.registry import load_strategies
-from autoopt.testing.strategies import sample_case, sample_facts
+from autoopt.testing.strategies import sample_case
 from autoopt_model.rates_by_layer import ScaleGradients, ScaleUpdates
 from tests.strategies.stand_ins import promised
 
@@ -83,9 +83,8 @@ def test_weights_of_zero_and_parameters_without_gradients_stay_finite(change: An
 
 
 def test_they_come_with_a_batch_four_times_as_large() -> None:
-    sgd = sample_facts().optimizer.model_copy(update={"type": "SGD"})
     strategy = REGISTRY["rates_by_layer"]
-    for rule, case in (("lamb", sample_case()), ("lars", sample_case(optimizer=sgd))):
+    for rule, case in (("lamb", sample_case()), ("lars", sample_case(optimizer={"type": "SGD"}))):
         assert strategy.applies(case)
         assert {setting["rule"] for setting in strategy.settings(case)} == {rule}
         (companion,) = strategy.companions(case, {})
@@ -95,7 +94,3 @@ def test_they_come_with_a_batch_four_times_as_large() -> None:
         assert promised(strategy, case, {}).high == pytest.approx(max(batch.high, 1.0))
         there = Plan(changes=(Change(strategy="batch_size", setting=companion.setting),))
         assert strategy.companions(dataclasses.replace(case, plan=there), {}) == []
-    few = sample_case(train_samples=64 * 16)
-    assert "4 times as large" in REGISTRY["rates_by_layer"].applies(few).reason
-    other = sample_facts().optimizer.model_copy(update={"type": "Adagrad"})
-    assert "neither SGD" in REGISTRY["rates_by_layer"].applies(sample_case(optimizer=other)).reason

@@ -16,11 +16,11 @@ from autoopt.benchmark.training import Training
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.export.script import script
 from autoopt.loading import importing, validation
-from autoopt.records import Change, JsonDict, Plan, Sites
+from autoopt.records import Change, JsonDict, Plan
 from autoopt.records.protocol import TrialSpec
 from autoopt.registry import load_strategies
 from autoopt.setup import Setup
-from autoopt.testing.strategies import example_case, sample_case
+from autoopt.testing.strategies import sample_case
 from autoopt_model.model_size import ModelSize
 from autoopt_model.sizes import integer_defaults
 from tests.strategies.stand_ins import promised
@@ -93,20 +93,11 @@ def test_a_build_without_sizes_says_why(attribute: str, told: str) -> None:
     assert told in answer.reason
 
 
-def test_trainers_objects_and_scripts_are_not_asked() -> None:
+def test_trainers_objects_and_scripts_are_not_inspected() -> None:
     live: Any = SimpleNamespace(spec=SimpleNamespace(workload="x:y"), workload=SimpleNamespace(adapter="lightning"))
     assert "bound to the model" in STRATEGY.inspect(live)["reason"]
     live.spec.script = object()
     assert "no build()" in STRATEGY.inspect(live)["reason"]
-    case = example_case(STRATEGY)
-    script = replace(case, sites=Sites(command=("python", "train.py"), cwd="/tmp"))
-    assert "a script as it is" in STRATEGY.applies(script).reason
-
-
-def test_another_change_of_the_model_stands_alone() -> None:
-    case = example_case(STRATEGY)
-    pruned = Plan(changes=(Change(strategy="pruning", setting={"ratio": 0.3}),))
-    assert "pruning" in STRATEGY.applies(replace(case, plan=pruned)).reason
 
 
 def walked(sizes: list[JsonDict], verdicts: list[str], plan: Plan | None = None) -> list[dict[str, int]]:

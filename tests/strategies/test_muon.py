@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,9 +10,6 @@ import pytest
 import torch
 from torch import nn
 
-from autoopt.records import Sites
-from autoopt.registry import load_strategies
-from autoopt.testing.strategies import sample_case
 from autoopt_model.muon import UpdateMatrices, hidden_matrices
 from autoopt_strategies.training.schedule import Cycle
 
@@ -91,13 +87,3 @@ def test_a_checkpoint_goes_on_with_the_same_losses() -> None:
     again.load_state_dict(weights)
     other.load_state_dict(state)
     assert trained(again, other, 3) == trained(model, optimizer, 3)
-
-
-def test_what_does_not_suit_it_is_refused() -> None:
-    strategy = load_strategies()["muon"]
-    few = sample_case(inspected={"muon": {"matrices": [2], "share": 0.1}})
-    assert "10% of the parameters" in strategy.applies(few).reason
-    sgd = sample_case().workload.optimizer.model_copy(update={"type": "SGD"})
-    assert "Adam family" in strategy.applies(sample_case(optimizer=sgd)).reason
-    script = replace(sample_case(), sites=Sites(command=("train.py",), cwd="."))
-    assert "needs build()" in strategy.applies(script).reason

@@ -197,26 +197,6 @@ def test_the_time_of_a_wrapped_step_counts_once(recorder: type[Again]) -> None:
     assert "whole" in block.stage_seconds
 
 
-def case(**changed: Any) -> Any:
-    found = sample_case("cuda:0")
-    return dataclasses.replace(found, **changed)
-
-
-def test_what_cannot_be_recorded_is_refused_with_the_reason() -> None:
-    facts = case().workload
-    other = facts.model_copy(update={"optimizer": facts.optimizer.model_copy(update={"type": "Adagrad"})})
-    shapes = facts.model_copy(update={"static_shapes": False})
-    scaled = Setup().with_precision(dtype="float16", loss_scaling=True)
-    for given, told in (
-        (case(workload=other), "the update of Adagrad cannot be recorded"),
-        (case(workload=shapes), "shapes change"),
-        (case(setup=scaled), "gradient scaler"),
-        (case(setup=Setup().with_compile()), "compiled"),
-    ):
-        assert told in STRATEGY.applies(given).reason
-    assert STRATEGY.applies(case(setup=Setup().with_precision(dtype="bfloat16")))
-
-
 # A device that waits for launches: what launches less is predicted to pay, what computes faster is not.
 
 REGISTRY = load_strategies()
