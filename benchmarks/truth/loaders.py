@@ -19,8 +19,7 @@ import numpy as np
 
 from autoopt.records import Plan
 from autoopt.search.compare.comparison import Decision, Rule
-from autoopt.testing.fakes import Behaviour, FakeMachine, NoiseModel
-from autoopt.testing.loaders import LoaderModel
+from autoopt.testing.fakes import Behaviour, FakeMachine, LoaderModel, NoiseModel
 from benchmarks.documents import environment, save
 from benchmarks.truth.simulated import after_control
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, first_line, more_or_less
+from autoopt_strategies.common import LEAST_SAVING, Setting, Settings, first_line, more_or_less
 
 RATIOS = (0.3, 0.5, 0.15)
 ROUND_TO = 4
@@ -147,6 +147,6 @@ def narrowed_copy(model: Any, inputs: list[list[Any]]) -> Setting:
     except Exception as error:  # whatever a user's forward does not like about fewer channels
         return {"reason": f"it does not run with fewer channels: {first_line(error)}"}
     after = sum(p.numel() for p in copied.parameters())
-    if after > 0.95 * before:
+    if after > (1 - LEAST_SAVING) * before:
         return {"reason": f"hardly any channel can be taken out: {before} parameters would become {after}"}
     return {"inputs": inputs, "parameters": {str(RATIOS[0]): [before, after]}}

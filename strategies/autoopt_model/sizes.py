@@ -10,15 +10,13 @@ from time import perf_counter
 from typing import Any
 
 from autoopt import UserBuild
-from autoopt_strategies.common import Setting, first_line
+from autoopt_strategies.common import LEAST_SAVING, Setting, first_line
 from autoopt_strategies.compute.rewriting.source import Refused
 
 SHARES = (0.5, 0.25, 0.75)
 MOST_SIZES = 3
 PATIENCE_SECONDS = 30.0
 """For all calls of ``build``; one that loads a large data set is asked less often."""
-LEAST_SAVED = 0.05
-"""Share of the floating-point work, or of the parameters where the model has no matrix products."""
 
 Shapes = list[tuple[int, ...]]
 
@@ -112,7 +110,7 @@ def _smaller(
             reasons[f"{name}={value}"] = str(problem)
             continue
         work = found.work / whole.work if whole.work else found.parameters / whole.parameters
-        if work > 1 - LEAST_SAVED:
+        if work > 1 - LEAST_SAVING:
             reasons[f"{name}={value}"] = f"it saves hardly any work: {work:.2f} of it stays"
             continue
         values[f"{share:g}"] = [value, found.parameters, work]

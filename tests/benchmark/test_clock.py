@@ -21,7 +21,7 @@ from autoopt.search.compare.arena import row_of
 from autoopt.search.compare.comparison import SideStatistics
 from autoopt.search.compare.rounds import Rounds
 from autoopt.search.compare.statistics import MIN_BLOCKS
-from autoopt.testing.loaders import FakeLoader, LoaderModel
+from autoopt.testing.fakes import FakeLoader, LoaderModel
 from tests.benchmark.small_training import workload
 
 

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, tried_gain, while_kept
+from autoopt_strategies.common import LEAST_SHARE, Setting, Settings, tried_gain, while_kept
 from autoopt_strategies.input.batches import dataset_of
 from autoopt_strategies.input.probes import spread
 
-LEAST_SHARE = 0.002
-"""Share of the seconds that the collector must take to be worth a try."""
 SECONDS = 0.3
 """Of steps that are watched: several collections fall into them where they matter."""
 

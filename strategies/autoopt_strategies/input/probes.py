@@ -11,10 +11,9 @@ from typing import Any
 from autoopt_strategies.common import Setting, ratio_in_turns
 from autoopt_strategies.input.batches import equal, split, transformed
 
-SAMPLES, SEEDS = 12, 4
-SPREAD = 8
-"""Samples from all over a dataset that are read one by one, where each is read in several ways."""
-CHECKED, SIZE = 6, 8
+SPREAD, SEEDS = 12, 4
+"""Samples from all over a dataset that are read one by one, and how often each is drawn."""
+SIZE = 8
 """Batches that are read by one index, and their size."""
 KINDS = ("tensor", "array", "list")
 NAMES = ("random", "jitter", "augment", "erasing", "noise", "mixup", "cutout", "cutmix", "dropout")
@@ -41,7 +40,7 @@ def kept(dataset: Any) -> Setting:
         len(dataset)
     except TypeError:
         return {"reason": "the dataset has no length"}
-    indices = spread(dataset, SAMPLES)
+    indices = spread(dataset)
     if not indices or deterministic(dataset, indices):
         made, seconds = timed(dataset, indices)
         hit = hit_ratio(dataset, dict(zip(indices, made, strict=True)), ())
@@ -192,7 +191,7 @@ def batches(dataset: Any, size: int) -> Setting:
     except TypeError:
         return {"reason": "the dataset has no length"}
     drawn = random.Random(0)
-    groups = [[0, count - 1], *([drawn.randrange(count) for _ in range(min(SIZE, count))] for _ in range(CHECKED))]
+    groups = [[0, count - 1], *([drawn.randrange(count) for _ in range(min(SIZE, count))] for _ in range(SIZE))]
     try:
         expected = [default_collate([dataset[i] for i in group]) for group in groups]
     except Exception as error:

@@ -8,6 +8,7 @@ from typing import Any
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import (
     COMPUTE,
+    LEAST_SHARE,
     TURNS,
     Setting,
     compute_threads,
@@ -17,8 +18,6 @@ from autoopt_strategies.common import (
     tried_gain,
 )
 
-LEAST_SHARE = 0.005
-"""Share of a step that new pages must take to be worth a try."""
 PAGES = 8192
 LINES = (
     "ctypes.CDLL(None).mallopt(-4, 0)  # M_MMAP_MAX: large tensors come from the heap",
