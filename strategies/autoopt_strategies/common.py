@@ -308,20 +308,15 @@ def climb(
     Returns:
         The best number, or None where none was kept.
     """
-    best, failed = None, None
-    number = max(least, min(first, most))
-    while True:
-        if not kept((yield setting(number))):
-            failed = number
-            break
-        best = number
-        if number >= most:
+    best, failed = None, max(least, min(first, most))
+    while kept((yield setting(failed))):
+        best = failed
+        if best >= most:
             return best
-        number = min(2 * number, most)
+        failed = min(2 * best, most)
     if best is None:
-        if failed // 2 >= least and kept((yield setting(failed // 2))):
-            best = failed // 2
-        return best
+        half = failed // 2
+        return half if half >= least and kept((yield setting(half))) else None
     while failed - best > max(1, best // 4):
         middle = (best + failed) // 2
         if kept((yield setting(middle))):
@@ -333,11 +328,8 @@ def climb(
 
 def doubling(least: int, most: int) -> list[int]:
     """1, 2, 3, 4, 6, 8, 12 ... within a range."""
-    numbers = {least, most}
-    step = 1
-    while step <= most:
-        numbers |= {step, step + step // 2}
-        step *= 2
+    powers = [2**power for power in range(most.bit_length())]
+    numbers = {least, most, *powers, *(3 * power // 2 for power in powers)}
     return sorted(number for number in numbers if least <= number <= most)
 
 

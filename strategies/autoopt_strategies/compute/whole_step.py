@@ -97,7 +97,8 @@ class RecordedStep:
         if self._left:
             self._left -= 1
             self._shapes = self._shapes or shapes  # those of the first; a last one may be short
-            handle = register_optimizer_step_pre_hook(self._stepping)
+            stepping = self._optimizers
+            handle = register_optimizer_step_pre_hook(lambda each, *_: stepping.update({id(each): each}))
             try:
                 return self._recorder.warm(lambda: self._step(batches))
             finally:
@@ -116,9 +117,6 @@ class RecordedStep:
                 rate.fill_(group["lr"])
         assert self._replay is not None
         return self._replay()
-
-    def _stepping(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        self._optimizers[id(optimizer)] = optimizer
 
     def _record(self, leaves: list[Any], structure: Any) -> None:
         static = [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]

@@ -54,8 +54,8 @@ def kept(dataset: Any) -> Setting:
 
 
 def _prefix(dataset: Any, chain: list[Any], indices: list[int]) -> Setting:
-    length = next((i for i, transform in enumerate(chain) if looks_random(transform)), len(chain))
-    while length:
+    first = next((i for i, transform in enumerate(chain) if looks_random(transform)), len(chain))
+    for length in range(first, 0, -1):
         head, rest = split(dataset, length)
         if deterministic(head, indices) and _composes(dataset, head, rest, indices):
             made, seconds = timed(head, indices)
@@ -65,7 +65,6 @@ def _prefix(dataset: Any, chain: list[Any], indices: list[int]) -> Setting:
             hit = hit_ratio(dataset, dict(zip(indices, made, strict=True)), rest)
             found = {"prefix": length, "share": share, "sample_seconds": seconds, "sample_bytes": size, "hit": hit}
             return {**found, "handing_seconds": handing_seconds(made)}
-        length -= 1
     return {"reason": f"augmentation is random from the first transform on ({type(chain[0]).__name__})"}
 
 

@@ -250,13 +250,17 @@ def _names(node: ast.AST) -> Iterator[str]:
 
 def _first_draw(base: Any, function: Any, index: int, lines: Sequence[int], last: int) -> int:
     """The line of the statement in which a sample draws its first number; ``last`` where none before it does."""
+    import numpy as np
+    import torch
+
     states: list[tuple[int, Any]] = []
 
     def traced(frame: types.FrameType, event: str, _: Any) -> Any:
         if frame.f_code is not function.__code__:
             return None
         if event == "return" or (event == "line" and frame.f_lineno in lines):
-            states.append((frame.f_lineno, _random_state()))
+            numbers = random.getstate(), pickle.dumps(np.random.get_state()), torch.get_rng_state().numpy().tobytes()
+            states.append((frame.f_lineno, numbers))
         return traced
 
     before = sys.gettrace()
@@ -267,14 +271,6 @@ def _first_draw(base: Any, function: Any, index: int, lines: Sequence[int], last
         sys.settrace(before)
     changed = (line for (line, state), (_, after) in pairwise(states) if state != after)
     return min(changed, default=last)
-
-
-def _random_state() -> Any:
-    import numpy as np
-    import torch
-
-    numbers = pickle.dumps(np.random.get_state())
-    return random.getstate(), numbers, torch.get_rng_state().numpy().tobytes()
 
 
 def _alike(base: Any, head: Any, line: int, indices: Sequence[int]) -> bool:

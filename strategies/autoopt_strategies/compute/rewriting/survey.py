@@ -231,16 +231,13 @@ def _results(
         flat, spec = pytree.tree_flatten(found)
         outputs = [item if isinstance(item, torch.Tensor) and n not in gone else None for n, item in enumerate(flat)]
         learnt = [out for out in outputs if out is not None and out.requires_grad]
-        loss = sum(((out * _weights(out)).sum().float() for out in learnt), 0.0)
-        if not isinstance(loss, torch.Tensor):
+        if not learnt:
             raise Refused("its output has no gradient")
+        # A weight for each number of an output, so that gradients do not cancel.
+        weights = [torch.linspace(-1, 1, out.numel(), device=out.device).view_as(out).to(out.dtype) for out in learnt]
+        loss = sum((out * weight).sum().float() for out, weight in zip(learnt, weights, strict=True))
         gradients = torch.autograd.grad(loss, [*inputs, *parameters], allow_unused=True)
     return spec, outputs, list(gradients[: len(inputs)]), list(gradients[len(inputs) :])
-
-
-def _weights(out: torch.Tensor) -> torch.Tensor:
-    """A weight for each number of an output, so that gradients do not cancel."""
-    return torch.linspace(-1, 1, out.numel(), device=out.device).view(out.shape).to(out.dtype)
 
 
 def gradients(model: nn.Module, loss: Callable[[Any, Any], Any], batch: Any) -> list[torch.Tensor | None]:

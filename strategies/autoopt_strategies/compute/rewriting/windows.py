@@ -81,9 +81,10 @@ def survey_convolutions(model: nn.Module, run: Callable[[], Any]) -> dict[str, A
     ratios: dict[str, float] = {}
     for path, given in convolutions.items():
         try:
-            ratios[path] = _checked(model.get_submodule(path), given)
-        except Refused as reason:
-            refused[path] = str(reason)
+            ratios[path] = _ratio(model.get_submodule(path), given)
+        except Exception as error:  # what it computes is another thing, or a copy cannot be tried
+            words = "" if isinstance(error, Refused) else "it cannot be tried on a copy: "
+            refused[path] = words + (first_line(error) if words else str(error))
     paths: list[str] = []
     places: list[dict[str, Any]] = []
     for position, modules in called.items():
@@ -126,23 +127,17 @@ def _over_rows(conv: nn.Conv2d, x: torch.Tensor) -> bool:
     return alone and conv.padding == (0, 0) and x.dim() == 4 and x.shape[3] == conv.kernel_size[1] > 1
 
 
-def _checked(conv: nn.Module, given: Given) -> float:
+def _ratio(conv: nn.Module, given: Given) -> float:
     """Seconds of a convolution as a product over those as it is.
 
     Raises:
         Refused: it computes something else.
     """
-    try:
-        plain = twin(conv)
-        changed = by_windows(twin(conv))  # type: ignore[arg-type]
-        for each in (given, one_smaller(plain, given)):
-            compare(plain, changed, each)
-        compare(plain, changed, given, torch.bfloat16)
-        return passes_ratio(plain, changed, given)
-    except Refused:
-        raise
-    except Exception as error:
-        raise Refused(f"it cannot be tried on a copy: {first_line(error)}") from None
+    plain, changed = twin(conv), by_windows(twin(conv))  # type: ignore[arg-type]
+    for each in (given, one_smaller(plain, given)):
+        compare(plain, changed, each)
+    compare(plain, changed, given, torch.bfloat16)
+    return passes_ratio(plain, changed, given)
 
 
 def _place(position: Position) -> dict[str, Any]:
