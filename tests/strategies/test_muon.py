@@ -69,7 +69,7 @@ def test_one_cycle_leaves_the_momentum_of_two_kinds_of_optimizers() -> None:
     """Muon's groups have no betas, by which one cycle moves the momentum of those of the Adam family."""
     model = net()
     made = UpdateMatrices((1, 3))(ADAMW)(model.parameters())
-    scheduler = Cycle(peak=2.0)(None)(made, 10)
+    scheduler = Cycle(rise=0.3, peak=2.0)(None)(made, 10)
     made.step()
     scheduler.step()
     assert made.param_groups[1]["betas"] == (0.9, 0.999)

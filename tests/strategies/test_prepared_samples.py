@@ -6,6 +6,7 @@ import dataclasses
 import gc
 import os
 import pickle
+import tempfile
 import threading
 from collections import OrderedDict
 from pathlib import Path
@@ -54,9 +55,11 @@ def same(samples: Any) -> Any:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_samples_in_a_file_are_the_samples(workers: int, tmp_path: Path) -> None:
+def test_samples_in_a_file_are_the_samples(workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = Varied()
-    kept = MappedSamples(plain, workers=workers, folder=str(tmp_path))
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(tmp_path))
+        kept = MappedSamples(plain, workers=workers)
     for index in range(-1, len(plain)):
         assert equal(kept[index], plain[index % 5])
     again = pickle.loads(pickle.dumps(kept))  # as a worker that is spawned gets it
@@ -75,9 +78,9 @@ class Uneven(Varied):
         return torch.ones((1,) * (index + 1))
 
 
-def test_samples_of_other_kinds_than_the_first_are_refused(tmp_path: Path) -> None:
+def test_samples_of_other_kinds_than_the_first_are_refused() -> None:
     with pytest.raises(ValueError, match="sample 1 holds"):
-        MappedSamples(Uneven(), folder=str(tmp_path))
+        MappedSamples(Uneven())
 
 
 FORMS = (

@@ -63,9 +63,9 @@ class CudaGraphs(Strategy):
         return [{"whole": True}]
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
-        from autoopt_strategies.compute.whole_step import RecordStep, recordable
+        from autoopt_strategies.compute.whole_step import recordable, recorded
 
-        return setup.with_optimizer(recordable).with_step(RecordStep())
+        return setup.with_optimizer(recordable).with_step(recorded)
 
     def recipe(self, setting: Setting) -> Recipe:
         code = (

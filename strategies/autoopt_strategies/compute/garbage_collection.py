@@ -21,11 +21,9 @@ class CollectRarely:
 
     Args:
         every: optimizer steps between collections.
-        threshold: allocations after which Python collects by itself all the same.
     """
 
     every: int = 100
-    threshold: int = 200_000
 
     def __call__(self, factory: Callable[[Any], Any]) -> Callable[[Any], Any]:
         import gc
@@ -42,7 +40,7 @@ class CollectRarely:
 
             gc.collect()
             gc.freeze()  # workers that are forked later share its pages untouched
-            gc.set_threshold(self.threshold, 50, 50)
+            gc.set_threshold(200_000, 50, 50)  # after so many allocations Python collects by itself all the same
             optimizer.register_step_post_hook(collect)
             return optimizer
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,18 +20,9 @@ Step = Callable[[list[Any]], torch.Tensor]
 Run = Callable[[], torch.Tensor]
 
 
-@dataclass(frozen=True)
-class RecordStep:
-    """``step -> step`` that is recorded once it has warmed up.
-
-    Args:
-        warm_up: steps that run as they are first; they also make the optimizer's state, which a graph must find.
-    """
-
-    warm_up: int = 3
-
-    def __call__(self, step: Step) -> Step:
-        return RecordedStep(step, self.warm_up, CudaRecorder())
+def recorded(step: Step) -> Step:
+    """``step -> step`` that is recorded after three that also make the optimizer's state, which a graph must find."""
+    return RecordedStep(step, 3, CudaRecorder())
 
 
 class CudaRecorder:

@@ -76,12 +76,11 @@ class MappedSamples(Wrapper):
     Args:
         dataset: with a length, read by index.
         workers: processes that read it.
-        folder: of the file; the system's folder for temporary files where None.
     """
 
-    def __init__(self, dataset: Any, workers: int = 0, folder: str | None = None) -> None:
+    def __init__(self, dataset: Any, workers: int = 0) -> None:
         super().__init__(dataset)
-        self.folder = tempfile.mkdtemp(prefix="samples-", dir=folder)
+        self.folder = tempfile.mkdtemp(prefix="samples-")
         weakref.finalize(self, removed, self.folder, os.getpid())
         self.starts, self.shapes, self.bytes = array("q", [0]), array("q"), None
         with open(f"{self.folder}/samples", "wb") as file:

@@ -107,7 +107,7 @@ class PreparedSamples(Strategy):
         """All samples read once, by so many processes; unknown before that was measured."""
         form, count = setting["form"], case.workload.train_samples or 0
         if form in KEPT:
-            return _reading(case, _found(case, KEPT[form]), count, setting)
+            return _reading(_found(case, KEPT[form]), count, setting)
         stages = {"rows": READING, "files": ("storage",)}.get(form, ())
         if case.pipeline is None:
             return None
@@ -255,13 +255,13 @@ def _samples(case: Case) -> Setting | str:
     found = _found(case, "kept")
     if not found.get("prefix") and not _the_same(case):
         return found.get("reason") or "samples are not known to be the same every time"
-    setting = _with_room(case, found, ("memory", "disk"))
+    setting = _with_room(case, found)
     if isinstance(setting, str) or not found.get("prefix"):
         return setting if isinstance(setting, str) else {"form": "samples", **setting}
     return {"form": "heads", **setting, "first": found["prefix"]}
 
 
-def _reading(case: Case, found: Setting, count: int, setting: Setting) -> float:
+def _reading(found: Setting, count: int, setting: Setting) -> float:
     """Seconds in which so many processes read all samples once and hand them over, or threads at the same time."""
     seconds, handing = found.get("sample_seconds") or 0.0, found.get("handing_seconds") or 0.0
     if workers := setting.get("workers"):
@@ -277,18 +277,18 @@ def _unaugmented(case: Case) -> Setting | str:
         return found.get("reason") or "where samples draw their first random numbers is not known"
     if _the_same(case) or kept.get("prefix"):
         return "samples are kept as they are, or as their transforms make them"
-    setting = _with_room(case, found, ("memory",), alone=True)
+    setting = _with_room(case, found, alone=True)
     if isinstance(setting, str):
         return setting
     threads = {"threads": setting["threads"]} if "threads" in setting else {}
     return {"form": "unaugmented", "where": "memory", "split": found["where"], **threads}
 
 
-def _with_room(case: Case, found: Setting, places: tuple[str, ...], *, alone: bool = False) -> Setting | str:
+def _with_room(case: Case, found: Setting, *, alone: bool = False) -> Setting | str:
     """Where samples fit, and the processes or threads that read them once; or why they cannot be kept.
 
     Args:
-        alone: the training's process reads them.
+        alone: the training's process reads them, and keeps them in memory.
     """
     facts = case.workload
     size = (found.get("sample_bytes") or facts.dataset.sample_bytes or 0) * (facts.train_samples or 0)
@@ -296,7 +296,7 @@ def _with_room(case: Case, found: Setting, places: tuple[str, ...], *, alone: bo
     if not size or free["memory"] is None:
         return "how much memory the samples would take is not known"
     spawned = facts.loader.multiprocessing_context in ("spawn", "forkserver")  # each worker would get a copy of them
-    fitting = [where for where in places if size <= FREE[where] * (free[where] or 0)]
+    fitting = [where for where in ("memory", "disk")[: 1 if alone else 2] if size <= FREE[where] * (free[where] or 0)]
     if spawned and "memory" in fitting:
         fitting.remove("memory")
     if not fitting:
@@ -305,7 +305,7 @@ def _with_room(case: Case, found: Setting, places: tuple[str, ...], *, alone: bo
     many = {most_workers(case, cores)} if waits(case) else set[int]()
     possible: list[Setting] = [{"workers": number} for number in ((0,) if alone else {0, min(cores, 8), *many})]
     possible += [{"workers": 0, "threads": min(32, facts.batch_size or 4)}] if found.get("threads") else []
-    taken = [_reading(case, found, facts.train_samples or 0, how) for how in possible]
+    taken = [_reading(found, facts.train_samples or 0, how) for how in possible]
     filling = min(taken)
     if case.seconds_left is not None and filling > PATIENCE * case.seconds_left:
         return f"reading them takes {filling:.0f} s of {case.seconds_left:.0f} s left for the search"

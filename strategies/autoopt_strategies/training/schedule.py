@@ -16,13 +16,11 @@ class Cosine:
 
     Args:
         rise: share of the steps in which the rate rises.
-        peak: the highest rate, in multiples of the user's.
-        end: the last rate, in multiples of the highest.
+        peak: the highest rate, in multiples of the user's; the last one is a hundredth of it.
     """
 
-    rise: float = 0.05
-    peak: float = 1.0
-    end: float = 0.01
+    rise: float
+    peak: float
 
     def __call__(self, factory: Any) -> Callable[[Any, int], Any]:
         def made(optimizer: Any, total_steps: int) -> Any:
@@ -40,15 +38,15 @@ class Cosine:
         if step < rising:
             return self.peak * (step + 1) / (rising + 1)
         done = min(1.0, (step - rising) / max(1, total_steps - rising))
-        return self.peak * (self.end + (1 - self.end) * (1 + cos(pi * done)) / 2)
+        return self.peak * (0.01 + 0.99 * (1 + cos(pi * done)) / 2)
 
 
 @dataclass(frozen=True)
 class Cycle:
     """The same by ``OneCycleLR``, momentum the other way."""
 
-    rise: float = 0.3
-    peak: float = 4.0
+    rise: float
+    peak: float
 
     def __call__(self, factory: Any) -> Callable[[Any, int], Any]:
         def made(optimizer: Any, total_steps: int) -> Any:
