@@ -33,7 +33,7 @@ NARROW = {"pruning", "distillation"}
 """They need a model that runs with fewer channels."""
 WRITTEN = {
     "compile": "compile_in_place(model",
-    "cuda_graphs": "RecordStep(warm_up=3)",
+    "cuda_graphs": "recorded(self.train_step)",
     "affinity": "sched_setaffinity",
 }
 """Lines in the script of a strategy that is not trained with here: it compiles for long, or needs CUDA."""
@@ -106,7 +106,7 @@ def test_a_whole_step_is_recorded_by_the_script_and_runs_as_it_is_on_a_cpu(tmp_p
     plan = Plan(changes=(Change(strategy="cuda_graphs", setting={"whole": True}),))
     made = printed(plan)
     stands_alone(made)
-    assert "self.train_step = RecordStep(warm_up=3)(self.train_step)" in made
+    assert "self.train_step = recorded(self.train_step)" in made
     losses, _ = script_losses(loaded(made, tmp_path), "--seed", str(SEED))
     assert losses == losses_of(plan) == losses_of(Plan())
 

@@ -233,8 +233,8 @@ def test_a_whole_step_is_launched_at_once(device: str) -> None:
 
 WAITS = """
 import torch
-from autoopt_strategies.compute.whole_step import RecordStep
-step = RecordStep(warm_up=1)(lambda batches: torch.tensor(batches[0].sum().item(), device="cuda"))
+from autoopt_strategies.compute.whole_step import CudaRecorder, RecordedStep
+step = RecordedStep(lambda batches: torch.tensor(batches[0].sum().item(), device="cuda"), 1, CudaRecorder())
 batches = [torch.ones(4, device="cuda")]
 step(batches)
 step(batches)
