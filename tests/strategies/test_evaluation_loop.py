@@ -47,6 +47,21 @@ class Runner:
             model(x)
 """
 AT = 10  # where the model is called
+STRATEGY = load_strategies()["validation_loader"]
+
+
+def after(case: Case, setting: Any) -> Case:
+    """The case where a setting was kept."""
+    plan = Plan(changes=(Change(strategy=STRATEGY.name, setting=setting),))
+    return replace(case, plan=plan, setup=STRATEGY.apply(case.setup, setting))
+
+
+def patch_of(folder: Path, text: str, setting: Any) -> tuple[str, str]:
+    """The patched script, and its diff."""
+    sites = Sites(command=("python", "train.py"), cwd=str(folder))
+    made, patch = patched(folder, text, Change(strategy=STRATEGY.name, setting=setting), sites=sites)
+    assert [each.how for each in patch.changes] == ["patched"], patch.changes
+    return made, patch.diff
 
 
 def test_the_loop_around_a_call_is_found(tmp_path: Path) -> None:
@@ -63,11 +78,11 @@ def test_the_loop_around_a_call_is_found(tmp_path: Path) -> None:
 
 
 def test_its_header_is_all_that_changes() -> None:
-    after = edited(SCRIPT, statements(SCRIPT, "test", 9, 256))
-    changed = [(a, b) for a, b in zip(SCRIPT.splitlines(), after.splitlines(), strict=True) if a != b]
+    text = edited(SCRIPT, statements(SCRIPT, "test", 9, 256))
+    changed = [(a, b) for a, b in zip(SCRIPT.splitlines(), text.splitlines(), strict=True) if a != b]
     assert changed == [("    for x, y in loader:", "    for x, y in in_batches_of(loader, 256):")]
-    after = edited(SCRIPT, statements(SCRIPT, "Runner.check", 16, 64))
-    assert "enumerate(in_batches_of(self.loader, 64)):" in after
+    text = edited(SCRIPT, statements(SCRIPT, "Runner.check", 16, 64))
+    assert "enumerate(in_batches_of(self.loader, 64)):" in text
     with pytest.raises(Refused):
         statements(SCRIPT, "test", 8, 256)
 
@@ -146,13 +161,10 @@ def test_a_trial_runs_the_loop_as_the_patch_writes_it(tmp_path: Path, monkeypatc
 def test_the_patch_edits_the_loop_and_holds_the_function(tmp_path: Path) -> None:
     loop = {"file": "train.py", "function": "test", "line": 9}
     (tmp_path / "train.py").write_text(SCRIPT)
-    change = Change(strategy="validation_loader", setting={"batch_size": 256, "loop": loop})
-    sites = Sites(command=("python", "train.py"), cwd=str(tmp_path))
-    after, patch = patched(tmp_path, SCRIPT, change, sites=sites)
-    assert [each.how for each in patch.changes] == ["patched"], patch.changes
-    assert "    for x, y in in_batches_of(loader, 256):\n" in after
-    assert "from prepared import in_batches_of" in after
-    assert "def in_batches_of(" in patch.diff
+    made, diff = patch_of(tmp_path, SCRIPT, {"batch_size": 256, "loop": loop})
+    assert "    for x, y in in_batches_of(loader, 256):\n" in made
+    assert "from prepared import in_batches_of" in made
+    assert "def in_batches_of(" in diff
 
 
 RECORDING = """\
@@ -197,44 +209,36 @@ def test_the_outermost_loop_that_trains_nothing_keeps_no_gradients(tmp_path: Pat
     path.write_text(RECORDING.replace("import torch", "import numpy"))
     assert loop_without_gradients(path, 11) is None, "nothing is called torch"
     text = RECORDING.replace("import torch", "import torch as th")
-    after = edited(text, statements(text, inner["function"], inner["line"], no_grad=True))
-    assert "        with th.no_grad():\n            for x in loader:\n\n                print(model(x))\n" in after
-    after = edited(RECORDING, statements(RECORDING, outer["function"], outer["line"], no_grad=True))
-    assert "\t\twith torch.no_grad():\n\t\t\tfor user in users:\n\t\t\t\tfor item in user:\n\t\t\t\t\tself" in after
+    changed = edited(text, statements(text, inner["function"], inner["line"], no_grad=True))
+    assert "        with th.no_grad():\n            for x in loader:\n\n                print(model(x))\n" in changed
+    changed = edited(RECORDING, statements(RECORDING, outer["function"], outer["line"], no_grad=True))
+    assert "\t\twith torch.no_grad():\n\t\t\tfor user in users:\n\t\t\t\tfor item in user:\n\t\t\t\t\tself" in changed
 
 
 def test_an_evaluation_that_keeps_gradients_is_offered_to_keep_none(tmp_path: Path) -> None:
     """In front of what else may shorten it, in a trial as in the patch."""
     (tmp_path / "train.py").write_text(RECORDING)
-    strategy = load_strategies()["validation_loader"]
     seen = EVALUATED.model_copy(update={"gradients": True, "file": "train.py", "line": 11})
     run = RUN.model_copy(update={"evaluations": (seen,)})
     case = evaluating(run, {"batch_size": 1024}, evaluate=1.5, forward=0.1)
     case = replace(case, sites=case.sites and case.sites.model_copy(update={"cwd": str(tmp_path)}))
-    assert strategy.applies(case)
-    (setting, *_) = strategy.settings(case)
+    assert STRATEGY.applies(case)
+    (setting, *_) = STRATEGY.settings(case)
     assert setting == {"no_grad": {"file": "train.py", "function": "train", "line": 9}}
-    predicted = strategy.predict(case, setting)
+    predicted = STRATEGY.predict(case, setting)
     assert predicted is not None
     assert predicted.value > 1
-    change = Change(strategy="validation_loader", setting=setting)
-    sites = Sites(command=("python", "train.py"), cwd=str(tmp_path))
-    after, patch = patched(tmp_path, RECORDING, change, sites=sites)
-    assert [each.how for each in patch.changes] == ["patched"], patch.changes
-    assert "        with torch.no_grad():\n            for x in loader:\n" in after
-    assert "prepared" not in patch.diff
+    made, diff = patch_of(tmp_path, RECORDING, setting)
+    assert "        with torch.no_grad():\n            for x in loader:\n" in made
+    assert "prepared" not in diff
 
 
 def test_what_was_kept_of_the_loader_stays_beside_what_is_tried_next() -> None:
-    strategy = load_strategies()["validation_loader"]
     slow = {"batch_size": 64, "num_workers": 2, "sample_seconds": 1e-2}
     case = sample_case(inspected={"validation_loader": slow})
-    first = {"batch_size": 256}
-    plan = Plan(changes=(Change(strategy="validation_loader", setting=first),))
-    later = replace(case, plan=plan, setup=strategy.apply(case.setup, first))
-    tried = list(strategy.settings(later))
+    tried = list(STRATEGY.settings(after(case, {"batch_size": 256})))
     assert tried
-    assert all(setting["batch_size"] == first["batch_size"] and len(setting) > 1 for setting in tried)
+    assert all(setting["batch_size"] == 256 and len(setting) > 1 for setting in tried)
 
 
 def evaluating(run: RunParts, options: dict[str, int], **seconds: float) -> Case:
@@ -250,18 +254,15 @@ def evaluating(run: RunParts, options: dict[str, int], **seconds: float) -> Case
 @pytest.mark.parametrize(("wait", "workers"), [(1e-4, False), (1e-2, True)])
 def test_workers_that_start_for_each_evaluation_are_charged_for_it(wait: float, workers: bool) -> None:
     """Eight of them started for 200 quick samples, and stayed: an evaluation of 0.18 s read for 0.02 s."""
-    strategy = load_strategies()["validation_loader"]
     evaluated = Evaluated(step=50, seconds=0.7, samples=200, batches=200)
     run = RunParts(
         steps=1000, step_seconds=0.01, evaluation_seconds=14.0, evaluate_every=50.0, evaluations=(evaluated,)
     )
     case = evaluating(run, {"batch_size": 1, "num_workers": 8}, preparation=wait * 32, evaluate=0.7 / 50)
-    (setting, *_) = strategy.settings(case)
+    (setting, *_) = STRATEGY.settings(case)
     assert bool(setting["num_workers"]) == workers
     kept = {"batch_size": 200, "num_workers": 8, "persistent_workers": True}
-    plan = Plan(changes=(Change(strategy="validation_loader", setting=kept),))
-    later = replace(case, plan=plan, setup=strategy.apply(case.setup, kept))
-    without = [each for each in strategy.settings(later) if each.get("num_workers") == 0]
+    without = [each for each in STRATEGY.settings(after(case, kept)) if each.get("num_workers") == 0]
     assert all("persistent_workers" not in each for each in without)
     assert without, "in one batch they share out nothing"
 
@@ -273,14 +274,12 @@ RUN = RunParts(steps=1000, step_seconds=0.2, evaluation_seconds=15.0, evaluate_e
 @pytest.mark.parametrize(("wait", "first"), [(0.02, "batch_size"), (20.0, "num_workers")])
 def test_what_a_sample_waits_for_decides_whether_workers_or_large_batches_come_first(wait: float, first: str) -> None:
     """A reader that waits for each sample was offered large batches, which wait as long."""
-    strategy = load_strategies()["validation_loader"]
     case = evaluating(RUN, {"batch_size": 64, "num_workers": 0}, storage=wait, evaluate=1.5)
-    (setting, *_) = strategy.settings(case)
+    (setting, *_) = STRATEGY.settings(case)
     assert first in setting
-    estimate = strategy.predict(case, setting)
+    estimate = STRATEGY.predict(case, setting)
     assert estimate.value > 1.0
-    plan = Plan(changes=(Change(strategy="validation_loader", setting=setting),))
-    later = list(strategy.settings(replace(case, plan=plan, setup=strategy.apply(case.setup, setting))))
+    later = list(STRATEGY.settings(after(case, setting)))
     assert all(each.keys() >= setting.keys() for each in later), "what was kept stays"
     large = [each for each in later if first == "num_workers" and "batch_size" in each]
     assert not large, "one batch leaves workers nothing to share out"
