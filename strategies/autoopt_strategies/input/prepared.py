@@ -110,9 +110,6 @@ class MappedSamples(Wrapper):
     def __getstate__(self) -> Any:
         return {**self.__dict__, "bytes": None}
 
-    def __setstate__(self, state: Any) -> None:
-        self.__dict__.update(state)
-
 
 MADE = {
     "Tensor": torch.from_numpy,

@@ -73,7 +73,9 @@ def variants(text: str, name: str, causal: frozenset[str]) -> list[tuple[str, st
     masks = [""]
     if found.kept or found.added:
         masks = ["causal"] if _is_causal(found, causal) else []
-        if not found.added and all(_hides(fill) or "tri" in _resolved(found, mask) for _, mask, fill in found.kept):
+        if not found.added and all(
+            _hides(fill) or "tri" in " ".join(map(ast.unparse, _resolved(found, mask))) for _, mask, fill in found.kept
+        ):
             masks.append("bool")
         masks.append("added")
     scales = ["default", "given", "queries"] if found.scales else ["given"]
@@ -359,9 +361,9 @@ def _hides(fill: ast.expr) -> bool:
     return "inf" in text and "finfo" not in text
 
 
-def _resolved(found: Found, node: ast.expr) -> str:
-    """An expression with the names of the function in the place of their values, as text."""
-    texts: list[str] = []
+def _resolved(found: Found, node: ast.expr) -> list[ast.expr]:
+    """An expression, and those that give the names in it their values."""
+    resolved: list[ast.expr] = []
     seen: set[str] = set()
     waiting = [node]
     values: dict[str, list[ast.expr]] = {}
@@ -369,13 +371,12 @@ def _resolved(found: Found, node: ast.expr) -> str:
         if isinstance(each, ast.Assign) and len(each.targets) == 1 and isinstance(each.targets[0], ast.Name):
             values.setdefault(each.targets[0].id, []).append(each.value)
     while waiting:
-        current = waiting.pop()
-        texts.append(ast.unparse(current))
-        for name in {n.id for n in ast.walk(current) if isinstance(n, ast.Name)} - seen:
+        resolved.append(waiting.pop())
+        for name in {n.id for n in ast.walk(resolved[-1]) if isinstance(n, ast.Name)} - seen:
             seen.add(name)
             if any(word in ast.unparse(v) for v in values.get(name, []) for word in ("tri", "ones", "full", "self.")):
                 waiting += values[name]
-    return "\n".join(texts)
+    return resolved
 
 
 def _is_causal(found: Found, causal: frozenset[str]) -> bool:
@@ -386,8 +387,7 @@ def _is_causal(found: Found, causal: frozenset[str]) -> bool:
     masks = [mask for _, mask, _ in found.kept] + [mask for _, mask in found.added]
     if len(masks) != 1 or found.condition:
         return False
-    parts = [ast.parse(part, mode="eval").body for part in _resolved(found, masks[0]).split("\n")]
-    nodes = [node for part in parts for node in ast.walk(part)]
+    nodes = [node for part in _resolved(found, masks[0]) for node in ast.walk(part)]
     pairs = [(node.left, node.right) for node in nodes if isinstance(node, ast.BinOp)]
     calls = [_called(node)[0] for node in nodes if isinstance(node, ast.Call)]
     if any(not isinstance(one, ast.Constant) and not isinstance(other, ast.Constant) for one, other in pairs):
