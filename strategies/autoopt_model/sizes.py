@@ -21,10 +21,6 @@ PATIENCE_SECONDS = 30.0
 Shapes = list[tuple[int, ...]]
 
 
-class NoSize(Exception):  # noqa: N818
-    """A parameter that does not make the model smaller."""
-
-
 @dataclass(frozen=True)
 class Answer:
     """A model and its forward pass on a batch.
@@ -104,11 +100,11 @@ def _smaller(
         tried.add(value)
         try:
             found = asked(live, build, {name: value}, batch, whole)
-        except NoSize as problem:
-            return {}, {name: str(problem)}
         except Refused as problem:
             reasons[f"{name}={value}"] = str(problem)
             continue
+        if found.parameters >= whole.parameters:
+            return {}, {name: "the model has as many parameters with less of it"}
         work = found.work / whole.work if whole.work else found.parameters / whole.parameters
         if work > 1 - LEAST_SAVING:
             reasons[f"{name}={value}"] = f"it saves hardly any work: {work:.2f} of it stays"
@@ -121,10 +117,9 @@ def asked(live: Any, build: UserBuild, arguments: Mapping[str, int], batch: Any,
     """The model that ``build`` gives for these arguments, tried on a batch as training calls it.
 
     Args:
-        whole: the one that it must be smaller than; None: it is that one.
+        whole: the one that it must answer as; None: it is that one.
 
     Raises:
-        NoSize: it has as many parameters as the whole model.
         Refused: it cannot be built, does not take every batch, answers something else, or its optimizer trains another
             model.
     """
@@ -138,8 +133,6 @@ def asked(live: Any, build: UserBuild, arguments: Mapping[str, int], batch: Any,
     parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
     rows = {name: each.num_embeddings for name, each in model.named_modules() if isinstance(each, nn.Embedding)}
     if whole is not None:
-        if parameters >= whole.parameters:
-            raise NoSize("the model has as many parameters with less of it")
         # Before anything is looked up: an index without a row ends all work of the process on a CUDA device.
         short = [at for at, count in rows.items() if count < whole.rows.get(at, count)]
         if short:
