@@ -13,7 +13,7 @@ from functools import lru_cache, reduce
 from pathlib import Path
 from typing import Any
 
-from autoopt_strategies.compute.rewriting.source import Edits, Refused, function_of, rewritten
+from autoopt_strategies.compute.rewriting.source import Edits, Refused, function_of, module_name, rewritten
 
 BATCHES = f"{__name__}:in_batches_of"
 Loop = dict[str, Any]
@@ -133,17 +133,11 @@ def statements(text: str, name: str, line: int, size: int | None = None, no_grad
         outer, inner = (
             lines[row][: len(lines[row]) - len(lines[row].lstrip())] for row in (line - 1, loop.body[0].lineno - 1)
         )
-        body = [f"with {_torch(tree)}.no_grad():", *(f"{inner[len(outer) :]}{each}" if each else "" for each in body)]
+        body = [
+            f"with {module_name(tree, 'torch')}.no_grad():",
+            *(f"{inner[len(outer) :]}{each}" if each else "" for each in body),
+        ]
     return [(line, last, "\n".join(body).lstrip())]
-
-
-def _torch(tree: ast.Module) -> str:
-    """What a file calls ``torch``."""
-    for node in tree.body:
-        for each in node.names if isinstance(node, ast.Import) else ():
-            if each.name == "torch" or (each.name.startswith("torch.") and each.asname is None):
-                return each.asname or "torch"
-    raise Refused("its file does not import torch")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from autoopt_strategies.compute.rewriting.source import Refused, function_of, functional, written
+from autoopt_strategies.compute.rewriting.source import Refused, function_of, module_name, written
 
 CASTS = ("float", "to", "type_as", "half", "type", "double", "contiguous", "bfloat16")
 MODULES = ("torch", "F", "nn.functional", "torch.nn.functional", "functional")
@@ -435,7 +435,7 @@ def _call(found: Found, scale: str, mask: str, tree: ast.Module) -> tuple[str, l
         arguments.append(f"scale={times.removeprefix(' * ') if times.startswith(' *') else '1.0' + times}")
     elif scale == "queries":
         arguments.append("scale=1.0")
-    return f"{functional(tree)}.scaled_dot_product_attention", arguments
+    return f"{module_name(tree, 'torch.nn.functional')}.scaled_dot_product_attention", arguments
 
 
 def _queries_and_keys(found: Found) -> tuple[ast.expr, str]:

@@ -63,7 +63,7 @@ def survey_operators(model: nn.Module, loss: Callable[[Any, Any], Any], batch: A
     refused = {type(copied.get_submodule(path)).__name__: why for path, why in seen["refused"].items()}
     functions = []
     for wanted in seen["functions"]:
-        path = next(path for path, its in seen["modules"].items() if its is wanted or its == wanted)
+        path = next(path for path, its in seen["modules"].items() if its == wanted)
         module = copied.get_submodule(path)
         changed = RewriteFunctions((wanted,), statements)(twin(module))
         ratio = passes_ratio(twin(module), changed, bound(module, *calls[path][1]))

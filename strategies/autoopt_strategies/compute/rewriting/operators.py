@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from autoopt_strategies.compute.rewriting.source import Edits, Refused, function_of, functional, written
+from autoopt_strategies.compute.rewriting.source import Edits, Refused, function_of, module_name, written
 
 OPERATORS: dict[str, tuple[str, tuple[str, ...]]] = {
     "gelu_tanh": ("gelu", ("{x}", 'approximate="tanh"')),
@@ -50,7 +50,7 @@ def statements(text: str, name: str, native: str, weight: str = "", bias: str = 
     while len(made) > 2 and made[-2] == "None":  # the last one goes by its name
         del made[-2]
     last = body[-1]
-    call = written(f"return {functional(tree)}.{operator}", made, "", last.col_offset, text)
+    call = written(f"return {module_name(tree, 'torch.nn.functional')}.{operator}", made, "", last.col_offset, text)
     edits = [(each.lineno, each.end_lineno or each.lineno, "") for each in body[:-1]]
     return [*edits, (last.lineno, last.end_lineno or last.lineno, call)]
 

@@ -50,16 +50,19 @@ def _inner(body: list[ast.stmt]) -> Iterator[ast.stmt]:
                 yield from _inner(inner)
 
 
-def functional(tree: ast.Module) -> str:
-    """What a file calls ``torch.nn.functional``."""
+def module_name(tree: ast.Module, module: str) -> str:
+    """What a file calls a module of torch's, or names by another one's name, such as ``nn.functional``."""
     names: dict[str, str] = {}
     for node in tree.body:
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             above = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
             names |= {f"{above}{each.name}": each.asname or each.name for each in node.names}
-    for module, rest in (("torch.nn.functional", ""), ("torch.nn", ".functional"), ("torch", ".nn.functional")):
-        if module in names:
-            return f"{names[module]}{rest}"
+            if not above and any(each.name.startswith("torch.") and each.asname is None for each in node.names):
+                names.setdefault("torch", "torch")
+    parts = module.split(".")
+    for length in range(len(parts), 0, -1):
+        if (known := ".".join(parts[:length])) in names:
+            return ".".join([names[known], *parts[length:]])
     raise Refused("its file does not import torch")
 
 

@@ -314,24 +314,22 @@ def survey(model: nn.Module, called: Mapping[str, tuple[CodeType, Call]], sought
         ``functions`` for :class:`RewriteFunctions`, each with its ``file``; ``modules``: paths with their function;
         and ``refused``: reasons by the modules' paths.
     """
-    functions: dict[CodeType, dict[str, str]] = {}
-    reasons: dict[CodeType, str] = {}
-    paths: dict[str, CodeType] = {}
+    results: dict[CodeType, dict[str, str] | str] = {}
     for path, (code, call) in called.items():
-        paths[path] = code
-        if code in reasons or (code in functions and not sought.each):
+        known = results.get(code)
+        if isinstance(known, str) or (known is not None and not sought.each):
             continue
         try:
-            functions[code] = _checked(model.get_submodule(path), code, call, sought, functions.get(code))
+            results[code] = _checked(model.get_submodule(path), code, call, sought, known)
         except Refused as reason:
-            reasons[code] = str(reason)
+            results[code] = str(reason)
         except Exception as error:  # a model that does not like to be examined is left alone, too
-            reasons[code] = f"it cannot be examined: {first_line(error)}"
-    modules = {path: functions[code] for path, code in paths.items() if code not in reasons}
+            results[code] = f"it cannot be examined: {first_line(error)}"
+    found = {path: results[code] for path, (code, _) in called.items()}
     return {
-        "functions": [wanted for code, wanted in functions.items() if code not in reasons],
-        "modules": modules,
-        "refused": {path: reasons[code] for path, code in paths.items() if code in reasons},
+        "functions": [each for each in results.values() if not isinstance(each, str)],
+        "modules": {path: each for path, each in found.items() if not isinstance(each, str)},
+        "refused": {path: each for path, each in found.items() if isinstance(each, str)},
     }
 
 
