@@ -165,6 +165,12 @@ def ratio_in_turns(one: Callable[[], Any], other: Callable[[], Any], device: Any
     return statistics.median(ratios[1:])
 
 
+def of_convolutions(case: Case, *names: str) -> Estimate | None:
+    """The most that another layout or algorithm saves of operators with these parts of names."""
+    share = operator_share(case, names=names)
+    return None if share is None else declared(at_most(compute_gain(case, 1 - share * OF_CONVOLUTIONS)))
+
+
 def declared(estimate: Estimate | None) -> Estimate | None:
     """A what-if that rests on a share which nobody measured."""
     return None if estimate is None else estimate.as_kind("declared")

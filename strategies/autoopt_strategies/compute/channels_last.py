@@ -5,15 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import (
-    OF_CONVOLUTIONS,
-    Setting,
-    at_most,
-    compute_gain,
-    declared,
-    operator_share,
-    tried_gain,
-)
+from autoopt_strategies.common import Setting, of_convolutions, tried_gain
 
 
 def to_channels_last(model: Any) -> Any:
@@ -55,10 +47,7 @@ class ChannelsLast(Strategy):
         ratio = case.inspected(self.name).get("ratio")
         if ratio is not None:
             return tried_gain(case, ratio)
-        share = operator_share(case, names=("conv", "batch_norm", "pool"))
-        if share is None:
-            return None
-        return declared(at_most(compute_gain(case, 1 - share * OF_CONVOLUTIONS)))
+        return of_convolutions(case, "conv", "batch_norm", "pool")
 
     def inspect(self, live: Any) -> Setting:
         """Forward and backward in this layout over those as they are, tried on copies of the model."""

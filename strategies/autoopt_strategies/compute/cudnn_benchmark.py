@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import OF_CONVOLUTIONS, Setting, at_most, compute_gain, declared, operator_share
+from autoopt_strategies.common import Setting, of_convolutions
 
 
 class CudnnBenchmark(Strategy):
@@ -34,10 +34,7 @@ class CudnnBenchmark(Strategy):
         return Applies.yes()
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
-        share = operator_share(case, names=("conv",))
-        if share is None:
-            return None
-        return declared(at_most(compute_gain(case, 1 - share * OF_CONVOLUTIONS)))
+        return of_convolutions(case, "conv")
 
     def settings(self, case: Case) -> list[Setting]:
         return [{"enabled": True}]
