@@ -1,1 +1,0 @@
-"""Seconds of whole runs of small scripts, as put together from their measured parts, beside bare runs."""
