@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -44,6 +45,27 @@ def save(path: Path, document: dict[str, Any]) -> None:
     part = path.with_suffix(".part")
     part.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     part.replace(path)
+
+
+def record(path: Path, found: dict[str, Any], *keys: str) -> dict[str, Any]:
+    """Puts what was measured, with its environment, in its place in a document of results, and saves the document."""
+    document = load(path)
+    place = document
+    for key in keys[:-1]:
+        place = place.setdefault(key, {})
+    place[keys[-1]] = {**found, "environment": environment()}
+    save(path, document)
+    return document
+
+
+def parser_of(module: str, description: str | None, out: Path | None = None) -> argparse.ArgumentParser:
+    """The command line of a benchmark: its module's docstring is the help, and ``--out`` names its document."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {module}", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    if out is not None:
+        parser.add_argument("--out", type=Path, default=out, help="the document of results")
+    return parser
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

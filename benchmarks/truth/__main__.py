@@ -1,67 +1,74 @@
-"""How true the verdicts are: false keeps, coverage, time to a decision, and what measuring costs.
+"""How true the verdicts are: false keeps, coverage, and what measuring costs; figures in benchmarks/results/truth.json.
 
-    python -m benchmarks.truth --simulated                  # in simulated time: minutes
-    python -m benchmarks.truth --live-placebos 40 --seconds 170   # on this machine; call again to go on
-    python -m benchmarks.truth --live-effects --seconds 170
-    python -m benchmarks.truth --overhead digits,stdlib_gpt,photos
-    python -m benchmarks.truth --table                      # what was measured so far
+    python -m benchmarks.truth placebo_runs --runs 200       # 20 placebos one after the other, in simulated time
+    python -m benchmarks.truth loop_runs --runs 40           # whole searches of the loop, in simulated time
+    python -m benchmarks.truth several --runs 100            # several plans next to one baseline, in simulated time
+    python -m benchmarks.truth live_runs --runs 1            # searches over placebos, on this machine; call again
+    python -m benchmarks.truth false_losses metric --runs 2000
+    python -m benchmarks.truth false_losses rounding augmentation --runs 40    # further changes; call again
+    python -m benchmarks.truth overhead                      # the instrumented loop next to a bare one
 
-Everything is added to one JSON document, each figure with the machine and the load it was measured under.
+Cases of an experiment may be named, as the document names them; all of them by default.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
-import time
-from pathlib import Path
+import json
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import Any
 
-from benchmarks.documents import RESULTS, environment, load, save
+from benchmarks.documents import RESULTS, load, parser_of, record, save
+
+NOISES = ("normal", "heavy", "drifting", "bimodal")
+SPREADS = ("equal", "unequal")
+EXPERIMENTS: dict[str, Sequence[str]] = {
+    "placebo_runs": [", ".join(case) for case in product(SPREADS, NOISES)],
+    "loop_runs": [", ".join(case) for case in product(("placebos", "effects"), SPREADS, ("heavy",))],
+    "several": [", ".join(case) for case in product(("parts", "placebos"), SPREADS, NOISES)],
+    "false_losses": ("metric", "rounding", "augmentation"),
+    "live_runs": ("",),
+    "overhead": ("digits", "stdlib_gpt", "photos"),
+}
+"""Each with its cases."""
+
+
+def measured(experiment: str, case: str, runs: int, known: dict[str, Any]) -> dict[str, Any]:
+    """A case of an experiment; what is measured on this machine goes on where ``known`` ended."""
+    from benchmarks.truth import false_losses, live_runs, loop_runs, placebo_runs, several
+
+    of: dict[str, Callable[..., dict[str, Any]]] = {
+        "placebo_runs": placebo_runs.measure,
+        "loop_runs": loop_runs.measure,
+        "several": several.measure,
+    }
+    if experiment in of:
+        return of[experiment](*case.split(", "), runs)
+    if experiment == "false_losses":
+        return false_losses.measure(case, runs, known)
+    return live_runs.measure(known, runs)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.truth", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--simulated", action="store_true", help="false keeps, coverage and times in simulated time")
-    parser.add_argument("--kinds", default="normal,heavy,drifting,bimodal", help="of simulated noise")
-    parser.add_argument("--runs", type=int, default=200, help="simulated runs of five comparisons, per kind of noise")
-    parser.add_argument(
-        "--live-placebos", type=int, default=0, help="compare a plan with itself until so many are done"
-    )
-    parser.add_argument("--live-effects", action="store_true", help="planted effects on this machine")
-    parser.add_argument("--effects", default="0.97,1.0,1.03,1.1,1.5,3.0", help="true speedups to plant")
-    parser.add_argument("--repeats", type=int, default=3, help="live comparisons of each planted effect")
-    parser.add_argument(
-        "--overhead", nargs="?", const="digits,stdlib_gpt,photos", help="the instrumented loop beside a bare one"
-    )
-    parser.add_argument("--seconds", type=float, default=170.0, help="start nothing live after so long")
-    parser.add_argument("--out", type=Path, default=RESULTS / "truth.json")
-    parser.add_argument("--table", action="store_true", help="only print what is there")
-    options = parser.parse_args()
-    document = load(options.out)
-    if options.simulated:
-        from benchmarks.truth import simulated as truth_simulated
+    parser = parser_of("benchmarks.truth", __doc__, RESULTS / "truth.json")
+    parser.add_argument("experiment", choices=EXPERIMENTS)
+    parser.add_argument("cases", nargs="*", help="as the document names them [default: all]")
+    parser.add_argument("--runs", type=int, default=40, help="of each case; overhead has its own number")
+    asked = parser.parse_args()
+    cases = asked.cases or EXPERIMENTS[asked.experiment]
+    if asked.experiment == "overhead":
+        from benchmarks.truth import overhead
 
-        for kind in options.kinds.split(","):
-            found = {**truth_simulated.measure(kind, options.runs), "environment": environment()}
-            document.setdefault("simulated", {}).setdefault("kinds", {})[kind] = found
-            save(options.out, document)
-    if options.live_placebos or options.live_effects or options.overhead:
-        from benchmarks.truth import live as truth_live
-
-        deadline = time.monotonic() + options.seconds
-        if options.live_placebos:
-            truth_live.placebos(document, options.live_placebos, deadline, lambda: save(options.out, document))
-        if options.live_effects:
-            effects = [float(text) for text in options.effects.split(",")]
-            truth_live.effects(document, effects, options.repeats, deadline, lambda: save(options.out, document))
-        if options.overhead:
-            workloads = options.overhead.split(",")
-            truth_live.overhead(document, workloads, deadline, lambda: save(options.out, document))
-    from benchmarks.truth import table as truth_table
-
-    sys.stdout.write(truth_table.render(document))
+        save(asked.out, {**load(asked.out), "overhead": overhead.measure(cases)})
+        return
+    for case in cases:
+        place = [asked.experiment, *filter(None, [case])]
+        known: Any = load(asked.out)
+        for key in place:
+            known = known.get(key, {})
+        found = measured(asked.experiment, case, asked.runs, known)
+        record(asked.out, found, *place)
+        print(", ".join(place), json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":

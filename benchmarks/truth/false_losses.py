@@ -1,8 +1,5 @@
 """Identical changes that are called ``quality_lost``, and true losses that pass: the rates of the quality gate.
 
-    python -m benchmarks.truth.false_losses metric 2000
-    python -m benchmarks.truth.false_losses rounding 40        # call again to go on; augmentation likewise
-
 Two parts. The metric's rule on simulated seeds, at all looks that it has. And whole trainings of a small model as the
 verification judges them, two seeds a side, the candidate's only other in its rounding, or in its draws of augmentation.
 Rule, fixed beforehand: at most one per cent of identical changes are lost, at most five per cent of true losses of
@@ -11,7 +8,6 @@ twice the tolerance pass.
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import Any
 
@@ -31,7 +27,6 @@ from autoopt.search.accept.evidence import Evidence
 from autoopt.search.accept.gate import judge_runs
 from autoopt.search.accept.metric import metric_difference, seed_noise
 from autoopt.search.budget_allocation import PAST
-from benchmarks.documents import RESULTS, environment, load, save
 from benchmarks.truth import accuracy
 
 MOST_LOST, MOST_PASSED = 0.01, 0.05
@@ -72,8 +67,8 @@ def metric_rates(sd: float, loss: float, repeats: int, rng: np.random.Generator)
             noise = Noise(seed_noise=seed_noise(before[:count], "max"))
             found = metric_difference(list(zip(before[:count], after[:count], strict=True)), OBJECTIVE, noise)
             assert found is not None
-            if found.lost or found.proved:
-                lost, passed = lost + found.lost, passed + (found.proved and not found.lost)
+            if found.lost or found.confirmed:
+                lost, passed = lost + found.lost, passed + (found.confirmed and not found.lost)
                 break
     return {"seed_noise": sd, "true_loss": loss, "lost": lost / repeats, "passed": passed / repeats}
 
@@ -152,7 +147,6 @@ def metric(repeats: int) -> dict[str, Any]:
         "rows": rows,
         "holds": all(row["passed"] <= MOST_PASSED if row["true_loss"] else row["lost"] <= MOST_LOST for row in rows),
         "seconds": time.monotonic() - began,
-        "environment": environment(),
     }
 
 
@@ -170,19 +164,9 @@ def whole(known: dict[str, Any], kind: str, more: int) -> dict[str, Any]:
         "lost": lost,
         "why": [*known.get("why", []), *bad][:5],
         "holds": lost <= MOST_LOST * (done + more),
-        "environment": environment(),
     }
 
 
-def main(part: str, count: int) -> None:
-    path = RESULTS / "truth.json"
-    known = load(path).get("false_losses", {}).get(part, {})
-    found = metric(count) if part == "metric" else whole(known, part, count)
-    document = load(path)
-    document.setdefault("false_losses", {})[part] = found
-    save(path, document)
-    sys.stdout.write(f"{found}\n")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+def measure(part: str, count: int, known: dict[str, Any]) -> dict[str, Any]:
+    """One part: so many repeats of the metric's rule, or so many further changes judged by whole trainings."""
+    return metric(count) if part == "metric" else whole(known, part, count)

@@ -9,17 +9,15 @@ to 1.5 times as many of them, which differ by seed. The estimator is the one tha
 
 from __future__ import annotations
 
-import argparse
 import math
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autoopt.search.accept.trainings import next_session, ratio_of_pairs
-from benchmarks.documents import RESULTS, environment, save
+from benchmarks.documents import RESULTS, environment, parser_of, save
 
 Array = NDArray[np.float64]
 
@@ -178,13 +176,8 @@ def lowest(document: dict[str, Any]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.truth.headline_coverage",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("benchmarks.truth.headline_coverage", __doc__, DOCUMENT)
     parser.add_argument("--repeats", type=int, default=2000, help="simulated runs of each row")
-    parser.add_argument("--out", type=Path, default=DOCUMENT)
     options = parser.parse_args()
     document = measure(options.repeats)
     save(options.out, document)

@@ -1,14 +1,11 @@
 """Whole live runs of the command whose list holds twenty placebos and nothing else: is any of them kept?
 
-    python -m benchmarks.truth.live_runs --budget 200 --runs 1     # call again to go on; on a machine that is idle
-
 Each placebo sets an environment variable that nothing reads, and predicts a gain. Rule, fixed beforehand: none is in
 the final plan of any run.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -25,10 +22,12 @@ import autoopt
 from autoopt.records import JsonDict
 from autoopt.setup import Setup
 from autoopt.strategy import Case, Risk, Strategy
-from benchmarks.documents import RESULTS, environment, load, save
+from benchmarks.documents import environment
 from benchmarks.truth import accuracy
 
 CANDIDATES = 20
+BUDGET = 200.0
+"""Seconds of a run."""
 RULE = f"none of {CANDIDATES} placebos is in the final plan of any run"
 PREDICTED = 1.3
 
@@ -69,7 +68,7 @@ def build() -> autoopt.Workload:
     )
 
 
-def one_run(budget: float) -> dict[str, Any]:
+def one_run(budget: float = BUDGET) -> dict[str, Any]:
     """One run of the command: what it tried and kept, and its figures."""
     chosen = ",".join(f"{MODULE}:{name.capitalize()}" for name in NAMES)
     with tempfile.TemporaryDirectory() as folder:
@@ -100,21 +99,7 @@ def one_run(budget: float) -> dict[str, Any]:
 MODULE = "benchmarks.truth.live_runs"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=__doc__)
-    parser.add_argument("--budget", type=float, default=200.0, help="seconds of a run")
-    parser.add_argument("--runs", type=int, default=1)
-    options = parser.parse_args()
-    path = RESULTS / "truth.json"
-    for _ in range(options.runs):
-        row = one_run(options.budget)
-        document = load(path)
-        live = document.setdefault("live_runs", {"rule": RULE, "runs": []})
-        live["runs"].append(row)
-        live["holds"] = not any(one["plan"] for one in live["runs"])
-        save(path, document)
-        sys.stdout.write(f"{row}\n")
-
-
-if __name__ == "__main__":
-    main()
+def measure(known: dict[str, Any], runs: int) -> dict[str, Any]:
+    """So many further runs; goes on where ``known`` ended."""
+    rows = [*known.get("runs", []), *(one_run() for _ in range(runs))]
+    return {"rule": RULE, "runs": rows, "holds": not any(one["plan"] for one in rows)}

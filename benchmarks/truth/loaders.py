@@ -8,20 +8,19 @@ that two minutes leave undecided.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from autoopt.records import Plan
-from autoopt.search.compare.comparison import Decision, Rule
+from autoopt.records import Change, Plan
+from autoopt.search.compare.comparison import Comparison, Decision, Rule
+from autoopt.search.compare.contest import compare
+from autoopt.search.compare.noise import control
 from autoopt.testing.fakes import Behaviour, FakeMachine, LoaderModel, NoiseModel
-from benchmarks.documents import environment, save
-from benchmarks.truth.simulated import after_control
+from benchmarks.documents import RESULTS, environment, parser_of, save
 
 COMPUTING, SECONDS = 0.02, 120.0
 """Of a step's computing, and of a comparison."""
@@ -70,6 +69,13 @@ def cases() -> Iterator[Case]:
                     yield Case(workers, jitter, bound, gain)
 
 
+def after_control(fake: FakeMachine, rule: Rule, rng: np.random.Generator) -> Comparison:
+    """One comparison after an A/A control of two pairs, as a command makes it."""
+    noise, _ = control(fake.start, Plan(), rule, clock=fake.clock, pairs=2, rng=rng)
+    candidate = Plan(changes=(Change(strategy="candidate"),))
+    return compare(fake.start, Plan(), candidate, rule, clock=fake.clock, noise=noise, rng=rng)
+
+
 def run(case: Case, seed: int) -> dict[str, Any]:
     """One comparison after an A/A control."""
     machine = FakeMachine(behave=case.behave, noise=NoiseModel(case.noise), seed=seed)  # type: ignore[arg-type]
@@ -102,17 +108,15 @@ def summary(case: Case, seeds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of("benchmarks.truth.loaders", __doc__, RESULTS / "loaders.json")
     parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     rows = []
     for case in cases():
         row = summary(case, options.seeds)
         rows.append(row)
         print(json.dumps(row), flush=True)
-    if options.out is not None:
-        save(options.out, {"rows": rows, "environment": environment()})
+    save(options.out, {"rows": rows, "environment": environment()})
 
 
 if __name__ == "__main__":

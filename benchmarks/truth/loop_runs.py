@@ -1,8 +1,5 @@
 """Whole runs of the loop on a simulated machine: is any placebo kept, and do the figures hold the truth?
 
-    python -m benchmarks.truth.loop_runs placebos equal,unequal 40
-    python -m benchmarks.truth.loop_runs effects equal,unequal 20
-
 Every module of the loop is real but the trials, whose true speed and noise are given: screening, stacking, proofs,
 ablation and verification, twenty candidates a run. ``placebos``: none of them brings anything. ``effects``: four do.
 Processes of each plan scatter alike (``equal``), or those of every fourth candidate four times as much (``unequal``).
@@ -25,7 +22,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
 from autoopt.records import Estimate, Plan, Verdict
 from autoopt.testing.fakes import Behaviour, NoiseModel
-from benchmarks.documents import RESULTS, environment, load, save
 from benchmarks.search.cases import SimulatedCase
 from simulated import World
 
@@ -133,19 +129,3 @@ def _summary(found: list[dict[str, Any]]) -> dict[str, Any]:
         "covered": fmean(one["covered"] for one in found),
         "mean_error": fmean(one["error"] for one in found),
     }
-
-
-def main(what: str, spreads: str, runs: int, kinds: str = "heavy") -> None:
-    path = RESULTS / "truth.json"
-    for kind in kinds.split(","):
-        for spread in spreads.split(","):
-            found = {**measure(what, spread, kind, runs), "environment": environment()}
-            document = load(path)
-            document.setdefault("loop_runs", {})[f"{what}, {spread}, {kind}"] = found
-            save(path, document)
-            sys.stdout.write(f"{found}\n")
-            sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), *sys.argv[4:])

@@ -1,7 +1,5 @@
 """Overhead of the instrumented loop beside a bare hand-written one, on the examples.
 
-    python -m benchmarks.truth.overhead digits [PAIRS]     # one process; truth.py --overhead runs several
-
 In each process both train the same model with the same optimizer, loader and seed, in short alternating blocks of
 equally many steps, in an order drawn by lot, so that drift does not stand between
 them. Processes are replicated, since the place of code and data in memory favours one or the other for a
@@ -14,7 +12,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from math import exp, inf, log, sqrt
 from pathlib import Path
 from time import process_time
@@ -30,6 +28,7 @@ from autoopt.benchmark.training import Training
 from autoopt.benchmark.warmup import run_block
 from autoopt.loading.importing import load
 from autoopt.loading.validation import build
+from benchmarks.documents import environment
 
 SECONDS, RAMP = 0.15, 0.05
 """Of a block and of what is trained before it unmeasured: half of a comparison's, so that drift has less time and what
@@ -117,6 +116,13 @@ def another(workload: str, pairs: int = PAIRS) -> dict[str, Any]:
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found: dict[str, Any] = json.loads(said.splitlines()[-1])
     return found
+
+
+def measure(workloads: Sequence[str]) -> list[dict[str, Any]]:
+    """The overhead on each example, over several processes."""
+    return [
+        {**summary(name, [another(name) for _ in range(PROCESSES)]), "environment": environment()} for name in workloads
+    ]
 
 
 def summary(workload: str, found: list[dict[str, Any]]) -> dict[str, Any]:

@@ -6,8 +6,6 @@ scatter alike (``equal``), or one plan in four four times as much as the others 
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from math import log
 from typing import Any
@@ -20,7 +18,6 @@ from autoopt.search.compare.contest import compare
 from autoopt.search.compare.noise import control, learned
 from autoopt.search.compare.sequential_test import alpha_of
 from autoopt.testing.fakes import Behaviour, FakeMachine, NoiseModel
-from benchmarks.documents import RESULTS, environment, load, save
 
 PLACEBOS = 20
 MOST_KEPT = 0.05
@@ -60,7 +57,7 @@ def one_run(kind: str, spread: str, seed: int, effects: tuple[float, ...] = (1.0
     return found
 
 
-def measure(kind: str, spread: str, runs: int = 40) -> dict[str, Any]:
+def measure(spread: str, kind: str, runs: int) -> dict[str, Any]:
     """So many runs, with the rule that judges them."""
     began = time.monotonic()
     found = [one_run(kind, spread, seed) for seed in range(runs)]
@@ -79,20 +76,3 @@ def measure(kind: str, spread: str, runs: int = 40) -> dict[str, Any]:
         "coverage": float(np.mean(covered)),
         "seconds": time.monotonic() - began,
     }
-
-
-def main(kinds: str, runs: int = 40) -> None:
-    """Each kind of noise with equal and unequal processes, into the results."""
-    path = RESULTS / "truth.json"
-    for kind in kinds.split(","):
-        for spread in ("equal", "unequal"):
-            found = {**measure(kind, spread, runs), "environment": environment()}
-            document = load(path)
-            document.setdefault("placebo_runs", {})[f"{spread}, {kind}"] = found
-            save(path, document)
-            sys.stdout.write(json.dumps(found) + "\n")
-            sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], *(int(word) for word in sys.argv[2:3]))

@@ -11,7 +11,6 @@ the baseline and judged as a verification does. All in one process, so that a ca
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 import time
@@ -35,7 +34,7 @@ from autoopt.search.accept.gate import judge_runs
 from autoopt.search.accept.gathering import Gate, Probes
 from autoopt.search.accept.trainings import Trainings
 from autoopt.workload import Workload
-from benchmarks.documents import RESULTS, environment, load, save
+from benchmarks.documents import RESULTS, environment, load, parser_of, save
 from benchmarks.truth import quality_changes, quality_nets
 from benchmarks.truth.quality_changes import BROKEN, HONEST, noisy
 
@@ -254,14 +253,9 @@ def _ratio(before: Any, after: Any) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.truth.quality_cases",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("benchmarks.truth.quality_cases", __doc__, RESULTS / "quality.json")
     parser.add_argument("--only", choices=("broken", "honest", "price"), help="a part of it")
     parser.add_argument("--case", default="", help="comma-separated names; nothing is saved")
-    parser.add_argument("--out", type=Path, default=RESULTS / "quality.json")
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.case:

@@ -6,8 +6,6 @@ ways decide the same plans; the seconds are those of its clock.
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +17,6 @@ from autoopt.search.compare.comparison import Comparison, Decision, Rule
 from autoopt.search.compare.contest import Contest, compare
 from autoopt.search.compare.noise import control
 from autoopt.testing.fakes import Behaviour, FakeMachine, NoiseModel
-from benchmarks.documents import RESULTS, environment, load, save
 
 EFFECTS = {"parts": (1.1, 1.2, 1.3, 1.4), "placebos": (1.0, 1.0, 1.0, 1.0)}
 """True speedups of the others over the shared plan."""
@@ -78,31 +75,14 @@ def judged(what: str, at_once: dict[str, Any]) -> bool:
     return at_once["coverage"] >= LEAST_COVERAGE and (what != "placebos" or at_once["accepted"] <= MOST_KEPT)
 
 
-def main(runs: int = 100) -> None:
-    """Each kind of noise with equal and unequal processes, into the results."""
-    path = RESULTS / "truth.json"
-    for what in EFFECTS:
-        for kind in ("normal", "heavy", "drifting", "bimodal"):
-            for spread in ("equal", "unequal"):
-                ways = {
-                    way: summary(what, kind, spread, runs, at_once=way == "at_once") for way in ("pairs", "at_once")
-                }
-                found = {
-                    "rule": f"at once, intervals hold the truth in at least {LEAST_COVERAGE:.0%}, and at most "
-                    f"{MOST_KEPT:.0%} of placebos are accepted",
-                    "settings": {"effects": EFFECTS[what], "seconds": SECONDS, "calm": CALM, "jumpy": JUMPY},
-                    "runs": runs,
-                    **ways,
-                    "holds": judged(what, ways["at_once"]),
-                    "environment": environment(),
-                }
-                document = load(path)
-                document.setdefault("several", {})[f"{what}, {spread}, {kind}"] = found
-                save(path, document)
-                reported = {key: found[key] for key in ("pairs", "at_once", "holds")}
-                sys.stdout.write(f"{what}, {spread}, {kind}: {json.dumps(reported)}\n")
-                sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    main(*(int(word) for word in sys.argv[1:2]))
+def measure(what: str, spread: str, kind: str, runs: int) -> dict[str, Any]:
+    """Both ways on so many machines, with the rule that judges them."""
+    ways = {way: summary(what, kind, spread, runs, at_once=way == "at_once") for way in ("pairs", "at_once")}
+    return {
+        "rule": f"at once, intervals hold the truth in at least {LEAST_COVERAGE:.0%}, and at most "
+        f"{MOST_KEPT:.0%} of placebos are accepted",
+        "settings": {"effects": EFFECTS[what], "seconds": SECONDS, "calm": CALM, "jumpy": JUMPY},
+        "runs": runs,
+        **ways,
+        "holds": judged(what, ways["at_once"]),
+    }

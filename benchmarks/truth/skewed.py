@@ -7,10 +7,8 @@ so. Counted are false accepts and intervals that hold the truth.
 
 from __future__ import annotations
 
-import argparse
 import json
 from math import exp
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,8 +16,8 @@ import numpy as np
 from autoopt.records import Plan
 from autoopt.search.compare.comparison import Decision, Rule
 from autoopt.testing.fakes import Behaviour, FakeMachine, NoiseModel
-from benchmarks.documents import environment, save
-from benchmarks.truth.simulated import after_control
+from benchmarks.documents import RESULTS, environment, parser_of, save
+from benchmarks.truth.loaders import after_control
 
 SLOW, RARE = 1.2, 0.2
 """Times that a slow process takes, and the share of such."""
@@ -59,10 +57,9 @@ def run(kind: str, noise_kind: str, gain: float, seed: int, seconds: float) -> d
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of("benchmarks.truth.skewed", __doc__, RESULTS / "skewed.json")
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=300.0)
-    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     rows = []
     for gain in (1.0, 1.1, 1.3):
@@ -81,8 +78,7 @@ def main() -> None:
                 }
                 rows.append(row)
                 print(json.dumps(row), flush=True)
-    if options.out is not None:
-        save(options.out, {"rows": rows, "environment": environment()})
+    save(options.out, {"rows": rows, "environment": environment()})
 
 
 if __name__ == "__main__":

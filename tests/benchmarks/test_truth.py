@@ -24,16 +24,9 @@ from benchmarks.search.gpu import run
 from benchmarks.truth import headline_coverage
 from benchmarks.truth import overhead as truth_overhead
 from benchmarks.truth import several as truth_several
-from benchmarks.truth import workload as truth_workload
 from benchmarks.truth.quality_cases import Judged, kept
 from benchmarks.truth.quality_changes import BROKEN, HONEST
 from benchmarks.truth.quality_nets import tabular
-
-
-@pytest.mark.parametrize("effect", [0.97, 1.0, 1.1, 3.0])
-def test_what_is_left_of_the_work_gives_the_effect(effect: float) -> None:
-    rest = 0.1
-    assert (rest + 1.0) / (rest + truth_workload.left_for(effect, rest)) == pytest.approx(effect)
 
 
 def test_the_interval_of_the_overhead_is_one_over_processes() -> None:
