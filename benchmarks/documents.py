@@ -40,7 +40,7 @@ def load(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"schema_version": 1}
 
 
-def save(path: Path, document: dict[str, Any]) -> None:
+def save(path: Path, document: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
     part.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

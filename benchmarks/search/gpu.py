@@ -10,23 +10,18 @@ blocks scatter by 2 % and processes by 1 %.
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import tempfile
 from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import Any
 
-from autoopt.events import TrialEnded
 from autoopt.records import CurvePoint, JsonDict, Plan
 from autoopt.records.messages import TrainingRun
 from autoopt.testing.fakes import NoiseModel
-from benchmarks.documents import RESULTS
+from benchmarks.documents import RESULTS, parser_of, save
+from benchmarks.search import minutes  # makes the tests' folder importable
 from benchmarks.search.cases import SimulatedCase
-from benchmarks.search.minutes import attainable, gain_of, simulated  # makes the tests' folder importable
-from simulated import training_run
+from simulated import World, training_run
 
 FILE = RESULTS / "simulated-gpu.json"
 BUDGETS = (480.0, 1800.0)
@@ -40,10 +35,9 @@ EXCLUDES = {
 }
 REPLACES = {"device_dataset": frozenset({"workers", "pin_memory", "device_prefetch"})}
 """Risk classes, and what the strategies of these names say of one another."""
-NOISES = {"shared": NoiseModel("heavy"), "quiet": NoiseModel("normal", block_sd=0.02, process_sd=0.01)}
+NOISES = {"shared": minutes.SHARED, "quiet": NoiseModel("normal", block_sd=0.02, process_sd=0.01)}
 """Of a shared 2-core machine, as it was measured, and of a machine of one's own, as it is assumed."""
 TARGET, EVALUATIONS, LOSSES = 0.9, 12, 2000
-DECIDED = ("kept", "no_gain", "harmful", "quality_lost", "failed")
 
 
 def _with(gains: dict[str, float], *dull: tuple[str, str]) -> Any:
@@ -126,38 +120,14 @@ CASES = (
 
 
 def run(case: SimulatedCase, budget: float, seed: int = 0, noise: str = "shared") -> JsonDict:
-    """One search: each trial with its verdict and the minute of it, and what of the attainable its plan has."""
-    trials: list[JsonDict] = []
-    with tempfile.TemporaryDirectory() as folder:
-        world = simulated(case, budget, seed, Path(folder), NOISES[noise])
-        planned = world.runner.facts.model_copy(update={"max_steps": case.steps, "target": None})
-        world.runner.facts = planned
-        world.runner.train = partial(trained, world.runner, case)
+    """One search of a case whose trainings go as far as their seconds reach."""
 
-        def heard(event: Any) -> None:
-            if isinstance(event, TrialEnded):
-                verdict = str(event.trial.verdict)
-                names = [event.trial.strategy, *(change.strategy for change in event.trial.companions)]
-                trials.append({"strategies": names, "verdict": verdict, "minute": world.clock() / 60})
+    def prepare(world: World) -> None:
+        world.runner.facts = world.runner.facts.model_copy(update={"max_steps": case.steps, "target": None})
+        world.runner.train = partial(trained, world.runner, case)  # type: ignore[method-assign]
 
-        world.context.announce.subscribe(heard)
-        outcome = world.go()
-        plan, ended = outcome.best.plan.names(), outcome.state.trials
-        seconds = world.clock()
-    decided = {*plan, *(trial.strategy for trial in ended if trial.verdict.value in DECIDED and not trial.companions)}
-    best = attainable(case)
-    return {
-        "case": case.name,
-        "budget": budget,
-        "seed": seed,
-        "noise": noise,
-        "start_seconds": case.start_seconds,
-        "trials": trials,
-        "decided": sorted(decided),
-        "plan": list(plan),
-        "share": gain_of(case, plan) / best if best > 0.005 else None,
-        "seconds": seconds,
-    }
+    found = minutes.run(case, budget, seed, NOISES[noise], prepare)
+    return {**found, "noise": noise, "start_seconds": case.start_seconds}
 
 
 def trained(
@@ -188,30 +158,15 @@ def trained(
     return done
 
 
-def _row(row: JsonDict) -> str:
-    text = ", ".join(
-        f"{' + '.join(trial['strategies'])} ({trial['minute']:.1f})"
-        for trial in row["trials"]
-        if trial["verdict"] == "kept"
-    )
-    share = "nothing to gain" if row["share"] is None else f"{row['share']:.0%}"
-    plan = " + ".join(row["plan"]) or "the baseline"
-    looked = len({name for trial in row["trials"] for name in trial["strategies"]})
-    took = f"{row['budget'] / 60:g} | {row['seconds'] / 60:.1f}"
-    head = f"| {row['case']} | {row['start_seconds']:g} s | {row['noise']} | {took} | {looked} | {len(row['decided'])}"
-    return f"{head} | {text} | {plan} | {share} |\n"
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.search.gpu")
-    parser.add_argument("--out", type=Path, default=FILE)
+    parser = parser_of("benchmarks.search.gpu", __doc__, FILE)
     parser.add_argument("--budgets", type=float, nargs="+", default=list(BUDGETS))
     options = parser.parse_args()
     rows = []
     for case, budget, noise in product(CASES, options.budgets, NOISES):
         rows.append(run(case, budget, noise=noise))
-        print(_row(rows[-1]), end="", flush=True)
-        options.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        print(case.name, noise, f"{budget / 60:g} min:", " + ".join(rows[-1]["plan"]) or "the baseline", flush=True)
+        save(options.out, rows)
 
 
 if __name__ == "__main__":

@@ -8,12 +8,10 @@ run loses without the rule, and runs that keep a change which brings nothing.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import count, product
 from math import sqrt
-from pathlib import Path
 from pkgutil import resolve_name
 from statistics import fmean, stdev
 from typing import Any
@@ -21,11 +19,10 @@ from unittest.mock import patch
 
 from autoopt.records import JsonDict
 from autoopt.testing.fakes import FakeClock
-from benchmarks.documents import RESULTS, environment, load, save
+from benchmarks.documents import RESULTS, environment, load, parser_of, save, table
 from benchmarks.search.cases import CASES
 from benchmarks.search.minutes import run
 
-FILE = RESULTS / "knockout.json"
 ALL = "all rules"
 SEARCH = "autoopt.search."
 
@@ -108,20 +105,19 @@ def rows_of(rules: Sequence[str], case: str, budget: float, seed: int) -> list[J
     return [{"rule": rule, "acted": acts, **{key: one[key] for key in kept}} for rule, one, acts in found]
 
 
-def table(rows: Sequence[JsonDict]) -> list[str]:
+def worth(rows: Sequence[JsonDict]) -> str:
     """As Markdown: a rule's points by budget with their standard error, and its runs with a useless change."""
     budgets = sorted({one["budget"] for one in rows})
     known = {_key(one): one for one in rows if one["rule"] == ALL}
-    head = [f"worth at {budget / 60:g} min" for budget in budgets]
-    lines = ["| rule | runs | it acted in | " + " | ".join([*head, "worth", "false keeps"]) + " |"]
-    lines.append("| --- " * (len(head) + 5) + "|")
+    head = ["rule", "runs", "it acted in", *(f"worth at {budget / 60:g} min" for budget in budgets)]
+    lines = []
     for rule in dict.fromkeys(one["rule"] for one in rows):
         mine = [one for one in rows if one["rule"] == rule]
         cells = [_told(mine, known, rule, budget) for budget in (*budgets, None)]
         useless = f"{fmean(one['useless'] > 0 for one in mine):.1%}"
         acted = str(sum(one["acted"] for one in mine))
-        lines.append("| " + " | ".join([rule, str(len(mine)), acted, *cells, useless]) + " |")
-    return lines
+        lines.append([rule, str(len(mine)), acted, *cells, useless])
+    return table([*head, "worth", "false keeps"], lines)
 
 
 def _told(mine: Sequence[JsonDict], known: dict[Any, JsonDict], rule: str, budget: float | None) -> str:
@@ -140,13 +136,12 @@ def _key(one: JsonDict) -> tuple[str, float, int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.search.knockout", description=__doc__)
+    parser = parser_of("benchmarks.search.knockout", __doc__, RESULTS / "knockout.json")
     parser.add_argument("--seeds", type=int, default=6)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--budgets", type=float, nargs="+", default=[120.0, 300.0])
     parser.add_argument("--cases", nargs="+", default=list(CASES))
     parser.add_argument("--rules", nargs="+", default=list(RULES), help="names, or a part of each")
-    parser.add_argument("--out", type=Path, default=FILE)
     parser.add_argument("--table", action="store_true", help="print what the file holds, run nothing")
     options = parser.parse_args()
     document = load(options.out)
@@ -161,7 +156,7 @@ def main() -> None:
             if missing:
                 rows += rows_of(missing, case, budget, seed)
             save(options.out, document)
-    print("\n".join(table(rows)))
+    print(worth(rows))
 
 
 if __name__ == "__main__":

@@ -2,21 +2,17 @@
 
 ``python -m benchmarks.search.minutes --seeds 8 --out FILE`` runs the whole loop, every module of it real but the
 trials, whose true speed, cost and noise are given. Error: how often the final plan holds a change that brings nothing.
-``--table FILE`` tells what a file holds: the share by budget and by case, and the seconds of the journals' steps.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import sys
 import tempfile
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -25,12 +21,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
 from autoopt.benchmark.warmup import least_groups
 from autoopt.errors import TrialFailed
-from autoopt.events import Event, Kept
+from autoopt.events import Event, TrialEnded
 from autoopt.records import JsonDict, Plan
 from autoopt.search.accept.gathering import SLOW_STEP
 from autoopt.testing.fakes import Behaviour, NoiseModel
+from benchmarks.documents import RESULTS, environment, parser_of, save
 from benchmarks.search.cases import CASES, SimulatedCase
-from benchmarks.search.runs import GAINS, until_gains
 from simulated import FakeTrial, World
 
 INSPECTION = {"facts": 2.0, "measure_peaks": 3.0, "measure_stages": 6.0, "flops": 1.0, "probe": 8.0}
@@ -40,6 +36,7 @@ STEPS = {"measure_stages": 12.0, "inspect": 14.0, "flops": 1.5, "advise": 2.5, "
 STARTED, INCLUDED = frozenset({"facts", "probe"}), 2.0
 """Those of which each has a process of its own, and the seconds of its start that their figures hold."""
 SHARED = NoiseModel("heavy")
+DECIDED = ("kept", "no_gain", "harmful", "quality_lost", "failed")
 WARM = 0.25
 """Of a compilation's seconds, those of a later start that finds it in the cache; on the CPU 5 of 33 s were measured."""
 
@@ -127,48 +124,6 @@ def _costly(usual: Any, world: World, *arguments: Any, **options: Any) -> Any:
     return trial()
 
 
-SPENT = {
-    "facts, peaks": ("inspect",),
-    "A/A": ("control",),
-    "profiles": ("examine",),
-    "looks": ("look",),
-    "proofs": ("trial",),
-    "trainings, probes": ("training", "trainings", "probe"),
-    "ablation, verification": ("comparison", "comparisons"),
-}
-"""Columns of the table, by the kinds of the journal's steps."""
-
-
-def table(rows: Sequence[JsonDict]) -> list[str]:
-    """Two tables as Markdown: budgets with the mean seconds of their steps, and cases with their shares by budget."""
-    budgets = sorted({row["budget"] for row in rows})
-    lines = ["| budget | of the attainable | useless kept | verified | tried | " + " | ".join(SPENT) + " | whole |"]
-    lines += ["| --- " * (len(SPENT) + 6) + "|"]
-    for budget in budgets:
-        mine = [row for row in rows if row["budget"] == budget]
-        useless = f"{sum(row['useless'] > 0 for row in mine)} of {len(mine)}"
-        steps = [fmean(sum(row["spent"].get(kind, 0.0) for kind in kinds) for row in mine) for kinds in SPENT.values()]
-        seconds = [f"{each:.0f} s" for each in (*steps, fmean(row["seconds"] for row in mine))]
-        ends = [row["verified"] for row in mine if row.get("verified") is not None]
-        verified = f"{sum(ends)} of {len(ends)}"
-        cells = [_told(budget), _share(mine), useless, verified, f"{fmean(row['tried'] for row in mine):.1f}", *seconds]
-        lines.append("| " + " | ".join(cells) + " |")
-    lines += ["", "| case | " + " | ".join(map(_told, budgets)) + " |", "| --- " * (len(budgets) + 1) + "|"]
-    for name in dict.fromkeys(row["case"] for row in rows if row["share"] is not None):
-        shares = [_share([r for r in rows if (r["case"], r["budget"]) == (name, budget)]) for budget in budgets]
-        lines.append(f"| {name} | " + " | ".join(shares) + " |")
-    return lines
-
-
-def _share(rows: Sequence[JsonDict]) -> str:
-    known = [row["share"] for row in rows if row["share"] is not None]
-    return f"{fmean(known):.0%}".replace("%", " %") if known else "-"
-
-
-def _told(budget: float) -> str:
-    return f"{budget / 3600:g} h" if budget >= 3600 else f"{budget / 60:g} min"
-
-
 def seconds_to_target(case: SimulatedCase, names: tuple[str, ...]) -> float:
     return case.start_seconds + case.fixed(names) + case.steps * case.step_seconds / case.speed(names)
 
@@ -185,84 +140,63 @@ def gain_of(case: SimulatedCase, names: tuple[str, ...]) -> float:
     return math.log(seconds_to_target(case, ()) / seconds_to_target(case, names))
 
 
-def run(case: SimulatedCase, budget: float, seed: int) -> JsonDict:
-    """One search: its share of the attainable, how many changes it kept that bring nothing, and where its time went."""
+def run(
+    case: SimulatedCase,
+    budget: float,
+    seed: int,
+    noise: NoiseModel = SHARED,
+    prepare: Callable[[World], None] = lambda world: None,
+) -> JsonDict:
+    """One search: its trials with their minutes, its share of the attainable, and changes kept that bring nothing."""
+    trials: list[JsonDict] = []
     with tempfile.TemporaryDirectory() as folder:
-        world = simulated(case, budget, seed, Path(folder))
+        world = simulated(case, budget, seed, Path(folder), noise)
+        prepare(world)
+
+        def heard(event: Event) -> None:
+            if isinstance(event, TrialEnded):
+                made = [event.trial.strategy, *(change.strategy for change in event.trial.companions)]
+                minute = world.clock() / 60
+                trials.append({"strategies": made, "verdict": str(event.trial.verdict), "minute": minute})
+
+        world.context.announce.subscribe(heard)
         outcome = world.go()
-        names = outcome.best.plan.names()
-        lines = (Path(folder) / "journal.jsonl").read_text().splitlines()
-    gain = gain_of(case, names)
-    best = attainable(case)
+        names, seconds = outcome.best.plan.names(), world.clock()
+    ended, best = outcome.state.trials, attainable(case)
     useless = [n for n in names if case.speed(names) <= case.speed(tuple(o for o in names if o != n)) * 1.0001]
-    tried = {trial.strategy for trial in outcome.state.trials}
+    decided = {*names, *(trial.strategy for trial in ended if trial.verdict.value in DECIDED and not trial.companions)}
     return {
         "case": case.name,
         "budget": budget,
         "seed": seed,
+        "trials": trials,
+        "decided": sorted(decided),
         "plan": list(names),
-        "share": gain / best if best > 0.005 else None,
+        "share": gain_of(case, names) / best if best > 0.005 else None,
         "useless": len(useless),
-        "verified": outcome.speedup.end_to_end_verified if names else None,
-        "tried": len(tried),
-        "seconds": world.clock(),
-        "until": {str(gain): seconds for gain, seconds in until_gains(_kept(world.events)).items()},
-        "spent": _spent([json.loads(line)["record"] for line in lines]),
+        "tried": len({trial.strategy for trial in ended}),
+        "seconds": seconds,
     }
 
 
-def _kept(events: Sequence[Event]) -> list[tuple[float, float]]:
-    """Seconds and speedup over the incumbent before it of each kept plan."""
-    found = [(event.at, event.speedup.throughput) for event in events if isinstance(event, Kept)]
-    return [(at, estimate.value if estimate else 1.0) for at, estimate in found]
-
-
-def _spent(records: list[JsonDict]) -> dict[str, float]:
-    """Seconds by kind of step, from a journal."""
-    begun, found = {}, defaultdict(float)
-    for record in records:
-        if record["type"] == "start":
-            begun[record["step"]] = (record["kind"], record["at"])
-        elif record["type"] in ("end", "failed") and record["step"] in begun:
-            kind, at = begun[record["step"]]
-            found[kind] += record["at"] - at
-    return dict(found)
-
-
-def _middle(seconds: Sequence[float | None]) -> str:
-    """The median of those that came to it, and how many did not."""
-    known = [each for each in seconds if each is not None]
-    return f"{median(known) if known else 0:.0f} s (not in {len(seconds) - len(known)})"
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of("benchmarks.search.minutes", __doc__, RESULTS / "minutes.json")
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--budgets", type=float, nargs="+", default=[90.0, 180.0, 360.0, 600.0, 1800.0])
     parser.add_argument("--cases", nargs="+", default=list(CASES))
-    parser.add_argument("--out", type=Path, help="the file of what was run")
-    parser.add_argument("--table", type=Path, metavar="FILE", help="tell what a file holds, run nothing")
     options = parser.parse_args()
-    if options.table is not None:
-        print("\n".join(table(json.loads(options.table.read_text()))))
-        return
-    if options.out is None:
-        parser.error("--out FILE, or --table FILE")
     rows = []
     for budget in options.budgets:
-        for name in options.cases:
-            rows += [run(CASES[name], budget, seed) for seed in range(options.seeds)]
-        mine = [row for row in rows if row["budget"] == budget]
+        mine = [run(CASES[name], budget, seed) for name in options.cases for seed in range(options.seeds)]
+        rows += [{key: value for key, value in row.items() if key != "trials"} for row in mine]
         shares = [row["share"] for row in mine if row["share"] is not None]
-        reached = [[row["until"][str(gain)] for row in mine] for gain in GAINS]
         print(
             f"{budget:6.0f} s: {fmean(shares):6.1%} of the attainable, useless changes kept in "
             f"{fmean(row['useless'] > 0 for row in mine):.1%} of {len(mine)} runs, "
-            f"{fmean(row['tried'] for row in mine):.1f} tried, {fmean(row['seconds'] for row in mine):.0f} s; "
-            + ", ".join(f"{gain:g}x kept after {_middle(found)}" for gain, found in zip(GAINS, reached, strict=True)),
+            f"{fmean(row['tried'] for row in mine):.1f} tried, {fmean(row['seconds'] for row in mine):.0f} s",
             flush=True,
         )
-        options.out.write_text(json.dumps(rows, indent=1))
+        save(options.out, {"schema_version": 1, "environment": environment(), "rows": rows})
 
 
 if __name__ == "__main__":
