@@ -2,7 +2,6 @@
 
     python -m benchmarks.adoption digits                      # all stages of one example, those done before left out
     python -m benchmarks.adoption hf_text --stages own_trainer
-    python -m benchmarks.adoption --table
 
 Every stage is saved in one JSON document as soon as it is done, with the environment it was measured in, so that a
 run can be cut anywhere and taken up again. Numbers are worth what the machine's quiet was: stop everything else.
@@ -12,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 import tempfile
@@ -23,12 +23,10 @@ from autoopt.records.facts import WorkloadFacts
 from autoopt.records.reading import read_result
 from autoopt.registry import load_strategies
 from autoopt.storage.journal import read_journal
-from benchmarks.adoption.own_trainer import interval
-from benchmarks.documents import environment, load, save
+from benchmarks.documents import RESULTS, load, parser_of, record
+from benchmarks.whole_runs.figures import ratio
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "benchmarks" / "results" / "adoption.json"
-MISSING = "not measured"
 STAGES = ("optimize", "script", "verify", "own_trainer")
 EXAMPLES: dict[str, dict[str, Any]] = {
     "photos": {},
@@ -40,31 +38,23 @@ EXAMPLES: dict[str, dict[str, Any]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.adoption", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("examples", nargs="*", choices=[[], *EXAMPLES])
+    parser = parser_of("benchmarks.adoption", __doc__, RESULTS / "adoption.json")
+    parser.add_argument("examples", nargs="+", choices=EXAMPLES)
     parser.add_argument("--stages", default=",".join(STAGES), help="of " + ", ".join(STAGES))
     parser.add_argument("--budget", default="4m", help="of optimize")
     parser.add_argument("--seconds", type=float, default=150.0, help="of each comparison of steps")
     parser.add_argument("--pairs", type=int, default=3, help="of whole trainings")
     parser.add_argument("--again", action="store_true", help="also stages that are done")
     parser.add_argument("--runs", type=Path, default=Path("autoopt-runs/adoption"), help="where the run directories go")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--table", action="store_true", help="only print what is there")
     options = parser.parse_args()
-    document = load(options.out)
     measure = {"optimize": optimize, "script": scripts, "verify": verify, "own_trainer": own}
     for name in options.examples:
-        entry = document.setdefault("examples", {}).setdefault(name, {})
         for stage in options.stages.split(","):
-            if stage in entry and not options.again:
-                continue
-            found = measure[stage](name, options)
+            done = stage in load(options.out).get("examples", {}).get(name, {})
+            found = measure[stage](name, options) if options.again or not done else None
             if found is not None:
-                entry[stage] = {**found, "environment": environment()}
-                save(options.out, document)
-    sys.stdout.write(table(document))
+                record(options.out, found, "examples", name, stage)
+                print(name, stage, json.dumps(found), flush=True)
 
 
 def _run(words: list[str], *, code: tuple[int, ...] = (0,)) -> str:
@@ -123,10 +113,8 @@ def scripts(name: str, options: argparse.Namespace) -> dict[str, Any]:
         for number in range(options.pairs):
             order = list(sides) if number % 2 == 0 else list(sides)[::-1]
             rows.append({side: _trained(sides[side], number, result.objective.target) for side in order})
-    import math
-
     logs = [math.log(row["plain"]["seconds"] / row["optimized"]["seconds"]) for row in rows]
-    return {"speedup": interval(logs), "pairs": rows}
+    return {"speedup": ratio(logs), "pairs": rows}
 
 
 def _facts(directory: Path) -> WorkloadFacts:
@@ -162,42 +150,9 @@ def own(name: str, options: argparse.Namespace) -> dict[str, Any] | None:
     if target is None:
         return None
     words = [str(_directory(name, options)), "--to", target, "--seconds", str(options.seconds)]
-    path = Path(__file__).resolve().parent / "own_trainer.py"
-    found: dict[str, Any] = json.loads(_run([sys.executable, str(path), *words, "--whole", str(options.pairs)]))
+    command = [sys.executable, "-m", "benchmarks.adoption.own_trainer", *words, "--whole", str(options.pairs)]
+    found: dict[str, Any] = json.loads(_run(command))
     return found
-
-
-def table(document: dict[str, Any]) -> str:
-    """The measurements, one example a line."""
-    if not document.get("examples"):
-        return "Not measured yet.\n"
-    lines = [
-        "| example | plan | steps, reported | script to target | verify | own Trainer, steps | own Trainer, whole |"
-    ]
-    lines.append("|---" * 7 + "|")
-    for name, entry in document.get("examples", {}).items():
-        found, own_ = entry.get("optimize", {}), entry.get("own_trainer") or {}
-        plan = ", ".join(change["strategy"] for change in found.get("plan", [])) or "nothing kept"
-        checked = entry.get("verify", {})
-        verdict = "holds" if checked.get("holds") else "does not hold"
-        cells = [
-            name,
-            plan if found else MISSING,
-            _shown(found.get("throughput")),
-            _shown(entry.get("script", {}).get("speedup")),
-            f"{_shown(checked.get('measured'))} {verdict}" if checked else MISSING,
-            _shown(own_.get("steps", {}).get("speedup")),
-            _shown(own_.get("whole", {}).get("speedup")),
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
-
-
-def _shown(estimate: dict[str, Any] | None) -> str:
-    if not estimate:
-        return MISSING
-    low = f" [{estimate['low']:.2f}, {estimate['high']:.2f}]" if estimate.get("low") is not None else ""
-    return f"{estimate['value']:.2f}{low} ({estimate['n']})"
 
 
 if __name__ == "__main__":

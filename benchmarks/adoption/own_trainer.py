@@ -12,7 +12,6 @@ processes with the order turned each time.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -34,6 +33,8 @@ from autoopt.search.compare.arm import TrialArm
 from autoopt.search.compare.comparison import Rule
 from autoopt.search.compare.contest import compare
 from autoopt.trial.parent import Launcher
+from benchmarks.documents import parser_of
+from benchmarks.whole_runs.figures import ratio
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -42,7 +43,7 @@ START_SECONDS = 300.0
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of("benchmarks.adoption.own_trainer", __doc__)
     parser.add_argument("run", type=Path, help="directory of a finished run")
     parser.add_argument("--to", choices=["lightning", "transformers"], required=True)
     parser.add_argument("--seconds", type=float, default=180.0, help="for the comparison of steps; 0 leaves it out")
@@ -137,17 +138,7 @@ def whole(result: Result, pairs: int) -> dict[str, Any]:
             row[side] = json.loads(done.stdout.splitlines()[-1])
         rows.append(row)
     logs = [float(np.log(row["plain"]["seconds"] / row["optimized"]["seconds"])) for row in rows]
-    return {"speedup": interval(logs), "pairs": rows}
-
-
-def interval(logs: list[float]) -> dict[str, Any]:
-    """The mean of log ratios as a ratio, with Student's 95 % interval; none of a single pair."""
-    from scipy.stats import t
-
-    mean, count = float(np.mean(logs)), len(logs)
-    half = float(t.ppf(0.975, count - 1) * np.std(logs, ddof=1) / np.sqrt(count)) if count > 1 else None
-    low, high = (None, None) if half is None else (float(np.exp(mean - half)), float(np.exp(mean + half)))
-    return {"value": float(np.exp(mean)), "low": low, "high": high, "confidence": 0.95, "n": count}
+    return {"speedup": ratio(logs), "pairs": rows}
 
 
 if __name__ == "__main__":

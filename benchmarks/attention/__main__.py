@@ -7,14 +7,11 @@ Run it on a machine that does nothing else: some five minutes. Needs transformer
 
 from __future__ import annotations
 
-import argparse
 import copy
 import json
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,11 +23,7 @@ from autoopt_strategies.compute.rewriting.attention import survey_training
 from autoopt_strategies.compute.rewriting.survey import gradients
 from benchmarks.attention.library import LIBRARY
 from benchmarks.attention.models import OWN, Model, Size
-from benchmarks.documents import environment, save
-
-ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "benchmarks" / "results" / "attention.json"
-MARK = "<!-- table -->"
+from benchmarks.documents import RESULTS, environment, load, parser_of, save
 
 SIZE = Size(width=256, heads=8, layers=2, length=256, batch=4, words=512)
 PAIRS = 8
@@ -105,34 +98,21 @@ def rows(known: Sequence[dict[str, Any]] = ()) -> Iterator[dict[str, Any]]:
         if name in measured_before:
             continue
         torch.manual_seed(0)
-        found = measured(name, kind, make())
-        sys.stderr.write(f"{line(found)}\n")
-        yield found
-
-
-def line(row: dict[str, Any]) -> str:
-    """A row of the table."""
-    how = "switched" if row["switched"] else f"{row['rewritten']} rewritten" if row["rewritten"] else "left alone"
-    mask = f", {row['causal']} causal" if row["causal"] else ""
-    if row["speedup"] is None:
-        reason = next(iter(row["refused"].values()), "no attention found")
-        return f"| {row['model']} | {how}: {reason} | not measured | not measured |"
-    gain = f"{row['speedup']:.2f}× [{row['low']:.2f}, {row['high']:.2f}] ({row['n']} pairs)"
-    return f"| {row['model']} | {how}{mask} | {row['difference']:.0e} | {gain} |"
+        yield measured(name, kind, make())
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="write benchmarks/results/attention.json")
+    parser = parser_of("benchmarks.attention", __doc__, RESULTS / "attention.json")
+    parser.add_argument("--write", action="store_true", help="save what is measured")
     options = parser.parse_args()
-    document: dict[str, Any] = {"size": vars(SIZE), "rows": []}
-    if options.write and RESULTS.exists():
-        document = json.loads(RESULTS.read_text(encoding="utf-8"))  # a command that was ended early goes on
+    known = load(options.out) if options.write else {}  # a command that was ended early goes on
+    document: dict[str, Any] = {"size": vars(SIZE), "rows": [], **known}
     where = environment() | {"torch": torch.__version__}
     for row in rows(document["rows"]):
         document["rows"].append(row)
+        print(json.dumps(row), flush=True)
         if options.write:
-            save(RESULTS, document | {"environment": where})
+            save(options.out, document | {"environment": where})
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Regressions of 5 to 30 % planted into a history of 32 commits or 12 packages, found by ``autoopt bisect``.
 
     python -m benchmarks.bisection --simulated 20    # of each kind of history, in simulated time
-    python -m benchmarks.bisection --table           # what was measured so far
 
 The comparisons are those of the command: pairs of processes in the arena, until it is plain whether a step is slower
 than half of the loss. Half of the regressions are commits, half packages; none is drawn twice.
@@ -9,11 +8,8 @@ than half of the loss. Half of the regressions are commits, half packages; none 
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
 from math import log
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +22,7 @@ from autoopt.search.compare.noise import control, learned
 from autoopt.search.compare.sequential_test import between_process_of
 from autoopt.search.compare.statistics import TwoLevel
 from autoopt.testing.fakes import Behaviour, FakeMachine, NoiseModel
-from benchmarks.documents import RESULTS, environment, load, save
+from benchmarks.documents import RESULTS, parser_of, record
 
 HISTORIES = {"commits": 32, "packages": 12}
 KINDS = ("normal", "heavy", "drifting")
@@ -76,40 +72,16 @@ def planted(kind: str, places: int, seed: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.bisection", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--simulated", type=int, default=0, metavar="REGRESSIONS", help="of each history and noise")
-    parser.add_argument("--out", type=Path, default=RESULTS / "bisection.json")
-    parser.add_argument("--table", action="store_true", help="only print what is there")
+    parser = parser_of("benchmarks.bisection", __doc__, RESULTS / "bisection.json")
+    parser.add_argument("--simulated", type=int, default=20, metavar="REGRESSIONS", help="of each history and noise")
     options = parser.parse_args()
-    document = load(options.out)
-    for history, places in HISTORIES.items() if options.simulated else ():
+    for history, places in HISTORIES.items():
         for kind in KINDS:
             began = time.monotonic()
             rows = [planted(kind, places, seed) for seed in range(options.simulated)]
-            found = {"rows": rows, "seconds": time.monotonic() - began, "environment": environment()}
-            document.setdefault(history, {})[kind] = found
-            save(options.out, document)
-    sys.stdout.write(table(document))
-
-
-def table(document: dict[str, Any]) -> str:
-    """The measurements in a few lines."""
-    lines = []
-    for history in HISTORIES:
-        for kind, found in document.get(history, {}).items():
-            rows = found["rows"]
-            blamed = [row for row in rows if row["sure"]]
-            right = sum(row["found"] == row["place"] for row in blamed)
-            likeliest = sum(row["found"] == row["place"] for row in rows)
-            seconds = sorted(row["seconds"] for row in rows)[len(rows) // 2]
-            lines.append(
-                f"{HISTORIES[history]} {history}, {kind} noise: right in {right} of {len(rows)}, "
-                f"false blame in {len(blamed) - right}, likeliest right in {likeliest}; "
-                f"{sum(row['comparisons'] for row in rows) / len(rows):.1f} comparisons, median {seconds} s"
-            )
-    return "\n".join(lines) + "\n"
+            record(options.out, {"rows": rows, "seconds": time.monotonic() - began}, history, kind)
+            right = sum(row["sure"] and row["found"] == row["place"] for row in rows)
+            print(f"{history}, {kind} noise: right blame in {right} of {len(rows)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,13 @@
 """Scaling to two processes of a CPU, a thread each: autoopt's ratio beside that of a script by hand, with intervals.
 
 python -m benchmarks.distributed --seconds 170      # alone on the machine; ends within that time
-python -m benchmarks.distributed --table
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -18,9 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from scipy import stats
-
-from benchmarks.documents import RESULTS, environment, load, save
+from benchmarks.documents import RESULTS, environment, parser_of, save
+from benchmarks.whole_runs.figures import ratio
 
 ROOT = Path(__file__).parents[2]
 WORKLOAD = Path(__file__).parent / "workload.py"
@@ -57,9 +53,7 @@ def ratio_by_hand(seconds: float, clock: Any = time.monotonic) -> dict[str, Any]
         rates = {count: by_hand(count, 3.0) for count in order}
         logs.append(math.log(rates[2] / rates[1]))
         longest = max(longest, clock() - began)
-    error = statistics.stdev(logs) / len(logs) ** 0.5 * stats.t.ppf(0.975, len(logs) - 1)
-    mean = statistics.fmean(logs)
-    return {"value": math.exp(mean), "low": math.exp(mean - error), "high": math.exp(mean + error), "n": len(logs)}
+    return ratio(logs) or {}
 
 
 def ratio_by_autoopt(seconds: float) -> dict[str, Any]:
@@ -90,25 +84,15 @@ def ratio_by_autoopt(seconds: float) -> dict[str, Any]:
 
 def main() -> None:
     """Measures both, one after the other, and writes them down."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.distributed", description=__doc__)
+    parser = parser_of("benchmarks.distributed", __doc__, RESULTS / "distributed.json")
     parser.add_argument("--seconds", type=float, default=170.0, help="for both together, about")
-    parser.add_argument("--out", type=Path, default=RESULTS / "distributed.json")
-    parser.add_argument("--table", action="store_true", help="only print what is there")
     options = parser.parse_args()
-    if not options.table:
-        os.environ["OMP_NUM_THREADS"] = "1"  # two threads on two shared cores wait for each other, at times long
-        end = time.monotonic() + options.seconds
-        found = {"by_hand": ratio_by_hand(options.seconds / 2)}
-        found["autoopt"] = ratio_by_autoopt(end - time.monotonic() - ENDING)
-        save(options.out, {**found, "processes": 2, "environment": environment()})
-    document = load(options.out)
-    for name in ("by_hand", "autoopt"):
-        reported = document[name]
-        share = {key: reported[key] / document["processes"] for key in ("value", "low", "high")}
-        print(
-            f"{name:8}  {reported['value']:.3f}x [{reported['low']:.3f}-{reported['high']:.3f}]  "
-            f"efficiency {share['value']:.1%} [{share['low']:.1%}-{share['high']:.1%}]  n={reported['n']}"
-        )
+    os.environ["OMP_NUM_THREADS"] = "1"  # two threads on two shared cores wait for each other, at times long
+    end = time.monotonic() + options.seconds
+    found = {"by_hand": ratio_by_hand(options.seconds / 2)}
+    found["autoopt"] = ratio_by_autoopt(end - time.monotonic() - ENDING)
+    save(options.out, {**found, "processes": 2, "environment": environment()})
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

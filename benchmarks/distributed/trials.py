@@ -8,14 +8,13 @@ each are there before, in ``hosts_seconds``.
 python -m benchmarks.distributed.trials                       # 1,000 trials of 1 s on 8 places: some 140 s
 python -m benchmarks.distributed.trials --fresh               # with a process for each trial
 python -m benchmarks.distributed.trials --executor local      # the same processes without Ray
-python -m benchmarks.distributed.trials --table
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib
+import json
 import sys
 import tempfile
 import time
@@ -28,7 +27,7 @@ from autoopt.records.protocol import TrialSpec
 from autoopt.trial.parent import Launcher
 from autoopt.trial.places import Place, ThreadWorkers, places_of
 from autoopt.trial.remote.launcher import RemoteLauncher
-from benchmarks.documents import RESULTS, environment, load, save
+from benchmarks.documents import RESULTS, parser_of, record
 
 ROOT = Path(__file__).parents[2]
 LIVE = "benchmarks.distributed.sleeper:Sleeper"
@@ -107,30 +106,18 @@ def measured(
 
 def main() -> None:
     """Measures and writes down."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.distributed.trials", description=__doc__)
+    parser = parser_of("benchmarks.distributed.trials", __doc__, RESULTS / "distributed_trials.json")
     parser.add_argument("--executor", choices=("ray", "local"), default="ray")
     parser.add_argument("--trials", type=int, default=1000)
     parser.add_argument("--places", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each trial")
     parser.add_argument("--fresh", action="store_true", help="a process for each trial")
-    parser.add_argument("--out", type=Path, default=RESULTS / "distributed_trials.json")
-    parser.add_argument("--table", action="store_true", help="only print what is there")
     options = parser.parse_args()
-    if not options.table:
-        with (
-            tempfile.TemporaryDirectory() as folder,
-            places(options.executor, options.places, Path(folder)) as where,
-        ):
-            found = measured(where, options.trials, options.seconds, Path(folder), fresh=options.fresh)
-        name = f"{options.executor}, a process each" if options.fresh else options.executor
-        save(options.out, {**load(options.out), name: {**found, "environment": environment()}})
-    for name, one in load(options.out).items():
-        if isinstance(one, dict):
-            print(
-                f"{name:6} {one['trials']} trials of {one['trial_seconds']:g} s on {one['places']} places: "
-                f"{one['wall_seconds']:.1f} s, parallel efficiency {one['efficiency']:.3f}, "
-                f"hosts ready after {one['hosts_seconds']:.1f} s"
-            )
+    with tempfile.TemporaryDirectory() as folder, places(options.executor, options.places, Path(folder)) as where:
+        found = measured(where, options.trials, options.seconds, Path(folder), fresh=options.fresh)
+    name = f"{options.executor}, a process each" if options.fresh else options.executor
+    record(options.out, found, name)
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

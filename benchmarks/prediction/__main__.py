@@ -1,7 +1,7 @@
 """Is the right bottleneck named, is the simulated step the measured one, do predictions come true?
 
     python -m benchmarks.prediction --seconds 400        # measures what is still missing; call again to go on
-    python -m benchmarks.prediction --table              # the figures of what was measured so far
+    python -m benchmarks.prediction --table --out FILE   # the figures of what was measured so far
 
 Planted pipelines: each has one stage made the bottleneck by a known amount. Workloads: the step simulated and
 measured, looked at several times. Changes: each predicted on the baseline's graph, then measured beside the baseline
@@ -12,7 +12,6 @@ on a machine that does nothing else; it says under what load it ran.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -22,13 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from autoopt.simplify.stage_profile import FOREIGN_CORES
-from benchmarks.documents import environment
+from benchmarks.documents import RESULTS, environment, parser_of, save
 from benchmarks.prediction.cases import names
 
 ROOT = Path(__file__).resolve().parents[2]
 
 STATE = ROOT / "autoopt-runs" / "prediction.jsonl"
-RESULTS = ROOT / "benchmarks" / "results" / "prediction.json"
 
 
 def load(state: Path) -> dict[str, Any]:
@@ -73,18 +71,13 @@ def run(state: Path, wanted: list[str], seconds: float) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.prediction",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("benchmarks.prediction", __doc__, RESULTS / "prediction.json")
     parser.add_argument("--seconds", type=float, default=400.0, help="start no case after so long")
     parser.add_argument("--only", default="", help="cases whose name begins with one of these, separated by commas")
     parser.add_argument("--steps", type=int, default=3, help="how many times each workload is looked at")
     parser.add_argument("--state", type=Path, default=STATE, help="what was measured so far")
     parser.add_argument("--table", action="store_true", help="measure nothing")
     parser.add_argument("--list", action="store_true", help="the cases, those that are missing marked")
-    parser.add_argument("--json", type=Path, help=f"also write the figures here, such as {RESULTS.name}")
     options = parser.parse_args()
     begins = tuple(filter(None, options.only.split(",")))
     wanted = [name for name in names(options.steps) if not begins or name.startswith(begins)]
@@ -99,12 +92,11 @@ def main() -> None:
 
     done = load(options.state)
     document = prediction_table.tables(done)
-    sys.stdout.write(prediction_table.text(document))
-    if options.json:
+    print(json.dumps(document["summary"], indent=1))
+    if done:
         loads = [record["load_before"] for record in done.values()]
         machine = {**environment(), "torch": version("torch"), "load_before": [min(loads), max(loads)]}
-        document |= {"environment": machine}
-        options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        save(options.out, {**document, "environment": machine})
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ from autoopt.benchmark.training import Training
 from autoopt.options import Options
 from autoopt.records import Change as Item
 from autoopt.records import Peaks, Plan
-from autoopt.records.messages import Block
 from autoopt.records.protocol import TrialSpec
 from autoopt.registry import Registry, load_strategies
 from autoopt.search.baseline import objective_of
@@ -27,20 +26,10 @@ from autoopt.search.planner import candidate_plan
 from autoopt.search.state import SearchState
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.setup import Setup
-from autoopt.simplify.analyse import analyse, build_round, model_error
+from autoopt.simplify.analyse import build_round
 from autoopt.simplify.drift import running_block, whole
 from autoopt.simplify.peaks import measured_peaks
-from autoopt.simplify.stage_profile import (
-    MODEL_ERROR,
-    RAMP_SECONDS,
-    Description,
-    StageProfile,
-    describe,
-    doubt_of,
-    least_doubtful,
-    profile_stages,
-)
-from autoopt.simplify.stage_timings import StageTimings
+from autoopt.simplify.stage_profile import RAMP_SECONDS, Description, StageProfile, describe, profile_stages
 from autoopt.simplify.tasks import measure_stages
 from autoopt.strategy import Case
 from autoopt.trial.parent import Launcher
@@ -70,31 +59,6 @@ def measure(name: str, done: dict[str, Any]) -> dict[str, Any]:
 
 
 def plant(item: Plant) -> dict[str, Any]:
-    """A planted pipeline; the first look is what is scored.
-
-    Where its stages do not add up to its step it is looked at once more, as a run does it: ``again`` is what is
-    believed then, and stands beside the first.
-    """
-    looks: list[dict[str, Any]] = []
-    undisturbed = least_doubtful(
-        lambda: _kept(looks, plant_once(item)), lambda document: abs(plant_apart(document)) / MODEL_ERROR
-    )
-    return {**looks[0], "looks": len(looks), **({"again": undisturbed} if len(looks) > 1 else {})}
-
-
-def _kept(looks: list[Any], look: Any) -> Any:
-    """A look, counted."""
-    looks.append(look)
-    return look
-
-
-def plant_apart(document: dict[str, Any]) -> float:
-    """The simulated step over the measured one, less 1."""
-    timings, block = StageTimings.model_validate(document["timings"]), Block.model_validate(document["block"])
-    return analyse(0, Plan(), timings, block, Peaks.model_validate(document["peaks"])).simulation_error or 0.0
-
-
-def plant_once(item: Plant) -> dict[str, Any]:
     """A planted pipeline, measured in this process between two blocks of its running, as a trial is profiled."""
     threads = torch.get_num_threads()
     peaks = measured_peaks(torch.device("cpu"))
@@ -135,16 +99,11 @@ def runner_of(workload: str) -> Iterator[TrialRunner]:
 
 
 def step(workload: str) -> dict[str, Any]:
-    """The baseline looked at as the first round of a run does it; see :func:`plant` for what is scored."""
+    """The baseline profiled once, as the first round of a run does it."""
     with runner_of(workload) as runner:
         description = describe(runner)
-        looks: list[StageProfile] = []
-        profile = least_doubtful(
-            lambda: _kept(looks, profile_stages(runner, Plan(), seconds=BOX, advise=False)),
-            lambda seen: doubt_of(seen, None, model_error(description, seen)),
-        )
-    documents = {"description": description, "profile": looks[0], **({"again": profile} if len(looks) > 1 else {})}
-    return {**{name: document.model_dump() for name, document in documents.items()}, "looks": len(looks)}
+        profile = profile_stages(runner, Plan(), seconds=BOX, advise=False)
+    return {"description": description.model_dump(), "profile": profile.model_dump()}
 
 
 def gain(change: Change, done: dict[str, Any]) -> dict[str, Any]:

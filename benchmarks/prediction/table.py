@@ -16,7 +16,7 @@ from autoopt.simplify.drift import normalized_to_running
 from autoopt.simplify.pipeline import Pipeline
 from autoopt.simplify.stage_profile import Description, StageProfile
 from autoopt.simplify.stage_timings import StageTimings
-from benchmarks.prediction.cases import CHANGES, WORKLOADS, Change
+from benchmarks.prediction.cases import CHANGES, Change
 from benchmarks.prediction.planted import Plant, plants
 from benchmarks.prediction.run import case_of
 
@@ -43,8 +43,8 @@ def _ready(change: Change, done: dict[str, Any]) -> bool:
 def plant_row(plant: Plant, document: dict[str, Any]) -> dict[str, Any]:
     """Whether the planted bottleneck was named, and whether the chain below it ends at its line."""
     peaks = Peaks.model_validate(document["peaks"])
-    as_timed, block = StageTimings.model_validate(document["timings"]), Block.model_validate(document["block"])
-    timings = normalized_to_running(as_timed)
+    timings = normalized_to_running(StageTimings.model_validate(document["timings"]))
+    block = Block.model_validate(document["block"])
     round_ = analyse(0, Plan(), timings, block, peaks)
     right = round_.bottleneck in plant.bottleneck if plant.bottleneck else round_.bottleneck is None
     last = next((item for item in reversed(round_.deeper) if item.line is not None), None)
@@ -55,10 +55,7 @@ def plant_row(plant: Plant, document: dict[str, Any]) -> dict[str, Any]:
         "right": bool(right and plant.kind in (None, round_.bottleneck_class)),
         "line": None if plant.line is None else bool(last and last.line == plant.line),
         **_simulated(round_),
-        "error_unpaced": _unpaced(as_timed, block, peaks),
         "foreign_cores": document.get("foreign_cores"),
-        "looks": document.get("looks", 1),
-        "error_again": plant_row(plant, document["again"])["error"] if "again" in document else None,
         "violations": violations(round_, timings, peaks, round_.step_seconds),
     }
 
@@ -71,34 +68,17 @@ def step_row(name: str, document: dict[str, Any], done: dict[str, Any]) -> dict[
         StageProfile.model_validate(document["profile"]),
     )
     round_, _ = build_round(description, profile)
-    as_timed, peaks = StageTimings.model_validate(profile.timings), description.environment.peaks
-    timings = normalized_to_running(as_timed)
+    timings = normalized_to_running(StageTimings.model_validate(profile.timings))
+    peaks = description.environment.peaks
     fastest = min([round_.step_seconds, *_steps_seen(workload, done)])
     return {
         "name": name,
         "bottleneck": round_.bottleneck,
         "class": round_.bottleneck_class,
         **_simulated(round_),
-        "error_unpaced": _unpaced(as_timed, profile.block, peaks),
-        "survey_seconds": timings.seconds,
         "foreign_cores": profile.foreign_cores,
-        "looks": document.get("looks", 1),
-        "error_again": _error_again(document),
         "violations": violations(round_, timings, peaks, fastest),
     }
-
-
-def _error_again(document: dict[str, Any]) -> float | None:
-    """The error of what is believed after a second look; None where there was one look."""
-    if "again" not in document:
-        return None
-    description = Description.model_validate(document["description"])
-    return build_round(description, StageProfile.model_validate(document["again"]))[0].simulation_error
-
-
-def _unpaced(timings: StageTimings, block: Block, peaks: Peaks) -> float | None:
-    """The error of the same stages as they were timed, each at the speed that the machine then had."""
-    return analyse(0, Plan(), timings.model_copy(update={"reference": None}), block, peaks).simulation_error
 
 
 def _simulated(round_: Round) -> dict[str, Any]:
@@ -184,18 +164,12 @@ def _once(change: Change, done: dict[str, Any], registry: Registry, number: int)
 def summary(planted: Rows, steps: Rows, gains: Rows) -> dict[str, Any]:
     """The figures that stand for the whole."""
     errors = [abs(row["error"]) for row in (*planted, *steps)]
-    again = [abs(row["error"] if row["error_again"] is None else row["error_again"]) for row in (*planted, *steps)]
-    unpaced = [abs(row["error_unpaced"]) for row in (*planted, *steps) if row["error_unpaced"] is not None]
     lines = [row["line"] for row in planted if row["line"] is not None]
     found: dict[str, Any] = {
         "named_right": f"{sum(row['right'] for row in planted)} of {len(planted)}",
         "line_found": f"{sum(lines)} of {len(lines)}",
         "step_error_median": _median(errors),
         "step_error_worst": max(errors, default=None),
-        "step_error_median_again": _median(again),
-        "step_error_worst_again": max(again, default=None),
-        "step_error_median_unpaced": _median(unpaced),
-        "step_error_worst_unpaced": max(unpaced, default=None),
         "ceilings_violated": sum(len(row["violations"]) for row in (*planted, *steps)),
     }
     for side in ("input", "compute"):
@@ -208,34 +182,3 @@ def summary(planted: Rows, steps: Rows, gains: Rows) -> dict[str, Any]:
 
 def _median(values: list[float]) -> float | None:
     return statistics.median(values) if values else None
-
-
-def text(document: dict[str, Any]) -> str:
-    """The tables for a terminal."""
-    lines = []
-    for row in document["planted"]:
-        line = {True: "yes", False: "NO", None: "-"}[row["line"]]
-        lines.append(f"{row['name']:14s} {row['bottleneck'] or 'none':12s} {row['class'] or '-':16s} "
-                     f"right {'yes' if row['right'] else 'NO':3s} line {line:3s} {_step(row)}")  # fmt: skip
-    lines += [f"{row['name']:28s} {row['bottleneck'] or 'none':12s} {_step(row)}" for row in document["steps"]]
-    for row in sorted(document["gains"], key=lambda row: row["side"]):
-        lines.append(_gain(row))
-    lines += [f"{key:26s} {value:.3f}" if isinstance(value, float) else f"{key:26s} {value}"
-              for key, value in document["summary"].items()]  # fmt: skip
-    return "\n".join(lines) + "\n"
-
-
-def _step(row: dict[str, Any]) -> str:
-    return (f"step {row['step_seconds'] * 1e3:8.2f} ms simulated {row['simulated_seconds'] * 1e3:8.2f} ms "
-            f"{row['error']:+6.1%} {'; '.join(row['violations'])}")  # fmt: skip
-
-
-def _gain(row: dict[str, Any]) -> str:
-    if row["error"] is None:
-        return f"{row['side']:8s}{row['name'][:72]:74s} {row['reason']}"
-    return (f"{row['side']:8s}{row['name'][:72]:74s} predicted {row['predicted']:5.2f}x "
-            f"[{row['predicted_low']:.2f}, {row['predicted_high']:.2f}] realized {row['realized']:5.2f}x "
-            f"[{row['low']:.2f}, {row['high']:.2f}] {row['error']:+4.0%}")  # fmt: skip
-
-
-__all__ = ["WORKLOADS", "tables", "text"]

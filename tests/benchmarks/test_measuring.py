@@ -13,9 +13,7 @@ from typing import Any
 import pytest
 
 from benchmarks.adoption import own_trainer_side as side
-from benchmarks.adoption.own_trainer import interval
 from benchmarks.asks import simulated
-from benchmarks.asks.__main__ import table
 from benchmarks.asks.revisions import EXAMPLE, decoded_once
 from benchmarks.distributed.trials import measured, places
 from benchmarks.serving import changes, latency, tuning
@@ -25,10 +23,6 @@ from benchmarks.serving.commands import Piece, UnfinishedError
 def test_ledgers_are_counted() -> None:
     found = simulated.ledgers("normal", 1, asks=3)
     assert (found["ledgers"], found["asks_each"], found["keeps"], found["ledgers_with_a_keep"]) == (1, 3, 0, 0)
-    text = table({"simulated": {"normal": found}, "live": {"asks": [{"answer": "undecided"}, {"answer": "slower"}]}})
-    assert "0 of 1 ledgers of 3 placebo asks with any called faster, 0 of 3 asks" in text
-    assert "2 placebo commits under one ledger: 1 slower, 1 undecided" in text
-    assert "0 of them came to an interval in their time" in text
 
 
 def test_the_second_revision_of_the_example_is_what_it_says() -> None:
@@ -78,14 +72,6 @@ def test_the_gate_holds_the_loop_between_steps() -> None:
     with pytest.raises(RuntimeError, match="the end"):
         gate.run(lambda now: False)
     thread.join()
-
-
-def test_a_ratio_has_an_interval_from_two_pairs_on() -> None:
-    assert interval([0.0])["low"] is None
-    found = interval([0.1, 0.2, 0.3])
-    assert found["n"] == 3
-    assert found["low"] < 1.2214 < found["high"]
-    assert found["value"] == pytest.approx(1.2214, rel=1e-4)
 
 
 @pytest.mark.slow
