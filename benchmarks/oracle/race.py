@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from autoopt.records import Plan
-from benchmarks.oracle import rivals, space
-from benchmarks.oracle.slice import Slice, seconds_to_target
-from benchmarks.oracle.state import Record
+from benchmarks.oracle import rivals
+from benchmarks.oracle.slice import Record, Slice, seconds_to_target
 
-AGAIN_ROUNDS = 2
+TOP, AGAIN_ROUNDS, ROUNDS = 5, 2, 4
+"""Points of the lattice that are measured again, and pairs of processes of each then and in the final race."""
 
 
 def again(s: Slice) -> None:
     """The best points once more, in pairs with the baseline; each round begins with another."""
     ranked = sorted((r for r in s.of("lattice") if r["value"] is not None), key=lambda record: record["value"])
-    _pairs(s, "again", [s.plan(record["point"]) for record in ranked[: s.top]], AGAIN_ROUNDS)
+    _pairs(s, "again", [s.plan(record["point"]) for record in ranked[:TOP]], AGAIN_ROUNDS)
 
 
 def contestants(s: Slice) -> dict[str, Plan]:
@@ -25,20 +25,11 @@ def contestants(s: Slice) -> dict[str, Plan]:
     if chosen is not None and "plan" in chosen:
         found["autoopt"] = Plan.model_validate(chosen["plan"])
     for sampler in rivals.SAMPLERS:
-        point = _rival(s, sampler)
-        if point is not None:
-            found[sampler] = s.plan(point)
+        table = rivals.table_of(s.of("lattice"))
+        ranked = rivals.replays(sampler, s.setup["knobs"], table, chosen["seconds"]) if chosen is not None else []
+        if ranked:
+            found[sampler] = s.plan(ranked[len(ranked) // 2])
     return found
-
-
-def _rival(s: Slice, sampler: str) -> space.Point | None:
-    """The choice of the sampler's own study; in replays, the middle one of what it would choose."""
-    own, spent = s.of(sampler), s.state.one(s.example, "autoopt")
-    if own or not s.replays or spent is None:
-        return rivals.best(own)
-    table = rivals.table_of(s.of("lattice"))
-    ranked = rivals.replays(sampler, s.setup["knobs"], table, spent["seconds"], s.replays)
-    return ranked[len(ranked) // 2][1] if ranked else None
 
 
 def best_again(s: Slice) -> Plan:
@@ -74,9 +65,8 @@ def race(s: Slice) -> None:
     if not s.of("chosen"):
         ran = {name: distinct[_setup(s, plan)].key for name, plan in chosen.items()}
         plans = {name: plan.model_dump() for name, plan in chosen.items()}
-        replayed = [name for name in rivals.SAMPLERS if name in plans and not s.of(name)]
-        s.add("chosen", plans=plans, ran=ran, replayed=replayed)
-    _pairs(s, "race", list(distinct.values()), s.rounds)
+        s.add("chosen", plans=plans, ran=ran, replayed=[name for name in rivals.SAMPLERS if name in plans])
+    _pairs(s, "race", list(distinct.values()), ROUNDS)
 
 
 def _setup(s: Slice, plan: Plan) -> str:

@@ -2,69 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from benchmarks.oracle.space import Knobs, Point, wanted
 
 SAMPLERS = ("tpe", "random")
 Table = dict[str, dict[str, Any]]
-TITLES = {"tpe": "Optuna TPE", "random": "Optuna random"}
-
-
-class Rival:
-    """One study.
-
-    Args:
-        sampler: ``tpe`` or ``random``, with Optuna's defaults.
-        space: its knobs.
-        seed: of the sampler.
-        history: what it has seen in earlier slices: ``point`` and ``value`` (None: it failed).
-    """
-
-    def __init__(self, sampler: str, space: Knobs, seed: int, history: Iterable[dict[str, Any]] = ()) -> None:
-        import optuna
-
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self._optuna, self.space = optuna, space
-        history = list(history)
-        make = {"tpe": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}[sampler]
-        # A sampler goes on from its place in the study, not from its first draw again.
-        self._study = optuna.create_study(sampler=make(seed=1000 * seed + len(history)))
-        for record in history:
-            self._remember(record["point"], record["value"])
-
-    def _remember(self, point: Point, value: float | None) -> None:
-        known = self._optuna.trial.TrialState
-        distributions = {
-            name: self._optuna.distributions.CategoricalDistribution(list(self.space[name])) for name in point
-        }
-        state = known.COMPLETE if value is not None else known.FAIL
-        trial = self._optuna.trial.create_trial(
-            params=dict(point), distributions=distributions, value=value, state=state
-        )
-        self._study.add_trial(trial)
-
-    def turn(self, evaluate: Callable[[Point], dict[str, Any]]) -> dict[str, Any]:
-        """Asks for one point, has it evaluated, and tells the study.
-
-        Args:
-            evaluate: gives ``value``, the seconds to the target, or None where the point failed.
-
-        Returns:
-            What ``evaluate`` gave, with the ``point``.
-        """
-        trial = self._study.ask()
-        point: Point = {}
-        for name in sorted(self.space, key=lambda name: name != "samples"):
-            if wanted(name, point, self.space):
-                point[name] = trial.suggest_categorical(name, list(self.space[name]))
-        found = evaluate(point)
-        if found["value"] is None:
-            self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
-        else:
-            self._study.tell(trial, found["value"])
-        return {"point": point, **found}
+SEEDS = 25
+"""Of the studies of a sampler, whose median choice runs in the race."""
 
 
 def best(records: Iterable[dict[str, Any]]) -> Point | None:
@@ -74,26 +20,39 @@ def best(records: Iterable[dict[str, Any]]) -> Point | None:
 
 
 def replayed(sampler: str, space: Knobs, table: Table, budget: float, seed: int) -> Point | None:
-    """The sampler's choice from readings that are there already; each costs what it took.
+    """The choice of a study that draws from readings that are there already; each costs what it took.
 
     Args:
+        sampler: ``tpe`` or ``random``, with Optuna's defaults.
+        space: its knobs.
         table: the lattice's readings, as :func:`table_of` gives them.
         budget: seconds.
+        seed: of the sampler.
     """
-    rival, spent, seen = Rival(sampler, space, seed), 0.0, []
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    make = {"tpe": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}[sampler]
+    study, spent, seen = optuna.create_study(sampler=make(seed=1000 * seed)), 0.0, []
     while spent < budget:
-        found = rival.turn(lambda point: table[key(point)])
-        seen.append(found)
+        trial, point = study.ask(), {}
+        for name in sorted(space, key=lambda name: name != "samples"):
+            if wanted(name, point, space):
+                point[name] = trial.suggest_categorical(name, list(space[name]))
+        found = table[key(point)]
+        if found["value"] is None:
+            study.tell(trial, state=optuna.trial.TrialState.FAIL)
+        else:
+            study.tell(trial, found["value"])
+        seen.append({"point": point, **found})
         spent += found["seconds"]
     return best(seen)
 
 
-def replays(sampler: str, space: Knobs, table: Table, budget: float, seeds: int) -> list[tuple[float, Point]]:
-    """The sampler's choice from each of so many seeds, with its reading, the best first."""
+def replays(sampler: str, space: Knobs, table: Table, budget: float, seeds: int = SEEDS) -> list[Point]:
+    """The sampler's choice from each of so many seeds, the best reading first."""
     chosen = [replayed(sampler, space, table, budget, seed) for seed in range(1, seeds + 1)]
-    return sorted(
-        ((table[key(point)]["value"], point) for point in chosen if point is not None), key=lambda item: item[0]
-    )
+    return sorted((point for point in chosen if point is not None), key=lambda point: table[key(point)]["value"])
 
 
 def table_of(records: Iterable[dict[str, Any]]) -> Table:

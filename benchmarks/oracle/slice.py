@@ -1,17 +1,73 @@
-"""One example in one invocation: what was measured, what measures, and how much time is left."""
+"""Readings so far, one JSON line each, so that a run may go on in slices; and one example in one invocation."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from autoopt.benchmark.target import Parts
 from autoopt.records import Plan
 from benchmarks.oracle import space
-from benchmarks.oracle.state import OutOfTimeError, Record, State
 from benchmarks.oracle.trials import Trials
+
+Record = dict[str, Any]
+
+
+class OutOfTimeError(Exception):
+    """The slice has no time for what comes next; the next slice goes on from there."""
+
+
+class State:
+    """The readings of all examples.
+
+    Args:
+        path: a file of JSON lines; a last line that was torn is dropped.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.records: list[Record] = []
+        if path.exists():
+            whole = path.read_text(encoding="utf-8")
+            kept = whole[: whole.rfind("\n") + 1]
+            self.records = [json.loads(line) for line in kept.splitlines()]
+            if kept != whole:
+                path.write_text(kept, encoding="utf-8")
+
+    def of(self, example: str, stage: str) -> list[Record]:
+        return [record for record in self.records if record["example"] == example and record["stage"] == stage]
+
+    def one(self, example: str, stage: str) -> Record | None:
+        """The latest record of a stage that has one."""
+        return next(iter(reversed(self.of(example, stage))), None)
+
+    def add(self, example: str, stage: str, **fields: Any) -> Record:
+        record = {"example": example, "stage": stage, "at": round(time.time(), 1), **fields}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+        self.records.append(record)
+        return record
+
+
+def from_document(path: Path, document: Mapping[str, Any]) -> State:
+    """A new state with the lattices of a document, so that autoopt runs and races on them anew.
+
+    Args:
+        path: of the state, where there is none yet.
+        document: as ``--write`` makes it.
+    """
+    state = State(path)
+    for name, found in document["examples"].items():
+        state.add(name, "setup", **found["setup"])
+        for stage in ("lattice", "again"):
+            for row in found[stage]:
+                state.add(name, stage, **row)
+    return state
 
 
 @dataclass
@@ -23,27 +79,13 @@ class Slice:
         state: all that was measured so far.
         trials: readings.
         deadline: on ``clock``; nothing starts that would end after it.
-        lattice_seconds: that the whole lattice may take.
-        top: how many points of the lattice are measured again.
-        rounds: pairs of processes of each contestant in the final race.
-        replays: 0 lets Optuna measure for itself; else its studies read the lattice's readings, from so many
-            seeds, and the median choice runs in the race.
-        share: of the lattice's seconds that autoopt gets.
-        without: knobs that no contestant gets, each with the reason.
     """
 
     example: str
     state: State
     trials: Trials
     deadline: float
-    lattice_seconds: float = 800.0
-    top: int = 5
-    rounds: int = 4
-    replays: int = 0
-    share: float = 0.25
-    without: Mapping[str, str] = field(default_factory=dict)
     clock: Callable[[], float] = time.monotonic
-    say: Callable[[str], None] = lambda text: None
 
     def add(self, stage: str, **fields: Any) -> Record:
         return self.state.add(self.example, stage, **fields)

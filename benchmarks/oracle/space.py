@@ -8,8 +8,7 @@ from typing import Any
 
 from autoopt.records import Change, Plan
 from autoopt.registry import Registry
-from autoopt.search.planner import PLUGIN_ERRORS
-from autoopt.strategy import Case, Risk
+from autoopt.strategy import Case
 
 AS_IS = "as is"
 Choices = dict[str, list[dict[str, Any]]]
@@ -27,15 +26,6 @@ ASKED = {
 """Knobs whose settings the strategies know themselves: what they refuse cannot be done. The others have a grid."""
 WHOLE = "rows"
 """Samples in this form leave the loader's workers nothing to do."""
-
-TRAINING = "takes other steps than the baseline: a reading of seconds cannot judge it; left out for every contestant"
-NAMED = {
-    "compile": "its cost was measured instead, see `compile`",
-    "checkpointing": "computes more to save memory, of which there is enough",
-    "accumulation": "splits a batch that fits",
-    "optimizer_in_backward": "saves memory, of which there is enough",
-}
-"""Strategies without a knob although they may apply, and why."""
 
 
 def grids(cores: int) -> Knobs:
@@ -85,24 +75,6 @@ def _settings(registry: Registry, case: Case, name: str) -> list[dict[str, Any]]
 def _label(strategy: str, setting: dict[str, Any]) -> str:
     reported = [str(setting[key]) for key in ("implementation", "form") if key in setting]
     return " ".join([strategy, *reported])
-
-
-def left_out(registry: Registry, case: Case, space: Knobs) -> dict[str, str]:
-    """Why a strategy has no place in the lattice, by name."""
-    placed = {change["strategy"] for choices in space.values() for changes in choices.values() for change in changes}
-    found = {}
-    for name, strategy in registry.items():
-        if name in placed:
-            continue
-        if strategy.risk in (Risk.TRAINING, Risk.MODEL):
-            found[name] = TRAINING
-            continue
-        try:
-            applies = strategy.applies(case)
-            found[name] = NAMED.get(name, "no knob") if applies else applies.reason
-        except PLUGIN_ERRORS as error:
-            found[name] = f"error: {error}"
-    return found
 
 
 def strategies_of(space: Knobs) -> tuple[str, ...]:

@@ -29,7 +29,6 @@ WARM_UP_SECONDS = 4.0
 FEWEST_STEPS = 8
 PAIR_SECONDS = 20.0
 TRAINING_SECONDS = 240.0
-COMPILE_SECONDS = 60.0
 
 
 class Trials:
@@ -87,18 +86,6 @@ class Trials:
         except TrialFailed as failure:
             found = {"failed": failure.reason}
         return {**found, "seconds": time.monotonic() - began}
-
-    def compiling(self, plan: Plan) -> dict[str, Any]:
-        """One-off cost of a plan that compiles, nothing cached before."""
-        try:
-            arm = self.runner.start(plan, "compile")
-            try:
-                arm.ready()
-                return {"fixed_seconds": arm.warm_up(COMPILE_SECONDS).fixed_seconds}
-            finally:
-                arm.close()
-        except TrialFailed as failure:
-            return {"failed": failure.reason}
 
     def pair(self, plan: Plan, number: int, *, deterministic: bool | None) -> dict[str, Any]:
         """One pair of processes, baseline and plan, in interleaved blocks of the engine's own comparison."""

@@ -14,8 +14,7 @@ from autoopt.records import Plan
 from autoopt.registry import Registry, load_strategies
 from autoopt.testing.strategies import sample_case
 from benchmarks.oracle import race, rivals, space, stages, table
-from benchmarks.oracle.slice import Slice, seconds_to_target
-from benchmarks.oracle.state import State, from_document
+from benchmarks.oracle.slice import Slice, State, from_document, seconds_to_target
 
 pytest.importorskip("optuna", reason="a rival in the race")
 
@@ -30,9 +29,8 @@ KNOBS: space.Knobs = {
     "precision": {space.AS_IS: [], "amp bfloat16": [AMP]},
 }
 FACTORS = {"workers": 1.2, "threads": 0.8, "prepared_samples": 1.1, "amp": 1.5}
-SETUP = {"knobs": KNOBS, "left_out": {"compile": "measured"}, "points": 12, "reading_seconds": 2.0, "target": 0.9,
+SETUP = {"knobs": KNOBS, "points": 12, "reading_seconds": 2.0, "target": 0.9,
          "metric": "accuracy", "deterministic": True, "steps": 100.0, "evaluation_seconds": 1.0, "evaluate_every": 50.0,
-         "compile": {"mode": "default"},
          "environment": {"cpu": "a CPU", "cores": 2, "torch": "2.13"}}  # fmt: skip
 
 
@@ -54,10 +52,6 @@ class FakeTrials:
         self.readings.append(plan.key)
         self.clock.now += seconds + 1.0
         return {"fixed_seconds": 1.0, "step_seconds": 0.1 / speedup(plan), "seconds": seconds + 1.0}
-
-    def compiling(self, plan: Plan) -> dict[str, Any]:
-        assert plan.names() == ("compile",)
-        return {"fixed_seconds": 30.0}
 
     def pair(self, plan: Plan, number: int, *, deterministic: bool | None) -> dict[str, Any]:
         self.clock.now += 10.0
@@ -130,11 +124,6 @@ def test_the_strategies_say_what_can_be_set(registry: Registry) -> None:
     assert next(iter(found["workers"])) == space.AS_IS
     assert len(found["threads"]) == (case.environment.cores or 1)
     placed = set(space.strategies_of(found))
-    why = space.left_out(registry, case, found)
-    assert placed.isdisjoint(why)
-    assert placed | set(why) == set(registry)
-    assert why["batch_size"] == why["evaluation_cadence"] == space.TRAINING
-    assert "CUDA" in why["cudnn_benchmark"]
     for name in placed - set(space.grids(8)) - {"amp", "matmul_precision"}:
         assert registry[name].applies(case)
     assert "bfloat16 autocast" in space.knobs(registry, case)["precision"]
@@ -157,14 +146,11 @@ def evaluate(point: space.Point) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("sampler", rivals.SAMPLERS)
-def test_a_rival_finds_the_best_point_of_a_small_space_in_slices(sampler: str) -> None:
-    seen: list[dict[str, Any]] = []
-    for _ in range(4):
-        study = rivals.Rival(sampler, KNOBS, 0, seen)
-        seen += [study.turn(evaluate) for _ in range(12)]
-    assert all(space.wanted("workers", record["point"], KNOBS) or "workers" not in record["point"] for record in seen)
-    assert len({rivals.key(record["point"]) for record in seen}) > 4
-    assert rivals.best(seen) == {"samples": "prepared_samples rows", "threads": "1", "precision": "amp bfloat16"}
+def test_a_rival_finds_the_best_point_of_a_small_space(sampler: str) -> None:
+    table = rivals.table_of({"point": point, **evaluate(point)} for point in space.lattice(KNOBS))
+    best = {"samples": "prepared_samples rows", "threads": "1", "precision": "amp bfloat16"}
+    assert rivals.replayed(sampler, KNOBS, table, 48.0, 1) == best
+    assert rivals.replays(sampler, KNOBS, table, 48.0, seeds=2)[0] == best
 
 
 def test_the_whole_race_in_one_go(tmp_path: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,9 +162,9 @@ def test_the_whole_race_in_one_go(tmp_path: Path, registry: Registry, monkeypatc
     assert budget <= max(0.25 * spent, 20)
     assert asked[0][asked[0].index("--only") + 1] == "prepared_samples,workers,threads,amp"
     assert len(one.of("lattice")) == 12
-    assert len(one.of("again")) == one.top * race.AGAIN_ROUNDS
+    assert len(one.of("again")) == race.TOP * race.AGAIN_ROUNDS
 
-    found = table.document(one.state, {}, replays=3)["examples"]["digits"]
+    found = table.document(one.state, {}, {})["examples"]["digits"]
     best = max((speedup(one.plan(p)), p) for p in space.lattice(KNOBS) if p)
     oracle_plan = Plan.model_validate(found["race"]["oracle"]["plan"])
     assert set(oracle_plan.names()) == set(one.plan(best[1]).names()) == {"workers", "threads", "amp"}
@@ -191,7 +177,7 @@ def test_the_whole_race_in_one_go(tmp_path: Path, registry: Registry, monkeypatc
     assert found["race"]["autoopt"]["time_to_target"]["value"] == pytest.approx(expected, rel=0.01)
     share = found["race"]["autoopt"]["share"]
     assert share["low"] < share["value"] < 0.95
-    assert "**not shown**" in table.shown("digits", found)
+    assert found["race"]["tpe"]["replayed"]
 
 
 def test_slices_go_on_where_the_one_before_ended(
@@ -209,9 +195,8 @@ def test_slices_go_on_where_the_one_before_ended(
     assert len(one.of("lattice")) == len({rivals.key(r["point"]) for r in one.of("lattice")}) == 12
     rows = [(row["round"], json.dumps(row["plan"])) for row in one.of("race")]
     assert len(rows) == len(set(rows))
-    turns = sum(len(one.of(sampler)) for sampler in rivals.SAMPLERS)
-    assert len(readings) == 12 + turns
-    found = table.document(one.state, {}, replays=0)["examples"]["digits"]
+    assert len(readings) == 12
+    found = table.document(one.state, {}, {})["examples"]["digits"]
     assert found["race"]["autoopt"]["same_as_oracle"]
     assert found["race"]["autoopt"]["share"]["value"] == 1.0
 
@@ -223,25 +208,9 @@ def test_a_point_that_trains_otherwise_is_not_the_oracle(
     one = part(tmp_path, registry, changes_losses="amp")
     assert stages.run(one)
     assert "amp" not in race.best_again(one).names()
-    found = table.document(one.state, {}, replays=0)["examples"]["digits"]["race"]["autoopt"]
+    found = table.document(one.state, {}, {})["examples"]["digits"]["race"]["autoopt"]
     assert found["share"] is None
     assert "higher" in found["quality_lost"]
-
-
-def test_an_earlier_run_on_the_same_lattice_stays_on_the_page(
-    tmp_path: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    autoopt_chose([AMP], monkeypatch)
-    one = part(tmp_path, registry)
-    stages.run(one)
-    now = table.document(one.state, {}, replays=0)
-    before = json.loads(json.dumps(now))
-    before["examples"]["digits"]["autoopt"]["commit"] = "0123456789"
-    found = table.document(one.state, {}, replays=0, earlier=before)
-    (run,) = found["examples"]["digits"]["earlier_runs"]
-    assert run["commit"] == "0123456789"
-    assert table.document(one.state, {}, replays=0, earlier=found)["examples"]["digits"]["earlier_runs"] == [run]
-    assert now["examples"]["digits"]["earlier_runs"] == []
 
 
 # What the table of the oracle race claims, by the intervals of its shares.
@@ -256,21 +225,6 @@ def race_of(low: float, changes: list[dict], sampler: float) -> dict[str, Any]:
     return {"race": race, "seconds": {"autoopt": 10.0, "lattice": 100.0}}
 
 
-@pytest.mark.parametrize(
-    ("low", "changes", "sampler", "said"),
-    [
-        (0.96, [AMP], 0.9, "shown"),
-        (0.88, [AMP], 0.9, "**not shown**"),  # by the lower end of its interval
-        (0.97, [], 0.99, "shown"),
-        (0.97, [], 1.02, "Optuna TPE found more"),  # leaving the baseline as it is shows nothing then
-    ],
-)
-def test_a_share_is_shown_by_its_interval(low: float, changes: list[dict], sampler: float, said: str) -> None:
-    text = table.shown("digits", race_of(low, changes, sampler))
-    assert said in text
-    assert ("**not shown**" in text) is (said != "shown")
-
-
 def test_to_be_ahead_of_a_sampler_takes_an_interval_above_one() -> None:
     near = table.means({"digits": race_of(0.96, [AMP], 0.98)})["ahead"]["tpe"]
     far = table.means({"digits": race_of(0.96, [AMP], 0.7)})["ahead"]["tpe"]
@@ -279,21 +233,12 @@ def test_to_be_ahead_of_a_sampler_takes_an_interval_above_one() -> None:
 
 
 def test_another_revision_runs_on_the_lattice_that_a_document_has(tmp_path: Path) -> None:
-    """Seconds of single readings that it lacks are shared out of their sum, which is told."""
-    row = {"point": {"precision": "as is"}, "value": 9.0, "step_seconds": 0.1, "fixed_seconds": 1.0}
-    slow = {**row, "point": {"precision": "amp"}, "fixed_seconds": 3.0}
-    found = {"setup": {"at": 7.0}, "compile": {"fixed_seconds": 30.0}, "again": [{"round": 0}], "lattice": [row, slow]}
-    document = {"examples": {"digits": {**found, "seconds": {"lattice": 10.0}, "autoopt": {"commit": "0"}}}}
-    state = from_document(tmp_path / "new.jsonl", document, {"share": "new"})
-    assert [reading["seconds"] for reading in state.of("digits", "lattice")] == [4.0, 6.0]
+    row = {"point": {"precision": "as is"}, "value": 9.0, "step_seconds": 0.1, "fixed_seconds": 1.0, "seconds": 5.0}
+    found = {"setup": {"points": 1}, "again": [{"round": 0}], "lattice": [row], "autoopt": {"commit": "0"}}
+    state = from_document(tmp_path / "new.jsonl", {"examples": {"digits": found}})
+    assert [reading["seconds"] for reading in state.of("digits", "lattice")] == [5.0]
     setup = state.one("digits", "setup")
     assert setup is not None
-    assert (setup["at"], setup["seconds_shared_out"], setup["rules"]) == (7.0, True, {"share": "new"})
+    assert setup["points"] == 1
     assert state.of("digits", "again")
-    assert state.of("digits", "compile")
     assert not state.of("digits", "autoopt")
-    measured = [{**one, "seconds": 5.0} for one in (row, slow)]
-    document["examples"]["digits"]["lattice"] = measured
-    kept = from_document(tmp_path / "kept.jsonl", document, {})
-    assert [reading["seconds"] for reading in kept.of("digits", "lattice")] == [5.0, 5.0]
-    assert "seconds_shared_out" not in (kept.one("digits", "setup") or {})
