@@ -11,8 +11,6 @@ With --out FILE the report, the plan and the script are copied beside FILE.
 
 from __future__ import annotations
 
-import argparse
-import json
 import shutil
 import signal
 import sys
@@ -27,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path += [str(ROOT / folder) for folder in (".", "strategies", "reports")]  # a checkout need not be installed
 
 from autoopt.errors import WorkloadError  # noqa: E402
+from benchmarks.documents import RESULTS, load, parser_of, save  # noqa: E402
 from benchmarks.gpu import race as gpu_race  # noqa: E402
 from benchmarks.gpu import rivals  # noqa: E402
 from benchmarks.gpu import table as gpu_table  # noqa: E402
@@ -217,39 +216,22 @@ def _start(case: str, arm: str, *, device: str, toy: bool, plan: Any) -> gpu_rac
     return gpu_race.Process(case, arm, device, toy, plan)
 
 
-def resolve(device: str) -> str:
-    """The device's full name.
-
-    Raises:
-        EnvironmentLacks: it is not there.
-    """
-    from autoopt.benchmark.device import resolve_device
-
-    return str(resolve_device(device))
-
-
 def add(file: Path, case: dict[str, Any]) -> None:
     """Puts a case into the document of its device and day, in place of an earlier run of the same case."""
-    known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    document = {"schema_version": 1, "kind": "gpu_cases", "date": time.strftime("%Y-%m-%d"), "cases": {}, **known}
+    document = {"kind": "gpu_cases", "date": time.strftime("%Y-%m-%d"), "cases": {}, **load(file)}
     document["cases"][case["case"]] = case
-    file.parent.mkdir(parents=True, exist_ok=True)
-    part = file.with_suffix(".part")
-    part.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    part.replace(file)
+    save(file, document)
 
 
 def results_file(case: dict[str, Any]) -> Path:
     """``<device>-<date>.json`` in benchmarks/results."""
     name = (case.get("environment") or {}).get("device_name") or case["device"]
     slug = "".join(c if c.isalnum() else "-" for c in name.lower()).strip("-")
-    return ROOT / "benchmarks" / "results" / f"{slug}-{time.strftime('%Y-%m-%d')}.json"
+    return RESULTS / f"{slug}-{time.strftime('%Y-%m-%d')}.json"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of("benchmarks.gpu", __doc__)
     parser.add_argument("case", choices=CASES)
     parser.add_argument("--minutes", type=float, default=8.0, help="for the whole case [default: 8]")
     parser.add_argument("--toy", action="store_true", help="a few samples through a few layers: a check of the code")
@@ -267,6 +249,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unknown = set(given.arms.split(",")) - set(rivals.ARMS)
     if unknown:
         parser.error(f"no arm {sorted(unknown)[0]!r}; there are {', '.join(rivals.ARMS)}")
+    from autoopt.benchmark.device import resolve_device
     from autoopt.errors import AutooptError
 
     runs = given.runs or Path(tempfile.mkdtemp(prefix="autoopt-gpu-"))
@@ -281,7 +264,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         run_case(
             given.case,
             minutes=given.minutes,
-            device=resolve(given.device),
+            device=str(resolve_device(given.device)),
             toy=given.toy,
             runs=runs,
             arms=given.arms.split(","),

@@ -120,7 +120,7 @@ def test_what_is_known_is_written_and_printed_as_it_goes(
     case_document(result, runs, race=race, tell=writer)
     assert states == ["optimized", "racing"]
     assert json.loads(out.read_text())["cases"]["tiny"]["state"] == gpu.FINISHED
-    assert "side by side" in capsys.readouterr().out
+    assert "interleaved, " in capsys.readouterr().out
     assert (out.parent / "tiny-plan.json").read_text() == "{}"
 
 
@@ -131,14 +131,13 @@ def case_document(result: Result, tmp_path: Path, **changed: Any) -> dict[str, A
 
 def test_what_is_printed_is_what_the_result_says(result: Result, tmp_path: Path) -> None:
     case = case_document(result, tmp_path)
-    text = gpu_table.render(case)
+    text = "\n".join(gpu_table.lines_of(case))
     assert [change["strategy"] for change in case["autoopt"]["kept"]] == list(result.best.plan.names())
     assert result.speedup.time_to_target is not None
-    assert f"{result.speedup.time_to_target.value:.2f}x" in text
-    assert f"{result.baseline.samples_per_second:,.1f}" in text
+    assert f"{result.speedup.time_to_target.value:.2f}×" in text
     for name in result.best.plan.names():
         assert f"kept {name}" in text
-    for words in ("out_of_memory: no room", "2.00x", "target not reached in 9 s", "to the target in 4.0 s", "ceiling:"):
+    for words in ("out_of_memory: no room", "2.00x", "target not reached in 9 s", "to the target in 4.0 s"):
         assert words in text
 
 
