@@ -68,12 +68,17 @@ def parser_of(module: str, description: str | None, out: Path | None = None) -> 
     return parser
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A Markdown table; a cell's bars and line breaks break no row."""
-    lines = [head, ["---"] * len(head), *rows]
+def table(head: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: bool = False) -> str:
+    """A Markdown table; a cell's bars and line breaks break no row. ``numbers``: all columns but the first."""
+    lines = [head, ["---", *["---:" if numbers else "---"] * (len(head) - 1)], *rows]
     return "\n".join(
         "| " + " | ".join(" ".join(str(cell).split()).replace("|", "\\|") for cell in line) + " |" for line in lines
     )
+
+
+def sections(parts: Iterable[str]) -> str:
+    """Parts of a page, an empty line between them."""
+    return "\n\n".join(part.rstrip("\n") for part in parts)
 
 
 def speedup(estimate: Document | None, unit: str = "×") -> str:

@@ -2,6 +2,7 @@
 
     python -m benchmarks.pages            # writes every page
     python -m benchmarks.pages --check    # writes nothing; exit code 1 where a page is not what the results hold
+    python -m benchmarks.pages --show bisection    # writes nothing; prints the pages whose name holds this
 
 A page is a title, one or two lines of reading help, a table, and the machine. No figure of a page stands anywhere else.
 """
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import method_pages as method
-from benchmarks.documents import MISSING, RESULTS, load, machine, names, number, speedup, table
+from benchmarks.documents import MISSING, RESULTS, Document, load, machine, names, number, sections, speedup, table
 from benchmarks.gauntlet import page as gauntlet_page
 from benchmarks.peers import page as peers_page
 from benchmarks.truth import demos
@@ -72,15 +73,17 @@ def adoption(results: Path) -> str:
 def gauntlet(results: Path) -> str:
     """Whole runs to a target, beside experts, placebos and other tools."""
     document = load(results / "gauntlet.json")
-    places = [row["environment"] for row in document.get("judgements", [])]
-    return f"{gauntlet_page.render(document)}\n{machine(*places)}"
+    return sections([gauntlet_page.render(document), _judged_on(document)])
 
 
 def peers(results: Path) -> str:
     """Other people's scripts, beside other tools."""
     document = load(results / "peers.json")
-    places = [row["environment"] for row in document.get("judgements", [])]
-    return f"{peers_page.render(document)}\n{machine(*places)}"
+    return sections([peers_page.render(document), _judged_on(document)])
+
+
+def _judged_on(document: Document) -> str:
+    return machine(*(row["environment"] for row in document.get("judgements", [])))
 
 
 def latency(results: Path) -> str:
@@ -261,7 +264,11 @@ def rendered(results: Path, readme: str) -> dict[str, str]:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 where a page is stale")
+    parser.add_argument("--show", metavar="NAME", help="write nothing; print the pages whose name holds this")
     given = parser.parse_args(arguments)
+    if given.show:
+        print(sections(make(RESULTS) for name, (_, make) in PAGES.items() if given.show in name))
+        return 0
     stale = []
     for name, text in rendered(RESULTS, (ROOT / "README.md").read_text(encoding="utf-8")).items():
         file = ROOT / name

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from benchmarks.documents import sections, table
 from benchmarks.gauntlet.cases import GAUNTLET, PLACEBO
 from benchmarks.whole_runs.command import AUTOOPT, changes_nothing
 from benchmarks.whole_runs.figures import EXPERT, PATCHED
-from benchmarks.whole_runs.page import Judged, ahead, figure, machines, outcome, table
+from benchmarks.whole_runs.page import Judged, ahead, figure, machines, outcome
 from benchmarks.whole_runs.tools import RIVALS
 
 HEAD = """Each case is a script as people write it, and the same training as an expert rewrites it. Whole runs to the
@@ -33,22 +34,22 @@ def render(document: dict[str, Any]) -> str:
         [one.case.name, *(figure(one.side(side)["without_start"]) for side in (PATCHED, EXPERT))] for one in cases
     ]
     compared = [[one.case.name, *(outcome(one, tool) for tool in (AUTOOPT, *RIVALS))] for one in cases]
-    return "\n".join(
+    return sections(
         [
             HEAD,
             table(head, [_row(one, every[one.case.name + PLACEBO]) for one in cases]),
             _totals(cases),
-            "## Other tools in the same rounds\n",
+            "## Other tools in the same rounds",
             table(["case", AUTOOPT, *RIVALS], compared),
-            "Geometric mean of autoopt's speedup over each tool's, with its 95 % interval:\n",
+            "Geometric mean of autoopt's speedup over each tool's, with its 95 % interval:",
             table(["tool", "cases", "autoopt / tool"], ahead(cases, RIVALS)),
-            "## Without the start\n\nThe same runs, timed from their first step on.\n",
+            "## Without the start\n\nThe same runs, timed from their first step on.",
             table(["case", AUTOOPT, "expert"], started),
-            "## Machines\n",
+            "## Machines",
             table(["machine", "case", "revision", "score", "autoopt", "expert"], machines(GAUNTLET, document, _score)),
-            "## Cases and targets\n",
+            "## Cases and targets",
             table(["case", "target", "what it is"], targets),
-            *(f"### {one.case.name}\n\n{_notes(one)}\n" for one in cases),
+            *(f"### {one.case.name}\n\n{_notes(one)}" for one in cases),
         ]
     )
 

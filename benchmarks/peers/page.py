@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from benchmarks.documents import sections, table
 from benchmarks.peers.scripts import ORIGINS, PEERS
 from benchmarks.whole_runs.command import AUTOOPT
-from benchmarks.whole_runs.page import Judged, ahead, machines, outcome, table
+from benchmarks.whole_runs.page import Judged, ahead, machines, outcome
 from benchmarks.whole_runs.tools import RIVALS
 
 HEAD = """Twelve training scripts of other people, as they are. Each tool works on a script once, for four minutes.
@@ -27,22 +28,22 @@ def render(document: dict[str, Any]) -> str:
     tools = (AUTOOPT, *RIVALS)
     origins = [_origin(one) for one in cases]
     started = [one for one in cases if one.row and one.case.first]
-    return "\n".join(
+    return sections(
         [
             HEAD,
             table(["script", *tools], [[one.case.name, *(outcome(one, tool) for tool in tools)] for one in cases]),
             "## autoopt over each tool\n\nGeometric mean over the scripts on which both have a figure, with its 95 % "
-            "interval. Below 1 the other tool's result is faster; an interval that holds 1 shows no difference.\n",
+            "interval. Below 1 the other tool's result is faster; an interval that holds 1 shows no difference.",
             table(["tool", "scripts", "autoopt / tool"], ahead(cases, RIVALS)),
-            "## Without the start\n\nThe same runs from their first step on, where a script prints one.\n",
+            "## Without the start\n\nThe same runs from their first step on, where a script prints one.",
             table(
                 ["script", *tools],
                 [[one.case.name, *(outcome(one, tool, "without_start") for tool in tools)] for one in started],
             ),
             "## The scripts\n\nA result is as good where its final metric is no worse than the untouched script's by "
-            "more than the tolerance.\n",
+            "more than the tolerance.",
             table(["script", "source", "data", "tolerance", "reason"], origins),
-            "## Machines\n",
+            "## Machines",
             table(
                 ["machine", "script", "revision", AUTOOPT],
                 machines(PEERS, document, lambda one: [outcome(one, AUTOOPT)]),

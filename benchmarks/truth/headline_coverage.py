@@ -1,6 +1,6 @@
 """How often the headline's interval holds the truth, over kinds of noise, pairs of trainings and ratios of steps.
 
-    python -m benchmarks.truth.headline_coverage            # simulated, about a minute; writes the JSON and the table
+    python -m benchmarks.truth.headline_coverage            # simulated, about a minute; writes the JSON
 
 Trainings of baseline and plan in turns: each is forty legs, in the order ABBA, and what a leg takes depends on the
 noise, on its process, and on a machine that drifts for both. The plan's steps are 1.5 times as fast, and it needs 1.0
@@ -140,34 +140,6 @@ def sessions(repeats: int) -> list[dict[str, Any]]:
     return found
 
 
-def table(document: dict[str, Any]) -> str:
-    """Markdown: the least coverage over the ratios of steps, by kind of noise."""
-    columns = [*(str(pairs) for pairs in PAIRS), "while wide"]
-    lines = [
-        f"Coverage of 95 % intervals in per cent, the lowest over plans that need {', '.join(map(str, STEPS))} times "
-        f"the steps ({document['repeats']} simulated runs each; `python -m benchmarks.truth.headline_coverage`):",
-        "",
-        "| noise | 2 pairs | 3 pairs | 4 pairs | pairs added while wide | seconds a step | steps |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
-    ]
-    for machine in MACHINES:
-        rows = [row for row in document["rows"] if row["name"] == machine.name]
-        least = [min(row["headline"][column] for row in rows) for column in columns]
-        factors = [min(row[name]["while wide"] for row in rows) for name in ("step_ratio", "steps_ratio")]
-        lines.append(f"| {machine.name} | " + " | ".join(f"{100 * share:.1f}" for share in (*least, *factors)) + " |")
-    lines += [
-        "",
-        "Prediction interval of the next session:",
-        "",
-        "| sessions differ by | 2 known | 3 known | 4 known |",
-    ]
-    lines.append("| --- | ---: | ---: | ---: |")
-    for scatter in dict.fromkeys(row["scatter"] for row in document["sessions"]):
-        shares = [row["coverage"] for row in document["sessions"] if row["scatter"] == scatter]
-        lines.append(f"| {100 * scatter:.0f} % | " + " | ".join(f"{100 * share:.1f}" for share in shares) + " |")
-    return "\n".join(lines)
-
-
 def lowest(document: dict[str, Any]) -> float:
     """The lowest coverage of all that the table shows."""
     names = ("headline", "step_ratio", "steps_ratio")
@@ -181,8 +153,7 @@ def main() -> None:
     options = parser.parse_args()
     document = measure(options.repeats)
     save(options.out, document)
-    print(table(document))
-    print(f"\nlowest: {100 * lowest(document):.1f} % ({'holds' if lowest(document) >= LEAST else 'below the 93 %'})")
+    print(f"lowest: {100 * lowest(document):.1f} % ({'holds' if lowest(document) >= LEAST else 'below the 93 %'})")
 
 
 if __name__ == "__main__":

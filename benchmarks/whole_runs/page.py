@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from benchmarks.documents import sections, table
 from benchmarks.whole_runs.cases import WHOLE_RUNS, Case, Suite
 from benchmarks.whole_runs.command import AGAIN, AUTOOPT, changes_nothing, figures_of, machine_of, rows_of
 from benchmarks.whole_runs.figures import EXPERT, PATCHED, logarithms, ratio
@@ -69,13 +70,13 @@ def render(document: Row) -> str:
     cases = [Judged(case, document) for case in WHOLE_RUNS.cases.values()]
     head = ["script", "revision", "claim", "patched", "expert", "score", "claim within 10 %", "other CPU"]
     tolerances = [[c.name, c.metric, f"{c.tolerance:g} worse", c.reason] for c in WHOLE_RUNS.cases.values()]
-    return "\n".join(
+    return sections(
         [
             HEAD,
             table(head, [_row(one) for one in cases]),
             _totals(cases),
             _controls(document),
-            "## Metrics and tolerances\n",
+            "## Metrics and tolerances",
             table(["script", "metric", "tolerance", "reason"], tolerances),
             *(details(one) for one in cases),
         ]
@@ -215,8 +216,3 @@ def machines(suite: Suite, document: Row, row: Callable[[Judged], list[str]]) ->
     seen = sorted({machine_of(one) for one in document.get("judgements", [])})
     every = [(name, Judged(case, document, name)) for name in seen for case in suite.cases.values()]
     return [[name, one.case.name, f"`{one.revision}`", *row(one)] for name, one in every if one.row and one.searches]
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"

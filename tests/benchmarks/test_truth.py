@@ -50,8 +50,6 @@ def test_the_headline_covers_the_truth() -> None:
     """A few runs of the simulation; the whole of it is ``python -m benchmarks.truth.headline_coverage``."""
     document = headline_coverage.measure(60)
     assert headline_coverage.lowest(document) > 0.85
-    text = headline_coverage.table(document)
-    assert all(f"| {machine.name} |" in text for machine in headline_coverage.MACHINES)
 
 
 def test_the_coverage_of_the_last_run_holds() -> None:
