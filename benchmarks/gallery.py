@@ -6,7 +6,6 @@ of the index is taken from the documents; with ``--screenshots`` a Chromium take
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import subprocess
 import sys
@@ -15,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autoopt.errors import DocumentError, EnvironmentLacks
-from autoopt.records import Result, ValidationError
+from autoopt.records.reading import read_result
 from autoopt_reports import html
 from autoopt_reports.view import Report
+from benchmarks.documents import parser_of
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 FLAGS = (
@@ -44,36 +44,18 @@ class Exhibit:
     page: Path
 
 
-def load(path: Path) -> Result:
-    """``result.json``, or the one in a run directory.
-
-    Raises:
-        DocumentError: it is not there, or is not a result that this version reads.
-    """
-    file = path / "result.json" if path.is_dir() else path
-    try:
-        return Result.model_validate_json(file.read_bytes())
-    except FileNotFoundError as error:
-        raise DocumentError(f"no result at {file}", hint="name a run directory, or its result.json") from error
-    except ValidationError as error:
-        raise DocumentError(f"{file} is not a result of schema version 1", detail=str(error)) from error
-
-
 def exhibit(path: Path, out: Path) -> Exhibit:
     """Renders one run into ``out``."""
     stem = (path if path.is_dir() else path.parent).resolve().name
-    result = elsewhere(load(path), stem)
+    result = read_result(path)
+    # where the run directory lay on this machine says nothing to a reader on another
+    reported = result.reproduce.model_copy(update={"run_directory": f"autoopt-runs/{stem}"})
+    result = result.model_copy(update={"reproduce": reported})
     view = Report(result)
     page = html.write_text(html.render(result), out / f"{stem}.html")
     machine = result.environment.device_name or result.environment.cpu or result.environment.device
     qualifiers = ", ".join(str(piece) for piece in view.verdict.qualifiers)
     return Exhibit(str(view.verdict.headline), qualifiers, machine, result.created[:10], page)
-
-
-def elsewhere(result: Result, name: str) -> Result:
-    """The same with its run directory as another machine would name it: where it lay on this one says nothing."""
-    reported = result.reproduce.model_copy(update={"run_directory": f"autoopt-runs/{name}"})
-    return result.model_copy(update={"reproduce": reported})
 
 
 def index(exhibits: list[Exhibit], *, screenshots: bool) -> str:
@@ -132,7 +114,7 @@ def screenshot(page: Path, program: str) -> Path:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gallery", description="Render runs into a gallery.")
+    parser = parser_of("benchmarks.gallery", __doc__)
     parser.add_argument("runs", nargs="+", type=Path, help="run directories, or result.json files")
     parser.add_argument("--out", type=Path, default=Path("docs/gallery"))
     parser.add_argument("--screenshots", action="store_true", help="take the first screen of each with Chromium")

@@ -9,13 +9,24 @@ A page is a title, one or two lines of reading help, a table, and the machine. N
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import method_pages as method
-from benchmarks.documents import MISSING, RESULTS, Document, load, machine, names, number, sections, speedup, table
+from benchmarks.documents import (
+    MISSING,
+    RESULTS,
+    Document,
+    load,
+    machine,
+    names,
+    number,
+    parser_of,
+    sections,
+    speedup,
+    table,
+)
 from benchmarks.gauntlet import page as gauntlet_page
 from benchmarks.peers import page as peers_page
 from benchmarks.truth import demos
@@ -262,7 +273,7 @@ def rendered(results: Path, readme: str) -> dict[str, str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of("benchmarks.pages", __doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 where a page is stale")
     parser.add_argument("--show", metavar="NAME", help="write nothing; print the pages whose name holds this")
     given = parser.parse_args(arguments)

@@ -7,15 +7,13 @@ the faults of a whole run (``run_faults.py``), which take some minutes; ``--tria
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -25,6 +23,7 @@ from autoopt.records.messages import TrainingRun
 from autoopt.records.protocol import TrialSpec
 from autoopt.trial import shared
 from autoopt.trial.parent import Launcher
+from benchmarks.documents import parser_of
 from benchmarks.faults import runs as run_faults
 from benchmarks.faults.cases import FAULTS, SURVIVED, TINY, USAGE_ERROR, WORKLOAD_ERROR, WORKLOADS, Fault
 
@@ -127,9 +126,8 @@ def _is_server(pid: int) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.faults", description=__doc__)
+    parser = parser_of("benchmarks.faults", __doc__)
     parser.add_argument("--only", default="", help="faults whose name contains this")
-    parser.add_argument("--json", type=Path, help="write what was seen into this file, too")
     parser.add_argument("--trials", action="store_true", help="the faults of trials alone")
     options = parser.parse_args()
     seen: list[Seen] = []
@@ -141,21 +139,14 @@ def main() -> int:
             result = provoke(launcher, fault, Path(folder))
             seen.append(result)
             mark = "ok    " if result.passed else "FAILED"
-            say(f"{mark} {result.fault:<42} {result.outcome:<28} {result.reason[:100]}")
+            print(f"{mark} {result.fault:<42} {result.outcome:<28} {result.reason[:100]}", flush=True)
             if not result.passed:
-                say(f"       expected {result.expected}; left behind: {', '.join(result.left) or 'nothing'}")
+                print(f"       expected {result.expected}; left behind: {', '.join(result.left) or 'nothing'}")
     passed = sum(result.passed for result in seen)
-    say(f"{passed} of {len(seen)} faults of trials end as they must, {sum(r.seconds for r in seen):.0f} s")
-    if options.json:
-        options.json.write_text(json.dumps([asdict(result) for result in seen], indent=1) + "\n")
+    print(f"{passed} of {len(seen)} faults of trials end as they must, {sum(r.seconds for r in seen):.0f} s")
     tempfile.tempdir = None
     runs = 0 if options.trials or options.only else run_faults.main([])
     return 0 if passed == len(seen) and runs == 0 else 1
-
-
-def say(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

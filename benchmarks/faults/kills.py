@@ -17,6 +17,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.documents import parser_of
 from benchmarks.faults.runs import STEPS, Command, optimize, records, result
 
 
@@ -33,7 +34,7 @@ class Tally:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of("benchmarks.faults.kills", __doc__)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--longest", type=float, default=14.0, help="seconds until a kill, at most")
     parser.add_argument("--budget", default="40s")
@@ -43,7 +44,7 @@ def main() -> int:
     while tally.kills < options.kills:
         with tempfile.TemporaryDirectory(prefix="kills-") as folder:
             one_run(Path(folder), options, rng, tally)
-        say(json.dumps(tally.__dict__))
+        print(json.dumps(tally.__dict__), flush=True)
     return 1 if tally.wrong or tally.left or tally.repeated or tally.most_lost_by_one_kill > 1 else 0
 
 
@@ -101,11 +102,6 @@ def count(out: Path, tally: Tally) -> None:
             tally.most_lost_by_one_kill = max(tally.most_lost_by_one_kill, len(under_way))
             under_way.clear()
     tally.repeated += sum(number - 1 for number in recorded.values() if number > 1)
-
-
-def say(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ growth per trial is the slope of a straight line through the second half, when e
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
 import os
@@ -21,7 +20,8 @@ import psutil
 
 from autoopt.trial import shared
 from autoopt.trial.parent import Launcher
-from benchmarks.faults.__main__ import provoke, say
+from benchmarks.documents import parser_of
+from benchmarks.faults.__main__ import provoke
 from benchmarks.faults.cases import FAULTS, Fault, tiny
 
 GROWTH_BYTES = 20_000
@@ -29,18 +29,15 @@ GROWTH_BYTES = 20_000
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of("benchmarks.faults.soak", __doc__)
     parser.add_argument("--trials", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, help="write the figures into this file, too")
     options = parser.parse_args()
     chosen = random.Random(options.seed).choices(mixture(), k=options.trials)
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
         tempfile.tempdir = folder
         figures = soak(chosen, Path(folder))
-    say(json.dumps(figures, indent=1))
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+    print(json.dumps(figures, indent=1))
     return 0 if figures["flat"] else 1
 
 
@@ -67,9 +64,10 @@ def soak(chosen: list[Fault], folder: Path) -> dict[str, object]:
             descriptors.append(me.num_fds())
             processes.append(len(me.children(recursive=True)))
             if number % 25 == 0 or number == len(chosen):
-                say(
+                print(
                     f"{number:5} trials  {memory[-1] / 2**20:7.1f} MiB  {descriptors[-1]} descriptors  "
-                    f"{processes[-1]} processes  {time.monotonic() - began:5.0f} s  {len(wrong)} wrong"
+                    f"{processes[-1]} processes  {time.monotonic() - began:5.0f} s  {len(wrong)} wrong",
+                    flush=True,
                 )
     half = len(chosen) // 2
     growth = float(np.polyfit(range(half, len(chosen)), memory[half:], 1)[0])

@@ -9,7 +9,6 @@ setting is measured beside the baseline in pairs of live processes. Run it on a 
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 import time
@@ -28,7 +27,7 @@ from autoopt.search.planner import candidate_plan
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.strategy import Case
 from autoopt.trial.parent import Launcher
-from benchmarks.documents import RESULTS, environment, load, save
+from benchmarks.documents import RESULTS, load, parser_of, record
 from benchmarks.reports.asked import ASKS, BUDGET
 from benchmarks.reports.asked import answer as answer_to
 from benchmarks.reports.cases import REPORTS, ROOT, Report
@@ -71,16 +70,15 @@ def case_of(runner: TrialRunner, report: Report) -> Case:
 def measure(seconds: float) -> None:
     """Measures what is missing, and what was measured on a busy machine, until the time is up."""
     end = time.monotonic() + seconds
-    document = load(FILE)
-    answers = document.setdefault("reports", {})
+    answers = load(FILE).get("reports", {})
     for report in REPORTS:
         if report.build is None or report.strategy is None or settled(answers.get(report.build)):
             continue
         if time.monotonic() > end:
             break
-        answers[report.build] = {**answer(report), "environment": environment()}
-        print(report.build, answers[report.build].get("throughput") or answers[report.build].get("refused"), flush=True)
-        save(FILE, document)
+        found = answer(report)
+        record(FILE, found, "reports", report.build)
+        print(report.build, found.get("throughput") or found.get("refused"), flush=True)
 
 
 def settled(found: dict[str, Any] | None) -> bool:
@@ -89,7 +87,7 @@ def settled(found: dict[str, Any] | None) -> bool:
 
 
 def main(words: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.reports")
+    parser = parser_of("benchmarks.reports", __doc__)
     parser.add_argument("--seconds", type=float, default=280.0, help="begin no report after so long")
     parser.add_argument("--asks", type=int, metavar="COUNT", help="answer so many scripts in place of reports")
     parser.add_argument("--only", choices=[ask.script for ask in ASKS], help="answer this script again")
@@ -103,13 +101,12 @@ def main(words: list[str]) -> None:
 
 def ask_some(count: int, only: str | None, budget: float) -> None:
     """Answers so many scripts that have no answer from a quiet machine, or the one that is named."""
-    document = load(FILE)
-    answers = document.setdefault("asks", {})
+    answers = load(FILE).get("asks", {})
     waiting = [ask for ask in ASKS if (ask.script == only if only else not settled(answers.get(ask.script)))]
     for ask in waiting[:count]:
-        answers[ask.script] = {**answer_to(ask, budget), "budget_seconds": budget}
-        print(ask.script, answers[ask.script], flush=True)
-        save(FILE, document)
+        found = {**answer_to(ask, budget), "budget_seconds": budget}
+        record(FILE, found, "asks", ask.script)
+        print(ask.script, found, flush=True)
 
 
 if __name__ == "__main__":

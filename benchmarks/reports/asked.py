@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from autoopt.records import Profile, Result
-from benchmarks.documents import environment
 
 SCRIPTS = Path(__file__).parent / "scripts"
 BUDGET = 240.0
@@ -70,7 +69,7 @@ def answer(ask: Ask, budget: float = BUDGET) -> dict[str, Any]:
         done = subprocess.run(
             [sys.executable, "-m", "autoopt", *words], cwd=folder, capture_output=True, text=True, check=False
         )
-        reported: dict[str, Any] = {"seconds": time.monotonic() - began, "environment": environment()}
+        reported: dict[str, Any] = {"seconds": time.monotonic() - began}
         if done.returncode != 0:
             return {**reported, "failed": done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]}
         if "optimize" in ask.command:

@@ -12,25 +12,21 @@ tune, model and examples.
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from autoopt.options.duration import parse_duration
-from benchmarks.documents import RESULTS, load, save
+from benchmarks.documents import RESULTS, parser_of, record
 from benchmarks.serving import changes, latency, tuning
 from benchmarks.serving.commands import ROOT, Piece, UnfinishedError
 
-DOCUMENT = RESULTS / "serving.json"
 UNFINISHED = 3
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.serving", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of("benchmarks.serving", __doc__, RESULTS / "serving.json")
     wanted = parser.add_mutually_exclusive_group(required=True)
     wanted.add_argument("--latency", choices=tuple(latency.CASES))
     wanted.add_argument("--tune", metavar="BUDGET")
@@ -40,9 +36,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=330.0, help="of this call")
     parser.add_argument("--work", type=Path, default=ROOT / "autoopt-runs" / "serving", help="what is done so far")
     parser.add_argument("--anew", action="store_true")
-    parser.add_argument("--out", type=Path, default=DOCUMENT)
     given = parser.parse_args(words)
-    document = load(given.out)
     name = given.latency or given.change or "tune"
     folder = given.work.absolute() / name
     if given.anew:
@@ -50,15 +44,15 @@ def main(words: Sequence[str] | None = None) -> int:
     piece = Piece(folder, given.seconds)
     try:
         if given.latency:
-            document[name] = latency.served(piece, name, given.p95, parse_duration(given.budget or "2m"))
+            found = latency.served(piece, name, given.p95, parse_duration(given.budget or "2m"))
         elif given.tune:
-            document[name] = tuning.tuned(piece, parse_duration(given.tune))
+            found = tuning.tuned(piece, parse_duration(given.tune))
         else:
-            document[name] = changes.changed(piece, name, parse_duration(given.budget or "4m"))
+            found = changes.changed(piece, name, parse_duration(given.budget or "4m"))
     except UnfinishedError as left:
         print(f"not done: {left}; the same command again goes on from here")
         return UNFINISHED
-    save(given.out, document)
+    record(given.out, found, name)
     print(f"done: {given.out}, {name}")
     return 0
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.documents import environment
 from benchmarks.serving.commands import Piece
 
 CASES = {
@@ -38,7 +37,6 @@ def changed(piece: Piece, case: str, budget: float) -> dict[str, Any]:
 
     result = piece.once("result", measure)
     return {
-        "environment": environment(),
         "workload": spec,
         "budget_seconds": result["budget_seconds"],
         "objective": result["objective"],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.documents import environment
 from benchmarks.serving.commands import Piece
 
 CASES = {"text": "examples/text.py:build", "images": "benchmarks/serving/images.py:build"}
@@ -58,7 +57,6 @@ def served(piece: Piece, case: str, p95: str, budget: float) -> dict[str, Any]:
 
     found = measure()
     return {
-        "environment": environment(),
         "workload": CASES[case],
         "training_seconds": training["seconds"],
         "trained": {key: training.get(key) for key in ("metrics", "steps", "reached")},

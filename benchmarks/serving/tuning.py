@@ -6,7 +6,7 @@ import json
 import time
 from typing import Any
 
-from benchmarks.documents import environment, save
+from benchmarks.documents import save
 from benchmarks.serving.commands import Piece
 
 TUNED, SPACE = "benchmarks/serving/images.py:untuned", "lr=1e-4..1e-1"
@@ -101,7 +101,6 @@ def tuned(piece: Piece, budget: float) -> dict[str, Any]:
     rates = {"own": None, "autoopt": best["values"]["lr"] if best else None, "optuna": rival["lr"]}
     trial = next((t for t in result["trials"] if t["strategy"] == "hyperparameters"), None)
     return {
-        "environment": environment(),
         "workload": TUNED,
         "space": SPACE,
         "budget_seconds": result["budget_seconds"],

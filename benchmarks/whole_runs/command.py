@@ -13,6 +13,7 @@ from typing import Any
 
 from autoopt.errors import UsageError
 from autoopt.options.duration import parse_duration
+from benchmarks import documents
 from benchmarks.documents import environment, load, save
 from benchmarks.whole_runs.cases import Case, CaseError, Suite, hashes
 from benchmarks.whole_runs.data import cache, prepared
@@ -171,11 +172,7 @@ def freeze(suite: Suite) -> None:
 
 def parser_of(suite: Suite, description: str | None) -> argparse.ArgumentParser:
     """The options of every command."""
-    parser = argparse.ArgumentParser(
-        prog=f"python -m benchmarks.{suite.name}",
-        description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = documents.parser_of(f"benchmarks.{suite.name}", description)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("prepare", help="the data of every case")
     commands.add_parser("freeze", help="write down what the scripts are, before the first search")
