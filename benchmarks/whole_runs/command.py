@@ -13,8 +13,7 @@ from typing import Any
 
 from autoopt.errors import UsageError
 from autoopt.options.duration import parse_duration
-from benchmarks import documents
-from benchmarks.documents import environment, load, save
+from benchmarks.documents import environment, load, parser_of, save
 from benchmarks.whole_runs.cases import Case, CaseError, Suite, hashes
 from benchmarks.whole_runs.data import cache, prepared
 from benchmarks.whole_runs.figures import PATCHED, UNTOUCHED, logarithms, summary
@@ -170,9 +169,9 @@ def freeze(suite: Suite) -> None:
     save(suite.freeze, {"date": time.strftime("%Y-%m-%d"), "revision": revision(), **suite.hashes()})
 
 
-def parser_of(suite: Suite, description: str | None) -> argparse.ArgumentParser:
+def options_of(suite: Suite, description: str | None) -> argparse.ArgumentParser:
     """The options of every command."""
-    parser = documents.parser_of(f"benchmarks.{suite.name}", description)
+    parser = parser_of(f"benchmarks.{suite.name}", description)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("prepare", help="the data of every case")
     commands.add_parser("freeze", help="write down what the scripts are, before the first search")
@@ -197,7 +196,7 @@ def parser_of(suite: Suite, description: str | None) -> argparse.ArgumentParser:
 
 def main(suite: Suite, description: str | None, given: list[str] | None = None) -> int:
     """The command line; 2 for what cannot be done, 1 for a side that failed."""
-    asked = parser_of(suite, description).parse_args(given)
+    asked = options_of(suite, description).parse_args(given)
     try:
         return _done(suite, asked)
     except (CaseError, UsageError) as error:
