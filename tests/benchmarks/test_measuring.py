@@ -1,4 +1,4 @@
-"""The benchmarks of asks, scheduling, searches, adoption, serving and of a device's first look."""
+"""The benchmarks of asks, scheduling, adoption and serving."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from autoopt.testing.fakes import FakeClock
 from benchmarks.adoption import own_trainer_side as side
 from benchmarks.asks import simulated
 from benchmarks.asks.revisions import EXAMPLE, decoded_once
@@ -96,16 +97,8 @@ def test_a_real_trainer_goes_step_by_step(
 # The benchmark of serving, tuning and changes of the model: pieces that go on, and its tables.
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_what_is_done_is_kept_and_what_does_not_fit_the_call_is_left_for_the_next(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = FakeClock()
     piece, made = Piece(tmp_path / "case", 100.0, clock), []
 
     def measure() -> dict[str, Any]:
@@ -121,7 +114,7 @@ def test_what_is_done_is_kept_and_what_does_not_fit_the_call_is_left_for_the_nex
 
 
 def test_fresh_trainings_go_on_where_the_last_call_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, asked = Clock(), []
+    clock, asked = FakeClock(), []
 
     def train(lr: float | None, seed: int) -> tuple[int, float]:
         asked.append((lr, seed))

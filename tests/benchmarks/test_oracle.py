@@ -12,6 +12,7 @@ import pytest
 
 from autoopt.records import Plan
 from autoopt.registry import Registry, load_strategies
+from autoopt.testing.fakes import FakeClock
 from autoopt.testing.strategies import sample_case
 from benchmarks.oracle import race, rivals, space, stages, table
 from benchmarks.oracle.slice import Slice, State, from_document, seconds_to_target
@@ -44,7 +45,7 @@ def speedup(plan: Plan) -> float:
 class FakeTrials:
     """Readings of a machine on which everything is known. ``changes_losses``: plans with it train otherwise."""
 
-    def __init__(self, registry: Registry, clock: Clock, changes_losses: str = "") -> None:
+    def __init__(self, registry: Registry, clock: FakeClock, changes_losses: str = "") -> None:
         self.registry, self.clock, self.changes_losses = registry, clock, changes_losses
         self.readings: list[str] = []
 
@@ -61,14 +62,6 @@ class FakeTrials:
                 "same_losses": same, "losses": "as before" if same else "loss 1 higher than before"}  # fmt: skip
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture(scope="module")
 def registry() -> Registry:
     return load_strategies()
@@ -76,7 +69,7 @@ def registry() -> Registry:
 
 def part(tmp_path: Path, registry: Registry, *, minutes: float = 1000.0, changes_losses: str = "") -> Slice:
     """A slice of a race whose set-up was measured."""
-    state, clock = State(tmp_path / "state.jsonl"), Clock()
+    state, clock = State(tmp_path / "state.jsonl"), FakeClock()
     if not state.records:
         state.add("digits", "setup", **SETUP)
     trials = FakeTrials(registry, clock, changes_losses)

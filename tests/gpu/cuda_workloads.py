@@ -53,18 +53,13 @@ class Faulty(nn.Module):
         torch.cuda.synchronize()
 
 
-def workload(model: nn.Module, **more: Any) -> autoopt.Workload:
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(64, 8, generator=generator)
-    return autoopt.Workload(
-        model=model,
-        train_data=TensorDataset(x, (x[:, 0] > 0).long()),
-        batch_size=8,
-        loss=F.cross_entropy,
-        optimizer=partial(torch.optim.SGD, lr=0.1),
-        max_steps=10_000,
-        **more,
-    )
+def workload(model: nn.Module, x: torch.Tensor | None = None, **more: Any) -> autoopt.Workload:
+    """Samples, and whether the mean of the first row or channel of each is above zero."""
+    if x is None:
+        x = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
+    fields = {"batch_size": 8, "optimizer": partial(torch.optim.SGD, lr=0.1), "max_steps": 10_000, **more}
+    data = TensorDataset(x, (x[:, 0].reshape(len(x), -1).mean(1) > 0).long())
+    return autoopt.Workload(model=model, train_data=data, loss=F.cross_entropy, **fields)
 
 
 def build() -> autoopt.Workload:

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
-from torch.utils.data import TensorDataset
 
 from autoopt.benchmark.device import open_device
 from autoopt.benchmark.training import Training
@@ -20,7 +18,7 @@ from autoopt.simplify.analyse import analyse
 from autoopt.simplify.measure import measure_training
 from autoopt.simplify.peaks import measure
 from autoopt.simplify.source import watch
-from autoopt.workload import Workload
+from tests.gpu.cuda_workloads import workload
 
 pytestmark = pytest.mark.gpu
 
@@ -49,15 +47,8 @@ class Net(nn.Module):
 def training_of(device: str, model: nn.Module | None = None, setup: Setup | None = None) -> Training:
     torch.manual_seed(0)
     x = torch.randn(1024, WIDTH)
-    workload = Workload(
-        model=model or Net(),
-        train_data=TensorDataset(x, (x[:, 0] > 0).long()),
-        batch_size=128,
-        loss=F.cross_entropy,
-        optimizer=partial(torch.optim.AdamW, lr=1e-3),
-        max_steps=10_000,
-    )
-    return Training(workload, setup, device=device)
+    found = workload(model or Net(), x, batch_size=128, optimizer=partial(torch.optim.AdamW, lr=1e-3))
+    return Training(found, setup, device=device)
 
 
 def block_of(training: Training, steps: int) -> Any:

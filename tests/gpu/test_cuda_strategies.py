@@ -14,8 +14,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
-from torch.utils.data import TensorDataset
 
 from autoopt import Risk, Setup
 from autoopt.benchmark.seeding import seed_everything
@@ -24,6 +22,8 @@ from autoopt.registry import load_strategies
 from autoopt.testing.method_cards import shipped
 from autoopt.testing.strategies import example_of
 from autoopt.workload import Workload
+from benchmarks.attention.models import MinGPT, Size
+from tests.gpu.cuda_workloads import workload
 from workloads.attention import rewrite
 
 pytestmark = pytest.mark.gpu
@@ -90,52 +90,30 @@ def setting_of(name: str) -> dict[str, Any]:
     return example_of(REGISTRY[name]).setting if own is None else own
 
 
-class Attention(nn.Module):
-    """As ``Softmax(q k) v`` is written by hand."""
-
-    def __init__(self, width: int = 16, heads: int = 2) -> None:
-        super().__init__()
-        self.qkv, self.out, self.heads = nn.Linear(width, 3 * width), nn.Linear(width, width), heads
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        batch, length, width = x.shape
-        parts = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
-        q, k, v = parts.unbind(0)
-        scores = torch.softmax(q @ k.transpose(-2, -1) / (width // self.heads) ** 0.5, dim=-1)
-        return x + self.out((scores @ v).transpose(1, 2).reshape(batch, length, width))
-
-
 class Sequences(nn.Module):
+    """Attention as it is written by hand, twice."""
+
     def __init__(self) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(Attention() for _ in range(2))
+        self.blocks = nn.ModuleList(MinGPT(Size(width=16, heads=2, length=12)) for _ in range(2))
         self.head = nn.Linear(16, 2)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for block in self.blocks:
-            x = block(x)
+            x = x + block(x)
         return self.head(x.mean(1))
 
 
-def workload(kind: str) -> Workload:
+def of_kind(kind: str) -> Workload:
     seed_everything(0)
     if kind == "attention":
         x, model = torch.randn(256, 12, 16), Sequences()
-        labels = (x[:, :, 0].mean(1) > 0).long()
     else:
         x = torch.randn(256, 3, 8, 8)
-        labels = (x[:, 0].mean((1, 2)) > 0).long()
         block = [nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.ReLU()) for _ in range(2)]
         pooled = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2)]
         model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.Sequential(*block), *pooled)
-    return Workload(
-        model=model,
-        train_data=TensorDataset(x, labels),
-        batch_size=16,
-        loss=F.cross_entropy,
-        optimizer=partial(torch.optim.AdamW, lr=3e-3),
-        max_steps=64,
-    )
+    return workload(model, x, batch_size=16, optimizer=partial(torch.optim.AdamW, lr=3e-3), max_steps=64)
 
 
 @pytest.fixture(autouse=True)
@@ -151,8 +129,8 @@ def flags() -> Iterator[None]:
     torch.backends.cudnn.benchmark = before[2]
 
 
-def losses_of(setup: Setup, kind: str, device: str, steps: int = 8) -> list[float]:
-    training = Training(workload(kind), setup, device=device)
+def losses_of(setup: Setup, given: str | Workload, device: str, steps: int = 8) -> list[float]:
+    training = Training(of_kind(given) if isinstance(given, str) else given, setup, device=device)
     try:
         return [float(training.step(training.next())) for _ in range(steps)]
     finally:
@@ -216,7 +194,7 @@ def test_a_whole_step_is_launched_at_once(device: str) -> None:
     """Else the test above could pass with nothing recorded."""
     from torch.profiler import ProfilerActivity, profile
 
-    training = Training(workload("images"), REGISTRY["cuda_graphs"].apply(Setup(), {"whole": True}), device=device)
+    training = Training(of_kind("images"), REGISTRY["cuda_graphs"].apply(Setup(), {"whole": True}), device=device)
     try:
         for _ in range(6):
             training.step(training.next())
@@ -256,15 +234,8 @@ def wide(device: str, setup: Setup, steps: int = 12) -> list[float]:
     seed_everything(0)
     x = torch.randn(2048, 512)
     model = nn.Sequential(nn.Linear(512, 1024), nn.GELU(), nn.Linear(1024, 512), nn.GELU(), nn.Linear(512, 2))
-    given = Workload(
-        model=model, train_data=TensorDataset(x, (x.mean(1) > 0).long()), batch_size=256, loss=F.cross_entropy,
-        optimizer=partial(torch.optim.AdamW, lr=1e-3), max_steps=64,
-    )  # fmt: skip
-    training = Training(given, setup.with_precision(dtype="bfloat16"), device=device)
-    try:
-        return [float(training.step(training.next())) for _ in range(steps)]
-    finally:
-        training.close()
+    given = workload(model, x, batch_size=256, optimizer=partial(torch.optim.AdamW, lr=1e-3), max_steps=64)
+    return losses_of(setup.with_precision(dtype="bfloat16"), given, device, steps)
 
 
 @pytest.mark.cuda_only
