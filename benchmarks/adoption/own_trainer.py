@@ -29,11 +29,11 @@ from autoopt.records import Plan, Result
 from autoopt.records.protocol import TrialSpec
 from autoopt.records.reading import read_result
 from autoopt.registry import load_strategies
-from autoopt.search.compare.arm import TrialArm
 from autoopt.search.compare.comparison import Rule
 from autoopt.search.compare.contest import compare
 from autoopt.trial.parent import Launcher
 from benchmarks.documents import parser_of
+from benchmarks.sides import SideArm
 from benchmarks.whole_runs.figures import ratio
 
 HERE = Path(__file__).resolve().parent
@@ -90,7 +90,7 @@ def steps(result: Result, seconds: float, logs: Path) -> dict[str, Any]:
                 search_path=(os.getcwd(), str(ROOT)),
             )
             log = logs / f"own-trainer-{count:03d}-{label}.log"
-            return _Contender(launcher.start(spec, log=log, timeout=START_SECONDS), plan)
+            return SideArm(launcher.start(spec, log=log, timeout=START_SECONDS), plan)
 
         rule = Rule(max_seconds=seconds, until_error=0.03, warm_up_seconds=min(30.0, seconds / 6))
         rng = np.random.default_rng(result.reproduce.seed)
@@ -103,26 +103,6 @@ def steps(result: Result, seconds: float, logs: Path) -> dict[str, Any]:
         "seconds": found.seconds,
         "disturbed_share": found.disturbed_share,
     }
-
-
-class _Contender(TrialArm):
-    """A side in a trial's process; its own tasks answer in place of autoopt's."""
-
-    def __init__(self, process: Any, plan: Plan) -> None:
-        super().__init__(_Redirected(process), plan)
-
-    def ready(self) -> Any:
-        return self._process.call("ready", timeout=START_SECONDS)
-
-
-class _Redirected:
-    def __init__(self, process: Any) -> None:
-        self._process = process
-        self.can_freeze = getattr(process, "can_freeze", True)
-        self.freeze, self.thaw, self.close = process.freeze, process.thaw, process.close
-
-    def call(self, task: str, *, timeout: float | None = None, **arguments: Any) -> Any:
-        return self._process.call(f"{SIDE}:{task.rpartition(':')[2]}", timeout=timeout, **arguments)
 
 
 def whole(result: Result, pairs: int) -> dict[str, Any]:

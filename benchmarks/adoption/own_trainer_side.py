@@ -67,6 +67,15 @@ class Side:
         self.gate = Gate()
         fit = built(spec.workload, bool(spec.plan.changes), spec.seed, WITHOUT_END[self.target], self.gate)
         threading.Thread(target=self._fit, args=(fit,), daemon=True).start()
+        self.run = self.gate.run
+
+    @property
+    def steps(self) -> int:
+        return self.gate.steps
+
+    @property
+    def samples(self) -> int:
+        return self.gate.samples
 
     def _fit(self, fit: Callable[[], Any]) -> None:
         outcome: BaseException | str = "the Trainer came to its end"
@@ -205,61 +214,6 @@ def _samples(batch: Any) -> int:
     values = list(batch.values()) if hasattr(batch, "values") else batch
     first = values[0] if isinstance(values, (list, tuple)) else values
     return len(first)
-
-
-def ready(side: Side) -> dict[str, Any]:
-    """A task: building is over."""
-    return {}
-
-
-def warm_up(side: Side, max_seconds: float) -> Any:
-    """A task: trains until the time is up or steps are steady: a ``Startup``."""
-    from autoopt.records.messages import Startup
-
-    began = time.perf_counter()
-    times = [began]
-
-    def enough(now: float) -> bool:
-        times.append(now)
-        lately = [b - a for a, b in zip(times[-11:-1], times[-10:], strict=False)]
-        settled = len(times) > 20 and len(lately) == 10 and max(lately[5:]) < 1.5 * min(lately[:5])
-        return settled or now - began > max_seconds
-
-    side.gate.run(enough)
-    spent = time.perf_counter() - began
-    return Startup(
-        build_seconds=0.0, setup_seconds=0.0, warmup_seconds=spent, warmup_steps=len(times) - 1, steady=True,
-        fixed_seconds=0.0,
-    )  # fmt: skip
-
-
-def run_block(side: Side, seconds: float, min_steps: int = 1, ramp_seconds: float = 0.0) -> Any:
-    """A task: trains for ``ramp_seconds`` unmeasured, then measures: a ``Block``."""
-    from autoopt.benchmark.cputime import cpu_times, foreign_seconds
-    from autoopt.records.messages import Block
-
-    ramped = time.perf_counter() + ramp_seconds
-    if ramp_seconds > 0:
-        side.gate.run(lambda now: now >= ramped)
-    side.device.synchronize()
-    steps, samples, times = side.gate.steps, side.gate.samples, []
-    before, began = cpu_times(with_children=True), time.perf_counter()
-
-    def enough(now: float) -> bool:
-        times.append(now)
-        return len(times) >= min_steps and now - began >= seconds
-
-    side.gate.run(enough)
-    side.device.synchronize()
-    whole = time.perf_counter() - began
-    return Block(
-        steps=side.gate.steps - steps,
-        samples=side.gate.samples - samples,
-        seconds=whole,
-        step_seconds=tuple(b - a for a, b in zip([began, *times[:-1]], times, strict=True)),
-        foreign_cpu_seconds=foreign_seconds(before, cpu_times(with_children=True)),
-        first_step=steps,
-    )
 
 
 def main(spec: str, side: str, seed: str) -> None:

@@ -173,47 +173,30 @@ def race_of(
     arms: tuple[str, ...],
     tell: Callable[[dict[str, Any]], None] = lambda found: None,
 ) -> dict[str, Any]:
-    """autoopt's plan and its rivals in turns, with the same number of steps each; then to the target, if there is one.
+    """autoopt's plan next to its rivals, interleaved; then all of them to the target, if there is one.
 
     Args:
         seconds: what is left for it.
-        tell: given what is known after each turn.
+        tell: given what is known after each comparison.
     """
-    start = partial(_start, name, device=device, toy=toy, plan=result.best.plan)
-    began = time.perf_counter()
-    steps, warm, rounds = (3, 1, 2) if toy else (*steps_of(result), 6)
-    target = result.objective.users_target
-    document: dict[str, Any] = {"steps_per_block": steps}
+    began, plan, target = time.perf_counter(), result.best.plan, result.objective.users_target
+    document: dict[str, Any] = {}
 
     def more(part: str, found: dict[str, Any]) -> None:
         document[part] = dict(found)
         tell(document)
 
-    ends = began + (0.5 if target is not None else 1.0) * seconds
-    race = gpu_race.Race(start, steps=steps, warm=warm, deadline=ends, say=say, tell=partial(more, "blocks"))
-    document["blocks"] = race.run(arms, rounds)
-    if target is not None and result.objective.mode == "max":
-        document["to_target"] = gpu_race.to_target(
-            start,
-            tuple(name for name in arms if name not in race.failed),
-            target,
-            str(result.objective.metric),
-            result.workload.steps_per_epoch or 50,
-            deadline=began + seconds,
-            tell=partial(more, "to_target"),
-        )
+    with gpu_race.arms(name, plan, device=device, toy=toy, deadline=began + seconds) as start:
+        others = tuple(arm for arm in arms if arm != gpu_race.OURS)
+        ends = began + (0.5 if target is not None else 1.0) * seconds
+        more("blocks", gpu_race.interleaved(start, plan, others, deadline=ends, tell=partial(more, "blocks")))
+        if target is not None and result.objective.mode == "max":
+            running = tuple(arm for arm in arms if "failed" not in document["blocks"].get(arm, {}))
+            metric, every = str(result.objective.metric), result.workload.steps_per_epoch or 50
+            ends = began + seconds
+            tell_more = partial(more, "to_target")
+            more("to_target", gpu_race.to_target(start, running, target, metric, every, deadline=ends, tell=tell_more))
     return document
-
-
-def steps_of(result: Any) -> tuple[int, int]:
-    """Steps of a block, about two seconds of the baseline; and of the warm-up before the first."""
-    step = result.baseline.step_seconds.p50 if result.baseline.step_seconds else 0.1
-    return max(3, round(2.0 / step)), max(3, min(20, round(4.0 / step)))
-
-
-def _start(case: str, arm: str, *, device: str, toy: bool, plan: Any) -> gpu_race.Process:
-    say(f"starting {rivals.TITLES[arm]} ...")
-    return gpu_race.Process(case, arm, device, toy, plan)
 
 
 def add(file: Path, case: dict[str, Any]) -> None:

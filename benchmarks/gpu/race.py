@@ -1,223 +1,101 @@
-"""Arms in processes of their own, in turns: who is not asked is stopped. All of it ends by a deadline."""
+"""autoopt's plan against its rivals, each pair interleaved; then every arm to the target, until a deadline."""
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
 import os
-import signal
-import traceback
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import psutil
+from autoopt.errors import TrialFailed
+from autoopt.records import Change, Plan
+from autoopt.records.protocol import TrialSpec
+from autoopt.registry import load_strategies
+from autoopt.search.compare.comparison import Comparison, Rule, Side
+from autoopt.search.compare.contest import compare
+from autoopt.trial.parent import Launcher
+from autoopt.trial.process import LocalTrial
+from benchmarks.sides import SideArm
 
-from benchmarks.gpu import rivals
+ROOT = Path(__file__).resolve().parents[2]
+OURS = "autoopt"
+LEAST_SECONDS, MOST_SECONDS = 20.0, 900.0
+"""Seconds to wait for building, however near the deadline is, and where there is none."""
+WARM_UP_SHARE, MOST_WARM_UP = 0.25, 60.0
+"""Of a comparison's seconds, what either side may take to become steady, and its limit: compilers need a minute."""
+TRAIN = "benchmarks.gpu.rivals:train"
 
-LEAST_SECONDS = 20.0
-"""Least seconds to wait for an answer, however near the deadline is."""
-MOST_SECONDS = 900.0
-"""Most seconds to wait for an answer: building, compiling and warming up, where there is no deadline."""
-END_SECONDS = 5.0
-"""Seconds that a process has to end by itself, its loader's workers and their shared memory with it."""
-
-
-def serve(connection: Any, case: str, arm: str, device: str, toy: bool, plan: Any) -> None:
-    """The arm's process: answers calls until the other end is closed."""
-    # As in a script of the user's own, which nothing has spawned: workers of a spawned process would be spawned too.
-    multiprocessing.set_start_method("fork", force=True)
-    try:
-        if arm == "autoopt":
-            from autoopt.registry import load_strategies
-
-            environment = load_strategies().fold(plan).flags.get("env") or {}
-            os.environ.update({name: str(value) for name, value in environment.items()})  # before torch is imported
-        served = rivals.Served(rivals.make(arm, rivals.load_case(case), device, toy=toy, plan=plan), device)
-        connection.send({})
-        while True:
-            name, arguments = connection.recv()
-            connection.send(getattr(served, name)(**arguments))
-    except EOFError:
-        return
-    except BaseException as error:
-        from autoopt.trial.failures import failure_of
-
-        traceback.print_exc()
-        failure = failure_of(error, "training")
-        with contextlib.suppress(OSError):
-            connection.send({"failed": f"{failure.failure}: {failure.message}"})
+StartArm = Callable[[str], LocalTrial]
+Tell = Callable[[dict[str, Any]], None]
 
 
-class RivalFailedError(Exception):
-    """An arm could not train; its text starts with the kind, as ``out_of_memory:``."""
+@contextmanager
+def arms(case: str, plan: Plan, *, device: str, toy: bool, deadline: float) -> Iterator[StartArm]:
+    """``start(arm)``: the process of an arm of a case, built; what autoopt's plan sets before torch is set for it."""
+    env = load_strategies().fold(plan).flags.get("env")
+    with tempfile.TemporaryDirectory() as logs, Launcher(live="benchmarks.gpu.rivals:Served") as launcher:
+
+        def start(arm: str) -> LocalTrial:
+            spec = TrialSpec(
+                workload=f"{case}:{arm}",
+                plan=plan_of(arm, plan),
+                device=device,
+                directory=os.getcwd(),
+                search_path=(str(ROOT),),
+                flags={"toy": toy, **({"env": dict(env)} if arm == OURS and env else {})},
+            )
+            timeout = min(max(deadline - perf_counter(), LEAST_SECONDS), MOST_SECONDS)
+            return launcher.start(spec, log=Path(logs) / f"{arm}.log", timeout=timeout)
+
+        yield start
 
 
-class Process:
-    """An arm's process as its parent sees it."""
-
-    def __init__(self, case: str, arm: str, device: str, toy: bool, plan: Any) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._end, other = context.Pipe()
-        self._process = context.Process(target=serve, args=(other, case, arm, device, toy, plan))
-        self._process.start()
-        other.close()
-
-    def call(self, name: str, timeout: float, **arguments: Any) -> dict[str, Any]:
-        """Asks the arm and waits.
-
-        Raises:
-            RivalFailedError: it could not, or is gone, or gave no answer in time.
-        """
-        try:
-            if name:
-                self._end.send((name, arguments))
-            if not self._end.poll(timeout):
-                raise RivalFailedError(f"timeout: no answer within {timeout:g} s")
-            answer: dict[str, Any] = self._end.recv()
-        except (EOFError, OSError):
-            self._process.join(5)
-            raise RivalFailedError(f"crashed: its process ended with exit code {self._process.exitcode}") from None
-        if "failed" in answer:
-            raise RivalFailedError(answer["failed"])
-        return answer
-
-    def signal(self, number: int) -> None:
-        """Sends a signal to the whole tree."""
-        with contextlib.suppress(psutil.Error):
-            parent = psutil.Process(self._process.pid)
-            for process in [parent, *parent.children(recursive=True)]:
-                with contextlib.suppress(psutil.Error):
-                    process.send_signal(number)
-
-    def close(self) -> None:
-        """Lets it end by itself; kills what does not."""
-        self.signal(signal.SIGCONT)
-        self._end.close()  # it reads the end of its calls
-        self._process.join(END_SECONDS)
-        self.signal(signal.SIGKILL)
-        self._process.join(20)
+def plan_of(arm: str, plan: Plan) -> Plan:
+    """autoopt's plan, or one that names the arm: comparisons know their sides by plans."""
+    return plan if arm == OURS else Plan(changes=(Change(strategy=arm),))
 
 
-def remaining(deadline: float) -> float:
-    """Seconds that an answer is waited for."""
-    return min(max(deadline - perf_counter(), LEAST_SECONDS), MOST_SECONDS)
-
-
-class Race:
-    """Blocks of all arms in turn.
-
-    Arms stay alive, stopped, while the device holds all of them; where one runs out of memory beside
-    others, each is started anew for each of its turns, alone.
+def interleaved(start: StartArm, plan: Plan, rivals: tuple[str, ...], *, deadline: float, tell: Tell) -> dict[str, Any]:
+    """autoopt's plan next to each of its rivals, in pairs of processes and interleaved blocks.
 
     Args:
-        start: starts the process of an arm.
-        steps: of a block.
-        warm: steps before the first block of a process, not measured.
-        deadline: on ``perf_counter``: no turn starts after it, and no answer is waited for much longer.
-        say: told what goes on.
-        tell: given what is known after each turn.
+        deadline: on ``perf_counter``; what is left is shared out evenly among the rivals that are still to come.
+        tell: given what is known after each of them.
     """
+    found: dict[str, Any] = {}
+    for number, rival in enumerate(rivals):
+        seconds = (deadline - perf_counter()) / (len(rivals) - number)
+        if seconds <= 0:
+            found[rival] = {"failed": "not measured: the time was up"}
+            continue
+        names = {plan_of(arm, plan).key: arm for arm in (OURS, rival)}
 
-    def __init__(
-        self,
-        start: Callable[[str], Any],
-        *,
-        steps: int,
-        warm: int,
-        deadline: float = float("inf"),
-        say: Callable[[str], None] = lambda text: None,
-        tell: Callable[[dict[str, Any]], None] = lambda results: None,
-    ) -> None:
-        self._start, self._steps, self._warm, self._say = start, steps, warm, say
-        self._deadline, self._tell = deadline, tell
-        self._live: dict[str, Any] = {}
-        self.alone = False
-        self.blocks: dict[str, list[dict[str, Any]]] = {}
-        self.failed: dict[str, str] = {}
-        self.start_seconds: dict[str, float] = {}
+        def begin(of: Plan, label: str, names: dict[str, str] = names) -> SideArm:
+            return SideArm(start(names[of.key]), of)
 
-    def run(self, arms: tuple[str, ...], rounds: int) -> dict[str, Any]:
-        """Runs the rounds, each in the opposite order to the one before.
+        warm_up = min(WARM_UP_SHARE * seconds, MOST_WARM_UP)
+        rule = Rule(max_seconds=seconds, until_error=0.03, max_pairs=3, warm_up_seconds=warm_up)
+        seen = compare(begin, plan, plan_of(rival, plan), rule, clock=perf_counter, deadline=perf_counter() + seconds)
+        if seen.incumbent.rate is not None:
+            found[OURS] = _row(seen.incumbent)
+        found[rival] = _row(seen.candidate, seen) if seen.candidate.rate is not None else {"failed": seen.reason}
+        tell(found)
+    return found
 
-        Returns:
-            By arm: what ``gpu_rivals.summary`` gives, or ``failed``.
-        """
-        self.blocks = {name: [] for name in arms}
-        try:
-            for number in range(rounds):
-                for name in arms if number % 2 == 0 else arms[::-1]:
-                    if name not in self.failed and perf_counter() < self._deadline:
-                        self._turn(name)
-                        self._report(name)
-        finally:
-            for name in list(self._live):
-                self._close(name)
-        return self.results()
 
-    def _turn(self, name: str) -> None:
-        try:
-            self._block(name)
-        except RivalFailedError as error:
-            others = len(self._live) > (name in self._live)
-            self._close(name)
-            if str(error).startswith("out_of_memory") and others and not self.alone:
-                self._say("they do not fit beside one another: each is started alone for its turns")
-                self.alone = True
-                for other in list(self._live):
-                    self._close(other)
-                self._turn(name)
-            else:
-                self._say(f"{rivals.TITLES.get(name, name)}: {error}")
-                self.failed[name] = str(error)
-
-    def _block(self, name: str) -> None:
-        process = self._live.get(name)
-        if process is None:
-            began = perf_counter()
-            process = self._live[name] = self._start(name)
-            process.call("", timeout=remaining(self._deadline))
-            process.call("block", timeout=remaining(self._deadline), steps=self._warm)
-            self.start_seconds.setdefault(name, perf_counter() - began)
-        else:
-            process.signal(signal.SIGCONT)
-        self.blocks[name].append(process.call("block", timeout=remaining(self._deadline), steps=self._steps))
-        if self.alone:
-            self._close(name)
-        else:
-            process.signal(signal.SIGSTOP)
-
-    def _report(self, name: str) -> None:
-        if self.blocks[name]:
-            last = self.blocks[name][-1]
-            self._say(f"{rivals.TITLES.get(name, name)}: {last['samples'] / last['seconds']:,.1f} samples/s")
-        self._tell(self.results())
-
-    def _close(self, name: str) -> None:
-        process = self._live.pop(name, None)
-        if process is not None:
-            process.close()
-
-    def results(self) -> dict[str, Any]:
-        """The state of each arm so far."""
-        return {name: self._result(name) for name in self.blocks}
-
-    def _result(self, name: str) -> dict[str, Any]:
-        if self.blocks[name]:  # one that failed later was measured before
-            row = {**rivals.summary(self.blocks[name]), "start_seconds": self.start_seconds[name], "alone": self.alone}
-            return {**row, "failed_later": self.failed[name]} if name in self.failed else row
-        return {"failed": self.failed.get(name, "not measured: the time was up")}
+def _row(side: Side, seen: Comparison | None = None) -> dict[str, Any]:
+    row = {"samples_per_second": side.samples_per_second, "peak_memory_bytes": side.peak_memory_bytes}
+    if seen is None:
+        return row
+    ratio = None if seen.estimate is None else seen.estimate.model_dump()
+    return {**row, "over_autoopt": ratio, "mode": seen.mode}
 
 
 def to_target(
-    start: Callable[[str], Any],
-    arms: tuple[str, ...],
-    target: float,
-    metric: str,
-    every: int,
-    *,
-    deadline: float,
-    tell: Callable[[dict[str, Any]], None] = lambda found: None,
+    start: StartArm, names: tuple[str, ...], target: float, metric: str, every: int, *, deadline: float, tell: Tell
 ) -> dict[str, Any]:
     """Each arm from its first step to the target, one after the other, its start included.
 
@@ -227,22 +105,19 @@ def to_target(
         tell: given what is known after each of them.
     """
     found: dict[str, Any] = {}
-    for number, name in enumerate(arms):
+    for number, name in enumerate(names):
         began = perf_counter()
-        seconds = (deadline - began) / (len(arms) - number)
+        seconds = (deadline - began) / (len(names) - number)
         if seconds <= 0:
             found[name] = {"failed": "not measured: the time was up"}
             continue
-        process = start(name)
         try:
-            process.call("", timeout=max(seconds, LEAST_SECONDS))
-            ready = perf_counter() - began
-            arguments = {"target": target, "metric": metric, "every": every, "max_seconds": max(seconds - ready, 1.0)}
-            answer = process.call("train", timeout=2 * max(seconds, LEAST_SECONDS), **arguments)
+            with start(name) as process:
+                ready = perf_counter() - began
+                asked = {"target": target, "metric": metric, "every": every, "max_seconds": max(seconds - ready, 1.0)}
+                answer = process.call(TRAIN, timeout=2 * max(seconds, LEAST_SECONDS), **asked)
             found[name] = {**answer, "seconds": answer["seconds"] + ready}
-        except RivalFailedError as error:
-            found[name] = {"failed": str(error)}
-        finally:
-            process.close()
+        except TrialFailed as error:
+            found[name] = {"failed": error.reason}
         tell(found)
     return found

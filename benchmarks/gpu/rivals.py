@@ -1,15 +1,14 @@
 """Rivals of autoopt's plan: the untouched script, all tips on, one line of compile with bf16.
 
-Each arm is a process of its own that trains so many steps when it is told to, in turns, the others
-stopped meanwhile. The first three are plain loops that use nothing of the engine.
+Each arm is a process of its own. Those but autoopt's are plain loops that use nothing of the engine.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
-import statistics
 import sys
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -174,45 +173,34 @@ def make(arm: str, module: ModuleType, device: str, *, toy: bool, plan: Any = No
 
 
 class Served:
-    """An arm in its process: trains blocks and answers with plain numbers."""
+    """The arm of a trial's process (``benchmarks.sides``)."""
 
-    def __init__(self, arm: Plain | Planned, device: str) -> None:
+    def __init__(self, spec: Any, registry: Any) -> None:
         from autoopt.benchmark.device import open_device
 
-        self.arm, self.device = arm, open_device(device)
+        case, _, arm = spec.workload.partition(":")
+        self.device, self.steps, self.samples = open_device(spec.device), 0, 0
+        self.arm = make(arm, load_case(case), spec.device, toy=spec.flags["toy"], plan=spec.plan)
 
-    def block(self, steps: int) -> dict[str, Any]:
-        """Trains so many steps. Seconds end when the device is done."""
-        began = self.device.now()
-        samples = sum(self.arm.step() for _ in range(steps))
-        seconds = self.device.now() - began
-        return {
-            "steps": steps,
-            "samples": samples,
-            "seconds": seconds,
-            "loss": float(self.arm.losses[-1]),
-            "peak_memory_bytes": self.device.peak_bytes(),
-        }
+    def run(self, enough: Callable[[float], bool]) -> None:
+        """Trains until ``enough(now)`` holds after a step."""
+        while True:
+            self.samples += self.arm.step()
+            self.steps += 1
+            if enough(time.perf_counter()):
+                return
 
-    def train(self, target: float, metric: str, every: int, max_seconds: float) -> dict[str, Any]:
-        """Trains until ``metric`` is ``target`` or more: seconds from here on, evaluations included."""
-        began = self.device.now()
-        reached, found = False, None
-        while not reached and self.device.now() - began < max_seconds:
-            for _ in range(every):
-                self.arm.step()
-            found = self.arm.evaluate()[metric]
-            reached = found >= target
-        return {"seconds": self.device.now() - began, "reached": reached, "metric": found}
+    def close(self) -> None:
+        """The process ends with its trial."""
 
 
-def summary(blocks: list[dict[str, Any]]) -> dict[str, Any]:
-    """The blocks of one arm as one figure: the median rate, and the most memory."""
-    peaks = [block["peak_memory_bytes"] for block in blocks if block["peak_memory_bytes"] is not None]
-    return {
-        "samples_per_second": statistics.median(block["samples"] / block["seconds"] for block in blocks),
-        "blocks": len(blocks),
-        "steps": sum(block["steps"] for block in blocks),
-        "loss": blocks[-1]["loss"],
-        "peak_memory_bytes": max(peaks, default=None),
-    }
+def train(served: Served, target: float, metric: str, every: int, max_seconds: float) -> dict[str, Any]:
+    """A task: trains until ``metric`` is ``target`` or more; seconds from here on, evaluations included."""
+    began = served.device.now()
+    reached, found = False, None
+    while not reached and served.device.now() - began < max_seconds:
+        ends = served.steps + every
+        served.run(lambda now, ends=ends: served.steps >= ends)  # type: ignore[misc]
+        found = served.arm.evaluate()[metric]
+        reached = found >= target
+    return {"seconds": served.device.now() - began, "reached": reached, "metric": found}

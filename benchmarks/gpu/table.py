@@ -63,24 +63,22 @@ def _run_lines(run: dict[str, Any]) -> list[str]:
 
 
 def _race_lines(race: dict[str, Any]) -> list[str]:
-    """The arms, interleaved, and their ways to the target."""
-    base = race["blocks"].get("untouched", {}).get("samples_per_second")
-    lines = [f"  interleaved, {race['steps_per_block']} steps each:"]
+    """The arms, interleaved with autoopt's plan, and their ways to the target."""
+    lines = ["  interleaved with autoopt's plan:"]
     for name, row in race["blocks"].items():
-        lines.append(f"    {TITLES.get(name, name):22} {_block_text(row, base)}")
+        lines.append(f"    {TITLES.get(name, name):22} {_block_text(row)}")
     for name, row in (race.get("to_target") or {}).items():
         lines.append(f"    {TITLES.get(name, name):22} {_target_text(row)}")
     return lines
 
 
-def _block_text(row: dict[str, Any], base: float | None) -> str:
+def _block_text(row: dict[str, Any]) -> str:
     if "failed" in row:
         return str(row["failed"])
-    rate, peak = row["samples_per_second"], row["peak_memory_bytes"]
-    against = f"{rate / base:.2f}x" if base else ""
+    peak = row["peak_memory_bytes"]
     memory = MISSING if peak is None else f"{peak / 2**30:.2f} GiB"
-    later = f"  (then {row['failed_later']})" if "failed_later" in row else ""
-    return f"{rate:,.1f} samples/s {against:>7}  {memory}  start {row['start_seconds']:.1f} s{later}"
+    ratio = f", {speedup(row['over_autoopt'])} over autoopt's plan" if row.get("over_autoopt") else ""
+    return f"{row['samples_per_second']:,.1f} samples/s, {memory}{ratio}"
 
 
 def _target_text(row: dict[str, Any]) -> str:

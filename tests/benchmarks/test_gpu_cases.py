@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import signal
 import types
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from autoopt.errors import WorkloadError
+from autoopt.errors import TrialFailed, WorkloadError
 from autoopt.records import Change, Plan, Result
 from benchmarks.gpu import __main__ as gpu
 from benchmarks.gpu import race as gpu_race
@@ -68,11 +67,9 @@ def test_a_case_trains_in_every_arm(name: str, monkeypatch: pytest.MonkeyPatch) 
     finally:
         training.close()
     monkeypatch.setattr(torch, "compile", lambda model: model)
-    served = rivals.Served(rivals.make("all_tips", case, "cpu", toy=True), "cpu")
-    block = served.block(3)
-    assert block["samples"] > 0
-    assert math.isfinite(block["loss"])
-    assert rivals.summary([block, block])["steps"] == 6
+    tips = rivals.make("all_tips", case, "cpu", toy=True)
+    assert all(tips.step() > 0 for _ in range(3))
+    assert math.isfinite(float(tips.losses[-1]))
 
 
 def test_nothing_that_fits_is_a_result(tmp_path: Path) -> None:
@@ -92,11 +89,11 @@ def result() -> Result:
 
 
 def raced(*_: Any, **__: Any) -> dict[str, Any]:
-    row = {"samples_per_second": 200.0, "loss": 0.5, "peak_memory_bytes": 2**30, "start_seconds": 3.0}
-    slow = {**row, "samples_per_second": 100.0}
+    row = {"samples_per_second": 200.0, "peak_memory_bytes": 2**30}
+    slow = {**row, "samples_per_second": 100.0, "over_autoopt": {"value": 0.5, "low": 0.4, "high": 0.6, "n": 2}}
     blocks = {"untouched": slow, "all_tips": {"failed": "out_of_memory: no room"}, "autoopt": row}
     to_target = {"untouched": {"reached": False, "seconds": 9.0}, "autoopt": {"reached": True, "seconds": 4.0}}
-    return {"steps_per_block": 3, "blocks": blocks, "to_target": to_target}
+    return {"blocks": blocks, "to_target": to_target}
 
 
 def test_what_is_known_is_written_and_printed_as_it_goes(
@@ -120,7 +117,7 @@ def test_what_is_known_is_written_and_printed_as_it_goes(
     case_document(result, runs, race=race, tell=writer)
     assert states == ["optimized", "racing"]
     assert json.loads(out.read_text())["cases"]["tiny"]["state"] == gpu.FINISHED
-    assert "interleaved, " in capsys.readouterr().out
+    assert "interleaved with" in capsys.readouterr().out
     assert (out.parent / "tiny-plan.json").read_text() == "{}"
 
 
@@ -137,8 +134,8 @@ def test_what_is_printed_is_what_the_result_says(result: Result, tmp_path: Path)
     assert f"{result.speedup.time_to_target.value:.2f}×" in text
     for name in result.best.plan.names():
         assert f"kept {name}" in text
-    for words in ("out_of_memory: no room", "2.00x", "target not reached in 9 s", "to the target in 4.0 s"):
-        assert words in text
+    said = ("out_of_memory: no room", "0.50× [0.40, 0.60]", "target not reached in 9 s", "to the target in 4.0 s")
+    assert all(words in text for words in said)
 
 
 @pytest.mark.parametrize(
@@ -186,65 +183,26 @@ def test_a_command_whose_time_is_up_is_gone_on_with(tmp_path: Path, monkeypatch:
     assert json.loads((tmp_path / "out.json").read_text())["cases"]["tiny"]["state"] == gpu.FINISHED
 
 
-# The race of benchmarks/gpu: arms take turns, alone where they must, until a deadline.
+# The race of benchmarks/gpu: autoopt's plan next to each rival, then all to the target, until a deadline.
 
 
-class FakeProcess:
-    """An arm of known speed and size on a device that holds ``Device.room`` bytes."""
+@pytest.mark.slow
+def test_rivals_are_interleaved_with_the_plan_and_one_that_breaks_says_so() -> None:
+    ends, told = gpu_race.perf_counter() + 60.0, []
+    with gpu_race.arms("tiny", PLAN, device="cpu", toy=True, deadline=ends) as start:
 
-    def __init__(self, device: FakeDevice, name: str) -> None:
-        self.device, self.name, self.running = device, name, True
-        device.started.append(name)
+        def begin(arm: str) -> Any:
+            if arm == "all_tips":
+                raise TrialFailed("out_of_memory", "no room")
+            return start(arm)
 
-    def call(self, name: str, **arguments: Any) -> dict[str, Any]:
-        assert self.running, "asked while it was stopped"
-        self.device.held[self.name] = self.device.sizes[self.name]
-        if sum(self.device.held.values()) > self.device.room:
-            raise gpu_race.RivalFailedError("out_of_memory: no room")
-        steps = arguments.get("steps", 0)
-        return {"steps": steps, "samples": 10 * steps, "seconds": steps * 0.1, "loss": 1.0, "peak_memory_bytes": 5}
-
-    def signal(self, number: int) -> None:
-        self.running = number == signal.SIGCONT
-
-    def close(self) -> None:
-        self.device.held.pop(self.name, None)
-
-
-class FakeDevice:
-    def __init__(self, room: int, **sizes: int) -> None:
-        self.room, self.sizes = room, sizes
-        self.held: dict[str, int] = {}
-        self.started: list[str] = []
-
-    def race(self, **options: Any) -> gpu_race.Race:
-        return gpu_race.Race(lambda name: FakeProcess(self, name), steps=4, warm=1, **options)
-
-
-def test_contenders_that_fit_stay_alive_and_take_turns() -> None:
-    device = FakeDevice(10, a=4, b=5)
-    found = device.race().run(("a", "b"), rounds=3)
-    assert device.started == ["a", "b"]
-    assert found["a"]["steps"] == found["b"]["steps"] == 12
-    assert found["a"]["samples_per_second"] == pytest.approx(100)
-    assert not device.held
-
-
-def test_contenders_that_do_not_fit_together_run_alone() -> None:
-    device = FakeDevice(10, a=8, b=9)
-    found = device.race().run(("a", "b"), rounds=2)
-    assert found["a"]["alone"]
-    assert found["a"]["blocks"] == found["b"]["blocks"] == 2
-
-
-def test_no_turn_starts_after_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = iter(range(100))
-    monkeypatch.setattr(gpu_race, "perf_counter", lambda: float(next(now)))
-    device = FakeDevice(10, a=1, b=1, c=1)
-    found = device.race(deadline=6.0).run(("a", "b", "c"), rounds=5)
-    assert found["a"]["blocks"] == 1
-    assert found["c"] == {"failed": "not measured: the time was up"}
-    assert "c" not in device.started
+        rivals_ = ("untouched", "all_tips")
+        found = gpu_race.interleaved(begin, PLAN, rivals_, deadline=ends, tell=lambda known: told.append(len(known)))
+    assert found["autoopt"]["samples_per_second"] > 0
+    assert found["untouched"]["over_autoopt"]["value"] > 0
+    assert found["untouched"]["mode"] == "interleaved"
+    assert found["all_tips"]["failed"].startswith("out_of_memory: no room")
+    assert told == [2, 3]
 
 
 def test_time_to_the_target_is_shared_out_until_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,15 +211,22 @@ def test_time_to_the_target_is_shared_out_until_the_deadline(monkeypatch: pytest
     asked: list[float] = []
 
     class Process:
-        def call(self, name: str, timeout: float, **arguments: Any) -> dict[str, Any]:
-            if name:
-                asked.append(arguments["max_seconds"])
-                now[0] += 50.0
-            return {"seconds": 50.0, "reached": True, "metric": 0.9}
+        def __enter__(self) -> Any:
+            return self
 
-        def close(self) -> None:
+        def __exit__(self, *_: Any) -> None:
             pass
 
-    found = gpu_race.to_target(lambda name: Process(), ("a", "b", "c"), 0.9, "accuracy", 5, deadline=90.0)
+        def call(self, name: str, timeout: float, **arguments: Any) -> dict[str, Any]:
+            asked.append(arguments["max_seconds"])
+            now[0] += 50.0
+            return {"seconds": 50.0, "reached": True, "metric": 0.9}
+
+    start: Any = lambda name: Process()  # noqa: E731
+    told: list[int] = []
+    found = gpu_race.to_target(
+        start, ("a", "b", "c"), 0.9, "accuracy", 5, deadline=90.0, tell=lambda known: told.append(len(known))
+    )
     assert asked == [30.0, 20.0]
     assert found["c"] == {"failed": "not measured: the time was up"}
+    assert told == [1, 2]
