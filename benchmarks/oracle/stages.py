@@ -101,19 +101,8 @@ def autoopt(s: Slice) -> None:
         seconds=seconds,
         budget=budget,
         plan=result["best"]["plan"],
-        told=result["speedup"],
-        stop=result["stop"],
         commit=result["environment"]["git_commit"],
-        warnings=result["warnings"],
-        trials=[_trial(trial) for trial in result["trials"] if trial["verdict"] != "not_applicable"],
     )
-
-
-def _trial(trial: Record) -> Record:
-    return {
-        **{name: trial[name] for name in ("strategy", "setting", "companions", "verdict", "reason", "seconds")},
-        "throughput": trial["throughput"],
-    }
 
 
 STAGES: dict[str, Callable[[Slice], None]] = {

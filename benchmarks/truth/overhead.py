@@ -13,14 +13,14 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from math import exp, inf, log, sqrt
+from math import log
 from pathlib import Path
 from time import process_time
 from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import t, trim_mean
+from scipy.stats import trim_mean
 from torch import nn
 
 from autoopt.benchmark.live import run_until
@@ -29,6 +29,7 @@ from autoopt.benchmark.warmup import run_block
 from autoopt.loading.importing import load
 from autoopt.loading.validation import build
 from benchmarks.documents import environment
+from benchmarks.whole_runs.figures import ratio
 
 SECONDS, RAMP = 0.15, 0.05
 """Of a block and of what is trained before it unmeasured: half of a comparison's, so that drift has less time and what
@@ -127,14 +128,12 @@ def measure(workloads: Sequence[str]) -> list[dict[str, Any]]:
 
 def summary(workload: str, found: list[dict[str, Any]]) -> dict[str, Any]:
     """The ratio of the instrumented step to the bare one, with its 95 % interval over processes."""
-    logs = [one["log_ratio"] for one in found]
-    value = float(np.mean(logs))
-    half = float(t.ppf(0.975, len(logs) - 1) * np.std(logs, ddof=1) / sqrt(len(logs))) if len(logs) > 1 else inf
+    over = ratio([one["log_ratio"] for one in found]) or {}
     return {
         "workload": workload,
-        "ratio": exp(value),
-        "low": exp(value - half),
-        "high": exp(min(value + half, 100.0)),
+        "ratio": over["value"],
+        "low": over["low"],
+        "high": over["high"],
         "processes": len(found),
         "block_pairs_each": found[0]["pairs"],
         "step_seconds": float(np.median([one["step_seconds"] for one in found])),

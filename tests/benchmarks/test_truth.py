@@ -22,19 +22,10 @@ from benchmarks.prediction.planted import plants
 from benchmarks.search.gpu import CASES as GPU_CASES
 from benchmarks.search.gpu import run
 from benchmarks.truth import headline_coverage
-from benchmarks.truth import overhead as truth_overhead
 from benchmarks.truth import several as truth_several
 from benchmarks.truth.quality_cases import Judged, kept
 from benchmarks.truth.quality_changes import BROKEN, HONEST
 from benchmarks.truth.quality_nets import tabular
-
-
-def test_the_interval_of_the_overhead_is_one_over_processes() -> None:
-    found = [{"log_ratio": ratio, "step_seconds": 0.001, "pairs": 50} for ratio in (0.001, 0.002, 0.003)]
-    three = truth_overhead.summary("digits", found)
-    assert (three["processes"], three["block_pairs_each"]) == (3, 50)
-    assert three["low"] < 1.0 < three["ratio"] < three["high"] < 1.006
-    assert truth_overhead.summary("digits", found[:1])["low"] == 0.0, "one process says nothing of the next"
 
 
 def test_several_at_once_are_judged_by_what_they_say_of_the_truth() -> None:
