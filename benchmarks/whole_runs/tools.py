@@ -336,12 +336,12 @@ def with_plan(known: Path, changes: Changes) -> Record:
     from autoopt.records import Plan
     from autoopt.records.reading import read_result
     from autoopt.registry import load_strategies
-    from autoopt.script.applicable import unsayable
+    from autoopt.script.applicable import inapplicable
 
     sites, registry = read_result(known).sites, load_strategies()
     assert sites is not None, "it is a script"
     possible = [
-        one for one in changes if unsayable(registry.fold(Plan.model_validate({"changes": [one]})), sites) is None
+        one for one in changes if inapplicable(registry.fold(Plan.model_validate({"changes": [one]})), sites) is None
     ]
     made = placed(sites, Plan.model_validate({"changes": possible}), registry, "cpu").patch
     return {
