@@ -34,8 +34,8 @@ def ablate(context: RunContext, state: SearchState, deadline: float) -> tuple[li
     of which the rest is ablated again while time allows.
 
     Returns:
-        The ablation of the plan that is left, leave-one-out alone, and a sentence for each change that was dropped or
-        stays as a part of what was confirmed together.
+        The ablation of the plan that is left, leave-one-out alone, and a sentence for each change that was dropped
+        and on those that stay as parts of what was confirmed together.
     """
     whole, dropped = by_whole_runs(context, state), list[str]()
     by_runs = whole and len(state.found) > 1
@@ -105,19 +105,19 @@ def _without_by_whole_runs(context: RunContext, state: SearchState, change: Chan
 
 
 def _unconfirmed(state: SearchState, rows: list[Ablation], whole: bool) -> list[str]:
-    """A sentence for each part of a combined candidate that stays although it is undecided whether it helps.
+    """A sentence on the parts of a combined candidate that stay although it is undecided whether they help.
 
     Args:
         whole: whole runs have confirmed the plan, of which beliefs, about steps, say nothing.
     """
-    found = []
+    parts = []
     for row in rows:
         member = state.together.get(row.strategy)
         shown = _decision(state, row) is Decision.ACCEPT or (whole and row.without is not None and row.without.low > 1)
         if member is not None and not shown:
-            about = "" if whole else f": about {exp(state.beliefs.of([member])[0]):.2f}x"
-            found.append(f"{row.strategy} was confirmed together with others, not alone{about}")
-    return found
+            about = "" if whole else f" (about {exp(state.beliefs.of([member])[0]):.2f}x)"
+            parts.append(f"{row.strategy}{about}")
+    return [f"confirmed together, none of them alone: {', '.join(parts)}"] if parts else []
 
 
 def alone(context: RunContext, state: SearchState, rows: list[Ablation], deadline: float) -> list[Ablation]:

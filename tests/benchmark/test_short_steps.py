@@ -143,7 +143,7 @@ def test_losses_are_those_of_steps_one_by_one(setup: Setup, every: int) -> None:
     assert (training.steps, training.samples) == (33, 33 * 8)
     assert len(lap.steps) == 20
     assert sum(lap.stages.values()) == pytest.approx(lap.seconds)
-    assert sum(lap.steps) == pytest.approx(lap.seconds, rel=0.2)
+    assert 0.0 < sum(lap.steps) <= lap.seconds
 
 
 def without_the_first(items: list[Any]) -> Any:
