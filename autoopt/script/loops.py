@@ -158,13 +158,13 @@ def _bound(test: ast.expr, counter: str, frame: FrameType, stays: bool) -> int |
 def _begins(counter: ast.expr, frame: FrameType) -> int | None:
     """The number that a counter begins at; None where its file gives it none, or several."""
     tree, name = _tree(frame.f_code.co_filename), ast.unparse(counter)
-    found = {
+    found = [
         _value(node.value, frame)
         for node in ast.walk(tree or ast.Module([], []))
         if isinstance(node, ast.Assign) and any(ast.unparse(target) == name for target in node.targets)
-    }
-    numbers = [each for each in found if isinstance(each, int)]
-    return numbers[0] if len(numbers) == 1 else None
+    ]
+    numbers = {each for each in found if isinstance(each, int)}
+    return numbers.pop() if len(numbers) == 1 else None
 
 
 def steps_per_epoch(batches: int, batches_per_step: int) -> int:

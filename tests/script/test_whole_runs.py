@@ -312,6 +312,7 @@ def test_a_last_group_that_is_not_full_counts_as_the_script_treats_it(
         ("for batch, rows in enumerate(torch.randperm(len(data)).split(4)):\n    train()", 3),
         ("for rows, more in zip(data.split(3), range(9)):\n    train()", 4),
         ("for row in data:\n    train()", 10),
+        ("for epoch in range(2):\n    seen = []\n    for batch in loader:\n        train()\n        seen += [1]", 20),
         ("bar = tqdm(enumerate(loader), total=len(loader))\nfor i, batch in bar:\n    train()", 10),
         ("bar = tqdm(loader)\nfor epoch in range(2):\n    for batch in bar:\n        train()", 20),
         (
