@@ -29,6 +29,7 @@ from benchmarks.documents import (
 )
 from benchmarks.gauntlet import page as gauntlet_page
 from benchmarks.peers import page as peers_page
+from benchmarks.search import page as search_page
 from benchmarks.truth import demos
 from benchmarks.whole_runs import page as whole_runs_page
 
@@ -253,6 +254,7 @@ PAGES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "measurements/tuning.md": ("Learning-rate search", tuning),
     "measurements/model-changes.md": ("Changes of the model", model_changes),
     "measurements/distributed.md": ("Several processes", distributed),
+    "measurements/simulated-search.md": ("Simulated searches", search_page.render),
     "measurements/gpu.md": ("GPU cases", gpu),
     "measurements/simulated-gpu.md": ("GPU cases, simulated", method.simulated_gpu),
 }

@@ -1,9 +1,8 @@
 """Worth of each scheduling rule of the search: the simulated runs of ``minutes``, with one rule switched off at a time.
 
-``python -m benchmarks.search.knockout --seeds 6`` patches one function at a time, so that the product has no switch for
-it, and runs every case with the same seeds as with all rules. A run in which a rule has had no effect is the same
-without it, and is not made again. ``--table`` prints what the file holds: points of the attainable log speedup that a
-run loses without the rule, and runs that keep a change which brings nothing.
+``python -m benchmarks.search.knockout`` patches one function at a time, so that the product has no switch for it, and
+runs every case with the same seeds as with all rules. A run in which a rule has had no effect is the same without it,
+and is not made again.
 """
 
 from __future__ import annotations
@@ -19,9 +18,11 @@ from unittest.mock import patch
 
 from autoopt.records import JsonDict
 from autoopt.testing.fakes import FakeClock
-from benchmarks.documents import RESULTS, environment, load, parser_of, save, table
+from benchmarks.documents import RESULTS, parser_of, record
+from benchmarks.search import page
 from benchmarks.search.cases import CASES
 from benchmarks.search.minutes import run
+from benchmarks.whole_runs.tools import revision
 
 ALL = "all rules"
 SEARCH = "autoopt.search."
@@ -33,15 +34,15 @@ def _gives(value: Any) -> Callable[..., Any]:
 
 RULES: dict[str, dict[str, Any]] = {
     "a large gain ends the screening": {"screening.Screening.first": _gives(None)},
-    "looks in one process": {"race.SwitchedScreenings.possible": _gives(False)},
-    "stacks": {"rounds.screen_combined": _gives(None)},
+    "screening in one process": {"race.SwitchedScreenings.possible": _gives(False)},
+    "combined candidates": {"rounds.screen_combined": _gives(None)},
     "all that is promised, first": {"rounds.together": _gives(None)},
     "small gains come along": {"confirmations.small_gains": _gives([])},
-    "quality before the proof": {"confirmations.quality_first": _gives(None)},
-    "a refused stack without its doubtful part": {"suspects.Suspects.without_likeliest": _gives(None)},
-    "a stack is taken apart": {"rounds.take_apart": _gives([])},
+    "quality before the confirmation": {"confirmations.quality_first": _gives(None)},
+    "a refused candidate without its likeliest reason": {"suspects.Suspects.without_likeliest": _gives(None)},
+    "parts of a combined candidate are left out": {"rounds.take_apart": _gives([])},
     "parts switched in one process": {"ablate.compare_switched": _gives(None)},
-    "the baseline trains beside a plan": {
+    "the baseline trains next to a plan": {
         "rounds.train_with": _gives(None),
         "confirmation.train_with": _gives(None),
     },
@@ -105,30 +106,31 @@ def rows_of(rules: Sequence[str], case: str, budget: float, seed: int) -> list[J
     return [{"rule": rule, "acted": acts, **{key: one[key] for key in kept}} for rule, one, acts in found]
 
 
-def worth(rows: Sequence[JsonDict]) -> str:
-    """As Markdown: a rule's points by budget with their standard error, and its runs with a useless change."""
-    budgets = sorted({one["budget"] for one in rows})
+def summed(rows: Sequence[JsonDict], budgets: Sequence[float]) -> list[JsonDict]:
+    """A row for each rule: its runs, those in which it acted, points by budget and over all, and useless keeps."""
     known = {_key(one): one for one in rows if one["rule"] == ALL}
-    head = ["rule", "runs", "it acted in", *(f"worth at {budget / 60:g} min" for budget in budgets)]
-    lines = []
+    found = []
     for rule in dict.fromkeys(one["rule"] for one in rows):
         mine = [one for one in rows if one["rule"] == rule]
-        cells = [_told(mine, known, rule, budget) for budget in (*budgets, None)]
-        useless = f"{fmean(one['useless'] > 0 for one in mine):.1%}"
-        acted = str(sum(one["acted"] for one in mine))
-        lines.append([rule, str(len(mine)), acted, *cells, useless])
-    return table([*head, "worth", "false keeps"], lines)
+        found.append(
+            {
+                "rule": rule,
+                "runs": len(mine),
+                "acted": sum(one["acted"] for one in mine),
+                "points": [_points(mine, known, rule, budget) for budget in (*budgets, None)],
+                "useless": sum(one["useless"] > 0 for one in mine),
+            }
+        )
+    return found
 
 
-def _told(mine: Sequence[JsonDict], known: dict[Any, JsonDict], rule: str, budget: float | None) -> str:
+def _points(mine: Sequence[JsonDict], known: dict[Any, JsonDict], rule: str, budget: float | None) -> str:
     """Points that the runs of one budget, or of all, lose without the rule; the share itself for all rules."""
     seen = [one for one in mine if one["share"] is not None and budget in (None, one["budget"])]
     if rule == ALL:
-        return f"{fmean(one['share'] for one in seen):.1%} of the attainable"
-    lost = [100 * (known[_key(one)]["share"] - one["share"]) for one in seen if _key(one) in known]
-    if len(lost) < 2:
-        return "-"
-    return f"{fmean(lost):+.1f} ± {stdev(lost) / sqrt(len(lost)):.1f}"
+        return f"{fmean(one['share'] for one in seen):.1%}"
+    lost = [100 * (known[_key(one)]["share"] - one["share"]) for one in seen]
+    return f"{fmean(lost):+.1f} ± {stdev(lost) / sqrt(len(lost)):.1f}" if len(lost) > 1 else "-"
 
 
 def _key(one: JsonDict) -> tuple[str, float, int]:
@@ -137,26 +139,15 @@ def _key(one: JsonDict) -> tuple[str, float, int]:
 
 def main() -> None:
     parser = parser_of("benchmarks.search.knockout", __doc__, RESULTS / "knockout.json")
-    parser.add_argument("--seeds", type=int, default=6)
-    parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--budgets", type=float, nargs="+", default=[120.0, 300.0])
+    parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--budgets", type=float, nargs="+", default=[90.0, 120.0, 180.0, 300.0])
     parser.add_argument("--cases", nargs="+", default=list(CASES))
-    parser.add_argument("--rules", nargs="+", default=list(RULES), help="names, or a part of each")
-    parser.add_argument("--table", action="store_true", help="print what the file holds, run nothing")
     options = parser.parse_args()
-    document = load(options.out)
-    rows = document.setdefault("rows", [])
-    if not options.table:
-        document["environment"] = environment()
-        done = {(one["rule"], *_key(one)) for one in rows}
-        wanted = [rule for rule in RULES if any(part in rule for part in options.rules)]
-        seeds = range(options.first_seed, options.first_seed + options.seeds)
-        for seed, budget, case in product(seeds, options.budgets, options.cases):
-            missing = [rule for rule in (ALL, *wanted) if (rule, case, budget, seed) not in done]
-            if missing:
-                rows += rows_of(missing, case, budget, seed)
-            save(options.out, document)
-    print(worth(rows))
+    rows = list[JsonDict]()
+    for seed, budget, case in product(range(options.seeds), options.budgets, options.cases):
+        rows += rows_of([ALL, *RULES], case, budget, seed)
+    found = {"budgets": options.budgets, "rows": summed(rows, options.budgets)}
+    print(page.knockout(record(options.out, found, "revisions", revision())))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Share of the attainable log speedup against minutes, on simulated machines whose truth is known.
 
-``python -m benchmarks.search.minutes --seeds 8 --out FILE`` runs the whole loop, every module of it real but the
+``python -m benchmarks.search.minutes`` runs the whole loop, every module of it real but the
 trials, whose true speed, cost and noise are given. Error: how often the final plan holds a change that brings nothing.
 """
 
@@ -10,9 +10,8 @@ import math
 import sys
 import tempfile
 from collections.abc import Callable
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -25,8 +24,10 @@ from autoopt.events import Event, TrialEnded
 from autoopt.records import JsonDict, Plan
 from autoopt.search.accept.gathering import SLOW_STEP
 from autoopt.testing.fakes import Behaviour, NoiseModel
-from benchmarks.documents import RESULTS, environment, parser_of, save
+from benchmarks.documents import RESULTS, load, parser_of, record
+from benchmarks.search import page
 from benchmarks.search.cases import CASES, SimulatedCase
+from benchmarks.whole_runs.tools import revision
 from simulated import FakeTrial, World
 
 INSPECTION = {"facts": 2.0, "measure_peaks": 3.0, "measure_stages": 6.0, "flops": 1.0, "probe": 8.0}
@@ -181,22 +182,18 @@ def run(
 
 def main() -> None:
     parser = parser_of("benchmarks.search.minutes", __doc__, RESULTS / "minutes.json")
-    parser.add_argument("--seeds", type=int, default=8)
-    parser.add_argument("--budgets", type=float, nargs="+", default=[90.0, 180.0, 360.0, 600.0, 1800.0])
+    parser.add_argument("--seeds", type=int, default=16)
+    parser.add_argument("--budgets", type=float, nargs="+", default=[90.0, 120.0, 180.0, 300.0, 600.0])
     parser.add_argument("--cases", nargs="+", default=list(CASES))
     options = parser.parse_args()
     rows = []
-    for budget in options.budgets:
-        mine = [run(CASES[name], budget, seed) for name in options.cases for seed in range(options.seeds)]
-        rows += [{key: value for key, value in row.items() if key != "trials"} for row in mine]
-        shares = [row["share"] for row in mine if row["share"] is not None]
-        print(
-            f"{budget:6.0f} s: {fmean(shares):6.1%} of the attainable, useless changes kept in "
-            f"{fmean(row['useless'] > 0 for row in mine):.1%} of {len(mine)} runs, "
-            f"{fmean(row['tried'] for row in mine):.1f} tried, {fmean(row['seconds'] for row in mine):.0f} s",
-            flush=True,
+    for budget, name in product(options.budgets, options.cases):
+        runs = [run(CASES[name], budget, seed) for seed in range(options.seeds)]
+        rows.append(
+            {"case": name, "budget": budget, **{key: [one[key] for one in runs] for key in ("share", "useless")}}
         )
-        save(options.out, {"schema_version": 1, "environment": environment(), "rows": rows})
+        record(options.out, {"rows": rows}, "revisions", revision())
+    print(page.minutes(load(options.out)))
 
 
 if __name__ == "__main__":

@@ -79,8 +79,20 @@ def render(document: Row) -> str:
             "## Metrics and tolerances",
             table(["script", "metric", "tolerance", "reason"], tolerances),
             *(details(one) for one in cases),
+            _every_search(document),
         ]
     )
+
+
+def _every_search(document: Row) -> str:
+    """All searches of all revisions, whatever came of them."""
+    names = {"cannot": "ended with an error", "nothing": "nothing kept", "result": "a patch"}
+    lines = []
+    for row in document.get("searches", []):
+        claim = row["claim"] if row["status"] == "result" else None
+        result = names.get(row["status"], row["status"])
+        lines.append([row["case"], f"`{row['revision'][:8]}`", result, f"{claim['value']:.2f}×" if claim else "-"])
+    return sections(["## Every search", table(["script", "revision", "result", "claim"], lines)])
 
 
 def short_rows(document: Row) -> list[list[str]]:

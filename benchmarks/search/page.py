@@ -1,0 +1,62 @@
+"""The page on simulated searches: shares of the attainable by budget, and what each scheduling rule is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+from benchmarks.documents import MISSING, Document, load, machine, sections, table
+
+
+def render(results: Path) -> str:
+    found, worth = load(results / "minutes.json"), load(results / "knockout.json")
+    head = (
+        "Whole searches on simulated machines whose truth is known. A cell is the mean share of the attainable log "
+        "speedup, and in brackets how many runs kept a change that brings nothing.\n\n"
+        "Reproduce: `python -m benchmarks.search.minutes`; `python -m benchmarks.search.knockout`."
+    )
+    places = [one["environment"] for document in (found, worth) for one in document.get("revisions", {}).values()]
+    return sections([head, minutes(found), knockout(worth), machine(*places)])
+
+
+def minutes(document: Document) -> str:
+    """The share of the attainable by budget, of each revision, and by case, of the last one."""
+    revisions = document.get("revisions", {})
+    if not revisions:
+        return "Not measured yet."
+    budgets = sorted({row["budget"] for found in revisions.values() for row in found["rows"]})
+    lines = [
+        [f"`{name}`", *(_cell([row for row in found["rows"] if row["budget"] == budget]) for budget in budgets)]
+        for name, found in revisions.items()
+    ]
+    rows = list(revisions.values())[-1]["rows"]
+    by_case = [
+        [case, *(_cell([row for row in rows if (row["case"], row["budget"]) == (case, budget)]) for budget in budgets)]
+        for case in dict.fromkeys(row["case"] for row in rows)
+    ]
+    heads = [f"{budget / 60:g} min" for budget in budgets]
+    return sections([table(["revision", *heads], lines), table(["case", *heads], by_case)])
+
+
+def _cell(rows: Sequence[Document]) -> str:
+    shares = [share for row in rows for share in row["share"] if share is not None]
+    useless = [count > 0 for row in rows for count in row["useless"]]
+    if not useless:
+        return MISSING
+    return f"{f'{fmean(shares):.1%}' if shares else '-'} ({sum(useless)} of {len(useless)})"
+
+
+def knockout(document: Document) -> str:
+    """What a run loses without each rule, of each revision."""
+    parts = []
+    for name, found in document.get("revisions", {}).items():
+        budgets = found["budgets"]
+        heads = ["without the rule", "runs", "it acted in", *(f"{budget / 60:g} min" for budget in budgets), "all"]
+        lines = [
+            [row["rule"], row["runs"], row["acted"], *row["points"], f"{row['useless']} of {row['runs']}"]
+            for row in found["rows"]
+        ]
+        what = "points of the share that a run loses, with the standard error, and runs that keep what brings nothing"
+        parts += [f"One rule switched off at a time at `{name}`: {what}.", table([*heads, "useless kept"], lines)]
+    return sections(parts)
