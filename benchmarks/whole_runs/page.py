@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from benchmarks.documents import sections, table
+from benchmarks.documents import MISSING, sections, table
 from benchmarks.whole_runs.cases import WHOLE_RUNS, Case, Suite
 from benchmarks.whole_runs.command import AGAIN, AUTOOPT, changes_nothing, figures_of, machine_of, rows_of
 from benchmarks.whole_runs.figures import EXPERT, PATCHED, logarithms, ratio
@@ -89,8 +89,8 @@ def _every_search(document: Row) -> str:
     names = {"cannot": "ended with an error", "nothing": "nothing kept", "result": "a patch"}
     lines = []
     for row in document.get("searches", []):
-        claim = row["claim"] if row["status"] == "result" else None
-        result = names.get(row["status"], row["status"])
+        claim = row.get("claim") if row.get("status") == "result" else None
+        result = names.get(row.get("status", ""), MISSING)
         lines.append([row["case"], f"`{row['revision'][:8]}`", result, f"{claim['value']:.2f}×" if claim else "-"])
     return sections(["## Every search", table(["script", "revision", "result", "claim"], lines)])
 
