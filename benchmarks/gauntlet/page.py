@@ -33,16 +33,20 @@ def render(document: dict[str, Any]) -> str:
     started = [
         [one.case.name, *(figure(one.side(side)["without_start"]) for side in (PATCHED, EXPERT))] for one in cases
     ]
-    compared = [[one.case.name, *(outcome(one, tool) for tool in (AUTOOPT, *RIVALS))] for one in cases]
+    rivals = [tool for tool in RIVALS if any(tool in one.searches for one in cases)]
+    compared = [[one.case.name, *(outcome(one, tool) for tool in (AUTOOPT, *rivals))] for one in cases]
+    others = [
+        table(["case", AUTOOPT, *rivals], compared),
+        "Geometric mean of autoopt's speedup over each tool's, with its 95 % interval:",
+        table(["tool", "cases", "autoopt / tool"], ahead(cases, rivals)),
+    ]
     return sections(
         [
             HEAD,
             table(head, [_row(one, every[one.case.name + PLACEBO]) for one in cases]),
             _totals(cases),
             "## Other tools in the same rounds",
-            table(["case", AUTOOPT, *RIVALS], compared),
-            "Geometric mean of autoopt's speedup over each tool's, with its 95 % interval:",
-            table(["tool", "cases", "autoopt / tool"], ahead(cases, RIVALS)),
+            *(others if rivals else [f"Not measured: {', '.join(RIVALS)}."]),
             "## Without the start\n\nThe same runs, timed from their first step on.",
             table(["case", AUTOOPT, "expert"], started),
             "## Machines",
